@@ -83,8 +83,8 @@ ALL = (
     "tests/hooks/test_transparency.py",
     "tests/hooks/test_unusual_classes.py",
     "tests/hooks/test_wrapping.py",
-    "tests/recorder/tensorflow/test_counters.py",
-    "tests/recorder/tensorflow/test_ledger.py",
+    "tests/backends/tensorflow/test_counters.py",
+    "tests/backends/tensorflow/test_ledger.py",
     "tests/test_imports.py",
     *("-k", "not test_many_graphs"),
     *EACH,
@@ -256,7 +256,7 @@ def everything(session: nox.Session) -> None:
 
 PYTHON = (
     "tests/model",
-    "tests/recorder/test_readout.py",
+    "tests/core/test_readout.py",
     "tests/hooks/test_inspection.py",
     "tests/findings/test_rules.py",
     "tests/reporters",

@@ -18,7 +18,7 @@ import bench
 import torch
 
 import tracer
-from tracer.recorder.torch import effects
+from tracer.backends.torch import effects
 
 MATRICES = 10
 ROUNDS = 12

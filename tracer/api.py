@@ -12,14 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
+from tracer.backends.objects import name_of
 from tracer.errors import OptimizerWarning, is_mistake
 from tracer.model.trace import Trace
-from tracer.recorder.objects import name_of
 
 if TYPE_CHECKING:
+    from tracer.core.recorder import Recorder
     from tracer.findings.rule_list import Finding
     from tracer.hooks import recording
-    from tracer.recorder.recorder import Recorder
     from tracer.reporters.columns import By
 
 

@@ -15,9 +15,9 @@ import tensorflow as tf
 from support.libraries import keras2, keras3, needs_keras3
 
 import tracer
-from tracer.recorder.older import Older
-from tracer.recorder.tensorflow import compat
-from tracer.recorder.tensorflow.older_functions import OlderFunctions
+from tracer.backends.tensorflow import compat
+from tracer.backends.tensorflow.older_functions import OlderFunctions
+from tracer.core.older import Older
 
 v1 = tf.compat.v1
 SGD: Any = keras2.optimizers.legacy.SGD

@@ -22,8 +22,8 @@ from support import libraries, odometers
 import tracer
 import tracer.keras
 from tracer.api import CallTrace
+from tracer.core.instances import instances
 from tracer.model.records import Replica
-from tracer.recorder.instances import instances
 
 pytestmark = pytest.mark.wide
 
@@ -532,7 +532,7 @@ def test_the_heap_is_searched_once_for_many_variables(monkeypatch: pytest.Monkey
         searches.append(bases)
         return instances(bases)
 
-    monkeypatch.setattr("tracer.recorder.tensorflow.variables.instances", search)
+    monkeypatch.setattr("tracer.backends.tensorflow.variables.instances", search)
     made = [tf.Variable([0.0]) for _ in range(50)]
     optimizers = [tracer.wrap(odometers.V1Odometer()) for _ in range(2)]
     for optimizer in optimizers:

@@ -15,8 +15,8 @@ from support.findings_of import bad, found
 from support.libraries import keras2, keras3, needs_keras3
 
 import tracer
-from tracer.recorder.tensorflow import writes
-from tracer.recorder.tensorflow.assigning import Assigning
+from tracer.backends.tensorflow import writes
+from tracer.backends.tensorflow.assigning import Assigning
 
 pytestmark = pytest.mark.wide
 

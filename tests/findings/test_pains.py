@@ -22,8 +22,8 @@ from support.libraries import keras2, keras3, library_of, needs_keras3
 
 import tracer
 from tracer.api import CallTrace
+from tracer.backends.tensorflow.backend import TensorFlowBackend
 from tracer.model.records import Program
-from tracer.recorder.tensorflow.backend import TensorFlowBackend
 
 PAINS = Path(__file__).parent / "pains"
 

@@ -25,11 +25,11 @@ from support.odometers import KINDS, ODOMETERS, make_variables
 
 import tracer
 from tracer.api import CallTrace
+from tracer.core.optimizers import OWN_STEP
 from tracer.findings.rule_list import Finding
 from tracer.hooks import inspection
 from tracer.kinds import kind_of
 from tracer.model.records import Program
-from tracer.recorder.optimizers import OWN_STEP
 from tracer.reporters import formats
 from tracer.reporters.text import render
 

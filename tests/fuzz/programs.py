@@ -387,7 +387,7 @@ from support.libraries import keras3, with_loss_scale
 from support.odometers import ODOMETERS, raw, read, reading
 
 import tracer
-from tracer.recorder.tensorflow import ledger
+from tracer.backends.tensorflow import ledger
 
 tf.get_logger().setLevel("ERROR")
 CPU = tf.config.list_physical_devices("CPU")[0]

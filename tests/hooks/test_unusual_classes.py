@@ -308,7 +308,7 @@ def test_a_refused_optimizer_matters_only_if_it_is_used(
     assert says_so in used.trace().notes[0]
     # One of tf.compat.v1.train keeps no count of its steps.
     assert idle.trace().complete == (kind != "v1"), idle.trace().notes
-    of = "tracer.recorder.tensorflow.backend.TensorFlowBackend.iterations_of"
+    of = "tracer.backends.tensorflow.backend.TensorFlowBackend.iterations_of"
     monkeypatch.setattr(of, lambda *_: None)
     with tracer.record() as unknown:
         pass

@@ -12,7 +12,7 @@ import tensorflow as tf
 from support.libraries import keras2, needs_keras3
 
 import tracer
-from tracer.recorder import recorder
+from tracer.core import recorder
 
 legacy = keras2.optimizers.legacy
 

@@ -19,8 +19,8 @@ from support.code_blocks import ROOT, BadPage, Page
 from support.libraries import needs_keras3
 from sybil.example import SybilFailure
 
+from tracer.backends.registered import BACKENDS
 from tracer.kinds import BY_BASE
-from tracer.recorder.backends import BACKENDS
 
 OF_PYTORCH = ROOT / "docs" / "how-to" / "pytorch.md"
 """Is run by `tests/backends/torch_optim/test_page.py`, where there is PyTorch."""

@@ -113,8 +113,8 @@ def test_sessions_of_nox_that_are_named_exist() -> None:
 
 
 def layers_drawn() -> Iterable[list[str]]:
-    """The layers that the page draws, in each of its first two pictures."""
-    for picture in re.findall(r"```text\n(.*?)```", text_of(ARCHITECTURE), re.S)[:2]:
+    """The layers that the page draws, in each of its first three pictures."""
+    for picture in re.findall(r"```text\n(.*?)```", text_of(ARCHITECTURE), re.S)[:3]:
         yield [re.split(r" {3,}", line)[0] for line in picture.splitlines()]
 
 

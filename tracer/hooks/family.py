@@ -4,10 +4,10 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
+from tracer.backends import registered as backends
+from tracer.core.interrupts import suppress_faults
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.kinds import OptimizerKind, kind_of
-from tracer.recorder import backends
-from tracer.recorder.interrupts import suppress_faults
 
 __tracebackhide__ = is_mistake
 

@@ -18,14 +18,14 @@ from collections.abc import Iterator, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
+from tracer.core.instances import instances
+from tracer.core.interrupts import interrupt_in
+from tracer.core.optimizers import OWN_STEP
 from tracer.hooks.lines import line_of
 from tracer.hooks.moves import moved_and_used
 from tracer.hooks.source import definition, side_effects_of
 from tracer.kinds import KINDS, OptimizerKind
 from tracer.model.records import Remark
-from tracer.recorder.instances import instances
-from tracer.recorder.interrupts import interrupt_in
-from tracer.recorder.optimizers import OWN_STEP
 
 _FRAMEWORKS = ("builtins", "abc", "typing", "keras", "tensorflow", "tf_keras")
 _DENSE = "_resource_apply_dense"

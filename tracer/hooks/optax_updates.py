@@ -17,14 +17,14 @@ import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from tracer.backends.optax.inside import inside, label
+from tracer.backends.registered import backend_of
+from tracer.core.frames import Frame
+from tracer.core.recorder import Recorder
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks.lines import line_of_caller
 from tracer.hooks.registry import Binding, bindings
 from tracer.kinds import KINDS, OPTAX, OptimizerKind, kind_of
-from tracer.recorder.backends import backend_of
-from tracer.recorder.frames import Frame
-from tracer.recorder.optax.inside import inside, label
-from tracer.recorder.recorder import Recorder
 
 __tracebackhide__ = is_mistake
 
@@ -204,7 +204,7 @@ class _Call(Frame):
 
     def _strange(self) -> bool:
         """Whether it gives updates for other leaves than it is given gradients, as `lookahead`."""
-        from tracer.recorder.optax.leaves import number_of
+        from tracer.backends.optax.leaves import number_of
 
         params = self.given.get("params")
         return params is not None and number_of(params) != number_of(self.given.get("updates"))
@@ -216,7 +216,7 @@ class _Call(Frame):
 
     def _pairs(self, updates: Any) -> list[Any]:
         """Each of these with the leaf that it is of: of the parameters, or else of a gradient."""
-        from tracer.recorder.optax.leaves import Leaves
+        from tracer.backends.optax.leaves import Leaves
 
         leaves = self.recorder.variables
         assert isinstance(leaves, Leaves)
@@ -225,8 +225,8 @@ class _Call(Frame):
 
     def _note(self, result: Any) -> None:
         """Note the updates that were returned, and what is known to come of them."""
-        from tracer.recorder.optax import outcome
-        from tracer.recorder.optax.leaves import tracers_in
+        from tracer.backends.optax import outcome
+        from tracer.backends.optax.leaves import tracers_in
 
         index, recorder = self.binding.index, self.recorder
         if not (isinstance(result, tuple | list) and len(result) == 2):

@@ -17,17 +17,17 @@ from weakref import ref
 
 import wrapt
 
+from tracer.core.instances import Living
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.kinds import MAKERS, kind_of
 from tracer.model.merge import combine
 from tracer.model.names import Objects, finder
 from tracer.model.records import TraceData
 from tracer.model.trace import Trace
-from tracer.recorder.instances import Living
 
 if TYPE_CHECKING:
-    from tracer.recorder.reader import Baseline
-    from tracer.recorder.recorder import Recorder
+    from tracer.core.reader import Baseline
+    from tracer.core.recorder import Recorder
 
 T = TypeVar("T")
 
@@ -92,7 +92,7 @@ class Recording:
         data, objects = combine(parts, list(dict.fromkeys(notes)))
         if not objects:
             return Trace(data)
-        from tracer.recorder.backends import canonical
+        from tracer.backends.registered import canonical
 
         return Trace(data, Objects(index_of=finder(objects, canonical)))
 
@@ -176,8 +176,8 @@ class Recording:
 
     def _begin_on_tensorflow(self, alive: Sequence[Any]) -> None:
         """Meet those of which functions may run what no call tells of, and wait for the others."""
+        from tracer.backends.tensorflow import users
         from tracer.hooks import waiting
-        from tracer.recorder.tensorflow import users
 
         users.listen()
         at_once = waiting.met_at_once(alive, effects=self._effects)
@@ -213,10 +213,10 @@ class Recording:
         """An optimizer is called for the first time: trace it, and what belongs to it."""
         if not self.waits_for(optimizer):
             return
+        from tracer.backends.registered import backend_of
+        from tracer.core.recorder import Recorder
         from tracer.hooks import registry, waiting
         from tracer.hooks.family import kind_to_trace
-        from tracer.recorder.backends import backend_of
-        from tracer.recorder.recorder import Recorder
 
         try:
             if self._groups is None:
@@ -342,8 +342,8 @@ class _Refused(NamedTuple):
 
 def _counts_of(optimizer: Any) -> list[int] | None:
     """How often it and those nested in it say that they stepped; None if they do not say it."""
+    from tracer.backends.registered import backend_of
     from tracer.hooks.family import family
-    from tracer.recorder.backends import backend_of
 
     counts = []
     try:
@@ -403,7 +403,7 @@ def _was_compiled(data: TraceData) -> bool:
 
     RMSprop is what `compile` makes if it is given none, as where a model has others of its own.
     """
-    from tracer.recorder.state import FITTED
+    from tracer.core.state import FITTED
 
     return any(
         remark.code == FITTED and not each.class_name.endswith(".RMSprop")
@@ -414,7 +414,7 @@ def _was_compiled(data: TraceData) -> bool:
 
 def _is_of_tensorflow(cls: type) -> bool:
     """Whether TensorFlow runs what the optimizers of a class do."""
-    from tracer.recorder.backends import name_of
+    from tracer.backends.registered import name_of
 
     kind = kind_of(cls)
     return kind is not None and name_of(kind) == "tensorflow"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 from weakref import ref
 
-from tracer.recorder.recorder import Recorder
+from tracer.core.recorder import Recorder
 
 
 class Binding:

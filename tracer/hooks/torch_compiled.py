@@ -18,16 +18,16 @@ from weakref import finalize, ref
 import torch
 from torch._dynamo import trace_rules
 
+from tracer.backends.torch.dynamo import constant, frame_around
+from tracer.backends.torch.operators import BEGIN, END, MOVED, number_for
+from tracer.core.frames import Frame, outermost
+from tracer.core.instances import instances
+from tracer.core.recorder import Recorder
 from tracer.hooks.interception import disguised
 from tracer.hooks.registry import Binding, bindings, plain_class, traced_classes
 from tracer.kinds import BESIDE, ApplyMethod, OptimizerKind
-from tracer.recorder.frames import Frame, outermost
-from tracer.recorder.instances import instances
-from tracer.recorder.recorder import Recorder
-from tracer.recorder.torch.dynamo import constant, frame_around
-from tracer.recorder.torch.operators import BEGIN, END, MOVED, number_for
 
-for _name in ("tracer.recorder", "tracer.hooks.interception", "tracer.hooks.registry"):
+for _name in ("tracer.core", "tracer.hooks.interception", "tracer.hooks.registry"):
     trace_rules.add(_name)  # what is called there eagerly is not worth to be compiled
 
 

@@ -10,10 +10,10 @@ import sys
 from contextlib import nullcontext
 from typing import Any
 
+from tracer.backends.torch import dynamo
+from tracer.backends.torch.operators import BEGIN, END, MOVED, told_by
+from tracer.backends.torch.under_way import here, known_by, take_off
 from tracer.hooks.torch_programs import Handed
-from tracer.recorder.torch import dynamo
-from tracer.recorder.torch.operators import BEGIN, END, MOVED, told_by
-from tracer.recorder.torch_optim.under_way import here, known_by, take_off
 
 
 class Before:
@@ -83,7 +83,7 @@ def found_inf(optimizer: Any) -> Any:
     """The tensor with which a `GradScaler` tells a fused step whether to skip; None if none does.
 
     Where no parameter has a gradient, the `GradScaler` sets the number 0 instead. It stands here
-    because Dynamo inlines it: what is in `tracer.recorder` it does not follow.
+    because Dynamo inlines it: what is in `tracer.core` it does not follow.
     """
     found = getattr(optimizer, "found_inf", None)
     return None if isinstance(found, int) else found

@@ -13,16 +13,15 @@ from contextlib import suppress
 from typing import Any
 from weakref import finalize
 
+from tracer.backends.torch import compat, dynamo
+from tracer.backends.torch.operators import END, MOVED
+from tracer.core.instances import instances
+from tracer.core.interrupts import interrupt_in
 from tracer.hooks.family import nested_in
 from tracer.hooks.registry import Binding, bindings
 from tracer.hooks.torch_hooks import After, found_inf, handed_to
 from tracer.hooks.torch_programs import Handed, Program, ask
 from tracer.hooks.torch_steps import Watch
-from tracer.recorder.instances import instances
-from tracer.recorder.interrupts import interrupt_in
-from tracer.recorder.torch import dynamo
-from tracer.recorder.torch.operators import END, MOVED
-from tracer.recorder.torch_optim import compat
 
 Heard = Callable[[Any], None]
 """Is called with an optimizer that is met."""

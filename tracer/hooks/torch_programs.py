@@ -8,10 +8,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 from weakref import finalize, ref
 
-from tracer.recorder.torch import dynamo
-from tracer.recorder.torch.operators import number_for
-from tracer.recorder.torch_optim import compat
-from tracer.recorder.torch_optim.parameters import parameters_of
+from tracer.backends.torch import compat, dynamo
+from tracer.backends.torch.operators import number_for
+from tracer.backends.torch.parameters import parameters_of
 
 Handed = tuple[bool | None, ...]
 """Of each parameter whether it has a gradient; None if it has none and needs none."""
@@ -81,7 +80,7 @@ class Program:
         self._sites_of = None
 
     def ends(self, values: Any, skipped: Any) -> None:
-        """It has run: see `tracer.recorder.torch.operators.number_for`."""
+        """It has run: see `tracer.backends.torch.operators.number_for`."""
         optimizer = self.optimizer()
         watch = None if optimizer is None else _asks[0](optimizer)
         if watch is not None and not watch.recorder.broken:

@@ -6,7 +6,7 @@ that they have when it ends. A step in which no other is called makes an update 
 that has a gradient. Steps that are called inside of one, as by `super().step()`, or of an optimizer
 around another one, make its updates, and it makes those of what else it wrote to.
 
-PyTorch calls no hook for a step that raises: see `tracer.recorder.torch_optim.under_way`.
+PyTorch calls no hook for a step that raises: see `tracer.backends.torch.under_way`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,16 +14,11 @@ from types import FrameType
 from typing import Any
 from weakref import ref
 
-from tracer.hooks.registry import Binding
-from tracer.hooks.torch_hooks import After, Before, found_inf
-from tracer.hooks.torch_programs import Handed, Program
-from tracer.recorder.frames import Frame
-from tracer.recorder.torch import dynamo, effects
-from tracer.recorder.torch.operators import number_for
-from tracer.recorder.torch_optim import compat
-from tracer.recorder.torch_optim.handing import Handing
-from tracer.recorder.torch_optim.parameters import Parameters, parameters_of
-from tracer.recorder.torch_optim.under_way import (
+from tracer.backends.torch import compat, dynamo, effects
+from tracer.backends.torch.handing import Handing
+from tracer.backends.torch.operators import number_for
+from tracer.backends.torch.parameters import Parameters, parameters_of
+from tracer.backends.torch.under_way import (
     ASKED,
     STEP,
     Step,
@@ -33,6 +28,10 @@ from tracer.recorder.torch_optim.under_way import (
     known_by,
     take_off,
 )
+from tracer.core.frames import Frame
+from tracer.hooks.registry import Binding
+from tracer.hooks.torch_hooks import After, Before, found_inf
+from tracer.hooks.torch_programs import Handed, Program
 
 UPDATE = "update"
 """What the update of one parameter is called, for which there is no method."""

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from tracer.backends.registered import name_of
+from tracer.core.frames import FrameRole
+from tracer.core.interrupts import interrupt_in
 from tracer.errors import UnsupportedOptimizer
 from tracer.hooks import source
 from tracer.hooks.interception import method_beside, traced_method
@@ -19,9 +22,6 @@ from tracer.hooks.registry import (
     traced_classes,
 )
 from tracer.kinds import BESIDE, ApplyMethod, OptimizerKind
-from tracer.recorder.backends import name_of
-from tracer.recorder.frames import FrameRole
-from tracer.recorder.interrupts import interrupt_in
 
 _making = threading.RLock()
 
@@ -151,7 +151,7 @@ def _transparency(base: Any) -> dict[str, Any]:
             binding = bindings.get(id(self))
             if save_type != "savedmodel" or binding is None:
                 return saved
-            from tracer.recorder.tensorflow import compat  # it asked: there is TensorFlow
+            from tracer.backends.tensorflow import compat  # it asked: there is TensorFlow
 
             counters = compat.AutoTrackable()
             for name, variable in binding.recorder.blocks.counters.variables().items():

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import ref
 
+from tracer.backends.tensorflow import compat, functions, users
+from tracer.backends.tensorflow.older_functions import uncounted_users
 from tracer.errors import UnsupportedOptimizer
 from tracer.hooks.family import kind_to_trace, nested_in
 from tracer.hooks.interception import CODES
@@ -27,8 +29,6 @@ from tracer.hooks.registry import (
 from tracer.hooks.traced_class import traced_class
 from tracer.hooks.wrapping import own_name
 from tracer.kinds import kind_of
-from tracer.recorder.tensorflow import compat, functions, users
-from tracer.recorder.tensorflow.older_functions import uncounted_users
 
 _looking = threading.Lock()
 _uncounted: dict[int, tuple[ref[Any], list[ref[Any]]]] = {}

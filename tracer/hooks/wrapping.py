@@ -7,6 +7,8 @@ holds it; what the tracer knows is kept in `registry` and in the recorder, never
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
+from tracer.backends.registered import backend_of
+from tracer.core.recorder import Recorder
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks import inspection
 from tracer.hooks.family import described, family, kind_to_trace, own_attributes
@@ -32,8 +34,6 @@ from tracer.hooks.straight import straight_methods
 from tracer.hooks.traced_class import methods_of, traced_class
 from tracer.kinds import TORCH, OptimizerKind
 from tracer.model.trace import Trace
-from tracer.recorder.backends import backend_of
-from tracer.recorder.recorder import Recorder
 
 T = TypeVar("T")
 

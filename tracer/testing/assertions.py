@@ -16,11 +16,11 @@ from types import TracebackType
 from typing import Literal
 
 from tracer.api import CallTrace, Recording, record, recording_of
+from tracer.backends.objects import frozen_beside, frozen_in, leaves_of, name_of, names_alive
 from tracer.errors import UnknownName, UnsupportedOptimizer, unknown_name
 from tracer.model.names import is_meant
 from tracer.model.trace import Trace
 from tracer.model.tracefile import load
-from tracer.recorder.objects import frozen_beside, frozen_in, leaves_of, name_of, names_alive
 from tracer.testing import failure, unused
 from tracer.testing.expected import Expected, Wanted, known_methods, require_sense
 from tracer.testing.frozen_layers import are_frozen, names_in, not_handed, together

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tracer.backends.objects import is_loose_tensor, leaves_of, name_of, names_alive
 from tracer.errors import UnknownName, shown, unknown_name
 from tracer.model.names import (
     is_meant,
@@ -15,7 +16,6 @@ from tracer.model.names import (
 )
 from tracer.model.records import Variable
 from tracer.model.trace import Trace
-from tracer.recorder.objects import is_loose_tensor, leaves_of, name_of, names_alive
 
 __tracebackhide__ = True  # as in `assertions`
 

@@ -2,7 +2,7 @@
 
 import keras
 
-from tracer.recorder.jax.backend import JaxBackend
+from tracer.backends.jax.backend import JaxBackend
 
 
 def test_weights_that_are_made_anew_at_random_begin_as_they_did() -> None:

@@ -11,7 +11,7 @@ from backends.jax.keras_on_jax import Odometer
 from support.scripts import output_of
 
 import tracer
-from tracer.recorder.jax.programs import Program
+from tracer.backends.jax.programs import Program
 
 
 def figures(name: str) -> list[list[int]]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from tracer.recorder.jax import primitive
+from tracer.backends.jax import primitive
 
 P = jax.sharding.PartitionSpec
 

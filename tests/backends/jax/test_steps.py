@@ -13,7 +13,7 @@ from backends.jax.keras_on_jax import Loop, Odometer, X, Y, model
 from jax import lax
 
 import tracer
-from tracer.recorder.jax.programs import Program
+from tracer.backends.jax.programs import Program
 
 
 def not_finite(where: bool) -> Any:

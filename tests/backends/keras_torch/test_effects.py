@@ -24,7 +24,7 @@ from support.torch_bytes import ByBytes
 from torch._dynamo.utils import counters
 
 import tracer
-from tracer.recorder.torch import operators
+from tracer.backends.torch import operators
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*")
 

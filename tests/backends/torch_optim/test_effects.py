@@ -21,7 +21,7 @@ from support.torch_bytes import ByBytes
 from support.torch_odometers import Around, Odometer, give, in_threads, readings, zeros
 
 import tracer
-from tracer.recorder.torch import effects as torch_effects
+from tracer.backends.torch import effects as torch_effects
 
 torch.set_num_threads(1)
 INFINITE, NAN = float("inf"), float("nan")

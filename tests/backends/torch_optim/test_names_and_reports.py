@@ -77,8 +77,8 @@ def test_a_graph_of_compiled_code_names_nothing() -> None:
 
 def test_models_are_searched_once_for_many_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where each parameter has an optimizer, which steps in the backward pass."""
-    from tracer.recorder import instances
-    from tracer.recorder.torch_optim import parameters
+    from tracer.backends.torch import parameters
+    from tracer.core import instances
 
     searches = []
     search = instances.instances
@@ -108,8 +108,8 @@ def test_models_are_not_searched_for_each_new_loose_tensor(
     monkeypatch: pytest.MonkeyPatch, plain: bool
 ) -> None:
     """As in attacks and style transfer; a parameter that no module holds waits for the reading."""
-    from tracer.recorder import instances
-    from tracer.recorder.torch_optim import parameters
+    from tracer.backends.torch import parameters
+    from tracer.core import instances
 
     searches = []
     search, clock = instances.instances, iter(range(10**6))
@@ -168,8 +168,7 @@ def test_a_parameter_that_takes_the_place_of_another() -> None:
 
 def test_what_only_the_device_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: whether a fused step was skipped is read with the trace, and not in the step."""
-    from tracer.recorder.torch import effects
-    from tracer.recorder.torch_optim import blocks
+    from tracer.backends.torch import blocks, effects
 
     read: list[int] = []
 

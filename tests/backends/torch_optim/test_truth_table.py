@@ -18,8 +18,8 @@ from support.torch_odometers import Around, Moves, Odometer, give, in_threads, r
 
 import tracer
 from tracer.api import CallTrace
-from tracer.recorder.reader import Reader
-from tracer.recorder.torch_optim.handing import Handing
+from tracer.backends.torch.handing import Handing
+from tracer.core.reader import Reader
 
 torch.set_num_threads(1)
 INFINITE = float("inf")
@@ -1219,7 +1219,7 @@ def test_what_a_signal_handler_raises_beside_a_step_reaches_the_program(
 
 def test_what_only_the_device_knows_of_a_step_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: whether a parameter still holds the same bits is read with the trace."""
-    from tracer.recorder.torch import effects
+    from tracer.backends.torch import effects
 
     monkeypatch.setattr(effects, "is_held_back", lambda tensor: True)
 

@@ -1,0 +1,176 @@
+"""What a trace says of each graph tracing, against what the program did to have it made."""
+
+import gc
+
+import pytest
+import tensorflow as tf
+from support.libraries import keras2, keras3
+from support.odometers import ODOMETERS
+
+import tracer
+from tracer.core import figures as of_tracings
+from tracer.core.figures import MOST, OTHERS
+from tracer.model.records import Graph
+from tracer.model.summary import summaries_of
+from tracer.reporters.tables import by_method
+
+
+def figures(graph: Graph) -> tuple[str, int, int, int, int, int]:
+    return (
+        graph.signature,
+        graph.tracings,
+        graph.idle,
+        graph.steps,
+        graph.after,
+        graph.step_calls,
+    )
+
+
+def test_each_signature_has_its_steps_and_when_it_came() -> None:
+    weights = tf.Variable([0.0, 0.0])
+    optimizer = tracer.wrap(ODOMETERS["legacy"]())
+    optimizer.apply_gradients([(tf.ones(2), weights)])  # so that it makes no variables any more
+
+    @tf.function
+    def train(x, twice=False):  # type: ignore[no-untyped-def]
+        optimizer.apply_gradients([(x * weights, weights)])
+        if twice:
+            optimizer.apply_gradients([(x * weights, weights)])
+
+    for _ in range(3):
+        train(tf.ones(2))
+    train(tf.ones(1))
+    train(tf.ones(2), twice=True)
+    train.get_concrete_function(tf.ones([]))
+    trace = tracer.trace_of(optimizer)
+    assert [figures(graph) for graph in trace.graphs] == [
+        ("x: float32[2], False", 1, 0, 3, 1, 1),
+        ("x: float32[1], False", 1, 0, 1, 4, 1),
+        ("x: float32[2], True", 1, 0, 2, 5, 2),
+        ("x: float32[], False", 1, 1, 0, 7, 1),
+    ]
+    assert {graph.function for graph in trace.graphs} == {"train"}
+    assert weights.numpy().tolist() == [7.0, 7.0]  # 1 eager step and 3 + 1 + 2 in graphs
+
+
+def test_a_graph_inside_another_that_never_ran_is_counted() -> None:
+    """As Keras 3 trains: the inner function makes variables, so it is traced twice."""
+    weights = tf.Variable([0.0])
+    optimizer = tracer.wrap(ODOMETERS["legacy"]())
+
+    @tf.function
+    def inner(x):  # type: ignore[no-untyped-def]
+        optimizer.apply_gradients([(x * weights, weights)])
+
+    outer = tf.function(lambda x: inner(x))
+    for _ in range(3):
+        outer(tf.ones(1))
+    (graph,) = tracer.trace_of(optimizer).graphs
+    (row,) = [
+        row
+        for row in by_method(summaries_of(tracer.trace_of(optimizer))[0])
+        if row.method == "apply_gradients"
+    ]
+    assert (graph.tracings, graph.idle, graph.steps) == (2, 1, 3)
+    assert (row.graphs, row.graphs_never_ran, row.executions) == (2, 1, 3)
+    assert tracer.trace_of(optimizer).answer().endswith("while tracing 2 graphs.")
+    assert not tracer.trace_of(optimizer).findings()
+
+
+def test_graphs_that_are_gone_are_added_up() -> None:
+    weights = tf.Variable([0.0])
+    optimizer = tracer.wrap(ODOMETERS["v1"]())
+
+    def train(x):  # type: ignore[no-untyped-def]
+        optimizer.apply_gradients([(x * weights, weights)])
+
+    for _ in range(5):
+        function = tf.function(train)
+        function(tf.ones(1))
+        function(tf.ones(1))
+        del function
+        gc.collect()
+    idle = tf.function(train)
+    idle.get_concrete_function(tf.ones(1))
+    (graph,) = tracer.trace_of(optimizer).graphs
+    assert figures(graph) == ("x: float32[1]", 6, 1, 10, 0, 1)
+    assert weights.numpy().tolist() == [10.0]
+
+
+@pytest.mark.parametrize("most", [5, pytest.param(MOST, marks=pytest.mark.sweep)])
+def test_signatures_without_end_are_told_of_as_others(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(of_tracings, "MOST", most)
+    weights = tf.Variable([0.0])
+    optimizer = tracer.wrap(ODOMETERS["v1"]())
+
+    @tf.function
+    def train(number):  # type: ignore[no-untyped-def]
+        optimizer.apply_gradients([(tf.ones(1), weights)])
+
+    for number in range(most + 5):
+        train(number)
+    graphs = tracer.trace_of(optimizer).graphs
+    assert len(graphs) == most + 1
+    assert figures(graphs[-1]) == (OTHERS, 5, 0, 5, most, 1)
+    assert sum(graph.steps for graph in graphs) == int(weights.numpy()[0])
+
+
+def test_branches_that_exclude_each_other_are_no_two_calls() -> None:
+    weights = tf.Variable([0.0])
+    optimizer = tracer.wrap(ODOMETERS["v1"]())
+
+    @tf.function
+    def train(left):  # type: ignore[no-untyped-def]
+        if left:
+            optimizer.apply_gradients([(tf.ones(1), weights)])
+        else:
+            optimizer.apply_gradients([(tf.ones(1), weights)])
+
+    for left in (True, False, False):
+        train(tf.constant(left))
+    (graph,) = tracer.trace_of(optimizer).graphs
+    assert figures(graph) == ("left: bool[]", 1, 0, 3, 0, 1)
+
+
+def test_a_recording_has_the_graphs_of_its_block_only() -> None:
+    weights = tf.Variable([0.0])
+    optimizer = tracer.wrap(ODOMETERS["v1"]())
+
+    @tf.function
+    def train(x):  # type: ignore[no-untyped-def]
+        optimizer.apply_gradients([(x * weights, weights)])
+
+    train(tf.ones(1))
+    train(tf.ones(2))
+    with tracer.record() as recording:
+        train(tf.ones(1))
+        train(tf.ones(3)[:1] + tf.ones([1, 1]))
+    assert [figures(graph) for graph in recording.trace().graphs] == [
+        ("x: float32[1]", 0, 0, 1, 0, 1),
+        ("x: float32[1, 1]", 1, 0, 1, 1, 1),
+    ]
+
+
+def test_settings_and_iterations_are_what_the_optimizer_says() -> None:
+    accumulating = tracer.wrap(keras3.optimizers.SGD(1.0, gradient_accumulation_steps=2))
+    weights = keras3.Variable([1.0])
+    for _ in range(4):
+        accumulating.apply_gradients([(tf.ones(1), weights)])
+    (record,) = tracer.trace_of(accumulating).optimizers
+    assert record.settings["gradient_accumulation_steps"] == 2
+    assert record.iterations == int(accumulating._iterations.numpy()) == 4
+
+    clipped = tracer.wrap(keras2.optimizers.legacy.SGD(1.0, clipnorm=0.5))
+    (record,) = tracer.trace_of(clipped).optimizers
+    assert record.settings["clipnorm"] == 0.5
+    assert record.iterations is None  # it has none before its first step
+    clipped.apply_gradients([(tf.ones(1), tf.Variable([1.0]))])
+    (record,) = tracer.trace_of(clipped).optimizers
+    assert record.iterations == 1
+
+    scaled = keras2.mixed_precision.LossScaleOptimizer(keras2.optimizers.SGD(), initial_scale=4)
+    outer, _ = tracer.trace_of(tracer.wrap(scaled)).optimizers
+    assert outer.settings["dynamic"] is True
+    assert outer.settings["initial_scale"] == 4.0

@@ -1,0 +1,303 @@
+"""The in-graph counters against a plain list of what ran."""
+
+import gc
+import itertools
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from tracer.backends.tensorflow import ledger
+from tracer.backends.tensorflow.ledger import Ledger, Row, chain
+from tracer.core.stamps import UNIT, WITHIN
+from tracer.model.runs import Run
+
+
+class Machine:
+    """A ledger with three functions: two steps, and a part that runs inside of the next step."""
+
+    def __init__(self, compiled: bool = False, rows: int = ledger.ROWS) -> None:
+        self.ledger = Ledger("/cpu:0", 0, rows)
+        self.company = threading.local()
+        self.steps = [self._function(name, True, compiled) for name in "AB"]
+        self.part_of_step = self._function("C", False, compiled)
+
+    def _function(self, name: str, step: bool, compiled: bool) -> Any:
+        @tf.function(autograph=False, jit_compile=compiled)
+        def function() -> None:
+            graph = tf.compat.v1.get_default_graph()
+            stamp = self.ledger.company(graph, self._ask)
+            if step:
+                stamp, _ = self.ledger.begin_step(stamp)
+            self.ledger.count(name, graph, stamp)
+
+        return function.get_concrete_function()
+
+    def _ask(self) -> Any:
+        return getattr(self.company, "stamp", self.ledger.alone)
+
+    def part(self, step: int) -> None:
+        """The part runs in the step of that number."""
+        self.company.stamp = tf.constant(UNIT * step | WITHIN, tf.int64)
+        self.part_of_step()
+        del self.company.stamp
+
+    def read(self) -> tuple[int, dict[str, tuple[int, list[int]]]]:
+        steps, readings = self.ledger.read()
+        return steps, {
+            str(key): (
+                reading.total,
+                [s for runs in reading.runs.values() for run in runs for s in expand(run)],
+            )
+            for key, reading in readings
+        }
+
+
+def expand(run: Any) -> list[int]:
+    return [s for s in range(run.first, run.last + 1, run.stride) for _ in range(run.times)]
+
+
+@pytest.fixture(
+    scope="module",
+    params=[False, pytest.param(True, marks=pytest.mark.long)],
+    ids=["graph", "xla"],
+)
+def compiled(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+# Each step is one of the two step functions with some parts before it, repeated in a pattern.
+patterns = st.lists(
+    st.tuples(
+        st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3)), min_size=1, max_size=5),
+        st.integers(1, 6),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(script=patterns)
+def test_every_step_of_every_block(compiled: bool, script: Any) -> None:
+    machine = Machine(compiled)
+    expected: dict[str, list[int]] = {"A": [], "B": [], "C": []}
+    step = 0
+    for pattern, repeats, look in script:
+        for which, parts in pattern * repeats:
+            step += 1
+            for _ in range(parts):
+                machine.part(step)
+                expected["C"].append(step)
+            machine.steps[which]()
+            expected["AB"[which]].append(step)
+        if look:  # reading in between changes nothing
+            machine.read()
+    steps, found = machine.read()
+    assert steps == step
+    assert found == {name: (len(each), each) for name, each in expected.items()}
+
+
+@pytest.mark.parametrize("number", [10_000, pytest.param(1_000_000, marks=pytest.mark.sweep)])
+def test_a_million_regular_steps_are_one_run(number: int) -> None:
+    machine = Machine()
+
+    @tf.function(autograph=False)
+    def loop(count: Any) -> None:
+        def body(index: Any) -> Any:
+            machine.steps[0]()
+            return index + 1
+
+        tf.while_loop(lambda index: index < count, body, [tf.constant(0)], parallel_iterations=1)
+
+    loop(tf.constant(number))
+    steps, ((_, reading), *_) = machine.ledger.read()
+    assert (steps, reading.total) == (number, number)
+    assert reading.runs == {0: [Run(1, 1, number)]}
+
+
+@pytest.mark.long
+def test_a_shorter_last_batch_for_thousands_of_epochs() -> None:
+    machine = Machine()
+    epochs = (ledger.ROWS - 4) // 2
+    for _ in range(epochs):
+        machine.steps[0]()
+        machine.steps[0]()
+        machine.steps[1]()
+    steps, found = machine.read()
+    assert steps == 3 * epochs
+    assert found["B"] == (epochs, list(range(3, steps + 1, 3)))
+    assert found["A"] == (2 * epochs, [s for s in range(1, steps + 1) if s % 3])
+
+
+def test_the_total_stays_when_the_log_overflows() -> None:
+    machine = Machine(rows=8)
+    rng = np.random.default_rng(5)
+    expected: list[int] = []
+    for step in range(1, 201):
+        for _ in range(int(rng.integers(0, 3))):
+            machine.part(step)
+            expected.append(step)
+        machine.steps[0]()
+    steps, found = machine.read()
+    assert steps == 200
+    assert found["A"] == (200, list(range(1, 201)))
+    total, known = found["C"]
+    assert total == len(expected)
+    assert 0 < len(known) < total
+    assert all(known.count(step) <= expected.count(step) for step in set(known))
+
+
+def test_totals_are_exact_when_threads_share_a_function() -> None:
+    machine = Machine()
+
+    def run() -> None:
+        for index in range(400):
+            if index % 3 == 0:
+                machine.part(index + 1)
+            machine.steps[index % 2]()
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    steps, found = machine.read()
+    assert steps == 1600
+    assert {name: total for name, (total, _) in found.items()} == {"A": 800, "B": 800, "C": 536}
+    for total, known in found.values():
+        assert len(known) <= total
+
+
+def interleaved(random: np.random.Generator, steps: int, threads: int = 4) -> list[Row]:
+    """The rows of a counter that threads advance, each half way in what others do.
+
+    A thread takes a stamp, reads the counter, writes what it read to the ring, and adds what comes
+    of it: see `ledger`. Between any two of these another thread may go on.
+    """
+    counter, rows = np.zeros(5, np.int64), 0
+    ring = np.zeros((2 * steps, 5), np.int64)
+    taken = 0
+    under_way: list[Any] = [None] * threads
+
+    def thread(stamp: int) -> Iterator[None]:
+        nonlocal counter, rows
+        seen, place = counter.copy(), rows
+        yield
+        ring[place] = seen
+        yield
+        error = stamp - seen[0]
+        counter = counter + np.array([2 * error + seen[1], error, 1, error != 0, stamp**2])
+        yield
+        rows += error != 0
+
+    while taken < steps or any(under_way):
+        which = int(random.integers(threads))
+        if under_way[which] is None and taken < steps:
+            taken += 1
+            under_way[which] = thread(UNIT * taken)
+        elif under_way[which] is not None and next(under_way[which], "done") == "done":
+            under_way[which] = None
+    ended = [Row(*map(int, row)) for row in ring[:rows] if row[3] < counter[3]]
+    return [*ended, Row(*map(int, counter))]
+
+
+def test_no_step_is_named_that_another_one_was() -> None:
+    """Threads that share a function may hide what one of them added behind the others."""
+    random = np.random.default_rng(0)
+    hidden = 0
+    for _ in range(400):
+        rows = interleaved(random, 30)
+        named = [stamp for run in chain(rows) for stamp in expand(run)]
+        assert len(set(named)) == len(named)
+        assert set(named) <= {UNIT * step for step in range(1, 31)}
+        told = [row._replace(squares=None) for row in rows]
+        without = [stamp for run in chain(told) for stamp in expand(run)]
+        hidden += len(set(without)) < len(without)
+    assert hidden, "the squares are needed"
+
+
+def test_reading_while_a_graph_runs_is_never_torn() -> None:
+    machine = Machine()
+    stop = threading.Event()
+
+    def train() -> None:
+        for step in itertools.count(1, 3):
+            if stop.is_set():
+                return
+            machine.part(step)
+            machine.steps[0]()
+            machine.steps[0]()
+            machine.steps[1]()
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    try:
+        for _ in range(150):
+            steps, found = machine.read()
+            ended = sum(total for name, (total, _) in found.items() if name != "C")
+            assert steps - 1 <= ended <= steps  # the last one may be under way
+            for name, remainders, last in (
+                ("A", {1, 2}, ended),
+                ("B", {0}, ended),
+                ("C", {1}, steps),
+            ):
+                total, known = found[name]
+                assert known == [s for s in range(1, last + 1) if s % 3 in remainders]
+                assert total == len(known)
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_counter_serves_again_when_its_graph_is_gone() -> None:
+    book = Ledger("/cpu:0", 0)
+
+    def trace_and_run(runs: int) -> None:
+        @tf.function(autograph=False)
+        def function() -> None:
+            graph = tf.compat.v1.get_default_graph()
+            book.count("same", graph, book.begin_step(tf.constant(0, tf.int64))[0])
+
+        function.get_concrete_function()
+        for _ in range(runs):
+            function()
+
+    for runs in (1, 0, 2):
+        trace_and_run(runs)
+        gc.collect()
+    ((_, reading),) = book.read()[1]
+    assert (reading.total, reading.graphs, reading.idle) == (3, 3, 1)
+
+
+def test_no_step_is_lost_when_many_graphs_share_counters() -> None:
+    """Counters that serve again do so in any order, so that nearly each graph ends a run."""
+    book = Ledger("/cpu:0", 0, rows=8)
+    rng = np.random.default_rng(3)
+
+    def trace_and_run() -> Any:
+        @tf.function(autograph=False)
+        def function() -> None:
+            stamp, _ = book.begin_step(tf.constant(0, tf.int64))
+            book.count("same", tf.compat.v1.get_default_graph(), stamp)
+
+        function()
+        return function
+
+    alive = [trace_and_run() for _ in range(4)]
+    for _ in range(15):
+        for place in rng.permutation(4)[: rng.integers(1, 5)]:
+            alive[place] = None
+        gc.collect()
+        alive = [each or trace_and_run() for each in alive]
+    steps, readings = book.read()
+    known = [step for _, reading in readings for run in reading.runs[0] for step in expand(run)]
+    assert sorted(known) == list(range(1, steps + 1))
+    assert len(readings) == 4

@@ -1,0 +1,377 @@
+"""The ledger's arithmetic by itself: what it says of the steps is true, also when its ring is full.
+
+The ops that count in a graph are run here one after the other in NumPy, many times as fast as by
+TensorFlow, so that a great many ways of running a few blocks can be held against a plain list. A
+ledger may know less than ran, and then it says how much it lost; what else it says must be so.
+"""
+
+import functools
+import itertools
+import random
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tracer.backends.tensorflow import ledger
+from tracer.backends.tensorflow.ledger import Ledger
+from tracer.core.stamps import UNIT, WITHIN
+
+pytestmark = pytest.mark.wide
+
+
+class Tensor(np.ndarray[Any, Any]):
+    """An array that can be asked for itself, as an eager tensor can."""
+
+    def numpy(self) -> Any:
+        """The array."""
+        return np.array(self)
+
+
+class Variable:
+    """A variable that is its own handle."""
+
+    def __init__(self, initial: Any, device: str) -> None:
+        self.value = np.array(initial, np.int64)
+
+    @property
+    def handle(self) -> "Variable":
+        """What ops take for it."""
+        return self
+
+
+def tensor(value: Any, dtype: object = None) -> Any:
+    return np.asarray(value, np.int64).view(Tensor)
+
+
+class Ops:
+    """`tf.raw_ops` in NumPy, as far as the ledger needs them."""
+
+    @staticmethod
+    def ReadVariableOp(resource: Variable, dtype: object) -> Any:
+        return tensor(resource.value.copy())
+
+    @staticmethod
+    def AssignAddVariableOp(resource: Variable, value: Any) -> None:
+        resource.value = resource.value + value
+
+    @staticmethod
+    def ResourceScatterUpdate(resource: Variable, indices: Any, updates: Any) -> None:
+        resource.value[indices] = updates
+
+    @staticmethod
+    def RngReadAndSkip(resource: Variable, alg: Any, delta: Any) -> Any:
+        before = tensor(resource.value.copy())
+        resource.value[0] += UNIT * int(delta)
+        return before
+
+    @staticmethod
+    def Unpack(value: Any, num: int) -> list[Any]:
+        assert len(value) == num
+        return [tensor(each) for each in value]
+
+    @staticmethod
+    def Pack(values: Sequence[Any]) -> Any:
+        return tensor([int(value) for value in values])
+
+    @staticmethod
+    def Cast(x: Any, DstT: object) -> Any:
+        return tensor(x)
+
+    AddV2 = staticmethod(lambda x, y: tensor(x + y))
+    BitwiseOr = staticmethod(lambda x, y: tensor(x | y))
+    Equal = staticmethod(lambda x, y: x == y)
+    FloorMod = staticmethod(lambda x, y: tensor(x % y))
+    Mul = staticmethod(lambda x, y: tensor(x * y))
+    NotEqual = staticmethod(lambda x, y: x != y)
+    SelectV2 = staticmethod(lambda condition, t, e: tensor(t if condition else e))
+    Sub = staticmethod(lambda x, y: tensor(x - y))
+
+
+@pytest.fixture
+def in_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the ledger run its ops in NumPy."""
+    compat = SimpleNamespace(
+        constant=tensor,
+        control_dependencies=lambda ops: nullcontext(),
+        device=lambda device: nullcontext(),
+        make_variable=Variable,
+        outside_of_graphs=nullcontext,
+        stop_recording=nullcontext,
+    )
+    module = SimpleNamespace(constant=tensor, int64=np.int64, uint64=np.uint64)
+    monkeypatch.setattr(ledger, "compat", compat)
+    monkeypatch.setattr(ledger, "_raw", Ops)
+    monkeypatch.setattr(ledger, "tf", module)
+    monkeypatch.setattr(ledger, "_begin_function", lambda: ledger._begin)
+    monkeypatch.setattr(
+        ledger, "_advance_function", lambda size: functools.partial(ledger._advance, size)
+    )
+
+
+class Graph:
+    """What keeps a counter's block alive."""
+
+
+class Machine:
+    """A ledger whose blocks are run by hand; `in_numpy`, or in eager mode.
+
+    This is all that knows how a graph uses the ledger.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self.ledger = Ledger("", 0, rows)
+        self.rows = rows
+        self.graph = Graph()
+        self.counters: dict[str, Any] = {}
+
+    def begin(self) -> tuple[Any, Any]:
+        """A step begins; returns its stamp and that of what is part of it."""
+        return self.ledger.begin_step(self.ledger.alone)
+
+    def count(self, name: str, stamp: Any) -> None:
+        """The block `name` has run."""
+        if name not in self.counters:
+            self.ledger.count(name, self.graph, stamp)  # which runs it, as there is no graph
+            self.counters[name] = self.ledger._counters[-1].variable
+        else:
+            book = self.ledger
+            handles = self.counters[name].handle, book._clock.handle, book._ring.variable.handle
+            ledger._advance_function(self.rows)(*handles, stamp)
+
+    def outside(self, name: str) -> None:
+        """The block `name` has run in no step."""
+        self.count(name, self.ledger.alone)
+
+    def read(self) -> tuple[int, dict[str, "Said"]]:
+        """What the ledger says."""
+        begun, readings = self.ledger.read()
+        return begun, {
+            str(key): Said(
+                reading.total,
+                Counter(
+                    (step, flags)
+                    for flags, runs in reading.runs.items()
+                    for step in _expanded(runs)
+                ),
+                sum(reading.outside.values()),
+                reading.lost,
+            )
+            for key, reading in readings
+        }
+
+
+class Said(NamedTuple):
+    """How often a block ran: in all, in each step (with its flags), in none, and where is lost."""
+
+    total: int
+    steps: "Counter[tuple[int, int]]"
+    outside: int
+    lost: int
+
+
+def _expanded(runs: Iterable[Any]) -> Iterator[int]:
+    for run in runs:
+        for step in range(run.first, run.last + 1, run.stride):
+            yield from itertools.repeat(step, run.times)
+
+
+class Step(NamedTuple):
+    """A step: the block that it is, the parts that run in it, and what runs before it in none.
+
+    A step that `overlaps` ends after the next one.
+    """
+
+    block: str
+    parts: Sequence[str] = ()
+    before: Sequence[str] = ()
+    overlaps: bool = False
+
+
+def steps_of(blocks: Iterable[str]) -> list[Step]:
+    return [Step(block) for block in blocks]
+
+
+class Truth:
+    """A plain list of what ran."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, Counter[tuple[int, int]]] = defaultdict(Counter)
+        self.outside: Counter[str] = Counter()
+
+    def wrong(self, said: dict[str, Said]) -> str:
+        """What is said that is not so, or nothing."""
+        for name in {*self.steps, *self.outside}:
+            ran, outside = self.steps[name], self.outside[name]
+            total = ran.total() + outside
+            found = said[name]
+            if found.total != total:
+                return f"{name} in all: {found.total} of {total}"
+            if more := found.steps - ran:
+                return f"{name} was said to run in {dict(more)}, but ran in {dict(ran)}"
+            if found.outside > outside:
+                return f"{name} was said to run {found.outside} times in no step, of {outside}"
+            if found.steps.total() + found.outside + found.lost != total:
+                return f"{name}: {found} is not {total}"
+        return ""
+
+
+def run(machine: Machine, program: Sequence[Step], look_at: Sequence[int] = ()) -> str:
+    """Run the steps; returns what the ledger says that is not so, or nothing.
+
+    The ledger is read after the steps `look_at` too.
+    """
+    truth = Truth()
+    ends: list[tuple[str, int, Any]] = []
+    for number, step in enumerate(program, 1):
+        for part in step.before:
+            machine.outside(part)
+            truth.outside[part] += 1
+        own, inside = machine.begin()
+        for part in step.parts:
+            machine.count(part, inside)
+            truth.steps[part][number, WITHIN] += 1
+        ends.insert(0, (step.block, number, own))  # it ends before those that it overlaps
+        last = number == len(program)
+        if not step.overlaps or last:
+            for block, of, stamp in ends:
+                machine.count(block, stamp)
+                truth.steps[block][of, 0] += 1
+            ends = []
+        if last or (number in look_at and not ends):
+            begun, said = machine.read()
+            if begun != number:
+                return f"{begun} steps of {number}"
+            if text := truth.wrong(said):
+                return text
+    return ""
+
+
+def assert_never_wrong(rows: int, programs: Iterable[Sequence[Step]]) -> None:
+    """Hold all programs, and show how many are wrong, and the shortest of them."""
+    wrong: list[tuple[int, str, Sequence[Step]]] = []
+    count = 0
+    for program in programs:
+        count += 1
+        if text := run(Machine(rows), program):
+            wrong.append((len(program), text, program))
+    assert count
+    if wrong:
+        _, text, program = min(wrong, key=lambda each: each[0])
+        pytest.fail(f"{len(wrong)} of {count} programs with {rows} rows: {text}; {program}")
+
+
+def test_a_ledger_of_numpy_counts_as_one_of_tensorflow(request: pytest.FixtureRequest) -> None:
+    """The ops above do what TensorFlow's do."""
+    program = [
+        Step(name, ["c"] * (step % 3), ["d"] * (step % 2), step % 5 == 0)
+        for step, name in enumerate("aabababbba" * 3)
+    ]
+    by_tensorflow = Machine(8)
+    assert not run(by_tensorflow, program)
+    expected = by_tensorflow.read()
+    assert isinstance(by_tensorflow.counters["a"].handle, tf.Tensor)
+    request.getfixturevalue("in_numpy")
+    by_numpy = Machine(8)
+    assert not run(by_numpy, program)
+    assert isinstance(by_numpy.counters["a"].handle, Variable)
+    assert by_numpy.read() == expected
+
+
+@pytest.mark.usefixtures("in_numpy")
+@pytest.mark.parametrize("rows", [2, 3, 4, 5])
+def test_every_order_of_two_blocks(rows: int) -> None:
+    """Each step is one of two blocks."""
+    assert_never_wrong(rows, (steps_of(order) for order in itertools.product("ab", repeat=10)))
+
+
+@pytest.mark.usefixtures("in_numpy")
+@pytest.mark.parametrize("rows", [2, 3, 4])
+def test_every_order_of_three_blocks(rows: int) -> None:
+    """Each step is one of three blocks."""
+    assert_never_wrong(rows, (steps_of(order) for order in itertools.product("abc", repeat=6)))
+
+
+@pytest.mark.usefixtures("in_numpy")
+@pytest.mark.parametrize("rows", [2, 3, 4])
+def test_every_part_of_each_step(rows: int) -> None:
+    """Each step has a part that runs never, once or twice in it, as the branch of a cond may."""
+    times = itertools.product(range(3), repeat=6)
+    assert_never_wrong(rows, ([Step("a", "b" * n) for n in each] for each in times))
+
+
+@pytest.mark.usefixtures("in_numpy")
+@pytest.mark.parametrize("rows", [2, 3, 4])
+def test_every_company(rows: int) -> None:
+    """Each step has a part that also runs alone, before it, and steps overlap."""
+    kinds = [
+        Step("a"),
+        Step("a", "b"),
+        Step("a", "", "b"),
+        Step("a", "b", overlaps=True),
+        Step("b", "", "", overlaps=True),
+    ]
+    assert_never_wrong(rows, itertools.product(kinds, repeat=4))
+
+
+@pytest.mark.usefixtures("in_numpy")
+@pytest.mark.parametrize("rows", [2, 3, 4, 5, 6, 7, 8])
+def test_programs_that_repeat(rows: int) -> None:
+    """Each step is one of two blocks by a pattern that comes again and again, as in a loop."""
+
+    def programs() -> Iterator[Sequence[Step]]:
+        for length in range(2, 8):
+            for pattern in itertools.product("ab", repeat=length):
+                for steps in range(2 * rows, 2 * rows + 8, 3):
+                    yield steps_of(itertools.islice(itertools.cycle(pattern), steps))
+
+    assert_never_wrong(rows, programs())
+
+
+@pytest.mark.usefixtures("in_numpy")
+@pytest.mark.parametrize("rows", [2, 3, 4, 5, 6, 7, 8])
+def test_random_programs(rows: int) -> None:
+    """Up to eight blocks, steps and parts of steps, read now and then or only at the end."""
+    chance = random.Random(rows)
+    for _ in range(250):
+        names = [f"block {number}" for number in range(chance.randint(1, 8))]
+        overlap = chance.choice((0, 0, 0.3))
+
+        def some(names: Sequence[str] = names) -> Sequence[str]:
+            return chance.sample(names, min(len(names), chance.choice((0, 0, 1, 2))))
+
+        pattern = [
+            Step(chance.choice(names), some(), some(), chance.random() < overlap)
+            for _ in range(chance.randint(1, 9))
+        ]
+        steps = chance.randint(1, 40)
+        program = list(itertools.islice(itertools.cycle(pattern), steps))
+        looks = chance.sample(range(1, steps + 1), chance.choice((0, 0, min(2, steps))))
+        text = run(Machine(rows), program, looks)
+        assert not text, f"{rows} rows, read after {looks}: {text}; {program}"
+
+
+@pytest.mark.usefixtures("in_numpy")
+def test_nothing_is_lost_in_time() -> None:
+    """If it is read before its ring is full, the ledger knows the steps of all."""
+    chance = random.Random(1)
+    for _ in range(200):
+        machine, truth = Machine(8), Truth()
+        for step in range(1, 31):
+            own, inside = machine.begin()
+            name = chance.choice("abc")
+            if chance.random() < 0.5:
+                machine.count("part", inside)
+                truth.steps["part"][step, WITHIN] += 1
+            machine.count(name, own)
+            truth.steps[name][step, 0] += 1
+            if step % 4 == 0:  # of two rows each at most
+                machine.read()
+        _, said = machine.read()
+        assert not truth.wrong(said)
+        assert not any(each.lost for each in said.values())

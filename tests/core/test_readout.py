@@ -1,0 +1,154 @@
+"""What is made of the counters of each replica: no TensorFlow."""
+
+from collections.abc import Iterable
+
+from tracer.core.readout import (
+    Begun,
+    BlockKey,
+    Ended,
+    Reading,
+    Site,
+    blocks_of,
+    reading_of,
+    settle,
+    until,
+)
+from tracer.model.runs import Run
+
+STEP = BlockKey("graph", "train", True, (Site(0, "apply_gradients", "step", None, None, 0),))
+PART = BlockKey("graph", "branch", False, (Site(0, "update_step", "update", "dense", 0, 0),))
+
+METHODS = {"apply_gradients": 0, "update_step": 1}
+
+
+def _runs(*numbers: int) -> list[Run]:
+    return [Run(number, 1, 1) for number in numbers]
+
+
+def _steps(runs: Iterable[Run]) -> list[int]:
+    return [step for run in runs for step in range(run.first, run.last + 1, run.stride)]
+
+
+def test_a_loss_on_one_replica_is_not_hidden_by_calls_outside_of_steps_on_another() -> None:
+    outside = Ended(3, [(STEP, Reading({0: [Run(1, 1, 3)]})), (PART, Reading(outside={0: 2}))])
+    lost = settle(Begun(3, [(STEP, Reading({0: [Run(1, 1, 3)]})), (PART, Reading(lost=2))]))
+    blocks, notes = blocks_of(0, {0: outside, 1: lost}, METHODS, {0: 0, 1: 1})
+    assert [note.partition(" the detail")[0] for note in notes] == ["on replica 1"]
+    assert sum(block.total for block in blocks if block.replica == 1 and not block.step) == 2
+    blocks, notes = blocks_of(0, {0: outside}, METHODS, {0: 0})
+    assert notes == []
+
+
+def test_the_lost_steps_of_one_block_are_those_that_no_other_one_has() -> None:
+    other = STEP._replace(function="other")
+    ended = settle(
+        Begun(6, [(STEP, Reading({0: _runs(1, 4)}, lost=2)), (other, Reading({0: _runs(2, 5)}))])
+    )
+    (_, filled), _ = ended.blocks
+    assert (filled.lost, _steps(filled.runs[0]), ended.lost) == (0, [1, 3, 4, 6], None)
+
+
+def test_a_loss_of_what_was_an_update_and_what_was_part_of_one_is_said() -> None:
+    for nested in (False, True):
+        ran = Reading({1: _runs(2)}, {0: 2}, lost=1)
+        ended = settle(Begun(3, [(STEP, Reading({0: [Run(1, 1, 3)]})), (PART, ran)]))
+        blocks, (note,) = blocks_of(0, {0: ended}, METHODS, {0: 0}, nested)
+        assert ("whether some of them were updates of their own" in note) == nested
+        assert ("the totals are exact" in note) != nested
+        roles = [(entry.role, block.total) for block in blocks for entry in block.entries]
+        updates = sum(total for role, total in roles if role == "update")
+        executions = sum(total for role, total in roles if role in ("update", "apply"))
+        assert (updates, executions) == (3 if nested else 4, 4)
+
+
+def test_lost_steps_between_those_of_a_run_leave_the_runs_rising() -> None:
+    other = STEP._replace(function="other")
+    mine = Reading({0: [Run(1, 2, 4)]}, lost=2)
+    ended = settle(Begun(9, [(STEP, mine), (other, Reading({0: _runs(4, 6, 9)}))]))
+    (_, filled), _ = ended.blocks
+    assert _steps(filled.runs[0]) == [1, 2, 3, 5, 7, 8]
+    assert (filled.lost, ended.lost) == (0, None)
+
+
+def test_steps_that_begin_while_counters_are_read_are_left_out() -> None:
+    reading = Reading({0: [Run(1, 2, 4)], 1: _runs(8)}, {0: 1}, lost=2)
+    assert until(reading, 7) == Reading({0: [Run(1, 2, 4)]}, {0: 1}, lost=2)
+    assert until(reading, 4) == Reading({0: [Run(1, 2, 2)]}, {0: 1}, lost=2)
+    assert until(reading, 8) == reading
+
+
+def test_a_step_that_an_error_ended_is_none_and_said() -> None:
+    ended = settle(Begun(5, [(STEP, Reading({0: _runs(1, 2, 4)}))]))
+    assert (ended.steps, ended.stopped) == (3, 2)
+    assert ended.blocks[0][1].runs == {0: [Run(1, 1, 3)]}
+    _, (note,) = blocks_of(0, {0: ended}, METHODS, {0: 0})
+    assert "2 steps began in a graph and were ended by an error" in note
+
+
+def test_a_step_that_an_error_ended_after_a_part_of_it_ran_is_one() -> None:
+    ended = settle(Begun(3, [(STEP, Reading({0: _runs(1, 3)})), (PART, Reading({1: _runs(1, 2)}))]))
+    assert (ended.steps, ended.raised, ended.stopped) == (3, [2], 0)
+    blocks, notes = blocks_of(0, {0: ended}, METHODS, {0: 0})
+    assert sum(block.total for block in blocks if block.step) == 3
+    assert "1 step began in a graph and was ended by an error" in notes[0]
+
+
+def test_what_is_under_way_does_not_count_yet() -> None:
+    reading = Reading({0: [Run(1, 1, 4)]})
+    part = Reading({1: [Run(1, 1, 5)]})
+    ended = settle(Begun(5, [(STEP, reading), (PART, part)], under_way={5}))
+    assert (ended.steps, ended.stopped) == (4, 0)
+    assert [each.total for _, each in ended.blocks] == [4, 4]
+    busy = settle(Begun(5, [(STEP, reading), (PART, part)], calm=False))
+    assert busy == ended
+
+
+def test_a_step_that_ended_before_anything_ran_has_no_number() -> None:
+    ended = settle(Begun(4, [(STEP, Reading({0: _runs(1, 2, 4)}))], empty={3}))
+    assert (ended.steps, ended.stopped) == (3, 0)
+    assert ended.blocks[0][1].runs == {0: [Run(1, 1, 3)]}
+
+
+def test_a_step_that_failed_is_one_if_a_function_ran_in_it() -> None:
+    own = Reading({0: [Run(1, 1, 5), Run(8, 2, 2)]})
+    part = Reading({1: [Run(2, 2, 2), Run(8, 1, 1)]})
+    ended = settle(Begun(10, [(STEP, own), (PART, part)], under_way={6, 7, 9}, empty={3, 4, 10}))
+    assert ended.steps == 5
+    assert [each.runs for _, each in ended.blocks] == [
+        {0: [Run(1, 1, 5)]},
+        {1: [Run(2, 1, 2), Run(5, 1, 1)]},
+    ]
+    _, notes = blocks_of(0, {0: ended}, METHODS, {0: 0})
+    assert not notes
+
+
+def test_steps_that_failed_perhaps_in_a_function_are_said() -> None:
+    ended = settle(Begun(2, [(STEP, Reading({0: [Run(1, 1, 2)]}))], torn=2))
+    _, (note,) = blocks_of(0, {0: ended}, METHODS, {0: 0})
+    assert note.startswith("on replica 0 2 steps in eager mode called functions and were ended")
+
+
+def test_the_work_of_a_block_by_what_it_was_part_of() -> None:
+    request = Site(0, "apply_gradients", "request", "dense", 0, 0)
+    update = Site(0, "update_step", "update", "dense", 0, 0)
+    key = BlockKey("graph", "f", True, (request, update, STEP.sites[0]))
+    reading = Reading({0: [Run(1, 1, 1)], 1: [Run(2, 1, 1)], 3: [Run(3, 1, 1)]}, {2: 1})
+    others = (STEP._replace(function="g"), Reading({0: [Run(2, 1, 2)]}))
+    blocks, _ = blocks_of(0, {0: settle(Begun(3, [(key, reading), others]))}, METHODS, {0: 0})
+    roles = [
+        (block.step, block.outside, sorted(entry.role for entry in block.entries))
+        for block in blocks[:4]
+    ]
+    assert roles == [
+        (True, False, ["request", "step", "update"]),
+        (False, False, ["step", "update"]),
+        (False, False, ["apply", "step"]),
+        (False, True, ["apply", "step"]),
+    ]
+
+
+def test_steps_that_end_in_another_order_than_they_began() -> None:
+    stamped = [Run(512, 1, 1), Run(256, 1, 1), Run(768, 512, 3), Run(1024, 512, 2)]
+    reading = reading_of(stamped, 7, 1, 0)
+    assert reading.runs == {0: [Run(1, 1, 7)]}
+    assert reading.lost == 0

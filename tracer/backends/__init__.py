@@ -1,0 +1,1 @@
+"""All that knows a framework, each in a folder of its own."""

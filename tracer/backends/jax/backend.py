@@ -1,0 +1,59 @@
+"""JAX's answers: see `tracer.core.backend.Backend`."""
+
+from typing import Any
+
+import jax
+
+from tracer.backends.jax import arrays, blocks, compat
+from tracer.backends.jax.older import OlderFunctions
+from tracer.core import backend
+from tracer.core.backend import Surroundings
+from tracer.model.records import Kind
+
+
+class JaxBackend(backend.Backend):
+    """Keras on JAX."""
+
+    packages: tuple[str, ...] = ("jax", "keras")
+    new_blocks: type[backend.Blocks] = blocks.Blocks
+    new_older: type[backend.OlderFunctions] = OlderFunctions
+    locate = staticmethod(blocks.locate)
+    in_eager = staticmethod(blocks.in_eager)
+    value_of = staticmethod(arrays.value_of)
+
+    def kind_of_gradient(self, gradient: Any) -> Kind:
+        """`sparse` for a sparse array (`jax.experimental.sparse`), `none` for None, or `dense`."""
+        if gradient is None:
+            return "none"
+        return "sparse" if hasattr(gradient, "todense") else "dense"
+
+    def tensor_of(self, gradient: Any) -> Any:
+        """The gradient itself: an array, or what stands for one while a program is traced.
+
+        None for a number, to which there are no weak references.
+        """
+        return gradient if isinstance(gradient, jax.Array) else None
+
+    def device_of(self, variable: Any) -> str:
+        """Where a variable is: `cpu:0`, or `cpu:0 cpu:1` if it is split or copied."""
+        value = arrays.array_of(variable)
+        if value is None:
+            return ""
+        devices = sorted(value.devices(), key=lambda device: int(device.id))
+        return " ".join(f"{device.platform}:{device.id}" for device in devices)
+
+    def function_around(self, graph: Any) -> str:
+        """The name of the function whose program `graph` is, which is a trace of JAX."""
+        return compat.function_name(graph)
+
+    def surroundings(self) -> Surroundings:
+        """The distribution of Keras, and this process if it is one of several."""
+        spread = blocks.distribution()
+        strategy = ""
+        if spread is not None:
+            devices = spread.device_mesh.devices.size
+            strategy = f"{type(spread).__name__} over {devices} device{'s' if devices > 1 else ''}"
+        if jax.process_count() == 1:
+            return Surroundings(strategy, "", ())
+        processes = tuple(f"process:{number}" for number in range(jax.process_count()))
+        return Surroundings(strategy, processes[jax.process_index()], processes)

@@ -1,0 +1,394 @@
+"""Closes blocks: what was traced into one program, or ran in one eager step, is counted by one op.
+
+A *place* is here a trace of JAX: the body of a jitted function, of a loop or of a branch. A frame
+whose parent is in the same place hands its sites to it; one whose parent is in another, or that has
+none, closes a block, and adds one op to the program (`primitive`), with as its operands the
+optimizer's own count of steps before and after, and of each group under a condition whether it was
+kept; and what was seen of the variables, if effects are asked for (`effects`). What that op tells
+is put together in `programs`.
+
+In eager mode Python counts a step as long as it may: the values of JAX are computed behind its
+back, and to ask for one is to wait. As soon as the optimizer is in a program too, or part of a step
+is under a condition, an eager step is counted by an op of its own, which runs when its values are
+there: so the steps keep their order.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+from weakref import WeakSet
+
+import jax
+
+from tracer.backends.jax import compat, primitive
+from tracer.backends.jax.effects import Effects
+from tracer.backends.jax.older import forget, functions_with
+from tracer.backends.jax.programs import DOUBTS, Program, Programs, Work
+from tracer.backends.jax.tracings import Tracings
+from tracer.core import backend
+from tracer.core.backend import Stepped
+from tracer.core.frames import EAGER, CallsUnderWay, Frame, FrameRole, Place, outermost, start_frame
+from tracer.core.paths import UNKNOWN
+from tracer.model.records import Remark
+from tracer.model.wording import some
+
+_ANEW = 5
+"""Fewer steps that begin anew may be the first ones of so many models."""
+
+
+class _Begun(NamedTuple):
+    """What is noted of a step as it begins."""
+
+    optimizer: Any
+    clock: Any
+    """The variable in which the optimizer counts its steps."""
+    place_of_clock: int | None
+    """The place of that variable in the state that `stateless_apply` is given; None if it is in the
+    variable."""
+    value: Any
+
+
+def current_place() -> Place:
+    """Where this thread's calls are made now."""
+    trace = compat.current_trace()
+    return EAGER if trace is None else Place(trace, None, trace)
+
+
+def in_eager() -> bool:
+    """Whether what is called now is executed now."""
+    return compat.current_trace() is None
+
+
+def locate(
+    frame: Frame, role: FrameRole, stack: list[Frame], calls_under_way: CallsUnderWay
+) -> None:
+    """Write into a new frame where its call is made, and what it is part of.
+
+    What calls it is below it on the stack of this thread, also while a program is traced.
+    """
+    top = stack[-1] if stack else None
+    parent = top.parent if top is not None and top.gathers else top
+    start_frame(frame, role, current_place(), 0, parent, distributed=is_distributed())
+    if role == "step":
+        frame.begun = _begin_step(frame)
+    elif role == "group":
+        frame.begun = _whether_kept(frame)
+        frame.gathers = frame.gathers and frame.begun is None
+
+
+def is_distributed() -> bool:
+    """Whether Keras spreads the program over devices, or several processes run it."""
+    return jax.process_count() > 1 or distribution() is not None
+
+
+def distribution() -> Any:
+    """That of `keras.distribution` that is set; None if there is none."""
+    module = getattr(sys.modules.get("keras"), "distribution", None)
+    return None if module is None else module.distribution()
+
+
+def _begin_step(frame: Any) -> _Begun | None:
+    """The count of steps of the optimizer whose step method `frame` is."""
+    optimizer: Any = getattr(frame.original, "__self__", None)
+    clock = clock_of(optimizer)
+    if clock is None:
+        return None
+    if frame.method != "stateless_apply":
+        return _Begun(optimizer, clock, None, clock.value)
+    state = frame.args[0] if frame.args else frame.kwargs.get("optimizer_variables", ())
+    with suppress(TypeError, KeyError, IndexError):  # Keras will refuse what has no such place
+        for number, variable in enumerate(optimizer.variables):
+            if variable is clock:
+                return _Begun(optimizer, clock, number, state[number])
+    return None
+
+
+def clock_of(optimizer: Any) -> Any:
+    """The variable in which an optimizer counts its steps: a loss scale has that of what it holds.
+
+    None if it has none.
+    """
+    inner = getattr(optimizer, "inner_optimizer", None)
+    while inner is not None:
+        optimizer, inner = inner, getattr(inner, "inner_optimizer", None)
+    return getattr(optimizer, "_iterations", None)
+
+
+def _whether_kept(frame: Any) -> Any:
+    """Whether what a group computes is kept: Keras on JAX updates in each step that accumulates.
+
+    As `JaxOptimizer._backend_apply_gradients` has it; None if it is always kept.
+    """
+    optimizer: Any = getattr(frame.original, "__self__", None)
+    every = getattr(optimizer, "gradient_accumulation_steps", None)
+    if not every:
+        return None
+    return (optimizer._iterations.value + 1) % every == 0
+
+
+class Blocks(backend.Blocks):
+    """The blocks of one root optimizer, and where they are counted; thread-safe."""
+
+    new_effects: type[Effects] | None = Effects
+    steps_models = False
+    """Whether a step has all variables of a model at once, each with a state of its own."""
+
+    def __init__(self, root: backend.Root) -> None:
+        super().__init__(root)
+        self.programs = self.counters = Programs(root.sites, root.note, root.fault)
+        self.tracings = self._tracings = Tracings()
+        self._alone: dict[Program, Callable[..., Any]] = {}
+        self._latest: Any = None
+        self._stepping: WeakSet[Any] = WeakSet()
+
+    def gathered(self, frame: Frame) -> None:
+        """A group ends of which the result may be thrown away: note what was done in it."""
+        if frame.begun is not None:
+            frame.updates += [([frame.begun], number) for number in frame.sites]
+
+    def close(self, frame: Frame, failed: bool) -> None:
+        """All that was called from `frame` executes as a whole: count it."""
+        effects = self.programs.effects if frame.parent is None and frame.role == "step" else None
+        compared = None if effects is None else effects.compared(frame)
+        handed = compared is not None and compared.variables
+        once = compat.is_plain()  # else a `vmap` may be around
+        in_python = frame.place is EAGER and once and not (self.programs.all or frame.updates)
+        if in_python and not handed:
+            super().close(frame, failed)
+            return
+        if compared is not None:
+            self._note_unhanded(frame)
+        if frame.path == UNKNOWN:
+            self.find_path(frame, sys._getframe(1))
+        role = "part" if frame.parent is not None else "alone"
+        if frame.parent is None and frame.role == "step":
+            role = "step"
+        groups, kept = _groups(frame)
+        before, after, clock = self.steps_so_far(frame)
+        function = "" if frame.place is EAGER else compat.function_name(frame.place.graph)
+        stepped = frame.begun.__class__ is _Begun
+        variables = () if compared is None else compared.variables
+        key = frame.path, id(clock), stepped, variables
+        work = Work(function, role, tuple(frame.sites), groups, *key)
+        numbers = [before, after, *kept]
+        if compared is not None:
+            numbers += compared.numbers()
+        if frame.place is EAGER:
+            program = self.programs.eager(work)
+            if not once:
+                primitive.count(program, *numbers, beside=self.beside(frame))
+                return
+            counting = self._alone.get(program)
+            if counting is None:
+                counting = self._alone[program] = primitive.counting_alone(program)
+            self._latest = counting(*numbers)
+            return
+        for number in frame.sites:
+            if self._sites.sites[number].role != "request":
+                self.callers.traced[number, frame.path] += 1
+        if frame.begun is not None:
+            self._stepping.add(frame.begun.optimizer)
+        hidden = _hides(frame, before)
+        program = self._count_in_program(work, numbers, self.beside(frame), hidden=hidden)
+        if outermost(frame).place is not EAGER:  # else it is a branch, which each step traces
+            self._note_tracing(frame, program, failed)
+
+    def _note_tracing(self, frame: Any, program: Program, failed: bool) -> None:
+        """Say for what arguments, and by whom, the program is traced that the block is in."""
+        path = UNKNOWN
+        caller = compat.caller_of_jax(sys._getframe(1))
+        if caller is not None:
+            path = self.callers.paths.above(caller)
+        with self.counters.lock:
+            tracing = self._tracings.of(frame.place.graph, path, self.counters.steps())
+            tracing.programs.append(program)
+            tracing.failed |= failed
+            if program.work.role == "step":
+                sites = [self._sites.sites[number] for number in program.work.sites]
+                handed = frozenset(each.variable for each in sites if each.role == "request")
+                graph, gradient = frame.place.graph, frame.gradient
+                tracing.add_step(graph, handed, gradient, of_models=self.steps_models)
+
+    def steps_so_far(self, frame: Frame) -> tuple[Any, Any, Any]:
+        """The optimizer's own count of steps before and after a block, and what has it."""
+        return _steps_so_far(frame)
+
+    def beside(self, frame: Frame) -> Sequence[Any]:
+        """Arrays that have a `vmap` where nothing has that the op is handed."""
+        return _made_in(frame)
+
+    def _count_in_program(
+        self, work: Work, numbers: list[Any], beside: Sequence[Any], *, hidden: bool
+    ) -> Program:
+        """Add the op of a block to the program that is traced.
+
+        `hidden` if the optimizer's count of steps is not that of the step.
+        """
+        axes = compat.axis_names()
+        here = compat.axis_size(axes) // jax.process_count() if axes else 0
+        program = self.programs.new(work, replicas=here)
+        if compat.is_mapped_eagerly():
+            program.doubt("not compiled")
+        if hidden:
+            program.doubt("hidden")
+        if axes:  # the program says what each device does: each is a replica
+            primitive.count(program, jax.lax.axis_index(axes), *numbers, beside=beside)
+            return program
+        mesh = _mesh_of_processes()
+        if mesh is None:
+            primitive.count(program, *numbers, beside=beside)
+            return program
+        mine = [
+            number
+            for number, device in enumerate(mesh.devices.flat)
+            if device.process_index == jax.process_index()
+        ]
+        program.tell_only(mine[0])
+        primitive.count_on_each_device(program, mesh, *numbers)
+        return program
+
+    def forget_graphs(self) -> None:
+        """Let each function with an op of this recorder be traced anew."""
+        for optimizer in list(self._stepping):
+            forget(functions_with(optimizer))
+
+    def end(self) -> None:
+        """Tracing of one ends: what runs from now on may not be told."""
+        self.programs.begin_anew()
+
+    def wait(self) -> None:
+        """Wait until all that the program has begun to run is counted: its results are there.
+
+        Not if a program waits for who asks.
+        """
+        nothing_runs = not self.programs.all and self._latest is None
+        if nothing_runs or compat.is_called_by_program():
+            return
+        for array in (self._latest, *jax.live_arrays()):
+            compat.wait_for(array)
+        self.programs.wait_for_replicas()
+
+    def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
+        """Notes on steps of programs that hold no op, and of other processes.
+
+        The optimizer's own count is compared with what the last step told of it. In a loop of the
+        program's own that count is in the state, and the variable may never hear of it.
+        """
+        for name, optimizer, started in optimizers:
+            clock = getattr(optimizer, "_iterations", None)
+            now = self._root.backend.number_in(clock)
+            counted = self.programs.latest.get(id(clock))
+            if counted is None and started is not None:
+                counted = started + self.counters.steps()
+            missed = 0 if started is None else max(self.programs.passed_over(id(clock)), 0)
+            if now is not None and counted is not None and now > counted:
+                missed += int(now) - counted
+            if missed:
+                yield (
+                    f"{name}: its own count of steps is {some(missed, 'step')} further than what "
+                    "was counted: they ran in programs compiled before the tracer came, unless the "
+                    "count was set, as by a checkpoint; wrap the optimizer before its steps are "
+                    "compiled"
+                )
+        if any(program.ran_again_uncounted() for program in self.programs.all):
+            yield DOUBTS["recomputed"]
+        if self.programs.all and compat.is_called_by_program():
+            yield "it was read in a callback of a program: what runs there may not be counted yet"
+        number = jax.process_index()
+        if number and self.programs.all and not any(each.total for each in self.programs.all):
+            yield (
+                f"process {number} of {jax.process_count()}: what XLA splits over processes is "
+                "counted in the first of them; keras.distribution, pmap and shard_map are counted "
+                "in each"
+            )
+
+    def is_behind(self, optimizer: Any) -> bool:
+        """Whether programs told more steps than it counts.
+
+        A loop of the program's own has its state: what becomes of that the variable never hears,
+        nor do those of the optimizers inside of it.
+        """
+        stepping = [*self._stepping, *([] if optimizer is None else [optimizer])]
+        for clock in {id(each): each for each in map(clock_of, stepping)}.values():
+            now, told = self._root.backend.number_in(clock), self.programs.latest.get(id(clock))
+            if now is not None and told is not None and now < told:
+                return True
+        return False
+
+    def remarks(self) -> tuple[Remark, ...]:
+        """That members of a `vmap` update each variable in a step; that each step begins anew."""
+        members, anew = self.programs.members, self.programs.begun_anew()
+        twice = [Remark("updated-twice", "vmap", some(members, "member"))] if members > 1 else []
+        renewed = [Remark("optimizer-renewed", "", some(anew, "step"))] if anew >= _ANEW else []
+        return (*twice, *renewed)
+
+
+def _groups(frame: Frame) -> tuple[tuple[tuple[int, int], ...], list[Any]]:
+    """Which sites of a frame are in which group that may be thrown away, and whether it is kept."""
+    conditions: list[Any] = []
+    numbers: dict[int, list[int]] = {}
+    for (condition,), site in frame.updates:
+        known = next((n for n, each in enumerate(conditions) if each is condition), None)
+        if known is None:
+            known = len(conditions)
+            conditions.append(condition)
+        numbers.setdefault(site, []).append(known)
+    places = []
+    for place, site in enumerate(frame.sites):
+        if numbers.get(site):
+            places.append((place, numbers[site].pop(0)))
+    return tuple(places), conditions
+
+
+def _steps_so_far(frame: Frame) -> tuple[Any, Any, Any]:
+    """The optimizer's own count of steps before and after a block, and the variable that has it."""
+    around: Any = frame
+    while around is not None and around.begun.__class__ is not _Begun:
+        around = around.parent
+    if around is None:
+        return 0, 0, None
+    begun = around.begun
+    if around is not frame:  # an apply method in a branch of its own
+        return begun.clock.value, begun.clock.value, begun.clock
+    if begun.place_of_clock is None:
+        return begun.value, begun.clock.value, begun.clock
+    with suppress(TypeError, KeyError, IndexError):
+        return begun.value, frame.result[1][begun.place_of_clock], begun.clock
+    return 0, 0, None  # it raised, or it is one of the program's own that returns what it likes
+
+
+def _hides(frame: Any, count: Any) -> bool:
+    """Whether what a part of a step reads of the optimizer's count is not what its step has."""
+    around = frame.parent
+    while around is not None and around.begun.__class__ is not _Begun:
+        around = around.parent
+    if around is None or frame.begun.__class__ is _Begun:
+        return False
+    return _is_traced(around.begun.value) and not _is_traced(count)
+
+
+def _is_traced(value: Any) -> bool:
+    return isinstance(value, jax.core.Tracer)
+
+
+def _made_in(frame: Any) -> list[Any]:
+    """What a block made of the variables that it updates, as far as JAX is tracing it.
+
+    Each member of a `vmap` that has its own has updated them.
+    """
+    if frame.role == "apply":
+        values = [frame.variable.value]
+    elif frame.role == "step" and frame.method == "stateless_apply":
+        values = frame.result
+    else:
+        values = [each.value for each in frame.original.__self__._trainable_variables]
+    return [each for each in jax.tree.leaves(values) if isinstance(each, jax.core.Tracer)]
+
+
+def _mesh_of_processes() -> Any:
+    """The mesh of `keras.distribution`, if its devices are of several processes; else None."""
+    if jax.process_count() == 1:
+        return None
+    mesh = getattr(distribution(), "device_mesh", None)
+    return None if mesh is None else mesh.backend_mesh

@@ -1,0 +1,385 @@
+"""The parts of JAX that have no public name, each guarded: JAX 0.6 to 0.10.
+
+`jax/_src` moves between versions. What is missing there raises `UnsupportedJax` when this module is
+imported, with the name of it, so that nothing is counted wrongly in silence.
+"""
+
+import inspect
+import math
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+import jax
+from jax.interpreters import ad, batching, mlir, partial_eval
+
+from tracer.core.interrupts import suppress_faults
+from tracer.errors import UnsupportedOptimizer
+
+try:
+    from jax._src import (
+        ad_checkpoint as _checkpoint,
+        api as _api,
+        callback as _callback,
+        config as _config,
+        core,
+        pjit as _pjit,
+        sharding_impls,
+        source_info_util,
+    )
+    from jax._src.interpreters import partial_eval as _partial_eval, pxla as _pxla
+    from jax._src.interpreters.partial_eval import DynamicJaxprTrace
+    from jax._src.lax.control_flow import common as _loops
+    from jax._src.lib import xla_client
+    from jax.extend.core import Primitive
+
+    _trace_context = core.trace_ctx
+    _EvalTrace = core.EvalTrace
+    _emit = getattr(_callback, "emit_python_callback", None) or mlir.emit_python_callback
+    _traced: list[Any] = [
+        cache
+        for module, name in (
+            (_partial_eval, "trace_to_jaxpr"),  # all of them since JAX 0.10
+            (_loops, "_initial_style_jaxpr"),
+            (_loops, "_initial_style_open_jaxpr"),
+            (_checkpoint, "_trace_to_jaxpr"),
+        )
+        if hasattr(cache := getattr(module, name, None), "cache_keys")
+    ]
+    _traced_by: list[Any] = [  # before JAX 0.10, and 0.8
+        cache
+        for module, name in ((_pjit, "_create_pjit_jaxpr"), (_pxla, "parallel_callable"))
+        if hasattr(cache := getattr(module, name, None), "evict_function")
+    ]
+    if not _traced or not (_traced_by or hasattr(_traced[0], "evict_weakref")):
+        raise AttributeError("the caches of what was traced")
+except (ImportError, AttributeError) as error:
+    raise UnsupportedOptimizer(
+        f"cannot count in JAX {jax.__version__}: {error}; tracer knows JAX 0.6 to 0.10"
+    ) from error
+
+__all__ = ["Primitive", "ad", "batching", "mlir", "partial_eval"]
+
+_NO_TOKEN = (
+    {"returns_token": False} if "returns_token" in inspect.signature(_emit).parameters else {}
+)
+_UNCACHED = (
+    {"cacheable": False}
+    if "cacheable" in inspect.signature(mlir.register_lowering).parameters
+    else {}
+)
+
+
+def current_trace() -> Any:
+    """The program that is being traced on this thread; None in eager mode.
+
+    Below `jax.grad` or `jax.vmap` it is the one around them: what they call runs with it.
+    """
+    trace: Any = _trace_context.trace
+    while not isinstance(trace, _EvalTrace | DynamicJaxprTrace):
+        parent = getattr(trace, "parent_trace", None)
+        if parent is None:
+            break
+        trace = parent
+    return None if isinstance(trace, _EvalTrace) else trace
+
+
+def is_plain() -> bool:
+    """Whether what is called now is executed now, and once: below no `vmap` or `grad` either."""
+    return isinstance(_trace_context.trace, _EvalTrace)
+
+
+def is_of_outside(value: Any) -> bool:
+    """Whether a value is of another program than that which is being traced."""
+    return isinstance(value, jax.core.Tracer) and value._trace is not _trace_context.trace
+
+
+def is_chosen_by_members() -> bool:
+    """Whether what JAX batches now is a branch of which each member says whether it is taken.
+
+    Then all branches run for all members. `_cond_batching_rule` knows it, which calls the rules of
+    what is in the branch.
+    """
+    return any("in_batched" in known for known in _locals_of("_cond_batching_rule"))
+
+
+def is_looped_by_members() -> bool:
+    """Whether what JAX lowers now is in a loop that each member leaves for itself.
+
+    Then it runs for all members until the last of them leaves.
+    """
+    return any(known.get("batched") for known in _locals_of("_while_lowering"))
+
+
+def taken_from_loop() -> Literal["", "step", "function"]:
+    """What JAX takes out of a loop now, which is differentiated, as it is the same in each pass.
+
+    A `function` that was jitted by itself, or a branch, it takes as a whole. There may be loops in
+    the loop, of each of which it finds out what is known.
+    """
+    frame, evaluations = sys._getframe(1), 0
+    while frame is not None:
+        name = frame.f_code.co_name
+        if name == "_partial_eval_jaxpr_nounits":
+            evaluations += 1
+        elif name == "_scan_partial_eval_custom":  # which evaluates the loop by that function
+            return "step" if evaluations == 1 else "function"
+        elif name == "_scan_known_hoisting" or (name == "_scan_partial_eval" and not evaluations):
+            return "function" if evaluations else "step"  # the latter before JAX 0.7
+        elif name == "_scan_partial_eval":
+            evaluations -= 1
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
+
+
+def is_differentiated_eagerly() -> bool:
+    """Whether what JAX lowers now is called by a derivative that is computed in eager mode."""
+    rules = ("backward_pass", "backward_pass3", "remat_impl")  # the first in JAX 0.6
+    return any(True for rule in rules for _ in _locals_of(rule))
+
+
+def _locals_of(rule: str) -> Iterator[dict[str, Any]]:
+    """The variables of the functions of this name that are being called."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == rule:
+            yield frame.f_locals
+        frame = frame.f_back  # type: ignore[assignment]
+
+
+def are_known(tracers: Sequence[Any]) -> bool:
+    """Whether all that a primitive is given is computed early, where JAX computes some early."""
+    return all(each.pval.is_known() for each in tracers)
+
+
+def stage(trace: Any, primitive: Any, tracers: Sequence[Any], parameters: Any) -> bool:
+    """Execute a primitive that gives nothing if all that it is given is known; else keep it.
+
+    It stays in a loop, too, though what it is given is the same in each pass.
+
+    As `JaxprTrace.default_process_primitive` does with a primitive that has an effect. False where
+    JAX is too old to keep it.
+    """
+    if are_known(tracers) and taken_from_loop() != "step":
+        primitive.bind(*(each.pval.get_known() for each in tracers), **parameters)
+        return True
+    if not hasattr(trace, "effect_handles"):
+        return False
+    tracers = [trace.instantiate_const(each) for each in tracers]
+    source = source_info_util.current()
+    equation = _partial_eval.new_eqn_recipe(
+        trace, tracers, [], primitive, parameters, core.no_effects, source
+    )
+    trace.effect_handles.append(_partial_eval.EffectHandle(tracers, equation))
+    return True
+
+
+def is_mapped_eagerly() -> bool:
+    """Whether a `shard_map` is around that is not compiled: it drops what gives nothing."""
+    return type(current_trace()).__name__ == "ShardMapTrace"
+
+
+def axis_names() -> tuple[Any, ...]:
+    """The named axes around: those of `pmap`, `shard_map` and `vmap(axis_name=...)`."""
+    environment = _trace_context.axis_env
+    unnamed = getattr(core, "no_axis_name", None)
+    return tuple(
+        name for name in environment.axis_names() if name is not None and name is not unnamed
+    )
+
+
+def axis_size(names: Sequence[Any]) -> int:
+    """How many there are along these axes together."""
+    return math.prod(_trace_context.axis_env.axis_size(name) for name in names)
+
+
+def why_not(context: Any) -> str:
+    """Why what is being lowered cannot call Python; empty if it can."""
+    parameters = context.module_context.lowering_parameters
+    if getattr(parameters, "for_export", False):
+        return "was exported (jax.export): an exported program calls no Python"
+    axes = context.module_context.axis_context
+    by_device = isinstance(axes, sharding_impls.SPMDAxisContext)
+    if by_device and set(axes.manual_axes) != set(axes.mesh.axis_names):
+        return "is in a shard_map over some of the axes of a mesh: XLA calls no Python there"
+    return ""
+
+
+def is_told_elsewhere(context: Any) -> bool:
+    """Whether XLA splits what is being lowered over more devices than this process has.
+
+    It calls Python on the first of them alone (see `call_python`), which is in the first process
+    but for a mesh in another order: JAX does not say here which devices these are.
+    """
+    axes = context.module_context.axis_context
+    split = isinstance(axes, sharding_impls.ShardingContext)
+    return split and jax.process_index() > 0 and axes.num_devices > jax.local_device_count()
+
+
+def platforms(context: Any) -> Sequence[str]:
+    """What a program is being lowered for: `("cpu",)`."""
+    return tuple(context.module_context.platforms)
+
+
+def kept_with_program(context: Any) -> dict[Any, Any]:
+    """What is kept as long as a program is being lowered, by keys of whoever keeps it."""
+    kept: dict[Any, Any] = context.module_context.cached_primitive_lowerings
+    return kept
+
+
+def call_python(context: Any, function: Callable[..., Any], operands: Sequence[Any]) -> Any:
+    """Lower a call of `function` with the operands, which XLA may not drop and gives nothing.
+
+    Where XLA splits a program over devices (GSPMD) it is called on the first of them alone; in a
+    `pmap` or a `shard_map`, which say what each device does, on each.
+    """
+    context = context.replace(avals_in=context.avals_in[: len(operands)])
+    result, _, _ = _emit(
+        context,
+        function,
+        None,
+        list(operands),
+        context.avals_in,
+        context.avals_out,
+        has_side_effect=True,
+        sharding=_where(context),
+        **_NO_TOKEN,
+    )
+    return result
+
+
+def register_lowering(primitive: Any, rule: Callable[..., Any]) -> None:
+    """Say how a primitive is lowered, each time anew."""
+    mlir.register_lowering(primitive, rule, **_UNCACHED)
+
+
+def _where(context: Any) -> Any:
+    """The sharding of a call of Python, as `debug_callback_lowering` of JAX has it."""
+    axes = context.module_context.axis_context
+    shardy = _config.use_shardy_partitioner.value
+    if isinstance(axes, sharding_impls.SPMDAxisContext):
+        if shardy:
+            return _callback._get_sdy_array_list_for_callbacks(context.avals_out)
+        sharding = xla_client.OpSharding()
+        sharding.type = xla_client.OpSharding.Type.MANUAL
+        return sharding
+    if isinstance(axes, sharding_impls.ShardingContext):
+        if shardy:
+            first = sharding_impls.SdyArray(
+                mesh_shape=(), dim_shardings=(), logical_device_ids=(0,)
+            )
+            return sharding_impls.SdyArrayList((first,))
+        sharding = xla_client.OpSharding()
+        sharding.type = xla_client.OpSharding.Type.MAXIMAL
+        sharding.tile_assignment_dimensions = [1]
+        sharding.tile_assignment_devices = [0]
+        return sharding
+    return None
+
+
+def shard_map(function: Callable[..., Any], mesh: Any, everywhere: Any) -> Callable[..., Any]:
+    """`function` on each device of a mesh, with arguments and a result that all have alike."""
+    make: Any = getattr(jax, "shard_map", None)
+    unchecked = {"check_vma": False}
+    if make is None:
+        from jax.experimental import shard_map as older
+
+        make, unchecked = older.shard_map, {"check_rep": False}
+    mapped: Callable[..., Any] = make(
+        function, mesh=mesh, in_specs=everywhere, out_specs=everywhere, **unchecked
+    )
+    return mapped
+
+
+def traced_functions() -> "Counter[Any]":
+    """The functions of which JAX keeps what it traced, each with the number of its traces.
+
+    They are bodies of `jit`, of loops and branches, of `checkpoint`. What is traced again takes the
+    trace of a function in it from here, if that function is still the same.
+    """
+    functions: Counter[Any] = Counter()
+    for cache in _traced:
+        functions.update(key[0]() for key in list(cache.cache_keys()))
+    for memo in _traced_by:
+        functions.update(list(memo.cache_clear.__self__))
+    del functions[None]  # those that are gone meanwhile
+    return functions
+
+
+def forget(function: Any) -> None:
+    """Let JAX trace a function again when it is called next."""
+    for cache in _traced:
+        if hasattr(cache, "evict_weakref"):
+            cache.evict_weakref(function)
+        elif any(key[0]() is function for key in list(cache.cache_keys())):
+            cache.cache_clear()  # the others are traced again too, if they are called again
+    for memo in _traced_by:
+        memo.evict_function(function)
+    for mapped in list(getattr(_api, "_pmap_cache_clears", ())):  # of `pmap` before JAX 0.8
+        if mapped.__wrapped__ is function:
+            mapped._cache_clear()
+
+
+def function_name(trace: Any) -> str:
+    """The name of the function that is being traced; `program` where JAX does not say it."""
+    about = getattr(getattr(trace, "frame", None), "debug_info", None)
+    described = str(getattr(about, "func_src_info", "") or "")
+    return described.partition(" at ")[0] or "program"
+
+
+def function_place(trace: Any) -> str:
+    """The name of the function that is being traced and where it is: `step at train.py:9`."""
+    about = getattr(getattr(trace, "frame", None), "debug_info", None)
+    return str(getattr(about, "func_src_info", "") or "program")
+
+
+def outermost(trace: Any) -> Any:
+    """The outermost program that `trace` is a part of; itself where JAX does not say it."""
+    around = trace
+    while around is not None and not isinstance(around, _EvalTrace):
+        if isinstance(around, DynamicJaxprTrace):
+            trace = around
+        around = getattr(around, "parent_trace", None)
+    return trace
+
+
+def arguments_of(trace: Any) -> dict[str, str]:
+    """What a program is traced for: `{"state['a']": "float32[2, 3]"}`, with an item for each array.
+
+    A number of Python, which JAX traces as an array, is `float32[] of Python`.
+    """
+    frame = getattr(trace, "frame", None)
+    names = getattr(getattr(frame, "debug_info", None), "arg_names", None) or ()
+    found: dict[str, str] = {}
+    for number, variable in enumerate(getattr(frame, "invars", ())):
+        name = names[number] if number < len(names) and names[number] else f"argument {number}"
+        aval = variable.aval
+        sizes = ", ".join(map(str, getattr(aval, "shape", ())))
+        weak = " of Python" if getattr(aval, "weak_type", False) else ""
+        found[name] = f"{getattr(aval, 'dtype', aval)}[{sizes}]{weak}"
+    return found
+
+
+def caller_of_jax(frame: Any) -> Any:
+    """The frame that called what JAX traces: above the outermost one of JAX; None if there is none.
+
+    `frame` is the innermost one.
+    """
+    caller = None
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("jax."):
+            caller = frame.f_back
+        frame = frame.f_back
+    return caller
+
+
+def is_called_by_program() -> bool:
+    """Whether a program of JAX that runs now calls Python on this thread."""
+    return any(True for _ in _locals_of("_wrapped_callback"))
+
+
+def wait_for(array: Any) -> None:
+    """Wait until an array is computed; not for one that is gone, or that failed."""
+    with suppress_faults():
+        array.block_until_ready()

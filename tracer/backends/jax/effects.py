@@ -1,0 +1,172 @@
+"""What steps of Keras on JAX did to the variables, as numbers that ride on the op of a block.
+
+A step is compared as a whole, as with TensorFlow (`tracer.backends.tensorflow.effects`). JAX writes
+to no array, so the old values and the new ones are both known where the step ends. The answers are
+bits, 31 to a number, computed in the program and handed to the op that counts the step: see
+`programs`. In eager mode a program of its own computes them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from tracer.backends.jax.arrays import is_gone
+from tracer.core.counters import Source
+from tracer.core.effects import Logs, sources_of
+from tracer.core.frames import Frame
+
+_BITS = 31
+"""How many of them a number holds: it is an int32 with a sign."""
+_UNSIGNED = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint64}
+
+
+class _Held(NamedTuple):
+    """A variable that a step was handed, and what it held before."""
+
+    variable: Any
+    before: Any
+
+
+class Compared(NamedTuple):
+    """Variables by their indices, with what they held before a step and what they hold after it."""
+
+    variables: tuple[int, ...]
+    before: list[Any]
+    after: list[Any]
+
+    def numbers(self) -> list[Any]:
+        """The bits: for each variable *unchanged*, then for each *not finite*."""
+        if any(isinstance(each, jax.core.Tracer) for each in (*self.before, *self.after)):
+            return _numbers(self.before, self.after)
+        return list(_numbers_of_arrays(self.before, self.after))
+
+
+class Effects(Logs):
+    """What was seen in the steps of one root optimizer; see `Logs` for the lock."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        """`note` is called with what cannot be compared."""
+        super().__init__()
+        self._note = note
+
+    def hold(self, frame: Any, index: int, variable: Any) -> None:
+        """The step `frame` is handed the variable with this index: keep what it holds now.
+
+        `stateless_apply` is handed the values, too, which are taken when it has ended.
+        """
+        held = frame.held_at_begin
+        if held is None:
+            held = frame.held_at_begin = {}
+        before = None if frame.method == "stateless_apply" else variable.value
+        held.setdefault(index, _Held(variable, before))
+
+    def seen(self, frame: Frame, replica: int) -> Sequence[Source]:
+        """Nothing: a step that was handed variables is counted by an op."""
+        return ()
+
+    def compared(self, frame: Any) -> Compared:
+        """What the variables of a step held, which ends now."""
+        held: dict[int, _Held] = frame.held_at_begin or {}
+        if frame.method == "stateless_apply":
+            pairs = _values_given(frame, held)
+        else:
+            pairs = {index: (each.before, each.variable.value) for index, each in held.items()}
+        known = {index: pair for index, pair in pairs.items() if self._is_comparable(pair)}
+        return Compared(
+            tuple(known), [old for old, _ in known.values()], [new for _, new in known.values()]
+        )
+
+    def _is_comparable(self, pair: tuple[Any, Any]) -> bool:
+        """Whether it is known how their bits are compared; if not, that is noted."""
+        if any(map(is_gone, pair)):
+            self._note(
+                "effects on a variable whose array the step gave away (donate_argnums) are not "
+                "known: it is not compared"
+            )
+            return False
+        for each in pair:
+            dtype = jnp.result_type(each)
+            known = jnp.issubdtype(dtype, jnp.bool_) or jnp.issubdtype(dtype, jnp.number)
+            if jnp.issubdtype(dtype, jnp.floating):  # some have 4 bits
+                known = jnp.finfo(dtype).bits == 8 * jnp.dtype(dtype).itemsize
+            if not known:
+                self._note(
+                    f"effects on a variable of the type {dtype} are not known: it is not compared"
+                )
+                return False
+        return True
+
+
+def _values_given(frame: Any, held: dict[int, _Held]) -> dict[int, tuple[Any, Any]]:
+    """What `stateless_apply` was given for the variables, and what it returned."""
+    if frame.result is None:  # it raised
+        return {}
+    given = frame.args[2] if len(frame.args) > 2 else frame.kwargs["trainable_variables"]
+    optimizer: Any = frame.original.__self__
+    places = {id(each): place for place, each in enumerate(optimizer._trainable_variables)}
+    found = {index: places.get(id(each.variable)) for index, each in held.items()}
+    returned = frame.result[0]
+    return {
+        index: (given[place], returned[place])
+        for index, place in found.items()
+        if place is not None
+    }
+
+
+@lru_cache(maxsize=256)
+def sources(variables: tuple[int, ...], members: tuple[tuple[int, ...], ...]) -> tuple[Source, ...]:
+    """What is to be logged of a step, by the numbers of each member of a batch (`jax.vmap`).
+
+    A variable is unchanged if it is so in all members, and not finite if it is so in one. Most
+    steps tell the same as the one before, and the program waits: so the answers are remembered.
+    """
+    bits = [list(_bits_in(numbers)) for numbers in members]
+    size = len(variables)
+    unchanged = [all(each[place] for each in bits) for place in range(size)]
+    not_finite = [any(each[size + place] for each in bits) for place in range(size)]
+    return tuple(sources_of(variables, unchanged, not_finite))
+
+
+def _bits_in(numbers: Iterable[int]) -> Iterator[bool]:
+    for number in numbers:
+        for place in range(_BITS):
+            yield bool(number >> place & 1)
+
+
+def _numbers(before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
+    # What the program returns is computed once, and that is looked at: what XLA computes anew to
+    # compare it might be rounded in another way.
+    after = jax.lax.optimization_barrier(list(after))
+    bits = [_is_same(old, new) for old, new in zip(before, after, strict=True)]
+    bits += [_is_not_finite(each) for each in after]
+    return [
+        sum(bit.astype(jnp.int32) << place for place, bit in enumerate(bits[first : first + _BITS]))
+        for first in range(0, len(bits), _BITS)
+    ]
+
+
+_numbers_of_arrays = jax.jit(_numbers)
+
+
+def _is_same(before: Any, after: Any) -> Any:
+    """Whether no bit differs."""
+    before, after = jnp.asarray(before), jnp.asarray(after)
+    if before.shape != after.shape or before.dtype != after.dtype:
+        return jnp.asarray(False)
+    if jnp.iscomplexobj(before):
+        return _is_same(before.real, after.real) & _is_same(before.imag, after.imag)
+    if jnp.issubdtype(before.dtype, jnp.floating):
+        unsigned = _UNSIGNED[before.dtype.itemsize]
+        before, after = (jax.lax.bitcast_convert_type(e, unsigned) for e in (before, after))
+    return jnp.all(before == after)
+
+
+def _is_not_finite(after: Any) -> Any:
+    """Whether any element is infinite or NaN."""
+    after = jnp.asarray(after)
+    if not jnp.issubdtype(after.dtype, jnp.inexact):
+        return jnp.asarray(False)
+    return ~jnp.all(jnp.isfinite(after))

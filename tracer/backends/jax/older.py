@@ -1,0 +1,191 @@
+"""Programs that JAX traced before the tracer came: they are made to be traced again.
+
+A program that was traced holds no counter. `jax.jit` keeps it with the function that it wraps, and
+forgets it when it is told to (`clear_cache`); the next call traces the function again. What JAX
+traced of other functions it keeps as well: the bodies of loops, of branches, of `checkpoint` and of
+inner `jit`s, which it would take from there while it traces the function around them again. So each
+of them is forgotten (`compat.forget`). That changes nothing but the time it takes: what JAX
+compiles has no state.
+
+Which functions use an optimizer is found by what they hold: a method's object, a closure, a global
+or a default, as far as some steps of that. A function that was compiled ahead (`lower().compile()`)
+cannot be found, and forgets nothing; then the optimizer's own count of its steps may tell.
+"""
+
+import gc
+import types
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary, WeakSet, ref
+
+import jax
+
+from tracer.backends.jax import compat
+from tracer.core import backend
+from tracer.core.older import KEPT, Older
+from tracer.kinds import OptimizerKind
+
+_FAR = 5
+"""Over how many objects an optimizer is looked for from a function."""
+
+_jitted = type(jax.jit(lambda: None))
+
+
+_of_recorders: "WeakSet[OlderFunctions]" = WeakSet()
+"""Those of all recorders: each knows which functions were traced while its optimizers were."""
+
+
+class OlderFunctions(backend.OlderFunctions):
+    """The functions that were traced with an optimizer before it was wrapped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._anew: Counter[Older] = Counter()
+        self._optimizers: dict[int, ref[Any]] = {}
+        self._traced: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        _of_recorders.add(self)
+
+    def find(
+        self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
+    ) -> None:
+        """Let the functions that use it be traced again, or say that they run uncounted."""
+        self._optimizers[index] = ref(optimizer)
+        functions = {
+            function: programs
+            for function, programs in functions_with(optimizer).items()
+            if self._traced.get(function) != programs  # else it was traced while the optimizer was
+        }
+        if retrace:
+            forget(functions)
+        for outermost in _outermost(functions):
+            older = Older(index, _name_of(outermost))
+            if retrace:
+                self._anew[older] += 1
+            else:
+                self.calls[older._replace(caller=KEPT)] += 1
+
+    def let_go(self, index: int) -> None:
+        """Remember what was traced until now: it goes on counting, if there is more to count."""
+        known = self._optimizers.get(index)
+        optimizer = None if known is None else known()
+        if optimizer is not None:
+            self._traced.update(functions_with(optimizer))
+
+    def traced_anew(self) -> Counter[Older]:
+        """The functions that forgot what was traced."""
+        return self._anew.copy()
+
+
+def functions_with(optimizer: Any) -> dict[Any, int]:
+    """The functions of which JAX keeps what it traced and that hold an optimizer.
+
+    Each with how many traces there are of it.
+    """
+    return {
+        function: traces
+        for function, traces in compat.traced_functions().items()
+        if _holds(function, optimizer)
+    }
+
+
+def forget(functions: Mapping[Any, int]) -> None:
+    """Let functions be traced again at their next call, and what `jax.jit` made of them."""
+    if not functions:
+        return
+    for jitted in _jitted_of(functions):
+        jitted.clear_cache()
+    for function in functions:
+        compat.forget(function)
+        for known in list(_of_recorders):
+            known._traced.pop(function, None)
+
+
+def _jitted_of(functions: Mapping[Any, int]) -> list[Any]:
+    """What `jax.jit` made of functions, as far as it is alive and was called."""
+    return [
+        each
+        for each in gc.get_objects()
+        if type(each) is _jitted
+        and each._cache_size()
+        and getattr(each, "__wrapped__", None) in functions  # what is compiled ahead has none
+    ]
+
+
+def _outermost(functions: Mapping[Any, int]) -> Iterator[Any]:
+    """Those that no other one of them holds, as a program calls them: of a loop, not its body."""
+    for function in functions:
+        if not any(_holds(other, function) for other in functions if other is not function):
+            yield function
+
+
+def _name_of(function: Any) -> str:
+    return str(getattr(function, "__name__", "program"))
+
+
+def _holds(function: Any, wanted: Any) -> bool:
+    """Whether an object is found from a function in some steps, or is that function."""
+    if function is wanted:
+        return True
+    seen = {id(function)}
+    layer: list[Any] = [function]
+    for _ in range(_FAR):
+        following = []
+        for each in layer:
+            for held in _held_by(each):
+                if held is wanted:
+                    return True
+                if id(held) not in seen:
+                    seen.add(id(held))
+                    following.append(held)
+        layer = following
+    return False
+
+
+def _held_by(held: Any) -> Iterator[Any]:
+    """What an object works with, if it is a function, a method, an object of one, or a list."""
+    if type(held) is _jitted or isinstance(held, types.FunctionType):
+        yield getattr(held, "__wrapped__", None)
+    if isinstance(held, types.MethodType):
+        yield held.__self__
+        yield held.__func__
+        yield getattr(held.__self__, "optimizer", None)
+        yield getattr(held.__self__, "_optimizer", None)
+    elif isinstance(held, types.FunctionType):
+        yield from _cells(held.__closure__ or ())
+        yield from held.__defaults__ or ()
+        names = held.__code__.co_names
+        yield from (held.__globals__[name] for name in names if name in held.__globals__)
+        for constant in held.__code__.co_consts:
+            if isinstance(constant, types.CodeType):
+                yield from (
+                    held.__globals__[name] for name in constant.co_names if name in held.__globals__
+                )
+    elif isinstance(held, ref):  # as the body of a `fori_loop`
+        yield held()
+    elif isinstance(held, jax.custom_vjp | jax.custom_jvp):
+        yield held.__wrapped__
+    elif isinstance(held, partial):
+        yield from (held.func, *held.args, *held.keywords.values())
+    elif isinstance(held, list | tuple) and len(held) < 100:
+        yield from held
+    elif isinstance(held, dict) and len(held) < 100:
+        yield from held.values()
+    elif _is_of_program(held):
+        yield from list(getattr(held, "__dict__", {}).values())
+
+
+def _cells(cells: Iterable[Any]) -> Iterator[Any]:
+    for cell in cells:
+        with suppress(ValueError):  # empty as yet
+            yield cell.cell_contents
+
+
+def _is_of_program(held: Any) -> bool:
+    """Whether it is an object of the program's own class, as a trainer that it wrote."""
+    module = type(held).__module__.partition(".")[0]
+    return module not in ("builtins", "jax", "jaxlib", "numpy", "types") and not isinstance(
+        held, type | types.ModuleType
+    )

@@ -1,0 +1,83 @@
+"""What the frameworks that a program imported know of its objects: variables, layers, models.
+
+A framework is looked up among the modules that were imported, and never imported from here.
+"""
+
+import sys
+from fnmatch import filter as matching
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from tracer.model.names import plain_name
+from tracer.model.records import Variable
+from tracer.model.trace import Trace
+
+if TYPE_CHECKING:
+    from tracer.backends.tensorflow.frozen import FrozenLayer
+
+_VARIABLES = {
+    "tensorflow": ("tensorflow.*", "tracer.backends.tensorflow.variables"),
+    "torch": ("torch.Tensor", "tracer.backends.torch.parameters"),
+}
+"""By framework the classes of its variables, and the module that knows their names."""
+
+
+def name_of(variable: object) -> str:
+    """The framework's name of `variable`: for Keras 3 its path, also if it is what Keras holds.
+
+    Raises `TypeError` for an object that is no variable.
+    """
+    classes = [f"{base.__module__}.{base.__qualname__}" for base in type(variable).__mro__]
+    for pattern, module in _VARIABLES.values():
+        if matching(classes, pattern):
+            return str(import_module(module).name_of(variable))
+    return plain_name(variable)
+
+
+def names_alive() -> set[str]:
+    """The names of all variables that the program holds, whether or not they were handed over."""
+    modules = [module for name, (_, module) in _VARIABLES.items() if name in sys.modules]
+    return set[str]().union(*(import_module(module).names_alive() for module in modules))
+
+
+def is_loose_tensor(given: object) -> bool:
+    """Whether it is a tensor of PyTorch that can be no parameter, such as `weight.data`."""
+    if "torch" not in sys.modules:
+        return False
+    from tracer.backends.torch import compat
+
+    return compat.is_loose_tensor(given)
+
+
+def leaves_of(given: object) -> list[Variable]:
+    """The leaves of a tree of arrays of JAX, as optax gets one; else none."""
+    if "jax" not in sys.modules:
+        return []
+    from tracer.backends.optax import leaves
+
+    return leaves.rows_of_arrays(given)
+
+
+def frozen_in(given: object) -> "list[FrozenLayer]":
+    """The layers in a layer or a model that are not trainable, with what they would train."""
+    if "tensorflow" not in sys.modules:
+        return []
+    from tracer.backends.tensorflow import frozen
+
+    return frozen.frozen_in(given)
+
+
+def frozen_beside(trace: Trace, optimizer: object = None) -> "list[FrozenLayer]":
+    """The frozen layers of the living models of which the trace holds other variables.
+
+    Those of a model that is compiled with `optimizer` too, if nothing of that is trainable.
+    """
+    blocks, index_of = trace.blocks, trace.objects.index_of
+    handed = {index for block in blocks for entry in block.entries for index in entry.variables}
+    if "tensorflow" not in sys.modules or (handed and index_of is None):
+        return []
+    from tracer.backends.tensorflow import frozen
+
+    return frozen.frozen_beside(
+        lambda variable: index_of is not None and index_of(variable) in handed, optimizer
+    )

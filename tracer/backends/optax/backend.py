@@ -1,0 +1,34 @@
+"""The answers for optax: see `tracer.core.backend.Backend`."""
+
+from typing import Any
+
+from tracer.backends.jax.backend import JaxBackend
+from tracer.backends.jax.blocks import current_place, is_distributed
+from tracer.backends.optax.blocks import Blocks, OlderFunctions
+from tracer.backends.optax.leaves import Leaves
+from tracer.core.frames import CallsUnderWay, Frame, FrameRole, start_frame
+
+
+class OptaxBackend(JaxBackend):
+    """optax, whose transformations are called in programs of JAX."""
+
+    packages = ("jax", "optax", "flax", "equinox")
+    new_variables = Leaves
+    new_blocks = Blocks
+    new_older = OlderFunctions
+
+    def locate(
+        self, frame: Frame, role: FrameRole, stack: list[Frame], calls_under_way: CallsUnderWay
+    ) -> None:
+        """Write into a new frame where its call is made; it is part of none.
+
+        A transformation that calls itself is none that optax can make.
+        """
+        start_frame(frame, role, current_place(), 0, None, distributed=is_distributed())
+
+    def device_of(self, variable: Any) -> str:
+        """Unknown: a leaf is wherever the program puts it."""
+        return ""
+
+    def iterations_of(self, optimizer: Any) -> None:
+        """None: what counts steps is in the state, which the program hands over."""

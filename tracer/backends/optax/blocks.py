@@ -1,0 +1,66 @@
+"""Closes blocks of optax: one call of `update` is one block, with one op in the program."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from tracer.backends.jax import blocks, older
+from tracer.core.backend import Stepped
+from tracer.core.frames import EAGER, Frame
+from tracer.kinds import OptimizerKind
+
+LOOKS = 100
+"""In how many eager steps at most the count in the state is read, for which the program waits."""
+
+
+class Blocks(blocks.Blocks):
+    """The blocks of one transformation; thread-safe."""
+
+    new_effects = None
+    no_effects = (
+        "effects are not known with optax: a transformation returns what is to be added to "
+        "the weights, and never sees them after it"
+    )
+    _looks = 0
+    steps_models = True
+
+    def close(self, frame: Any, failed: bool) -> None:
+        """A call of `update` has ended: count it."""
+        if frame.place is not EAGER:
+            self._stepping.add(frame.update)
+        elif frame.count is not None and self._looks < LOOKS and not self.programs.all:
+            self._look(frame.count)
+        super().close(frame, failed)
+
+    def _look(self, count: Any) -> None:
+        self._looks += LOOKS
+        with suppress(TypeError, RuntimeError):  # of a `vmap`, or given away meanwhile
+            now = int(count)
+            self.programs.tell(now - 1, now)
+            if self.programs.begun_anew():  # a state that goes on is not dropped
+                self._looks -= LOOKS - 1
+
+    def steps_so_far(self, frame: Any) -> tuple[Any, Any, Any]:
+        """The count in the state that was returned, and that before it."""
+        return (0, 0, None) if frame.count is None else (frame.count - 1, frame.count, None)
+
+    def beside(self, frame: Frame) -> Sequence[Any]:
+        """What `update` was given and returned: if a `vmap` is around, it has the members."""
+        return frame.result or ()
+
+    def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
+        """Notes on other processes: there is no count of steps to compare with."""
+        return super().missed(())
+
+
+class OlderFunctions(older.OlderFunctions):
+    """The functions that were traced with a transformation before it was wrapped.
+
+    They have what was wrapped. Traced again, they find what `wrap` gave back, if they look it up.
+    """
+
+    def find(
+        self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
+    ) -> None:
+        """Let the functions that use what was wrapped be traced again."""
+        super().find(index, optimizer.sought, kind, name, own, retrace)

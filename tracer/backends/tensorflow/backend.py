@@ -1,0 +1,61 @@
+"""TensorFlow's answers: see `tracer.core.backend.Backend`."""
+
+from types import FrameType
+from typing import Any
+
+from tracer.backends.tensorflow import compat, own_variables, places, variables
+from tracer.backends.tensorflow.blocks import Blocks
+from tracer.backends.tensorflow.handing import Handing
+from tracer.backends.tensorflow.older_functions import OlderFunctions
+from tracer.core import backend
+from tracer.model.records import Kind
+
+_AUTOGRAPH = "tensorflow.python.autograph."
+
+
+class TensorFlowBackend(backend.Backend):
+    """TensorFlow, with each Keras on it."""
+
+    packages = ("tensorflow", "keras", "tf_keras")
+    new_variables = variables.VariableTable
+    new_blocks = Blocks
+    new_handing = Handing
+    new_older = OlderFunctions
+    locate = staticmethod(places.locate)
+    in_eager = staticmethod(compat.in_eager)
+    update_replica_id = staticmethod(compat.update_replica_id)
+    tensor_of = staticmethod(compat.tensor_of)
+    device_of = staticmethod(variables.device_of)
+    surroundings = staticmethod(compat.surroundings)
+    counts_in_functions = staticmethod(compat.eager_outside_functions)
+    canonical = staticmethod(variables.canonical)
+    value_of = staticmethod(own_variables.value_of)
+    iterations_of = staticmethod(own_variables.iterations_of)
+    is_restored = staticmethod(own_variables.is_restored)
+
+    def kind_of_gradient(self, gradient: Any) -> Kind:
+        """`sparse` for `tf.IndexedSlices`, `none` for None, else `dense`."""
+        if type(gradient) is compat.EagerTensor:
+            return "dense"  # the others are slow to find out
+        if gradient is None:
+            return "none"
+        return "sparse" if isinstance(gradient, compat.IndexedSlices) else "dense"
+
+    def function_around(self, graph: Any) -> str:
+        """The name of the outermost function whose graph `graph` is in."""
+        return compat.function_name(compat.graphs_around(graph)[-1])
+
+    def may_have_run(self, error: BaseException) -> bool:
+        """Whether an error may have ended a function after a part of its work had been done."""
+        return isinstance(error, compat.OpError)
+
+    def is_told_to_stop(self, error: BaseException) -> bool:
+        """Whether it is what `distribute/mirrored_run.py` raises on the threads of replicas."""
+        return type(error).__name__ == "_RequestedStop"
+
+    def caller_of(self, helper: FrameType) -> FrameType | None:
+        """The frame around `helper`, past AutoGraph: it makes the calls that it has converted."""
+        frame = helper.f_back
+        while frame and frame.f_globals.get("__name__", "").startswith(_AUTOGRAPH):
+            frame = frame.f_back
+        return frame

@@ -1,0 +1,317 @@
+"""Closes blocks: what was traced into one graph, or ran in one eager step, gets one counter.
+
+A `Recorder` makes one `Blocks`, which makes the counters, and hands it each frame that closes a
+block, on the thread that made the call. A block in eager mode has just been executed: it goes into
+a log at once. One in the graph of a function gets a counter in that graph (see `ledger`), one in
+the graph of a Session a callback on the host.
+
+What a function is part of is not decided when it is traced, for it may be called from anywhere
+later: each call of it asks (`Blocks._company`), and the graph counts by the answer. TensorFlow asks
+on the thread that calls the function, which may be any.
+
+Data change form here: sites, numbers in the lists of frames, become `CountedBlock`s, and a step
+becomes a number that is taken once. In eager mode that number is kept in the step's frame
+(`Frame.numbers`); in a graph it is a tensor (`Frame.stamps`). A strategy may ask for them on other
+threads than the step's; of its threads one runs at a time (TensorFlow 2.21, `mirrored_run.py`).
+
+The lock of the counters is held where a block enters a log, where a step in eager mode takes its
+number and where a graph tracing is listed, so a reader, who holds it too, finds all of a step or
+none of it. No other lock of the recorder is held while it is asked for.
+"""
+
+import sys
+import threading
+from collections import defaultdict
+from functools import partial
+from typing import Any
+
+from tracer.backends.tensorflow import compat, functions
+from tracer.backends.tensorflow.assigning import Assigning
+from tracer.backends.tensorflow.callers import Callers, Inside
+from tracer.backends.tensorflow.counters import LedgerCounters
+from tracer.backends.tensorflow.effects import Effects
+from tracer.backends.tensorflow.graph_tracings import Handed, Tracings
+from tracer.backends.tensorflow.ledger import Ledger, Use
+from tracer.backends.tensorflow.older_functions import forget_graphs_with
+from tracer.backends.tensorflow.places import current_place, parent_of
+from tracer.backends.tensorflow.sessions import Fetches
+from tracer.core import backend
+from tracer.core.counters import CountedBlock
+from tracer.core.effects import UNHANDED
+from tracer.core.frames import EAGER, Frame, Place, applying, outermost
+from tracer.core.older import SESSION_GRAPH
+from tracer.core.paths import UNKNOWN
+from tracer.core.stamps import APPLYING, UNIT, WITHIN
+
+
+class Blocks(backend.Blocks):
+    """The blocks of one root optimizer, and where they are counted; thread-safe."""
+
+    new_effects = Effects
+    counters: LedgerCounters
+    callers: Callers
+    tracings: Tracings
+    assigning: Assigning
+
+    def __init__(self, root: backend.Root) -> None:
+        super().__init__(root)
+        self.counters = LedgerCounters()
+        self.tracings = Tracings()
+        self.assigning = Assigning()
+        self.callers = Callers(self.threads)
+        self._fetches = Fetches(self._ran_without_step)
+        self._calls_under_way = root.calls_under_way
+        self._devices = root.devices
+        self._called = root.called
+
+    def forget_graphs(self) -> None:
+        """Let each function with a counter in its graph be traced anew."""
+        forget_graphs_with(self.counters.handles())
+
+    def end(self) -> None:
+        """Look at no more Sessions; what was traced goes on counting."""
+        self._fetches.stop()
+
+    def close(self, frame: Frame, failed: bool) -> None:
+        """All that was called from `frame` executes as a whole: count it.
+
+        `failed` if an error ended it.
+        """
+        alone = frame.parent is None and frame.role == "step"
+        graph = frame.place.graph
+        if self.counters.effects is not None and self._is_unhanded(frame):
+            self._note(UNHANDED)
+        if graph is None and not frame.distributed:
+            block = CountedBlock(frame.replica, "", alone, tuple(frame.sites), self._path_to(frame))
+            self._ran(block, frame)
+            return
+        by_replica: dict[int, list[int]] = defaultdict(list)
+        for number in frame.sites:
+            by_replica[self._sites.sites[number].replica].append(number)
+        name = ""
+        if graph is None:
+            inside = Inside(UNKNOWN, self._path_to(frame), UNKNOWN)
+        else:
+            name = compat.function_name(graph)
+            self.assigning.judge(graph)
+            if compat.eager_outside_functions():
+                inside = self.callers.inside(frame.place.region, frame.sites)
+            else:
+                inside = Inside(UNKNOWN, self.callers.in_session(frame.sites), UNKNOWN)
+        for replica, numbers in by_replica.items():
+            block = CountedBlock(replica, name, alone, tuple(numbers), inside.path, inside.region)
+            if graph is None:
+                self._ran(block, frame)
+            elif compat.eager_outside_functions():
+                use = self._count_in_graph(block, frame, failed)
+                self.callers.counted_by(replica, use.number, inside.whole)
+            else:
+                self._count_in_session(block, frame)
+
+    def _is_unhanded(self, frame: Frame) -> bool:
+        """Whether it updates something in a step that was handed nothing."""
+        step = outermost(frame)
+        roles = {self._sites.sites[number].role for number in frame.sites}
+        return (
+            step.role == "step"
+            and not roles.isdisjoint(("update", "vain"))
+            and all(self._sites.sites[number].role != "request" for number in step.sites)
+        )
+
+    def find_path(self, frame: Frame, python: Any) -> None:
+        """Note by which path of calls `python` made the call `frame`, in eager mode."""
+        called = None if frame.site is None else self._sites.sites[frame.site][:2]
+        frame.path = self.callers.here(python, frame.distributed, called)
+
+    def _path_to(self, frame: Frame) -> int:
+        """The path to a call in eager mode that this thread makes."""
+        if frame.path == UNKNOWN:
+            self.find_path(frame, sys._getframe(1))
+        return frame.path
+
+    def _handed(self, block: CountedBlock, frame: Frame) -> Handed:
+        """What a step that is traced was handed."""
+        sites = [self._sites.sites[number] for number in block.sites]
+        variables = frozenset(site.variable for site in sites if site.role == "request")
+        return Handed(variables, str(getattr(frame.gradient, "name", "")))
+
+    def _ran(self, block: CountedBlock, frame: Frame) -> None:
+        """A block in eager mode has just been executed, a step or a call outside of every step."""
+        effects = self.counters.effects if block.step else None
+        seen = () if effects is None else effects.seen(frame, block.replica)
+        with self.counters.lock:  # who reads finds the number in the log, or not taken
+            stamp = UNIT * self._number_of(frame, block.replica) if block.step else 0
+            self.counters.log(block, stamp)
+            if effects is not None:
+                effects.log(block.replica, seen, stamp)
+
+    def _count_in_graph(self, block: CountedBlock, frame: Frame, failed: bool) -> Use:
+        """Count a block in its graph, once its work is done: a step that fails is none.
+
+        The counter waits for the stateful ops that were added since the call began, the updates;
+        without that TensorFlow may run it although the gradients, or the data for them, never came.
+        """
+        graph = frame.place.graph
+        if block.step:
+            stamp = self._stamps_of(frame, block.replica)[0]
+        else:
+            stamp = self._stamp_inside(frame.parent, frame.place, block.replica)
+        lifetime = compat.graphs_around(graph)[-1]
+        work = compat.updates_since(graph, frame.start)
+        effects = self.counters.effects if block.step else None
+        if effects is not None:  # before the block: who finds that it ended finds these, too
+            device = self._devices.get(block.replica, "")
+            effects.count(frame, block.replica, device, stamp, work)
+            work = compat.updates_since(graph, frame.start)
+        use = self._ledger(block.replica).count(block, lifetime, stamp, work)
+        with self.counters.lock:
+            steps_so_far = self.counters.steps
+            step = self._handed(block, frame) if block.step else None
+            why = self.callers.cause
+            self.tracings.add(graph, block.replica, step, use, steps_so_far, failed, why)
+        return use
+
+    def _count_in_session(self, block: CountedBlock, frame: Frame) -> None:
+        """Count a block of a v1 graph on the host: it has no variable that needs no initializer.
+
+        The callback becomes a control input of the op that the method returned, so that this op,
+        which the user's program runs, and its name stay what they were.
+        """
+        self.counters.session_graphs[block] += 1
+        inside = frame.parent is not None
+        if self._root.optimizers.kinds() & {"keras2", "keras3"}:
+            self._note(
+                "an optimizer of Keras 2.11 or later was applied in a v1 graph: what it returns "
+                "does not run its updates, so a Session that runs it updates nothing, and nothing "
+                "is counted; use tf_keras.optimizers.legacy or tf.compat.v1.train"
+            )
+            return
+        result = getattr(frame.result, "op", frame.result)
+        if not hasattr(result, "_add_control_input"):
+            self._note(
+                "a method returned no operation in a v1 graph, so its executions could not be "
+                "counted: return the operation that applies the gradients"
+            )
+            return
+        before = [*result.control_inputs, *(tensor.op for tensor in result.inputs)]
+        with compat.control_dependencies(before):
+            callback = compat.host_callback(partial(self._ran_in_session, block, inside))
+        result._add_control_input(getattr(callback, "op", callback))
+        for ops, site in frame.updates if block.step else ():
+            names = [op.name for op in ops]
+            self._fetches.watch(frame.place.region, names, site, unless=result.name)
+
+    def note_update(self, frame: Frame) -> None:
+        """Remember which ops an update is in the graph of a Session, which may run them alone."""
+        result = getattr(frame.result, "op", frame.result)
+        ops = compat.updates_of(frame.place.graph, frame.start, frame.variable)
+        if frame.site is not None and self._sites.sites[frame.site].role == "update":
+            if hasattr(result, "_add_control_input"):
+                ops.append(result)
+            frame.updates.append((ops, frame.site))
+
+    def _ran_without_step(self, site: int) -> None:
+        """A Session has run an update of a step, but not the step."""
+        replica = self._sites.sites[site].replica
+        self.counters.log(CountedBlock(replica, SESSION_GRAPH, False, (site,)), 0)
+
+    def _ran_in_session(self, block: CountedBlock, inside: bool) -> None:
+        """A block of a v1 graph is about to end; `inside` if it is part of a step."""
+        if block.step:
+            stamp = UNIT * self.counters.take_number(block.replica)
+        else:  # its step ends, and takes its number, after it
+            stamp = UNIT * self.counters.next_number(block.replica) | WITHIN if inside else 0
+        self.counters.log(block, stamp)
+
+    # What a block is part of.
+
+    def _company(self, replica: int, region: int) -> Any:
+        """The stamp of what calls the function of `region`, with a block of `replica`: asked at
+        each call.
+
+        In eager mode an eager tensor; while another function is traced a tensor in its graph.
+        """
+        ledger = self.counters.ledgers[replica]
+        try:
+            stack = self._calls_under_way.stack()
+            place = current_place()
+            if place is EAGER:
+                thread = threading.get_ident()
+                self.threads.add(thread)
+                self._called()
+            frame = parent_of(
+                "apply", place, replica, stack, compat.has_strategy(), self._calls_under_way
+            )
+            if place is not EAGER:
+                self.callers.called_in(region)
+                return self._stamp_inside(frame, place, replica, calling=True)
+            step = None if frame is None else self._calls_under_way.step_around(frame, replica)
+            if step is None:
+                python = sys._getframe(1)
+                path = self.callers.here(python, compat.replica_run() is not None)
+                if functions.is_for_dataset(python):
+                    self.callers.handed_to_dataset(region, replica, path)
+                else:
+                    self.callers.called(region, replica, path, thread, ledger.next_number)
+            if frame is None:
+                return ledger.alone
+            stamp = 0
+            if step is not None:
+                number = self._number_of(step, replica)
+                step.called = True
+                self.callers.called(region, replica, step.path, thread, lambda: number)
+                stamp = UNIT * number | WITHIN
+            if applying(frame):
+                self.called_by_apply_methods = True
+                stamp |= APPLYING
+            return compat.constant(stamp) if stamp else ledger.alone
+        except BaseException as error:
+            self._root.fault(error)
+            return ledger.alone
+
+    def _number_of(self, step: Frame, replica: int) -> int:
+        """The number of a step in eager mode, which it takes when it is asked for first."""
+        if step.numbers is None:
+            step.numbers = {}
+        number = step.numbers.get(replica)
+        if number is None:
+            number = step.numbers[replica] = self.counters.take_number(replica)
+        return number
+
+    def _stamps_of(self, step: Frame, replica: int) -> tuple[Any, Any]:
+        """The stamp of a step in a graph, and that of what is part of it."""
+        if step.stamps is None:
+            step.stamps = {}
+        stamps = step.stamps.get(replica)
+        if stamps is None:
+            ledger, graph = self._ledger(replica), step.place.graph
+            after = [] if step.gradient is None else [step.gradient]
+            with graph.as_default():
+                company = self._asked(step.place.region, replica)
+                stamps = step.stamps[replica] = ledger.begin_step(company, after)
+        return stamps
+
+    def _stamp_inside(
+        self, frame: Frame | None, place: Place, replica: int, calling: bool = False
+    ) -> Any:
+        """The stamp of what is part of `frame`, or of nothing in its region, in a graph.
+
+        `calling` if it is for a function that is called, which cannot know what calls it.
+        """
+        step = None if frame is None else self._calls_under_way.step_around(frame, replica)
+        if step is None:
+            stamp = self._asked(place.region, replica)
+        else:
+            stamp = self._stamps_of(step, replica)[1]
+        if calling and frame is not None and applying(frame):
+            self.called_by_apply_methods = True
+            stamp = compat.with_flags(stamp, APPLYING)
+        return stamp
+
+    def _asked(self, region: Any, replica: int) -> Any:
+        """The company of the function whose graph is `region`, a tensor of that graph."""
+        ask = partial(self._company, replica, self.callers.region_of(region))
+        return self._ledger(replica).company(region, ask)
+
+    def _ledger(self, replica: int) -> Ledger:
+        return self.counters.ledger(replica, self._devices.get(replica, ""))

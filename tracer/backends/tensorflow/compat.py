@@ -1,0 +1,457 @@
+"""What is asked of TensorFlow's own modules; for functions and writes, see `functions`, `writes`.
+
+Importing it imports TensorFlow.
+
+The facts that it rests on are named with the file of TensorFlow 2.21 where they can be read.
+"""
+
+import functools
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakMethod
+
+import tensorflow as tf
+from tensorflow.core.function import trace_type
+from tensorflow.python.client import session
+from tensorflow.python.distribute import distribute_lib, mirrored_run
+from tensorflow.python.eager import context as eager_context, record
+from tensorflow.python.eager.polymorphic_function import (
+    saved_model_utils,
+)
+from tensorflow.python.framework import func_graph, indexed_slices, ops
+from tensorflow.python.ops import (
+    control_flow_v2_func_graphs,
+    resource_variable_ops,
+    script_ops,
+)
+from tensorflow.python.saved_model import save_context
+from tensorflow.python.trackable.autotrackable import AutoTrackable as AutoTrackable
+
+from tracer.core.backend import Surroundings
+from tracer.core.instances import Living, instances
+from tracer.core.older import SESSION_GRAPH
+
+EagerTensor = ops.EagerTensor
+OpError = tf.errors.OpError
+FuncGraph = func_graph.FuncGraph
+ResourceVariable = resource_variable_ops.BaseResourceVariable
+TensorFlowVariable = tf.Variable
+IndexedSlices = indexed_slices.IndexedSlices
+control_dependencies = ops.control_dependencies
+current_graph = ops.get_default_graph
+device = ops.device
+eager_outside_functions = ops.executing_eagerly_outside_functions
+stop_recording = record.stop_recording
+unique_number = ops.uid
+
+
+@contextmanager
+def outside_of_graphs() -> Iterator[None]:
+    """Eager mode, whatever graph is being built: that of a function, or of a Session.
+
+    `init_scope` leaves the graphs of functions only (`framework/ops.py`).
+    """
+    with ops.init_scope(), eager_context.eager_mode():
+        yield
+
+
+def in_eager() -> bool:
+    """`tf.executing_eagerly()`, asked at every call of an apply method, without its two calls."""
+    try:
+        eager: bool = eager_context._context._thread_local_data.is_eager
+    except AttributeError:  # there is no context before the first op
+        eager = eager_context.executing_eagerly()
+    return eager
+
+
+def has_strategy() -> bool:
+    """`tf.distribute.has_strategy()`, asked at every step, without the error that it catches.
+
+    Where no strategy was entered, the thread's stack of them is empty (`distribute_lib.py`,
+    `_get_per_thread_mode`).
+    """
+    entered = ops.get_default_graph()._distribution_strategy_stack
+    return bool(entered) and bool(distribute_lib.has_strategy())
+
+
+def make_variable(initial: Any, where: str) -> Any:
+    """A variable on the device `where` that no creator scope, strategy or checkpoint learns of.
+
+    `ResourceVariable` called directly passes by the creator stack that `tf.Variable` walks
+    (`ops/variables.py`, `VariableMetaclass`); `init_scope` lifts it out of a graph being traced.
+    """
+    with outside_of_graphs(), ops.device(where):
+        return resource_variable_ops.ResourceVariable(
+            initial, trainable=False, name="optimizer_tracer"
+        )
+
+
+def replica_id() -> int | None:
+    """The id of the current replica in its worker; None in a cross-replica context.
+
+    The public `replica_id_in_sync_group` is a tensor and would add an op to the user's graph. With
+    several workers it numbers the replicas of all of them, while the ids in `extended.update` begin
+    at 0 in each (`distribute/collective_all_reduce_strategy.py`).
+    """
+    replica = distribute_lib.get_replica_context()
+    if replica is None:
+        return None
+    number = replica._replica_id_in_sync_group
+    if not isinstance(number, int):
+        return 0
+    return int(replica.strategy.extended._get_local_replica_id(number))
+
+
+def update_replica_id() -> int | None:
+    """The replica whose component `extended.update` updates now; None outside of such an update.
+
+    Under strategies with one copy of each variable it is a device or the variable itself
+    (`distribute/distribute_lib.py`, `UpdateContext`): that one copy is replica 0.
+    """
+    # `get_update_replica_id()`, which raises and catches an error where there is none.
+    number = distribute_lib._update_replica_id.__dict__.get("current")
+    if number is None or isinstance(number, int):
+        return number
+    return 0
+
+
+def surroundings() -> Surroundings:
+    """The current strategy and, from its cluster resolver, the worker that this process is."""
+    strategy = distribute_lib.get_strategy()
+    # The public name: MultiWorkerMirroredStrategy is the class CollectiveAllReduceStrategy.
+    names = getattr(type(strategy), "_tf_api_names", ()) or (type(strategy).__name__,)
+    name = names[0].rpartition(".")[2] if distribute_lib.has_strategy() else ""
+    resolver = strategy.cluster_resolver
+    if resolver is None or not resolver.task_type:
+        return Surroundings(name, "", ())
+    jobs = resolver.cluster_spec().as_dict()
+    return Surroundings(
+        name,
+        f"{resolver.task_type}:{resolver.task_id or 0}",
+        tuple(
+            f"{job}:{index}"
+            for job in sorted(jobs)
+            if job in ("chief", "worker")
+            for index in range(len(jobs[job]))
+        ),
+    )
+
+
+def host_callback(function: Any) -> Any:
+    """A stateful op of a v1 graph that calls `function()` each time it runs."""
+    return script_ops.numpy_function(lambda: function(), [], [], stateful=True)
+
+
+def graphs_around(graph: Any) -> list[Any]:
+    """The graphs of functions from `graph` outwards; first `graph`, which may be of a Session."""
+    graphs = [graph]
+    while isinstance(graph := getattr(graph, "outer_graph", None), FuncGraph):
+        graphs.append(graph)
+    return graphs
+
+
+def called_graph(graph: Any) -> Any:
+    """The graph of the function that is called when `graph` runs: its own, or one around it.
+
+    Branches and loop bodies are graphs of their own, which no call reaches but that of the function
+    around them. A graph of a Session runs with all that is in it.
+    """
+    while isinstance(graph, control_flow_v2_func_graphs.ControlFlowFuncGraph):
+        graph = graph.outer_graph
+    return graph if ops.executing_eagerly_outside_functions() else graphs_around(graph)[-1]
+
+
+def call_time_capture(graph: Any, name: str, ask: Callable[[], Any], otherwise: Any) -> Any | None:
+    """An int64 scalar in `graph` that is what `ask()` gives each time its function is called.
+
+    None for a graph to which nothing can be given. In the call `ask` gives an eager tensor, or one
+    of the graph in which the call stands; a SavedModel holds `otherwise`, an eager tensor.
+    `FuncGraph.capture_call_time_value` does nearly the same, but it passes the question on to the
+    eager caller of the outermost function, and a branch or a loop cannot pass it on. Captures are
+    in `core/function/capture/capture_container.py`; `ConcreteFunction.captured_inputs` calls those
+    that can be called.
+    """
+    if not isinstance(graph, FuncGraph) or graph.name.startswith(_BACKWARD):
+        return None
+    captures = graph._function_captures
+    if name in captures.by_ref_internal:
+        return captures.by_ref_internal[name]
+    spec = trace_type.from_value(
+        tf.TensorSpec((), tf.int64), trace_type.InternalTracingContext(True)
+    )
+    with graph.as_default(), ops.control_dependencies(None):
+        inside = spec.placeholder_value(trace_type.InternalPlaceholderContext(graph))
+
+    def values() -> list[Any]:
+        plain_capture(captures, name, otherwise)
+        return [otherwise if save_context.in_save_context() else ask()]
+
+    values.output_spec = spec  # type: ignore[attr-defined]
+    captures.add_or_replace(
+        key=name, external=values, internal=inside, tracetype=spec, is_by_ref=True
+    )
+    return inside
+
+
+def plain_capture(captures: Any, name: str, value: Any) -> None:
+    """Let what `call_time_capture` added look like `value` that was captured, once it is traced.
+
+    The function asks at each call all the same: it has its own list of what it captured. But a
+    SavedModel exports by the list of the graph, and it knows of captured values only.
+    """
+    if list(captures.by_ref_internal) == [name]:  # else the order would not be that of the inputs
+        _, inside, spec = captures.pop(name, is_by_ref=True)
+        captures.add_or_replace(key=id(value), external=value, internal=inside, tracetype=spec)
+
+
+_BACKWARD = "__backward_"
+"""How TensorFlow names the gradient of a function, which is called with what it captured when it
+was traced (`eager/polymorphic_function/concrete_function.py`)."""
+
+
+def constant(value: int) -> Any:
+    """An eager int64 scalar, also while a graph is traced."""
+    with outside_of_graphs():
+        return tf.constant(value, tf.int64)
+
+
+def with_flags(stamp: Any, flags: int) -> Any:
+    """A scalar of the current graph: `stamp` with these bits set as well."""
+    return tf.raw_ops.BitwiseOr(x=stamp, y=tf.constant(flags, tf.int64))
+
+
+def tensor_of(gradient: Any) -> Any | None:
+    """The tensor in a graph by which a gradient comes; None if it is there from the start."""
+    values = getattr(gradient, "values", gradient)  # of IndexedSlices
+    if isinstance(values, tf.Tensor) and not isinstance(values, EagerTensor):
+        return values
+    return None
+
+
+def trackable_constant(tensor: Any) -> Any:
+    """What makes an eager tensor that a function captures known to a SavedModel."""
+    return saved_model_utils.TrackableConstant(tensor, None)
+
+
+def replica_run() -> Any | None:
+    """What the threads of one `strategy.run` share, if this thread is one of them."""
+    return getattr(threading.current_thread(), "coord", None)
+
+
+def runs_under_way() -> tuple[set[int], set[int]]:
+    """On whose behalf this thread works: the ids of `strategy.run` calls, and of threads.
+
+    Under `MirroredStrategy` each replica has a thread of its own. `merge_call` stops them and goes
+    on in the thread that called `strategy.run`, which may call it again, for new threads
+    (`distribute/mirrored_run.py`, `_call_for_each_replica`, whose local `coord` its threads know).
+    """
+    runs: set[int] = set()
+    threads = {threading.get_ident()}
+    python: Any = sys._getframe()
+    coordinator = replica_run()
+    while True:
+        runs |= {id(each) for each in _coordinators(python)}
+        if coordinator is None or id(coordinator) in runs:
+            return runs, threads
+        runs.add(id(coordinator))
+        starter = started_by(coordinator)
+        if starter is None:
+            return runs, threads
+        thread, python = starter
+        threads.add(thread)
+        known = {each.ident: each for each in threading.enumerate()}
+        coordinator = getattr(known.get(thread), "coord", None)
+
+
+def started_by(coordinator: Any) -> tuple[int, Any] | None:
+    """The thread that started the replica threads with this `coord`, and its frame that waits."""
+    code = mirrored_run._call_for_each_replica.__code__
+    for thread, frame in sys._current_frames().items():
+        python: Any = frame
+        while python is not None:
+            if python.f_code is code and python.f_locals.get("coord") is coordinator:
+                return thread, python
+            python = python.f_back
+    return None
+
+
+def _coordinators(python: Any) -> Iterator[Any]:
+    code = mirrored_run._call_for_each_replica.__code__
+    while python is not None:
+        if python.f_code is code:
+            yield python.f_locals.get("coord")
+        python = python.f_back
+
+
+_AfterRun = Callable[[Any, list[Any]], None]
+"""Called with the graph of a Session and the ops that it has run and fetched."""
+
+_watchers: list[WeakMethod[_AfterRun]] = []
+_watching = threading.RLock()  # the garbage collector may call `_forget` while it is held
+_originals: dict[str, Any] = {}
+
+
+def watch_sessions(after_run: _AfterRun) -> None:
+    """Call the method `after_run` whenever a Session has run, until `watch_sessions_no_more`.
+
+    It is held weakly.
+    """
+    with _watching:
+        if WeakMethod(after_run) not in _watchers:
+            _watchers.append(WeakMethod(after_run, _forget))
+        if not _originals:
+            for name, make in (("_do_run", _watched_run), ("make_callable", _watched_callable)):
+                _originals[name] = getattr(session.BaseSession, name)
+                setattr(session.BaseSession, name, make(_originals[name]))
+
+
+def watch_sessions_no_more(after_run: _AfterRun) -> None:
+    """Call it no more, and give the class of Sessions back what it had if nobody else watches."""
+    _forget(WeakMethod(after_run))
+
+
+def _forget(gone: Any) -> None:
+    with _watching:
+        _watchers[:] = [each for each in _watchers if each() is not None and each != gone]
+        if not _watchers:
+            for name, original in _originals.items():
+                setattr(session.BaseSession, name, original)
+            _originals.clear()
+
+
+def _watched_run(original: Any) -> Any:
+    @functools.wraps(original)
+    def run(self: Any, handle: Any, targets: Any, fetches: Any, *args: Any, **kwargs: Any) -> Any:
+        values = original(self, handle, targets, fetches, *args, **kwargs)
+        _has_run(self, [*targets, *fetches])
+        return values
+
+    return run
+
+
+def _watched_callable(original: Any) -> Any:
+    @functools.wraps(original)
+    def make_callable(self: Any, fetches: Any, *args: Any, **kwargs: Any) -> Any:
+        function = original(self, fetches, *args, **kwargs)
+        names = [self.graph.as_graph_element(each) for each in tf.nest.flatten(fetches)]
+
+        @functools.wraps(function)
+        def run(*values: Any, **options: Any) -> Any:
+            fetched = function(*values, **options)
+            _has_run(self, names)
+            return fetched
+
+        return run
+
+    return make_callable
+
+
+def _has_run(session_: Any, elements: Iterable[Any]) -> None:
+    ops_ = [getattr(element, "op", element) for element in elements]
+    for method in list(_watchers):
+        after_run = method()
+        if after_run is not None:
+            after_run(session_.graph, ops_)
+
+
+_NUMBER = re.compile(r"_\d+(?=_|$)")
+
+
+def updates_since(graph: Any, start: int) -> list[Any]:
+    """The stateful operations of `graph` but reads, from the one with the number `start` on."""
+    return [
+        op
+        for op in graph.get_operations()[start:]
+        if op._is_stateful and op.type != "ReadVariableOp"
+    ]
+
+
+def updates_of(graph: Any, start: int, variable: Any) -> list[Any]:
+    """The operations among those that write to `variable`."""
+    handle = getattr(variable, "handle", None)
+    return [
+        op for op in updates_since(graph, start) if any(tensor is handle for tensor in op.inputs)
+    ]
+
+
+def function_name(graph: Any) -> str:
+    """The name of the function whose body `graph` is, without the numbers TensorFlow adds."""
+    if not isinstance(graph, FuncGraph):
+        return SESSION_GRAPH
+    return "/".join(_NUMBER.sub("", each.name) for each in reversed(graphs_around(graph)))
+
+
+def signature(graph: Any) -> str:
+    """What the function was traced for, as `x: float32[2, 3], training: True`; empty if unknown.
+
+    TensorFlow sets it before it calls the function (`framework/func_graph.py`,
+    `func_graph_from_py_func`).
+    """
+    structured = getattr(graph, "structured_input_signature", None)
+    if structured is None:
+        return ""
+    positional, named = structured
+    parts = [shown(each) for each in positional]
+    parts += [f"{name}={shown(each)}" for name, each in named.items()]
+    return ", ".join(parts)
+
+
+def shown(value: Any) -> str:
+    """An argument, as far as TensorFlow tells graphs apart by it."""
+    if isinstance(value, tf.TensorSpec):
+        name = f"{value.name}: " if value.name else ""
+        return f"{name}{value.dtype.name}{_shape(value.shape)}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {shown(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, tuple | list):
+        return "(" + ", ".join(shown(each) for each in value) + ")"
+    element = getattr(value, "_element_spec", None)
+    if element is not None:  # a dataset or its iterator
+        return f"{type(value).__name__.removesuffix('Spec')}{shown(element)}"
+    if isinstance(value, tf.TypeSpec):
+        dtype = getattr(getattr(value, "dtype", None), "name", "")
+        kind = type(value).__name__.removesuffix("Spec")
+        return f"{kind} {dtype}{_shape(getattr(value, 'shape', None))}"
+    if value is None or isinstance(value, bool | int | float | str):
+        text = repr(value)
+        return text if len(text) <= 40 else text[:39] + "…"
+    return type(value).__name__
+
+
+def _shape(shape: Any) -> str:
+    if shape is None or shape.rank is None:
+        return "[...]"
+    return "[" + ", ".join("?" if size is None else str(size) for size in shape.as_list()) + "]"
+
+
+def session_graphs_alive() -> list[Any]:
+    """Every graph of a Session that is alive and has ops, that of no function.
+
+    To find them takes a walk over all objects, unless `_graphs` is told of them.
+    """
+    graphs = _graphs.all() if _graphs.told else instances([ops.Graph])
+    return [each for each in graphs if not isinstance(each, FuncGraph) and each.get_operations()]
+
+
+def listen_to_graphs() -> None:
+    """Be told of each graph from now on, so that no walk over all objects looks for new ones."""
+    _graphs.tell_of(ops.Graph)
+
+
+_graphs = Living()
+
+
+def needed_by(fetched: Iterable[Any]) -> set[str]:
+    """The names of the ops that must run for these ops."""
+    needed: set[str] = set()
+    todo = list(fetched)
+    while todo:
+        op = todo.pop()
+        if op.name not in needed:
+            needed.add(op.name)
+            todo += [*op.control_inputs, *(tensor.op for tensor in op.inputs)]
+    return needed

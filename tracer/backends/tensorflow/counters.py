@@ -1,0 +1,70 @@
+"""Counts graphs too: one ledger a replica, which is made when a graph needs one.
+
+The numbers of steps are Python's until a replica has its ledger, which goes on with them.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tracer.backends.tensorflow.ledger import Ledger
+from tracer.core.counters import CountedBlock, Counters
+from tracer.core.readout import Reading
+
+
+class LedgerCounters(Counters):
+    """The counters of one root optimizer, with a ledger for each replica that runs graphs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledgers: dict[int, Ledger] = {}
+
+    def ledger(self, replica: int, device: str) -> Ledger:
+        """The ledger of a replica, which is made on `device` if there is none."""
+        with self.lock:
+            ledger = self.ledgers.get(replica)
+            if ledger is None:
+                ledger = self.ledgers[replica] = Ledger(
+                    device, self._numbers.setdefault(replica, 0)
+                )
+            return ledger
+
+    @property
+    def in_programs(self) -> bool:  # type: ignore[override]
+        """Whether anything is counted in graphs, that run without Python."""
+        return bool(self.ledgers)
+
+    @property
+    def ask(self) -> bool:  # type: ignore[override]
+        """Whether each function with a counter asks for its company, and no Session has one."""
+        return not self.session_graphs and all(each.asks for each in self.ledgers.values())
+
+    def take_number(self, replica: int) -> int:
+        """The number of a step that begins outside of every graph."""
+        with self.lock:
+            ledger = self.ledgers.get(replica)
+            if ledger is None:
+                self._numbers[replica] += 1
+                return self._numbers[replica]
+        return ledger.take_number()
+
+    def next_number(self, replica: int) -> int:
+        """The number of the step that begins next."""
+        ledger = self.ledgers.get(replica)
+        return self._numbers[replica] + 1 if ledger is None else ledger.next_number()
+
+    def _read_programs(self) -> dict[int, tuple[int, Sequence[tuple[CountedBlock, Reading]]]]:
+        return {replica: ledger.read() for replica, ledger in self.ledgers.items()}
+
+    def variables(self) -> dict[str, Any]:
+        """What an exported function captures, by name."""
+        with self.lock:
+            variables = {
+                f"replica_{replica}_{name}": variable
+                for replica, ledger in self.ledgers.items()
+                for name, variable in ledger.children().items()
+            }
+            return variables | super().variables()
+
+    def handles(self) -> list[Any]:
+        """The handles of which each graph with a counter captures one."""
+        return [handle for ledger in self.ledgers.values() for handle in ledger.handles()]

@@ -1,0 +1,109 @@
+"""Where a call is made, which replica it is of, and which call it is part of.
+
+The recorder asks as a call begins (`locate`), and the counting of blocks as a function is called
+(`parent_of`): both on the thread that makes the call. Nothing is kept here, and no lock is taken.
+What is read of the frames of other threads (place, replica, `strategy.run`, thread) was written
+before they joined `CallsUnderWay.steps`, and stays as it is.
+
+A frame's parent is in the same **region**: in eager mode, or in the graph of one function with its
+branches and loops. What a function is part of is not decided when it is traced, for it may be
+called from anywhere later: see `tracer.backends.tensorflow.blocks`.
+"""
+
+from typing import Any
+
+from tracer.backends.tensorflow import compat
+from tracer.core.frames import EAGER, CallsUnderWay, Frame, FrameRole, Place, start_frame
+
+
+def locate(
+    frame: Frame, role: FrameRole, stack: list[Frame], calls_under_way: CallsUnderWay
+) -> None:
+    """Write into a new frame where its call is made, and what it is part of.
+
+    `stack` is that of this thread, on which the frame is not yet.
+    """
+    top = stack[-1] if stack else None
+    place = current_place()
+    parent: Frame | None
+    if top is not None and not top.distributed and top.place == place:
+        distributed, replica = False, top.replica
+        parent = top.parent if top.gathers else top
+        if role == "apply":
+            number = compat.update_replica_id()
+            replica = replica if number is None else number
+    else:
+        distributed = compat.has_strategy()
+        replica, parent = 0, None
+        if distributed or top is not None or place is not EAGER:
+            replica = _replica_of(role, top, distributed)
+            parent = parent_of(role, place, replica, stack, distributed, calls_under_way)
+    start_frame(frame, role, place, replica, parent, distributed=distributed)
+    if place is not EAGER:
+        frame.start = place.graph.num_operations()
+    if distributed:
+        frame.run = id(compat.replica_run())
+
+
+def _replica_of(role: FrameRole, top: Frame | None, distributed: bool) -> int:
+    number = None
+    if distributed:
+        number = compat.update_replica_id() if role == "apply" else None
+        number = compat.replica_id() if number is None else number
+    if number is None:  # no strategy, or a call for all replicas
+        number = top.replica if top is not None else 0
+    return number
+
+
+def parent_of(
+    role: FrameRole,
+    place: Place,
+    replica: int,
+    stack: list[Frame],
+    distributed: bool,
+    calls_under_way: CallsUnderWay,
+) -> Frame | None:
+    """The frame that a call is part of: that of its replica in its region, if there is one.
+
+    It may be on another thread. A strategy runs the update, and the inner optimizer of a loss
+    scale, on other threads than the `apply_gradients` that asked for it. In a graph that step
+    is the one whose graph is this one or around it: no other thread traces into it. In eager
+    mode it is one on whose behalf this thread works.
+    """
+    region = place.region
+    own = next((frame for frame in reversed(stack) if frame.place.region is region), None)
+    if own is not None and own.role != "group":
+        return own
+    steps: list[Frame] = []
+    active = list(calls_under_way.steps)
+    if active and place.graph is not None:
+        around = {id(graph) for graph in compat.graphs_around(place.graph)}
+        steps = [
+            step
+            for step in active
+            if step.place.region is region and id(step.place.graph) in around
+        ]
+    elif active and distributed:
+        runs, threads = compat.runs_under_way()
+        steps = [
+            step
+            for step in active
+            if step.place is EAGER and (step.run in runs or step.thread in threads)
+        ]
+    mine = [step for step in steps if step.replica == replica]
+    if own is not None:
+        return next((step for step in reversed(mine) if step.place == place), own)
+    if role == "step":
+        return mine[-1] if mine else None
+    candidates = mine or steps
+    return candidates[-1] if candidates else None
+
+
+def current_place() -> Place:
+    """Where this thread's calls are made now."""
+    return EAGER if compat.in_eager() else _place_of(compat.current_graph())
+
+
+def _place_of(graph: Any) -> Place:
+    branch = None if isinstance(graph, compat.FuncGraph) else graph._get_control_flow_context()
+    return Place(graph, branch, compat.called_graph(graph))

@@ -1,0 +1,276 @@
+"""Which variable is which: names, identities and the arguments that hide them."""
+
+import gc
+import sys
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary, ref
+
+import msgspec
+
+from tracer.backends.tensorflow import compat
+from tracer.core import backend
+from tracer.core.instances import instances
+from tracer.model.names import free_name, plain_name, tensorflow_name
+from tracer.model.records import Variable
+
+_KERAS3 = "keras.src.backend.common.variables"
+"""The module of the base class of all variables of Keras 3."""
+
+_TRACED_PER_VARIABLE = "_update_step_xla"
+"""tf_keras gives this function the variable and its id, so it is traced anew for each variable."""
+
+
+class VariableTable(backend.Variables):
+    """The variables of TensorFlow; those that Keras 3 holds have its names."""
+
+    def __init__(self, root: backend.Root) -> None:
+        super().__init__(root)
+        self._note = root.note
+        self._arguments: dict[str, int] = {}
+        self._rows: list[Variable] = []  # of the first of them, with distinct names
+        self._names: set[str] = set()
+        self._raw: set[int] = set()  # those of which no Keras variable is known
+        self._unsearched: list[int] = []  # those of them for which none was searched yet
+        self._inputs: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()
+
+    def index(self, variable: Any, graph: Any) -> int:
+        """The index of `variable`, or of the argument that it stands for in `graph`."""
+        own = canonical(variable)
+        if isinstance(graph, compat.FuncGraph):
+            argument = self._argument_name(variable, graph)
+            if argument is not None:
+                return self._argument(argument, own)
+        path = None if variable is own else own_path(variable)
+        known = self._known(own)
+        if known is None:
+            with self._lock:
+                known = self._known(own)  # another thread may have met it meanwhile
+                if known is None:
+                    name = path or own_path(own) or tensorflow_name(own)
+                    known = self._add(name, own, argument=False)
+                    self._index[id(own)] = (ref(own), known)
+                    if not path:
+                        self._raw.add(known)
+                        self._unsearched.append(known)
+        if path and known in self._raw:
+            self._rename(known, path)
+        return known
+
+    def knows(self, key: int, variable: ref[Any]) -> bool:
+        """Whether a variable was ever handed over or updated; it may be gone since.
+
+        `key` is the id of what `canonical` gives of it, `variable` the plain reference to that, of
+        which Python makes only one.
+        """
+        known = self._index.get(key)
+        return known is not None and known[0] is variable
+
+    @property
+    def rows(self) -> list[Variable]:
+        """What a trace says of each variable; a name that repeats has its number: `kernel#2`.
+
+        A variable of TensorFlow alone may be what one of Keras 3 holds, whose name it then has.
+        That is looked for here: it is no work for a step.
+        """
+        with self._lock:
+            while self._unsearched:
+                index = self._unsearched.pop()
+                own = self._object(index)
+                path = None if own is None else keras_path(own)
+                if path and index in self._raw:
+                    self._rename(index, path)
+            for plain in self._plain[len(self._rows) :]:
+                unique = free_name(plain.name, self._names)
+                self._rows.append(msgspec.structs.replace(plain, name=unique))
+            return list(self._rows)
+
+    def _argument_name(self, variable: Any, graph: Any) -> str | None:
+        """The name of the argument by which a function around `graph` got `variable`, if it did.
+
+        While a function is traced its body sees the variable of this one call, but the graph will
+        serve every variable of that shape. The handle of such a variable is among the inputs of the
+        graph (`core/function/capture/capture_container.py`); one from a closure is only captured.
+        """
+        handle = _handle(variable)
+        for around in compat.graphs_around(graph):
+            inputs = self._inputs.get(around)
+            if inputs is None:
+                inputs = {id(tensor): "of a function" for tensor in around.inputs}
+                named = {id(outer): inner.op.name for outer, inner in around.captures}
+                inputs |= {key: named[key] for key in inputs.keys() & named.keys()}
+                self._inputs[around] = inputs
+            if id(handle) in inputs and not around.name.startswith(_TRACED_PER_VARIABLE):
+                return inputs[id(handle)]
+        return None
+
+    def _argument(self, name: str, own: Any) -> int:
+        with self._lock:
+            label = f"argument {name}"
+            if label not in self._arguments:
+                self._arguments[label] = self._add(label, own, argument=True)
+                self._note(
+                    f"a tf.function updates a variable that it gets as its argument {name!r}: "
+                    "which variable each update was of is not known, only how many there were"
+                )
+            return self._arguments[label]
+
+    def _add(self, name: str, own: Any, argument: bool) -> int:
+        dtype = getattr(own.dtype, "name", str(own.dtype)).removesuffix("_ref")
+        # A signal handler may have raised between the two.
+        self.objects[len(self._plain) :] = [None if argument else ref(own)]
+        self._plain.append(Variable(name, _shape(own), dtype, argument, _whole(own, name)))
+        return len(self._plain) - 1
+
+    def _object(self, index: int) -> Any:
+        reference = self.objects[index]
+        return None if reference is None else reference()
+
+    def _rename(self, index: int, path: str) -> None:
+        """The variable turned out to be what the Keras variable with this path holds."""
+        with self._lock:
+            self._raw.discard(index)
+            self._plain[index] = msgspec.structs.replace(self._plain[index], name=path)
+            self._rows.clear()
+            self._names.clear()
+
+
+def name_of(variable: Any) -> str:
+    """The framework's name of `variable`: for Keras 3 its path, also if it is what Keras holds.
+
+    Raises `TypeError` for an object that is no variable.
+    """
+    return keras_path(variable) or plain_name(variable)
+
+
+def names_alive() -> set[str]:
+    """The names of the variables that the program holds.
+
+    What nothing holds any more, as the model of a test that has ended, is collected first.
+    """
+    gc.collect()
+    alive = instances([compat.TensorFlowVariable])
+    return {name for variable in alive for name in _names_of(variable)}
+
+
+def _names_of(variable: Any) -> set[str]:
+    """The name of a variable, and that of the sharded one that it is a part of."""
+    name = name_of(variable)
+    return {name, _whole(variable, name)} - {""}
+
+
+class _Held(NamedTuple):
+    """What the living Keras 3 variables held at some moment."""
+
+    before: int
+    """TensorFlow's next unique number then."""
+    paths: dict[int, tuple[ref[Any], str]]
+    """By the id of a variable of TensorFlow, the path of the Keras variable that holds it."""
+
+
+_held = _Held(-1, {})
+
+
+def keras_path(variable: Any) -> str | None:
+    """The path of the Keras 3 variable that is or holds `variable`; None if there is none.
+
+    A variable of TensorFlow does not know what holds it, so all living objects are searched, once
+    for all variables that were made before.
+    """
+    global _held
+    own = canonical(variable)
+    path = own_path(variable) or own_path(own)
+    if path or own is None:
+        return path
+    number = _number(own)
+    if number is None:
+        return None
+    held = _held
+    if number >= held.before:
+        held = _held = _search()
+    reference, path = held.paths.get(id(own), (None, None))
+    return path if reference is not None and reference() is own else None
+
+
+def _search() -> _Held:
+    before = compat.unique_number()  # what is made meanwhile is searched for again
+    module = sys.modules.get(_KERAS3)
+    base = getattr(module, "Variable", None) or getattr(module, "KerasVariable", None)
+    paths: dict[int, tuple[ref[Any], str]] = {}
+    for variable in instances([base]) if base else ():
+        if not hasattr(variable, "_value"):
+            continue  # its constructor raised, and what was raised still refers to it
+        own, path = canonical(variable), own_path(variable)
+        if path and isinstance(own, compat.TensorFlowVariable):
+            paths.setdefault(id(own), (ref(own), path))
+    return _Held(before, paths)
+
+
+def _number(own: Any) -> int | None:
+    """The unique number of a variable of TensorFlow; None for one that Keras 3 cannot hold.
+
+    Each that is made outside of a v1 graph has one, and a later one has a higher one
+    (`ops/resource_variable_ops.py`, `_unique_id`).
+    """
+    number = str(getattr(own, "_unique_id", "")).rpartition("_")[2]
+    return int(number) if number.isdecimal() and not getattr(own, "_in_graph_mode", True) else None
+
+
+def _is_keras3(variable: Any) -> bool:
+    return any(base.__module__ == _KERAS3 for base in type(variable).__mro__)
+
+
+def own_path(variable: Any) -> str | None:
+    """The path of a Keras 3 variable; None for what is none."""
+    return str(variable.path) if _is_keras3(variable) else None
+
+
+def canonical(variable: Any) -> Any:
+    """The one object that stands for a variable, whatever copy or wrapper of it a method got.
+
+    A replica's copy knows the variable it is a copy of; TensorFlow keeps that on the copy or on its
+    handle (`distribute/values.py`), and for a central storage on the one copy
+    (`distribute/ps_values.py`).
+    """
+    container = getattr(variable, "_distributed_container", None)
+    if container is None:
+        container = getattr(variable, "_aggregating_container", None)
+    if container is None and isinstance(variable, compat.ResourceVariable):
+        container = getattr(variable.handle, "_distributed_container", None)
+    whole = None if container is None else container()
+    if whole is not None:  # never its truth: that would add an op to the graph
+        return whole
+    if _is_keras3(variable):
+        return canonical(variable._value)
+    module = type(variable).__module__
+    if module.startswith(("tf_keras.", "keras.")) and hasattr(variable, "_variable"):
+        return canonical(variable._variable)  # AutoCastVariable
+    return variable
+
+
+def _shape(own: Any) -> tuple[int | None, ...]:
+    """The shape of a variable; empty for one of unknown rank too."""
+    shape: Any = getattr(own, "shape", ())
+    if hasattr(shape, "as_list"):  # a TensorShape: with the shapes of TensorFlow 1, no ints in it
+        shape = shape.as_list() if shape.rank is not None else ()
+    return tuple(None if size is None else int(size) for size in shape)
+
+
+def _whole(own: Any, name: str) -> str:
+    """The name of the sharded variable that `own` is a shard of; empty if it is none.
+
+    The shards are named `NAME/part_0` and so on; the `ShardedVariable` itself has no name of its
+    own (`distribute/sharded_variable.py`).
+    """
+    return name.rpartition("/part_")[0] if hasattr(own, "_sharded_container") else ""
+
+
+def device_of(variable: Any) -> str:
+    """Where the copy of `variable` is that the current replica updates."""
+    return str(getattr(_handle(variable), "device", "") or getattr(variable, "device", "") or "")
+
+
+def _handle(variable: Any) -> Any:
+    """The resource handle of a variable of TensorFlow or Keras; None if it has none."""
+    if not isinstance(variable, compat.ResourceVariable):
+        variable = getattr(variable, "_value", variable)
+    return getattr(variable, "handle", None)

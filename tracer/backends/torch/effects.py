@@ -1,0 +1,201 @@
+"""What steps did to tensors: a copy from before each, compared with what it holds afterwards.
+
+A step is compared as a whole, as with TensorFlow (`tracer.backends.tensorflow.effects`). PyTorch
+writes to a tensor in place, so what it held has to be copied: for as long as a step runs there is
+each tensor twice. Nothing of this is in a graph of autograd, and nothing writes to the program's
+tensors.
+
+On the CPU the answers are there at once. On another device they stay there until they are asked
+for, for the program must not wait for its device in each step.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+
+from tracer.core.counters import Source
+from tracer.core.effects import Logs, sources_of
+from tracer.core.frames import Frame
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers of as many bytes: NaN is not equal to itself, and 0.0 is to -0.0."""
+_WHOLE = (torch.bool, *(getattr(torch, f"{u}int{n}") for n in (8, 16, 32, 64) for u in ("", "u")))
+_FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_TINY = tuple(
+    getattr(torch, f"float8_{kind}")
+    for kind in ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")
+    if hasattr(torch, f"float8_{kind}")
+)
+"""Of floating point with 8 bits, for which PyTorch has few operators."""
+
+
+class Seen:
+    """What was seen of variables in a step."""
+
+    def __init__(self, held: Iterable[tuple[int, Any, Any]]) -> None:
+        """The index of each, what `copy_of` gave when the step began, and the tensor now."""
+        known = {index: (old, _plain(new)) for index, old, new in held if old is not None}
+        self.variables = tuple(known)
+        # A shard of no elements, as FSDP gives some ranks, cannot change.
+        unchanged = [new.numel() > 0 and _is_same(old, new) for old, new in known.values()]
+        not_finite = [_is_not_finite(new) for _, new in known.values()]
+        self._bits = [*unchanged, *not_finite]
+        places: dict[Any, list[int]] = defaultdict(list)
+        for place, bit in enumerate(self._bits):
+            if bit is not True and bit is not False:
+                places[bit.device].append(place)
+        self._held_back = [
+            (of_device, torch.stack([self._bits[place] for place in of_device]))
+            for of_device in places.values()
+        ]
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it can be read without waiting for a device."""
+        return not self._held_back
+
+    def sources(self) -> list[Source]:
+        """What is to be logged; this may wait for a device."""
+        for places, bits in self._held_back:
+            for place, bit in zip(places, bits.tolist(), strict=True):
+                self._bits[place] = bit
+        self._held_back = []
+        number = len(self.variables)
+        return sources_of(self.variables, self._bits[:number], self._bits[number:])
+
+
+class Held:
+    """A variable that a step was handed, and what it held before."""
+
+    def __init__(self, before: Any | None, variable: Any) -> None:
+        """`before` is a copy; None if it cannot be compared."""
+        self.before = before
+        self._variable = variable
+        self._now: Any = None
+
+    def look(self, now: Any) -> None:
+        """In compiled code, in which it may be written to later: `now` is what it holds."""
+        self._now = now.detach().clone()
+
+    def after(self) -> Any:
+        """What it holds when the step has ended."""
+        return tensor_of(self._variable) if self._now is None else self._now
+
+
+class Effects(Logs):
+    """What was seen in the steps of one root optimizer; see `Logs` for the lock."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        """`note` is called with what cannot be compared."""
+        super().__init__()
+        self._note = note
+
+    def hold(self, frame: Frame, index: int, variable: Any) -> None:
+        """The step `frame` is handed the Keras variable with this index: copy it as it is now."""
+        self.hold_value(frame, index, variable, tensor_of(variable))
+
+    def hold_value(self, frame: Frame, index: int, variable: Any, value: Any) -> None:
+        """The same in compiled code, which hands over what the variable holds."""
+        held = frame.held_at_begin
+        if held is None:
+            held = frame.held_at_begin = {}
+        if index not in held:
+            held[index] = Held(self.copy_of(value), variable)
+
+    def seen(self, frame: Frame, replica: int) -> Sequence[Source]:
+        """What is to be logged of a step that Python called, when it has ended."""
+        held = frame.held_at_begin or {}
+        return Seen((index, each.before, each.after()) for index, each in held.items()).sources()
+
+    def copy_of(self, tensor: Any) -> Any | None:
+        """A copy of what a tensor holds now; None if it is not known how to compare it."""
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            self._note(
+                "effects in a CUDA graph are not known: Python does not see what it does later"
+            )
+            return None
+        plain = _plain(tensor)
+        copy = copy_of(tensor)
+        if copy is None:
+            self._note(
+                f"effects on a parameter of the type {str(tensor.dtype).removeprefix('torch.')} "
+                f"({type(plain).__name__}, {str(plain.layout).removeprefix('torch.')}, "
+                f"{plain.device.type}) are not known: it is not compared"
+            )
+        return copy
+
+
+def copy_of(tensor: Any) -> Any | None:
+    """A copy of a tensor, without autograd; None if its bits cannot be compared."""
+    plain = _plain(tensor)
+    return plain.clone() if _is_comparable(plain) else None
+
+
+def is_left(before: Any, tensor: Any, gradient: Any) -> Any:
+    """Whether no bit differs from `copy_of`, though the gradient is not 0 if one is given.
+
+    True, False or a tensor that will say it.
+    """
+    same = _is_same(before, _plain(tensor))
+    if same is False or gradient is None:
+        return same
+    plain = _plain(gradient)
+    some = (plain._values() if plain.layout is torch.sparse_coo else plain).any()
+    return bool(some) if same is True else torch.logical_and(same, some)
+
+
+def tensor_of(variable: Any) -> Any:
+    """The tensor that a variable of Keras holds; a tensor itself."""
+    return getattr(variable, "_value", variable)
+
+
+def is_held_back(tensor: Any) -> bool:
+    """Whether to read a tensor would have the program wait for its device."""
+    return bool(tensor.device.type != "cpu")
+
+
+def _plain(tensor: Any) -> Any:
+    """The tensor without what autograd knows of it; of one in shards what is in this process."""
+    plain = tensor.detach()
+    return plain.to_local() if hasattr(plain, "to_local") else plain
+
+
+def _is_comparable(plain: Any) -> bool:
+    known = plain.dtype in (*_WHOLE, *_FLOATING, *_TINY) or plain.is_complex()
+    return (
+        known
+        and type(plain) is torch.Tensor
+        and plain.layout is torch.strided
+        and plain.device.type != "meta"
+    )
+
+
+def _is_same(before: Any, now: Any) -> Any:
+    """Whether no bit differs: True, False or a tensor that will say it."""
+    if before.shape != now.shape or before.dtype != now.dtype or not _is_comparable(now):
+        return False
+    old, new = _bits_of(before), _bits_of(now)
+    if old.device != new.device:
+        old = old.to(new.device)
+    return torch.logical_not((old != new).any()) if is_held_back(new) else torch.equal(old, new)
+
+
+def _bits_of(plain: Any) -> Any:
+    real = torch.view_as_real(plain.resolve_conj()) if plain.is_complex() else plain
+    return real.resolve_neg().view(_BITS[real.element_size()])
+
+
+def _is_not_finite(now: Any) -> Any:
+    """Whether any element is infinite or NaN: True, False or a tensor that will say it."""
+    if now.dtype in _WHOLE or not now.numel() or not _is_comparable(now):
+        return False
+    real = torch.view_as_real(now.resolve_conj()) if now.is_complex() else now
+    least, largest = (
+        real.float() if real.dtype in _TINY else real
+    ).aminmax()  # NaN if one of all is
+    if is_held_back(now):
+        return torch.logical_not(torch.isfinite(least) & torch.isfinite(largest))
+    return not (math.isfinite(least.item()) and math.isfinite(largest.item()))

@@ -1,0 +1,1 @@
+"""How it is counted, for every framework: calls under way, what each does, when it ran."""

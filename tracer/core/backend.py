@@ -1,0 +1,517 @@
+"""What a recorder asks of the framework that trains: `Backend`, and the parts that it makes.
+
+All defaults are those of a framework where each execution is a call of Python on one process, such
+as PyTorch in eager mode. A backend derives a class from `Backend` and from each part that differs:
+what it compiles to programs it counts by itself.
+"""
+
+import platform
+import sys
+import threading
+import zlib
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from itertools import islice
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+from weakref import ref
+
+from tracer.core.counters import CountedBlock, Counters
+from tracer.core.effects import UNHANDED
+from tracer.core.failures import Failures
+from tracer.core.figures import Event, Figures, Key, TotalOf
+from tracer.core.frames import EAGER, CallsUnderWay, Frame, FrameRole, start_frame
+from tracer.core.interrupts import suppress_faults
+from tracer.core.older import Older
+from tracer.core.paths import UNKNOWN, Paths
+from tracer.core.readout import Reading
+from tracer.core.sites import SiteTable
+from tracer.core.stamps import UNIT
+from tracer.core.turns import Turns
+from tracer.kinds import OptimizerKind
+from tracer.model.names import distinct, plain_name
+from tracer.model.records import Kind, Line, Remark, Variable
+
+SMALL = 4096
+"""How many elements a variable may have whose value is looked at."""
+ENOUGH = 8
+"""How many variables are looked at."""
+
+
+class Surroundings(NamedTuple):
+    """Where an optimizer runs, as its strategy says."""
+
+    strategy: str
+    worker: str
+    """This process, as its framework names it: `worker:0`; empty if it is no cluster."""
+    cluster: tuple[str, ...]
+    """All the processes that train."""
+
+
+NO_STRATEGY = Surroundings("", "", ())
+
+
+class Iterations(NamedTuple):
+    """An optimizer's own count of its steps at some moment."""
+
+    steps: int
+    stepping: bool
+    """Whether its first step had begun."""
+
+
+class Stepped(NamedTuple):
+    """An optimizer that is traced, and how far its own count of its steps was."""
+
+    name: str
+    optimizer: Any
+    started: int | None
+    """The count when it was wrapped; None if it had none, or if a file has set it since."""
+
+
+class Root:
+    """One root optimizer, as the parts of its recorder share it; its `Recorder` is one."""
+
+    optimizers: Any
+    """The optimizers: see `optimizers.Optimizers`, which asks the backend."""
+    variables: "Variables"
+    handing: "Handing"
+    blocks: "Blocks"
+
+    def __init__(self, backend: "Backend") -> None:
+        self.backend = backend
+        self.sites = SiteTable()
+        self.calls_under_way = CallsUnderWay()
+        self.failures = Failures()
+        self.turns = Turns()
+        self.devices: dict[int, str] = {}
+        """Where the variables of each replica are."""
+        self.notes: dict[str, None] = {}
+        """What was not seen, in the order in which it was noted."""
+        self.where = NO_STRATEGY
+        """The strategy, as the first step that ran under one found it."""
+
+    def note(self, text: str) -> None:
+        """Say in the trace that something was not seen."""
+        self.notes.setdefault(text)
+
+    def fault(self, error: BaseException) -> None:
+        """Something failed in the tracer itself."""
+        raise error
+
+    def called(self) -> None:
+        """A function with a block in it is called."""
+
+
+class Variables:
+    """The variables that were met, each with its index; held weakly, told apart by identity."""
+
+    def __init__(self, root: Root) -> None:
+        self.objects: list[ref[Any] | None] = []
+        """For each row its variable; None for an argument."""
+        self._lock = threading.RLock()
+        self._index: dict[Any, tuple[ref[Any], int]] = {}
+        self._plain: list[Variable] = []
+        self._row: Callable[[Any], Variable] = root.backend.row
+
+    def index(self, variable: Any, graph: Any) -> int:
+        """The index of `variable`, or of the argument that it stands for in `graph`.
+
+        It gets one when it is asked for first.
+        """
+        known = self._known(variable)
+        if known is not None:
+            return known
+        with self._lock:
+            known = self._known(variable)
+            if known is not None:  # another thread has met it meanwhile
+                return known
+            row = self._row(variable)
+            index = len(self._plain)
+            self.objects[index:] = [ref(variable)]  # a signal handler may raise between two lines
+            self._plain.append(row)
+            self._index[id(variable)] = (ref(variable), index)
+        return index
+
+    def _known(self, variable: Any) -> int | None:
+        """The index of `variable`; None if it has none."""
+        known = self._index.get(id(variable))
+        return known[1] if known is not None and known[0]() is variable else None
+
+    @property
+    def rows(self) -> list[Variable]:
+        """What a trace says of each variable; a name that repeats has its number: `kernel#2`."""
+        plain = self.plain
+        names = distinct(each.name for each in plain)
+        return [
+            Variable(name, each.shape, each.dtype, each.argument, each.part_of)
+            for name, each in zip(names, plain, strict=True)
+        ]
+
+    @property
+    def plain(self) -> list[Variable]:
+        """The same with the names that they came with: nothing is searched, so a step may ask."""
+        return list(self._plain)
+
+
+def _no_author(code: CodeType, line: int) -> None:
+    """No code is generated."""
+
+
+class Callers:
+    """Who calls: the paths of calls of one root optimizer."""
+
+    in_datasets = False
+    """Whether a dataset runs a function, and whenever it is asked for an element."""
+
+    def __init__(self, author_of: Any = _no_author) -> None:
+        """`author_of` says which code of an author generated code was made of."""
+        self.paths = Paths(author_of)
+        self.traced: Counter[tuple[int, int]] = Counter()
+        """How often each site was called while tracing, by the path of the call."""
+
+    def lines(self, path: int) -> tuple[Line, ...]:
+        """The lines of a path; none if it is not known."""
+        return () if path == UNKNOWN else self.paths.rows[path]
+
+    def parts(
+        self, block: CountedBlock, key: Hashable, reading: Reading, steps: int, past: int
+    ) -> Iterator[tuple[tuple[Line, ...], Reading]]:
+        """What of a block's `reading` each path led to: together they are the reading.
+
+        `key` is the block's among the counts; `steps` began so far, of which `past` came before
+        those of the reading.
+        """
+        yield self.lines(block.path), reading
+
+
+class Tracings:
+    """The graph tracings of one root optimizer."""
+
+    def __init__(self) -> None:
+        self.kept: list[Event] = []
+        """The first ones one by one, in the order in which they began."""
+
+    def figures(self, total_of: TotalOf) -> dict[Key, Figures]:
+        """The figures now, in the order of the first tracing of each."""
+        return {}
+
+
+class Assigning:
+    """Which sites of updates were seen to write to their variable; all are taken to."""
+
+    def idle(self, straight: Collection[int]) -> set[int]:
+        """The sites that certainly never wrote; those of `straight` do the same in each call."""
+        return set()
+
+    def look(self, site: int, variable: Any) -> Any:
+        """What `variable` holds before a call in eager mode; None if there is no need to look."""
+        return None
+
+    def look_again(self, site: int, variable: Any, before: Any) -> bool:
+        """Look at `variable`, which held `before`, after a call; False to look at the next too."""
+        return True
+
+    def traced(self, site: int, variable: Any, graph: Any, start: int) -> None:
+        """An apply method was called on `variable`, and its ops are the last ones of `graph`."""
+
+
+class Blocks:
+    """The blocks of one root optimizer, and where they are counted; thread-safe."""
+
+    new_effects: type[Any] | None = None
+    """Makes what compares the variables of each step; it is called with `Root.note`."""
+    no_effects = "effects are not known: this backend does not compare variables"
+
+    def __init__(self, root: Root) -> None:
+        self.counters = Counters()
+        self.callers = Callers()
+        self.tracings = Tracings()
+        self.assigning = Assigning()
+        self.threads: set[int] = set()
+        """The threads that called a function with a block in it."""
+        self.called_by_apply_methods = False
+        """Whether an apply method called such a function, ever."""
+        self._root = root
+        self._sites = root.sites
+        self._note = root.note
+
+    def close(self, frame: Frame, failed: bool) -> None:
+        """All that was called from `frame` executes as a whole: count it.
+
+        `failed` if an error ended it.
+        """
+        step = frame.parent is None and frame.role == "step"
+        if frame.path == UNKNOWN:
+            self.find_path(frame, sys._getframe(1))
+        block = CountedBlock(frame.replica, frame.function, step, tuple(frame.sites), frame.path)
+        effects = self.counters.effects if step else None
+        seen = () if effects is None else effects.seen(frame, frame.replica)
+        if effects is not None:
+            self._note_unhanded(frame)
+        with self.counters.lock:  # who reads finds the number in the log, or not taken
+            stamp = UNIT * self.counters.take_number(frame.replica) if step else 0
+            self.counters.log(block, stamp)
+            if effects is not None:
+                effects.log(frame.replica, seen, stamp)
+
+    def _note_unhanded(self, frame: Frame) -> None:
+        """Say it if a step updates something, and was handed nothing that could be compared."""
+        updates = any(self._sites.sites[number].role == "update" for number in frame.sites)
+        if updates and not frame.held_at_begin:
+            self._note(UNHANDED)
+
+    def find_path(self, frame: Frame, python: Any) -> None:
+        """Note by which path of calls `python` made the call `frame`, in eager mode."""
+        called = None if frame.site is None else self._sites.sites[frame.site][:2]
+        frame.path = self.callers.paths.above(python, called)
+
+    def gathered(self, frame: Frame) -> None:
+        """The group method `frame` ends, which has the sites of what was called in it."""
+
+    def wait(self) -> None:
+        """Wait until all that the program has begun to run is counted; no lock is held."""
+
+    def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
+        """Notes on what ran and was not counted, as far as the optimizers' own counts tell it."""
+        return iter(())
+
+    def is_behind(self, optimizer: Any) -> bool:
+        """Whether its own count of steps is not what it tells: the program holds it elsewhere."""
+        return False
+
+    def remarks(self) -> tuple[Remark, ...]:
+        """What the rules of findings should know of how it ran."""
+        return ()
+
+    def note_update(self, frame: Frame) -> None:
+        """Remember which ops an update is in the graph of a Session, which may run them alone."""
+
+    def compare(self, wanted: bool) -> bool:
+        """Compare the variables of each step, or no more; returns whether that is new."""
+        new = self.new_effects
+        if new is not None:
+            return self.counters.compare(wanted, lambda: new(self._note))
+        if wanted:
+            self._note(self.no_effects)
+        return False
+
+    def forget_graphs(self) -> None:
+        """Let each function with a counter in its graph be traced anew."""
+
+    def end(self) -> None:
+        """Tracing of an optimizer ends; what was counted goes on counting."""
+
+
+class Handing:
+    """What of a model is trainable, beside what the optimizer that trains it is handed."""
+
+    def __init__(self, root: Root) -> None:
+        """A backend may note what it has to compare with."""
+
+    def traced(self, handed: Iterable[Any]) -> None:
+        """A step is being traced that was handed these variables; called below it on the stack."""
+
+    def called(self) -> None:
+        """A function with a step in it is called."""
+
+    def never_handed(self) -> tuple[str, ...]:
+        """The names of what was trainable while steps ran, is so still, and was never handed."""
+        return ()
+
+    def frozen(self) -> tuple[str, ...]:
+        """The names of what was frozen and went on to be handed over, for no other model's sake."""
+        return ()
+
+
+class OlderFunctions:
+    """How often functions that were traced before were called while their optimizer was traced."""
+
+    begins_anew = ""
+    """What else is said of a function that was traced again: what it did not go on with."""
+    watching = False
+    """Whether there is anything of which calls are counted here."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[Older] = Counter()
+        self.unsettled: set[int] = set()
+        """The optimizers that are used in programs that were not finished when they were found."""
+
+    def find(
+        self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
+    ) -> None:
+        """Find what uses an optimizer uncounted, and watch that from now on.
+
+        If `retrace`, the functions that use it are to be traced anew. `own` says whether its step
+        method may update variables by itself.
+        """
+
+    def begin(self, index: int, since: int | None = None) -> None:
+        """What is traced from now on with an optimizer, or `since` then, is counted.
+
+        Until it is let go.
+        """
+
+    def settle(self, index: int, optimizer: Any, kind: OptimizerKind, name: str) -> None:
+        """Look again for what was not finished when it was found."""
+
+    def let_go(self, index: int) -> None:
+        """Tracing of an optimizer ends, at least for a while."""
+
+    def in_pipelines(self) -> list[Older]:
+        """The functions that data pipelines run, of which no call is seen."""
+        return []
+
+    def traced_anew(self) -> Counter[Older]:
+        """The functions that were traced again since they forgot their graphs."""
+        return Counter()
+
+    def other_now(self) -> list[Older]:
+        """Those of them that no longer write to all of the variables that they wrote to before."""
+        return []
+
+
+class Backend:
+    """The answers for one framework; stateless, and one for all recorders."""
+
+    packages: tuple[str, ...] = ()
+    """The modules of which a trace has the version, if the program imported them."""
+    kind_by_type = True
+    """Whether two gradients of one type are both dense or both sparse."""
+    new_variables: type[Variables] = Variables
+    new_blocks: type[Blocks] = Blocks
+    new_handing: type[Handing] = Handing
+    new_older: type[OlderFunctions] = OlderFunctions
+
+    # Of a call, on the thread that makes it.
+
+    def locate(
+        self, frame: Frame, role: FrameRole, stack: list[Frame], calls_under_way: CallsUnderWay
+    ) -> None:
+        """Write into a new frame where its call is made, and what it is part of.
+
+        `stack` is that of this thread, on which the frame is not yet.
+        """
+        top = stack[-1] if stack else None
+        parent = top.parent if top is not None and top.gathers else top
+        start_frame(frame, role, EAGER, 0, parent)
+
+    def in_eager(self) -> bool:
+        """Whether what is called now is executed now."""
+        return True
+
+    def update_replica_id(self) -> int | None:
+        """The replica of which a strategy updates the copies now; None if it updates none."""
+        return None
+
+    def kind_of_gradient(self, gradient: Any) -> Kind:
+        """Whether a gradient is dense, sparse or None."""
+        return "none" if gradient is None else "dense"
+
+    def tensor_of(self, gradient: Any) -> Any | None:
+        """The tensor in a program by which a gradient comes; None if it is there from the start."""
+        return None
+
+    def device_of(self, variable: Any) -> str:
+        """Where the copy of `variable` is that the current replica updates; empty if unknown."""
+        return ""
+
+    def surroundings(self) -> Surroundings:
+        """The strategy under which this call is made."""
+        return NO_STRATEGY
+
+    def counts_in_functions(self) -> bool:
+        """Whether a program that is built now is a function's, and not a graph of a Session."""
+        return True
+
+    def function_around(self, graph: Any) -> str:
+        """The name of the outermost function whose program `graph` is in."""
+        return ""
+
+    def may_have_run(self, error: BaseException) -> bool:
+        """Whether an error may have ended a function after a part of its work had been done."""
+        return False
+
+    def is_told_to_stop(self, error: BaseException) -> bool:
+        """Whether an error only says that the thread failed for which this one waited."""
+        return False
+
+    def caller_of(self, helper: FrameType) -> FrameType | None:
+        """Python's frame of the apply method that calls `helper`, another such frame."""
+        return helper.f_back
+
+    # Of variables and optimizers.
+
+    def canonical(self, variable: Any) -> Any:
+        """The one object that stands for a variable, whatever copy or wrapper of it is given."""
+        return variable
+
+    def row(self, variable: Any) -> Variable:
+        """What a trace says of a variable, by the name that it came with."""
+        return Variable(plain_name(variable), tuple(map(int, variable.shape)), str(variable.dtype))
+
+    def value_of(self, variable: Any, most: int) -> Any:
+        """What a variable of 1 to `most` elements holds, as an array of NumPy.
+
+        None if it is none, or another one, or cannot be read now.
+        """
+        return None
+
+    def iterations_of(self, optimizer: Any) -> int | None:
+        """The optimizer's own count of its steps; None if it has none or it cannot be read now."""
+        number = self.number_in(getattr(optimizer, "_iterations", None))
+        return None if number is None else int(number)
+
+    def rate_of(self, optimizer: Any) -> Any:
+        """Its learning rate: a number, a variable, or a schedule."""
+        own = object.__getattribute__(optimizer, "__dict__")
+        hyper = own.get("_hyper")  # of legacy optimizers
+        return own.get("_learning_rate") if hyper is None else hyper.get("learning_rate")
+
+    def slots_of(self, optimizer: Any) -> int | None:
+        """How many variables it keeps and uses for those that it updates; None if not known."""
+        own = object.__getattribute__(optimizer, "__dict__")
+        by_variable = own.get("_slots")
+        if isinstance(by_variable, dict):  # legacy and v1: each is made when it is needed
+            return sum(len(each) for each in by_variable.values())
+        every = own.get("_variables")
+        if not isinstance(every, list):
+            return None
+        if own.get("momentum") == 0 and type(optimizer).__name__ == "SGD":
+            return 0  # that of tf_keras makes them, and does not use them
+        names = ("_iterations", "_learning_rate", "_current_learning_rate")
+        others = {id(own.get(name)) for name in names}
+        return sum(id(each) not in others for each in every)
+
+    def is_restored(self, optimizer: Any) -> bool:
+        """Whether a checkpoint has set that count, as it does when it is made after it."""
+        return False
+
+    # Made of these answers.
+
+    def number_in(self, variable: Any) -> float | None:
+        """What a variable of one element holds; None if there is none, or it cannot be read now."""
+        value = self.value_of(variable, 1)
+        return None if value is None else float(value.item())
+
+    def values_of(self, variables: Sequence[Any]) -> int | None:
+        """A number made of the values of the first small variables; None if they cannot be read.
+
+        If all elements of some are the same, as before the first step those of a bias are, it is
+        made of these: who makes all weights anew, at random, makes them as they were.
+        """
+        with suppress_faults():
+            found = (self.value_of(each, SMALL) for each in variables)
+            values = list(islice((each for each in found if each is not None), ENOUGH))
+            number = 0
+            for value in [each for each in values if each.min() == each.max()] or values:
+                number = zlib.crc32(value.tobytes(), number)
+            return number if values else None
+        return None
+
+    def versions(self) -> dict[str, str]:
+        """The versions of what the program imported: `{"python": "3.11.7", ...}`."""
+        found = {
+            name: getattr(sys.modules.get(name), "__version__", None) for name in self.packages
+        }
+        known = {name: str(version) for name, version in found.items() if version is not None}
+        return {"python": platform.python_version()} | known

@@ -1,0 +1,101 @@
+"""Effects: from what was seen of variables in steps to the records of a trace. No framework.
+
+What was seen is counted as blocks are, and settled with them: see `tracer.core.readout`.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tracer.core.counters import Source
+from tracer.core.hostlog import HostLog
+from tracer.core.readout import Begun, Ended, Reading
+from tracer.model.records import Effect, Observation
+from tracer.model.runs import Run
+from tracer.model.timeline import union
+
+UNHANDED = (
+    "a step method was handed no pairs of a gradient and a variable, so effects on what it updated "
+    "are not known: it is not compared"
+)
+
+
+class Logs:
+    """What Python saw of variables in steps; the lock of the counters is held by who calls this."""
+
+    def __init__(self) -> None:
+        self._logs: dict[int, dict[Source, HostLog]] = defaultdict(dict)
+
+    def log(self, replica: int, found: Iterable[Source], stamp: int) -> None:
+        """Log what was found in a step."""
+        logs = self._logs[replica]
+        for source in found:
+            log = logs.get(source)
+            if log is None:
+                log = logs[source] = HostLog()
+            log.add(stamp)
+
+    def read(self, replica: int, begun: int) -> dict[Source, Reading]:
+        """What was counted on a replica, of the steps up to `begun`."""
+        return {source: log.reading(0) for source, log in self._logs[replica].items()}
+
+    def children(self) -> dict[str, Any]:
+        """What an exported function captures, by name: nothing of this."""
+        return {}
+
+
+def sources_of(
+    variables: Sequence[int], unchanged: Iterable[bool], not_finite: Iterable[bool]
+) -> list[Source]:
+    """What is to be logged of a step that these variables were compared in, with both answers."""
+    found = [Source(tuple(variables), "compared")]
+    for index, same, broken in zip(variables, unchanged, not_finite, strict=True):
+        found += [Source((index,), "unchanged")] * same
+        found += [Source((index,), "not_finite")] * broken
+    return found
+
+
+def effects_of(
+    root: int, replicas: Mapping[int, Ended], indices: Mapping[int, int]
+) -> Iterator[Effect]:
+    """The effects of a trace; variables of which the same was seen share a record."""
+    for replica, ended in sorted(replicas.items()):
+        seen: dict[tuple[Observation, int], list[Reading]] = defaultdict(list)
+        for (what, variables), reading in ended.effects:
+            for variable in variables:
+                seen[what, variable].append(reading)
+        alike: dict[tuple[Observation, int, tuple[Run, ...]], list[int]] = defaultdict(list)
+        for (what, variable), readings in seen.items():
+            runs = readings[0].runs.get(0, ())
+            if len(readings) > 1:
+                runs = union(run for each in readings for run in each.runs.get(0, ()))
+            total = sum(run.total for run in runs) + sum(each.lost for each in readings)
+            alike[what, total, tuple(runs)].append(variable)
+        for (what, total, steps), same in alike.items():
+            yield Effect(root, indices[replica], what, tuple(sorted(same)), total, steps)
+
+
+def not_compared(begun: Begun, asked: Sequence[range]) -> int:
+    """How many of the steps that ended were not compared, though that was asked for them."""
+    own = [run for key, reading in begun.blocks if key.step for run in reading.runs.get(0, ())]
+    seen = [reading for (what, _), reading in begun.effects if what == "compared"]
+    runs = [run for reading in seen for run in reading.runs.get(0, ())]
+    lost = sum(reading.lost for reading in seen)
+    return max(0, _steps_in(own, asked) - _steps_in(runs, asked) - lost)
+
+
+def _steps_in(runs: Iterable[Run], spans: Sequence[range]) -> int:
+    return sum(
+        within.total for run in runs for span in spans if (within := run.only(span)) is not None
+    )
+
+
+def effects_lost(replicas: Mapping[int, Ended]) -> Iterator[str]:
+    """A note for each replica on which it is not known in which steps some effects were."""
+    for replica, ended in sorted(replicas.items()):
+        if any(reading.lost for _, reading in ended.effects):
+            yield (
+                f"on replica {replica} the steps of some effects are lost: how often a variable "
+                "was unchanged or not finite is exact, but not in which steps (it changed too "
+                "often between two readings, or several threads ran one function)"
+            )

@@ -1,0 +1,216 @@
+"""Calls under way: a frame for each call of an intercepted method. No framework.
+
+A frame is made when a method is called and is done when it returns. Each thread has a stack of
+them; steps under way are known to all threads, for a strategy runs parts of a step on other
+threads. Those read where its frame is, add what they did to it and take its number; all else is
+written by the thread that made the frame. The traced methods and `tracer.core.recorder` make
+frames, and `tracer.backends.tensorflow.places` decides what each one is part of.
+"""
+
+import sys
+import threading
+from typing import Any, Literal, NamedTuple
+
+from tracer.core.paths import UNKNOWN
+
+FrameRole = Literal["step", "group", "apply"]
+"""What is called: a step method, a group method or an apply method: see `tracer.kinds`."""
+
+
+class Place(NamedTuple):
+    """Where a frame's ops go: None for eager mode; v1 branches share a graph, not a context."""
+
+    graph: Any
+    branch: Any
+    region: Any
+    """The graph of the function around it that is called: see `compat.called_graph`."""
+
+
+EAGER = Place(None, None, None)
+
+
+class Frame:
+    """A call of an intercepted method that is under way. Nothing in it may refer to itself."""
+
+    __slots__ = (
+        "applying",
+        "begun",
+        "called",
+        "distributed",
+        "error",
+        "failing",
+        "gathers",
+        "gradient",
+        "held",
+        "held_at_begin",
+        "many",
+        "numbers",
+        "parent",
+        "path",
+        "pending",
+        "place",
+        "python",
+        "recorder",
+        "replica",
+        "result",
+        "role",
+        "run",
+        "site",
+        "sites",
+        "stamps",
+        "start",
+        "thread",
+        "updates",
+        "variable",
+    )
+
+    function = ""
+    """What a program calls the compiled code that the call is in, if it is all in such code, where
+    it is no call of Python; a class derived from this one may say it."""
+    recorder: Any
+    """The recorder that it is told to, which imports this module."""
+    role: FrameRole
+    place: Place
+    replica: int
+    distributed: bool
+    parent: "Frame | None"
+    path: int
+    """The number of the path of calls to a step in eager mode: see `tracer.core.paths`."""
+    applying: bool
+    """Whether an apply method is under way here: what it calls is no update of its own."""
+    pending: int
+    """The fast path: the site of that apply method, where it has no frame of its own.
+
+    It is set in the frame of a step in eager mode, by `Recorder.enter_apply`, together with
+    `applying`; `Recorder.leave_apply`, on the same thread, adds it to the sites of the step. What
+    the method calls meanwhile is no update, and takes the slow path with a frame of its own.
+    """
+    called: bool
+    """Of an outermost step in eager mode: whether it called a function with a block in it."""
+    error: BaseException | None
+    """Of an outermost step: what was raised in a call that it waits for."""
+    failing: int | None
+    """Of an outermost step: the variable on which an apply method raised."""
+    gathers: bool
+    """Whether it is a group in the graph of its step: calls made from here are its parent's."""
+    many: list[int]
+    """Of a call of an apply method for many variables: the site of each; not set of any other."""
+    site: int | None
+    sites: list[int]
+    result: Any
+    python: Any
+    """Python's frame of the method, while it runs."""
+    start: int
+    """How many operations the graph had before."""
+    numbers: dict[int, int] | None
+    """The numbers, by replica, of the step that it is in eager mode, as far as they were asked
+    for; a step in a cross-replica context is one of each replica."""
+    stamps: dict[int, tuple[Any, Any]] | None
+    """The same in a graph: for each replica its stamp and that of what is part of it, tensors."""
+    updates: list[tuple[list[Any], int]]
+    """In a graph of a Session: the ops of each update in it, with its site."""
+    variable: Any
+    """What an apply method updates, in a graph or where `held` is of it."""
+    held: Any
+    """What the variable held before, for a look whether the method writes: see `Assigning`."""
+    held_at_begin: dict[int, Any] | None
+    """What the variables held that a step was handed, by the ids of their handles, where effects
+    are asked for: `Effects`."""
+    begun: Any
+    """What a backend notes of a step or a group as it begins; None if there is nothing."""
+    gradient: Any
+    """The first gradient that it was handed in a graph, None if there was none yet. A step begins
+    when this one is there: it is that of the first layer, as a rule, which needs all data and comes
+    last. A gradient that needs no data (of the last bias, for a loss that is a mean) is there even
+    if the data are not."""
+    thread: int
+    run: int
+    """The thread and the call of `strategy.run` in which it began: see `compat.runs_under_way`."""
+
+
+def start_frame(
+    frame: Frame,
+    role: FrameRole,
+    place: Place,
+    replica: int,
+    parent: Frame | None,
+    *,
+    distributed: bool = False,
+) -> None:
+    """Write into a new frame what its call is, where it is made and what it is part of.
+
+    `distributed` if a strategy was entered.
+    """
+    frame.role = role
+    frame.place = place
+    frame.replica = replica
+    frame.distributed = distributed
+    frame.parent = parent
+    frame.applying = role == "apply" or (parent is not None and applying(parent))
+    frame.gathers = role == "group" and parent is not None and parent.place == place
+    frame.site, frame.path = None, UNKNOWN
+    frame.sites, frame.updates = [], []
+    frame.start = 0
+    frame.called, frame.error, frame.failing = False, None, None
+    frame.numbers = frame.stamps = frame.gradient = frame.variable = frame.held = None
+    frame.held_at_begin = frame.begun = None
+    frame.thread, frame.run = threading.get_ident(), 0
+
+
+class CallsUnderWay:
+    """The stack of frames of each thread, and the steps under way in all of them."""
+
+    def __init__(self) -> None:
+        self.steps: list[Frame] = []
+        """Each change of the list is atomic; who reads it takes a copy."""
+        self._local = threading.local()
+
+    def stack(self) -> list[Frame]:
+        """The frames of this thread, the innermost last."""
+        try:
+            stack: list[Frame] = self._local.stack
+        except AttributeError:
+            stack = self._local.stack = []
+        return stack
+
+    def interrupted(self) -> list[Frame]:
+        """The frames of calls that an interrupt (Ctrl-C) ended before they could leave.
+
+        They are taken off the stack of this thread.
+        """
+        stack = self.stack()
+        running = set()
+        python: Any = sys._getframe()
+        while python is not None:
+            if python is stack[-1].python:
+                return []  # and so are those below, as they were when it began
+            running.add(id(python))
+            python = python.f_back
+        ended = [frame for frame in stack if id(frame.python) not in running]
+        if ended:
+            stack[:] = [frame for frame in stack if frame not in ended]
+        return ended
+
+    def step_around(self, frame: Frame, replica: int) -> Frame | None:
+        """The step that what is called from `frame` for `replica` is part of, in its region."""
+        frame = outermost(frame)
+        if frame.role != "step":
+            return None
+        if frame.replica != replica:  # each replica has a step of its own, or one serves all
+            for step in list(self.steps):
+                alone = step.parent is None and step.replica == replica
+                if alone and step.place.region is frame.place.region and step.run == frame.run:
+                    return step
+        return frame
+
+
+def outermost(frame: Frame) -> Frame:
+    """The call that this one is part of, and that is part of no other one."""
+    while frame.parent is not None:
+        frame = frame.parent
+    return frame
+
+
+def applying(frame: Frame) -> bool:
+    """Whether what is called from this frame is called by an apply method."""
+    return frame.applying or (frame.gathers and frame.parent is not None and frame.parent.applying)

@@ -1,0 +1,440 @@
+"""Reads a recorder out: the trace of what it has counted, or of what came after a baseline.
+
+A `Recorder` makes one `Reader` and hands it what it writes itself: its tables, its notes and its
+counters. Any thread may ask, at any time, also one that trains and also inside of a step.
+
+A reader writes nothing but `where`, which the recorder sets, and takes the lock of the counters for
+the whole of a reading: what Python counts stands still until it is done. What graphs count goes on
+meanwhile; the ledger sorts it out. Under that lock it takes those of the ledgers and of the
+variables, one at a time, and nobody who holds one of these asks for the lock of the counters.
+
+Data change form twice here. The counters give `Reading`s, by the numbers of sites and with steps
+numbered as they began; `readout` makes of them the blocks of a trace, in which only the steps stand
+that came to an end.
+"""
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+from weakref import ref
+
+from msgspec.structs import replace
+
+from tracer.core import effects as of_effects, readout
+from tracer.core.backend import Iterations, Root, Surroundings
+from tracer.core.counters import NOTHING_COUNTED, CountedBlock, Counts, ReplicaCounts
+from tracer.core.figures import OTHERS, Figures, Key
+from tracer.core.older import SESSION_GRAPH, Older
+from tracer.core.optimizers import OfRoot, Optimizers
+from tracer.core.paths import UNKNOWN
+from tracer.core.readout import BlockKey, Reading, Site
+from tracer.model.names import Objects, finder
+from tracer.model.records import (
+    Block,
+    Effect,
+    Graph,
+    GraphTracing,
+    Line,
+    Method,
+    Replica,
+    TraceData,
+    Variable,
+)
+from tracer.model.trace import Trace
+from tracer.model.wording import some
+
+_Called = Mapping[tuple[int, int], Sequence[int]]
+"""By the number of a site, and that of a path of calls: how often the site was called by it [in
+eager mode, while tracing]."""
+
+
+Counted = tuple[TraceData, list[ref[Any] | None]]
+"""A trace, and for each variable in it the object, if there is one."""
+
+
+class Baseline(NamedTuple):
+    """What had been counted at some moment, for a trace that counts from there."""
+
+    counts: Counts
+    calls: _Called
+    graphs: dict[Key, Figures]
+    events: int
+    """How many graph tracings were kept as events."""
+    older: dict[Older, int]
+    """How often each function that is older than the tracer had been called."""
+    anew: dict[Older, int]
+    """How many such functions of each name had been traced again."""
+    iterations: dict[int, Iterations]
+    """Each optimizer's own count of its steps."""
+    calls_beside: int = 0
+    """How often methods were called that make no step."""
+    notes: frozenset[str] = frozenset()
+    """What a trace would have said by then."""
+
+
+_THE_BEGINNING = Baseline({}, {}, {}, 0, {}, {}, {})
+
+
+class _PathsOfTrace:
+    """The paths of a trace, and their lines."""
+
+    def __init__(self) -> None:
+        self.lines: dict[Line, int] = {}
+        self.rows: dict[tuple[int, ...], int] = {}
+
+    def index(self, path: Sequence[Line]) -> int | None:
+        """The index of a path, which it gets when it is asked for first; None for an empty one."""
+        if not path:
+            return None
+        row = tuple(self.lines.setdefault(line, len(self.lines)) for line in path)
+        return self.rows.setdefault(row, len(self.rows))
+
+
+class _Ran(NamedTuple):
+    """What was executed, as a trace says it, with its indices of methods and replicas."""
+
+    sites: Sequence[Site]
+    methods: dict[str, int]
+    replicas: dict[int, int]
+    blocks: Sequence[Block]
+    notes: Sequence[str]
+    """What is not known of them."""
+    paths: _PathsOfTrace
+    effects: Sequence[Effect]
+
+
+class Reader:
+    """Puts together what a recorder knows; thread-safe."""
+
+    def __init__(self, root: Root) -> None:
+        self._wrapped_at: Baseline | None = None
+        self._until_block: tuple[Baseline, Trace] | None = None
+        """What was counted when a block began to count what the program had unwrapped."""
+        self._counted_unwrapped = False
+        self._root = root
+        self._optimizers: Optimizers = root.optimizers
+
+    def trace(self) -> Trace:
+        """A frozen trace since it was wrapped, up to the last complete step of each replica."""
+        if self._until_block is not None:
+            return self._until_block[1]
+        counted = self.data_since(self._wrapped_at, empty=True)
+        assert counted is not None, "an empty one is wanted"
+        data, objects = counted
+        if self._counted_unwrapped:
+            data = replace(data, complete=False, notes=(*data.notes, _UNWRAPPED))
+        return Trace(data, Objects(index_of=finder(objects, self._root.backend.canonical)))
+
+    def data_since(self, baseline: Baseline | None, empty: bool) -> Counted | None:
+        """The trace of what came after `baseline`, its steps numbered from 1; of all without it.
+
+        None if there is nothing to say of that, unless an `empty` one is wanted.
+        """
+        self._root.blocks.wait()
+        with self._root.blocks.counters.lock:
+            since = _THE_BEGINNING if baseline is None else baseline
+            counts = self._counted()
+            if not empty and self._nothing_since(since, counts):
+                return None
+            return self._data(counts, since), list(self._root.variables.objects)
+
+    def wrapped(self, new: bool) -> None:
+        """The program wraps the optimizer: what was only recorded before is not part of `trace`.
+
+        If it is `new`, nothing was.
+        """
+        if self._wrapped_at is None:
+            self._wrapped_at = _THE_BEGINNING if new else self.baseline()
+        if self._until_block is not None:
+            since, _ = self._until_block
+            if self.data_since(since, empty=False) is not None:
+                self._counted_unwrapped = True
+            self._until_block = None
+
+    def unwrapped(self) -> None:
+        """A block traces what the program does not wrap: that is not part of `trace`."""
+        if self._wrapped_at is not None and self._until_block is None:
+            trace = self.trace()
+            self._until_block = self.baseline(), trace
+
+    def baseline(self) -> Baseline:
+        """What has been counted so far, for a trace that counts from here."""
+        self._optimizers.settle()
+        self._root.blocks.wait()
+        with self._root.blocks.counters.lock:
+            counts = self._counted()
+            calls = self._called_so_far()
+            graphs = self._root.blocks.tracings.figures(_totals(counts))
+            ran = self._ran(counts, _THE_BEGINNING)
+            said = frozenset([*_remarks(self._root.where), *self._root.notes, *ran.notes])
+            iterations = self._optimizers.iterations()
+            older, anew = dict(self._optimizers.older.calls), self._optimizers.older.traced_anew()
+            events = len(self._root.blocks.tracings.kept)
+            beside = self._optimizers.calls_beside
+            return Baseline(counts, calls, graphs, events, older, anew, iterations, beside, said)
+
+    # The lock of the counters is held by whoever calls these.
+
+    def _nothing_since(self, since: Baseline, counts: Counts) -> bool:
+        """Whether there is nothing to say of what came after, up to `counts`."""
+        older = self._optimizers.older
+        return not (
+            self._called_so_far() != since.calls
+            or _ran_so_far(counts) != _ran_so_far(since.counts)
+            or older.calls != since.older
+            or older.traced_anew() != since.anew
+            or older.in_pipelines()
+            or self._optimizers.calls_beside != since.calls_beside
+            or self._root.notes.keys() - since.notes
+        )
+
+    def _counted(self) -> Counts:
+        """What was counted so far."""
+        calm = self._root.blocks.threads <= {threading.get_ident()}
+        under_way = [
+            step.numbers for step in list(self._root.calls_under_way.steps) if step.numbers
+        ]
+        return self._root.blocks.counters.read(under_way, calm)
+
+    def _called_so_far(self) -> _Called:
+        """How often each site was called [in eager mode, while tracing] by each path."""
+        calls: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+        for number, (failed, traced) in enumerate(self._root.sites.calls):
+            calls[number, UNKNOWN] = [failed, traced]
+        for (number, path), traced in list(self._root.blocks.callers.traced.items()):
+            calls[number, UNKNOWN][1] -= traced
+            calls[number, path][1] += traced
+        for block, log in self._root.blocks.counters.logs.items():
+            if not block.function:
+                for number in block.sites:
+                    calls[number, block.path][0] += log.total
+        return calls
+
+    def _data(self, counts: Counts, baseline: Baseline) -> TraceData:
+        called_so_far = self._called_so_far()  # first: other threads go on adding sites
+        ran = self._ran(counts, baseline)
+        calls: dict[tuple[Site, int | None], list[int]] = defaultdict(lambda: [0, 0])
+        known = set()
+        for (number, path), (eager, tracing) in _known_first(called_so_far):
+            old_eager, old_tracing = baseline.calls.get((number, path), (0, 0))
+            new = eager - old_eager, tracing - old_tracing
+            if any(new) or (path == UNKNOWN and number not in known):
+                rows = self._root.blocks.callers.lines(path)
+                count = calls[ran.sites[number], ran.paths.index(rows)]
+                count[0] += new[0]
+                count[1] += new[1]
+                known.add(number)
+        optimizers, step_methods = self._optimizers, self._optimizers.step_methods()
+        names = optimizers.names()
+        variables = tuple(self._root.variables.rows)
+        optimizers.look_at_state(variables, self._root.variables.objects)
+        notes = self._all_notes(ran, names, baseline)
+        where, devices = self._root.where, self._root.devices
+        graphs = self._graph_records(counts, baseline, ran.replicas)
+        events = tuple(self._events(list(graphs), baseline, ran.paths))
+        called = tuple(readout.calls_of(calls, ran.methods, ran.replicas))
+        return TraceData(
+            optimizers=tuple(
+                optimizers.records(
+                    names, baseline.iterations, self._of_root(variables), self._root.blocks
+                )
+            ),
+            variables=variables,
+            methods=tuple(Method(n, "step" if n in step_methods else "apply") for n in ran.methods),
+            replicas=tuple(Replica(where.worker, id, devices.get(id, "")) for id in ran.replicas),
+            blocks=tuple(ran.blocks),
+            calls=called,
+            graphs=tuple(graphs.values()),
+            complete=not notes,
+            notes=(*_remarks(where), *optimizers.traced_anew(names, baseline.anew), *notes),
+            environment=self._root.backend.versions()
+            | {"strategy": where.strategy, "cluster": ", ".join(where.cluster)},
+            lines=tuple(ran.paths.lines),
+            paths=tuple(ran.paths.rows),
+            graph_tracings=events,
+            effects=tuple(ran.effects),
+        )
+
+    def _of_root(self, variables: Sequence[Variable]) -> OfRoot:
+        return OfRoot(
+            self._root.handing.never_handed(),
+            self._root.handing.frozen(),
+            self._root.failures.records(
+                [each.name for each in variables], self._root.blocks.counters.steps()
+            ),
+            (self._root.turns.first, self._root.turns.last),
+        )
+
+    def _ran(self, counts: Counts, baseline: Baseline) -> _Ran:
+        """What of `counts` came after the baseline."""
+        sites, callers, paths = self._sites_as_seen(), self._root.blocks.callers, _PathsOfTrace()
+        ended: dict[int, readout.Ended] = {}
+        not_compared = 0
+        for replica, counted in counts.items():
+            old = baseline.counts.get(replica, NOTHING_COUNTED)
+            past, blocks = old.past, []
+            for key, (block, reading) in counted.blocks.items():
+                known = old.blocks[key][1] if key in old.blocks else Reading()
+                now = readout.since(reading, known, past)
+                for path, part in callers.parts(block, key, now, counted.steps, past):
+                    blocks.append((_key_of(block, sites, paths.index(path)), part))
+            begun = readout.Begun(
+                counted.steps - past,
+                blocks,
+                {number - past for number in counted.under_way if number > past},
+                {number - past for number in counted.empty if number > past},
+                sum(number > past for number in counted.torn),
+                counted.calm,
+                list(_effects_since(counted, old)),
+            )
+            asked = [range(each.start - past, each.stop - past) for each in counted.compared]
+            here = [each for each in blocks if each[0].function != SESSION_GRAPH]
+            not_compared += of_effects.not_compared(begun._replace(blocks=here), asked)
+            ended[replica] = readout.settle(begun)
+        names = dict.fromkeys(site.method for site in sites)
+        methods = {name: index for index, name in enumerate(names)}
+        ids = sorted({site.replica for site in sites} | set(ended))
+        replicas = {id: index for index, id in enumerate(ids)}
+        nested = self._root.blocks.called_by_apply_methods
+        ran, notes = readout.blocks_of(self._optimizers.root, ended, methods, replicas, nested)
+        effects = list(of_effects.effects_of(self._optimizers.root, ended, replicas))
+        notes += of_effects.effects_lost(ended)
+        if not_compared:
+            notes.append(_not_compared(not_compared))
+        return _Ran(sites, methods, replicas, ran, notes, paths, effects)
+
+    def _sites_as_seen(self) -> list[Site]:
+        """The sites; those of updates that assign nothing to their variable are in vain."""
+        sites = list(self._root.sites.sites)
+        straight = {
+            number
+            for number, site in enumerate(sites)
+            if site.role == "update" and self._optimizers.is_straight(site.optimizer, site.method)
+        }
+        for number in self._root.blocks.assigning.idle(straight):
+            sites[number] = sites[number]._replace(role="vain")
+        return sites
+
+    def _all_notes(self, ran: _Ran, names: Sequence[str], baseline: Baseline) -> list[str]:
+        """What was not seen; `names` are the optimizers'."""
+        notes = [*self._root.notes, *ran.notes, *self._optimizers.missed(names, baseline.older)]
+        notes += self._root.blocks.missed(self._optimizers.stepped(names))
+        entries = [(block, entry) for block in ran.blocks for entry in block.entries]
+        roles = {entry.role for _, entry in entries if entry.kind != "none"}
+        stepped = {
+            entry.optimizer for block, entry in entries if entry.role == "step" and block.total
+        }
+        with_own_step = self._optimizers.with_own_step()
+        tried = not roles.isdisjoint(("update", "vain"))
+        if "request" in roles and not tried and stepped & with_own_step:
+            notes.append(_BYPASSED)
+        return notes
+
+    def _graph_records(
+        self, counts: Counts, baseline: Baseline, replicas: dict[int, int]
+    ) -> dict[Key, Graph]:
+        records = {}
+        for key, figures in self._root.blocks.tracings.figures(_totals(counts)).items():
+            old = baseline.graphs.get(key, Figures())
+            past = baseline.counts.get(key.replica, NOTHING_COUNTED).past
+            new = Figures(
+                figures.tracings - old.tracings,
+                max(0, figures.idle - old.idle),
+                figures.steps - old.steps,
+                max(0, figures.after - past),
+                figures.step_calls,
+                max(0, figures.failed - old.failed),
+                figures.parted,
+            )
+            if new.tracings or new.steps:
+                records[key] = new.record(self._optimizers.root, key, replicas)
+        return records
+
+    def _events(
+        self, graphs: Sequence[Key], baseline: Baseline, paths: _PathsOfTrace
+    ) -> Iterator[GraphTracing]:
+        """The graph tracings that came after the baseline, of those that are kept."""
+        indices = {key: index for index, key in enumerate(graphs)}
+        for event in self._root.blocks.tracings.kept[baseline.events :]:
+            key = Key(event.function, event.signature, event.replica)
+            graph = indices.get(key, indices.get(key._replace(signature=OTHERS)))
+            if graph is not None:
+                past = baseline.counts.get(key.replica, NOTHING_COUNTED).past
+                yield GraphTracing(
+                    graph,
+                    paths.index(self._root.blocks.callers.lines(event.path)),
+                    event.cause,
+                    event.detail,
+                    max(0, event.after - past),
+                    event.at,
+                    event.seconds,
+                )
+
+
+def _known_first(called: _Called) -> Iterator[tuple[tuple[int, int], Sequence[int]]]:
+    """The calls of which the path is known, then the others."""
+    for known in (True, False):
+        yield from (each for each in called.items() if (each[0][1] != UNKNOWN) == known)
+
+
+_UNWRAPPED = (
+    "a block of `record` counted steps while the optimizer was unwrapped: they are in this trace, "
+    "too"
+)
+
+_BYPASSED = (
+    "gradients reached apply_gradients, but none of the optimizer's apply methods was ever called: "
+    "it applies them by itself, or by an optimizer made later; such updates are not counted"
+)
+
+
+def _not_compared(number: int) -> str:
+    return (
+        f"effects of {some(number, 'step')} are not known: {'it' if number == 1 else 'they'} ran "
+        "in graphs that were traced before effects were asked for, and could not be traced again"
+    )
+
+
+def _remarks(where: Surroundings) -> list[str]:
+    """What a reader should know of how the optimizer ran, though nothing was missed."""
+    if not where.strategy.startswith("ParameterServerStrategy"):
+        return []
+    return [
+        f"under {where.strategy} the coordinator gives each step to a worker that is free; the "
+        "counters are on the parameter servers, so which worker ran an update is not known"
+    ]
+
+
+def _key_of(block: CountedBlock, sites: Sequence[Site], path: int | None) -> BlockKey:
+    return BlockKey(
+        "graph" if block.function else "eager",
+        block.function,
+        block.step,
+        tuple(sites[number] for number in block.sites),
+        path,
+    )
+
+
+def _effects_since(
+    counted: ReplicaCounts, before: ReplicaCounts
+) -> Iterator[tuple[readout.EffectKey, Reading]]:
+    """What was seen of variables after `before`."""
+    for source, reading in counted.effects.items():
+        new = readout.since(reading, before.effects.get(source, Reading()), before.past)
+        if new.total:
+            yield (source.what, source.variables), new
+
+
+def _ran_so_far(counts: Counts) -> dict[tuple[int, Hashable], int]:
+    """How often each block ran that ran, by replica and its key."""
+    return {
+        (replica, key): reading.total
+        for replica, counted in counts.items()
+        for key, (_, reading) in counted.blocks.items()
+        if reading.total
+    }
+
+
+def _totals(counts: Counts) -> Callable[[int, int], int]:
+    return lambda replica, number: counts[replica].blocks[number][1].total

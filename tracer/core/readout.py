@@ -1,0 +1,550 @@
+"""From what counters say to the blocks of a trace. No TensorFlow, no state, no locks.
+
+What was counted changes form three times, in this order:
+
+- `reading_of`, for the ledgers: the stamps of a counter become a `Reading`, the steps in which its
+  block ran, numbered as they began. `until` and `since` limit it to some steps.
+- `settle`: of all steps of a replica those stay that came to an end, numbered from 1 without a gap.
+- `blocks_of` and `calls_of`: sites that differ in their variable only become one record of the
+  trace, with a note where something is not known. `tracer.core.effects` has it for effects.
+
+A step that began and did not end may still run, may have been ended by an error, or may have lost
+its detail; which of these it was is decided in `settle` alone.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from tracer.core.stamps import APPLYING, UNIT, WITHIN, flags_of, number_of
+from tracer.model.records import Block, Calls, Entry, Kind, Observation, Role
+from tracer.model.runs import Run, fold, join
+from tracer.model.timeline import segments, union
+
+
+class Site(NamedTuple):
+    """What one call of a method does, as far as it is counted."""
+
+    optimizer: int
+    method: str
+    role: Role
+    kind: Kind | None
+    variable: int | None
+    replica: int
+
+
+class BlockKey(NamedTuple):
+    """What a block is; blocks with equal keys do the same each time they execute."""
+
+    context: Literal["eager", "graph"]
+    function: str
+    step: bool
+    """Whether it is a step where it is not part of one."""
+    sites: tuple[Site, ...]
+    path: int | None = None
+    """The index of the path of calls to it in the trace; None if that is not known."""
+
+
+class Reading(NamedTuple):
+    """What a counter says of its block."""
+
+    runs: Mapping[int, Sequence[Run]] = {}
+    """By the flags of `tracer.core.stamps`: in which steps it ran, numbered as they began."""
+    outside: Mapping[int, int] = {}
+    """By the same flags: how often it ran in no step."""
+    lost: int = 0
+    """How often it ran besides, of which the detail is lost."""
+    graphs: int = 0
+    idle: int = 0
+
+    @property
+    def total(self) -> int:
+        """How often it ran."""
+        placed = sum(run.total for runs in self.runs.values() for run in runs)
+        return placed + sum(self.outside.values()) + self.lost
+
+
+def reading_of(stamped: Iterable[Run], total: int, graphs: int, idle: int) -> Reading:
+    """The reading of a counter that ran `total` times, as `stamped`, runs of stamps, say.
+
+    >>> reading_of([Run(256, 256, 3), Run(1025, 1, 1, 2)], 6, 1, 0)
+    Reading(runs={0: [Run(first=1, stride=1, count=3, times=1)], \
+1: [Run(first=4, stride=1, count=1, times=2)]}, outside={}, lost=1, graphs=1, idle=0)
+    """
+    runs: dict[int, list[Run]] = defaultdict(list)
+    outside: dict[int, int] = defaultdict(int)
+    for run in stamped:
+        total -= run.total
+        for piece in _of_one_kind(run):
+            if piece.first < UNIT:
+                outside[flags_of(piece.first)] += piece.total
+            else:
+                stride = piece.stride // UNIT if piece.count > 1 else 1
+                number = number_of(piece.first)
+                runs[flags_of(piece.first)].append(Run(number, stride, piece.count, piece.times))
+    joined = {flags: union(each) for flags, each in runs.items()}
+    return Reading(joined, dict(outside), total, graphs, idle)
+
+
+def _of_one_kind(run: Run) -> Iterator[Run]:
+    """A run of stamps in parts that have the same flags, and are all in a step or all in none."""
+    if run.count > 1 and run.stride % UNIT:  # its flags change from one stamp to the next
+        for stamp in range(run.first, run.last + 1, run.stride):
+            yield Run(stamp, 1, 1, run.times)
+    elif run.count > 1 and run.first < UNIT:
+        yield Run(run.first, 1, 1, run.times)
+        left = run.count - 1
+        yield Run(run.first + run.stride, run.stride if left > 1 else 1, left, run.times)
+    else:
+        yield run
+
+
+def until(reading: Reading, begun: int) -> Reading:
+    """What of `reading` was in no later step than the step `begun`."""
+    if all(run.last <= begun for runs in reading.runs.values() for run in runs):
+        return reading
+    steps = range(1, begun + 1)
+    earlier = {
+        flags: [earlier_run for run in runs if (earlier_run := run.only(steps)) is not None]
+        for flags, runs in reading.runs.items()
+    }
+    return reading._replace(runs={flags: runs for flags, runs in earlier.items() if runs})
+
+
+def since(reading: Reading, before: Reading, begun: int) -> Reading:
+    """What of `reading` came after `before`, with the step after the step `begun` numbered 1."""
+    if not before.total and not begun:
+        return reading
+    later = {
+        flags: [run for each in runs if (run := _after(each, begun)) is not None]
+        for flags, runs in reading.runs.items()
+    }
+    outside = {
+        flags: count - before.outside.get(flags, 0) for flags, count in reading.outside.items()
+    }
+    return Reading(
+        {flags: runs for flags, runs in later.items() if runs},
+        {flags: count for flags, count in outside.items() if count},
+        max(0, reading.lost - before.lost),
+        reading.graphs - before.graphs,
+        max(0, reading.idle - before.idle),
+    )
+
+
+def _after(run: Run, steps: int) -> Run | None:
+    """The part of `run` after the step `steps`, renumbered."""
+    later = run.only(range(steps + 1, run.last + 1))
+    return None if later is None else later.moved(-steps)
+
+
+EffectKey = tuple[Observation, tuple[int, ...]]
+"""What was seen in a step, and of which variables."""
+
+
+class Begun(NamedTuple):
+    """What was counted on one replica, its steps numbered as they began."""
+
+    steps: int
+    """How many began."""
+    blocks: Sequence[tuple[BlockKey, Reading]]
+    under_way: Collection[int] = ()
+    """The steps that Python knows to be under way."""
+    empty: Collection[int] = ()
+    """The steps that were ended by an error, and did nothing but what functions in them did."""
+    torn: int = 0
+    """How many steps in eager mode were ended by an error after they had called a function."""
+    calm: bool = True
+    """Whether nothing runs at this moment: a step that has not ended was ended by an error."""
+    effects: Sequence[tuple[EffectKey, Reading]] = ()
+    """In which of the steps something was seen of variables."""
+
+
+class Ended(NamedTuple):
+    """The same with the steps that came to an end, numbered from 1 without a gap."""
+
+    steps: int
+    blocks: Sequence[tuple[BlockKey, Reading]]
+    raised: Sequence[int] = ()
+    """The steps of which something ran although they were ended by an error."""
+    stopped: int = 0
+    """How many more steps an error ended, of which nothing that is counted ran."""
+    lost: tuple[int, int] | None = None
+    """The first and the last of the steps of which detail was lost."""
+    effects: Sequence[tuple[EffectKey, Reading]] = ()
+    torn: int = 0
+    """How many steps an error of TensorFlow ended in eager mode, perhaps in a function."""
+
+
+_OWN = 1 << 40
+"""What a step's own block weighs beside what runs in it, which is less often."""
+
+
+def settle(begun: Begun) -> Ended:
+    """Leave out the steps that have not ended, and number the others from 1 without a gap.
+
+    A step takes its number when it begins. It is missing among those that ended if it is still
+    under way, if an error ended it, or if the detail of the block that it ran was lost.
+    """
+    return _settled(begun)._replace(torn=begun.torn)
+
+
+def _settled(begun: Begun) -> Ended:
+    hollow = set(begun.empty)
+    if hollow:
+        hollow -= _ran_in((run for run, _ in _inside(begun.blocks)), sorted(hollow))
+    blocks = [_without_steps(block, hollow) for block in begun.blocks]
+    own = [(run, _OWN) for key, reading in blocks if key.step for run in reading.runs.get(0, ())]
+    missing = _missing(own, _inside(blocks), begun.steps)
+    lost = any(reading.lost for _, reading in blocks)
+    if not missing:
+        span = (1, begun.steps) if lost else None
+        return Ended(begun.steps, blocks, lost=span, effects=begun.effects)
+    short = [index for index, (key, reading) in enumerate(blocks) if key.step and reading.lost]
+    known = {*begun.under_way, *hollow}
+    if short:
+        free = _without([(first, last) for first, last, _ in missing], known)
+        if len(short) == 1:
+            key, reading = blocks[short[0]]
+            ran = [Run(first, 1, last - first + 1) for first, last in free]
+            if sum(run.count for run in ran) == reading.lost:
+                runs = union([*reading.runs.get(0, ()), *ran])
+                blocks[short[0]] = key, reading._replace(runs={**reading.runs, 0: runs}, lost=0)
+                return _settled(begun._replace(blocks=blocks))
+        gone = [(number, number) for number in sorted(known)]
+        span = (free[0][0], free[-1][1]) if free else (1, begun.steps)
+        return _numbered(begun.steps, blocks, gone, Ended(0, (), lost=span, effects=begun.effects))
+    last_ended = max((run.last for run, _ in own), default=0)
+    raised: list[int] = []
+    gone, stopped = [], 0
+    for first, last, count in missing:
+        for low, high in _without([(first, last)], known):
+            if not begun.calm and low > last_ended:
+                gone.append((low, high))
+            elif count:
+                raised += range(low, high + 1)
+            else:
+                gone.append((low, high))
+                stopped += high - low + 1
+        gone += [(number, number) for number in sorted(known) if first <= number <= last]
+    gone.sort()
+    lost_in = (1, begun.steps) if lost else None
+    ended = Ended(0, (), raised, stopped, lost_in, begun.effects)
+    return _numbered(begun.steps, blocks, gone, ended)
+
+
+def _inside(blocks: Iterable[tuple[BlockKey, Reading]]) -> list[tuple[Run, int]]:
+    """What ran as a part of a step."""
+    return [
+        (run, 1)
+        for key, reading in blocks
+        for flags, runs in reading.runs.items()
+        for run in runs
+        if flags or not key.step
+    ]
+
+
+def _ran_in(runs: Iterable[Run], numbers: Sequence[int]) -> set[int]:
+    """Those of the numbers, which rise, that are in one of the runs."""
+    found: set[int] = set()
+    for run in runs:
+        near = numbers[bisect_left(numbers, run.first) : bisect_right(numbers, run.last)]
+        found.update(number for number in near if (number - run.first) % run.stride == 0)
+    return found
+
+
+def _without_steps(
+    block: tuple[BlockKey, Reading], numbers: Collection[int]
+) -> tuple[BlockKey, Reading]:
+    """A block without some of the steps that it was."""
+    key, reading = block
+    if not (numbers and key.step and 0 in reading.runs):
+        return block
+    left = [
+        kept
+        for run in reading.runs[0]
+        for first, last in _without([(run.first, run.last)], numbers)
+        if (kept := run.only(range(first, last + 1))) is not None
+    ]
+    return key, reading._replace(runs={**reading.runs, 0: left})
+
+
+def _missing(
+    own: Sequence[tuple[Run, int]], inside: Sequence[tuple[Run, int]], steps: int
+) -> list[tuple[int, int, int]]:
+    """The steps of which no block of their own ended: `(first, last, what else ran in each)`.
+
+    No two blocks of their own have one number, so where as many ended as the last one says, all
+    before it did. To find the others each step of each run is looked at.
+    """
+    ended = sum(run.total for run, _ in own)
+    if ended == steps:
+        return []
+    if ended == max((run.last for run, _ in own), default=0):
+        later = [
+            (later_run, weight)
+            for run, weight in inside
+            if (later_run := run.only(range(ended + 1, steps + 1)))
+        ]
+        parts = segments(later, steps)
+        return [
+            (max(first, ended + 1), last, count) for first, last, count in parts if last > ended
+        ]
+    parts = segments([*own, *inside], steps)
+    return [(first, last, count) for first, last, count in parts if count < _OWN]
+
+
+def _without(spans: Sequence[tuple[int, int]], numbers: Collection[int]) -> list[tuple[int, int]]:
+    """The spans, first and last, without some numbers."""
+    left: list[tuple[int, int]] = []
+    for first, last in spans:
+        for number in sorted(each for each in numbers if first <= each <= last):
+            if number > first:
+                left.append((first, number - 1))
+            first = number + 1
+        if first <= last:
+            left.append((first, last))
+    return left
+
+
+def _numbered(
+    steps: int,
+    blocks: Sequence[tuple[BlockKey, Reading]],
+    gone: Sequence[tuple[int, int]],
+    ended: Ended,
+) -> Ended:
+    """`ended` with what ran, without the steps `gone`, which are spans in rising order."""
+    if not gone:
+        return ended._replace(steps=steps, blocks=blocks)
+    kept, number, shift = [], 1, 0  # spans that stay, with how far they move
+    for first, last in gone:
+        if number < first:
+            kept.append((number, first - 1, shift))
+        number, shift = last + 1, shift + last - first + 1
+    kept.append((number, max(steps, number), shift))
+    starts = [first for first, _, _ in kept]
+
+    def moved(run: Run) -> Iterator[Run]:
+        index = max(0, bisect_right(starts, run.first) - 1)
+        for first, last, by in kept[index:]:
+            if first > run.last:
+                return
+            kept_run = run.only(range(first, last + 1))
+            if kept_run is not None:
+                yield kept_run.moved(-by)
+
+    def read(reading: Reading) -> Reading:
+        runs = {
+            flags: join(moved_run for run in kept_runs for moved_run in moved(run))
+            for flags, kept_runs in reading.runs.items()
+        }
+        return reading._replace(
+            runs={flags: kept_runs for flags, kept_runs in runs.items() if kept_runs}
+        )
+
+    raised = [number for each in ended.raised for number in _places(moved, each)]
+    span = ended.lost
+    if span is not None:
+        span = (min(span[0], steps - shift) or 1, max(1, span[1] - shift))
+    return ended._replace(
+        steps=steps - shift,
+        blocks=[(key, read(reading)) for key, reading in blocks],
+        raised=raised,
+        lost=span,
+        effects=[(key, read(reading)) for key, reading in ended.effects],
+    )
+
+
+def _places(moved: Callable[[Run], Iterator[Run]], number: int) -> Iterator[int]:
+    return (run.first for run in moved(Run(number, 1, 1)))
+
+
+def blocks_of(
+    root: int,
+    replicas: Mapping[int, Ended],
+    methods: Mapping[str, int],
+    indices: Mapping[int, int],
+    nested: bool = False,
+) -> tuple[list[Block], list[str]]:
+    """The blocks of a trace, and a note for each replica where something is not known.
+
+    `replicas` has what was counted on each; `methods` and `indices`, of the replicas, are the
+    indices in the trace. `nested` says that an apply method called functions with blocks in them:
+    then lost executions may be parts of an update, and count as no update of their own.
+    """
+    blocks: list[Block] = []
+    notes: list[str] = []
+    for replica, ended in sorted(replicas.items()):
+        index = indices[replica]
+        free = ended.steps - len(ended.raised)
+        for key, reading in ended.blocks:
+            free -= sum(run.total for run in reading.runs.get(0, ()) if key.step)
+        mine: list[Block] = []
+        for key, reading in ended.blocks:
+            own = min(reading.lost, max(0, free)) if key.step else 0
+            free -= own
+            mine += _blocks(root, index, key, reading, own, methods, nested)
+        if ended.raised:
+            runs = fold((number, 1) for number in ended.raised)
+            mine.append(_empty_steps(root, index, len(ended.raised), runs))
+        if ended.lost is not None and free > 0:
+            mine.append(_empty_steps(root, index, free, []))
+        blocks += mine
+        if any(block.unplaced for block in mine if not block.outside) and ended.lost:
+            notes.append(_lost(replica, ended.lost, nested and _lost_update(ended.blocks)))
+        if ended.stopped or ended.raised:
+            notes.append(_stopped(replica, ended.stopped + len(ended.raised)))
+        if ended.torn:
+            notes.append(_torn(replica, ended.torn))
+    return blocks, notes
+
+
+def _blocks(
+    root: int,
+    replica: int,
+    key: BlockKey,
+    reading: Reading,
+    lost_steps: int,
+    methods: Mapping[str, int],
+    nested: bool,
+) -> Iterator[Block]:
+    """What a counter says, apart by how its block ran: as a step, in one, in none."""
+    graphs, idle = reading.graphs, reading.idle
+    lost = {0: lost_steps} if lost_steps else {}
+    if reading.lost > lost_steps:
+        placed = [flags for flags in reading.runs if flags or not key.step]
+        likely = placed[0] if placed else WITHIN
+        lost[WITHIN | APPLYING if nested else likely] = reading.lost - lost_steps
+    parts = [(flags, True) for flags in sorted({*reading.runs, *lost})]
+    parts += [(flags, False) for flags in sorted(reading.outside)]
+    for flags, inside in parts or [(0 if key.step else WITHIN, True)]:
+        runs = tuple(reading.runs.get(flags, ())) if inside else ()
+        placed_total = sum(run.total for run in runs) + lost.get(flags, 0)
+        yield Block(
+            root=root,
+            replica=replica,
+            context=key.context,
+            function=key.function,
+            step=key.step and inside and not flags,
+            entries=_entries(_as_ran(key.sites, key.step and not flags, flags), methods),
+            total=placed_total if inside else reading.outside[flags],
+            runs=runs,
+            graphs=graphs,
+            idle=idle,
+            outside=not inside,
+            path=key.path,
+        )
+        graphs = idle = 0
+
+
+def _as_ran(sites: Iterable[Site], own_step: bool, flags: int) -> Iterator[Site]:
+    """The sites as they were executed: what another step asked for, or an apply method called.
+
+    Gradients are handed to the outermost step only, and an update is an outermost execution.
+    """
+    for site in sites:
+        if site.role == "request" and not own_step:
+            continue
+        if site.role in ("update", "vain", "discarded") and flags & APPLYING:
+            yield site._replace(role="apply")
+        else:
+            yield site
+
+
+def _empty_steps(root: int, replica: int, total: int, runs: Sequence[Run]) -> Block:
+    """Steps of which only parts are known, which have blocks of their own."""
+    return Block(root, replica, "graph", "", True, (), total, tuple(runs))
+
+
+def calls_of(
+    calls: Mapping[tuple[Site, int | None], Sequence[int]],
+    methods: Mapping[str, int],
+    replicas: Mapping[int, int],
+) -> list[Calls]:
+    """The call counts of a trace, from those of each site by each path.
+
+    Variables with equal counts share a record.
+    """
+    counts: dict[tuple[Site, int | None], list[int]] = defaultdict(lambda: [0, 0])
+    for (site, path), (eager, tracing) in calls.items():
+        if site.role != "request":
+            # An outer and an inner call count alike.
+            count = counts[site._replace(role="step"), path]
+            count[0] += eager
+            count[1] += tracing
+    groups: dict[tuple[Site, int | None, int, int], list[int]] = defaultdict(list)
+    for (site, path), (eager, tracing) in counts.items():
+        group = groups[site._replace(variable=None), path, eager, tracing]
+        if site.variable is not None:
+            group.append(site.variable)
+    return [
+        Calls(
+            site.optimizer,
+            methods[site.method],
+            site.kind,
+            replicas[site.replica],
+            tuple(sorted(variables)),
+            eager,
+            tracing,
+            path,
+        )
+        for (site, path, eager, tracing), variables in groups.items()
+    ]
+
+
+def _entries(sites: Iterable[Site], methods: Mapping[str, int]) -> tuple[Entry, ...]:
+    """Sites that differ in their variable only become one entry."""
+    times: dict[Site, int] = defaultdict(int)
+    for site in sites:
+        times[site] += 1
+    groups: dict[tuple[Site, int], list[int]] = defaultdict(list)
+    for site, count in times.items():
+        group = groups[site._replace(variable=None), count]
+        if site.variable is not None:
+            group.append(site.variable)
+    return tuple(
+        Entry(site.optimizer, methods[site.method], site.role, site.kind, tuple(sorted(v)), count)
+        for (site, count), v in groups.items()
+    )
+
+
+def _lost_update(blocks: Iterable[tuple[BlockKey, Reading]]) -> bool:
+    """Whether it is lost when blocks ran that hold updates."""
+    return any(
+        reading.lost and any(site.role == "update" for site in key.sites) for key, reading in blocks
+    )
+
+
+def _lost(replica: int, steps: tuple[int, int], role_unknown: bool) -> str:
+    first, last = steps
+    which = f"some steps from {first} to {last}"
+    unknown = "which of these steps some updates were in is not known"
+    if first == last:
+        which, unknown = f"step {first}", "which updates were in this step is not known"
+    exact = "the totals are exact, but"
+    if role_unknown:
+        exact = "the executions are exact, but whether some of them were updates of their own, and"
+    return (
+        f"on replica {replica} the detail of {which} was lost: {exact} {unknown} "
+        "(several threads ran one function, or the steps changed too often between two readings)"
+    )
+
+
+def _stopped(replica: int, steps: int) -> str:
+    were = "step began in a graph and was" if steps == 1 else "steps began in a graph and were"
+    return (
+        f"on replica {replica} {steps:,} {were} ended by an error: what had been updated by then "
+        "is not counted, or not all of it"
+    )
+
+
+def _torn(replica: int, steps: int) -> str:
+    were = (
+        "step in eager mode called a function and was"
+        if steps == 1
+        else ("steps in eager mode called functions and were")
+    )
+    return (
+        f"on replica {replica} {steps:,} {were} ended by an error of TensorFlow: if that was in a "
+        "function, what it had updated by then is not counted, or not all of it"
+    )

@@ -1,0 +1,563 @@
+"""What one root optimizer did: each of its calls is reported here, and is a frame meanwhile.
+
+A `Recorder` belongs to a root optimizer and the optimizers nested in it. `hooks.wrapping` makes it
+when the first of them is wrapped, and it lives as long as one of them, or a graph that it counts
+in. Each traced method calls it on the thread that trains: `enter` and `leave` around a step or a
+group, `enter_apply` and `leave_apply` around an apply method, `requests` with the gradients that
+are handed over. A *frame* is a call under way.
+
+A frame whose parent is in the same graph hands its sites to the parent; a frame whose parent is in
+another graph, or that has none, closes a block: all that was traced into this graph since executes
+as a whole, so it gets one counter (`tensorflow.blocks`). That one rule covers `tf.function`, loops,
+branches, XLA and eager mode, where a step is the block. `tensorflow.places` finds the parent.
+
+Any number of threads may train. A frame and the stack it is on belong to the thread that made the
+call (but see `frames`). What threads share is `CallsUnderWay.steps`, a list whose changes are
+atomic; the table of sites and that of variables, each with a lock of its own, under which nothing
+else is asked for; and the counters, whose lock comes before all others. A call of a known variable
+in eager mode takes no lock. What has been counted is read by `reader`, from any thread.
+
+What fails in here is the tracer's fault: the traced methods hand it to `fault`, from which on they
+call the recorder no more, and training goes on.
+"""
+
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+from weakref import ref
+
+from tracer.core.backend import Backend, Root
+from tracer.core.frames import EAGER, Frame, FrameRole, applying, outermost
+from tracer.core.interrupts import interrupt_in
+from tracer.core.optimizers import Optimizers
+from tracer.core.reader import Reader
+from tracer.core.sites import NOT_REQUESTED, Requested, object_key
+from tracer.kinds import ApplyMethod
+from tracer.model.records import Kind, Role
+
+
+class Recorder(Root):
+    """Everything that is known of one root optimizer; thread-safe."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend)
+        self.optimizers: Optimizers = Optimizers(backend)
+        self.variables = backend.new_variables(self)
+        self.handing = backend.new_handing(self)
+        self.blocks = backend.new_blocks(self)
+        self.blocks.counters.stepped = self.turns.step
+        self.broken = False
+        self.compares_for_program = False
+        """Whether the program asked for effects, not only a block of `record`."""
+        self.awaited: Callable[[Recorder], None] | None = None
+        """Called with this recorder before a function runs that counts."""
+        self.reader = Reader(self)
+        self._raised_in_apply: set[int] = set()
+        # Asked at each call of an apply method.
+        self._in_eager = backend.in_eager
+        self._update_replica_id = backend.update_replica_id
+        self._kind_of = backend.kind_of_gradient
+
+    @property
+    def used(self) -> bool:
+        """Whether any call was seen."""
+        return bool(self.sites.calls)
+
+    def end(self, optimizer: int) -> None:
+        """Tracing of an optimizer ends; what was counted stays, and functions keep their graphs."""
+        self.optimizers.end(optimizer)
+        self.blocks.end()
+
+    @property
+    def is_told(self) -> bool:
+        """Whether each execution, that is not under way now, comes after a call of `called`, or
+        of a traced method.
+
+        A dataset is not asked for, nor a Session; who runs under a strategy may run it later.
+        """
+        return not (
+            self.optimizers.older.watching
+            or self.where.strategy
+            or self.blocks.callers.in_datasets
+            or not self.blocks.counters.ask
+        )
+
+    def compare(self, wanted: bool, *, retrace: bool = True) -> None:
+        """Compare the variables before and after each step from now on, or no more.
+
+        If `retrace`, functions that were traced before are traced anew at their next call.
+        """
+        if self.blocks.compare(wanted) and retrace and self.blocks.counters.in_programs:
+            self.blocks.forget_graphs()
+
+    @property
+    def effects(self) -> Any:
+        """What compares the variables of each step now: see `counters.Effects`; None if nothing."""
+        return self.blocks.counters.effects
+
+    # Calls.
+
+    def enter(
+        self, frame: Frame, optimizer: int, method: str, role: FrameRole, caller: Any = None
+    ) -> None:
+        """A call of a step or group method begins.
+
+        `caller` is Python's frame that makes it, if it is not that which called the method.
+        """
+        stack = self.calls_under_way.stack()
+        if stack and role == "step":
+            self._drop_interrupted()
+        self.backend.locate(frame, role, stack, self.calls_under_way)
+        if role == "step":
+            if optimizer not in self.optimizers.stepping:
+                self.optimizers.first_step(optimizer)
+            frame.site = self.sites.number(optimizer, method, "step", None, None, frame.replica)
+            if frame.place is not EAGER:
+                self.sites.traced(frame.site)
+            elif frame.parent is None:
+                self.turns.step()
+                self.blocks.find_path(frame, caller or sys._getframe(2))
+            self.calls_under_way.steps.append(frame)
+            if frame.distributed and not self.where.strategy:
+                self.where = self.backend.surroundings()
+        stack.append(frame)
+
+    def enter_apply(
+        self, optimizer: int, apply: ApplyMethod, gradient: Any, variable: Any
+    ) -> Frame | None:
+        """A call of an apply method begins, with this gradient on this variable.
+
+        Returns the frame to leave it by; None if that is no variable, which the framework will
+        refuse.
+
+        Training in eager mode waits for each of these calls, so one of a known variable, as all are
+        after the first step, has no frame of its own. Its site is left in the frame of its step, as
+        `pending`, and that frame is what is returned; `leave_apply` knows it by its role.
+        """
+        stack = self.calls_under_way.stack()
+        top = stack[-1] if stack else None
+        if top is not None and top.place is EAGER and not top.distributed and self._in_eager():
+            step = top.parent if top.gathers and top.parent is not None else top
+            if not step.applying:
+                number = self._update_replica_id()
+                kind = apply.kind or self._kind_of(gradient)
+                replica = top.replica if number is None else number
+                key = object_key(variable, apply.name, "update", kind, replica, optimizer)
+                known = self.sites.of_objects.get(key)
+                if known is not None and known[0]() is variable:
+                    step.applying = True
+                    step.pending = known[1]
+                    return step
+        frame = self._apply_frame(stack, sys._getframe(1))
+        role = _role_in(frame.parent)
+        kind = apply.kind or self._kind_of(gradient)
+        site = self._site_of(frame, optimizer, apply.name, role, kind, variable)
+        if site is None:
+            return None
+        frame.site = site
+        if frame.place is not EAGER:
+            self.sites.traced(site)
+            frame.variable = variable
+        elif role == "update":
+            frame.variable = variable
+            frame.held = self.blocks.assigning.look(site, variable)
+        stack.append(frame)
+        return frame
+
+    def enter_apply_to_many(
+        self, optimizer: int, apply: ApplyMethod, gradients: Any, variables: Any
+    ) -> Frame | None:
+        """A call of an apply method begins that takes all these gradients and their variables.
+
+        Returns the frame to leave it by; None if they are no sequences, which the framework will
+        refuse.
+        """
+        if not (isinstance(gradients, Sequence) and isinstance(variables, Sequence)):
+            return None
+        stack = self.calls_under_way.stack()
+        frame = self._apply_frame(stack, sys._getframe(1))
+        role, name, replica = _role_in(frame.parent), apply.name, frame.replica
+        kind_of, known_ones = self._kind_of, self.sites.of_objects
+        frame.many = many = []
+        for gradient, variable in zip(gradients, variables, strict=False):
+            kind = kind_of(gradient)
+            known = known_ones.get((id(variable), name, role, kind, replica, optimizer))
+            if known is not None and known[0]() is variable:  # as `_site_of` finds it, but faster
+                many.append(known[1])
+                continue
+            site = self._site_of(frame, optimizer, name, role, kind, variable)
+            if site is not None:
+                many.append(site)
+        stack.append(frame)
+        return frame
+
+    def updated(
+        self, frame: Frame, optimizer: int, apply: ApplyMethod, pairs: Iterable[Any]
+    ) -> list[int]:
+        """The step `frame` made updates by itself: with these gradients, of these variables.
+
+        Returns the sites of them, which are those of the frame from now on.
+        """
+        sites = []
+        for gradient, variable in pairs:
+            kind = self._kind_of(gradient)
+            site = self._site_of(frame, optimizer, apply.name, "update", kind, variable)
+            if site is not None:
+                sites.append(site)
+                if frame.place is not EAGER:
+                    self.sites.traced(site)
+        frame.sites += sites
+        return sites
+
+    def _apply_frame(self, stack: list[Frame], helper: Any) -> Frame:
+        """The new frame of the call of an apply method, which calls `helper`, a frame of Python."""
+        frame = Frame()
+        frame.recorder = self
+        frame.python = self.backend.caller_of(helper)
+        frame.result = None
+        self.backend.locate(frame, "apply", stack, self.calls_under_way)
+        return frame
+
+    def _leave_many(self, frame: Frame, failed: bool) -> None:
+        """A call ends that `enter_apply_to_many` began: which updates ran if it failed, none knows.
+
+        They count as failed then, as that of a single variable does.
+        """
+        if failed:
+            for site in frame.many:
+                self.sites.failed(site)
+        else:
+            frame.sites += frame.many
+        self.leave(frame, failed)
+
+    def leave_apply(self, frame: Frame, result: Any, failed: bool) -> None:
+        """A call of an apply method ends; `frame` is what `enter_apply` returned."""
+        if failed:
+            self._fail_in_apply(frame)
+        if frame.role == "apply":
+            frame.result, frame.python = result, None
+            if frame.site is None:
+                self._leave_many(frame, failed)
+                return
+            if not failed and frame.site is not None:
+                self._note_writing(frame, frame.site)
+            self.leave(frame, failed)
+            return
+        frame.applying = False
+        if failed:
+            self.sites.failed(frame.pending)
+        else:
+            frame.sites.append(frame.pending)
+
+    def _fail_in_apply(self, frame: Frame) -> None:
+        """An apply method raised; its step, which may be on another thread, will raise next."""
+        number = frame.site if frame.role == "apply" else frame.pending
+        step = outermost(frame)
+        if frame.place is EAGER:
+            for each in frame.many if number is None else [number]:
+                self._note_raised_in_apply(each)
+        if number is not None and step.failing is None:
+            step.failing = self.sites.sites[number].variable
+
+    def _note_raised_in_apply(self, number: int) -> None:
+        """Say that nobody knows what the call had written; once for each site."""
+        if number not in self._raised_in_apply:
+            self._raised_in_apply.add(number)
+            site = self.sites.sites[number]
+            index = site.variable
+            name = "a variable" if index is None else self.variables.plain[index].name
+            self.note(
+                f"{site.method} raised on {name}, first in step {self._step_count() + 1}: whether "
+                "it had updated the variable is not known, and such calls are not counted"
+            )
+
+    def raised(self, frame: Frame, method: str, error: BaseException) -> None:
+        """A step or group method was ended by an exception, and `leave` has been told.
+
+        A replica that waits for what another thread does may only be told to stop, and not why.
+        """
+        around = outermost(frame)
+        if around.called and around.numbers and self.backend.may_have_run(error):
+            self.blocks.counters.tear(around.numbers)
+        if around is not frame:
+            if around.error is None:
+                around.error = error
+            return
+        if self.backend.is_told_to_stop(error):
+            if frame.error is None:
+                return  # that replica says it for which the other thread worked
+            error = frame.error
+        frame.error = None  # it refers to Python's frames
+        if frame.role != "step":
+            return
+        graph = frame.place.graph
+        function = "" if graph is None else self.backend.function_around(graph)
+        begun = self._step_count()
+        own = min(frame.numbers.values()) if frame.numbers else begun + 1
+        self.failures.add(
+            method,
+            error,
+            self.optimizers.alive(),
+            list(self.handed(frame.sites)),
+            frame.failing,
+            function,
+            own - 1,
+            begun,
+        )
+
+    def called(self) -> None:
+        """A function with a step in it is called."""
+        if self.awaited is not None:
+            self.awaited(self)
+        self.turns.step()
+        self.handing.called()
+
+    def _note_writing(self, frame: Frame, number: int) -> None:
+        """Find out whether an apply method has written to its variable; in a graph, by and by."""
+        site = self.sites.sites[number]
+        if site.role != "update":
+            return
+        assigning = self.blocks.assigning
+        if frame.held is not None:
+            if not assigning.look_again(number, frame.variable, frame.held):
+                self.sites.forget_object(frame.variable, site)  # so that it comes here again
+        elif frame.place.graph is not None and self.backend.counts_in_functions():
+            assigning.traced(number, frame.variable, frame.place.graph, frame.start)
+            if frame.result is None:
+                self.optimizers.returned_nothing(site.optimizer, site.method)
+
+    def _drop_interrupted(self) -> None:
+        """Forget calls that an interrupt (Ctrl-C) ended before they could leave."""
+        ended = self.calls_under_way.interrupted()
+        if ended:
+            self.note("a call was interrupted, and what it had run until then is not counted")
+            for frame in ended:
+                self._ended(frame, ran=False)
+
+    def _ended(self, frame: Frame, ran: bool) -> None:
+        """A step is under way no more. Threads share the list: each change to it is atomic."""
+        if not ran and frame.numbers:
+            self.blocks.counters.give_up(frame.numbers)
+        if frame in self.calls_under_way.steps:
+            self.calls_under_way.steps.remove(frame)
+
+    def _site_of(
+        self, frame: Frame, optimizer: int, method: str, role: Role, kind: Kind, variable: Any
+    ) -> int | None:
+        """The site of a variable, None if it is none; known ones are found by its id, fast."""
+        replica = frame.replica
+        eager = frame.place is EAGER
+        if eager:
+            key = object_key(variable, method, role, kind, replica, optimizer)
+            known = self.sites.of_objects.get(key)
+            if known is not None and known[0]() is variable:
+                return known[1]
+        if not (hasattr(variable, "name") and hasattr(variable, "dtype")):
+            return None
+        index = self.variables.index(variable, frame.place.graph)
+        if replica not in self.devices:
+            self.devices[replica] = self.backend.device_of(variable)
+        site = self.sites.number(optimizer, method, role, kind, index, replica)
+        if eager:
+            self.sites.of_objects[key] = (ref(variable), site)
+        return site
+
+    def requests(
+        self,
+        frame: Frame,
+        optimizer: int,
+        method: str,
+        pairs: Iterable[Any],
+        *,
+        compared: bool = True,
+    ) -> Iterator[Any]:
+        """`pairs`, gradients with their variables, which reached the outermost step method `frame`.
+
+        A pair is noted when it is taken, and if effects are asked for its variable is `compared`.
+        In eager mode each step usually has the pairs of the one before, in their order.
+        """
+        key = optimizer, method, frame.replica
+        order = self.sites.orders.get(key, ()) if frame.place is EAGER else ()
+        changed: list[Requested] | None = None
+        effects = self.effects if compared else None
+        by_type, kind_of = self.backend.kind_by_type, self._kind_of
+        for index, pair in enumerate(pairs):
+            before = len(frame.sites)
+            known = order[index] if index < len(order) else NOT_REQUESTED
+            if (
+                type(pair) is tuple
+                and len(pair) == 2
+                and type(pair[0]) is known[0]
+                and known[1]() is pair[1]
+                and (by_type or kind_of(pair[0]) == self.sites.sites[known[2]].kind)
+            ):
+                frame.sites.append(known[2])
+            else:
+                known = NOT_REQUESTED
+                try:
+                    known = self._request(frame, optimizer, method, pair)
+                except BaseException as error:
+                    self.fault(error)
+                if changed is None and frame.place is EAGER:
+                    changed = list(order[:index])
+            if changed is not None:
+                changed.append(known)
+            if effects is not None and len(frame.sites) > before:
+                handed = self.sites.sites[frame.sites[-1]].variable
+                try:
+                    if handed is not None:
+                        effects.hold(frame, handed, pair[1])
+                except BaseException as error:
+                    self.fault(error)
+            yield pair
+        if changed is not None:
+            self.sites.orders[key] = tuple(changed)
+
+    def look_before(self, frame: Frame) -> None:
+        """Note what the variables hold that the first step is handed, which begins now."""
+        if frame.place is EAGER:
+            handed = [own for _, own in self.handed(frame.sites) if own is not None]
+            self.optimizers.first_step_begins(handed)
+
+    def _request(self, frame: Frame, optimizer: int, method: str, pair: Any) -> Requested:
+        """Note one pair that is not what the step before had in its place."""
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            return NOT_REQUESTED  # the framework will refuse it
+        gradient, variable = pair
+        if getattr(variable, "overwrite_with_gradient", False):
+            return NOT_REQUESTED  # Keras assigns the gradient to it, as to the scales of float8
+        kind = self._kind_of(gradient)
+        site = self._site_of(frame, optimizer, method, "request", kind, variable)
+        if site is None:
+            return NOT_REQUESTED
+        frame.sites.append(site)
+        if frame.place is EAGER:
+            return type(gradient), ref(variable), site
+        if frame.gradient is None:
+            frame.gradient = self.backend.tensor_of(gradient)
+        return NOT_REQUESTED
+
+    # Of a step that is counted at once, when it has ended.
+
+    def site_of(
+        self, optimizer: int, method: str, role: Role, kind: Kind | None, variable: Any
+    ) -> int:
+        """The number of the site of a variable, in eager mode."""
+        index = self.variables.index(variable, None)
+        if 0 not in self.devices:
+            self.devices[0] = self.backend.device_of(variable)
+        return self.sites.number(optimizer, method, role, kind, index, 0)
+
+    def step_site(self, optimizer: int, method: str) -> int:
+        """The number of the site of a step method, in eager mode."""
+        return self.sites.number(optimizer, method, "step", None, None, 0)
+
+    def variables_of(self, sites: Iterable[int]) -> dict[int, Any]:
+        """The variables that these sites update: the index of each; None if it is gone."""
+        found = {}
+        for number in sites:
+            site = self.sites.sites[number]
+            if site.role == "update" and site.variable is not None:
+                variable = self.variables.objects[site.variable]
+                found[site.variable] = None if variable is None else variable()
+        return found
+
+    def step_traced(self, optimizer: int, method: str, updates: Iterable[int]) -> None:
+        """A step method was called to build a program, with the sites of its updates."""
+        frame = Frame()
+        frame.site = self.step_site(optimizer, method)
+        self.blocks.find_path(frame, sys._getframe(1))
+        for site in (frame.site, *updates):
+            self.sites.traced(site)
+            self.blocks.callers.traced[site, frame.path] += 1
+
+    def step_raised(self, optimizer: int, method: str) -> None:
+        """A call of a step method was ended by an exception."""
+        self.sites.failed(self.step_site(optimizer, method))
+
+    def leave(self, frame: Frame, failed: bool) -> None:
+        """A call ends; a block that it closes is counted: now in eager mode, else in its graph."""
+        stack = self.calls_under_way.stack()
+        if stack and stack[-1] is frame:
+            stack.pop()
+        else:  # something between entered and left out of order
+            stack[:] = [other for other in stack if other is not frame]
+        sites, site, parent = frame.sites, frame.site, frame.parent
+        if site is not None and parent is None and frame.place is not EAGER and not failed:
+            self.handing.traced(variable for _, variable in self.handed(sites))
+        if frame.role == "group" and sites:
+            self.blocks.gathered(frame)
+        ran = not failed or any(self.sites.sites[number].role != "request" for number in sites)
+        called = failed and frame.called  # what ran in there the counters tell
+        if site is not None:
+            if ran or called:  # what raises after a part of its work ran was executed, so far
+                sites.append(site)
+            elif frame.place is EAGER:
+                self.sites.failed(site)
+        if (ran or called) and sites:
+            if frame.variable is not None and not self.backend.counts_in_functions():
+                self.blocks.note_update(frame)
+            if parent is not None and (parent.place is frame.place or parent.place == frame.place):
+                parent.sites += sites
+                parent.updates += frame.updates
+            else:
+                self.blocks.close(frame, failed)
+        if frame.role == "step":  # until now, for who reads meanwhile
+            self._ended(frame, ran)
+            if self.optimizers.stateless and parent is None and not failed:
+                self.optimizers.first_step_ended(
+                    self.variables.plain, self.variables.objects, frame.place is not EAGER
+                )
+        frame.gradient = frame.stamps = frame.variable = frame.held = frame.held_at_begin = None
+        frame.begun = None
+
+    def handed(self, sites: Iterable[int]) -> Iterator[tuple[int, Any]]:
+        """The variables of which a step got a gradient: the index of each, and it or None."""
+        for number in sites:
+            site = self.sites.sites[number]
+            if site.role == "request" and site.variable is not None:
+                variable = self.variables.objects[site.variable]
+                yield site.variable, None if variable is None else variable()
+
+    # Faults and notes.
+
+    def fault(self, error: BaseException) -> None:
+        """Something failed in the tracer itself: say so once, and let training go on untraced.
+
+        An exception of the program is raised again.
+        """
+        interrupt = interrupt_in(error)
+        if interrupt is not None:
+            self.note(
+                f"{type(interrupt).__name__} interrupted the tracer: what the program did just "
+                "then may not be counted"
+            )
+            raise interrupt
+        if self.broken:
+            return
+        self.broken = True
+        step = self._step_count() + 1
+        self.note(
+            f"the tracer failed with {type(error).__name__}: {error}; nothing is counted from step "
+            f"{step} on"
+        )
+        text = (
+            f"tracer: {type(error).__name__}: {error}. Training goes on, untraced from step {step} "
+            "on. This is a bug in tracer: please report it."
+        )
+        try:
+            warnings.warn(text, RuntimeWarning, stacklevel=4)
+        except RuntimeWarning:  # warnings are errors here, but this one must not stop training
+            print(text, file=sys.stderr)
+
+    def _step_count(self) -> int:
+        try:
+            return self.blocks.counters.steps()
+        except Exception:
+            return 0  # asked after a fault too, and the ledger may be what is broken
+
+
+def _role_in(parent: Frame | None) -> Role:
+    """What a call of an apply method is that is made from `parent`."""
+    return "apply" if parent is not None and applying(parent) else "update"

@@ -1,0 +1,78 @@
+"""Sites: what a call of a method does, as far as it is counted, each with a number. No framework.
+
+A site is a method of an optimizer on a variable of a replica. A block is a list of the numbers of
+sites, so that to count an execution takes no look at what was executed. Sites are never forgotten.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+from weakref import ref
+
+from tracer.core.readout import Site
+from tracer.model.records import Kind, Role
+
+Requested = tuple[type, Callable[[], Any], int]
+"""The type of a gradient, its variable, held weakly, and their site."""
+
+NOT_REQUESTED: Requested = (Any, lambda: None, -1)
+
+
+class SiteTable:
+    """The sites of one root optimizer, and their Python calls that no block counts."""
+
+    def __init__(self) -> None:
+        self.sites: list[Site] = []
+        self.calls: list[list[int]] = []
+        """For each site how often it was called and [failed in eager mode, traced]."""
+        self.of_objects: dict[tuple[Any, ...], tuple[ref[Any], int]] = {}
+        """What is known of a variable in eager mode by its `id`, for speed: see `object_key`."""
+        self.orders: dict[tuple[int, str, int], tuple[Requested, ...]] = {}
+        """What the last step asked for in eager mode, by optimizer, method and replica."""
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._lock = threading.Lock()
+
+    def number(
+        self,
+        optimizer: int,
+        method: str,
+        role: Role,
+        kind: Kind | None,
+        variable: int | None,
+        replica: int,
+    ) -> int:
+        """The number of a site, which it gets when it is asked for first."""
+        fields = (optimizer, method, role, kind, variable, replica)
+        number = self._numbers.get(fields)
+        if number is None:
+            with self._lock:
+                number = self._numbers.get(fields)
+                if number is None:  # an exception of a signal handler may come between two lines
+                    number = len(self.sites)
+                    self.calls[number:] = [[0, 0]]
+                    self.sites.append(Site(*fields))
+                    self._numbers[fields] = number
+        return number
+
+    def forget_object(self, variable: Any, site: Site) -> None:
+        """A variable is not known by its `id` for this site any more, so it is looked for again."""
+        kind: Kind = site.kind or "none"
+        key = object_key(variable, site.method, site.role, kind, site.replica, site.optimizer)
+        self.of_objects.pop(key, None)
+
+    def traced(self, site: int) -> None:
+        """Count a call while tracing; one in eager mode is counted by its block, or failed."""
+        with self._lock:
+            self.calls[site][1] += 1
+
+    def failed(self, site: int) -> None:
+        """Count a call in eager mode that was no execution."""
+        with self._lock:
+            self.calls[site][0] += 1
+
+
+def object_key(
+    variable: Any, method: str, role: Role, kind: Kind, replica: int, optimizer: int
+) -> tuple[Any, ...]:
+    """The key of `SiteTable.of_objects`; the object behind the `id` must be asked for as well."""
+    return id(variable), method, role, kind, replica, optimizer

@@ -1,1 +1,0 @@
-"""The backend of PyTorch's own optimizers, `torch.optim`: all that knows them."""
