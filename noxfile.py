@@ -256,7 +256,7 @@ def everything(session: nox.Session) -> None:
 
 PYTHON = (
     "tests/model",
-    "tests/core/test_readout.py",
+    "tests/core/test_settle.py",
     "tests/hooks/test_inspection.py",
     "tests/findings/test_rules.py",
     "tests/reporters",

@@ -16,16 +16,16 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 from weakref import ref
 
+from tracer.core.calls import EAGER, CallsUnderWay, Frame, FrameRole, start_frame
 from tracer.core.counters import CountedBlock, Counters
 from tracer.core.effects import UNHANDED
 from tracer.core.failures import Failures
 from tracer.core.figures import Event, Figures, Key, TotalOf
-from tracer.core.frames import EAGER, CallsUnderWay, Frame, FrameRole, start_frame
 from tracer.core.interrupts import suppress_faults
+from tracer.core.keys import SiteTable
 from tracer.core.older import Older
 from tracer.core.paths import UNKNOWN, Paths
-from tracer.core.readout import Reading
-from tracer.core.sites import SiteTable
+from tracer.core.settle import Reading
 from tracer.core.stamps import UNIT
 from tracer.core.turns import Turns
 from tracer.kinds import OptimizerKind

@@ -9,9 +9,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tracer.core.hostlog import HostLog
+from tracer.core.log import HostLog
 from tracer.core.paths import UNKNOWN
-from tracer.core.readout import Reading
+from tracer.core.settle import Reading
 from tracer.model.records import Observation
 
 
@@ -40,7 +40,7 @@ class Source(NamedTuple):
 
 
 class ReplicaCounts(NamedTuple):
-    """What was counted on a replica: see `readout.Begun`."""
+    """What was counted on a replica: see `settle.Begun`."""
 
     steps: int
     blocks: dict[Hashable, tuple[CountedBlock, Reading]]

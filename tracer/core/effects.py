@@ -1,6 +1,6 @@
 """Effects: from what was seen of variables in steps to the records of a trace. No framework.
 
-What was seen is counted as blocks are, and settled with them: see `tracer.core.readout`.
+What was seen is counted as blocks are, and settled with them: see `tracer.core.settle`.
 """
 
 from collections import defaultdict
@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tracer.core.counters import Source
-from tracer.core.hostlog import HostLog
-from tracer.core.readout import Begun, Ended, Reading
+from tracer.core.log import HostLog
+from tracer.core.settle import Begun, Ended, Reading
 from tracer.model.records import Effect, Observation
 from tracer.model.runs import Run
 from tracer.model.timeline import union

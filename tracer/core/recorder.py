@@ -12,10 +12,10 @@ as a whole, so it gets one counter (`tensorflow.blocks`). That one rule covers `
 branches, XLA and eager mode, where a step is the block. `tensorflow.places` finds the parent.
 
 Any number of threads may train. A frame and the stack it is on belong to the thread that made the
-call (but see `frames`). What threads share is `CallsUnderWay.steps`, a list whose changes are
+call (but see `calls`). What threads share is `CallsUnderWay.steps`, a list whose changes are
 atomic; the table of sites and that of variables, each with a lock of its own, under which nothing
 else is asked for; and the counters, whose lock comes before all others. A call of a known variable
-in eager mode takes no lock. What has been counted is read by `reader`, from any thread.
+in eager mode takes no lock. What has been counted is read by `snapshot`, from any thread.
 
 What fails in here is the tracer's fault: the traced methods hand it to `fault`, from which on they
 call the recorder no more, and training goes on.
@@ -28,11 +28,11 @@ from typing import Any
 from weakref import ref
 
 from tracer.core.backend import Backend, Root
-from tracer.core.frames import EAGER, Frame, FrameRole, applying, outermost
+from tracer.core.calls import EAGER, Frame, FrameRole, applying, outermost
 from tracer.core.interrupts import interrupt_in
+from tracer.core.keys import NOT_REQUESTED, Requested, object_key
 from tracer.core.optimizers import Optimizers
-from tracer.core.reader import Reader
-from tracer.core.sites import NOT_REQUESTED, Requested, object_key
+from tracer.core.snapshot import Reader
 from tracer.kinds import ApplyMethod
 from tracer.model.records import Kind, Role
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from types import CodeType
 from typing import Any, NamedTuple
 
-from tracer.core.frames import Frame, FrameRole
+from tracer.core.calls import Frame, FrameRole
 from tracer.hooks.registry import bindings, traced_classes, waiting, wake
 from tracer.kinds import ApplyMethod
 

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from tracer.backends.optax.inside import inside, label
 from tracer.backends.registered import backend_of
-from tracer.core.frames import Frame
+from tracer.core.calls import Frame
 from tracer.core.recorder import Recorder
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks.lines import line_of_caller

@@ -26,8 +26,8 @@ from tracer.model.records import TraceData
 from tracer.model.trace import Trace
 
 if TYPE_CHECKING:
-    from tracer.core.reader import Baseline
     from tracer.core.recorder import Recorder
+    from tracer.core.snapshot import Baseline
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from torch._dynamo import trace_rules
 
 from tracer.backends.torch.dynamo import constant, frame_around
 from tracer.backends.torch.operators import BEGIN, END, MOVED, number_for
-from tracer.core.frames import Frame, outermost
+from tracer.core.calls import Frame, outermost
 from tracer.core.instances import instances
 from tracer.core.recorder import Recorder
 from tracer.hooks.interception import disguised

@@ -28,7 +28,7 @@ from tracer.backends.torch.under_way import (
     known_by,
     take_off,
 )
-from tracer.core.frames import Frame
+from tracer.core.calls import Frame
 from tracer.hooks.registry import Binding
 from tracer.hooks.torch_hooks import After, Before, found_inf
 from tracer.hooks.torch_programs import Handed, Program

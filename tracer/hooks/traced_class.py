@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from tracer.backends.registered import name_of
-from tracer.core.frames import FrameRole
+from tracer.core.calls import FrameRole
 from tracer.core.interrupts import interrupt_in
 from tracer.errors import UnsupportedOptimizer
 from tracer.hooks import source

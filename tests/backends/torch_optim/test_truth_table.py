@@ -19,7 +19,7 @@ from support.torch_odometers import Around, Moves, Odometer, give, in_threads, r
 import tracer
 from tracer.api import CallTrace
 from tracer.backends.torch.handing import Handing
-from tracer.core.reader import Reader
+from tracer.core.snapshot import Reader
 
 torch.set_num_threads(1)
 INFINITE = float("inf")

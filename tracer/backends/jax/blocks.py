@@ -28,7 +28,7 @@ from tracer.backends.jax.programs import DOUBTS, Program, Programs, Work
 from tracer.backends.jax.tracings import Tracings
 from tracer.core import backend
 from tracer.core.backend import Stepped
-from tracer.core.frames import EAGER, CallsUnderWay, Frame, FrameRole, Place, outermost, start_frame
+from tracer.core.calls import EAGER, CallsUnderWay, Frame, FrameRole, Place, outermost, start_frame
 from tracer.core.paths import UNKNOWN
 from tracer.model.records import Remark
 from tracer.model.wording import some

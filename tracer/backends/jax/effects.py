@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 
 from tracer.backends.jax.arrays import is_gone
+from tracer.core.calls import Frame
 from tracer.core.counters import Source
 from tracer.core.effects import Logs, sources_of
-from tracer.core.frames import Frame
 
 _BITS = 31
 """How many of them a number holds: it is an int32 with a sign."""

@@ -6,7 +6,7 @@ from tracer.backends.jax.backend import JaxBackend
 from tracer.backends.jax.blocks import current_place, is_distributed
 from tracer.backends.optax.blocks import Blocks, OlderFunctions
 from tracer.backends.optax.leaves import Leaves
-from tracer.core.frames import CallsUnderWay, Frame, FrameRole, start_frame
+from tracer.core.calls import CallsUnderWay, Frame, FrameRole, start_frame
 
 
 class OptaxBackend(JaxBackend):

@@ -6,7 +6,7 @@ from typing import Any
 
 from tracer.backends.jax import blocks, older
 from tracer.core.backend import Stepped
-from tracer.core.frames import EAGER, Frame
+from tracer.core.calls import EAGER, Frame
 from tracer.kinds import OptimizerKind
 
 LOOKS = 100

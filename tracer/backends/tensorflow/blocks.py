@@ -36,9 +36,9 @@ from tracer.backends.tensorflow.older_functions import forget_graphs_with
 from tracer.backends.tensorflow.places import current_place, parent_of
 from tracer.backends.tensorflow.sessions import Fetches
 from tracer.core import backend
+from tracer.core.calls import EAGER, Frame, Place, applying, outermost
 from tracer.core.counters import CountedBlock
 from tracer.core.effects import UNHANDED
-from tracer.core.frames import EAGER, Frame, Place, applying, outermost
 from tracer.core.older import SESSION_GRAPH
 from tracer.core.paths import UNKNOWN
 from tracer.core.stamps import APPLYING, UNIT, WITHIN

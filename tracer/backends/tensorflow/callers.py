@@ -28,7 +28,7 @@ from tracer.core import backend
 from tracer.core.counters import CountedBlock
 from tracer.core.older import SESSION_GRAPH
 from tracer.core.paths import UNKNOWN
-from tracer.core.readout import Reading
+from tracer.core.settle import Reading
 from tracer.core.spans import Spans, Stretch, layers, of_caller, without
 from tracer.model.records import Line
 from tracer.model.runs import Run

@@ -16,10 +16,10 @@ from typing import Any
 
 from tracer.backends.tensorflow import compat, marks
 from tracer.backends.tensorflow.variables import canonical
+from tracer.core.calls import Frame
 from tracer.core.counters import Source
 from tracer.core.effects import Logs, sources_of
-from tracer.core.frames import Frame
-from tracer.core.readout import Reading
+from tracer.core.settle import Reading
 
 
 class Effects(Logs):

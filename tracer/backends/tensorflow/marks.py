@@ -32,7 +32,7 @@ import tensorflow as tf
 
 from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.ledger import Ring, Row, counter_variable, traced_once, values_of
-from tracer.core.readout import Reading, reading_of, until
+from tracer.core.settle import Reading, reading_of, until
 from tracer.model.runs import Run
 
 ROWS = 4096

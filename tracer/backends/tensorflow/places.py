@@ -13,7 +13,7 @@ called from anywhere later: see `tracer.backends.tensorflow.blocks`.
 from typing import Any
 
 from tracer.backends.tensorflow import compat
-from tracer.core.frames import EAGER, CallsUnderWay, Frame, FrameRole, Place, start_frame
+from tracer.core.calls import EAGER, CallsUnderWay, Frame, FrameRole, Place, start_frame
 
 
 def locate(

@@ -14,8 +14,8 @@ from tracer.backends.torch.effects import Effects
 from tracer.backends.torch.under_way import Step, drop_raised
 from tracer.core import backend
 from tracer.core.backend import Stepped
+from tracer.core.calls import Frame
 from tracer.core.counters import CountedBlock, Counters, Counts
-from tracer.core.frames import Frame
 from tracer.core.stamps import UNIT
 
 MOST = 4096

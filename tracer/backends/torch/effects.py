@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
+from tracer.core.calls import Frame
 from tracer.core.counters import Source
 from tracer.core.effects import Logs, sources_of
-from tracer.core.frames import Frame
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers of as many bytes: NaN is not equal to itself, and 0.0 is to -0.0."""

@@ -8,7 +8,7 @@ from tracer.backends.torch import ranks
 from tracer.backends.torch.effects import Effects, tensor_of
 from tracer.core import backend
 from tracer.core.backend import Surroundings
-from tracer.core.frames import CallsUnderWay, Frame, FrameRole
+from tracer.core.calls import CallsUnderWay, Frame, FrameRole
 from tracer.model.records import Kind, Variable
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
-from tracer.core.readout import Site
+from tracer.core.settle import Site
 from tracer.model.records import Kind, Role
 
 Requested = tuple[type, Callable[[], Any], int]

@@ -9,7 +9,7 @@ meanwhile; the ledger sorts it out. Under that lock it takes those of the ledger
 variables, one at a time, and nobody who holds one of these asks for the lock of the counters.
 
 Data change form twice here. The counters give `Reading`s, by the numbers of sites and with steps
-numbered as they began; `readout` makes of them the blocks of a trace, in which only the steps stand
+numbered as they began; `settle` makes of them the blocks of a trace, in which only the steps stand
 that came to an end.
 """
 
@@ -21,14 +21,14 @@ from weakref import ref
 
 from msgspec.structs import replace
 
-from tracer.core import effects as of_effects, readout
+from tracer.core import effects as of_effects, settle
 from tracer.core.backend import Iterations, Root, Surroundings
 from tracer.core.counters import NOTHING_COUNTED, CountedBlock, Counts, ReplicaCounts
 from tracer.core.figures import OTHERS, Figures, Key
 from tracer.core.older import SESSION_GRAPH, Older
 from tracer.core.optimizers import OfRoot, Optimizers
 from tracer.core.paths import UNKNOWN
-from tracer.core.readout import BlockKey, Reading, Site
+from tracer.core.settle import BlockKey, Reading, Site
 from tracer.model.names import Objects, finder
 from tracer.model.records import (
     Block,
@@ -233,7 +233,7 @@ class Reader:
         where, devices = self._root.where, self._root.devices
         graphs = self._graph_records(counts, baseline, ran.replicas)
         events = tuple(self._events(list(graphs), baseline, ran.paths))
-        called = tuple(readout.calls_of(calls, ran.methods, ran.replicas))
+        called = tuple(settle.calls_of(calls, ran.methods, ran.replicas))
         return TraceData(
             optimizers=tuple(
                 optimizers.records(
@@ -269,17 +269,17 @@ class Reader:
     def _ran(self, counts: Counts, baseline: Baseline) -> _Ran:
         """What of `counts` came after the baseline."""
         sites, callers, paths = self._sites_as_seen(), self._root.blocks.callers, _PathsOfTrace()
-        ended: dict[int, readout.Ended] = {}
+        ended: dict[int, settle.Ended] = {}
         not_compared = 0
         for replica, counted in counts.items():
             old = baseline.counts.get(replica, NOTHING_COUNTED)
             past, blocks = old.past, []
             for key, (block, reading) in counted.blocks.items():
                 known = old.blocks[key][1] if key in old.blocks else Reading()
-                now = readout.since(reading, known, past)
+                now = settle.since(reading, known, past)
                 for path, part in callers.parts(block, key, now, counted.steps, past):
                     blocks.append((_key_of(block, sites, paths.index(path)), part))
-            begun = readout.Begun(
+            begun = settle.Begun(
                 counted.steps - past,
                 blocks,
                 {number - past for number in counted.under_way if number > past},
@@ -291,13 +291,13 @@ class Reader:
             asked = [range(each.start - past, each.stop - past) for each in counted.compared]
             here = [each for each in blocks if each[0].function != SESSION_GRAPH]
             not_compared += of_effects.not_compared(begun._replace(blocks=here), asked)
-            ended[replica] = readout.settle(begun)
+            ended[replica] = settle.settle(begun)
         names = dict.fromkeys(site.method for site in sites)
         methods = {name: index for index, name in enumerate(names)}
         ids = sorted({site.replica for site in sites} | set(ended))
         replicas = {id: index for index, id in enumerate(ids)}
         nested = self._root.blocks.called_by_apply_methods
-        ran, notes = readout.blocks_of(self._optimizers.root, ended, methods, replicas, nested)
+        ran, notes = settle.blocks_of(self._optimizers.root, ended, methods, replicas, nested)
         effects = list(of_effects.effects_of(self._optimizers.root, ended, replicas))
         notes += of_effects.effects_lost(ended)
         if not_compared:
@@ -418,10 +418,10 @@ def _key_of(block: CountedBlock, sites: Sequence[Site], path: int | None) -> Blo
 
 def _effects_since(
     counted: ReplicaCounts, before: ReplicaCounts
-) -> Iterator[tuple[readout.EffectKey, Reading]]:
+) -> Iterator[tuple[settle.EffectKey, Reading]]:
     """What was seen of variables after `before`."""
     for source, reading in counted.effects.items():
-        new = readout.since(reading, before.effects.get(source, Reading()), before.past)
+        new = settle.since(reading, before.effects.get(source, Reading()), before.past)
         if new.total:
             yield (source.what, source.variables), new
 

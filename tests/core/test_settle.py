@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from tracer.core.readout import (
+from tracer.core.settle import (
     Begun,
     BlockKey,
     Ended,

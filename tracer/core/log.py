@@ -1,6 +1,6 @@
 """When a block ran of which Python knows each execution, as runs of stamps. No framework."""
 
-from tracer.core.readout import Reading, reading_of
+from tracer.core.settle import Reading, reading_of
 from tracer.model.runs import Run, join
 
 
