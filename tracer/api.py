@@ -145,7 +145,8 @@ def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
     >>> isinstance(optimizer, keras.optimizers.SGD)
     True
     """
-    from tracer.hooks import optax_updates, registry, wrapping
+    from tracer.core import registry
+    from tracer.hooks import optax_updates, wrapping
     from tracer.hooks.lines import line_of_caller
 
     registry.wake(optimizer)

@@ -103,7 +103,7 @@ class TraceCallback:
 
     def on_train_begin(self, logs: object = None) -> None:
         """Wrap the optimizer."""
-        from tracer.hooks import registry
+        from tracer.core import registry
 
         registry.wake(self._model.optimizer)
         if self.effects or not registry.is_traced(self._model.optimizer):

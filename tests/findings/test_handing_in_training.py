@@ -18,8 +18,8 @@ from support.libraries import keras2, keras3, library_of, needs_keras3
 import tracer
 from tracer.api import CallTrace
 from tracer.backends.tensorflow import handing
+from tracer.core import registry
 from tracer.findings.rule_list import Finding
-from tracer.hooks import registry
 from tracer.reporters import formats
 
 pytestmark = pytest.mark.wide(rest="sweep")

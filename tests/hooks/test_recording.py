@@ -18,7 +18,7 @@ from support.libraries import is_keras3, keras2, keras3, needs_keras3
 
 import tracer
 from tracer import kinds
-from tracer.hooks import registry
+from tracer.core import registry
 
 legacy = keras2.optimizers.legacy
 

@@ -14,7 +14,8 @@ from support.libraries import is_keras3, keras2, keras3, needs_keras3
 from support.odometers import ODOMETERS, Reading, read
 
 import tracer
-from tracer.hooks import registry, waiting, wrapping
+from tracer.core import registry
+from tracer.hooks import waiting, wrapping
 
 legacy = keras2.optimizers.legacy
 

@@ -12,7 +12,7 @@ from support import odometers
 from support.libraries import keras2, keras3, needs_keras3
 
 import tracer
-from tracer.hooks import registry
+from tracer.core import registry
 
 pytestmark = pytest.mark.wide
 

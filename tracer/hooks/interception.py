@@ -12,7 +12,7 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from tracer.core.calls import Frame, FrameRole
-from tracer.hooks.registry import bindings, traced_classes, waiting, wake
+from tracer.core.registry import bindings, traced_classes, waiting, wake
 from tracer.kinds import ApplyMethod
 
 

@@ -21,9 +21,9 @@ from tracer.backends.optax.inside import inside, label
 from tracer.backends.registered import backend_of
 from tracer.core.calls import Frame
 from tracer.core.recorder import Recorder
+from tracer.core.registry import Binding, bindings
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks.lines import line_of_caller
-from tracer.hooks.registry import Binding, bindings
 from tracer.kinds import KINDS, OPTAX, OptimizerKind, kind_of
 
 __tracebackhide__ = is_mistake

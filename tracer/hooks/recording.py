@@ -103,7 +103,8 @@ class Recording:
 
     def take(self, optimizer: Any, *, effects: bool = False) -> None:
         """Trace this optimizer too; raises `tracer.UnsupportedOptimizer` for what is none."""
-        from tracer.hooks import optax_updates, registry
+        from tracer.core import registry
+        from tracer.hooks import optax_updates
 
         registry.wake(optimizer)
         optimizer = optax_updates.standing_for(optimizer)
@@ -126,7 +127,8 @@ class Recording:
     def _hold(
         self, optimizer: Any, *, making: bool = False, effects: bool = False, line: str = ""
     ) -> "Recorder":
-        from tracer.hooks import registry, wrapping
+        from tracer.core import registry
+        from tracer.hooks import wrapping
 
         effects = effects or self._effects
         traced = registry.is_traced(optimizer)
@@ -155,9 +157,9 @@ class Recording:
 
     def _begin(self) -> None:
         if _TORCH in sys.modules:
-            from tracer.hooks import torch_optim
+            from tracer.backends.torch import optimizers
 
-            for optimizer in torch_optim.watched():
+            for optimizer in optimizers.watched():
                 self._meet(optimizer)
         if _OPTAX in sys.modules:
             from tracer.hooks import optax_updates
@@ -188,7 +190,8 @@ class Recording:
 
     def _wait_for(self, optimizers: Sequence[Any]) -> None:
         """Meet these when they are called first; what they do without Python is known by then."""
-        from tracer.hooks import registry, waiting
+        from tracer.core import registry
+        from tracer.hooks import waiting
 
         for optimizer in optimizers:
             self._waiting[id(optimizer)] = ref(optimizer)
@@ -214,8 +217,9 @@ class Recording:
         if not self.waits_for(optimizer):
             return
         from tracer.backends.registered import backend_of
+        from tracer.core import registry
         from tracer.core.recorder import Recorder
-        from tracer.hooks import registry, waiting
+        from tracer.hooks import waiting
         from tracer.hooks.family import kind_to_trace
 
         try:
@@ -250,14 +254,14 @@ class Recording:
 
     def _needs(self, optimizer: Any) -> bool:
         """Whether it has to stay traced."""
-        from tracer.hooks import registry
+        from tracer.core import registry
 
         return self.waits_for(optimizer) or registry.recorder_of(optimizer) in self._since
 
     def _finish(self) -> None:
         alive = _optimizers()
         if alive:
-            from tracer.hooks import registry
+            from tracer.core import registry
             from tracer.hooks.family import is_made
 
             met = {id(each.optimizer()) for each in self._refused}
@@ -279,7 +283,8 @@ class Recording:
         _open.remove(self)
         alive = [optimizer for each in self._wrapped if (optimizer := each()) is not None]
         if alive or self._order:
-            from tracer.hooks import registry, wrapping
+            from tracer.core import registry
+            from tracer.hooks import wrapping
 
             with _lock:
                 others = list(_open)
@@ -433,7 +438,7 @@ def _optimizers() -> list[Any]:
 
 def _called_first(optimizer: Any) -> None:
     """An optimizer is called that blocks may wait for; other threads that call it wait here."""
-    from tracer.hooks import registry
+    from tracer.core import registry
 
     with _lock:
         for recording in list(_active):
@@ -498,13 +503,13 @@ def _listen_to_torch(begin: bool) -> None:
     """
     with _lock:
         if begin and _active:
-            from tracer.hooks import torch_optim
+            from tracer.backends.torch import optimizers
 
-            torch_optim.listen(_stepped)
+            optimizers.listen(_stepped)
         elif not begin and not _active and _TORCH in sys.modules:
-            from tracer.hooks import torch_optim
+            from tracer.backends.torch import optimizers
 
-            torch_optim.ignore(_stepped)
+            optimizers.ignore(_stepped)
 
 
 _OPTAX = "optax"
@@ -518,7 +523,8 @@ def meet(optimizer: Any) -> None:
 
 def wrap_transformation(given: T, *, retrace: bool, effects: bool) -> T:
     """A transformation of optax that does what `given` does, and is counted."""
-    from tracer.hooks import optax_updates, registry, wrapping
+    from tracer.core import registry
+    from tracer.hooks import optax_updates, wrapping
 
     known = registry.recorder_of(optax_updates.standing_for(given))
     made: T

@@ -11,16 +11,16 @@ from typing import Any
 from tracer.backends.registered import name_of
 from tracer.core.calls import FrameRole
 from tracer.core.interrupts import interrupt_in
-from tracer.errors import UnsupportedOptimizer
-from tracer.hooks import source
-from tracer.hooks.interception import method_beside, traced_method
-from tracer.hooks.registry import (
+from tracer.core.registry import (
     bindings,
     plain_class,
     plain_classes,
     set_class,
     traced_classes,
 )
+from tracer.errors import UnsupportedOptimizer
+from tracer.hooks import source
+from tracer.hooks.interception import disguised, method_beside, traced_method
 from tracer.kinds import BESIDE, ApplyMethod, OptimizerKind
 
 _making = threading.RLock()
@@ -72,10 +72,11 @@ def _made_class(base: type, kind: OptimizerKind) -> type:
         if hasattr(base, name):
             members[name] = method_beside(base, name)
     if name_of(kind) == "torch":
-        from tracer.hooks import torch_compiled  # Keras runs on PyTorch
+        from tracer.backends.torch import keras_compiled  # Keras runs on PyTorch
 
-        members |= torch_compiled.members(base, kind, members)
-        seen = torch_compiled.class_seen
+        for name, method in keras_compiled.members(base, kind, members).items():
+            members[name] = disguised(method, base, name)
+        seen = keras_compiled.class_seen
     members["__class__"] = property(seen, partial(_follow, kind))
     members |= _transparency(base)
     try:

@@ -13,10 +13,7 @@ from weakref import ref
 
 from tracer.backends.tensorflow import compat, functions, users
 from tracer.backends.tensorflow.older_functions import uncounted_users
-from tracer.errors import UnsupportedOptimizer
-from tracer.hooks.family import kind_to_trace, nested_in
-from tracer.hooks.interception import CODES
-from tracer.hooks.registry import (
+from tracer.core.registry import (
     Binding,
     Waiting,
     bindings,
@@ -26,6 +23,9 @@ from tracer.hooks.registry import (
     traced_classes,
     waiting,
 )
+from tracer.errors import UnsupportedOptimizer
+from tracer.hooks.family import kind_to_trace, nested_in
+from tracer.hooks.interception import CODES
 from tracer.hooks.traced_class import traced_class
 from tracer.hooks.wrapping import own_name
 from tracer.kinds import kind_of

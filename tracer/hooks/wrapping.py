@@ -9,6 +9,16 @@ from typing import Any, TypeVar
 
 from tracer.backends.registered import backend_of
 from tracer.core.recorder import Recorder
+from tracer.core.registry import (
+    Binding,
+    bindings,
+    is_traced,
+    plain_class,
+    recorder_of,
+    set_class,
+    waiting,
+    wake,
+)
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks import inspection
 from tracer.hooks.family import described, family, kind_to_trace, own_attributes
@@ -19,16 +29,6 @@ from tracer.hooks.optax_updates import (
     is_transformation,
     refuse,
     standing_for,
-)
-from tracer.hooks.registry import (
-    Binding,
-    bindings,
-    is_traced,
-    plain_class,
-    recorder_of,
-    set_class,
-    waiting,
-    wake,
 )
 from tracer.hooks.straight import straight_methods
 from tracer.hooks.traced_class import methods_of, traced_class
@@ -147,9 +147,9 @@ def release(optimizer: Any) -> None:
         if isinstance(member, TracedUpdate):
             binding.watch = None
         elif binding.watch is not None:
-            from tracer.hooks import torch_optim
+            from tracer.backends.torch import optimizers
 
-            torch_optim.detach(binding)
+            optimizers.detach(binding)
         else:
             set_class(member, plain_class(type(member)))
         binding.recorder.end(binding.index)
@@ -178,9 +178,9 @@ def _wrap(optimizer: Any, made: str = "", retrace: bool = True) -> None:
     members = list(family(optimizer))
     shells: list[Any] = []
     if members[0][1].name == TORCH:
-        from tracer.hooks import torch_optim  # there is PyTorch: this is one of its own
+        from tracer.backends.torch import optimizers  # there is PyTorch: this is one of its own
 
-        shells = [member for member, _ in members if torch_optim.is_shell(member)]
+        shells = [member for member, _ in members if optimizers.is_shell(member)]
         members = [each for each in members if not any(each[0] is shell for shell in shells)]
         if not members:
             raise UnsupportedOptimizer(
@@ -218,9 +218,9 @@ def _trace(
                 binding.index, retrace, None if known is None else known.since
             )
             if kind.name == TORCH:
-                from tracer.hooks import torch_optim
+                from tracer.backends.torch import optimizers
 
-                torch_optim.attach(member, binding)
+                optimizers.attach(member, binding)
                 continue
             binding.traced = True
             own = [name for name in methods_of(kind) if name in own_attributes(member)]

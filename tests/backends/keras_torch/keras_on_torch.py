@@ -15,7 +15,7 @@ from backends.keras_programs import (
 )
 from keras.src.backend.torch.optimizers.torch_parallel_optimizer import TorchParallelOptimizer
 
-from tracer.hooks.torch_compiled import COUNTS
+from tracer.backends.torch.keras_compiled import COUNTS
 
 counts_in_compiled_code = pytest.mark.skipif(
     not COUNTS, reason="in this PyTorch, steps in compiled code are not counted"

@@ -30,7 +30,7 @@ from backends.keras_torch.keras_on_torch import (
 from torch._dynamo.utils import counters
 
 import tracer
-from tracer.hooks.registry import bindings
+from tracer.core.registry import bindings
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*"),
@@ -184,7 +184,7 @@ def test_a_fault_ends_the_tracing_and_not_the_training(monkeypatch: pytest.Monke
     variables = model(optimizer).trainable_variables
     step = compiled_step(optimizer, variables)
     step(ones(variables))
-    recorder = tracer.hooks.registry.recorder_of(optimizer)
+    recorder = tracer.core.registry.recorder_of(optimizer)
     assert recorder is not None
 
     def broken(*_: object) -> None:

@@ -23,7 +23,7 @@ from backends.keras_torch.keras_on_torch import (
 )
 
 import tracer
-from tracer.hooks import torch_compiled
+from tracer.backends.torch import keras_compiled
 
 
 @keras.saving.register_keras_serializable("tests")
@@ -140,7 +140,7 @@ def test_a_class_that_is_derived_from_a_traced_one_is_made_as_keras_makes_it() -
 
 def test_an_older_dynamo_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would end the program with an error: steps in compiled code are said to be uncounted."""
-    monkeypatch.setattr(torch_compiled, "COUNTS", False)
+    monkeypatch.setattr(keras_compiled, "COUNTS", False)
     torch._dynamo.reset()
     optimizer = tracer.wrap(type("Fresh", (Odometer,), {})())
     variables = model(optimizer).trainable_variables

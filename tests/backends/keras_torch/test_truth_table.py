@@ -216,7 +216,7 @@ def test_everything_is_recorded() -> None:
     assert moved(trained.trainable_variables) == [5.0] * 4
     assert moved(other.trainable_variables) == [2.0] * 4
     assert trace.updates() == 4 * 5 + 4 * 2
-    assert not tracer.hooks.registry.is_traced(before)
+    assert not tracer.core.registry.is_traced(before)
 
 
 def test_assertions_hold() -> None:

@@ -12,7 +12,7 @@ import optax
 import pytest
 
 import tracer
-from tracer.hooks.registry import bindings
+from tracer.core.registry import bindings
 
 TRANSFORMATIONS: dict[str, Callable[[], Any]] = {
     "adam": lambda: optax.adam(0.01),

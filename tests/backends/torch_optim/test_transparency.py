@@ -229,12 +229,12 @@ def test_a_fault_of_the_tracer_ends_the_tracing_alone(monkeypatch: pytest.Monkey
     optimizer = tracer.wrap(Odometer(parameters))
     give(parameters)
     optimizer.step()
-    from tracer.hooks import torch_steps
+    from tracer.backends.torch import steps
 
     def fail(*given: Any) -> None:
         raise ZeroDivisionError("of the tracer")
 
-    monkeypatch.setattr(torch_steps.Watch, "ended", fail)
+    monkeypatch.setattr(steps.Watch, "ended", fail)
     with pytest.warns(RuntimeWarning, match="untraced from step 2 on"):
         optimizer.step()
     optimizer.step()

@@ -26,6 +26,7 @@ __all__ = [
     "global_hooks",
     "has_hooks",
     "has_moved",
+    "holds_optimizer",
     "is_generated",
     "is_lazy",
     "is_loose_tensor",
@@ -123,6 +124,15 @@ def has_hooks(optimizer: Any) -> bool:
 def is_optimizer(given: Any) -> bool:
     """Whether it is an optimizer of PyTorch."""
     return issubclass(type(given), Optimizer)
+
+
+def holds_optimizer(optimizer: Any) -> bool:
+    """Whether another optimizer is an attribute of one, or in a list or a dict that is one."""
+    values = list(vars(optimizer).values())
+    for value in vars(optimizer).values():
+        values += value.values() if isinstance(value, dict) else ()
+        values += value if isinstance(value, list | tuple) else ()
+    return any(map(is_optimizer, values))
 
 
 def is_parameter(tensor: Any) -> bool:

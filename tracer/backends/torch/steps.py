@@ -16,8 +16,10 @@ from weakref import ref
 
 from tracer.backends.torch import compat, dynamo, effects
 from tracer.backends.torch.handing import Handing
+from tracer.backends.torch.hooks import After, Before, found_inf
 from tracer.backends.torch.operators import number_for
 from tracer.backends.torch.parameters import Parameters, parameters_of
+from tracer.backends.torch.programs import Handed, Program
 from tracer.backends.torch.under_way import (
     ASKED,
     STEP,
@@ -29,9 +31,7 @@ from tracer.backends.torch.under_way import (
     take_off,
 )
 from tracer.core.calls import Frame
-from tracer.hooks.registry import Binding
-from tracer.hooks.torch_hooks import After, Before, found_inf
-from tracer.hooks.torch_programs import Handed, Program
+from tracer.core.registry import Binding
 
 UPDATE = "update"
 """What the update of one parameter is called, for which there is no method."""

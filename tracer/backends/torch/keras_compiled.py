@@ -23,11 +23,10 @@ from tracer.backends.torch.operators import BEGIN, END, MOVED, number_for
 from tracer.core.calls import Frame, outermost
 from tracer.core.instances import instances
 from tracer.core.recorder import Recorder
-from tracer.hooks.interception import disguised
-from tracer.hooks.registry import Binding, bindings, plain_class, traced_classes
+from tracer.core.registry import Binding, bindings, plain_class, traced_classes
 from tracer.kinds import BESIDE, ApplyMethod, OptimizerKind
 
-for _name in ("tracer.core", "tracer.hooks.interception", "tracer.hooks.registry"):
+for _name in ("tracer.core", "tracer.hooks.interception"):
     trace_rules.add(_name)  # what is called there eagerly is not worth to be compiled
 
 
@@ -128,13 +127,11 @@ def members(
         names = [*kind.step_methods, *(each.name for each in kind.apply_methods), *BESIDE]
         return {each: _uncounted(methods[each], base, each) for each in names if each in methods}
     found: dict[str, Any] = {
-        name: disguised(_also_compiled(methods[name], base, name, None), base, name)
-        for name in kind.step_methods
+        name: _also_compiled(methods[name], base, name, None) for name in kind.step_methods
     }
     for apply in kind.apply_methods:
         if apply.name in methods:
-            method = _also_compiled(methods[apply.name], base, apply.name, apply)
-            found[apply.name] = disguised(method, base, apply.name)
+            found[apply.name] = _also_compiled(methods[apply.name], base, apply.name, apply)
     found |= {name: _beside(methods[name], base, name) for name in BESIDE if name in methods}
     return found
 
@@ -152,7 +149,7 @@ def _beside(method: Callable[..., Any], base: type, name: str) -> Callable[..., 
         _note_beside(id(self), id(base), name)
         return original(self, *args, **kwargs)
 
-    return disguised(compiled, base, name)
+    return compiled
 
 
 def _uncounted(method: Callable[..., Any], base: type, name: str) -> Callable[..., Any]:
@@ -165,7 +162,7 @@ def _uncounted(method: Callable[..., Any], base: type, name: str) -> Callable[..
         _note_uncounted()
         return original(self, *args, **kwargs)
 
-    return disguised(compiled, base, name)
+    return compiled
 
 
 def class_seen(optimizer: object) -> type:

@@ -12,15 +12,15 @@ from typing import Any
 
 from tracer.backends.torch import dynamo
 from tracer.backends.torch.operators import BEGIN, END, MOVED, told_by
+from tracer.backends.torch.programs import Handed
 from tracer.backends.torch.under_way import here, known_by, take_off
-from tracer.hooks.torch_programs import Handed
 
 
 class Before:
     """The hook before the steps of an optimizer; in a copy of the optimizer it does nothing."""
 
     def __init__(self, watch: Any) -> None:
-        """`watch` counts the steps: a `Watch` of `tracer.hooks.torch_steps`."""
+        """`watch` counts the steps: a `Watch` of `tracer.backends.torch.steps`."""
         self.watch = watch
         self.number = watch.number
         self.counters = watch.recorder.blocks.counters

@@ -14,14 +14,13 @@ from typing import Any
 from weakref import finalize
 
 from tracer.backends.torch import compat, dynamo
+from tracer.backends.torch.hooks import After, found_inf, handed_to
 from tracer.backends.torch.operators import END, MOVED
+from tracer.backends.torch.programs import Handed, Program, ask
+from tracer.backends.torch.steps import Watch
 from tracer.core.instances import instances
 from tracer.core.interrupts import interrupt_in
-from tracer.hooks.family import nested_in
-from tracer.hooks.registry import Binding, bindings
-from tracer.hooks.torch_hooks import After, found_inf, handed_to
-from tracer.hooks.torch_programs import Handed, Program, ask
-from tracer.hooks.torch_steps import Watch
+from tracer.core.registry import Binding, bindings
 
 Heard = Callable[[Any], None]
 """Is called with an optimizer that is met."""
@@ -148,7 +147,7 @@ class _Begins:
     """A step that is compiled begins, of an optimizer without hooks."""
 
     handed: Handed | None = None
-    """See `tracer.hooks.torch_hooks.Before`."""
+    """See `tracer.backends.torch.hooks.Before`."""
     mark: dynamo.Mark | None = None
 
 
@@ -160,7 +159,7 @@ def _is_lone(number: int) -> bool:
     """Whether no step is called inside of those of the optimizer with this `id`."""
     optimizer = _with_id(number)
     lone = compat.steps_with_hooks(type(optimizer)) == 1
-    return lone and not list(nested_in(optimizer))
+    return lone and not compat.holds_optimizer(optimizer)
 
 
 @dynamo.constant
