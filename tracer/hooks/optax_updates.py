@@ -44,7 +44,6 @@ class TracedUpdate:
         self.sought: Any = given if _is_multi_steps(given) else given.update
         """By what functions are found that use it."""
         self.names = _first_names(given.update)
-        self.inside = inside(given)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         binding = bindings.get(id(self))
@@ -108,7 +107,7 @@ def traced(given: Any, *, retrace: bool = True) -> tuple[Any, TracedUpdate]:
     line = line_of_caller(given)
     index = recorder.optimizers.add(update, lambda: name, f"optax.{name}", _KIND, (), (), line)
     bindings[id(update)] = Binding(update, recorder, index, _nothing_nested)
-    known_inside = update.inside
+    known_inside = inside(given)
     if known_inside.accumulates is not None:
         recorder.optimizers.tell(index, gradient_accumulation_steps=known_inside.accumulates)
     if known_inside.skips:
@@ -242,18 +241,16 @@ class _Call(Frame):
         sites = recorder.updated(self, index, _LEAF, pairs)
         self.count = outcome.count_in(state)
         self.result = tracers_in((self.given.get("updates"), updates, state))
-        before, limit = self.given.get("state"), self.update.inside.limit
-        own = outcome.of_step(self.update.original, before, state, limit)
-        around = outcome.in_multi_steps(updates)
-        if around.came is not None and (every := outcome.steps_around()) is not None:
+        unknown: list[str] = []
+        own = outcome.of_step(self.given.get("state"), state, updates, unknown)
+        around, every = outcome.in_multi_steps(updates, unknown)
+        if isinstance(every, int):
             recorder.optimizers.tell(index, gradient_accumulation_steps=every)
-        for each in (*own.unknown, *around.unknown):
+        for each in unknown:
             recorder.note(
                 f"{each} decides in some steps that an update is none, and here that is not seen: "
                 "each is counted as if it were kept"
             )
-        came = None if own.came is None else outcome.unless_moved(own.came, updates)
-        conditions = [each for each in (came, around.came) if each is not None]
-        if conditions:
-            came = outcome.together(conditions)
+        if own is not None or around is not None:
+            came = outcome.both(own, around)
             self.updates += [([came], site) for site in sites]

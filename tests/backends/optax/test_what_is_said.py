@@ -22,18 +22,15 @@ def once(tx: Any) -> None:
     jax.jit(tx.update)(params(), tx.init(params()), params())
 
 
-def after_apply_if_finite() -> Any:
-    guarded = optax.apply_if_finite(optax.sgd(1.0), 3)
-    return tracer.wrap(optax.chain(guarded, optax.add_decayed_weights(0.1)))
+def behind(*transformations: Any) -> Any:
+    """What decides is not what returns the updates."""
+    guarded = optax.apply_if_finite(optax.sgd(1.0), 9)
+    return optax.chain(guarded, *transformations)
 
 
-def conditionally_masked() -> Any:
-    return tracer.wrap(optax.conditionally_mask(optax.sgd(1.0), lambda step: step % 2 == 0))
-
-
-def of_two_models() -> Any:
+def of_two_models(*kinds: Callable[[Any], Any]) -> Any:
     """A program's own: what comes of the first half is not what comes of the second."""
-    halves = optax.sgd(1.0), optax.apply_if_finite(optax.sgd(1.0), 9)
+    halves = [kind(optax.sgd(1.0)) for kind in kinds]
 
     def update(updates: Any, state: Any, params: Any = None) -> Any:
         made = [h.update(updates[k], s) for h, k, s in zip(halves, "wb", state, strict=True)]
@@ -42,7 +39,7 @@ def of_two_models() -> Any:
     def init(params: Any) -> Any:
         return tuple(half.init(params[key]) for half, key in zip(halves, "wb", strict=True))
 
-    return tracer.wrap(optax.GradientTransformation(init, update))
+    return optax.GradientTransformation(init, update)
 
 
 @jax.tree_util.register_dataclass
@@ -60,25 +57,60 @@ def in_a_state_of_its_own() -> Any:
         updates, inner = guarded.update(updates, state.inner, params)
         return updates, Kept(inner)
 
-    return tracer.wrap(optax.GradientTransformation(lambda p: Kept(guarded.init(p)), update))
+    return optax.GradientTransformation(lambda p: Kept(guarded.init(p)), update)
+
+
+def apply_if_finite(inner: Any) -> Any:
+    return optax.apply_if_finite(inner, 9)
+
+
+def plain(inner: Any) -> Any:
+    return inner
 
 
 @pytest.mark.parametrize(
-    ("make", "name"),
+    ("tx", "per_step"),
     [
-        (after_apply_if_finite, "apply_if_finite"),
-        (conditionally_masked, "conditionally_mask"),
-        (of_two_models, "apply_if_finite"),
-        (in_a_state_of_its_own, "apply_if_finite"),
+        (in_a_state_of_its_own(), [2, 0, 2]),
+        (behind(optax.scale(0.5)), [2, 0, 2]),
+        (behind(optax.add_decayed_weights(0.1)), [2, 2, 2]),
+        (of_two_models(apply_if_finite, apply_if_finite), [2, 0, 2]),
     ],
 )
-def test_what_the_state_does_not_tell(make: Callable[[], Any], name: str) -> None:
-    tx = make()
-    once(tx)
+def test_updates_that_are_none_wherever_that_is_decided(tx: Any, per_step: list[int]) -> None:
+    tx = tracer.wrap(tx)
+    weights = jax.tree.map(jnp.ones_like, params())
+    state = tx.init(weights)
+    for factor in (1.0, np.nan, 1.0):
+        gradients = jax.tree.map(lambda each: each * factor, weights)  # noqa: B023
+        _, state = jax.jit(tx.update)(gradients, state, weights)
+    trace = tracer.trace_of(tx)
+    assert [trace.updates(step=step) for step in (1, 2, 3)] == per_step
+
+
+@pytest.mark.parametrize(
+    ("tx", "said"),
+    [
+        (optax.conditionally_mask(optax.sgd(1.0), lambda n: n % 2 == 0), "conditionally_mask dec"),
+        (behind(optax.apply_every(2)), "apply_if_finite decides"),
+        (
+            optax.partition(
+                {"w": optax.MultiSteps(optax.sgd(1.0), 2), "b": optax.sgd(1.0)},
+                {"w": "w", "b": "b"},
+            ),
+            "MultiSteps decides",
+        ),
+        (of_two_models(plain, apply_if_finite), "0 for some leaves alone"),
+    ],
+)
+def test_what_the_state_does_not_tell(tx: Any, said: str) -> None:
+    tx = tracer.wrap(tx)
+    jax.jit(tx.update)(
+        jax.tree.map(lambda each: each + np.nan, params()), tx.init(params()), params()
+    )
     trace = tracer.trace_of(tx)
     assert not trace.complete
-    assert trace.notes[0].startswith(name)
-    assert trace.updates() == 2
+    assert said in trace.notes[0]
 
 
 def test_a_state_of_which_the_step_took_the_arrays() -> None:

@@ -1,57 +1,90 @@
 """What comes of the updates of a step: kept, computed and thrown away, or not computed at all.
 
-Read in optax 0.2.8. `MultiSteps` calls what it holds in every step and multiplies the updates by 0
-but for each k-th (`transforms/_accumulation.py`); `apply_if_finite` calls it in a branch
-(`transforms/_conditionality.py`); `apply_every` adds up what it is given, and returns 0 but for
-each k-th (`_src/transform.py`). They say in the state what they did, so the op of a step is handed
-a number that is made of it. That is true of the updates that are returned as long as nothing comes
-behind: then it is not known.
+Read in optax 0.2.8. `MultiSteps` calls its inner transformation in every step and multiplies the
+updates by 0 but for each k-th (`transforms/_accumulation.py`); `apply_if_finite` calls it in a
+branch (`transforms/_conditionality.py`); `apply_every` adds up its updates, and returns 0 but for
+each k-th (`_src/transform.py`). Their states say what they did, so the op of a step gets a number
+that is computed from these.
 
-A state is no proof, for a transformation of the program's own may return such a state and add to
-the updates, and 0 times NaN is NaN. So updates that should be none are compared with 0.
+A state is no proof: another transformation may add to the updates, `apply_if_finite` gives up after
+some steps, and 0 times NaN is NaN. So updates that should be none are compared with 0.
 """
 
 import sys
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from tracer.backends.jax import arrays, compat
 from tracer.backends.jax.programs import DISCARDED, KEPT, PARTLY, SKIPPED
-from tracer.backends.optax.inside import Next, handed_on
 
-_SAY = ("ApplyEvery", "ApplyIfFiniteState", "MultiStepsState")
-_DO_NOT_SAY = ("ConditionallyMaskState",)
-_AROUND = ("InjectHyperparamsState", "InjectStatefulHyperparamsState")
-"""States of what returns the updates of what it holds."""
-
-
-class Outcome(NamedTuple):
-    """What is known of it."""
-
-    came: Any
-    """A scalar: `DISCARDED`, `KEPT` or `SKIPPED`; None if the updates are always kept."""
-    unknown: tuple[str, ...]
-    """The transformations of which it is not known what came of what they hold."""
+_MAKERS = {
+    "ApplyEvery": "apply_every",
+    "ApplyIfFiniteState": "apply_if_finite",
+    "ConditionallyMaskState": "conditionally_mask",
+    "MultiStepsState": "MultiSteps",
+}
+"""The states of what decides whether updates are kept, with the name of what makes each."""
+_INNER = {"ApplyIfFiniteState": "inner_state", "MultiStepsState": "inner_opt_state"}
+"""Where a state has those of what the transformation calls."""
 
 
-def of_step(update: Any, before: Any, after: Any, limit: int | None) -> Outcome:
-    """What came of a step that `update` made, by the states before and after it.
+def of_step(before: Any, after: Any, updates: Any, unknown: list[str]) -> Any:
+    """What came of the `updates` of a step, by the states before and after it.
 
-    `limit` is how many steps that are not finite `apply_if_finite` leaves out; None if not known.
+    A scalar: `DISCARDED`, `KEPT`, `SKIPPED` or `PARTLY`; None if they are always kept. Which
+    transformations decide and do not say what they did is added to `unknown`.
     """
-    states = list(_states(after))
+    came = _came(before, after, unknown)
+    if came is None:
+        return None
+    moves, all_move = _any_and_all(_nonzero, updates)
+    return jnp.where((came == KEPT) | ~moves, came, jnp.where(all_move, KEPT, PARTLY))
+
+
+def _came(before: Any, after: Any, unknown: list[str]) -> Any:
+    """What states say; of several beside each other the last one is that of what returns."""
+    states, old_states = _deciding(after), _deciding(before)
     if not states:
-        return Outcome(None, ())
-    told: list[Any] = []
-    gone = any(map(arrays.is_gone, jax.tree.leaves(before)))  # the step was given its buffers
-    came = None if gone else _came(update, before, after, limit, told)
-    missed = [each for each in states if not any(each is one for one in told)]
-    return Outcome(came, tuple(dict.fromkeys(_maker(each) for each in missed)))
+        return None
+    state, of_some_leaves = states[-1]
+    old = old_states[-1][0] if len(old_states) == len(states) else None
+    gone = old is None or any(map(arrays.is_gone, jax.tree.leaves(old)))  # the step donated it
+    inner, old_inner = (getattr(each, _INNER.get(_name(state), ""), ()) for each in (state, old))
+    inside: list[str] = []
+    kept = _came(old_inner, inner, inside)
+    kept = KEPT if kept is None else kept
+    came = None
+    if _name(state) == "MultiStepsState" and not gone:
+        stepped = state.gradient_step != old.gradient_step
+        added = stepped | (state.mini_step != old.mini_step)
+        came = jnp.where(stepped, kept, jnp.where(added, DISCARDED, SKIPPED))
+    elif _name(state) == "ApplyEvery":
+        came = jnp.where(state.count == 0, KEPT, SKIPPED)
+    elif _name(state) == "ApplyIfFiniteState":
+        came = jnp.where(state.last_finite, kept, SKIPPED)
+    if of_some_leaves:
+        came = None
+    silent = states if came is None else states[:-1]
+    unknown += [*(_MAKERS[_name(each)] for each, _ in silent), *inside]
+    return came
+
+
+def _deciding(state: Any) -> list[tuple[Any, bool]]:
+    """The states of what decides whether updates are kept, as far as none is in another one.
+
+    With whether it decides on some leaves only, as in a `partition`.
+    """
+    found = jax.tree_util.tree_flatten_with_path(state, is_leaf=lambda e: _name(e) in _MAKERS)[0]
+    keys = [(each, jax.tree_util.keystr(path)) for path, each in found if _name(each) in _MAKERS]
+    return [(each, ".inner_states" in key) for each, key in keys]
+
+
+def _name(state: Any) -> str:
+    return type(state).__name__
 
 
 def count_in(state: Any) -> Any:
@@ -59,7 +92,7 @@ def count_in(state: Any) -> Any:
 
     None, too, where something in it leaves out steps, or keeps them for later.
     """
-    if next(_states(state), None) is not None:
+    if _deciding(state):
         return None
     for each in jax.tree.leaves(state, is_leaf=_counts):
         if _counts(each):
@@ -72,34 +105,52 @@ def _counts(state: Any) -> bool:
     return isinstance(count, jax.Array) and count.shape == () and count.dtype.kind == "i"
 
 
-def unless_moved(came: Any, updates: Any) -> Any:
-    """`came`, but `KEPT` or `PARTLY` if these updates are to be none and are not 0."""
-    moves = _about(_nonzero, updates)
-    return jnp.where((came == KEPT) | ~moves.any, came, jnp.where(moves.all, KEPT, PARTLY))
+def in_multi_steps(updates: Any, unknown: list[str]) -> tuple[Any, Any]:
+    """What comes of these `updates` if a `MultiSteps` makes the call: it multiplies them by 0.
+
+    With the number of steps that it accumulates. None if there is no `MultiSteps` around.
+    """
+    found = list(_steps_of_multi_steps(sys._getframe(1)))
+    if not found:
+        return None, None
+    values = found[0].f_locals
+    every, mini_step = values.get("k_steps"), getattr(values.get("state"), "mini_step", None)
+    if len(found) > 1 or mini_step is None or every is None or compat.is_of_outside(mini_step):
+        unknown.append("MultiSteps around it")
+        return None, None
+    discarded = jnp.where(_any_and_all(_is_not_finite, updates)[0], PARTLY, DISCARDED)
+    return jnp.where(mini_step == every - 1, KEPT, discarded), every
 
 
-class _About(NamedTuple):
+def both(own: Any, around: Any) -> Any:
+    """What came of updates by a step's own states, and by what is around it; one may be None."""
+    if own is None or around is None:
+        return around if own is None else own
+    return jnp.where(own == KEPT, around, own)
+
+
+def _steps_of_multi_steps(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frames of Python around in which a `MultiSteps` calls what it holds."""
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if frame.f_code.co_name == "_do_update" and module.startswith("optax."):
+            yield frame
+        frame = frame.f_back
+
+
+def _any_and_all(condition: Any, updates: Any) -> tuple[Any, Any]:
     """Whether something is so of any leaf, and of all leaves."""
-
-    any: Any
-    all: Any
-
-
-def _about(condition: Any, updates: Any) -> _About:
-    leaves = [
-        each
-        for each in map(jnp.asarray, jax.tree.leaves(updates))
-        if jnp.issubdtype(each.dtype, jnp.number)
-    ]
+    leaves = [jnp.asarray(each) for each in jax.tree.leaves(updates)]
+    leaves = [each for each in leaves if jnp.issubdtype(each.dtype, jnp.number)]
     traced = any(isinstance(each, jax.core.Tracer) for each in leaves)
     return (_of_leaves if traced else _of_arrays)(condition, leaves)
 
 
-def _of_leaves(condition: Any, leaves: list[Any]) -> _About:
+def _of_leaves(condition: Any, leaves: list[Any]) -> tuple[Any, Any]:
     # What the program adds to the weights shall be computed as if nobody looked at it.
     leaves = jax.lax.optimization_barrier(jax.lax.stop_gradient(leaves))
-    of_each = [condition(each) for each in leaves]
-    return _About(jnp.any(jnp.array(of_each, bool)), jnp.all(jnp.array(of_each, bool)))
+    of_each = jnp.array([condition(each) for each in leaves], bool)
+    return jnp.any(of_each), jnp.all(of_each)
 
 
 _of_arrays = jax.jit(_of_leaves, static_argnums=0)
@@ -109,110 +160,5 @@ def _nonzero(update: Any) -> Any:
     return jnp.any(update != 0)
 
 
-def in_multi_steps(updates: Any) -> Outcome:
-    """What comes of a call that is made now if a `MultiSteps` makes it, which may throw it away.
-
-    It returns these `updates`, which `MultiSteps` multiplies by 0.
-    """
-    found = list(_steps_of_multi_steps(sys._getframe(1)))
-    if not found:
-        return Outcome(None, ())
-    values = found[0].f_locals
-    state, every = values.get("state"), values.get("k_steps")
-    mini_step: Any = getattr(state, "mini_step", None)
-    if len(found) > 1 or mini_step is None or every is None or compat.is_of_outside(mini_step):
-        return Outcome(None, ("MultiSteps around it",))
-    discarded = jnp.where(_about(_is_not_finite, updates).any, PARTLY, DISCARDED)
-    return Outcome(jnp.where(mini_step == every - 1, KEPT, discarded), ())
-
-
 def _is_not_finite(update: Any) -> Any:
     return ~jnp.all(jnp.isfinite(update))
-
-
-def together(outcomes: Sequence[Any]) -> Any:
-    """What came of updates that are kept only if each of these says so."""
-    came, *others = outcomes
-    for each in others:
-        came = jnp.where(came == KEPT, each, came)
-    return came
-
-
-def steps_around() -> int | None:
-    """How many steps a `MultiSteps` that makes this call accumulates, if it is a fixed number."""
-    for frame in _steps_of_multi_steps(sys._getframe(1)):
-        every = frame.f_locals.get("k_steps")
-        return every if isinstance(every, int) else None
-    return None
-
-
-def _steps_of_multi_steps(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frames of Python around in which a `MultiSteps` calls what it holds."""
-    while frame is not None:
-        if frame.f_code.co_name == "_do_update" and str(
-            frame.f_globals.get("__name__", "")
-        ).startswith("optax."):
-            yield frame
-        frame = frame.f_back
-
-
-def _came(update: Any, before: Any, after: Any, limit: int | None, told: list[Any]) -> Any:
-    """What came of the updates that the transformation with this state returned.
-
-    `update` is its own; None if that is not known, and then a tuple is taken for that of a chain.
-    """
-    name, following = type(after).__name__, handed_on(update)
-    inner = None if following is None else following.update
-    if name in _AROUND:
-        return _came(None, before.inner_state, after.inner_state, limit, told)
-    if type(after) is tuple and after and _is_of("chain", following, update, after):
-        return _came(inner, before[-1], after[-1], limit, told)
-    if isinstance(after, OrderedDict) and _is_of("named_chain", following, update, after):
-        last = list(after)[-1]
-        return _came(inner, before[last], after[last], limit, told)
-    if name == "MultiStepsState":
-        told.append(after)
-        stepped = after.gradient_step != before.gradient_step
-        added = stepped | (after.mini_step != before.mini_step)
-        kept = _came(inner, before.inner_opt_state, after.inner_opt_state, limit, told)
-        kept = KEPT if kept is None else kept
-        return jnp.where(stepped, kept, jnp.where(added, DISCARDED, SKIPPED))
-    if name == "ApplyEvery" and not told:  # else a step without updates may have either cause
-        told.append(after)
-        return jnp.where(after.count == 0, KEPT, SKIPPED)
-    if name == "ApplyIfFiniteState" and limit is not None:
-        told.append(after)
-        count = after.notfinite_count  # 0 after such a step if it begins anew, as it may one day
-        applied = after.last_finite | (count > limit) | (count == 0)
-        kept = _came(inner, before.inner_state, after.inner_state, limit, told)
-        return jnp.where(applied, KEPT if kept is None else kept, SKIPPED)
-    return None
-
-
-def _is_of(maker: str, following: Next | None, update: Any, state: Any) -> bool:
-    """Whether a state that has one of each in it is that of a chain, of which the last returns."""
-    if update is None:
-        return True
-    return following is not None and (following.name, following.number) == (maker, len(state))
-
-
-def _states(state: Any) -> Iterator[Any]:
-    """The states in a state of what does not always return what it was given to hold."""
-    for each in jax.tree.leaves(state, is_leaf=_says):
-        if _says(each):
-            yield each
-            yield from _states(tuple(each))
-
-
-def _says(state: Any) -> bool:
-    return type(state).__name__ in (*_SAY, *_DO_NOT_SAY) and hasattr(state, "_fields")
-
-
-def _maker(state: Any) -> str:
-    """What makes such a state, by the name that people know."""
-    return {
-        "ApplyEvery": "apply_every",
-        "ApplyIfFiniteState": "apply_if_finite",
-        "ConditionallyMaskState": "conditionally_mask",
-        "MultiStepsState": "MultiSteps",
-    }[type(state).__name__]
