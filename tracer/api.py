@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tracer.core.recorder import Recorder
     from tracer.findings.rule_list import Finding
     from tracer.hooks import recording
-    from tracer.reporters.columns import By
+    from tracer.reporters.tables import By
 
 
 T = TypeVar("T")
@@ -90,9 +90,9 @@ class CallTrace(Trace):
 
     def _repr_html_(self) -> str:
         """The report, which a notebook shows for a trace in the last line of a cell."""
-        from tracer.reporters.notebook import summary
+        from tracer.reporters.formats import for_notebook
 
-        return summary(self)
+        return for_notebook(self)
 
 
 class Recording:
@@ -286,10 +286,10 @@ def report(optimizer_or_trace: object, by: "By | None" = None, file: TextIO | No
 
     Raises `ValueError` for an optimizer that was never wrapped.
     """
-    from tracer.reporters import printing
+    from tracer.reporters import formats
 
     given = optimizer_or_trace
-    printing.report(given if isinstance(given, Trace) else trace_of(given), by=by, file=file)
+    formats.print_report(given if isinstance(given, Trace) else trace_of(given), by=by, file=file)
 
 
 def _call_trace(trace: Trace) -> CallTrace:

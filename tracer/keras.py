@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tracer.api import CallTrace, trace_of, wrap
-from tracer.model.excerpt import select
-from tracer.model.trace import Trace
-from tracer.model.wording import some
+from tracer.model.trace import Trace, select
+from tracer.model.words import some
 
 _EFFECTS: tuple[Literal["unchanged", "not_finite"], ...] = ("unchanged", "not_finite")
 
@@ -145,7 +144,7 @@ class TraceCallback:
         if self.log_dir is not None:
             from tracer.reporters import formats
 
-            formats.put(trace, "tensorboard", None, Path(self.log_dir))
+            formats.write(trace, "tensorboard", None, Path(self.log_dir))
 
     def _warn_of_earlier_callbacks(self) -> None:
         """Say which callbacks look at the logs of an epoch before the counts are in them."""

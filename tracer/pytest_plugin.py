@@ -21,8 +21,7 @@ import tracer
 
 if TYPE_CHECKING:
     from tracer.api import CallTrace, Recording
-    from tracer.testing.assertions import Assertion
-    from tracer.testing.unused import Unused
+    from tracer.testing.assertions import Assertion, Unused
 
 T = TypeVar("T")
 
@@ -30,7 +29,7 @@ MARKER = "optimizer_updates"
 
 unused_assertions: "list[Unused] | None" = None
 """While a test's body runs: the assertions that were made in it and are gone, and no block was ever
-run in them. `tracer.testing.unused` puts them here."""
+run in them. `tracer.testing.assertions` puts them here."""
 
 _ROW = "optimizer_tracer"
 """The property of a test in which its row of the report is kept."""

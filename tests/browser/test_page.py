@@ -19,7 +19,7 @@ from support.traces import block, called, request, step, update
 from tracer.api import CallTrace
 from tracer.model.records import Graph
 from tracer.model.runs import Run, fold
-from tracer.reporters import cells, colors, html
+from tracer.reporters import colors, heatmap, html
 
 pytestmark = pytest.mark.long
 
@@ -443,7 +443,7 @@ def test_marks_say_what_came_of_the_weights(width: int, scheme: str, open_page: 
     """Of 10 steps, 4 to 6 leave the kernel as it is, and the bias is not finite from 8 on."""
     page = open_page(traces.with_effects(), width=width, scheme=scheme)
     theme = colors.LIGHT if scheme == "light" else colors.DARK
-    blue = theme[cells.states([(1, 1)])["1"]]
+    blue = theme[heatmap.states([(1, 1)])["1"]]
     places = {}
     for row, mark in ((0, theme["unchanged"]), (1, theme["infinite"])):
         edge, middle = (line_of_pixels(page, row, below) for below in (3, 10))

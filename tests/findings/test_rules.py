@@ -18,7 +18,6 @@ from tracer.api import CallTrace
 from tracer.errors import UnknownName
 from tracer.findings.rule_list import RULES, SEVERITIES, Finding, at_least, rule, to_report
 from tracer.kinds import TORCH
-from tracer.model.excerpt import select
 from tracer.model.records import (
     Block,
     Calls,
@@ -36,6 +35,7 @@ from tracer.model.records import (
     Setting,
 )
 from tracer.model.runs import Run, fold
+from tracer.model.trace import select
 from tracer.reporters import explanations, markdown
 from tracer.reporters.text import render
 

@@ -9,10 +9,10 @@ from support import traces
 
 import tracer
 from tracer.api import CallTrace
-from tracer.model.excerpt import select
 from tracer.model.merge import combine
 from tracer.model.records import Effect, TraceData
 from tracer.model.runs import Run
+from tracer.model.trace import select
 
 
 def test_counts_by_hand() -> None:

@@ -8,7 +8,7 @@ import pytest
 from support import traces
 
 from tracer.errors import UnknownName
-from tracer.model.excerpt import select
+from tracer.model.trace import select
 from tracer.model.tracefile import load, save
 from tracer.reporters.text import render
 

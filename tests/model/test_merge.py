@@ -13,7 +13,6 @@ import pytest
 
 import tracer
 from tracer.api import CallTrace
-from tracer.model.excerpt import select
 from tracer.model.merge import combine
 from tracer.model.records import (
     Block,
@@ -30,6 +29,7 @@ from tracer.model.records import (
     Variable,
 )
 from tracer.model.runs import Run
+from tracer.model.trace import select
 
 CLUSTER = "worker:0, worker:1, worker:10, worker:2"
 

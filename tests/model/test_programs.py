@@ -9,9 +9,9 @@ from support import traces
 
 import tracer
 from tracer import CallTrace
-from tracer.model.excerpt import select
-from tracer.model.programs import endings, runs
+from tracer.model.labels import endings, runs
 from tracer.model.records import Program
+from tracer.model.trace import select
 from tracer.reporters import html, jsonreport, markdown, text
 from tracer.testing import expressions
 

@@ -13,7 +13,6 @@ from support import traces
 
 from tracer.api import CallTrace
 from tracer.errors import UnknownName
-from tracer.model.excerpt import select
 from tracer.model.names import Objects, plain_name
 from tracer.model.records import (
     Block,
@@ -26,6 +25,7 @@ from tracer.model.records import (
     Variable,
 )
 from tracer.model.runs import Run
+from tracer.model.trace import select
 
 # A busy machine is no failure.
 

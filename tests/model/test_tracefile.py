@@ -22,7 +22,7 @@ import tracer
 from tracer.api import CallTrace
 from tracer.cli.process import Autosave
 from tracer.errors import MergeError, TraceFileError, UnknownName
-from tracer.model import fileformat, tracefile
+from tracer.model import tracefile
 from tracer.model.compare import differences
 from tracer.model.records import (
     Block,
@@ -42,7 +42,7 @@ from tracer.model.records import (
 )
 from tracer.model.runs import Run
 from tracer.reporters import comparison, formats, html
-from tracer.testing import expressions, snapshots, verdicts
+from tracer.testing import expressions, snapshots
 
 LARGEST = 2**63 - 1
 NATURAL = st.integers(0, 9) | st.integers(0, LARGEST)
@@ -444,7 +444,7 @@ def test_variables_outside_their_table(path: Path, pair: list[int]) -> None:
 
 
 def test_lists_that_would_fill_the_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fileformat, "MAX_INDICES", 1000)
+    monkeypatch.setattr(tracefile, "MAX_INDICES", 1000)
     assert damaged(path, "lists.0", [[0, 2]] * 501) == (
         "is damaged: lists hold more than 1,000 variables"
     )
@@ -668,7 +668,11 @@ def test_no_text_of_a_stranger_acts_on_who_reads_it(path: Path, name: str) -> No
     texts += [snapshots.difference(trace, healthy)]
     wanted = [expressions.read(each) for each in ("updates=99999", "updates=99999/step")]
     found = expressions.check(trace, wanted, "info")
-    texts += [verdicts.text(found), verdicts.junit(found), verdicts.github(found, [], trace)]
+    texts += [
+        expressions.as_text(found),
+        expressions.as_junit(found),
+        expressions.as_github(found, [], trace),
+    ]
     asked: list[Callable[[], object]] = [
         lambda: trace.updates(variable="nothing"),
         lambda: trace.updates(worker="nothing"),

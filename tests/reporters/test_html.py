@@ -21,12 +21,12 @@ from support import traces
 from support.traces import block, called, request, step, update
 
 from tracer.api import CallTrace
-from tracer.model.excerpt import select
 from tracer.model.records import OBSERVATIONS, Effect, Graph, GraphTracing, Line, Program, Replica
 from tracer.model.runs import Run, fold
 from tracer.model.summary import summaries_of
 from tracer.model.timeline import Stretch, Timeline
-from tracer.reporters import cells, colors, heatmap, html, tracks
+from tracer.model.trace import select
+from tracer.reporters import colors, heatmap, html
 from tracer.reporters.heatmap import Cell, HeatMap, Lane
 
 MEGABYTE = 1_000_000
@@ -188,7 +188,7 @@ def test_a_track_says_of_each_size_what_the_steps_count(ours: Any, other: Any, g
 
     kept: Any = Kept()
     kept.cells = []
-    track = tracks.track(lane.timeline, kept, grain)
+    track = html.track(lane.timeline, kept, grain)
     widest = []
     for size, found in unfolded(track, len(steps)):
         assert [first for first, _, _ in found] == [1, *(last + 1 for _, last, _ in found[:-1])]
@@ -201,7 +201,7 @@ def test_a_track_says_of_each_size_what_the_steps_count(ours: Any, other: Any, g
             assert cell.idle == idle
             assert size or len(set(chosen)) == 1
         widest = found
-    assert len(widest) <= tracks.COLUMNS
+    assert len(widest) <= html.COLUMNS
 
 
 def test_marks_of_what_updates_did_to_the_weights() -> None:
@@ -210,11 +210,12 @@ def test_marks_of_what_updates_did_to_the_weights() -> None:
     (view,) = heat.views
     kernel, bias = (heat.lanes[view.lanes[heat.patterns[each]]] for each in (0, 1))
     marks = [
-        [cells.mark_of(added(lane.timeline, n, n)) for n in range(1, 11)] for lane in (kernel, bias)
+        [heatmap.mark_of(added(lane.timeline, n, n)) for n in range(1, 11)]
+        for lane in (kernel, bias)
     ]
-    unchanged, not_finite = [cells.UNCHANGED], [cells.NOT_FINITE]
+    unchanged, not_finite = [heatmap.UNCHANGED], [heatmap.NOT_FINITE]
     assert marks == [[""] * 3 + unchanged * 3 + [""] * 4, [""] * 7 + not_finite * 3]
-    assert cells.mark_of(added(kernel.timeline, 3, 4)) == cells.PARTLY
+    assert heatmap.mark_of(added(kernel.timeline, 3, 4)) == heatmap.PARTLY
     assert (kernel.not_finite_since, bias.not_finite_since) == (0, 8)
     for first, since in ((7, 2), (8, 0)):  # of what was before its first step a part knows nothing
         part = HeatMap(summaries_of(select(traces.with_effects(), steps=range(first, 11)))[0])
@@ -328,7 +329,7 @@ def test_a_page_has_a_size_however_irregular_the_steps() -> None:
     heat.levels = [(1, 1), (2, 2)]
     (summary,) = summaries_of(traces.eager())
     summary.steps_on = {0: 100_000}
-    grain, described, drawn = tracks.fitting(summary, heat, html._CHARACTERS // 4)
+    grain, described, drawn = html.fitting(summary, heat, html._CHARACTERS // 4)
     described_rows = list(described.rows)
     assert len(json.dumps([described_rows, drawn])) < html._CHARACTERS // 3
     assert grain == 4
@@ -413,7 +414,7 @@ def test_a_healthy_run_has_nothing_yellow() -> None:
     assert "Graphs that never ran are usual: a first tracing only makes the variables." in page
     drawn = data_of(page)["optimizers"][0]
     assert ["accumulating, it seems", "expected"] in drawn["states"]
-    assert cells.SKIPPED not in [state for state, _ in drawn["states"]]
+    assert heatmap.SKIPPED not in [state for state, _ in drawn["states"]]
 
 
 def test_a_page_names_the_loss_scale_that_skipped_all_steps() -> None:
@@ -426,7 +427,7 @@ def test_a_page_names_the_loss_scale_that_skipped_all_steps() -> None:
 
 def test_steps_without_an_update_stand_out_where_nobody_knows_why() -> None:
     drawn = data_of(html.render(traces.embedding_on_two_replicas()))["optimizers"][0]
-    assert [cells.SKIPPED, "skipped"] in drawn["states"]
+    assert [heatmap.SKIPPED, "skipped"] in drawn["states"]
     assert drawn["odd"] == ["others", "skipped"]
     assert [view["per"] for view in drawn["views"]] == ["step and replica", "step, all replicas"]
 
@@ -498,7 +499,7 @@ COLOR_BLIND = {
 def test_colours_can_be_told_apart_by_everyone(theme: str, sight: str) -> None:
     counts = ([(1, 1)], [(1, 1), (2, 2)], [(n, n) for n in range(5)])
     for levels, calm in product(counts, ("", "accumulating")):
-        shades = [getattr(colors, theme)[each] for each in cells.states(levels, calm).values()]
+        shades = [getattr(colors, theme)[each] for each in heatmap.states(levels, calm).values()]
         seen = [_lab(each, COLOR_BLIND[sight]) for each in shades]
         for one, other in combinations(range(len(seen)), 2):
             distance = sum((a - b) ** 2 for a, b in zip(seen[one], seen[other], strict=True)) ** 0.5

@@ -14,7 +14,7 @@ from support import traces
 from tracer.errors import Mistake
 from tracer.model import callers
 from tracer.model.records import Line
-from tracer.reporters import collapsed, formats, speedscope
+from tracer.reporters import formats, stacks
 
 SCHEMA = {
     "type": "object",
@@ -86,7 +86,7 @@ WITH_CALLERS = sorted(
 
 
 def loaded(name: str) -> Any:
-    return json.loads(speedscope.render(traces.ALL[name]()))
+    return json.loads(stacks.speedscope(traces.ALL[name]()))
 
 
 def weights(file: Any, profile: int) -> dict[str, int]:
@@ -139,7 +139,7 @@ def test_collapsed_stacks_are_what_their_readers_split() -> None:
         ),
     )
     for made in (trace, hostile):
-        lines = collapsed.render(made).splitlines()
+        lines = stacks.collapsed(made).splitlines()
         found = [re.fullmatch(r"(.*) (\d+)", line) for line in lines]
         assert [int(each[2]) for each in found if each] == [880, 440, 66]
         assert [len(each[1].split(";")) for each in found if each] == [8, 8, 4]
@@ -150,16 +150,16 @@ def test_several_optimizers_have_a_frame_each() -> None:
     path = traces.several_callers().data
     blocks = tuple(msgspec.structs.replace(each, path=2) for each in two.blocks)
     trace = traces.changed(two, lines=path.lines, paths=path.paths, blocks=blocks)
-    assert collapsed.render(trace).splitlines() == [
+    assert stacks.collapsed(trace).splitlines() == [
         'Adam "adam";train.py:50;steps/warm.py:12 warm_up;Adam.apply_gradients;update_step 20',
         'Adam "adam#2";train.py:50;steps/warm.py:12 warm_up;Adam.apply_gradients;update_step 30',
     ]
 
 
-@pytest.mark.parametrize("reporter", [speedscope, collapsed])
+@pytest.mark.parametrize("reporter", [stacks.speedscope, stacks.collapsed])
 def test_a_trace_without_callers_is_refused(reporter: Any) -> None:
     with pytest.raises(Mistake, match="knows no callers"):
-        reporter.render(traces.eager())
+        reporter(traces.eager())
 
 
 @pytest.mark.parametrize(

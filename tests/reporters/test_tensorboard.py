@@ -10,14 +10,13 @@ from support import traces
 from support.traces import block, called, request, step, update
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tracer.model.excerpt import select
 from tracer.model.runs import Run
-from tracer.model.trace import Trace
+from tracer.model.trace import Trace, select
 from tracer.reporters import colors, formats, tensorboard
 
 
 def written(trace: Trace, folder: Path) -> Any:
-    formats.put(trace, "tensorboard", None, folder)
+    formats.write(trace, "tensorboard", None, folder)
     found = EventAccumulator(str(folder / "tracer"), size_guidance={"tensors": 0, "scalars": 0})
     return found.Reload()
 

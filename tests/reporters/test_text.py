@@ -22,6 +22,7 @@ from tracer.layout import distinct, shown
 from tracer.model.labels import brand_of
 from tracer.model.measures import updates
 from tracer.model.merge import combine
+from tracer.model.reasons import reason
 from tracer.model.records import (
     Block,
     Effect,
@@ -34,14 +35,12 @@ from tracer.model.records import (
     Replica,
 )
 from tracer.model.runs import Run
-from tracer.model.skipped_steps import reason
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.timeline import Stretch, Timeline, Values
 from tracer.model.trace import Trace
-from tracer.reporters import csvreport, printing
+from tracer.reporters import csvreport, formats
 from tracer.reporters.answer import answer, question
-from tracer.reporters.columns import TREES, By
-from tracer.reporters.tables import by_variable
+from tracer.reporters.tables import TREES, By, by_variable
 from tracer.reporters.text import render
 
 TABLES: Sequence[By] = ("variable", "step", "replica", "worker", "method", "caller", "layer")
@@ -678,12 +677,12 @@ def test_a_file_gets_no_ansi(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "33")
     file = io.StringIO()
-    printing.report(traces.no_gradients(), file=file)
+    formats.print_report(traces.no_gradients(), file=file)
     assert file.getvalue() == render(traces.no_gradients())
 
 
 def test_stdout_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
-    printing.report(traces.eager(), by="step")
+    formats.print_report(traces.eager(), by="step")
     assert capsys.readouterr().out == render(traces.eager(), "step")
 
 
@@ -698,7 +697,7 @@ def test_a_terminal_gets_colors(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv(variable, value)
     file = Terminal()
-    printing.report(traces.no_gradients(), file=file)
+    formats.print_report(traces.no_gradients(), file=file)
     assert ("\x1b[" in file.getvalue()) == colored
     plain = re.sub(r"\x1b\[[\d;]*m", "", file.getvalue())
     assert plain == render(traces.no_gradients())
@@ -707,7 +706,7 @@ def test_a_terminal_gets_colors(
 def test_an_encoding_without_the_characters() -> None:
     raw = io.BytesIO()
     file = io.TextIOWrapper(raw, encoding="ascii", newline="\n")
-    printing.report(traces.hostile_names(), file=file)
+    formats.print_report(traces.hostile_names(), file=file)
     file.flush()
     assert rb"\u5c64/\u30ab" in raw.getvalue()
 

@@ -12,7 +12,7 @@ from tracer.layout import Column
 from tracer.model.records import Graph, Line
 from tracer.model.runs import Run
 from tracer.model.summary import Summary
-from tracer.reporters import caller_tree, layer_tree, printing
+from tracer.reporters import formats, trees
 from tracer.reporters.text import render
 from tracer.reporters.trees import Node, Tree, folded, in_order
 
@@ -66,7 +66,7 @@ def loss_scaled() -> CallTrace:
 
 
 def test_a_part_of_a_step_has_no_steps_of_its_own() -> None:
-    (row,) = caller_tree.nodes(Summary(loss_scaled(), 0))
+    (row,) = trees.caller_nodes(Summary(loss_scaled(), 0))
     assert row.names == (
         "train.py:7 train",
         "train_step: 1 graph",
@@ -141,7 +141,7 @@ def test_a_path_as_long_as_paths_can_be() -> None:
 
 def test_where_a_terminal_lacks_the_guides_they_are_plain() -> None:
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    printing.report(traces.several_callers(), "caller", out)
+    formats.print_report(traces.several_callers(), "caller", out)
     out.seek(0)
     text = out.read()
     assert "+-- train.py:44 main > Model.fit > train_function  " in text
@@ -154,7 +154,7 @@ def test_where_a_terminal_lacks_the_guides_they_are_plain() -> None:
 
 def test_a_layer_and_a_variable_may_have_one_name() -> None:
     trace = traces.trained(["a", "a/b", "a/b/c", "", "/"], Run(1, 1, 3))
-    names = [each.path for _, each in in_order(layer_tree.tree(Summary(trace, 0)).children)]
+    names = [each.path for _, each in in_order(trees.layers_of(Summary(trace, 0)).children)]
     assert names == ["a", "a", "a/b", "a/b", "a/b/c", "", "", "/"]
     assert render(trace, "layer")
 
@@ -164,7 +164,7 @@ def test_the_layers_add_up_to_their_variables() -> None:
         trace = make()
         for root in {each.root for each in trace.optimizers}:
             summary = Summary(trace, root)
-            whole = layer_tree.tree(summary)
+            whole = trees.layers_of(summary)
             variables, _, updates, dense, sparse = whole.counts()
             own = trace.optimizers[root].name
             assert variables == len(summary.variables)
@@ -180,7 +180,7 @@ def test_layers_that_differ_in_anything_are_not_folded() -> None:
     names = [f"block_{n}/{part}" for n in range(5) for part in ("kernel", "bias")]
     work = [step(), request(*range(11)), update(*(n for n in range(11) if n not in (4, 5)))]
     trace = traces.keras3([*names, "block_4/scale"], (block(work, Run(1, 1, 2)),), ())
-    rows = layer_tree.nodes(Summary(trace, 0))
+    rows = trees.layer_nodes(Summary(trace, 0))
     assert [(row.names, row.note) for row in rows] == [
         (("block_0",), "kernel, bias"),
         (("block_1",), "kernel, bias"),
@@ -192,7 +192,7 @@ def test_layers_that_differ_in_anything_are_not_folded() -> None:
 
 def test_layers_that_are_alike_are_one_with_the_sum() -> None:
     names = [f"net/block_{n}/{part}" for n in range(4) for part in ("kernel", "bias")]
-    (row,) = layer_tree.nodes(Summary(traces.trained(names, Run(1, 1, 7)), 0))
+    (row,) = trees.layer_nodes(Summary(traces.trained(names, Run(1, 1, 7)), 0))
     assert row.names == ("net", "block_0 … block_3")
     assert row.note == "4 alike; kernel, bias"
     assert row.cells == ("8", "56", "7", "56", "0")

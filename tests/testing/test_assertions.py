@@ -18,8 +18,7 @@ from tracer.model.runs import Run
 from tracer.model.trace import Trace
 from tracer.testing import expressions, failure
 from tracer.testing.assertions import Assertion, Check, expect_updates
-from tracer.testing.expected import Expected, Wanted
-from tracer.testing.targets import Target
+from tracer.testing.expected import Expected, Target, Wanted
 
 
 def executions(method: str, count: int, **options: bool) -> Check:

@@ -252,10 +252,11 @@ def report(
 
     A CSV file holds one table, that of the variables if --by names no other.
     """
-    from tracer.model import excerpt, redaction, tracefile
+    from tracer.model import redaction, tracefile
+    from tracer.model.trace import select
     from tracer.reporters import formats
 
-    trace = excerpt.select(
+    trace = select(
         tracefile.load_run(path),
         variable=variable,
         steps=step,
@@ -263,7 +264,7 @@ def report(
         method=method,
         optimizer=optimizer,
     )
-    formats.put(redaction.without_paths(trace) if no_paths else trace, format, by, output)
+    formats.write(redaction.without_paths(trace) if no_paths else trace, format, by, output)
     _say_written(output)
 
 
@@ -283,11 +284,11 @@ def diff(
     (dense_3 and dense) are matched by order and shapes, and the output says so.
     """
     from tracer.model import compare, tracefile
-    from tracer.reporters import comparison, printing
+    from tracer.reporters import comparison, formats
 
     traces = tracefile.load(before), tracefile.load(after)
     differences = compare.differences(*traces)
-    printing.put(
+    formats.print_text(
         lambda width, color: comparison.render(*traces, differences, width=width, color=color)
     )
     return int(any(differences))
@@ -333,8 +334,8 @@ def check(
     incomplete does not pass, nor one of a program that failed, was interrupted or still runs.
     """
     from tracer.model.tracefile import load_run
-    from tracer.reporters import printing
-    from tracer.testing import expressions, verdicts
+    from tracer.reporters import formats
+    from tracer.testing import expressions
 
     wanted = list(map(expressions.read, expect or ())) or expressions.from_project(Path.cwd())
     if not wanted and findings is None:
@@ -346,12 +347,12 @@ def check(
     results = expressions.check(trace, wanted, findings, allow_unfinished=allow_unfinished)
     milder = expressions.milder(trace, findings) if findings else []
     content = {
-        "text": partial(verdicts.text, results),
-        "junit": partial(verdicts.junit, results),
-        "github": partial(verdicts.github, results, milder, trace),
+        "text": partial(expressions.as_text, results),
+        "junit": partial(expressions.as_junit, results),
+        "github": partial(expressions.as_github, results, milder, trace),
     }[format]()
     with output.open("w", encoding="utf-8") if output else nullcontext() as file:
-        printing.put(lambda width, color: content, file)
+        formats.print_text(lambda width, color: content, file)
     _say_written(output)
     return int(any(each.reason for each in results))
 
@@ -375,9 +376,9 @@ def explain(
     Also why it matters, and when it is reported.
     """
     from tracer.findings.rule_list import RULES, rule
-    from tracer.reporters import explanations, printing
+    from tracer.reporters import explanations, formats
 
-    printing.put(
+    formats.print_text(
         partial(explanations.listing, RULES)
         if code is None
         else partial(explanations.explanation, rule(code))

@@ -12,12 +12,11 @@ from rich.text import Text
 
 from tracer.layout import Column, Row, Table, shown
 from tracer.model import measures
-from tracer.model.labels import replica_names
-from tracer.model.programs import endings
+from tracer.model.labels import endings, replica_names
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.tracefile import load
-from tracer.model.wording import dash
+from tracer.model.words import dash
 
 _POLL = 0.25  # seconds
 _HEADERS = ("steps", "steps/s", "updates per step\nand replica", "without\nupdates", "graphs")

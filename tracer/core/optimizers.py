@@ -15,7 +15,7 @@ from tracer.core.state import FITTED, NOT_LOADED, decay_of, files_around, object
 from tracer.kinds import SETTINGS, OptimizerKind
 from tracer.model.names import distinct
 from tracer.model.records import Decay, Failure, Optimizer, Remark, Setting, Variable
-from tracer.model.wording import listed
+from tracer.model.words import listed
 
 OWN_STEP = "own-step"
 """The code of the remark on a step method that may update variables by itself."""

@@ -42,7 +42,7 @@ from tracer.model.records import (
     Variable,
 )
 from tracer.model.trace import Trace
-from tracer.model.wording import some
+from tracer.model.words import some
 
 _Called = Mapping[tuple[int, int], Sequence[int]]
 """By the number of a site, and that of a path of calls: how often the site was called by it [in

@@ -17,7 +17,7 @@ from msgspec import Struct, structs
 from tracer.model.measures import tries
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
-from tracer.model.wording import first_of, listed, plural, some, span, times
+from tracer.model.words import first_of, listed, plural, some, span, times
 
 Severity = Literal["error", "warning", "info"]
 """`error`: it is certain that training does not do what the program says. `warning`: most

@@ -12,14 +12,7 @@ import msgspec
 
 from tracer.errors import shown, unknown_name
 from tracer.findings.rule import Rule, Severity
-from tracer.findings.rules import (
-    classes,
-    graphs,
-    steps,
-    updates,
-    usage,
-    weights,
-)
+from tracer.findings.rules import classes, steps, updates, usage
 from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace
 
@@ -122,9 +115,9 @@ RULES: tuple[Rule, ...] = (
     usage.keras_mixed,
     steps.apply_raised,
     # Found in the updates.
-    weights.not_finite,
+    updates.not_finite,
     classes.never_assigned,
-    weights.unchanged,
+    updates.unchanged,
     updates.replicas_disagree,
     updates.never_updated,
     usage.never_handed,
@@ -137,7 +130,7 @@ RULES: tuple[Rule, ...] = (
     updates.densified,
     updates.gradient_missing,
     # Found in the steps.
-    graphs.apply_gradients_twice,
+    steps.apply_gradients_twice,
     steps.steps_skipped,
     steps.steps_differ,
     steps.gradients_left,
@@ -148,8 +141,8 @@ RULES: tuple[Rule, ...] = (
     usage.decay_exclusion,
     usage.state_not_loaded,
     # Found in the graphs.
-    graphs.retraced,
-    graphs.traced_again,
-    graphs.graph_never_ran,
+    steps.retraced,
+    steps.traced_again,
+    steps.graph_never_ran,
 )
 """All rules, in the order in which cases of one severity are reported."""

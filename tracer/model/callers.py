@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from tracer.model.measures import EXECUTIONS, ROLES, Selection, counted
 from tracer.model.records import Block, Line, TraceData, contribution
-from tracer.model.selection import EXECUTIONS, ROLES, Selection, counted
 
 UNKNOWN = Line("caller not known")
 """Stands in the tree for the path of what was executed or called and of which no path is known."""

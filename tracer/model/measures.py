@@ -1,9 +1,205 @@
-"""Measures: what one execution of a block counts. No TensorFlow."""
+"""What is counted: which entries of a trace, and the measures that the reports have. No TensorFlow.
 
-from collections.abc import Callable, Iterable
+`select_entries` makes a `Selection` of filters by name. The questions of a `Trace`, excerpts and
+what is expected of a run count by it. A filter that is not given lets everything through.
+"""
 
-from tracer.model.records import OBSERVATIONS, Block, Kind, Observation
-from tracer.model.selection import EXECUTIONS, ROLES, Counted, Selection
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from tracer.errors import UnknownName, is_mistake, unknown_name
+from tracer.model.names import Objects, named, variables_meant
+from tracer.model.records import (
+    OBSERVATIONS,
+    Block,
+    Effect,
+    Entry,
+    Kind,
+    Observation,
+    Role,
+    TraceData,
+    contribution,
+)
+from tracer.model.runs import Run, apart
+
+__tracebackhide__ = is_mistake
+
+KINDS: tuple[Kind, ...] = ("dense", "sparse", "none")
+What = Literal[
+    "updates",
+    "executions",
+    "discarded",
+    "calls",
+    "requests",
+    "compared",
+    "unchanged",
+    "not_finite",
+]
+"""What a trace counts."""
+Counted = Role | Observation | Literal["call"]
+"""What an entry counts, be it one that `counted` makes of calls or effects."""
+EXECUTIONS: frozenset[Counted] = frozenset({"step", "update", "vain", "discarded", "apply"})
+ROLES: dict[str, frozenset[Counted]] = {
+    "updates": frozenset({"update"}),
+    "executions": EXECUTIONS,
+    "discarded": frozenset({"discarded"}),
+    "requests": frozenset({"request"}),
+    "calls": frozenset({"call"}),
+    **{each: frozenset({each}) for each in OBSERVATIONS},
+}
+"""Which entries count, by what is counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """The entries that count: sets of indices, and None where everything does."""
+
+    roles: frozenset[Counted] | None = None
+    kinds: frozenset[Kind | None] | None = None
+    methods: frozenset[int] | None = None
+    variables: frozenset[int] | None = None
+    replicas: frozenset[int] | None = None
+    optimizers: frozenset[int] | None = None
+    steps: range | None = None
+
+    def holds(self, entry: Entry) -> bool:
+        """Whether an entry counts, for those of its variables that do."""
+        return (
+            (self.roles is None or entry.role in self.roles)
+            and (self.kinds is None or entry.kind in self.kinds)
+            and (self.methods is None or entry.method in self.methods)
+            and (self.optimizers is None or entry.optimizer in self.optimizers)
+        )
+
+    def holds_replica(self, replica: int) -> bool:
+        """Whether what is done on this replica counts."""
+        return self.replicas is None or replica in self.replicas
+
+    def kept(self, variables: tuple[int, ...]) -> tuple[int, ...]:
+        """Those of the variables that count."""
+        if self.variables is None:
+            return variables
+        return tuple(index for index in variables if index in self.variables)
+
+    def count(self, block: Block) -> int:
+        """What one execution of `block` counts, whatever step it is in."""
+        number = 0  # no generator: this is what a report of many replicas does most
+        for entry in block.entries if self.holds_replica(block.replica) else ():
+            if self.holds(entry):
+                number += contribution(entry, self.variables)
+        return number
+
+    __call__ = count
+
+    def runs(self, block: Block) -> Iterable[Run]:
+        """The runs of `block`, as far as they are in the steps that count."""
+        if self.steps is None:
+            return block.runs
+        return [within for run in block.runs if (within := run.only(self.steps)) is not None]
+
+    def executions(self, block: Block) -> int:
+        """How often `block` was executed in the steps that count."""
+        return block.total if self.steps is None else sum(run.total for run in self.runs(block))
+
+
+def as_block(effect: Effect) -> Block:
+    """The effect as what executes in these steps, to be counted as the work of an optimizer is."""
+    role: Any = effect.what
+    entry = Entry(effect.root, -1, role, None, effect.variables)
+    parts = effect.total, apart(effect.runs)
+    return Block(effect.root, effect.replica, "eager", "", False, (entry,), *parts)
+
+
+def require_effects(data: TraceData, what: object, steps: int) -> None:
+    """Raise `tracer.UnknownName` if steps ran, and it is not known what they did to the variables.
+
+    As a rule nobody asked for it; or nothing could be compared, which a note says.
+    """
+    if steps and not data.effects:
+        for note in data.notes:
+            if "effects" in note:
+                raise UnknownName(f"no count {str(what)!r}: nothing was compared: {note}")
+        raise UnknownName(
+            f"no count {str(what)!r}: the trace has no effects, which have to be asked for: "
+            "tracer.wrap(optimizer, effects=True), tracer.record(effects=True) or tracer run "
+            "--effects"
+        )
+
+
+def counted(data: TraceData) -> Iterator[Block]:
+    """What a trace counts: its blocks, then its Python calls and its effects as blocks, too.
+
+    Calls have the context `eager` or `tracing`.
+    """
+    yield from data.blocks
+    for each in data.calls:
+        root, role = data.optimizers[each.optimizer].root, cast(Any, "call")
+        entries = (Entry(each.optimizer, each.method, role, each.kind, each.variables),)
+        for context, number in (("eager", each.eager), ("tracing", each.tracing)):
+            place = root, each.replica, cast(Any, context)
+            yield Block(*place, "", False, entries, number, (), path=each.path)
+    yield from map(as_block, data.effects)
+
+
+def select_entries(
+    data: TraceData,
+    objects: Objects,
+    what: What,
+    kind: Kind | None = None,
+    variable: object = None,
+    step: int | range | None = None,
+    replica: int | None = None,
+    worker: str | None = None,
+    optimizer: str | None = None,
+    method: str | None = None,
+) -> Selection:
+    """The entries of `what` that the filters leave, as `tracer.CallTrace` explains them.
+
+    Raises `tracer.UnknownName` with the near names for what the trace does not hold.
+    """
+    if kind is not None and kind not in KINDS:
+        raise unknown_name("kind", kind, KINDS)
+
+    def meant(noun: str, wanted: str | None, names: Iterable[str]) -> frozenset[int] | None:
+        return None if wanted is None else named(noun, wanted, [*names])
+
+    optimizers = meant("optimizer", optimizer, (each.name for each in data.optimizers))
+    if optimizers and what in OBSERVATIONS:  # they are of the root, whatever did it
+        optimizers = frozenset(data.optimizers[index].root for index in optimizers)
+    replicas = meant("worker", worker, (each.worker for each in data.replicas))
+    ids = [each.id for each in data.replicas]
+    if replica not in (None, *ids):
+        raise unknown_name("replica", replica, sorted(set(ids)))
+    if replica is not None:
+        with_id = frozenset(index for index, id in enumerate(ids) if id == replica)
+        replicas = with_id if replicas is None else replicas & with_id
+    return Selection(
+        roles=ROLES[what],
+        kinds=None if kind is None else frozenset({kind}),
+        methods=meant("method", method, (each.name for each in data.methods)),
+        variables=None if variable is None else variables_meant(variable, data.variables, objects),
+        replicas=replicas,
+        optimizers=optimizers,
+        steps=_rising(step),
+    )
+
+
+def _rising(step: int | range | None) -> range | None:
+    """The steps as a range that rises.
+
+    Raises `tracer.UnknownName` for those before step 1: who counts from 0 would get wrong counts.
+    """
+    if step is None:
+        return None
+    if isinstance(step, bool) or not isinstance(step, int | range):
+        raise TypeError(f"step must be an int or a range, not {step!r}")
+    steps = range(step, step + 1) if isinstance(step, int) else step
+    rising = steps if steps.step > 0 else steps[::-1]
+    if rising and rising[0] < 1:
+        raise UnknownName(f"no step {rising[0]}: steps are numbered from 1")
+    return rising
+
 
 Measure = Callable[[Block], int]
 """What one execution of a block counts."""

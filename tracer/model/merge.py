@@ -14,7 +14,7 @@ from tracer.model.labels import replica_name
 from tracer.model.names import distinct, without_number
 from tracer.model.records import Failure, Optimizer, Replica, TraceData, Variable, with_indices
 from tracer.model.trace import Trace
-from tracer.model.wording import first_of, listed
+from tracer.model.words import first_of, listed
 
 _NAMED = 8  # workers of which there is no trace, variables that one of them has alone
 

@@ -12,8 +12,7 @@ from functools import cache, cached_property
 
 from msgspec import structs
 
-from tracer.model.dialects import dialect_of
-from tracer.model.measures import Measure, counting, steps, tries, updates
+from tracer.model.measures import Measure, Selection, as_block, counting, steps, tries, updates
 from tracer.model.records import (
     Block,
     Calls,
@@ -23,9 +22,9 @@ from tracer.model.records import (
     Remark,
 )
 from tracer.model.runs import Run
-from tracer.model.selection import Selection, as_block
 from tracer.model.timeline import Timeline, Values, added, union
 from tracer.model.trace import Trace
+from tracer.model.words import dialect_of
 
 
 class _Folds:
@@ -164,7 +163,7 @@ class Summary(Counts):
         self.root = root
         self.optimizers = tuple(each for each in trace.optimizers if each.root == root)
         """The root, then the optimizers nested in it."""
-        self.dialect = dialect_of(trace, self.optimizers)
+        self.dialect = dialect_of(trace.data, self.optimizers)
         """What the users of these optimizers call things."""
         self.blocks = _whatever_path(self.by_path())
         self.effects = tuple(each for each in trace.data.effects if each.root == root)

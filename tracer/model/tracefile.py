@@ -1,6 +1,27 @@
 """Trace files: written whole or not at all, read from a file or a folder of them.
 
-What stands in one is in `tracer.model.fileformat`.
+A trace file is one JSON object in UTF-8:
+
+    {"format": "optimizer-tracer", "version": 1,
+     "lists": [[[0, 4]], [[0, 1], [2, 4]]],
+     "optimizers": [...], "variables": [...], "methods": [...], "replicas": [...],
+     "blocks": [{..., "entries": [{..., "variables": [0], "times": 1}], "runs": [[1, 1, 64, 1]]}],
+     "calls": [{..., "variables": [1], "eager": 0, "tracing": 2}],
+     "graphs": [...], "complete": true, "notes": [], "environment": {"tensorflow": "2.21.0"}, ...,
+     "lines": [...], "paths": [[0, 3]], "graph_tracings": [...],
+     "effects": [{..., "variables": [0], "total": 3, "runs": [[7, 1, 3, 1]]}]}
+
+The fields are those of `tracer.model.records`, where they are explained, but for `lists`:
+`variables` of an entry, of calls and of an effect is one index into it, or none. A list holds
+indices of variables, as `[start, stop]` for `start, start + 1, ..., stop - 1`. So each distinct
+list is written once, and one of 1,000 variables takes as much space as one of 4. A run is
+`[first, stride, count, times]`, so a million regular steps take as much space as ten.
+
+What a reader may rely on: every index is inside its table; every number is at most 2**63 - 1; the
+steps of the runs of a block or an effect rise, and the runs hold no more than its total.
+
+A field that a reader may ignore can be added without a new number; readers skip what they do not
+know. Any other change takes a new number, and `decode` refuses numbers above its own.
 """
 
 import codecs
@@ -9,15 +30,229 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain, groupby, pairwise, starmap
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from tracer.errors import MergeError, TraceFileError
-from tracer.model import fileformat
 from tracer.model.merge import merge, of_whole_run
-from tracer.model.records import TraceData
+from tracer.model.records import (
+    INDICES,
+    Block,
+    Calls,
+    Effect,
+    Entry,
+    Graph,
+    GraphTracing,
+    Line,
+    Program,
+    Replica,
+    TraceData,
+    Variable,
+    with_indices,
+)
+from tracer.model.runs import Run
 from tracer.model.trace import Trace
+from tracer.model.words import some
+
+FORMAT = "optimizer-tracer"
+VERSION = 1
+
+MAX_INDICES = 10_000_000
+"""The most indices that `lists` may stand for: a small file must not fill the memory."""
+
+_Ranges = tuple[tuple[int, int], ...]
+
+
+class _Header(msgspec.Struct):
+    format: Any = None
+    version: Any = None
+
+
+class _File(TraceData, frozen=True, kw_only=True):
+    """The records of a file; of what may be left out of a trace, a file has to have this."""
+
+    complete: bool
+    lists: tuple[_Ranges, ...]
+
+
+_ANY, _SOME = (0, 2**63 - 1), (1, 2**63 - 1)
+_SECONDS = 0.0, 2.0**37  # since 1970: the year 6325
+
+# `_BOUNDS` bounds the numbers, not `msgspec.Meta`: with that in a union, msgspec 0.22.0 crashed
+# Python at the first garbage collection after an error (https://github.com/msgspec/msgspec/issues/717).
+
+_BOUNDS: Mapping[type, Mapping[str, tuple[float, float]]] = {
+    _File: {"first_step": _SOME},
+    Variable: {"shape": _ANY},
+    Replica: {"id": _ANY},
+    Block: dict.fromkeys(("total", "graphs", "idle"), _ANY),
+    Entry: {"times": _SOME},
+    Run: dict.fromkeys(("first", "stride", "count", "times", "last"), _SOME),
+    Calls: dict.fromkeys(("eager", "tracing"), _ANY),
+    Graph: {"tracings": _SOME, **dict.fromkeys(("idle", "steps", "after", "step_calls"), _ANY)},
+    GraphTracing: {"after": _ANY, "at": _SECONDS, "seconds": _SECONDS},
+    Effect: {"total": _ANY},
+    Line: {"number": _ANY},
+    Program: {
+        "timed_steps": _ANY,
+        **dict.fromkeys(("started", "seconds", "timed_seconds"), _SECONDS),
+    },
+}
+"""The least and the most that a field may hold."""
+
+_PARTS: Mapping[type, Sequence[str]] = {
+    _File: (
+        "optimizers",
+        "variables",
+        "methods",
+        "replicas",
+        "blocks",
+        "calls",
+        "graphs",
+        "programs",
+        "lines",
+        "paths",
+        "graph_tracings",
+        "effects",
+    ),
+    Block: ("entries", "runs"),
+    Effect: ("runs",),
+}
+"""The fields that hold records."""
+
+
+def encode(data: TraceData) -> bytes:
+    """`data` as the content of a trace file, which `decode` can read.
+
+    Raises `ValueError` or another error with the reason if it cannot be written.
+
+    >>> decode(encode(TraceData((), (), (), (), (), (), notes=("nothing happened",)))).notes
+    ('nothing happened',)
+    """
+    lists: dict[tuple[int, ...], int] = {}
+    tables = _tables(data, lambda own: (lists.setdefault(own, len(lists)),) if own else own)
+    ranges = [_to_ranges(indices) for indices in lists]
+    head = {"format": FORMAT, "version": VERSION, "lists": ranges}
+    content = msgspec.json.encode(head | msgspec.structs.asdict(data) | tables) + b"\n"
+    _read(content)  # what is written can be read
+    return content
+
+
+def decode(content: bytes) -> TraceData:
+    """The records in the content of a trace file.
+
+    Raises `ValueError` with the reason: it is none, is damaged, or was written by a newer tracer.
+    """
+    try:
+        _check_header(content)
+        return _read(content)
+    except UnicodeDecodeError as error:
+        raise ValueError("is not a trace file: not UTF-8 text") from error
+    except msgspec.ValidationError as error:
+        raise ValueError(f"is damaged: {error}") from error
+    except msgspec.DecodeError as error:
+        if "truncated" in str(error):
+            raise ValueError("is truncated: the end is missing") from error
+        raise ValueError(f"is not a trace file: not JSON ({error})") from error
+    except RecursionError as error:
+        raise ValueError("is not a trace file: nested too deeply") from error
+
+
+def _check_header(content: bytes) -> None:
+    header = msgspec.json.decode(content, type=_Header | list | str | int | float | None)
+    if not isinstance(header, _Header) or header.format != FORMAT:
+        raise ValueError("is JSON of another program, not a trace file")
+    if type(header.version) is not int or header.version < 1:
+        raise ValueError(f"is damaged: {header.version!r} is no version of the format")
+    if header.version > VERSION:
+        raise ValueError(
+            f"was written by a newer tracer; update tracer to read it (the file has version "
+            f"{header.version} of the format, this tracer reads up to {VERSION})"
+        )
+
+
+def _read(content: bytes) -> TraceData:
+    """The records in `content`.
+
+    Raises `msgspec.ValidationError` with the reason if they contradict each other.
+    """
+    file = msgspec.json.decode(content, type=_File)
+    sizes = {table: len(getattr(file, table)) for table in _PARTS[_File]}
+    lists = _expand(file.lists, sizes["variables"])
+    for fault in _faults(file, sizes | {"variables": len(lists)}):
+        raise msgspec.ValidationError(fault[1:])
+    if outside := {*chain(*file.paths)} - {*range(sizes["lines"])}:
+        table = f"a table of {some(sizes['lines'], 'line')}"
+        raise msgspec.ValidationError(f"paths hold {min(outside)}, outside {table}")
+    fields = {field: getattr(file, field) for field in TraceData.__struct_fields__}
+    return TraceData(**fields | _tables(file, lambda own: lists[own[0]] if own else own))
+
+
+def _tables(
+    data: TraceData, change: Callable[[tuple[int, ...]], tuple[int, ...]]
+) -> dict[str, Any]:
+    """The tables that hold indices of variables, with others."""
+    return {
+        table: tuple(with_indices(getattr(data, table), {"variables": change}))
+        for table in ("blocks", "calls", "effects")
+    }
+
+
+def _faults(record: Any, sizes: Mapping[str, int]) -> Iterator[str]:
+    """What cannot be, as `.blocks[0].entries[0].times holds 0, outside 1 to ...`."""
+    kind = type(record)
+    bounds = {field: (0, sizes[table] - 1) for field, table in INDICES.get(kind, {}).items()}
+    for field, (least, most) in {**bounds, **_BOUNDS.get(kind, {})}.items():
+        value = getattr(record, field)
+        for number in value if isinstance(value, tuple) else (value,):
+            if number is not None and not least <= number <= most:
+                table = f"a table of {most + 1}" if field in bounds else f"{least} to {most}"
+                yield f".{field} holds {number}, outside {table}"
+    if "variables" in bounds and len(record.variables) > 1:
+        yield ".variables holds several lists"
+    for field in _PARTS.get(kind, ()):
+        for number, part in enumerate(getattr(record, field)):
+            for fault in _faults(part, sizes):
+                yield f".{field}[{number}]{fault}"
+    if kind is Graph and record.tracings < record.idle:
+        yield f".tracings holds {record.tracings}, less than {record.idle}"
+    if kind is Block or kind is Effect:
+        placed = sum(run.total for run in record.runs)
+        if any(before.last >= after.first for before, after in pairwise(record.runs)):
+            yield ".runs hold steps that do not rise"
+        if placed > record.total:
+            yield f".runs hold {placed:,}, more than the total, {record.total:,}"
+
+
+def _to_ranges(indices: Iterable[int]) -> _Ranges:
+    """The same indices in the same order, each rise by 1 as `(start, stop)`.
+
+    >>> _to_ranges([0, 1, 2, 5, 9, 8])
+    ((0, 3), (5, 6), (9, 10), (8, 9))
+    """
+    rises = groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0])
+    parts = [[index for _, index in rise] for _, rise in rises]
+    return tuple((part[0], part[-1] + 1) for part in parts)
+
+
+def _expand(lists: Sequence[_Ranges], variables: int) -> list[tuple[int, ...]]:
+    """What `_to_ranges` was given, for each of `lists`; checked before it takes memory."""
+    for number, ranges in enumerate(lists):
+        for start, stop in ranges or [(0, 0)]:
+            if not 0 <= start < stop <= variables:
+                raise msgspec.ValidationError(
+                    f"lists[{number}] holds [{start}, {stop}], "
+                    f"outside a table of {some(variables, 'variable')}"
+                )
+    if sum(stop - start for ranges in lists for start, stop in ranges) > MAX_INDICES:
+        raise msgspec.ValidationError(f"lists hold more than {MAX_INDICES:,} variables")
+    return [tuple(chain.from_iterable(starmap(range, ranges))) for ranges in lists]
+
 
 _STRANGE = re.compile(r"[^\w+-]", re.ASCII)
 _LONGEST = 100  # characters of a worker's name in that of its file
@@ -69,7 +304,7 @@ def save(data: TraceData, path: Path) -> None:
     ('nothing happened',)
     """
     with _refused(path, "written"):
-        content = fileformat.encode(data)
+        content = encode(data)
         if len(content) > MAX_BYTES:
             raise ValueError(f"it takes {len(content):,} bytes, more than {MAX_BYTES:,}")
         # A link stays a link; and a device such as /dev/null must not become a file.
@@ -112,7 +347,7 @@ def load(path: str | Path) -> Trace:
             raise _error(path, f"is too large for a trace file: {size}")
         content = Path(path).read_bytes().removeprefix(codecs.BOM_UTF8)  # of some editors
     try:
-        return Trace(fileformat.decode(content))
+        return Trace(decode(content))
     except ValueError as error:
         program = f"is a program, not a trace file: did you mean tracer run {path}?"
         raise _error(path, program if Path(path).suffix == ".py" else error) from error

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from tracer.errors import shown
 from tracer.kinds import KINDS
 from tracer.model import measures
-from tracer.model.apply_methods import apply_methods, never_reached
-from tracer.model.dialects import dialect_of
 from tracer.model.labels import program_lines, replica_names, replica_noun
 from tracer.model.measures import Measure
-from tracer.model.skipped_steps import every, reason, reason_for_all
+from tracer.model.reasons import apply_methods, every, never_reached, reason, reason_for_all
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
-from tracer.model.wording import first_true, listed, plural, some, span, times
+from tracer.model.words import dialect_of, first_true, listed, plural, some, span, times
 
 _OF_MANY = {apply.name for kind in KINDS for apply in kind.apply_methods if apply.many}
 
@@ -22,7 +20,7 @@ def question(trace: Trace) -> str:
     """The question that `answer` answers, with the methods that matter in this run."""
     names = dict.fromkeys(each for summary in summaries_of(trace) for each in _names(summary))
     default = f"How often did {listed(list(names)) or 'the apply methods'} run?"
-    return dialect_of(trace).question or default
+    return dialect_of(trace.data).question or default
 
 
 def answer(trace: Trace) -> str:

@@ -7,9 +7,9 @@ from rich.text import Text
 
 from tracer.layout import Column, Row, Table, paragraph, shown
 from tracer.model.compare import Change, Difference
-from tracer.model.programs import endings
+from tracer.model.labels import endings
 from tracer.model.trace import Trace
-from tracer.model.wording import all_true, first_of
+from tracer.model.words import all_true, first_of
 from tracer.reporters.colors import ODD
 from tracer.reporters.text import printed
 

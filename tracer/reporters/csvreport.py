@@ -1,6 +1,6 @@
 """One table of the report as CSV, for a spreadsheet.
 
-Its columns are the fields of a row in `tracer.reporters.columns`.
+Its columns are the fields of a row in `tracer.reporters.tables`.
 """
 
 import csv
@@ -9,8 +9,7 @@ import io
 from tracer.errors import shown
 from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace
-from tracer.reporters.columns import FIELDS, By, Value
-from tracer.reporters.tables import rows
+from tracer.reporters.tables import FIELDS, By, Value, rows
 
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 """What a formula begins with in a spreadsheet: owasp.org/www-community/attacks/CSV_Injection."""

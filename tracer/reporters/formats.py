@@ -1,20 +1,103 @@
-"""The formats of the report, and where it goes."""
+"""The formats of the report, and where it goes: a file, a folder, a terminal, a notebook."""
 
+import io
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
+from typing import Literal, TextIO
+
+from rich.console import Console
+from rich.text import Text
 
 from tracer.errors import MissingExtra, Mistake
 from tracer.model.trace import Trace
-from tracer.reporters import printing, text
-from tracer.reporters.columns import By
+from tracer.reporters import text
+from tracer.reporters.tables import By
+
+
+def print_report(
+    trace: Trace, by: By | None = None, file: TextIO | None = None, *, command: bool = False
+) -> None:
+    """Print the text report on a trace to `file`, or to `sys.stdout`.
+
+    In a terminal it has that terminal's width and colours, which a `NO_COLOR` in the environment
+    turns off; elsewhere it has 80 columns and no ANSI codes. Characters that the file's encoding
+    lacks are written as escapes. `command` says that the reader is at the `tracer` command. Raises
+    `tracer.UnknownName` for a table that does not exist.
+    """
+    print_text(
+        lambda width, color: text.render(trace, by, width=width, color=color, command=command),
+        file,
+    )
+
+
+def print_text(render: Callable[[int | None, bool], str], file: TextIO | None = None) -> None:
+    """Print a text that `render` makes for a width (None if it is not known), coloured or not."""
+    file = sys.stdout if file is None else file
+    written = render(*_terminal(file, os.environ))
+    file.write(_encodable(written, file.encoding))
+
+
+_PLAIN = {ord("…"): "...", ord("→"): ">", **dict(zip(map(ord, "├└│─"), "+`|-", strict=True))}
+"""What is written for the signs of tables and trees where they cannot be."""
+
+
+def _terminal(file: TextIO, environment: Mapping[str, str]) -> tuple[int | None, bool]:
+    """The terminal's width, None if `file` is no terminal, and whether to use colours."""
+    if not file.isatty():
+        return None, False
+    width = None
+    with suppress(OSError, ValueError):  # a terminal that has no size, or a stand-in for one
+        width = os.get_terminal_size(file.fileno()).columns or None
+    plain = environment.get("NO_COLOR") or environment.get("TERM") == "dumb"
+    return width, not plain
+
+
+def _encodable(text: str, encoding: str | None) -> str:
+    """The text with what the encoding lacks made plain."""
+    encoding = encoding or "utf-8"
+    with suppress(UnicodeEncodeError):
+        return text.encode(encoding).decode(encoding)
+    return text.translate(_PLAIN).encode(encoding, "backslashreplace").decode(encoding)
+
+
+_WIDTH = 100
+_FORMAT = (
+    '<pre style="white-space:pre;overflow-x:auto;line-height:1.4;'
+    "font-family:ui-monospace,'DejaVu Sans Mono',Menlo,Consolas,monospace\">{code}</pre>"
+)
+
+
+def for_notebook(trace: Trace) -> str:
+    """The text report as HTML, with its colours."""
+    shown = Text.from_ansi(text.render(trace, width=_WIDTH, color=True))
+    console = Console(
+        record=True,
+        file=io.StringIO(),
+        width=_WIDTH,
+        color_system="standard",
+        force_terminal=True,
+        force_jupyter=False,  # in a notebook it would show the text by itself
+    )
+    console.print(shown, soft_wrap=True, highlight=False)
+    return console.export_html(inline_styles=True, code_format=_FORMAT)
+
 
 Format = Literal[
     "text", "json", "csv", "markdown", "html", "tensorboard", "speedscope", "collapsed"
 ]
 
-_MODULES = {"json": "jsonreport", "csv": "csvreport"}  # the library has modules of these names
+_HOMES = {
+    "json": ("jsonreport", "render"),  # the library has modules of these names
+    "csv": ("csvreport", "render"),
+    "speedscope": ("stacks", "speedscope"),
+    "collapsed": ("stacks", "collapsed"),
+}
+"""The module of a format and the function in it, where they are not `FORMAT.render`."""
 _NO_TABLES: dict[Format, str] = {
     "html": "the html report has all of them",
     "tensorboard": "the tensorboard report has all of them",
@@ -62,7 +145,8 @@ def render(
     """The report in a format; only the module of that format is imported."""
     if format == "text":
         return text.render(trace, by, width=width, color=color, command=True)
-    return str(module(format).render(trace, by))
+    _, function = _HOMES.get(format, (format, "render"))
+    return str(getattr(module(format), function)(trace, by))
 
 
 def module(format: Format) -> ModuleType:
@@ -72,7 +156,7 @@ def module(format: Format) -> ModuleType:
     format are not installed.
     """
     try:
-        return import_module(f"tracer.reporters.{_MODULES.get(format, format)}")
+        return import_module(f"tracer.reporters.{_HOMES.get(format, (format,))[0]}")
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tracer"):
             raise
@@ -81,7 +165,7 @@ def module(format: Format) -> ModuleType:
         ) from error
 
 
-def put(trace: Trace, format: Format | None, by: By | None, output: Path | None) -> None:
+def write(trace: Trace, format: Format | None, by: By | None, output: Path | None) -> None:
     """Write the report to a file, or to standard output; for TensorBoard, to a folder.
 
     Without a `format` the file's ending decides: see `chosen`. `by` picks one table; a page,
@@ -99,4 +183,4 @@ def put(trace: Trace, format: Format | None, by: By | None, output: Path | None)
     elif output is not None:
         output.write_text(render(trace, format, by), encoding="utf-8")
     else:
-        printing.put(lambda width, color: render(trace, format, by, width, color))
+        print_text(lambda width, color: render(trace, format, by, width, color))

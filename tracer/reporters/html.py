@@ -11,26 +11,123 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
+from functools import cache
+from importlib.resources import files
+from itertools import accumulate, groupby
+from operator import sub
 from typing import Any
 
+import jinja2
 from markupsafe import Markup
 
 from tracer.findings.rule_list import Finding, findings
 from tracer.layout import cut, shown
 from tracer.model import callers, labels, measures
-from tracer.model.dialects import dialect_of
-from tracer.model.programs import endings, runs
+from tracer.model.labels import endings, runs
 from tracer.model.records import Line
 from tracer.model.summary import Summary, summaries_of
+from tracer.model.timeline import Timeline
 from tracer.model.trace import Trace
-from tracer.model.wording import listed, some
-from tracer.reporters import caller_tree, cells, colors, layer_tree, tables, template, tracks
+from tracer.model.words import dialect_of, listed, some
+from tracer.reporters import colors, heatmap, tables, trees
 from tracer.reporters.answer import question, sentences
-from tracer.reporters.columns import VariableRow
-from tracer.reporters.heatmap import HeatMap
+from tracer.reporters.heatmap import Cells, HeatMap, added_up, coarser
+from tracer.reporters.tables import VariableRow, tracings
 from tracer.reporters.text import headline
-from tracer.reporters.tracings import tracings
 from tracer.reporters.trees import in_order
+
+
+def fill(name: str, **values: Any) -> str:
+    """The template with these values, each of them escaped, control characters too."""
+    return _environment().get_template(name).render(values)
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("tracer.reporters"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: shown(value) if type(value) is str else value,
+    )
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    environment.filters.update(
+        number="{:,}".format, cut=lambda text, width: cut(shown(text), width, width // 2)
+    )
+    return environment
+
+
+def source(name: str) -> str:
+    """The text of a file that is put into the page as it is."""
+    return (files("tracer.reporters") / "templates" / name).read_text(encoding="utf-8")
+
+
+COLUMNS = 240
+"""The most cells in a row of the page."""
+FACTOR = 4
+"""How many cells of a size are one of the next."""
+
+
+def fitting(summary: Summary, heat: HeatMap, most: int) -> tuple[int, Cells, list[dict[str, Any]]]:
+    """The track of each lane, the finest that take at most so many characters, with their cells.
+
+    Before them the steps that an irregular track keeps together.
+    """
+    steps, grain = summary.steps, 1
+    while True:
+        cells = Cells(summary, heat)
+        tracks: list[dict[str, Any]] = [
+            {"sizes": track(each.timeline, cells, grain), "since": each.not_finite_since}
+            for each in heat.lanes
+        ]
+        taken = len(json.dumps([tracks, list(cells.rows)], separators=(",", ":")))
+        if taken <= most or grain >= steps:
+            return grain, cells, tracks
+        grain *= FACTOR
+
+
+def track(timeline: Timeline, cells: Cells, grain: int) -> list[list[Any]]:
+    """The cells of a lane, of at least `grain` steps each if it is an irregular one."""
+    made: list[list[Any]] = []
+    steps, size = max((each.last for each in timeline.stretches), default=0), 0
+    if grain > 1 and _numbers(timeline) > 2 * steps // grain:
+        timeline, size = coarser(timeline, grain), grain
+    while True:
+        made.append([size, *_lists(timeline, size, cells)])
+        cycles = [each.cycle * min(each.turns, 1 + COLUMNS) for each in timeline.stretches]
+        ends = [0, *accumulate(length for cycle in cycles for length, _ in cycle)]
+        if len(ends) <= 1 + COLUMNS:
+            return made
+        narrowest = min(map(sub, ends[COLUMNS:], ends))  # that a page of these cells can be
+        factor = FACTOR ** max(1, int(math.log(narrowest / COLUMNS, FACTOR)))
+        timeline, size = coarser(timeline, factor), factor * (size or 1)
+
+
+def _numbers(timeline: Timeline) -> int:
+    """How many numbers it takes to write it down."""
+    return sum(2 + 2 * len(each.cycle) for each in timeline.stretches)
+
+
+def _lists(timeline: Timeline, size: int, cells: Cells) -> Iterator[list[int]]:
+    """The stretches as lists of numbers, those that do not repeat in one list.
+
+    Equal cells of one size that follow each other are joined.
+    """
+    for once, group in groupby(timeline.stretches, key=lambda each: each.turns == 1):
+        for each in [list(group)] if once else [[each] for each in group]:
+            parts: list[tuple[int, Any]] = [part for stretch in each for part in stretch.cycle]
+            period, scale = sum(length for length, _ in parts), size or 1
+            found = [(each[0].first - 1) * scale + 1, each[0].turns, period * scale]
+            for length, cell in parts:
+                number = cells.number(cell if size else added_up([(length, cell)]))
+                if size and len(found) > 3 and found[-1] == number:
+                    found[-2] += length
+                else:
+                    found += [length, number]
+            yield found
+
 
 _CHARACTERS = 2_000_000  # of the table of variables, and as many of the lanes: of 6 MB in all
 _OPTIMIZERS = 50
@@ -47,7 +144,7 @@ def render(trace: Trace, by: None = None) -> str:
     drawn = summaries[:_OPTIMIZERS]
     parts = max(1, len(drawn))
     found = findings(trace)
-    variable = dialect_of(trace).variable
+    variable = dialect_of(trace.data).variable
     fields = VariableRow._fields[1 : None if trace.has_effects else -2]
     columns = [variable, *(name.removeprefix("requests_").replace("_", " ") for name in fields)]
     optimizers = [_drawn(summary, _CHARACTERS // parts) for summary in drawn]
@@ -55,14 +152,14 @@ def render(trace: Trace, by: None = None) -> str:
         "first": trace.first_step,
         "columns": columns,
         "variable": variable,
-        "never": cells.NEVER,
-        "first_not_finite": cells.FIRST,
-        "most": tracks.COLUMNS,
+        "never": heatmap.NEVER,
+        "first_not_finite": heatmap.FIRST,
+        "most": COLUMNS,
         "optimizers": optimizers,
     }
-    script = template.source("report.js")
+    script = source("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return template.render(
+    return fill(
         "report.html",
         trace=trace,
         title=_title(trace, found),
@@ -81,21 +178,20 @@ def render(trace: Trace, by: None = None) -> str:
         most_bars=_BARS,
         light=colors.LIGHT,
         dark=colors.DARK,
-        style=Markup(template.source("report.css")),
+        style=Markup(source("report.css")),
         script=Markup(script),
         hash=Markup(f"'sha256-{digest}'"),
         data=data,
-        first_not_finite=cells.FIRST,
+        first_not_finite=heatmap.FIRST,
         boxes_of=lambda whole: sorted(_boxes(whole), key=lambda box: (-box[2].executions, box[0])),
         callers=callers,
-        caller_tree=caller_tree,
         headline=headline,
         in_order=in_order,
         labels=labels,
-        layer_tree=layer_tree,
         log1p=math.log1p,
         measures=measures,
         tables=tables,
+        trees=trees,
         some=some,
         tracings=tracings,
     )
@@ -116,7 +212,7 @@ def _title(trace: Trace, found: Sequence[Finding]) -> str:
 def _drawn(summary: Summary, most: int) -> dict[str, Any]:
     """What the script draws: the heat map, and the table of variables in as many characters."""
     heat = HeatMap(summary)
-    grain, described, found = tracks.fitting(summary, heat, most)
+    grain, described, found = fitting(summary, heat, most)
     states, marks = described.legend()
     table: list[list[Any]] = []
     for index, row in zip(summary.variables, tables.by_variable(summary), strict=True):
@@ -126,7 +222,7 @@ def _drawn(summary: Summary, most: int) -> dict[str, Any]:
             break
         table.append([values[0] or "(no name)", *values[1:], heat.patterns[index]])
     usual = summary.spread(measures.updates)[(0,)] * 2 >= summary.steps
-    odd = {cells.SKIPPED, cells.OTHERS, "" if usual else described.expected}
+    odd = {heatmap.SKIPPED, heatmap.OTHERS, "" if usual else described.expected}
     return {
         "views": [view._asdict() for view in heat.views],
         "odd": [color for state, color in described.states.items() if state in odd],

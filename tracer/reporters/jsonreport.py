@@ -5,13 +5,11 @@ import json
 import msgspec
 
 from tracer.findings.rule_list import findings
-from tracer.model.programs import endings
+from tracer.model.labels import endings
 from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace
 from tracer.reporters.answer import answer, question
-from tracer.reporters.columns import TABLES, TREES, By
-from tracer.reporters.tables import rows
-from tracer.reporters.tracings import tracings
+from tracer.reporters.tables import TABLES, TREES, By, rows, tracings
 
 FORMAT = "optimizer-tracer-report"
 VERSION = 1
@@ -19,7 +17,7 @@ VERSION = 1
 
 
 def render(trace: Trace, by: By | None = None) -> str:
-    """The report as one JSON object in ASCII; the rows are those of `tracer.reporters.columns`.
+    """The report as one JSON object in ASCII; the rows are those of `tracer.reporters.tables`.
 
     `findings` are all, also those that are good to know; null for a part of a trace.
     """

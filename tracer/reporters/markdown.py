@@ -5,14 +5,12 @@ from collections.abc import Iterator, Sequence
 
 from tracer.errors import shown
 from tracer.findings.rule_list import to_report
-from tracer.model.programs import runs
+from tracer.model.labels import runs
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.reporters.answer import question, sentences
-from tracer.reporters.columns import TABLES, TREES, By, Row, Value
-from tracer.reporters.tables import rows
-from tracer.reporters.text import headline, warnings
-from tracer.reporters.text_tables import IN_FULL, TABLES as TEXT_TABLES
+from tracer.reporters.tables import TABLES, TREES, By, Row, Value, rows
+from tracer.reporters.text import IN_FULL, TABLES as TEXT_TABLES, headline, warnings
 
 _WIDTH = 100  # of a tree
 _SPECIAL = {ord(char): f"\\{char}" for char in "\\`*_{}[]<>#|~"}

@@ -12,15 +12,60 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import vl_convert
 from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, types_pb2
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from tracer.layout import shown
+from tracer.layout import distinct, shown
 from tracer.model import measures
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
-from tracer.reporters.picture import picture
+from tracer.model.words import some
+from tracer.reporters import html
+from tracer.reporters.colors import LIGHT
+from tracer.reporters.heatmap import FIRST, Cells, HeatMap, coarser
 from tracer.reporters.text import render
+
+_COLUMNS = 120
+_ROWS = 20
+_LABEL = 16  # characters of a name
+_SCALE = 2  # so that it is sharp on a card of TensorBoard, and can be made larger
+
+
+def picture(summary: Summary) -> bytes | None:
+    """The heat map of an optimizer's replicas as a PNG; None if it has no steps or no updates."""
+    heat = HeatMap(summary)
+    if not summary.steps or not heat.levels:
+        return None
+    view, cells = heat.views[0], Cells(summary, heat)
+    members: dict[int, list[str]] = {}
+    for variable, pattern in heat.patterns.items():
+        members.setdefault(pattern, []).append(shown(summary.trace.variables[variable].name))
+    kept, size, rows = list(members)[:_ROWS], -(-view.steps // _COLUMNS), []
+    labels = distinct([members[pattern][0] for pattern in kept], _LABEL)
+    for label, pattern in zip(labels, kept, strict=True):
+        lane = heat.lanes[view.lanes[pattern]]
+        stretches = coarser(lane.timeline, size).stretches
+        found: list[Any] = [cell for each in stretches for _, cell in each.cycle * each.turns]
+        numbers = list(map(cells.number, found))
+        rows.append((label, len(members[pattern]) - 1, numbers, lane.not_finite_since))
+    svg = html.fill(
+        "heatmap.svg",
+        view=view,
+        several=len(summary.replicas) > 1,
+        size=size,
+        left=len(members) - len(rows),
+        variable=summary.dialect.variable,
+        legend=[each for legend in cells.legend() for each in legend],
+        first_not_finite=FIRST,
+        rows=rows,
+        cells=list(cells.rows),
+        first=summary.trace.first_step,
+        colors=LIGHT,
+        some=some,
+    )
+    return vl_convert.svg_to_png(svg, scale=_SCALE)
+
 
 MOST_POINTS = 2_000
 """Of each scalar."""

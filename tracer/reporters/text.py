@@ -1,31 +1,347 @@
-"""The report as text: the answer, then the evidence, in tables that fit the terminal."""
+"""The report as text: the answer, then the evidence, in tables that fit the terminal.
+
+`IN_TEXT` lists the columns of each table. A row has a value for each name there: the field of the
+row of `tables`, or what is worked out here because no other format has it.
+"""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import chain
+from typing import Any, Literal, NamedTuple
 
 from rich.console import Console
 from rich.text import Text
 
 from tracer.errors import UnknownName, shown
 from tracer.findings.rule_list import to_report
-from tracer.layout import paragraph
-from tracer.model.apply_methods import never_reached
+from tracer.layout import Column, Figure, Row, Table, cut, paragraph
+from tracer.model import callers, measures
 from tracer.model.labels import (
     brand_of,
     class_of,
+    endings,
     only_worker,
     program_lines,
+    replica_ids,
     replica_noun,
+    runs,
+    steps_label,
+    why_idle,
 )
-from tracer.model.programs import endings, runs
-from tracer.model.summary import Summary, summaries_of
+from tracer.model.measures import Selection, counting
+from tracer.model.reasons import (
+    Reason,
+    accumulated,
+    apply_methods,
+    never_reached,
+    reason,
+    reason_for_all,
+    skipper,
+)
+from tracer.model.summary import Pattern, Summary, summaries_of
+from tracer.model.timeline import Steps
 from tracer.model.trace import Trace
-from tracer.model.wording import all_true, some
+from tracer.model.words import all_true, dash, first_true, some
+from tracer.reporters import tables, trees
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.colors import ODD, WRONG
-from tracer.reporters.columns import By
-from tracer.reporters.text_tables import IN_FULL, IN_PYTHON, TABLES, Asked, overview
+from tracer.reporters.tables import EFFECTS, IN_TEXT, UPDATES, By, StepRow
+from tracer.reporters.trees import Tree, in_order
+
+MAX_ROWS = 30  # rows of a table in the whole report
+MAX_ROWS_IN_FULL = 1000  # rows of a table that was asked for
+_LINE = 24  # cells of a line of the program; it is cut at the front
+
+_Row = tuple[str, Mapping[str, Figure], str, str]
+"""The name of a row, a value for each column and perhaps others, a note, and a style."""
+
+
+class Asked(NamedTuple):
+    """How the reader asked for the report."""
+
+    most: int = MAX_ROWS
+    """The rows of a table that are shown."""
+    see: str = "--by {}"
+    """How to ask for all rows of one table."""
+
+    def more(self, rest: str, by: By) -> str:
+        """The line below a table that was cut."""
+        return f"… and {rest}: {self.see.format(by)} has them all"
+
+
+IN_PYTHON = Asked(see='by="{}"')
+IN_FULL = Asked(MAX_ROWS_IN_FULL, "--by {} --format csv")
+"""A single table."""
+
+
+def _columns(by: By | Literal["optimizer"], *summaries: Summary) -> list[Column]:
+    """The columns of a table, that of the names first, in the words of these optimizers."""
+    dialect, copy = summaries[0].dialect, replica_noun(summaries[0].trace)
+    several = any(len(summary.replicas) > 1 for summary in summaries)
+    words = {
+        "variable": dialect.variable,
+        "program": dialect.program,
+        "replica": copy,
+        "per_step": f"per\nstep and\n{copy}" if several else "per step",
+        "per_step_of_all": f"per step,\nall {copy}s" if several else "per step",
+        "methods": (trees.method_names(summaries[0]) or "it") if by == "caller" else "",
+    }
+    columns = IN_TEXT[by].values()
+    return [replace(each, header=each.header.format_map(words)) for each in columns]
+
+
+def _table(
+    by: By | Literal["optimizer"],
+    summaries: Sequence[Summary],
+    rows: Iterable[_Row],
+    below: Sequence[str] = (),
+) -> Table:
+    """A table of these rows, with the columns that `IN_TEXT` has for it."""
+    names, *columns = _columns(by, *summaries)
+    keys = [key for key in IN_TEXT[by] if key]
+    made = [Row(name, [values[key] for key in keys], *said) for name, values, *said in rows]
+    return Table(names.header, columns, made, cut_names=by != "step", below=below)
+
+
+def _cut(by: By, noun: str, rows: Sequence[_Row], asked: Asked) -> tuple[list[_Row], str]:
+    """The rows that are odd, which have a note or a style, and the first of the others.
+
+    Also the line that says how many are left out; empty if none is.
+    """
+    odd = {index for index, (_, _, *look) in enumerate(rows) if any(look)}
+    order = sorted(range(len(rows)), key=lambda index: (index not in odd, index))
+    rest = set(order[asked.most :])
+    more = some(len(rest), f"more {noun}") + (
+        f", {len(odd & rest):,} of them odd" if odd & rest else ""
+    )
+    kept = [row for index, row in enumerate(rows) if index not in rest]
+    return kept, asked.more(more, by) if rest else ""
+
+
+def overview(summaries: Sequence[Summary], width: int, asked: Asked) -> list[Text]:
+    """A row for each optimizer, with the first of its variables."""
+    below = all_true(
+        (asked is not IN_FULL, f"{asked.see.format('variable')} has a table for each of them")
+    )
+    return _table("optimizer", summaries, map(_optimizer, summaries), below).lines(width)
+
+
+def _optimizer(summary: Summary) -> _Row:
+    root, trace = summary.optimizers[0], summary.trace
+    updates = summary.total(measures.updates)
+    first, *more = [trace.variables[index].name for index in summary.variables] or [""]
+    line = trace.derived(program_lines).get(summary.root, "")
+    values: dict[str, Figure] = {
+        "made_in": cut(shown(line), _LINE, _LINE - 2),
+        "worker": shown(only_worker(trace, summary.replicas)),
+        "steps": summary.steps,
+        "updates": updates,
+        "per_step": _per_step(summary, measures.updates),
+        "calls": sum(sum(summary.calls(index)) for index in apply_methods(summary)),
+        "updates_of": cut(shown(first), 30, 15) + (f" +{len(more):,}" if more else ""),
+    }
+    name = f'{shown(class_of(root))} "{shown(root.name)}"'
+    return name, values, "", "" if updates else WRONG
+
+
+def _per_step(summary: Summary, measure: Selection) -> str:
+    """The updates on one replica in a step that made any: `4`, `2-4`, or `?` if it is not known."""
+    if summary.unplaced(measure):
+        return "?"
+    rates = {n for each in summary.replicas for n in summary.rates(measure, each)} or {0}
+    return dash(min(rates), max(rates))
+
+
+def by_variable(summary: Summary, width: int, asked: Asked) -> list[Text]:
+    """A row for each variable; a long table keeps the first rows and those that are odd."""
+    kept, more = _cut("variable", summary.dialect.variable, _variables(summary), asked)
+    empty = summary.spread(measures.updates)[(0,)]
+    known = not summary.unplaced(measures.updates)
+    heading = _columns("variable", summary)[2].header.replace("\n", " ")
+    below = all_true(
+        (more, more),
+        (
+            known and 0 < empty < summary.steps,
+            f"({heading}: without the {some(empty, 'step')} that updated nothing)",
+        ),
+        (
+            summary.effects,
+            "(unchanged: after so many steps no bit of it was another one, skipped steps too; "
+            "not finite: after so many it held inf or NaN)",
+        ),
+    )
+    return _table("variable", [summary], kept, below).lines(width)
+
+
+def _variables(summary: Summary) -> list[_Row]:
+    made = {}
+    figures = dict(zip(summary.variables, tables.by_variable(summary), strict=True))
+    unapplied = reason_for_all(summary)
+    for pattern in summary.patterns:
+        row, why = figures[pattern.variables[0]], _why_without(pattern, unapplied)
+        by_replica = [pattern.total(measures.updates, each) for each in summary.replicas]
+        values = {
+            **row._asdict(),
+            "per_step": _per_step(summary, counting(["update"], variable=pattern.variables[0])),
+            "by_replica": _split(by_replica) if len(by_replica) > 1 else "",
+        }
+        said = ": ".join(all_true((not row.updates, "never updated"), (why, why)))
+        meaning = "stands for each variable passed"
+        note = "; ".join(all_true((pattern.argument, meaning), (said, said)))
+        style = WRONG if not row.updates or row.not_finite else ODD if why else ""
+        for index in pattern.variables:
+            name = shown(summary.trace.variables[index].name) or "''"
+            if pattern.argument:
+                name = f"argument {name.removeprefix('argument ')}"
+            made[index] = name, values, note, style
+    return [made[index] for index in summary.variables]
+
+
+def _why_without(pattern: Pattern, unapplied: Reason | None) -> str:
+    """`no gradient in 3 steps`, or `nothing was assigned`, or why no step updated anything."""
+    steps = sum(n for (count,), n in pattern.spread(measures.missing).items() if count)
+    lost = pattern.unplaced(measures.missing)
+    missing = f"no gradient in {'at least ' if lost else ''}{some(steps, 'step')}"
+    parts = all_true(
+        (pattern.has(measures.ineffective), "nothing was assigned"), (steps or lost, missing)
+    )
+    if unapplied and pattern.has(measures.requests):
+        parts.append(f"else {unapplied.text}" if parts else unapplied.text)
+    return ", ".join(parts)
+
+
+def _split(counts: Sequence[int]) -> str:
+    """`63 + 63`, `63 x 8` for many that are equal, `60-63` for many that are not."""
+    if len(counts) <= 3:
+        return " + ".join(f"{count:,}" for count in counts)
+    low, high = min(counts), max(counts)
+    return f"{low:,} x {len(counts):,}" if low == high else dash(low, high)
+
+
+def by_step(summary: Summary, width: int, asked: Asked) -> list[Text]:
+    """A row for equal steps, however many; a cycle of steps has a row for each of its parts."""
+    figures = tables.by_step(summary)
+    why, idle = reason(summary), bool(summary.total(measures.ineffective))
+    kept = figures if len(figures) <= asked.most else figures[: asked.most - 1]
+    rows = [_step(row, summary, why, idle) for row in kept]
+    unseen = dict.fromkeys(EFFECTS)
+    for count, name, note in (
+        (summary.unplaced, "step not known", "in all; steps above may have more"),
+        (summary.outside, "outside any step", "in all; a direct call"),
+    ):
+        counts = {key: count(getattr(measures, key)) for key in UPDATES}
+        if any(counts.values()) or (count == summary.unplaced and count(measures.steps)):
+            rows.append((name, counts | unseen, note, ODD))
+    compared = [row.unchanged is not None for row in kept]
+    copy, noun = replica_noun(summary.trace), f"{summary.dialect.variable}s"
+    each = f", those of each {copy} counted" if len(summary.replicas) > 1 else ""
+    more = some(len(figures) - len(kept), "more row")
+    last = summary.steps + summary.trace.first_step - 1
+    below = all_true(
+        (len(kept) < len(figures), asked.more(f"{more} up to step {last:,}", "step")),
+        (any(compared), f"(unchanged, not finite: so many {noun} were so after the step{each})"),
+        (any(compared) and not all(compared), "(-: none was compared in these steps)"),
+    )
+    return _table("step", [summary], rows, below).lines(width)
+
+
+def _step(row: StepRow, summary: Summary, why: Reason, idle: bool) -> _Row:
+    """The row, with a note: why it has no update, or what is missing."""
+    missing = row.requests_without_gradient
+    unknown = not row.updates and summary.unplaced(measures.updates)
+    on_some = 0 < row.on_replicas < len(summary.replicas) and not unknown
+    copies = some(len(summary.replicas), replica_noun(summary.trace))
+    said = first_true(
+        (unknown, "not known"),
+        (not row.on_replicas, "not recorded"),
+        (row.updates, f"{missing:,} without gradient" if missing else ""),
+        (not row.requests, "nothing was handed over"),
+        (row.requests == missing, "no gradient came"),
+        (idle, "nothing was assigned"),
+        (row.accumulated, accumulated(summary)),
+        (row.accumulated == 0, f"skipped by {skipper(summary.optimizers)}"),
+        (why.text, why.text),
+        (True, "gradients came, none was applied"),
+    )
+    note = "; ".join(all_true((said, said), (on_some, f"on {row.on_replicas:,} of {copies}")))
+    expected = not row.updates and why.usual and said in why.text and not on_some
+    values = row._asdict() | (dict.fromkeys(UPDATES, "?") if unknown else {})
+    label = steps_label(Steps(row.first, row.last, row.length, row.every))
+    return label, values, note, WRONG if row.not_finite else ODD if note and not expected else ""
+
+
+def by_group(by: By, summary: Summary, width: int, asked: Asked) -> list[Text]:
+    """A row for each replica or worker; one with fewer updates than others says since when."""
+    trace, noun = summary.trace, replica_noun(summary.trace)
+    ids, workers = replica_ids(trace), tables.workers(summary)
+    figures: Sequence[Any] = tables.rows(summary, by)
+    groups = [(ids[index], [index]) for index in summary.replicas]
+    if by == "worker":
+        groups = [(worker or "(local)", indices) for worker, indices in workers.items()]
+    behind = _behind(summary, [group for _, group in groups])
+    rows: list[_Row] = []
+    for (name, group), row, late in zip(groups, figures, behind, strict=True):
+        extra = {
+            "replicas": None if noun == "rank" else len(group),  # each rank is one
+            "device": shown(trace.replicas[group[0]].device.rpartition("device:")[2]) or None,
+            "behind": late,
+        }
+        style = ODD if row.steps < summary.steps or late else ""
+        rows.append((shown(name), row._asdict() | extra, "", style))
+    kept, more = _cut(by, noun if by == "replica" else by, rows, asked)
+    return _table(by, [summary], kept, all_true((more, more))).lines(width)
+
+
+def _behind(summary: Summary, groups: Sequence[Sequence[int]]) -> list[str | None]:
+    """For each group of replicas how many updates it is behind the first of those with most."""
+    totals = [sum(summary.total(measures.updates, each) for each in group) for group in groups]
+    if len({len(group) for group in groups}) != 1 or len(set(totals)) == 1:
+        return [None] * len(groups)
+    leaders = groups[totals.index(max(totals))]
+    found = [summary.behind(group, leaders) for group in groups]
+    return [
+        f"{missing:,}{f' since step {since:,}' if since else ''}" if missing else None
+        for missing, since in found
+    ]
+
+
+def by_method(summary: Summary, width: int, asked: Asked) -> list[Text]:
+    """A row for each method: executions, Python calls, and the graphs that calls traced."""
+    rows: list[_Row] = [
+        (shown(row.method), row._asdict(), "", "" if row.executions else WRONG)
+        for row in tables.by_method(summary)
+    ]
+    why = why_idle(summary)
+    return _table("method", [summary], rows, all_true((why, f"({why})"))).lines(width)
+
+
+def by_tree(by: By, summary: Summary, width: int, asked: Asked) -> list[Text]:
+    """A row for each chain of calls, the widest branch first; or for layers that are alike."""
+    if by == "caller" and not callers.known(summary.trace.data):
+        return paragraph(callers.LACKING, width, style=ODD)
+    nodes, joint = trees.layer_nodes(summary, ODD, WRONG), summary.dialect.separator
+    if by == "caller":
+        nodes, joint = trees.caller_nodes(summary, ODD), trees.JOINT
+    names, *columns = _columns(by, summary)
+    most = MAX_ROWS_IN_FULL
+    rest = sum(1 for _ in in_order(nodes)) - most
+    below = all_true((rest > 0, IN_FULL.more(some(rest, "more row"), by)))
+    tree = Tree(names.header, columns, below=below, nodes=nodes, joint=joint, most=most)
+    return tree.lines(width)
+
+
+TABLES: dict[By, Callable[[Summary, int, Asked], list[Text]]] = {
+    "variable": by_variable,
+    "step": by_step,
+    "replica": partial(by_group, "replica"),
+    "worker": partial(by_group, "worker"),
+    "method": by_method,
+    "caller": partial(by_tree, "caller"),
+    "layer": partial(by_tree, "layer"),
+}
+
 
 _MANY_REPLICAS = 16
 _MANY_OPTIMIZERS = 3

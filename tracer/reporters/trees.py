@@ -1,15 +1,25 @@
-"""Trees as lines of text that fit a width, with figures. Knows nothing of traces.
+"""Who calls the apply methods, and the updates of each layer, as trees for every report.
 
 What has one child and the same figures is folded into one row, a chain.
 """
 
-from collections import namedtuple
+import re
+from collections import Counter, namedtuple
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, field
+from itertools import groupby, islice
 from typing import Any
 
+from tracer.errors import shown
 from tracer.layout import Row, Table, cut, wrapped
+from tracer.model import callers, measures
+from tracer.model.callers import Caller
+from tracer.model.labels import replica_noun
+from tracer.model.measures import EXECUTIONS, Selection
+from tracer.model.reasons import apply_methods
+from tracer.model.records import Line
+from tracer.model.summary import Summary
+from tracer.model.words import dash, first_of, listed, some
 
 MIN_NAME = 16  # cells of a name, however deep it is
 MIN_NAMES = 32  # cells that names keep before other columns go
@@ -88,3 +98,177 @@ def _drawn(nodes: Sequence[Node], joint: str, room: int, above: str | None = Non
         words = [cut(word, size, size // 2) for word in _words(node, joint)]
         yield guide + f"\n{below}".join(wrapped(words, size))
         yield from _drawn(node.children, joint, room, below)
+
+
+MIN_ALIKE = 3
+"""So many layers in a row that count the same, and differ in their number alone, are one row."""
+MAX_NAMES = 3
+"""So many variables are named in the row of a layer."""
+_NUMBER = re.compile(r"_?\d+$")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer, or one variable, which has no children."""
+
+    path: str = field(compare=False)
+    """Its name after those of the layers that it is in."""
+    name: str
+    updates: Counter[tuple[int, int]]
+    """How many of its variables have how many dense and sparse updates."""
+    children: tuple["Layer", ...]
+
+    def counts(self) -> tuple[int, int, int, int, int]:
+        """Its variables, how many were never updated, and their updates: all, dense and sparse."""
+        dense = sum(number * each for (each, _), number in self.updates.items())
+        sparse = sum(number * each for (_, each), number in self.updates.items())
+        return self.updates.total(), self.updates[0, 0], dense + sparse, dense, sparse
+
+
+def layers_of(summary: Summary) -> Layer:
+    """The layers of an optimizer's variables, in the order of the variables."""
+    variables = {
+        index: (summary.trace.variables[index].name.split(summary.dialect.separator), counts)
+        for pattern in summary.patterns
+        for counts in [(pattern.total(measures.dense), pattern.total(measures.sparse))]
+        for index in pattern.variables
+    }
+    return _layer([], [variables[index] for index in summary.variables], summary.dialect.separator)
+
+
+def _layer(
+    path: list[str], members: list[tuple[list[str], tuple[int, int]]], separator: str
+) -> Layer:
+    """The layer at a path, of variables with their paths and their updates."""
+    depth = len(path)
+    below: dict[tuple[str, int], list[tuple[list[str], tuple[int, int]]]] = {}
+    for number, member in enumerate(members):
+        if rest := member[0][depth:]:  # a layer and variables may have one name
+            below.setdefault((rest[0], number if len(rest) == 1 else -1), []).append(member)
+    return Layer(
+        separator.join(path),
+        path[-1] if path else "",
+        Counter(updates for _, updates in members),
+        tuple(_layer([*path, name], each, separator) for (name, _), each in below.items()),
+    )
+
+
+def layer_nodes(summary: Summary, odd: str = "", wrong: str = "") -> list[Node]:
+    """The tree with variables, updates, updates of each, dense and sparse; what is alike folded.
+
+    `odd` and `wrong` are the styles of layers of which some, or all, variables were never updated.
+    """
+    layers = _together(layers_of(summary).children)
+    return [folded(_layer_node(*each, odd, wrong)) for each in layers]
+
+
+def _layer_node(layer: Layer, name: str, alike: int, odd: str, wrong: str, times: int = 1) -> Node:
+    """A layer with its children; if it stands for several that are alike, their counts together."""
+    times *= alike
+    variables, never, updates, dense, sparse = (times * count for count in layer.counts())
+    notes = [f"{alike:,} alike"] if alike > 1 else []
+    if never:
+        notes.append(f"{never:,} never updated" if never < variables else "never updated")
+    children = [_layer_node(*each, odd, wrong, times) for each in _together(layer.children)]
+    even = len({frozenset(each.updates.items()) for each in layer.children}) == 1
+    if len(layer.children) > 1 and even and not any(each.children for each in layer.children):
+        notes.append(first_of([shown(each.name) or "''" for each in layer.children], MAX_NAMES))
+        children = []
+    of_each = [sum(each) for each in layer.updates]
+    return Node(
+        names=(name,),
+        cells=(
+            f"{variables:,}",
+            f"{updates:,}",
+            dash(min(of_each), max(of_each)),
+            f"{dense:,}",
+            f"{sparse:,}",
+        ),
+        note="; ".join(notes),
+        style=(wrong if never == variables else odd) if never else "",
+        children=tuple(children),
+    )
+
+
+def _together(layers: Sequence[Layer]) -> Iterator[tuple[Layer, str, int]]:
+    """The layers, those in a row that are alike as one: each with its name and how many it is."""
+    for _, group in groupby(layers, _shape):
+        alike = list(group)
+        if len(alike) < MIN_ALIKE or not alike[0].children:
+            yield from ((each, shown(each.name) or "''", 1) for each in alike)
+        else:
+            name = f"{shown(alike[0].name)} … {shown(alike[-1].name)}"
+            yield alike[0], name, len(alike)
+
+
+def _shape(layer: Layer) -> tuple[object, ...]:
+    """What is equal for layers that differ in their number alone."""
+    return _NUMBER.sub("", layer.name), layer.updates, layer.children
+
+
+JOINT = " → "
+
+
+def callers_of(summary: Summary) -> Caller:
+    """The callers of the methods that the question of the report is about."""
+    only = Selection(roles=EXECUTIONS, methods=frozenset(apply_methods(summary)))
+    return callers.tree(summary.trace.data, only, summary.root)
+
+
+def method_names(summary: Summary) -> str:
+    """The names of these methods, `_resource_apply_dense and _resource_apply_sparse`."""
+    return listed([shown(summary.trace.methods[index].name) for index in apply_methods(summary)])
+
+
+def caller_nodes(summary: Summary, style: str = "") -> list[Node]:
+    """The tree with executions, steps and Python calls, chains folded; `style` is of what is odd.
+
+    A row begins where the framework calls the program back, and with the method. Of a graph that
+    begins a path it is said that nobody knows who ran it.
+    """
+    whole = callers_of(summary)
+    return [folded(_caller_node(each, whole, summary, style)) for each in whole.children]
+
+
+def _caller_node(
+    caller: Caller, above: Caller, summary: Summary, style: str, in_graph: bool = False
+) -> Node:
+    line, before = caller.line or Line(""), above.line
+    name = caller_label(caller) + (_graphs(caller, summary) if line.graph and not in_graph else "")
+    never = "" if caller.executions or caller.children else "never ran"
+    of = some(caller.variables, summary.dialect.variable) if caller.method else ""
+    if of and caller.replicas > 1:
+        of += f" on {some(caller.replicas, replica_noun(summary.trace))}"
+    below = [
+        _caller_node(each, caller, summary, style, in_graph or line.graph)
+        for each in caller.children
+    ]
+    return Node(
+        names=(callers.UNKNOWN.function, name) if line.graph and before is None else (name,),
+        cells=(
+            f"{caller.executions:,}",
+            f"{caller.steps:,}" if has_steps(caller) else "",
+            f"{caller.calls:,}",
+        ),
+        note=", ".join(filter(None, (never, of))),
+        style="" if caller.executions else style,
+        children=tuple(below),
+        begins=bool(caller.method) or bool(line.file and before and not before.file),
+    )
+
+
+def _graphs(caller: Caller, summary: Summary) -> str:
+    """`: 2 graphs, 1 never ran`; empty for a function whose graphs are counted elsewhere."""
+    graphs, idle = summary.graphs(lambda block: 1, caller.paths)
+    never = f", {idle:,} never ran" if idle else ""
+    return f": {some(graphs, 'graph')}{never}" if graphs else ""
+
+
+def has_steps(caller: Caller) -> bool:
+    """Whether steps are counted there: not in an apply method, nor in what is a part of a step."""
+    return not caller.method and (caller.steps > 0 or not caller.executions)
+
+
+def caller_label(caller: Caller) -> str:
+    """What it is, on one line: see `tracer.model.callers.label`."""
+    return "" if caller.line is None else shown(callers.label(caller.line))

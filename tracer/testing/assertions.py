@@ -3,17 +3,21 @@
 Each assertion is a context manager. Only what ran in its block counts, also of an optimizer that
 trained before. It yields an `Assertion`, whose `trace` can be asked in the block and after it. An
 exception that leaves the block is left alone; nothing is asserted then. That nothing is asserted is
-said where the block never began or never ended: see `tracer.testing.unused`. A trace that is not
-complete fails every assertion: what was not seen cannot be asserted.
+said where the block never began or never ended: as for a coroutine that was never awaited, when the
+object is gone or the program ends. A trace that is not complete fails every assertion: what was not
+seen cannot be asserted.
 """
 
+import sys
+import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Literal
+from types import FrameType, TracebackType
+from typing import Any, Literal, NamedTuple
 
 from tracer.api import CallTrace, Recording, record, recording_of
 from tracer.backends.objects import frozen_beside, frozen_in, leaves_of, name_of, names_alive
@@ -21,19 +25,22 @@ from tracer.errors import UnknownName, UnsupportedOptimizer, unknown_name
 from tracer.model.names import is_meant
 from tracer.model.trace import Trace
 from tracer.model.tracefile import load
-from tracer.testing import failure, unused
-from tracer.testing.expected import Expected, Wanted, known_methods, require_sense
-from tracer.testing.frozen_layers import are_frozen, names_in, not_handed, together
-from tracer.testing.snapshots import difference
-from tracer.testing.targets import (
+from tracer.testing import failure
+from tracer.testing.expected import (
+    Expected,
     Target,
+    Wanted,
     each_given,
     indices,
+    known_methods,
     of_given,
+    require_sense,
     targets_meant,
     variables_in,
     why_unknown,
 )
+from tracer.testing.failure import are_frozen, names_in, not_handed, together
+from tracer.testing.snapshots import difference
 
 Check = Callable[[Trace], str]
 """Says why a trace is not as expected; an empty string if it is."""
@@ -46,7 +53,7 @@ class Assertion:
 
     Raises `tracer.UnsupportedOptimizer` for an `optimizer` that is none. One that is never used in
     a `with` asserts nothing: then that is said, see
-    `tracer.testing.unused`.
+    `tracer.testing.assertions`.
     """
 
     def __init__(self, optimizer: object, check: Check, *, effects: bool = False) -> None:
@@ -59,8 +66,8 @@ class Assertion:
             from tracer.hooks import wrapping
 
             wrapping.require_optimizer(optimizer)
-        self._made = unused.made()
-        self._watch = unused.watch(self, self._made)
+        self._made = _being_made()
+        self._watch = _watch_use(self, self._made)
 
     @property
     def check(self) -> Check:
@@ -82,7 +89,7 @@ class Assertion:
         except UnsupportedOptimizer as error:
             raise error.with_traceback(None) from None  # the frames of contextlib tell nothing
         why = "its block was entered and never left"
-        self._watch = unused.watch(self, self._made._replace(why=why))
+        self._watch = _watch_use(self, self._made._replace(why=why))
         return self
 
     def __exit__(
@@ -95,7 +102,7 @@ class Assertion:
         self.close()
         if isinstance(error, GeneratorExit):
             why = "its block is in a generator that was closed before it ended"
-            unused.say(self._made._replace(why=why), unused.of_this_test())
+            _say_unused(self._made._replace(why=why), _unused_of_this_test())
         if error is None:
             message = self.failure()
             if message:
@@ -435,3 +442,53 @@ def _of_method(
     limits = (at_least, at_most) if count is None else (count, count)
     needed = f"assert_{what}() needs a count, at_least= or at_most="
     return _check(replace(expected, wanted=require_sense([Wanted(noun, *limits)], needed)))
+
+
+_PLUGIN = "tracer.pytest_plugin"
+"""It imports nothing of `tracer` before a test asks for it, so it is not told: it is looked up."""
+
+
+class Unused(NamedTuple):
+    """An assertion that asserted nothing."""
+
+    function: str
+    """What made it: `assert_updates`."""
+    path: str
+    line: int
+    why: str = ""
+    """What became of its block; empty if it never began."""
+
+    def __str__(self) -> str:
+        call = f"tracer.{self.function}"
+        never = f" without `with`: write `with {call}(...):` above the code that trains"
+        return f"{call}() asserts nothing{f': {self.why}' if self.why else never}"
+
+
+def _being_made() -> Unused:
+    """The assertion that is being made, and the line of the program that makes it."""
+    frame: FrameType | None = sys._getframe(1)
+    function = ""
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("tracer."):
+        function, frame = frame.f_code.co_name, frame.f_back
+    place = (frame.f_code.co_filename, frame.f_lineno) if frame else ("", 0)
+    return Unused(function, *place)
+
+
+def _watch_use(assertion: object, unused: Unused) -> "weakref.finalize[[Unused, Any], Any]":
+    """Say `unused` when the assertion is gone, unless that is detached before."""
+    return weakref.finalize(assertion, _say_unused, unused, _unused_of_this_test())
+
+
+def _unused_of_this_test() -> Any:
+    """Where the pytest plugin keeps those of the test that runs now; None if no test does."""
+    return getattr(sys.modules.get(_PLUGIN), "unused_assertions", None)
+
+
+def _say_unused(unused: Unused, of_test: list[Unused] | None) -> None:
+    """That an assertion asserted nothing: to the pytest plugin, or as a warning."""
+    if of_test is None:
+        warnings.warn_explicit(str(unused), RuntimeWarning, unused.path, unused.line)
+    elif (
+        of_test is _unused_of_this_test()
+    ):  # else that test ended by an error of its own, which held it
+        of_test.append(unused)

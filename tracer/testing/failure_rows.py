@@ -7,14 +7,20 @@ from functools import cache, cached_property
 from itertools import count
 
 from tracer.layout import Column, Row, Table, shown
-from tracer.model.dialects import dialect_of
 from tracer.model.labels import replica_ids, replica_names, steps_label
-from tracer.model.measures import ineffective, missing, observing, requests, updates
+from tracer.model.measures import (
+    KINDS,
+    Selection,
+    ineffective,
+    missing,
+    observing,
+    requests,
+    updates,
+)
 from tracer.model.records import OBSERVATIONS
-from tracer.model.selection import KINDS, Selection
 from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Steps, Timeline, Values
-from tracer.model.wording import first_of, first_true, plural, some, span
+from tracer.model.words import dialect_of, first_of, first_true, plural, some, span
 from tracer.testing.expected import Claim
 
 WIDTH = 76  # pytest indents a message by 4
@@ -218,7 +224,7 @@ def table_of_work(claim: Claim, rows: Mapping[Difference, Sequence[int]]) -> lis
         if any(outside):
             cells = [*"-" * (1 + several), *outside, *[sum(outside) for _ in in_all]]
             lines.append(row_of("outside any step", cells, "a direct call"))
-    header = "method" if claim.of_steps else dialect_of(claim.trace).variable
+    header = "method" if claim.of_steps else dialect_of(claim.trace.data).variable
     return as_lines(header, ["per step", *["replica"] * several, *columns, *in_all], lines)
 
 

@@ -31,7 +31,7 @@ from tracer.core.backend import Stepped
 from tracer.core.calls import EAGER, CallsUnderWay, Frame, FrameRole, Place, outermost, start_frame
 from tracer.core.paths import UNKNOWN
 from tracer.model.records import Remark
-from tracer.model.wording import some
+from tracer.model.words import some
 
 _ANEW = 5
 """Fewer steps that begin anew may be the first ones of so many models."""

@@ -5,13 +5,11 @@ from fnmatch import fnmatchcase
 
 from tracer.findings.rule import FEW, Case, rule
 from tracer.kinds import KINDS
-from tracer.model.dialects import KIND_WORDS
 from tracer.model.labels import class_of
-from tracer.model.measures import counting
+from tracer.model.measures import EXECUTIONS, Selection, counting
 from tracer.model.records import Calls, Optimizer
-from tracer.model.selection import EXECUTIONS, Selection
 from tracer.model.summary import Summary
-from tracer.model.wording import some, times
+from tracer.model.words import KIND_WORDS, some, times
 
 _SIGNATURES = {
     "update_step": "`update_step(self, gradient, variable, learning_rate)`",

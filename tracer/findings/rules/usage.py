@@ -6,12 +6,11 @@ from itertools import combinations, pairwise, product
 from typing import Any
 
 from tracer.findings.rule import FEW, MANY, Case, names_in_short, names_of, of_optimizer, rule
-from tracer.model.labels import class_of
-from tracer.model.programs import has_ended
-from tracer.model.skipped_steps import skipper
+from tracer.model.labels import class_of, has_ended
+from tracer.model.reasons import skipper
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
-from tracer.model.wording import listed, plural, some
+from tracer.model.words import listed, plural, some
 
 MIN_RENEWED = 3  # optimizers in a row: two are the two phases of a fine-tuning
 MAX_COMPARED = 100  # optimizers: of more than that no pairs are looked at
