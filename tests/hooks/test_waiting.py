@@ -260,7 +260,7 @@ def test_no_error_of_a_first_call_reaches_the_program(monkeypatch: pytest.Monkey
 
 
 def test_a_train_op_from_before_a_block() -> None:
-    """What a Session runs of it is said, for no Python is called."""
+    """It is said, for no Python is called when a Session runs it."""
     with tf.Graph().as_default():
         optimizer = tf.compat.v1.train.GradientDescentOptimizer(1.0)
         weight = tf.compat.v1.get_variable("weight", [1])
@@ -271,4 +271,4 @@ def test_a_train_op_from_before_a_block() -> None:
             with tracer.record() as recording:
                 session.run(train)
     assert not recording.trace().complete
-    assert "a Session ran updates once" in recording.trace().notes[0]
+    assert "a graph of a Session has updates from before" in recording.trace().notes[0]

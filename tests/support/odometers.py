@@ -142,7 +142,7 @@ class V1Odometer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
     """The odometer of the kind `v1`, for resource variables and for reference variables."""
 
     def __init__(
-        self, name: str = "Odometer", calls: PythonCalls | None = None, **options: Any
+        self, name: str = "V1Odometer", calls: PythonCalls | None = None, **options: Any
     ) -> None:
         super().__init__(use_locking=True, name=name, **options)
         self.calls = calls or PythonCalls()

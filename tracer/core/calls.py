@@ -107,8 +107,8 @@ class Frame:
     for; a step in a cross-replica context is one of each replica."""
     stamps: dict[int, tuple[Any, Any]] | None
     """The same in a graph: for each replica its stamp and that of what is part of it, tensors."""
-    updates: list[tuple[list[Any], int]]
-    """In a graph of a Session: the ops of each update in it, with its site."""
+    updates: list[Any]
+    """In a graph of a Session: the ops of its updates; on JAX each with what decides it."""
     variable: Any
     """What an apply method updates, in a graph or where `held` is of it."""
     held: Any

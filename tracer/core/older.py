@@ -56,10 +56,9 @@ def note_of(older: Older, name: str, calls: int) -> str:
             "trains"
         )
     if older.function == SESSION_GRAPH:
-        often = "once" if calls == 1 else f"{calls:,} times"
         return (
-            f"{name}: a Session ran updates {often} that were in its graph before the tracer came, "
-            "and are not counted; wrap the optimizer before apply_gradients"
+            f"{name}: a graph of a Session has updates from before the tracer came: what a Session "
+            "runs of them is not counted; wrap the optimizer before apply_gradients"
         )
     times = "1 call" if calls == 1 else f"{calls:,} calls"
     return (

@@ -22,6 +22,7 @@ none of it. No other lock of the recorder is held while it is asked for.
 import sys
 import threading
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -34,14 +35,13 @@ from tracer.backends.tensorflow.graph_tracings import Handed, Tracings
 from tracer.backends.tensorflow.ledger import Ledger, Use
 from tracer.backends.tensorflow.older_functions import forget_graphs_with
 from tracer.backends.tensorflow.places import current_place, parent_of
-from tracer.backends.tensorflow.sessions import Fetches
 from tracer.core import backend
 from tracer.core.calls import EAGER, Frame, Place, applying, outermost
 from tracer.core.counters import CountedBlock
 from tracer.core.effects import UNHANDED
-from tracer.core.older import SESSION_GRAPH
 from tracer.core.paths import UNKNOWN
 from tracer.core.stamps import APPLYING, UNIT, WITHIN
+from tracer.model.wording import times
 
 
 class Blocks(backend.Blocks):
@@ -59,7 +59,8 @@ class Blocks(backend.Blocks):
         self.tracings = Tracings()
         self.assigning = Assigning()
         self.callers = Callers(self.threads)
-        self._fetches = Fetches(self._ran_without_step)
+        self._begun_in_sessions = 0
+        """How many steps began in Sessions and have not ended."""
         self._calls_under_way = root.calls_under_way
         self._devices = root.devices
         self._called = root.called
@@ -68,9 +69,14 @@ class Blocks(backend.Blocks):
         """Let each function with a counter in its graph be traced anew."""
         forget_graphs_with(self.counters.handles())
 
-    def end(self) -> None:
-        """Look at no more Sessions; what was traced goes on counting."""
-        self._fetches.stop()
+    def missed(self, optimizers: Iterable[backend.Stepped]) -> Iterator[str]:
+        """A note if Sessions began steps that did not end."""
+        if self._begun_in_sessions:
+            yield (
+                f"Sessions ran updates of a step {times(self._begun_in_sessions)} without the op "
+                "that apply_gradients returned, or were stopped by an error: these updates are "
+                "not counted"
+            )
 
     def close(self, frame: Frame, failed: bool) -> None:
         """All that was called from `frame` executes as a whole: count it.
@@ -194,29 +200,30 @@ class Blocks(backend.Blocks):
             )
             return
         before = [*result.control_inputs, *(tensor.op for tensor in result.inputs)]
+        begins = compat.call_before(partial(self._move_in_session, 1), frame.updates)
         with compat.control_dependencies(before):
-            callback = compat.host_callback(partial(self._ran_in_session, block, inside))
+            callback = compat.host_callback(partial(self._ran_in_session, block, inside, begins))
         result._add_control_input(getattr(callback, "op", callback))
-        for ops, site in frame.updates if block.step else ():
-            names = [op.name for op in ops]
-            self._fetches.watch(frame.place.region, names, site, unless=result.name)
 
     def note_update(self, frame: Frame) -> None:
         """Remember which ops an update is in the graph of a Session, which may run them alone."""
+        frame.updates += compat.updates_since(frame.place.graph, frame.start)
         result = getattr(frame.result, "op", frame.result)
-        ops = compat.updates_of(frame.place.graph, frame.start, frame.variable)
-        if frame.site is not None and self._sites.sites[frame.site].role == "update":
-            if hasattr(result, "_add_control_input"):
-                ops.append(result)
-            frame.updates.append((ops, frame.site))
+        if hasattr(result, "_add_control_input"):
+            frame.updates.append(result)
 
-    def _ran_without_step(self, site: int) -> None:
-        """A Session has run an update of a step, but not the step."""
-        replica = self._sites.sites[site].replica
-        self.counters.log(CountedBlock(replica, SESSION_GRAPH, False, (site,)), 0)
+    def _move_in_session(self, steps: int) -> None:
+        """So many steps begin in a Session; -1 if one ends."""
+        with self.counters.lock:
+            self._begun_in_sessions += steps
 
-    def _ran_in_session(self, block: CountedBlock, inside: bool) -> None:
-        """A block of a v1 graph is about to end; `inside` if it is part of a step."""
+    def _ran_in_session(self, block: CountedBlock, inside: bool, begun: bool) -> None:
+        """A block of a v1 graph is about to end; `inside` if it is part of a step.
+
+        `begun` if it was told that it begins.
+        """
+        if begun:
+            self._move_in_session(-1)
         if block.step:
             stamp = UNIT * self.counters.take_number(block.replica)
         else:  # its step ends, and takes its number, after it

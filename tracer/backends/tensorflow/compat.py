@@ -5,18 +5,15 @@ Importing it imports TensorFlow.
 The facts that it rests on are named with the file of TensorFlow 2.21 where they can be read.
 """
 
-import functools
 import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from weakref import WeakMethod
 
 import tensorflow as tf
 from tensorflow.core.function import trace_type
-from tensorflow.python.client import session
 from tensorflow.python.distribute import distribute_lib, mirrored_run
 from tensorflow.python.eager import context as eager_context, record
 from tensorflow.python.eager.polymorphic_function import (
@@ -143,7 +140,31 @@ def surroundings() -> Surroundings:
 
 def host_callback(function: Any) -> Any:
     """A stateful op of a v1 graph that calls `function()` each time it runs."""
-    return script_ops.numpy_function(lambda: function(), [], [], stateful=True)
+    return script_ops.numpy_function(lambda: function(), [], [], stateful=True, name=_CALLBACK)
+
+
+_CALLBACK = "optimizer_tracer"
+"""What the ops are called that call Python in the graph of a Session."""
+
+
+def call_before(function: Any, updates: Iterable[Any]) -> bool:
+    """Call `function()` whenever a Session runs any of these ops, once and first.
+
+    It is where the current ops stand, and so are they: in no branch or loop within. False if none
+    is there.
+    """
+    context = ops.get_default_graph()._get_control_flow_context()
+    near = [op for op in updates if op._get_control_flow_context() is context]
+    if near:
+        callback = host_callback(function)
+        for op in near:
+            op._add_control_input(callback)
+    return bool(near)
+
+
+def is_called_before(op: Any) -> bool:
+    """Whether `call_before` has seen this op."""
+    return any(_CALLBACK in each.name for each in op.control_inputs)
 
 
 def graphs_around(graph: Any) -> list[Any]:
@@ -287,77 +308,6 @@ def _coordinators(python: Any) -> Iterator[Any]:
         python = python.f_back
 
 
-_AfterRun = Callable[[Any, list[Any]], None]
-"""Called with the graph of a Session and the ops that it has run and fetched."""
-
-_watchers: list[WeakMethod[_AfterRun]] = []
-_watching = threading.RLock()  # the garbage collector may call `_forget` while it is held
-_originals: dict[str, Any] = {}
-
-
-def watch_sessions(after_run: _AfterRun) -> None:
-    """Call the method `after_run` whenever a Session has run, until `watch_sessions_no_more`.
-
-    It is held weakly.
-    """
-    with _watching:
-        if WeakMethod(after_run) not in _watchers:
-            _watchers.append(WeakMethod(after_run, _forget))
-        if not _originals:
-            for name, make in (("_do_run", _watched_run), ("make_callable", _watched_callable)):
-                _originals[name] = getattr(session.BaseSession, name)
-                setattr(session.BaseSession, name, make(_originals[name]))
-
-
-def watch_sessions_no_more(after_run: _AfterRun) -> None:
-    """Call it no more, and give the class of Sessions back what it had if nobody else watches."""
-    _forget(WeakMethod(after_run))
-
-
-def _forget(gone: Any) -> None:
-    with _watching:
-        _watchers[:] = [each for each in _watchers if each() is not None and each != gone]
-        if not _watchers:
-            for name, original in _originals.items():
-                setattr(session.BaseSession, name, original)
-            _originals.clear()
-
-
-def _watched_run(original: Any) -> Any:
-    @functools.wraps(original)
-    def run(self: Any, handle: Any, targets: Any, fetches: Any, *args: Any, **kwargs: Any) -> Any:
-        values = original(self, handle, targets, fetches, *args, **kwargs)
-        _has_run(self, [*targets, *fetches])
-        return values
-
-    return run
-
-
-def _watched_callable(original: Any) -> Any:
-    @functools.wraps(original)
-    def make_callable(self: Any, fetches: Any, *args: Any, **kwargs: Any) -> Any:
-        function = original(self, fetches, *args, **kwargs)
-        names = [self.graph.as_graph_element(each) for each in tf.nest.flatten(fetches)]
-
-        @functools.wraps(function)
-        def run(*values: Any, **options: Any) -> Any:
-            fetched = function(*values, **options)
-            _has_run(self, names)
-            return fetched
-
-        return run
-
-    return make_callable
-
-
-def _has_run(session_: Any, elements: Iterable[Any]) -> None:
-    ops_ = [getattr(element, "op", element) for element in elements]
-    for method in list(_watchers):
-        after_run = method()
-        if after_run is not None:
-            after_run(session_.graph, ops_)
-
-
 _NUMBER = re.compile(r"_\d+(?=_|$)")
 
 
@@ -367,14 +317,6 @@ def updates_since(graph: Any, start: int) -> list[Any]:
         op
         for op in graph.get_operations()[start:]
         if op._is_stateful and op.type != "ReadVariableOp"
-    ]
-
-
-def updates_of(graph: Any, start: int, variable: Any) -> list[Any]:
-    """The operations among those that write to `variable`."""
-    handle = getattr(variable, "handle", None)
-    return [
-        op for op in updates_since(graph, start) if any(tensor is handle for tensor in op.inputs)
     ]
 
 
@@ -443,15 +385,3 @@ def listen_to_graphs() -> None:
 
 
 _graphs = Living()
-
-
-def needed_by(fetched: Iterable[Any]) -> set[str]:
-    """The names of the ops that must run for these ops."""
-    needed: set[str] = set()
-    todo = list(fetched)
-    while todo:
-        op = todo.pop()
-        if op.name not in needed:
-            needed.add(op.name)
-            todo += [*op.control_inputs, *(tensor.op for tensor in op.inputs)]
-    return needed

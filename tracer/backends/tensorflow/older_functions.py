@@ -13,6 +13,7 @@ captures: TensorFlow asks for that at each call (`ConcreteFunction.captured_inpu
 and while another function that calls it is traced.
 """
 
+import gc
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -28,7 +29,6 @@ from tracer.backends.tensorflow.functions import (
     trace_anew,
 )
 from tracer.backends.tensorflow.own_variables import iterations_of, own_handles
-from tracer.backends.tensorflow.sessions import Fetches
 from tracer.backends.tensorflow.users import (
     Functions,
     being_written,
@@ -46,6 +46,8 @@ from tracer.kinds import OptimizerKind
 _UPDATE = re.compile("Apply|AssignAdd|AssignSub|Scatter(Add|Sub)")
 """The types of ops that update a variable, and do not set it, as an initializer does."""
 
+_WRITE = re.compile("Apply|Assign|Scatter")
+
 
 class OlderFunctions(backend.OlderFunctions):
     """Functions of TensorFlow that were traced before, and graphs of Sessions."""
@@ -56,7 +58,6 @@ class OlderFunctions(backend.OlderFunctions):
         super().__init__()
         self._forgetful: list[_Forgetful] = []
         self._watched: list[tuple[int, ref[Any], _Question]] = []
-        self._fetches = Fetches(self._ran_in_session)
         self._since: dict[int, int] = {}
         self._spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self._in_pipelines: list[tuple[Older, ref[Any]]] = []
@@ -71,8 +72,7 @@ class OlderFunctions(backend.OlderFunctions):
     @property
     def watching(self) -> bool:  # type: ignore[override]
         """Whether there is any function, or graph of a Session, of which calls are counted here."""
-        watched = self._watched or self._in_pipelines or self.unsettled
-        return bool(watched or self._fetches.watching)
+        return bool(self._watched or self._in_pipelines or self.unsettled)
 
     def find(
         self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
@@ -80,10 +80,10 @@ class OlderFunctions(backend.OlderFunctions):
         """Find what uses an optimizer uncounted, and watch that from now on."""
         self._find(index, optimizer, kind, name, retrace)
         if kind.name == "v1" or (kind.name == "legacy" and own):
-            self._watch_sessions(index, name, own, compat.session_graphs_alive())
+            self._find_in_sessions(index, name, own, compat.session_graphs_alive())
         elif kind.name == "legacy" and iterations_of(optimizer) is None:
             graph = getattr(canonical(getattr(optimizer, "_iterations", None)), "graph", None)
-            self._watch_sessions(index, name, own, [] if graph is None else [graph])
+            self._find_in_sessions(index, name, own, [] if graph is None else [graph])
 
     def settle(self, index: int, optimizer: Any, kind: OptimizerKind, name: str) -> None:
         """Look again for what was not finished when it was found."""
@@ -190,31 +190,32 @@ class OlderFunctions(backend.OlderFunctions):
             if (graphs := each.graphs()) and each.written - _written_by_all(graphs)
         ]
 
-    def _watch_sessions(self, index: int, name: str, own: bool, graphs: Iterable[Any]) -> None:
-        """Count what Sessions run, from now on, of the updates that `graphs` hold already.
+    def _find_in_sessions(self, index: int, name: str, own: bool, graphs: list[Any]) -> None:
+        """Note which `graphs` of Sessions hold updates already: nobody sees who runs them.
 
         They are those of a `legacy` or a `v1` optimizer called `name`, which puts them under
         `NAME/update...` (`training/optimizer.py`, `optimizer_v2/optimizer_v2.py`). One whose class
         has its `own` step may put them anywhere, so each update is taken for one of them.
         """
         by_name = updates_by(name)
-        for graph in graphs:
-            ops = {
-                op.name
+        older = Older(index, SESSION_GRAPH)
+        found = [
+            (older, ref(graph))
+            for graph in graphs
+            if any(
+                (_UPDATE.search(op.type) if own else by_name.search(op.name))
+                and _WRITE.search(op.type)
+                and not compat.is_called_before(op)
                 for op in graph.get_operations()
-                if by_name.search(op.name) or (own and _UPDATE.search(op.type))
-            }
-            if ops:
-                self._fetches.watch(graph, ops, index)
-
-    def _ran_in_session(self, index: int) -> None:
-        """A Session has run updates of an optimizer."""
-        self.calls[Older(index, SESSION_GRAPH)] += 1
+            )
+        ]
+        if found:
+            graphs.clear()
+            gc.collect()  # a graph refers to itself, so it outlives its program
+            self._in_pipelines += found
 
     def let_go(self, index: int) -> None:
         """Give back what was captured by the functions that are watched for an optimizer."""
-        self._fetches.drop(index)
-        self._fetches.stop()
         for watched, function, question in self._watched:
             if watched == index:
                 question.asked = False
