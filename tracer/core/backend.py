@@ -211,8 +211,8 @@ class Assigning:
         """Look at `variable`, which held `before`, after a call; False to look at the next too."""
         return True
 
-    def traced(self, site: int, variable: Any, graph: Any, start: int) -> None:
-        """An apply method was called on `variable`, and its ops are the last ones of `graph`."""
+    def traced(self, site: int, frame: Frame) -> None:
+        """An apply method was called, `frame`, and its ops are the last ones of its graph."""
 
 
 class Blocks:
@@ -257,16 +257,13 @@ class Blocks:
     def _note_unhanded(self, frame: Frame) -> None:
         """Say it if a step updates something, and was handed nothing that could be compared."""
         updates = any(self._sites.sites[number].role == "update" for number in frame.sites)
-        if updates and not frame.held_at_begin:
+        if updates and not frame.before:
             self._note(UNHANDED)
 
     def find_path(self, frame: Frame, python: Any) -> None:
         """Note by which path of calls `python` made the call `frame`, in eager mode."""
-        called = None if frame.site is None else self._sites.sites[frame.site][:2]
+        called = self._sites.sites[frame.own[0]][:2] if frame.own else None
         frame.path = self.callers.paths.above(python, called)
-
-    def gathered(self, frame: Frame) -> None:
-        """The group method `frame` ends, which has the sites of what was called in it."""
 
     def wait(self) -> None:
         """Wait until all that the program has begun to run is counted; no lock is held."""
@@ -283,8 +280,8 @@ class Blocks:
         """What the rules of findings should know of how it ran."""
         return ()
 
-    def note_update(self, frame: Frame) -> None:
-        """Remember which ops an update is in the graph of a Session, which may run them alone."""
+    def note(self, frame: Frame) -> None:
+        """Note what is to be known of the sites of a call that ends: `Frame.site_notes`."""
 
     def compare(self, wanted: bool) -> bool:
         """Compare the variables of each step, or no more; returns whether that is new."""

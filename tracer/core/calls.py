@@ -9,6 +9,7 @@ frames, and `tracer.backends.tensorflow.places` decides what each one is part of
 
 import sys
 import threading
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from tracer.core.paths import UNKNOWN
@@ -30,21 +31,24 @@ EAGER = Place(None, None, None)
 
 
 class Frame:
-    """A call of an intercepted method that is under way. Nothing in it may refer to itself."""
+    """A call of an intercepted method that is under way. Nothing in it may refer to itself.
+
+    `Recorder.enter` or `enter_apply` opens it and puts it on the stack of its thread, `leave` or
+    `leave_apply` closes it. A call that neither of these ended was abandoned, as by Ctrl-C:
+    `CallsUnderWay.abandoned` finds it.
+    """
 
     __slots__ = (
         "applying",
-        "begun",
-        "called",
+        "before",
         "distributed",
         "error",
+        "extra",
         "failing",
         "gathers",
         "gradient",
-        "held",
-        "held_at_begin",
-        "many",
         "numbers",
+        "own",
         "parent",
         "path",
         "pending",
@@ -54,13 +58,9 @@ class Frame:
         "replica",
         "result",
         "role",
-        "run",
-        "site",
+        "site_notes",
         "sites",
-        "stamps",
-        "start",
         "thread",
-        "updates",
         "variable",
     )
 
@@ -68,11 +68,12 @@ class Frame:
     """What a program calls the compiled code that the call is in, if it is all in such code, where
     it is no call of Python; a class derived from this one may say it."""
     recorder: Any
-    """The recorder that it is told to, which imports this module."""
+    """The recorder that counts it, which imports this module; None until it has been opened."""
     role: FrameRole
     place: Place
     replica: int
     distributed: bool
+    """Whether it was made under a strategy."""
     parent: "Frame | None"
     path: int
     """The number of the path of calls to a step in eager mode: see `tracer.core.paths`."""
@@ -85,47 +86,39 @@ class Frame:
     `applying`; `Recorder.leave_apply`, on the same thread, adds it to the sites of the step. What
     the method calls meanwhile is no update, and takes the slow path with a frame of its own.
     """
-    called: bool
-    """Of an outermost step in eager mode: whether it called a function with a block in it."""
+    gathers: bool
+    """Whether it is a group in the graph of its step: calls made from here are its parent's."""
+    own: Sequence[int]
+    """The sites of the call itself: that of a step, that of each variable of an apply method."""
+    sites: list[int]
+    """The sites of what was called in it; those of its own come last, when it has ended."""
+    site_notes: list[Any]
+    """What a backend notes of what was called in it; it goes to the parent with the sites."""
     error: BaseException | None
     """Of an outermost step: what was raised in a call that it waits for."""
     failing: int | None
     """Of an outermost step: the variable on which an apply method raised."""
-    gathers: bool
-    """Whether it is a group in the graph of its step: calls made from here are its parent's."""
-    many: list[int]
-    """Of a call of an apply method for many variables: the site of each; not set of any other."""
-    site: int | None
-    sites: list[int]
     result: Any
     python: Any
     """Python's frame of the method, while it runs."""
-    start: int
-    """How many operations the graph had before."""
     numbers: dict[int, int] | None
     """The numbers, by replica, of the step that it is in eager mode, as far as they were asked
-    for; a step in a cross-replica context is one of each replica."""
-    stamps: dict[int, tuple[Any, Any]] | None
-    """The same in a graph: for each replica its stamp and that of what is part of it, tensors."""
-    updates: list[Any]
-    """In a graph of a Session: the ops of its updates; on JAX each with what decides it."""
+    for; a step in a cross-replica context is one of each replica. Until it has ended only a
+    function that it calls asks."""
     variable: Any
-    """What an apply method updates, in a graph or where `held` is of it."""
-    held: Any
-    """What the variable held before, for a look whether the method writes: see `Assigning`."""
-    held_at_begin: dict[int, Any] | None
-    """What the variables held that a step was handed, by the ids of their handles, where effects
-    are asked for: `Effects`."""
-    begun: Any
-    """What a backend notes of a step or a group as it begins; None if there is nothing."""
+    """What an apply method updates, in a graph or where `before` is of it."""
+    before: Any
+    """What was there before it may change: of an apply method what its variable held, if that is
+    looked at (`Assigning`); of a step what each variable held that it was handed, where effects
+    are asked for (`Effects`)."""
     gradient: Any
     """The first gradient that it was handed in a graph, None if there was none yet. A step begins
     when this one is there: it is that of the first layer, as a rule, which needs all data and comes
     last. A gradient that needs no data (of the last bias, for a loss that is a mean) is there even
     if the data are not."""
+    extra: Any
+    """What the backend notes of it as it begins."""
     thread: int
-    run: int
-    """The thread and the call of `strategy.run` in which it began: see `compat.runs_under_way`."""
 
 
 def start_frame(
@@ -148,13 +141,11 @@ def start_frame(
     frame.parent = parent
     frame.applying = role == "apply" or (parent is not None and applying(parent))
     frame.gathers = role == "group" and parent is not None and parent.place == place
-    frame.site, frame.path = None, UNKNOWN
-    frame.sites, frame.updates = [], []
-    frame.start = 0
-    frame.called, frame.error, frame.failing = False, None, None
-    frame.numbers = frame.stamps = frame.gradient = frame.variable = frame.held = None
-    frame.held_at_begin = frame.begun = None
-    frame.thread, frame.run = threading.get_ident(), 0
+    frame.path, frame.own = UNKNOWN, ()
+    frame.sites, frame.site_notes = [], []
+    frame.error = frame.failing = frame.result = frame.python = frame.numbers = None
+    frame.variable = frame.before = frame.gradient = frame.extra = None
+    frame.thread = threading.get_ident()
 
 
 class CallsUnderWay:
@@ -173,10 +164,10 @@ class CallsUnderWay:
             stack = self._local.stack = []
         return stack
 
-    def interrupted(self) -> list[Frame]:
-        """The frames of calls that an interrupt (Ctrl-C) ended before they could leave.
+    def abandoned(self) -> list[Frame]:
+        """Take off the stack of this thread the calls that ended and were never closed.
 
-        They are taken off the stack of this thread.
+        Ctrl-C may come before the line that closes them. They are known by Python's frame.
         """
         stack = self.stack()
         running = set()
@@ -190,18 +181,6 @@ class CallsUnderWay:
         if ended:
             stack[:] = [frame for frame in stack if frame not in ended]
         return ended
-
-    def step_around(self, frame: Frame, replica: int) -> Frame | None:
-        """The step that what is called from `frame` for `replica` is part of, in its region."""
-        frame = outermost(frame)
-        if frame.role != "step":
-            return None
-        if frame.replica != replica:  # each replica has a step of its own, or one serves all
-            for step in list(self.steps):
-                alone = step.parent is None and step.replica == replica
-                if alone and step.place.region is frame.place.region and step.run == frame.run:
-                    return step
-        return frame
 
 
 def outermost(frame: Frame) -> Frame:

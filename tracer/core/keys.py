@@ -26,7 +26,10 @@ class SiteTable:
         self.calls: list[list[int]] = []
         """For each site how often it was called and [failed in eager mode, traced]."""
         self.of_objects: dict[tuple[Any, ...], tuple[ref[Any], int]] = {}
-        """What is known of a variable in eager mode by its `id`, for speed: see `object_key`."""
+        """What is known of a variable in eager mode, for speed.
+
+        The key is its `id` and the fields of its site; the object must be asked for as well.
+        """
         self.orders: dict[tuple[int, str, int], tuple[Requested, ...]] = {}
         """What the last step asked for in eager mode, by optimizer, method and replica."""
         self._numbers: dict[tuple[Any, ...], int] = {}
@@ -57,7 +60,7 @@ class SiteTable:
     def forget_object(self, variable: Any, site: Site) -> None:
         """A variable is not known by its `id` for this site any more, so it is looked for again."""
         kind: Kind = site.kind or "none"
-        key = object_key(variable, site.method, site.role, kind, site.replica, site.optimizer)
+        key = id(variable), site.method, site.role, kind, site.replica, site.optimizer
         self.of_objects.pop(key, None)
 
     def traced(self, site: int) -> None:
@@ -69,10 +72,3 @@ class SiteTable:
         """Count a call in eager mode that was no execution."""
         with self._lock:
             self.calls[site][0] += 1
-
-
-def object_key(
-    variable: Any, method: str, role: Role, kind: Kind, replica: int, optimizer: int
-) -> tuple[Any, ...]:
-    """The key of `SiteTable.of_objects`; the object behind the `id` must be asked for as well."""
-    return id(variable), method, role, kind, replica, optimizer

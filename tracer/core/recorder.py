@@ -30,7 +30,7 @@ from weakref import ref
 from tracer.core.backend import Backend, Root
 from tracer.core.calls import EAGER, Frame, FrameRole, applying, outermost
 from tracer.core.interrupts import interrupt_in
-from tracer.core.keys import NOT_REQUESTED, Requested, object_key
+from tracer.core.keys import NOT_REQUESTED, Requested
 from tracer.core.optimizers import Optimizers
 from tracer.core.snapshot import Reader
 from tracer.kinds import ApplyMethod
@@ -112,21 +112,23 @@ class Recorder(Root):
         if role == "step":
             if optimizer not in self.optimizers.stepping:
                 self.optimizers.first_step(optimizer)
-            frame.site = self.sites.number(optimizer, method, "step", None, None, frame.replica)
+            site = self.sites.number(optimizer, method, "step", None, None, frame.replica)
+            frame.own = (site,)
             if frame.place is not EAGER:
-                self.sites.traced(frame.site)
+                self.sites.traced(site)
             elif frame.parent is None:
                 self.turns.step()
                 self.blocks.find_path(frame, caller or sys._getframe(2))
             self.calls_under_way.steps.append(frame)
             if frame.distributed and not self.where.strategy:
                 self.where = self.backend.surroundings()
+        frame.recorder = self
         stack.append(frame)
 
     def enter_apply(
         self, optimizer: int, apply: ApplyMethod, gradient: Any, variable: Any
     ) -> Frame | None:
-        """A call of an apply method begins, with this gradient on this variable.
+        """A call of an apply method begins, with this gradient on this variable, or with many.
 
         Returns the frame to leave it by; None if that is no variable, which the framework will
         refuse.
@@ -137,58 +139,36 @@ class Recorder(Root):
         """
         stack = self.calls_under_way.stack()
         top = stack[-1] if stack else None
-        if top is not None and top.place is EAGER and not top.distributed and self._in_eager():
+        fast = top is not None and top.place is EAGER and not (top.distributed or apply.many)
+        if top is not None and fast and self._in_eager():
             step = top.parent if top.gathers and top.parent is not None else top
             if not step.applying:
                 number = self._update_replica_id()
                 kind = apply.kind or self._kind_of(gradient)
                 replica = top.replica if number is None else number
-                key = object_key(variable, apply.name, "update", kind, replica, optimizer)
+                key = id(variable), apply.name, "update", kind, replica, optimizer
                 known = self.sites.of_objects.get(key)
                 if known is not None and known[0]() is variable:
                     step.applying = True
                     step.pending = known[1]
                     return step
-        frame = self._apply_frame(stack, sys._getframe(1))
-        role = _role_in(frame.parent)
-        kind = apply.kind or self._kind_of(gradient)
-        site = self._site_of(frame, optimizer, apply.name, role, kind, variable)
-        if site is None:
+        if apply.many and not (isinstance(gradient, Sequence) and isinstance(variable, Sequence)):
             return None
-        frame.site = site
-        if frame.place is not EAGER:
-            self.sites.traced(site)
-            frame.variable = variable
-        elif role == "update":
-            frame.variable = variable
-            frame.held = self.blocks.assigning.look(site, variable)
-        stack.append(frame)
-        return frame
-
-    def enter_apply_to_many(
-        self, optimizer: int, apply: ApplyMethod, gradients: Any, variables: Any
-    ) -> Frame | None:
-        """A call of an apply method begins that takes all these gradients and their variables.
-
-        Returns the frame to leave it by; None if they are no sequences, which the framework will
-        refuse.
-        """
-        if not (isinstance(gradients, Sequence) and isinstance(variables, Sequence)):
-            return None
-        stack = self.calls_under_way.stack()
-        frame = self._apply_frame(stack, sys._getframe(1))
-        role, name, replica = _role_in(frame.parent), apply.name, frame.replica
-        kind_of, known_ones = self._kind_of, self.sites.of_objects
-        frame.many = many = []
-        for gradient, variable in zip(gradients, variables, strict=False):
-            kind = kind_of(gradient)
-            known = known_ones.get((id(variable), name, role, kind, replica, optimizer))
-            if known is not None and known[0]() is variable:  # as `_site_of` finds it, but faster
-                many.append(known[1])
-                continue
-            site = self._site_of(frame, optimizer, name, role, kind, variable)
-            if site is not None:
-                many.append(site)
+        frame = Frame()
+        self.backend.locate(frame, "apply", stack, self.calls_under_way)
+        frame.python = self.backend.caller_of(sys._getframe(1))
+        parent = frame.parent
+        role: Role = "apply" if parent is not None and applying(parent) else "update"
+        pairs = zip(gradient, variable, strict=False) if apply.many else ((gradient, variable),)
+        frame.own = self._sites_of(frame, optimizer, apply, role, pairs)
+        if not apply.many:
+            if not frame.own:
+                return None
+            if frame.place is not EAGER or role == "update":
+                frame.variable = variable
+            if frame.place is EAGER and role == "update":
+                frame.before = self.blocks.assigning.look(frame.own[0], variable)
+        frame.recorder = self
         stack.append(frame)
         return frame
 
@@ -199,49 +179,38 @@ class Recorder(Root):
 
         Returns the sites of them, which are those of the frame from now on.
         """
+        sites = self._sites_of(frame, optimizer, apply, "update", pairs)
+        frame.sites += sites
+        return sites
+
+    def _sites_of(
+        self, frame: Frame, optimizer: int, apply: ApplyMethod, role: Role, pairs: Iterable[Any]
+    ) -> list[int]:
+        """The sites of calls of an apply method with these gradients, on these variables."""
         sites = []
         for gradient, variable in pairs:
-            kind = self._kind_of(gradient)
-            site = self._site_of(frame, optimizer, apply.name, "update", kind, variable)
+            kind = apply.kind or self._kind_of(gradient)
+            site = self._site_of(frame, optimizer, apply.name, role, kind, variable)
             if site is not None:
                 sites.append(site)
                 if frame.place is not EAGER:
                     self.sites.traced(site)
-        frame.sites += sites
         return sites
-
-    def _apply_frame(self, stack: list[Frame], helper: Any) -> Frame:
-        """The new frame of the call of an apply method, which calls `helper`, a frame of Python."""
-        frame = Frame()
-        frame.recorder = self
-        frame.python = self.backend.caller_of(helper)
-        frame.result = None
-        self.backend.locate(frame, "apply", stack, self.calls_under_way)
-        return frame
-
-    def _leave_many(self, frame: Frame, failed: bool) -> None:
-        """A call ends that `enter_apply_to_many` began: which updates ran if it failed, none knows.
-
-        They count as failed then, as that of a single variable does.
-        """
-        if failed:
-            for site in frame.many:
-                self.sites.failed(site)
-        else:
-            frame.sites += frame.many
-        self.leave(frame, failed)
 
     def leave_apply(self, frame: Frame, result: Any, failed: bool) -> None:
         """A call of an apply method ends; `frame` is what `enter_apply` returned."""
-        if failed:
-            self._fail_in_apply(frame)
+        if failed:  # its step, which may be on another thread, will raise next
+            step = outermost(frame)
+            own = frame.own if frame.role == "apply" else (frame.pending,)
+            if frame.place is EAGER:
+                for site in own:
+                    self._note_raised_in_apply(site)
+            if len(own) == 1 and step.failing is None:
+                step.failing = self.sites.sites[own[0]].variable
         if frame.role == "apply":
             frame.result, frame.python = result, None
-            if frame.site is None:
-                self._leave_many(frame, failed)
-                return
-            if not failed and frame.site is not None:
-                self._note_writing(frame, frame.site)
+            if not failed and frame.variable is not None:
+                self._note_writing(frame, frame.own[0])
             self.leave(frame, failed)
             return
         frame.applying = False
@@ -249,16 +218,6 @@ class Recorder(Root):
             self.sites.failed(frame.pending)
         else:
             frame.sites.append(frame.pending)
-
-    def _fail_in_apply(self, frame: Frame) -> None:
-        """An apply method raised; its step, which may be on another thread, will raise next."""
-        number = frame.site if frame.role == "apply" else frame.pending
-        step = outermost(frame)
-        if frame.place is EAGER:
-            for each in frame.many if number is None else [number]:
-                self._note_raised_in_apply(each)
-        if number is not None and step.failing is None:
-            step.failing = self.sites.sites[number].variable
 
     def _note_raised_in_apply(self, number: int) -> None:
         """Say that nobody knows what the call had written; once for each site."""
@@ -272,14 +231,12 @@ class Recorder(Root):
                 "it had updated the variable is not known, and such calls are not counted"
             )
 
-    def raised(self, frame: Frame, method: str, error: BaseException) -> None:
-        """A step or group method was ended by an exception, and `leave` has been told.
+    def _raised(self, frame: Frame, error: BaseException) -> None:
+        """A step or group method was ended by an exception.
 
         A replica that waits for what another thread does may only be told to stop, and not why.
         """
         around = outermost(frame)
-        if around.called and around.numbers and self.backend.may_have_run(error):
-            self.blocks.counters.tear(around.numbers)
         if around is not frame:
             if around.error is None:
                 around.error = error
@@ -296,7 +253,7 @@ class Recorder(Root):
         begun = self._step_count()
         own = min(frame.numbers.values()) if frame.numbers else begun + 1
         self.failures.add(
-            method,
+            self.sites.sites[frame.own[0]].method,
             error,
             self.optimizers.alive(),
             list(self.handed(frame.sites)),
@@ -319,17 +276,17 @@ class Recorder(Root):
         if site.role != "update":
             return
         assigning = self.blocks.assigning
-        if frame.held is not None:
-            if not assigning.look_again(number, frame.variable, frame.held):
+        if frame.before is not None:
+            if not assigning.look_again(number, frame.variable, frame.before):
                 self.sites.forget_object(frame.variable, site)  # so that it comes here again
         elif frame.place.graph is not None and self.backend.counts_in_functions():
-            assigning.traced(number, frame.variable, frame.place.graph, frame.start)
+            assigning.traced(number, frame)
             if frame.result is None:
                 self.optimizers.returned_nothing(site.optimizer, site.method)
 
     def _drop_interrupted(self) -> None:
         """Forget calls that an interrupt (Ctrl-C) ended before they could leave."""
-        ended = self.calls_under_way.interrupted()
+        ended = self.calls_under_way.abandoned()
         if ended:
             self.note("a call was interrupted, and what it had run until then is not counted")
             for frame in ended:
@@ -349,7 +306,7 @@ class Recorder(Root):
         replica = frame.replica
         eager = frame.place is EAGER
         if eager:
-            key = object_key(variable, method, role, kind, replica, optimizer)
+            key = id(variable), method, role, kind, replica, optimizer
             known = self.sites.of_objects.get(key)
             if known is not None and known[0]() is variable:
                 return known[1]
@@ -466,9 +423,9 @@ class Recorder(Root):
     def step_traced(self, optimizer: int, method: str, updates: Iterable[int]) -> None:
         """A step method was called to build a program, with the sites of its updates."""
         frame = Frame()
-        frame.site = self.step_site(optimizer, method)
+        frame.own = (self.step_site(optimizer, method),)
         self.blocks.find_path(frame, sys._getframe(1))
-        for site in (frame.site, *updates):
+        for site in (*frame.own, *updates):
             self.sites.traced(site)
             self.blocks.callers.traced[site, frame.path] += 1
 
@@ -476,41 +433,47 @@ class Recorder(Root):
         """A call of a step method was ended by an exception."""
         self.sites.failed(self.step_site(optimizer, method))
 
-    def leave(self, frame: Frame, failed: bool) -> None:
-        """A call ends; a block that it closes is counted: now in eager mode, else in its graph."""
+    def leave(self, frame: Frame, failed: bool, error: BaseException | None = None) -> None:
+        """A call ends; a block that it closes is counted: now in eager mode, else in its graph.
+
+        It `failed` if an exception ended it: `error`, of a step or group method.
+        """
         stack = self.calls_under_way.stack()
         if stack and stack[-1] is frame:
             stack.pop()
         else:  # something between entered and left out of order
             stack[:] = [other for other in stack if other is not frame]
-        sites, site, parent = frame.sites, frame.site, frame.parent
-        if site is not None and parent is None and frame.place is not EAGER and not failed:
+        sites, own, parent, eager = frame.sites, frame.own, frame.parent, frame.place is EAGER
+        is_step = frame.role == "step"
+        if is_step and parent is None and not (eager or failed):
             self.handing.traced(variable for _, variable in self.handed(sites))
-        if frame.role == "group" and sites:
-            self.blocks.gathered(frame)
+        called = failed and frame.numbers is not None  # what ran in there the counters tell
         ran = not failed or any(self.sites.sites[number].role != "request" for number in sites)
-        called = failed and frame.called  # what ran in there the counters tell
-        if site is not None:
-            if ran or called:  # what raises after a part of its work ran was executed, so far
-                sites.append(site)
-            elif frame.place is EAGER:
+        if error is not None:
+            numbers = outermost(frame).numbers
+            if numbers and self.backend.may_have_run(error):
+                self.blocks.counters.tear(numbers)
+        if (ran or called) and not (failed and len(own) > 1):
+            sites += own  # what raises after a part of its work ran was executed, so far
+        elif eager:
+            for site in own:  # which of many updates ran, none knows
                 self.sites.failed(site)
         if (ran or called) and sites:
-            if frame.variable is not None and not self.backend.counts_in_functions():
-                self.blocks.note_update(frame)
+            self.blocks.note(frame)
             if parent is not None and (parent.place is frame.place or parent.place == frame.place):
                 parent.sites += sites
-                parent.updates += frame.updates
+                parent.site_notes += frame.site_notes
             else:
                 self.blocks.close(frame, failed)
-        if frame.role == "step":  # until now, for who reads meanwhile
+        if is_step:  # until now, for who reads meanwhile
             self._ended(frame, ran)
             if self.optimizers.stateless and parent is None and not failed:
                 self.optimizers.first_step_ended(
-                    self.variables.plain, self.variables.objects, frame.place is not EAGER
+                    self.variables.plain, self.variables.objects, not eager
                 )
-        frame.gradient = frame.stamps = frame.variable = frame.held = frame.held_at_begin = None
-        frame.begun = None
+        if error is not None:
+            self._raised(frame, error)
+        frame.gradient = frame.variable = frame.before = frame.extra = None
 
     def handed(self, sites: Iterable[int]) -> Iterator[tuple[int, Any]]:
         """The variables of which a step got a gradient: the index of each, and it or None."""
@@ -556,8 +519,3 @@ class Recorder(Root):
             return self.blocks.counters.steps()
         except Exception:
             return 0  # asked after a fault too, and the ledger may be what is broken
-
-
-def _role_in(parent: Frame | None) -> Role:
-    """What a call of an apply method is that is made from `parent`."""
-    return "apply" if parent is not None and applying(parent) else "update"

@@ -132,9 +132,7 @@ def _begin_apply(
         pair = args if len(args) > 1 else _in_order(original, args, kwargs)
         if len(pair) < 2:  # the framework will refuse it
             return original, None
-        recorder = binding.recorder
-        enter = recorder.enter_apply_to_many if apply.many else recorder.enter_apply
-        return original, enter(binding.index, apply, pair[0], pair[1])
+        return original, binding.recorder.enter_apply(binding.index, apply, pair[0], pair[1])
     except BaseException as error:
         binding.recorder.fault(error)
         return original, None
@@ -159,7 +157,7 @@ class _Call(Frame):
     A fault of the tracer is not the program's: it is reported once, and the call goes on.
     """
 
-    __slots__ = ("args", "kwargs", "method", "original", "seen")
+    __slots__ = ("args", "kwargs", "method", "original")
 
     autograph_info__ = None
 
@@ -171,9 +169,7 @@ class _Call(Frame):
         traced = traced_classes[id(base)]
         self.original = getattr(super(traced, optimizer), name)
         self.args, self.kwargs = args, kwargs
-        self.result: Any = None
-        self.python = None  # until it has begun: it may be interrupted before
-        self.seen = False  # by the recorder
+        self.recorder = None  # until that has seen it
         if id(optimizer) in waiting:
             wake(optimizer)
         binding = bindings.get(id(optimizer))
@@ -181,14 +177,13 @@ class _Call(Frame):
             return
         if role == "step" and not binding.settled:
             binding = binding.bring_in_nested(optimizer, binding)
-        self.recorder = binding.recorder
+        recorder = binding.recorder
         try:
-            self.recorder.enter(self, binding.index, name, role)
-            self.seen = True
+            recorder.enter(self, binding.index, name, role)
             if role == "step" and self.parent is None:
                 self._watch(optimizer, binding.index, name)
         except BaseException as error:
-            self.recorder.fault(error)
+            recorder.fault(error)
 
     def __enter__(self) -> "_Call":
         self.python = sys._getframe(1)
@@ -196,11 +191,9 @@ class _Call(Frame):
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
         self.python = None
-        if self.seen:
+        if self.recorder is not None:
             try:
-                self.recorder.leave(self, kind is not None)
-                if error is not None:
-                    self.recorder.raised(self, self.method, error)
+                self.recorder.leave(self, kind is not None, error)
             except BaseException as fault:
                 self.recorder.fault(fault)
 

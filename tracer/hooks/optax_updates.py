@@ -174,30 +174,26 @@ class _Call(Frame):
         self, update: TracedUpdate, binding: Binding, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         self.update, self.binding = update, binding
-        self.recorder = binding.recorder
-        self.result = self.python = self.count = None
+        self.recorder = self.count = None
         named = {_ORDER[update.names.index(n)]: v for n, v in kwargs.items() if n in update.names}
         self.given = {**named, **dict(zip(_ORDER, args, strict=False))}
         try:
-            caller = sys._getframe(2)
-            self.recorder.enter(self, binding.index, _STEP, "step", caller)
+            binding.recorder.enter(self, binding.index, _STEP, "step", sys._getframe(2))
             self.python = sys._getframe(1)
             if not self._strange():
                 self._hand(self.given.get("updates"))
         except Exception as error:
-            self.recorder.fault(error)
+            binding.recorder.fault(error)
 
     def ended(self, result: Any, error: BaseException | None) -> None:
         """The call returned that, or raised."""
         self.python = None
-        if self.recorder.broken:
+        if self.recorder is None or self.recorder.broken:
             return
         try:
             if error is None:
                 self._note(result)
-            self.recorder.leave(self, error is not None)
-            if error is not None:
-                self.recorder.raised(self, _STEP, error)
+            self.recorder.leave(self, error is not None, error)
         except Exception as fault:
             self.recorder.fault(fault)
 
@@ -253,4 +249,4 @@ class _Call(Frame):
             )
         if own is not None or around is not None:
             came = outcome.both(own, around)
-            self.updates += [([came], site) for site in sites]
+            self.site_notes += [(came, site) for site in sites]

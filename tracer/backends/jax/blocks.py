@@ -71,10 +71,10 @@ def locate(
     parent = top.parent if top is not None and top.gathers else top
     start_frame(frame, role, current_place(), 0, parent, distributed=is_distributed())
     if role == "step":
-        frame.begun = _begin_step(frame)
+        frame.extra = _begin_step(frame)
     elif role == "group":
-        frame.begun = _whether_kept(frame)
-        frame.gathers = frame.gathers and frame.begun is None
+        frame.extra = _whether_kept(frame)
+        frame.gathers = frame.gathers and frame.extra is None
 
 
 def is_distributed() -> bool:
@@ -142,10 +142,10 @@ class Blocks(backend.Blocks):
         self._latest: Any = None
         self._stepping: WeakSet[Any] = WeakSet()
 
-    def gathered(self, frame: Frame) -> None:
+    def note(self, frame: Frame) -> None:
         """A group ends of which the result may be thrown away: note what was done in it."""
-        if frame.begun is not None:
-            frame.updates += [([frame.begun], number) for number in frame.sites]
+        if frame.role == "group" and frame.extra is not None:
+            frame.site_notes += [(frame.extra, number) for number in frame.sites]
 
     def close(self, frame: Frame, failed: bool) -> None:
         """All that was called from `frame` executes as a whole: count it."""
@@ -153,7 +153,7 @@ class Blocks(backend.Blocks):
         compared = None if effects is None else effects.compared(frame)
         handed = compared is not None and compared.variables
         once = compat.is_plain()  # else a `vmap` may be around
-        in_python = frame.place is EAGER and once and not (self.programs.all or frame.updates)
+        in_python = frame.place is EAGER and once and not (self.programs.all or frame.site_notes)
         if in_python and not handed:
             super().close(frame, failed)
             return
@@ -167,7 +167,7 @@ class Blocks(backend.Blocks):
         groups, kept = _groups(frame)
         before, after, clock = self.steps_so_far(frame)
         function = "" if frame.place is EAGER else compat.function_name(frame.place.graph)
-        stepped = frame.begun.__class__ is _Begun
+        stepped = frame.extra.__class__ is _Begun
         variables = () if compared is None else compared.variables
         key = frame.path, id(clock), stepped, variables
         work = Work(function, role, tuple(frame.sites), groups, *key)
@@ -187,8 +187,8 @@ class Blocks(backend.Blocks):
         for number in frame.sites:
             if self._sites.sites[number].role != "request":
                 self.callers.traced[number, frame.path] += 1
-        if frame.begun is not None:
-            self._stepping.add(frame.begun.optimizer)
+        if frame.extra is not None:
+            self._stepping.add(frame.extra.optimizer)
         hidden = _hides(frame, before)
         program = self._count_in_program(work, numbers, self.beside(frame), hidden=hidden)
         if outermost(frame).place is not EAGER:  # else it is a branch, which each step traces
@@ -328,7 +328,7 @@ def _groups(frame: Frame) -> tuple[tuple[tuple[int, int], ...], list[Any]]:
     """Which sites of a frame are in which group that may be thrown away, and whether it is kept."""
     conditions: list[Any] = []
     numbers: dict[int, list[int]] = {}
-    for (condition,), site in frame.updates:
+    for condition, site in frame.site_notes:
         known = next((n for n, each in enumerate(conditions) if each is condition), None)
         if known is None:
             known = len(conditions)
@@ -344,11 +344,11 @@ def _groups(frame: Frame) -> tuple[tuple[tuple[int, int], ...], list[Any]]:
 def _steps_so_far(frame: Frame) -> tuple[Any, Any, Any]:
     """The optimizer's own count of steps before and after a block, and the variable that has it."""
     around: Any = frame
-    while around is not None and around.begun.__class__ is not _Begun:
+    while around is not None and around.extra.__class__ is not _Begun:
         around = around.parent
     if around is None:
         return 0, 0, None
-    begun = around.begun
+    begun = around.extra
     if around is not frame:  # an apply method in a branch of its own
         return begun.clock.value, begun.clock.value, begun.clock
     if begun.place_of_clock is None:
@@ -361,11 +361,11 @@ def _steps_so_far(frame: Frame) -> tuple[Any, Any, Any]:
 def _hides(frame: Any, count: Any) -> bool:
     """Whether what a part of a step reads of the optimizer's count is not what its step has."""
     around = frame.parent
-    while around is not None and around.begun.__class__ is not _Begun:
+    while around is not None and around.extra.__class__ is not _Begun:
         around = around.parent
-    if around is None or frame.begun.__class__ is _Begun:
+    if around is None or frame.extra.__class__ is _Begun:
         return False
-    return _is_traced(around.begun.value) and not _is_traced(count)
+    return _is_traced(around.extra.value) and not _is_traced(count)
 
 
 def _is_traced(value: Any) -> bool:

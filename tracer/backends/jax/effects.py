@@ -57,9 +57,9 @@ class Effects(Logs):
 
         `stateless_apply` is handed the values, too, which are taken when it has ended.
         """
-        held = frame.held_at_begin
+        held = frame.before
         if held is None:
-            held = frame.held_at_begin = {}
+            held = frame.before = {}
         before = None if frame.method == "stateless_apply" else variable.value
         held.setdefault(index, _Held(variable, before))
 
@@ -69,7 +69,7 @@ class Effects(Logs):
 
     def compared(self, frame: Any) -> Compared:
         """What the variables of a step held, which ends now."""
-        held: dict[int, _Held] = frame.held_at_begin or {}
+        held: dict[int, _Held] = frame.before or {}
         if frame.method == "stateless_apply":
             pairs = _values_given(frame, held)
         else:

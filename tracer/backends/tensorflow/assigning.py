@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 from tracer.backends.tensorflow import compat, writes
 from tracer.backends.tensorflow.variables import canonical
 from tracer.core import backend
+from tracer.core.calls import Frame
 from tracer.core.interrupts import suppress_faults
 
 _LOOKS = 3
@@ -51,10 +52,11 @@ class Assigning(backend.Assigning):
 
     # In a graph.
 
-    def traced(self, site: int, variable: Any, graph: Any, start: int) -> None:
-        """An apply method was called on `variable`, and its ops are the last ones of `graph`."""
+    def traced(self, site: int, frame: Frame) -> None:
+        """An apply method was called, `frame`, and its ops are the last ones of its graph."""
         if site not in self._writing:
-            call = _Traced(site, _handles(variable), start, graph.num_operations())
+            graph, start = frame.place.graph, frame.extra.start
+            call = _Traced(site, _handles(frame.variable), start, graph.num_operations())
             self._traced.setdefault(graph, []).append(call)
 
     def judge(self, graph: Any) -> None:

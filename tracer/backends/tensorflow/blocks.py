@@ -11,8 +11,9 @@ on the thread that calls the function, which may be any.
 
 Data change form here: sites, numbers in the lists of frames, become `CountedBlock`s, and a step
 becomes a number that is taken once. In eager mode that number is kept in the step's frame
-(`Frame.numbers`); in a graph it is a tensor (`Frame.stamps`). A strategy may ask for them on other
-threads than the step's; of its threads one runs at a time (TensorFlow 2.21, `mirrored_run.py`).
+(`Frame.numbers`); in a graph it is a tensor (`places.Extra.stamps`). A strategy may ask for them on
+other threads than the step's; of its threads one runs at a time (TensorFlow 2.21,
+`mirrored_run.py`).
 
 The lock of the counters is held where a block enters a log, where a step in eager mode takes its
 number and where a graph tracing is listed, so a reader, who holds it too, finds all of a step or
@@ -34,7 +35,7 @@ from tracer.backends.tensorflow.effects import Effects
 from tracer.backends.tensorflow.graph_tracings import Handed, Tracings
 from tracer.backends.tensorflow.ledger import Ledger, Use
 from tracer.backends.tensorflow.older_functions import forget_graphs_with
-from tracer.backends.tensorflow.places import current_place, parent_of
+from tracer.backends.tensorflow.places import current_place, parent_of, step_around
 from tracer.core import backend
 from tracer.core.calls import EAGER, Frame, Place, applying, outermost
 from tracer.core.counters import CountedBlock
@@ -126,7 +127,7 @@ class Blocks(backend.Blocks):
 
     def find_path(self, frame: Frame, python: Any) -> None:
         """Note by which path of calls `python` made the call `frame`, in eager mode."""
-        called = None if frame.site is None else self._sites.sites[frame.site][:2]
+        called = self._sites.sites[frame.own[0]][:2] if frame.own else None
         frame.path = self.callers.here(python, frame.distributed, called)
 
     def _path_to(self, frame: Frame) -> int:
@@ -163,12 +164,12 @@ class Blocks(backend.Blocks):
         else:
             stamp = self._stamp_inside(frame.parent, frame.place, block.replica)
         lifetime = compat.graphs_around(graph)[-1]
-        work = compat.updates_since(graph, frame.start)
+        work = compat.updates_since(graph, frame.extra.start)
         effects = self.counters.effects if block.step else None
         if effects is not None:  # before the block: who finds that it ended finds these, too
             device = self._devices.get(block.replica, "")
             effects.count(frame, block.replica, device, stamp, work)
-            work = compat.updates_since(graph, frame.start)
+            work = compat.updates_since(graph, frame.extra.start)
         use = self._ledger(block.replica).count(block, lifetime, stamp, work)
         with self.counters.lock:
             steps_so_far = self.counters.steps
@@ -200,17 +201,19 @@ class Blocks(backend.Blocks):
             )
             return
         before = [*result.control_inputs, *(tensor.op for tensor in result.inputs)]
-        begins = compat.call_before(partial(self._move_in_session, 1), frame.updates)
+        begins = compat.call_before(partial(self._move_in_session, 1), frame.site_notes)
         with compat.control_dependencies(before):
             callback = compat.host_callback(partial(self._ran_in_session, block, inside, begins))
         result._add_control_input(getattr(callback, "op", callback))
 
-    def note_update(self, frame: Frame) -> None:
+    def note(self, frame: Frame) -> None:
         """Remember which ops an update is in the graph of a Session, which may run them alone."""
-        frame.updates += compat.updates_since(frame.place.graph, frame.start)
+        if frame.variable is None or compat.eager_outside_functions():
+            return
+        frame.site_notes += compat.updates_since(frame.place.graph, frame.extra.start)
         result = getattr(frame.result, "op", frame.result)
         if hasattr(result, "_add_control_input"):
-            frame.updates.append(result)
+            frame.site_notes.append(result)
 
     def _move_in_session(self, steps: int) -> None:
         """So many steps begin in a Session; -1 if one ends."""
@@ -252,7 +255,7 @@ class Blocks(backend.Blocks):
             if place is not EAGER:
                 self.callers.called_in(region)
                 return self._stamp_inside(frame, place, replica, calling=True)
-            step = None if frame is None else self._calls_under_way.step_around(frame, replica)
+            step = None if frame is None else step_around(frame, replica, self._calls_under_way)
             if step is None:
                 python = sys._getframe(1)
                 path = self.callers.here(python, compat.replica_run() is not None)
@@ -265,7 +268,6 @@ class Blocks(backend.Blocks):
             stamp = 0
             if step is not None:
                 number = self._number_of(step, replica)
-                step.called = True
                 self.callers.called(region, replica, step.path, thread, lambda: number)
                 stamp = UNIT * number | WITHIN
             if applying(frame):
@@ -287,15 +289,14 @@ class Blocks(backend.Blocks):
 
     def _stamps_of(self, step: Frame, replica: int) -> tuple[Any, Any]:
         """The stamp of a step in a graph, and that of what is part of it."""
-        if step.stamps is None:
-            step.stamps = {}
-        stamps = step.stamps.get(replica)
+        known: dict[int, tuple[Any, Any]] = step.extra.stamps
+        stamps = known.get(replica)
         if stamps is None:
             ledger, graph = self._ledger(replica), step.place.graph
             after = [] if step.gradient is None else [step.gradient]
             with graph.as_default():
                 company = self._asked(step.place.region, replica)
-                stamps = step.stamps[replica] = ledger.begin_step(company, after)
+                stamps = known[replica] = ledger.begin_step(company, after)
         return stamps
 
     def _stamp_inside(
@@ -305,7 +306,7 @@ class Blocks(backend.Blocks):
 
         `calling` if it is for a function that is called, which cannot know what calls it.
         """
-        step = None if frame is None else self._calls_under_way.step_around(frame, replica)
+        step = None if frame is None else step_around(frame, replica, self._calls_under_way)
         if step is None:
             stamp = self._asked(place.region, replica)
         else:

@@ -52,9 +52,9 @@ class Effects(Logs):
                 self._hold(frame, index, variable)
 
     def _hold(self, frame: Frame, index: int, variable: Any) -> None:
-        held = frame.held_at_begin
+        held = frame.before
         if held is None:
-            held = frame.held_at_begin = {}
+            held = frame.before = {}
         for replica, own in _copies(variable, frame):
             if not isinstance(own, compat.ResourceVariable) or not marks.comparable(own):
                 self._note(
@@ -117,7 +117,7 @@ def _sources(variables: tuple[int, ...]) -> Iterable[Source]:
 
 def _of_replica(frame: Frame, replica: int) -> list[marks.Held]:
     """What the step held on a replica, in the order of the variables: many steps share counters."""
-    held = [each for each in (frame.held_at_begin or {}).values() if each.replica == replica]
+    held = [each for each in (frame.before or {}).values() if each.replica == replica]
     return sorted(held, key=lambda each: each.variable)
 
 

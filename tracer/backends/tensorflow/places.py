@@ -13,7 +13,30 @@ called from anywhere later: see `tracer.backends.tensorflow.blocks`.
 from typing import Any
 
 from tracer.backends.tensorflow import compat
-from tracer.core.calls import EAGER, CallsUnderWay, Frame, FrameRole, Place, start_frame
+from tracer.core.calls import (
+    EAGER,
+    CallsUnderWay,
+    Frame,
+    FrameRole,
+    Place,
+    outermost,
+    start_frame,
+)
+
+
+class Extra:
+    """What is noted of a call in a graph, or under a strategy: `Frame.extra`."""
+
+    __slots__ = ("run", "stamps", "start")
+
+    def __init__(self, start: int, run: int) -> None:
+        self.start = start
+        """How many operations the graph had before."""
+        self.run = run
+        """The call of `strategy.run` in which it began: see `compat.runs_under_way`."""
+        self.stamps: dict[int, tuple[Any, Any]] = {}
+        """Of a step in a graph, for each replica its stamp and that of what is part of it,
+        tensors."""
 
 
 def locate(
@@ -39,10 +62,15 @@ def locate(
             replica = _replica_of(role, top, distributed)
             parent = parent_of(role, place, replica, stack, distributed, calls_under_way)
     start_frame(frame, role, place, replica, parent, distributed=distributed)
-    if place is not EAGER:
-        frame.start = place.graph.num_operations()
-    if distributed:
-        frame.run = id(compat.replica_run())
+    if place is not EAGER or distributed:
+        start = 0 if place is EAGER else place.graph.num_operations()
+        frame.extra = Extra(start, id(compat.replica_run()) if distributed else 0)
+
+
+def _run_of(frame: Frame) -> int:
+    """The call of `strategy.run` in which it began, 0 if it began in none, or has ended."""
+    extra = frame.extra
+    return 0 if extra is None else extra.run
 
 
 def _replica_of(role: FrameRole, top: Frame | None, distributed: bool) -> int:
@@ -88,7 +116,7 @@ def parent_of(
         steps = [
             step
             for step in active
-            if step.place is EAGER and (step.run in runs or step.thread in threads)
+            if step.place is EAGER and (_run_of(step) in runs or step.thread in threads)
         ]
     mine = [step for step in steps if step.replica == replica]
     if own is not None:
@@ -97,6 +125,20 @@ def parent_of(
         return mine[-1] if mine else None
     candidates = mine or steps
     return candidates[-1] if candidates else None
+
+
+def step_around(frame: Frame, replica: int, calls_under_way: CallsUnderWay) -> Frame | None:
+    """The step that what is called from `frame` for `replica` is part of, in its region."""
+    frame = outermost(frame)
+    if frame.role != "step":
+        return None
+    if frame.replica != replica:  # each replica has a step of its own, or one serves all
+        for step in list(calls_under_way.steps):
+            alone = step.parent is None and step.replica == replica
+            same = step.place.region is frame.place.region and _run_of(step) == _run_of(frame)
+            if alone and same:
+                return step
+    return frame
 
 
 def current_place() -> Place:

@@ -99,15 +99,15 @@ class Effects(Logs):
 
     def hold_value(self, frame: Frame, index: int, variable: Any, value: Any) -> None:
         """The same in compiled code, which hands over what the variable holds."""
-        held = frame.held_at_begin
+        held = frame.before
         if held is None:
-            held = frame.held_at_begin = {}
+            held = frame.before = {}
         if index not in held:
             held[index] = Held(self.copy_of(value), variable)
 
     def seen(self, frame: Frame, replica: int) -> Sequence[Source]:
         """What is to be logged of a step that Python called, when it has ended."""
-        held = frame.held_at_begin or {}
+        held = frame.before or {}
         return Seen((index, each.before, each.after()) for index, each in held.items()).sources()
 
     def copy_of(self, tensor: Any) -> Any | None:

@@ -312,10 +312,11 @@ def _note_uncounted() -> int:
 
 def _enter(call: _Call, binding: Binding, values: list[Any]) -> None:
     recorder, frame = binding.recorder, _Step()
-    frame.recorder, frame.call, frame.handed = recorder, call, False
+    frame.call, frame.handed = call, False
     frame.compiled, frame.function = 0, ""
-    frame.result, frame.python = None, frame_around(sys._getframe(1))
-    recorder.enter(frame, binding.index, call.method, "step", frame.python)
+    python = frame_around(sys._getframe(1))
+    recorder.enter(frame, binding.index, call.method, "step", python)
+    frame.python = python
     _under_way().append(frame)
     around = outermost(frame)
     if isinstance(around, _Step) and not around.handed and call.ids:
@@ -347,7 +348,7 @@ def _leave(call: _Call, values: list[Any]) -> None:
 def _left(frame: _Step, values: list[Any]) -> None:
     frame.python = None
     around = outermost(frame)
-    held = around.held_at_begin if isinstance(around, _Step) else None
+    held = around.before if isinstance(around, _Step) else None
     if held:
         for index, _, value in _indexed(frame.recorder, frame.call.variables, values):
             if index in held:
@@ -375,7 +376,7 @@ def _indexed(
 def _applied(call: _Call, apply: ApplyMethod, binding: Binding) -> None:
     recorder, index, variables = binding.recorder, binding.index, call.variables
     if apply.many:
-        frame = recorder.enter_apply_to_many(index, apply, call.gradients, variables)
+        frame = recorder.enter_apply(index, apply, call.gradients, variables)
     else:
         frame = recorder.enter_apply(index, apply, call.gradients[0], variables[0])
     if frame is not None:

@@ -509,7 +509,6 @@ class Watch:
             self._located = True
             recorder.where = recorder.backend.surroundings()
         frame = Frame()
-        frame.recorder, frame.python = recorder, None
         recorder.enter(frame, self.index, step.method, "step")
         frame.result = step
         frame.sites += step.requests or ()
