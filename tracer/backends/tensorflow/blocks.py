@@ -42,7 +42,7 @@ from tracer.core.counters import CountedBlock
 from tracer.core.effects import UNHANDED
 from tracer.core.paths import UNKNOWN
 from tracer.core.stamps import APPLYING, UNIT, WITHIN
-from tracer.model.wording import times
+from tracer.model.words import times
 
 
 class Blocks(backend.Blocks):
