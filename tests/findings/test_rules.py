@@ -36,7 +36,7 @@ from tracer.model.records import (
 )
 from tracer.model.runs import Run, fold
 from tracer.model.trace import select
-from tracer.reporters import explanations, markdown
+from tracer.reporters import formats, text
 from tracer.reporters.text import render
 
 ROOT = Path(__file__).parents[2]
@@ -812,7 +812,7 @@ def test_the_documentation_has_every_rule() -> None:
     assert title and where
     assert rules_by_backend.ELSEWHERE.keys() == {each.code for each in RULES}
     head = f"{begin}{where}{said.partition(chr(10) * 2)[0]}\n\n{rules_by_backend.table()}\n\n"
-    assert_golden(PAGE, head + title + explanations.page(RULES))
+    assert_golden(PAGE, head + title + text.page(RULES))
     assert len({each.code for each in RULES}) == len(RULES)
     assert f" {len(RULES)} rules in all" in (ROOT / "README.md").read_text(encoding="utf-8")
     assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", each.code) for each in RULES)
@@ -1077,7 +1077,7 @@ def test_one_is_singular() -> None:
     (finding,) = one_row.findings()
     assert finding.text.endswith("with all 1 row.")
     once = trace(healthy(Run(1, 1, 1)))
-    assert "): 1 step, " in markdown.render(once)
+    assert "): 1 step, " in formats.as_markdown(once)
     alone = trace(block([step(), request(0), update(0)], Run(1, 1, 1)), names=("a",))
     assert keras.line(alone, 1, 1).startswith("step 1: 1 update per step, ")
     assert repr(alone) == "<CallTrace of adam: 1 step, 1 update>"

@@ -14,7 +14,7 @@ from support.odometers import KINDS, ODOMETERS, gradients, make_variables
 import tracer
 from tracer.api import CallTrace
 from tracer.hooks import lines
-from tracer.model.labels import program_lines
+from tracer.model.phrases import program_lines
 from tracer.reporters import formats
 
 HERE = os.path.relpath(__file__)

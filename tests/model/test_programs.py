@@ -9,10 +9,10 @@ from support import traces
 
 import tracer
 from tracer import CallTrace
-from tracer.model.labels import endings, runs
+from tracer.model.phrases import endings, runs
 from tracer.model.records import Program
 from tracer.model.trace import select
-from tracer.reporters import html, jsonreport, markdown, text
+from tracer.reporters import formats, html, text
 from tracer.testing import expressions
 
 STARTED = 1_790_000_000.0  # 2026-09-21 14:13:20 UTC
@@ -108,10 +108,10 @@ def test_a_part_of_a_run_has_no_rate() -> None:
 def test_every_report_says_it() -> None:
     trace = with_programs(GOOD, FAILED)
     assert "ended with RuntimeError: no *data*, after step 8." in text.render(trace, width=200)
-    assert "ended with RuntimeError: no \\*data\\*, after step 8." in markdown.render(trace)
+    assert "ended with RuntimeError: no \\*data\\*, after step 8." in formats.as_markdown(trace)
     assert "ended with RuntimeError: no *data*, after step 8." in html.render(trace)
-    assert '"error": "RuntimeError: no *data*"' in jsonreport.render(trace)
-    for report in (text.render(trace, width=200), markdown.render(trace), html.render(trace)):
+    assert '"error": "RuntimeError: no *data*"' in formats.as_json(trace)
+    for report in (text.render(trace, width=200), formats.as_markdown(trace), html.render(trace)):
         assert "for 12.3 s with its start" in report
 
 

@@ -6,7 +6,7 @@ from support import traces
 from support.traces import block, request, step, update
 
 from tracer.model.measures import updates
-from tracer.model.reasons import Skipped, every, reason, skipped
+from tracer.model.phrases import Skipped, every, reason, skipped
 from tracer.model.records import Setting
 from tracer.model.runs import Run
 from tracer.model.summary import Summary

@@ -19,10 +19,9 @@ from tracer.api import CallTrace
 from tracer.errors import UnknownName
 from tracer.findings import rule_list
 from tracer.layout import distinct, shown
-from tracer.model.labels import brand_of
 from tracer.model.measures import updates
 from tracer.model.merge import combine
-from tracer.model.reasons import reason
+from tracer.model.phrases import brand_of, reason
 from tracer.model.records import (
     Block,
     Effect,
@@ -38,7 +37,7 @@ from tracer.model.runs import Run
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.timeline import Stretch, Timeline, Values
 from tracer.model.trace import Trace
-from tracer.reporters import csvreport, formats
+from tracer.reporters import formats
 from tracer.reporters.answer import answer, question
 from tracer.reporters.tables import TREES, By, by_variable
 from tracer.reporters.text import render
@@ -717,9 +716,7 @@ def test_no_cell_of_a_csv_file_is_a_formula() -> None:
     trace = traces.trained([*names, "dense/kernel", "a=b-c"], Run(1, 1, 2))
     (optimizer,) = trace.optimizers
     evil = msgspec.structs.replace(optimizer, name='=HYPERLINK("http://x","y")')
-    rows = list(
-        csv.reader(io.StringIO(csvreport.render(traces.changed(trace, optimizers=(evil,)))))
-    )
+    rows = list(csv.reader(io.StringIO(formats.as_csv(traces.changed(trace, optimizers=(evil,))))))
     cells = [cell for row in rows for cell in row]
     assert [cell for cell in cells if cell[:1] in ("=", "+", "-", "@", "\t", "\r", "\uff1d")] == []
     assert [row[1] for row in rows[-2:]] == ["dense/kernel", "a=b-c"]

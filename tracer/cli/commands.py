@@ -376,12 +376,10 @@ def explain(
     Also why it matters, and when it is reported.
     """
     from tracer.findings.rule_list import RULES, rule
-    from tracer.reporters import explanations, formats
+    from tracer.reporters import formats, text
 
     formats.print_text(
-        partial(explanations.listing, RULES)
-        if code is None
-        else partial(explanations.explanation, rule(code))
+        partial(text.listing, RULES) if code is None else partial(text.explanation, rule(code))
     )
 
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
-from tracer.cli.child_traces import follow_children, note_children
-from tracer.cli.process import Process, say
+from tracer.cli.process import Process, follow_children, note_children, say
 from tracer.errors import TraceFileError
 from tracer.model.redaction import command_line
 from tracer.model.trace import Trace

@@ -1,19 +1,24 @@
-"""The process that this is: what it runs, since when, how it ended, its trace and its file.
+"""The process that this is, and those that it starts: what they run, how they ended, their files.
 
-The file is written again and again, so that a kill loses little of the trace.
+The file is written again and again, so that a kill loses little of the trace. With `--children` a
+child is reached in two ways: a new Python finds `startup/sitecustomize.py` by `PYTHONPATH`, and
+that calls `follow`; a fork is reported by `os.register_at_fork`.
 """
 
 import atexit
+import functools
 import itertools
 import json
 import os
 import re
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -24,7 +29,7 @@ from tracer.errors import TraceFileError, shown
 from tracer.layout import cut
 from tracer.model import tracefile
 from tracer.model.records import Program
-from tracer.model.redaction import message
+from tracer.model.redaction import command_line, message, without_secrets
 from tracer.model.trace import Trace
 
 _MIN_PAUSE = 0.05  # seconds between two writings, however long the last one took
@@ -338,3 +343,104 @@ def say(line: str) -> None:
     """Print one line on standard error, if there is one."""
     with suppress(OSError, ValueError):  # it is closed, or a pipe that nobody reads
         print(f"tracer: {shown(' '.join(line.split()))}", file=sys.__stderr__, flush=True)
+
+
+_CHILDREN = "TRACER_CHILDREN"
+_STARTUP = Path(__file__).parent / "startup"
+_MAX_COMMAND = 60  # cells of a command
+_Call = Callable[..., Any]
+
+
+def note_children() -> list[str]:
+    """What the processes are called that this one starts from now on, each when it has started."""
+    started: list[str] = []
+
+    def run_subprocess(run: _Call, process: Any, args: Any, options: Any) -> None:
+        run(*args, **options)
+        command = process.args
+        is_text = isinstance(command, str | bytes | os.PathLike)
+        words = os.fsdecode(command).split(" ") if is_text else map(os.fsdecode, command)
+        started.append(
+            cut(shown(" ".join(without_secrets(words))), _MAX_COMMAND, _MAX_COMMAND // 2)
+        )
+
+    def start_process(start: _Call, process: Any, args: Any, options: Any) -> None:
+        before = len(started)
+        start(*args, **options)
+        started[before:] = [f"{process.name} of multiprocessing"]  # which may be a fork
+
+    at_fork(after_in_parent=lambda: started.append("a fork"))
+    wrapt.wrap_function_wrapper(subprocess, "Popen.__init__", run_subprocess)
+    _wrap_process("start", start_process)
+    return started
+
+
+def follow_children(process: Process, folder: Path, options: Mapping[str, Any]) -> None:
+    """Trace what the first process of a launch starts, with the same `options` of `Process`."""
+    os.environ[_CHILDREN] = json.dumps([str(folder), options])
+    path = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(_STARTUP), *path])
+    _watch_starts(process)
+
+
+def follow() -> None:
+    """Trace this process, which a program started under `tracer run --children`."""
+    if settings := os.environ.get(_CHILDREN):
+        folder, options = json.loads(settings)
+        command = command_line(sys.orig_argv[1:])
+        _watch_starts(Process(command, None, Path(folder), child=True, **options))
+
+
+def _watch_starts(process: Process) -> None:
+    """Trace the forks of a process, and learn what those of `multiprocessing` do."""
+    at_fork(after_in_child=process.become_fork)
+    _wrap_process("_bootstrap", functools.partial(_bootstrap, process))
+    wrapt.register_post_import_hook(
+        functools.partial(_watch_pools, process), "multiprocessing.pool"
+    )
+
+
+def _bootstrap(process: Process, bootstrap: _Call, started: Any, args: Any, options: Any) -> Any:
+    """Learn what a process of `multiprocessing` is called, and how it ends.
+
+    It ends in `_bootstrap`, which prints and keeps what the program raises.
+    """
+    process.command = f"{command_line(sys.argv)} ({started.name})"
+    process.status = bootstrap(*args, **options)
+    return process.status
+
+
+def _watch_pools(process: Process, module: ModuleType) -> None:
+    """Write the file before a worker of a pool returns a result.
+
+    For the program may end the pool as soon as it has them all, and does so by a signal.
+    """
+    worker: _Call = vars(module)["worker"]
+
+    @functools.wraps(worker)
+    def saving(tasks: Any, results: Any, *args: Any, **options: Any) -> None:
+        take, give = tasks.get, results.put
+
+        def get() -> Any:
+            process.autosave.pause()  # the initializer may have trained
+            task = take()
+            process.autosave.resume()
+            return task
+
+        def put(result: Any) -> None:
+            process.autosave.pause()
+            give(result)
+
+        if process.is_alive and hasattr(tasks, "_writer"):  # no queue of threads
+            tasks.get, results.put = get, put
+        worker(tasks, results, *args, **options)
+
+    vars(module)["worker"] = saving
+
+
+def _wrap_process(method: str, wrapper: Callable[..., Any]) -> None:
+    """Wrap a method of each process of `multiprocessing`, as soon as that is imported."""
+    wrapt.register_post_import_hook(
+        lambda module: wrapt.wrap_function_wrapper(module, f"BaseProcess.{method}", wrapper),
+        "multiprocessing.process",
+    )

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tracer.layout import Column, Row, Table, shown
 from tracer.model import measures
-from tracer.model.labels import endings, replica_names
+from tracer.model.phrases import endings, replica_names
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.tracefile import load

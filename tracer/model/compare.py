@@ -16,8 +16,8 @@ from os.path import commonprefix
 from typing import Any, NamedTuple
 
 from tracer.model import callers, measures
-from tracer.model.labels import class_of, replica_names, replica_noun, steps_label
 from tracer.model.measures import Measure
+from tracer.model.phrases import class_of, replica_names, replica_noun, steps_label
 from tracer.model.records import Block, Entry, Line, Variable
 from tracer.model.runs import Run
 from tracer.model.summary import Pattern, Summary, summaries_of

@@ -10,8 +10,8 @@ from weakref import ref
 from msgspec.structs import replace
 
 from tracer.errors import MergeError
-from tracer.model.labels import replica_name
 from tracer.model.names import distinct, without_number
+from tracer.model.phrases import replica_name
 from tracer.model.records import Failure, Optimizer, Replica, TraceData, Variable, with_indices
 from tracer.model.trace import Trace
 from tracer.model.words import first_of, listed

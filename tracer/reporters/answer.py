@@ -6,9 +6,17 @@ from collections.abc import Sequence
 from tracer.errors import shown
 from tracer.kinds import KINDS
 from tracer.model import measures
-from tracer.model.labels import program_lines, replica_names, replica_noun
 from tracer.model.measures import Measure
-from tracer.model.reasons import apply_methods, every, never_reached, reason, reason_for_all
+from tracer.model.phrases import (
+    apply_methods,
+    every,
+    never_reached,
+    program_lines,
+    reason,
+    reason_for_all,
+    replica_names,
+    replica_noun,
+)
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.words import dialect_of, first_true, listed, plural, some, span, times

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from tracer.layout import Column, Row, Table, paragraph, shown
 from tracer.model.compare import Change, Difference
-from tracer.model.labels import endings
+from tracer.model.phrases import endings
 from tracer.model.trace import Trace
 from tracer.model.words import all_true, first_of
 from tracer.reporters.colors import ODD

@@ -1,22 +1,34 @@
-"""The formats of the report, and where it goes: a file, a folder, a terminal, a notebook."""
+"""The formats of the report, and where it goes: a file, a folder, a terminal, a notebook.
 
+JSON, CSV and Markdown are made here; text, the page, TensorBoard and stacks have their own modules.
+"""
+
+import csv
 import io
+import json
 import os
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Literal, TextIO
 
+import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tracer.errors import MissingExtra, Mistake
+from tracer.errors import MissingExtra, Mistake, shown
+from tracer.findings.rule_list import findings, to_report
+from tracer.model.phrases import endings, runs
+from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.reporters import text
-from tracer.reporters.tables import By
+from tracer.reporters.answer import answer, question, sentences
+from tracer.reporters.tables import FIELDS, TABLES, TREES, By, Row, Value, rows, tracings
+from tracer.reporters.text import IN_FULL, TABLES as TEXT_TABLES, headline, warnings
 
 
 def print_report(
@@ -42,7 +54,7 @@ def print_text(render: Callable[[int | None, bool], str], file: TextIO | None = 
     file.write(_encodable(written, file.encoding))
 
 
-_PLAIN = {ord("…"): "...", ord("→"): ">", **dict(zip(map(ord, "├└│─"), "+`|-", strict=True))}
+_ASCII = {ord("…"): "...", ord("→"): ">", **dict(zip(map(ord, "├└│─"), "+`|-", strict=True))}
 """What is written for the signs of tables and trees where they cannot be."""
 
 
@@ -62,7 +74,7 @@ def _encodable(text: str, encoding: str | None) -> str:
     encoding = encoding or "utf-8"
     with suppress(UnicodeEncodeError):
         return text.encode(encoding).decode(encoding)
-    return text.translate(_PLAIN).encode(encoding, "backslashreplace").decode(encoding)
+    return text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding)
 
 
 _WIDTH = 100
@@ -91,13 +103,7 @@ Format = Literal[
     "text", "json", "csv", "markdown", "html", "tensorboard", "speedscope", "collapsed"
 ]
 
-_HOMES = {
-    "json": ("jsonreport", "render"),  # the library has modules of these names
-    "csv": ("csvreport", "render"),
-    "speedscope": ("stacks", "speedscope"),
-    "collapsed": ("stacks", "collapsed"),
-}
-"""The module of a format and the function in it, where they are not `FORMAT.render`."""
+_STACKS = ("speedscope", "collapsed")
 _NO_TABLES: dict[Format, str] = {
     "html": "the html report has all of them",
     "tensorboard": "the tensorboard report has all of them",
@@ -142,21 +148,22 @@ def render(
     width: int | None = None,
     color: bool = False,
 ) -> str:
-    """The report in a format; only the module of that format is imported."""
+    """The report in a format; the modules of other formats are not imported."""
     if format == "text":
         return text.render(trace, by, width=width, color=color, command=True)
-    _, function = _HOMES.get(format, (format, "render"))
-    return str(getattr(module(format), function)(trace, by))
+    if format in _MADE_HERE:
+        return _MADE_HERE[format](trace, by)
+    return str(getattr(module(format), format if format in _STACKS else "render")(trace))
 
 
 def module(format: Format) -> ModuleType:
-    """The module of a format.
+    """The module of a format that is not made here.
 
     Raises `MissingExtra`, an `ImportError`, if the packages of the extra with the name of the
     format are not installed.
     """
     try:
-        return import_module(f"tracer.reporters.{_HOMES.get(format, (format,))[0]}")
+        return import_module(f"tracer.reporters.{'stacks' if format in _STACKS else format}")
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tracer"):
             raise
@@ -184,3 +191,142 @@ def write(trace: Trace, format: Format | None, by: By | None, output: Path | Non
         output.write_text(render(trace, format, by), encoding="utf-8")
     else:
         print_text(lambda width, color: render(trace, format, by, width, color))
+
+
+FORMAT = "optimizer-tracer-report"
+VERSION = 1
+"""A field can be added without a new number; any other change takes one."""
+
+
+def as_json(trace: Trace, by: By | None = None) -> str:
+    """The report as one JSON object in ASCII; the rows are those of `tracer.reporters.tables`.
+
+    `findings` are all, also those that are good to know; null for a part of a trace.
+    """
+    tables = (*TABLES, *TREES) if by is None else (by,)
+    content = {
+        "format": FORMAT,
+        "version": VERSION,
+        "question": question(trace),
+        "answer": answer(trace),
+        "only": trace.only,
+        "complete": trace.complete,
+        "finished": trace.finished,
+        "programs": msgspec.to_builtins(trace.programs),
+        "ended": endings(trace),
+        "notes": list(trace.notes),
+        "findings": None if trace.only else msgspec.to_builtins(findings(trace)),
+        "environment": dict(trace.environment),
+        "graph_tracings": [each._asdict() for each in tracings(trace)],
+        "optimizers": [
+            {
+                "name": summary.optimizers[0].name,
+                "class": summary.optimizers[0].class_name,
+                "kind": summary.optimizers[0].kind,
+                "made": summary.optimizers[0].made,
+                "nested": [each.class_name for each in summary.optimizers[1:]],
+                "steps": summary.steps,
+                "tables": {
+                    table: [row._asdict() for row in rows(summary, table)] for table in tables
+                },
+            }
+            for summary in summaries_of(trace)
+        ],
+    }
+    return json.dumps(content, indent=1) + "\n"
+
+
+_FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
+"""What a formula begins with in a spreadsheet: owasp.org/www-community/attacks/CSV_Injection."""
+
+
+def as_csv(trace: Trace, by: By | None = None) -> str:
+    """The table `by` (that of the variables if it is None) of all optimizers, with a header."""
+    by = by or "variable"
+    out = io.StringIO()
+    writer = csv.DictWriter(out, ["optimizer", *FIELDS[by]], lineterminator="\n")
+    writer.writeheader()
+    for summary in summaries_of(trace):
+        for row in rows(summary, by):
+            named = {"optimizer": summary.optimizers[0].name, **row._asdict()}
+            writer.writerow({name: _csv_cell(value) for name, value in named.items()})
+    return out.getvalue()
+
+
+def _csv_cell(value: Value) -> Value:
+    """The value; a text that would be a formula begins with an apostrophe instead."""
+    if not isinstance(value, str):
+        return value
+    return f"'{shown(value)}" if value.startswith(_FORMULA) else shown(value)
+
+
+_TREE_WIDTH = 100  # of a tree
+_SPECIAL = {ord(char): f"\\{char}" for char in "\\`*_{}[]<>#|~"}
+
+
+def as_markdown(trace: Trace, by: By | None = None) -> str:
+    """The report in GitHub's Markdown; `by` picks one table."""
+    summaries, wrong = summaries_of(trace), to_report(trace)
+    parts = [
+        f"**{_escaped(question(trace))}**",
+        _escaped(trace.only),
+        *(_escaped(" ".join(pair)) for pair in sentences(trace)),
+        *(f"**{_escaped(warning)}**" for warning in warnings(trace)),
+        "\n".join(f"- {_escaped(note)}" for note in trace.notes),
+        *(part for summary in summaries for part in _sections(summary, by, len(summaries) > 1)),
+        "### What looks wrong" if wrong else "",
+        "\n".join(
+            f"- **{each.severity}** " + _escaped(f"{each.code}: {each.text} {each.advice}")
+            for each in wrong
+        ),
+        *(_escaped(f"Ran: {ran}") for ran in runs(trace)),
+    ]
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _sections(summary: Summary, by: By | None, named: bool) -> Iterator[str]:
+    """What there is on an optimizer."""
+    yield f"### {_escaped(headline(summary, named=named))}"
+    for table in TABLES if by is None else (by,):
+        if table in TREES:
+            yield _fenced(summary, table)
+        elif made := rows(summary, table):
+            yield f"By {table}:\n\n{_markdown_table(made)}"
+
+
+def _fenced(summary: Summary, tree: By) -> str:
+    """A tree as the text report has it, in a fence that nothing in it can end."""
+    lines = [line.plain for line in TEXT_TABLES[tree](summary, _TREE_WIDTH, IN_FULL)]
+    longest = max(map(len, re.findall("`+", "".join(lines))), default=0)
+    fence = "`" * max(3, longest + 1)
+    return "\n".join((f"{fence}text", *lines, fence))
+
+
+def _markdown_table(rows: Sequence[Row]) -> str:
+    """A table without the columns that are empty in every row."""
+    columns = [
+        (
+            name.replace("_", " "),
+            "---" if isinstance(column[0], str) else "---:",
+            *map(_markdown_cell, column),
+        )
+        for name, *column in zip(rows[0]._fields, *rows, strict=True)
+        if any(value is not None for value in column)
+    ]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in zip(*columns, strict=True))
+
+
+def _markdown_cell(value: Value) -> str:
+    return f"{value:,}" if isinstance(value, int) else _escaped(value or "")
+
+
+def _escaped(text: str) -> str:
+    """The text on one line, with what Markdown would act on escaped."""
+    return shown(text).translate(_SPECIAL)
+
+
+_MADE_HERE: dict[Format, Callable[[Trace, By | None], str]] = {
+    "json": as_json,
+    "csv": as_csv,
+    "markdown": as_markdown,
+}

@@ -14,8 +14,7 @@ from typing import Any
 
 from tracer.layout import shown
 from tracer.model import measures
-from tracer.model.labels import replica_names, replica_noun
-from tracer.model.reasons import reason
+from tracer.model.phrases import reason, replica_names, replica_noun
 from tracer.model.summary import Summary
 from tracer.model.timeline import Stretch, Timeline, Values
 from tracer.model.words import first_true, some, span

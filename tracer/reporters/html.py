@@ -22,8 +22,8 @@ from markupsafe import Markup
 
 from tracer.findings.rule_list import Finding, findings
 from tracer.layout import cut, shown
-from tracer.model import callers, labels, measures
-from tracer.model.labels import endings, runs
+from tracer.model import callers, measures, phrases
+from tracer.model.phrases import endings, runs
 from tracer.model.records import Line
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.timeline import Timeline
@@ -138,7 +138,7 @@ _NAME = 120  # characters of a command
 _NOTES = 200
 
 
-def render(trace: Trace, by: None = None) -> str:
+def render(trace: Trace) -> str:
     """The report as a page."""
     summaries = summaries_of(trace)
     drawn = summaries[:_OPTIMIZERS]
@@ -187,7 +187,7 @@ def render(trace: Trace, by: None = None) -> str:
         callers=callers,
         headline=headline,
         in_order=in_order,
-        labels=labels,
+        phrases=phrases,
         log1p=math.log1p,
         measures=measures,
         tables=tables,

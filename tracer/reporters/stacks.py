@@ -7,7 +7,7 @@ from typing import Any
 from tracer.errors import Mistake, shown
 from tracer.model import callers
 from tracer.model.callers import Caller
-from tracer.model.labels import class_of
+from tracer.model.phrases import class_of
 from tracer.model.records import Line
 from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace
@@ -44,7 +44,7 @@ def _stacks(caller: Caller, above: tuple[Line, ...] = ()) -> Iterator[Stack]:
         yield from _stacks(each, lines)
 
 
-def collapsed(trace: Trace, by: None = None) -> str:
+def collapsed(trace: Trace) -> str:
     """A line for each stack to an apply method: its frames with `;` between, and the executions.
 
     Of several optimizers the first frame is the optimizer. Raises `ValueError` for a trace that
@@ -64,7 +64,7 @@ def collapsed(trace: Trace, by: None = None) -> str:
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 
-def speedscope(trace: Trace, by: None = None) -> str:
+def speedscope(trace: Trace) -> str:
     """The stacks to the apply methods as JSON of speedscope, with executions and calls as weights.
 
     Raises `ValueError` for a trace that knows no callers.

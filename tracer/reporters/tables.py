@@ -12,7 +12,7 @@ from tracer.errors import shown
 from tracer.layout import Column
 from tracer.model import callers, measures
 from tracer.model.measures import counting
-from tracer.model.reasons import accumulations
+from tracer.model.phrases import accumulations
 from tracer.model.records import Line
 from tracer.model.summary import Summary
 from tracer.model.trace import Trace

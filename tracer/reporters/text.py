@@ -1,4 +1,4 @@
-"""The report as text: the answer, then the evidence, in tables that fit the terminal.
+"""The report as text: the answer, then the evidence, in tables that fit the terminal; the rules.
 
 `IN_TEXT` lists the columns of each table. A row has a value for each name there: the field of the
 row of `tables`, or what is worked out here because no other format has it.
@@ -15,30 +15,29 @@ from rich.console import Console
 from rich.text import Text
 
 from tracer.errors import UnknownName, shown
+from tracer.findings.rule import Rule
 from tracer.findings.rule_list import to_report
 from tracer.layout import Column, Figure, Row, Table, cut, paragraph
 from tracer.model import callers, measures
-from tracer.model.labels import (
-    brand_of,
-    class_of,
-    endings,
-    only_worker,
-    program_lines,
-    replica_ids,
-    replica_noun,
-    runs,
-    steps_label,
-    why_idle,
-)
 from tracer.model.measures import Selection, counting
-from tracer.model.reasons import (
+from tracer.model.phrases import (
     Reason,
     accumulated,
     apply_methods,
+    brand_of,
+    class_of,
+    endings,
     never_reached,
+    only_worker,
+    program_lines,
     reason,
     reason_for_all,
+    replica_ids,
+    replica_noun,
+    runs,
     skipper,
+    steps_label,
+    why_idle,
 )
 from tracer.model.summary import Pattern, Summary, summaries_of
 from tracer.model.timeline import Steps
@@ -481,3 +480,38 @@ def _tables(summary: Summary) -> list[By]:
         "method": bool(summary.methods),
     }
     return [table for table, something in says.items() if something]
+
+
+def listing(rules: Sequence[Rule], width: int | None, color: bool) -> str:
+    """A line for each rule, those that a narrow terminal breaks apart."""
+    width = max(40, width or 80)
+    longest = max(len(rule.code) for rule in rules)
+    lines = []
+    for rule in rules:
+        name = f"{rule.code:{longest}}  {rule.severity:7}  "
+        first, *rest = paragraph(rule.title, width, name)
+        first.stylize("bold", 0, len(name))
+        lines += [first, *rest]
+    return printed(lines, width, color)
+
+
+def page(rules: Sequence[Rule]) -> str:
+    """All rules in Markdown: that part of `docs/findings.md` is made by this."""
+    return "\n".join(
+        f"### `{rule.code}`: {rule.title}\n\n*{rule.severity}.* {rule.explanation}\n\n"
+        f"*Why it matters:* {rule.why}\n\n*What to do:* {rule.advice}\n"
+        for rule in rules
+    )
+
+
+def explanation(rule: Rule, width: int | None, color: bool) -> str:
+    """All that is to say of one rule."""
+    width = max(40, width or 80)
+    lines = paragraph(f"{rule.code} ({rule.severity}): {rule.title}", width, style="bold")
+    for name, text in (
+        ("Why it matters", rule.why),
+        ("What to do", rule.advice),
+        ("When it is reported", rule.explanation),
+    ):
+        lines += [Text(), Text(name, "bold"), *paragraph(text, width, "  ")]
+    return printed(lines, width, color)

@@ -14,9 +14,8 @@ from tracer.errors import shown
 from tracer.layout import Row, Table, cut, wrapped
 from tracer.model import callers, measures
 from tracer.model.callers import Caller
-from tracer.model.labels import replica_noun
 from tracer.model.measures import EXECUTIONS, Selection
-from tracer.model.reasons import apply_methods
+from tracer.model.phrases import apply_methods, replica_noun
 from tracer.model.records import Line
 from tracer.model.summary import Summary
 from tracer.model.words import dash, first_of, listed, some

@@ -12,10 +12,9 @@ from itertools import chain, islice
 from tracer.findings.rule_list import causes
 from tracer.layout import paragraph, shown
 from tracer.model import callers
-from tracer.model.labels import replica_names
 from tracer.model.measures import ROLES, counted, ineffective, require_effects
 from tracer.model.names import is_meant
-from tracer.model.reasons import never_reached, reason
+from tracer.model.phrases import never_reached, reason, replica_names
 from tracer.model.records import OBSERVATIONS, Block
 from tracer.model.trace import Trace
 from tracer.model.words import first_of, first_true, listed, plural, some

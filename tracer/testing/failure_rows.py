@@ -7,7 +7,6 @@ from functools import cache, cached_property
 from itertools import count
 
 from tracer.layout import Column, Row, Table, shown
-from tracer.model.labels import replica_ids, replica_names, steps_label
 from tracer.model.measures import (
     KINDS,
     Selection,
@@ -17,6 +16,7 @@ from tracer.model.measures import (
     requests,
     updates,
 )
+from tracer.model.phrases import replica_ids, replica_names, steps_label
 from tracer.model.records import OBSERVATIONS
 from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Steps, Timeline, Values

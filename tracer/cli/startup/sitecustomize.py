@@ -25,7 +25,7 @@ try:
     _give_way()
 finally:
     try:
-        from tracer.cli.child_traces import follow
+        from tracer.cli.process import follow
     except ImportError as error:
         if sys.stderr is not None:
             print(f"tracer: not followed, for {error}: {sys.executable}", file=sys.stderr)

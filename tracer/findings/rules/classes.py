@@ -5,8 +5,8 @@ from fnmatch import fnmatchcase
 
 from tracer.findings.rule import FEW, Case, rule
 from tracer.kinds import KINDS
-from tracer.model.labels import class_of
 from tracer.model.measures import EXECUTIONS, Selection, counting
+from tracer.model.phrases import class_of
 from tracer.model.records import Calls, Optimizer
 from tracer.model.summary import Summary
 from tracer.model.words import KIND_WORDS, some, times

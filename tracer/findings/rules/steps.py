@@ -20,9 +20,15 @@ from tracer.findings.rule import (
     rule,
 )
 from tracer.model.callers import nearest
-from tracer.model.labels import class_of, has_ended
 from tracer.model.measures import counting, ineffective, requests, tries
-from tracer.model.reasons import accumulated_steps, accumulations, skipped, skipper
+from tracer.model.phrases import (
+    accumulated_steps,
+    accumulations,
+    class_of,
+    has_ended,
+    skipped,
+    skipper,
+)
 from tracer.model.records import Failure, Graph, GraphTracing, Optimizer
 from tracer.model.summary import Summary, is_first_only, summaries_of
 from tracer.model.words import first_true, plural, some, times

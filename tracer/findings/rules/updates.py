@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from tracer.findings.rule import FEW, MANY, MAX_NAMES, Case, Severity, names_of, of_optimizer, rule
-from tracer.model.labels import class_of, replica_names, replica_noun
 from tracer.model.measures import (
     counting,
     dense,
@@ -15,7 +14,7 @@ from tracer.model.measures import (
     tries,
     updates,
 )
-from tracer.model.reasons import accumulated_steps, skipper
+from tracer.model.phrases import accumulated_steps, class_of, replica_names, replica_noun, skipper
 from tracer.model.records import Effect
 from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Timeline

@@ -6,8 +6,7 @@ from itertools import combinations, pairwise, product
 from typing import Any
 
 from tracer.findings.rule import FEW, MANY, Case, names_in_short, names_of, of_optimizer, rule
-from tracer.model.labels import class_of, has_ended
-from tracer.model.reasons import skipper
+from tracer.model.phrases import class_of, has_ended, skipper
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.words import listed, plural, some
