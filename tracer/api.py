@@ -7,12 +7,14 @@ and asked on a machine that has no TensorFlow, and no report is loaded to count.
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from tracer.backends.objects import name_of
+from tracer.core import collectors
+from tracer.core.collectors import Collector
 from tracer.errors import OptimizerWarning, is_mistake
 from tracer.model.trace import Trace
 
@@ -26,6 +28,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 __tracebackhide__ = is_mistake
+
+
+def _collectors() -> Sequence[type[Collector]]:
+    from tracer.evidence.registered import COLLECTORS
+
+    return COLLECTORS
+
+
+collectors.shared = _collectors
 
 
 class CallTrace(Trace):
@@ -164,9 +175,9 @@ def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
 
 def _defects(recorder: "Recorder") -> str:
     """What the findings say of classes that cannot work, before anything has run."""
-    from tracer.hooks.inspection import FAILING
+    from tracer.evidence.inspection import FAILING, may_fail
 
-    if not recorder.optimizers.remarked(FAILING):
+    if not may_fail(recorder):
         return ""
     try:
         from tracer.findings.rule_list import findings

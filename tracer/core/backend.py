@@ -10,16 +10,16 @@ import sys
 import threading
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import islice
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 from weakref import ref
 
 from tracer.core.calls import EAGER, CallsUnderWay, Frame, FrameRole, start_frame
+from tracer.core.collectors import Collector, Collectors
 from tracer.core.counters import CountedBlock, Counters
 from tracer.core.effects import UNHANDED
-from tracer.core.failures import Failures
 from tracer.core.figures import Event, Figures, Key, TotalOf
 from tracer.core.interrupts import suppress_faults
 from tracer.core.keys import SiteTable
@@ -27,7 +27,6 @@ from tracer.core.older import Older
 from tracer.core.paths import UNKNOWN, Paths
 from tracer.core.settle import Reading
 from tracer.core.stamps import UNIT
-from tracer.core.turns import Turns
 from tracer.kinds import OptimizerKind
 from tracer.model.names import distinct, plain_name
 from tracer.model.records import Kind, Line, Remark, Variable
@@ -74,15 +73,13 @@ class Root:
     optimizers: Any
     """The optimizers: see `optimizers.Optimizers`, which asks the backend."""
     variables: "Variables"
-    handing: "Handing"
     blocks: "Blocks"
+    collectors: Collectors
 
     def __init__(self, backend: "Backend") -> None:
         self.backend = backend
         self.sites = SiteTable()
         self.calls_under_way = CallsUnderWay()
-        self.failures = Failures()
-        self.turns = Turns()
         self.devices: dict[int, str] = {}
         """Where the variables of each replica are."""
         self.notes: dict[str, None] = {}
@@ -196,11 +193,11 @@ class Tracings:
         return {}
 
 
-class Assigning:
+class WriteChecks:
     """Which sites of updates were seen to write to their variable; all are taken to."""
 
-    def idle(self, straight: Collection[int]) -> set[int]:
-        """The sites that certainly never wrote; those of `straight` do the same in each call."""
+    def ineffective(self) -> set[int]:
+        """The sites that certainly never wrote."""
         return set()
 
     def look(self, site: int, variable: Any) -> Any:
@@ -226,7 +223,7 @@ class Blocks:
         self.counters = Counters()
         self.callers = Callers()
         self.tracings = Tracings()
-        self.assigning = Assigning()
+        self.write_checks = WriteChecks()
         self.threads: set[int] = set()
         """The threads that called a function with a block in it."""
         self.called_by_apply_methods = False
@@ -299,27 +296,6 @@ class Blocks:
         """Tracing of an optimizer ends; what was counted goes on counting."""
 
 
-class Handing:
-    """What of a model is trainable, beside what the optimizer that trains it is handed."""
-
-    def __init__(self, root: Root) -> None:
-        """A backend may note what it has to compare with."""
-
-    def traced(self, handed: Iterable[Any]) -> None:
-        """A step is being traced that was handed these variables; called below it on the stack."""
-
-    def called(self) -> None:
-        """A function with a step in it is called."""
-
-    def never_handed(self) -> tuple[str, ...]:
-        """The names of what was trainable while steps ran, is so still, and was never handed."""
-        return ()
-
-    def frozen(self) -> tuple[str, ...]:
-        """The names of what was frozen and went on to be handed over, for no other model's sake."""
-        return ()
-
-
 class OlderFunctions:
     """How often functions that were traced before were called while their optimizer was traced."""
 
@@ -376,8 +352,9 @@ class Backend:
     """Whether two gradients of one type are both dense or both sparse."""
     new_variables: type[Variables] = Variables
     new_blocks: type[Blocks] = Blocks
-    new_handing: type[Handing] = Handing
     new_older: type[OlderFunctions] = OlderFunctions
+    collectors: tuple[type[Collector], ...] = ()
+    """Those that gather evidence for findings of this framework."""
 
     # Of a call, on the thread that makes it.
 

@@ -3,24 +3,23 @@
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import ref
 
 from tracer.core.backend import Backend, Blocks, Iterations, Stepped
 from tracer.core.interrupts import suppress_faults
 from tracer.core.older import Older, note_of, outermost
-from tracer.core.state import FITTED, NOT_LOADED, decay_of, files_around, objects_of, unused
 from tracer.kinds import SETTINGS, OptimizerKind
 from tracer.model.names import distinct
-from tracer.model.records import Decay, Failure, Optimizer, Remark, Setting, Variable
+from tracer.model.records import Optimizer, Remark, Setting
 from tracer.model.words import listed
 
 OWN_STEP = "own-step"
 """The code of the remark on a step method that may update variables by itself."""
-
-
+FITTED = "fitted"
+"""The code of the remark on an optimizer without a step with which `fit` came to its end."""
 NO_RESULT = "no-result"
 """The code of the remark on an apply method that returned None in a graph, which needs an op."""
 
@@ -33,9 +32,8 @@ class _Traced:
     name: Callable[[], str]
     class_name: str
     kind: OptimizerKind
-    remarks: tuple[Remark, ...]
+    own_steps: Sequence[str]
     settings: dict[str, Setting]
-    straight: Collection[str]
     made: str
     started: int | None = None
     """Its iterations when it was wrapped first."""
@@ -51,22 +49,6 @@ class _Traced:
     """Its apply methods that returned None in a graph."""
     called: set[str] = field(default_factory=set)
     """The methods of `BESIDE` that were called."""
-    files: set[str] = field(default_factory=set)
-    """The files of the program that made its first steps."""
-    rate: float | None = None
-    values: int | None = None
-    slots: int | None = None
-    decay: Decay | None = None
-    unused: tuple[Remark, ...] = ()
-
-
-class OfRoot(NamedTuple):
-    """What a trace says of the root optimizer, which gets the gradients."""
-
-    never_handed: tuple[str, ...] = ()
-    frozen: tuple[str, ...] = ()
-    failures: tuple[Failure, ...] = ()
-    turns: tuple[int, int] = (0, 0)
 
 
 class _Remains:
@@ -98,7 +80,6 @@ class Optimizers:
         """The iterations of each when its first step began; None if it had none yet."""
         self.calls_beside = 0
         """How often one of these methods was called."""
-        self._values: int | None = None
         self.stateless = True
         """Whether no step has ended: see `first_step_ended`."""
 
@@ -108,19 +89,18 @@ class Optimizers:
         name: Callable[[], str],
         class_name: str,
         kind: OptimizerKind,
-        remarks: tuple[Remark, ...],
-        straight: Collection[str] = (),
+        own_steps: Sequence[str] = (),
         made: str = "",
     ) -> int:
         """Take in an optimizer; returns its index.
 
-        `straight` are the apply methods whose code does the same in each call, `made` is the line
-        of the program that made it.
+        `own_steps` are the methods that may update variables past its apply methods, `made` is the
+        line of the program that made it.
         """
         settings = self._settings(optimizer)
         with self._lock:
             self._all.append(
-                _Traced(ref(optimizer), name, class_name, kind, remarks, settings, straight, made)
+                _Traced(ref(optimizer), name, class_name, kind, own_steps, settings, made)
             )
             return len(self._all) - 1
 
@@ -131,14 +111,6 @@ class Optimizers:
         """Note what an optimizer is used with, as if it had been told so."""
         self._all[index].settings.update(settings)
 
-    def remarked(self, codes: Collection[str]) -> bool:
-        """Whether the class of an optimizer has a remark with one of these codes."""
-        return any(remark.code in codes for each in self._all for remark in each.remarks)
-
-    def is_straight(self, index: int, method: str) -> bool:
-        """Whether an apply method of an optimizer does the same in each call."""
-        return method in self._all[index].straight
-
     def returned_nothing(self, index: int, method: str) -> None:
         """An apply method returned None in a graph, where some kinds of optimizer need an op."""
         if self._all[index].kind.name in ("legacy", "v1"):
@@ -146,11 +118,7 @@ class Optimizers:
 
     def with_own_step(self) -> set[int]:
         """The indices of those whose step method may update variables by itself."""
-        return {
-            index
-            for index, traced in enumerate(self._all)
-            if any(remark.code == OWN_STEP for remark in traced.remarks)
-        }
+        return {index for index, traced in enumerate(self._all) if traced.own_steps}
 
     def kinds(self) -> set[str]:
         """The names of their kinds."""
@@ -173,80 +141,52 @@ class Optimizers:
         self._all[index].called.add(method)
         self.calls_beside += 1
 
-    def first_step_begins(self, variables: Sequence[Any]) -> None:
-        """Note what these hold, which the first step will update, in eager mode."""
-        self._values = self._backend.values_of(variables)
+    def known(self, index: int) -> tuple[Any, OptimizerKind]:
+        """One of them, None if it is gone, and its kind."""
+        return self._all[index].optimizer(), self._all[index].kind
 
-    def first_step_ended(
-        self, variables: Sequence[Variable], objects: Sequence[Any], traced: bool
-    ) -> None:
-        """Note what each is like then: it may be gone when a trace is read.
+    def called(self, index: int) -> set[str]:
+        """The methods of `tracer.kinds.BESIDE` that were called of one."""
+        return self._all[index].called
 
-        What was made while the step was `traced` has no value yet; others have those of before it.
-        """
-        self.stateless, before = False, self._values
-        updated = objects_of(variables, objects)
+    def first_step_ended(self) -> None:
+        """Note what each is like then: it may be gone when a trace is read."""
+        self.stateless = False
         for each in self._all:
             optimizer = each.optimizer()
             if optimizer is not None:
-                values = self._backend.values_of([own for _, own in updated]) if traced else before
-                each.rate, each.values = self._rate_of(optimizer), values
                 each.remains = _remains_of(each.name(), optimizer)
                 each.settings.update(_plain_settings(optimizer))
-        self.look_at_state(variables, objects)
-
-    def look_at_state(self, variables: Sequence[Variable], objects: Sequence[Any]) -> None:
-        """Note what each keeps, and what the program does about it; `objects` are held weakly."""
-        updated = objects_of(variables, objects)
-        for each in self._all:
-            optimizer = each.optimizer()
-            if optimizer is None:
-                continue
-            with suppress_faults():  # of an optimizer that is made otherwise
-                slots, decay = self._backend.slots_of(optimizer), decay_of(optimizer, updated)
-                remarks = unused(optimizer, each.kind, each.called, each.files)
-                each.unused = tuple(remarks) if each.files else ()
-                each.slots, each.decay = slots, decay
 
     def records(
-        self, names: Sequence[str], before: Mapping[int, Iterations], root: OfRoot, blocks: Blocks
+        self, names: Sequence[str], before: Mapping[int, Iterations], blocks: Blocks
     ) -> Iterator[Optimizer]:
         """What a trace says of each; `before` is what `iterations` gave when the trace began."""
         for index, (name, traced) in enumerate(zip(names, self._all, strict=True)):
             optimizer = self._readable(index)
             if optimizer is not None:
                 traced.settings.update(self._settings(optimizer))
-            of = root if index == self.root else OfRoot()
+            moved = None
+            if not blocks.is_behind(optimizer):
+                moved = self._moved(index, optimizer, before.get(index), blocks)
+            own_steps = (Remark(OWN_STEP, each) for each in traced.own_steps)
+            fitted = "finalize_variable_values" in traced.called and index not in self.stepping
+            no_result = (Remark(NO_RESULT, each) for each in list(traced.returned_nothing))
             yield Optimizer(
                 name,
                 traced.class_name,
                 traced.kind.name,
                 self.root,
                 dict(traced.settings),
-                None
-                if blocks.is_behind(optimizer)
-                else self._moved(index, optimizer, before.get(index), blocks),
+                moved,
                 (
-                    *traced.remarks,
+                    *own_steps,
                     *blocks.remarks(),
-                    *(Remark(NO_RESULT, each) for each in list(traced.returned_nothing)),
-                    *self._of_use(index, traced),
+                    *no_result,
+                    *([Remark(FITTED, "finalize_variable_values")] if fitted else ()),
                 ),
                 traced.made,
-                **of._asdict(),
-                decay=traced.decay,
-                rate=traced.rate,
-                values=traced.values,
-                slots=traced.slots,
             )
-
-    def _of_use(self, index: int, traced: _Traced) -> Iterator[Remark]:
-        """Remarks on what was called, and what was not, of the methods of `BESIDE`."""
-        yield from (each for each in traced.unused if each.method not in traced.called)
-        if "finalize_variable_values" in traced.called and index not in self.stepping:
-            yield Remark(FITTED, "finalize_variable_values")
-        if "load_own_variables" in traced.called:
-            yield Remark(NOT_LOADED, "load_own_variables")
 
     def begin(self, index: int, retrace: bool, since: int | None = None) -> None:
         """Tracing begins, or goes on, with an optimizer that may have been used before.
@@ -301,7 +241,6 @@ class Optimizers:
         What moved its iterations until then, as a model that is loaded, was no step.
         """
         self.stepping.setdefault(index, self._count_of(self._all[index]))
-        self._all[index].files.update(files_around())
 
     def stepped(self, names: Sequence[str]) -> Iterator[Stepped]:
         """Those whose own counts of steps can be read, and how far these were at first."""
@@ -392,15 +331,6 @@ class Optimizers:
         traced = self._all[index]
         optimizer = traced.optimizer()
         return traced.remains if optimizer is None else optimizer
-
-    def _rate_of(self, optimizer: Any) -> float | None:
-        """Its learning rate; None for a schedule, and if it cannot be read now."""
-        rate = self._backend.rate_of(optimizer)
-        with suppress_faults():  # made in the graph that is being traced, say
-            if isinstance(rate, float | int):
-                return float(rate)
-            return self._backend.number_in(rate)
-        return None
 
     def _settings(self, optimizer: Any) -> dict[str, Setting]:
         """What the optimizer was told that changes the counts, and what its loss scale is now."""

@@ -29,12 +29,16 @@ from weakref import ref
 
 from tracer.core.backend import Backend, Root
 from tracer.core.calls import EAGER, Frame, FrameRole, applying, outermost
+from tracer.core.collectors import Collectors
 from tracer.core.interrupts import interrupt_in
 from tracer.core.keys import NOT_REQUESTED, Requested
 from tracer.core.optimizers import Optimizers
 from tracer.core.snapshot import Reader
 from tracer.kinds import ApplyMethod
 from tracer.model.records import Kind, Role
+
+_latest: object = None
+"""The table of sites of the recorder that stepped last: each has one, which is small."""
 
 
 class Recorder(Root):
@@ -44,9 +48,9 @@ class Recorder(Root):
         super().__init__(backend)
         self.optimizers: Optimizers = Optimizers(backend)
         self.variables = backend.new_variables(self)
-        self.handing = backend.new_handing(self)
         self.blocks = backend.new_blocks(self)
-        self.blocks.counters.stepped = self.turns.step
+        self.collectors = Collectors(self)
+        self.blocks.counters.stepped = self._take_turn
         self.broken = False
         self.compares_for_program = False
         """Whether the program asked for effects, not only a block of `record`."""
@@ -117,7 +121,8 @@ class Recorder(Root):
             if frame.place is not EAGER:
                 self.sites.traced(site)
             elif frame.parent is None:
-                self.turns.step()
+                if _latest is not self.sites:
+                    self._take_turn()
                 self.blocks.find_path(frame, caller or sys._getframe(2))
             self.calls_under_way.steps.append(frame)
             if frame.distributed and not self.where.strategy:
@@ -167,7 +172,7 @@ class Recorder(Root):
             if frame.place is not EAGER or role == "update":
                 frame.variable = variable
             if frame.place is EAGER and role == "update":
-                frame.before = self.blocks.assigning.look(frame.own[0], variable)
+                frame.before = self.blocks.write_checks.look(frame.own[0], variable)
         frame.recorder = self
         stack.append(frame)
         return frame
@@ -248,39 +253,39 @@ class Recorder(Root):
         frame.error = None  # it refers to Python's frames
         if frame.role != "step":
             return
-        graph = frame.place.graph
-        function = "" if graph is None else self.backend.function_around(graph)
-        begun = self._step_count()
-        own = min(frame.numbers.values()) if frame.numbers else begun + 1
-        self.failures.add(
-            self.sites.sites[frame.own[0]].method,
-            error,
-            self.optimizers.alive(),
-            list(self.handed(frame.sites)),
-            frame.failing,
-            function,
-            own - 1,
-            begun,
-        )
+        self.collectors.call(self.collectors.step_raised, frame, error)
 
     def called(self) -> None:
         """A function with a step in it is called."""
         if self.awaited is not None:
             self.awaited(self)
-        self.turns.step()
-        self.handing.called()
+        if _latest is not self.sites:
+            self._take_turn()
+        for each in self.collectors.function_called:
+            try:
+                each()
+            except Exception as error:
+                self.collectors.drop(each, error)
+
+    def _take_turn(self) -> None:
+        """A step begins, or a program with one runs: tell it, if another recorder had the last."""
+        global _latest
+        # Threads that step at once may both take a turn, or none.
+        if _latest is not self.sites:
+            _latest = self.sites
+            self.collectors.call(self.collectors.turn_begins)
 
     def _note_writing(self, frame: Frame, number: int) -> None:
         """Find out whether an apply method has written to its variable; in a graph, by and by."""
         site = self.sites.sites[number]
         if site.role != "update":
             return
-        assigning = self.blocks.assigning
+        checks = self.blocks.write_checks
         if frame.before is not None:
-            if not assigning.look_again(number, frame.variable, frame.before):
+            if not checks.look_again(number, frame.variable, frame.before):
                 self.sites.forget_object(frame.variable, site)  # so that it comes here again
         elif frame.place.graph is not None and self.backend.counts_in_functions():
-            assigning.traced(number, frame)
+            checks.traced(number, frame)
             if frame.result is None:
                 self.optimizers.returned_nothing(site.optimizer, site.method)
 
@@ -374,8 +379,8 @@ class Recorder(Root):
     def look_before(self, frame: Frame) -> None:
         """Note what the variables hold that the first step is handed, which begins now."""
         if frame.place is EAGER:
-            handed = [own for _, own in self.handed(frame.sites) if own is not None]
-            self.optimizers.first_step_begins(handed)
+            variables = [own for _, own in self.handed(frame.sites) if own is not None]
+            self.collectors.call(self.collectors.first_step_begins, variables)
 
     def _request(self, frame: Frame, optimizer: int, method: str, pair: Any) -> Requested:
         """Note one pair that is not what the step before had in its place."""
@@ -445,8 +450,6 @@ class Recorder(Root):
             stack[:] = [other for other in stack if other is not frame]
         sites, own, parent, eager = frame.sites, frame.own, frame.parent, frame.place is EAGER
         is_step = frame.role == "step"
-        if is_step and parent is None and not (eager or failed):
-            self.handing.traced(variable for _, variable in self.handed(sites))
         called = failed and frame.numbers is not None  # what ran in there the counters tell
         ran = not failed or any(self.sites.sites[number].role != "request" for number in sites)
         if error is not None:
@@ -468,9 +471,13 @@ class Recorder(Root):
         if is_step:  # until now, for who reads meanwhile
             self._ended(frame, ran)
             if self.optimizers.stateless and parent is None and not failed:
-                self.optimizers.first_step_ended(
-                    self.variables.plain, self.variables.objects, not eager
-                )
+                self.optimizers.first_step_ended()
+                self.collectors.call(self.collectors.first_step_ends, frame)
+            if not eager:
+                if parent is None and not failed:
+                    self.collectors.call(self.collectors.step_traced, frame)
+            elif self.collectors.step_ends and not failed:
+                self.collectors.call(self.collectors.step_ends, frame)
         if error is not None:
             self._raised(frame, error)
         frame.gradient = frame.variable = frame.before = frame.extra = None

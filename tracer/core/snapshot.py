@@ -26,7 +26,7 @@ from tracer.core.backend import Iterations, Root, Surroundings
 from tracer.core.counters import NOTHING_COUNTED, CountedBlock, Counts, ReplicaCounts
 from tracer.core.figures import OTHERS, Figures, Key
 from tracer.core.older import SESSION_GRAPH, Older
-from tracer.core.optimizers import OfRoot, Optimizers
+from tracer.core.optimizers import Optimizers
 from tracer.core.paths import UNKNOWN
 from tracer.core.settle import BlockKey, Reading, Site
 from tracer.model.names import Objects, finder
@@ -39,7 +39,6 @@ from tracer.model.records import (
     Method,
     Replica,
     TraceData,
-    Variable,
 )
 from tracer.model.trace import Trace
 from tracer.model.words import some
@@ -215,31 +214,28 @@ class Reader:
         called_so_far = self._called_so_far()  # first: other threads go on adding sites
         ran = self._ran(counts, baseline)
         calls: dict[tuple[Site, int | None], list[int]] = defaultdict(lambda: [0, 0])
-        known = set()
+        seen = set()
         for (number, path), (eager, tracing) in _known_first(called_so_far):
             old_eager, old_tracing = baseline.calls.get((number, path), (0, 0))
             new = eager - old_eager, tracing - old_tracing
-            if any(new) or (path == UNKNOWN and number not in known):
+            if any(new) or (path == UNKNOWN and number not in seen):
                 rows = self._root.blocks.callers.lines(path)
                 count = calls[ran.sites[number], ran.paths.index(rows)]
                 count[0] += new[0]
                 count[1] += new[1]
-                known.add(number)
+                seen.add(number)
         optimizers, step_methods = self._optimizers, self._optimizers.step_methods()
         names = optimizers.names()
         variables = tuple(self._root.variables.rows)
-        optimizers.look_at_state(variables, self._root.variables.objects)
+        known = optimizers.records(names, baseline.iterations, self._root.blocks)
+        records = self._root.collectors.snapshot(known)
         notes = self._all_notes(ran, names, baseline)
         where, devices = self._root.where, self._root.devices
         graphs = self._graph_records(counts, baseline, ran.replicas)
         events = tuple(self._events(list(graphs), baseline, ran.paths))
         called = tuple(settle.calls_of(calls, ran.methods, ran.replicas))
         return TraceData(
-            optimizers=tuple(
-                optimizers.records(
-                    names, baseline.iterations, self._of_root(variables), self._root.blocks
-                )
-            ),
+            optimizers=records,
             variables=variables,
             methods=tuple(Method(n, "step" if n in step_methods else "apply") for n in ran.methods),
             replicas=tuple(Replica(where.worker, id, devices.get(id, "")) for id in ran.replicas),
@@ -254,16 +250,6 @@ class Reader:
             paths=tuple(ran.paths.rows),
             graph_tracings=events,
             effects=tuple(ran.effects),
-        )
-
-    def _of_root(self, variables: Sequence[Variable]) -> OfRoot:
-        return OfRoot(
-            self._root.handing.never_handed(),
-            self._root.handing.frozen(),
-            self._root.failures.records(
-                [each.name for each in variables], self._root.blocks.counters.steps()
-            ),
-            (self._root.turns.first, self._root.turns.last),
         )
 
     def _ran(self, counts: Counts, baseline: Baseline) -> _Ran:
@@ -307,12 +293,7 @@ class Reader:
     def _sites_as_seen(self) -> list[Site]:
         """The sites; those of updates that assign nothing to their variable are in vain."""
         sites = list(self._root.sites.sites)
-        straight = {
-            number
-            for number, site in enumerate(sites)
-            if site.role == "update" and self._optimizers.is_straight(site.optimizer, site.method)
-        }
-        for number in self._root.blocks.assigning.idle(straight):
+        for number in self._root.blocks.write_checks.ineffective():
             sites[number] = sites[number]._replace(role="vain")
         return sites
 

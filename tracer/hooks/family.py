@@ -1,6 +1,7 @@
 """Which objects are optimizers, and which belong together: one and those nested in it."""
 
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -106,3 +107,31 @@ def described(optimizer: object) -> str:
         return f"the function {optimizer.__name__}"
     cls = type(optimizer)
     return f"{'an' if cls.__name__[0] in 'AEIOUaeiou' else 'a'} {cls.__name__}"
+
+
+_FRAMEWORKS = ("builtins", "abc", "typing", "keras", "tensorflow", "tf_keras")
+_LEADS_TO_APPLY_METHOD = re.compile("apply_gradients|update_step")
+"""The other methods that lead to an apply method: `_internal_apply_gradients`, for example."""
+
+
+def ships(cls: type) -> bool:
+    """Whether a class comes with a framework."""
+    return cls.__module__.split(".")[0] in _FRAMEWORKS
+
+
+def own_steps(cls: type, kind: OptimizerKind) -> tuple[str, ...]:
+    """The methods between the step and the apply methods that a program defines.
+
+    They may update variables past the apply methods.
+    """
+    called = {apply.name for apply in kind.apply_methods}
+    known = {*kind.step_methods, *kind.group_methods}
+    names = dict.fromkeys(kind.step_methods[:1])
+    with suppress_faults():  # there is no end to what a class can do to those who read it
+        own = [name for each in cls.__mro__ if not ships(each) for name in vars(each)]
+        names = dict.fromkeys(
+            name
+            for name in own
+            if name not in called and (name in known or _LEADS_TO_APPLY_METHOD.search(name))
+        )
+    return tuple(names)

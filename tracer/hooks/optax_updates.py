@@ -105,7 +105,7 @@ def traced(given: Any, *, retrace: bool = True) -> tuple[Any, TracedUpdate]:
     recorder = Recorder(backend_of(_KIND))
     name = label(given)
     line = line_of_caller(given)
-    index = recorder.optimizers.add(update, lambda: name, f"optax.{name}", _KIND, (), (), line)
+    index = recorder.optimizers.add(update, lambda: name, f"optax.{name}", _KIND, made=line)
     bindings[id(update)] = Binding(update, recorder, index, _nothing_nested)
     known_inside = inside(given)
     if known_inside.accumulates is not None:

@@ -408,7 +408,7 @@ def _was_compiled(data: TraceData) -> bool:
 
     RMSprop is what `compile` makes if it is given none, as where a model has others of its own.
     """
-    from tracer.core.state import FITTED
+    from tracer.core.optimizers import FITTED
 
     return any(
         remark.code == FITTED and not each.class_name.endswith(".RMSprop")

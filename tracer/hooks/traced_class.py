@@ -3,9 +3,11 @@
 To the program it is the class that it stands for: see `traced_class` and `_transparency`.
 """
 
+import dis
 import threading
 from collections.abc import Callable
 from functools import partial
+from types import FunctionType
 from typing import Any
 
 from tracer.backends.registered import name_of
@@ -19,7 +21,6 @@ from tracer.core.registry import (
     traced_classes,
 )
 from tracer.errors import UnsupportedOptimizer
-from tracer.hooks import source
 from tracer.hooks.interception import disguised, method_beside, traced_method
 from tracer.kinds import BESIDE, ApplyMethod, OptimizerKind
 
@@ -51,9 +52,27 @@ def traced_class(base: type, kind: OptimizerKind) -> type:
         return traced
 
 
+def _super_of_type(cls: type) -> str:
+    """The method of the class that calls `super(type(self), self)`; empty if none is known to.
+
+    In a subclass such a call comes back to the method that makes it.
+    """
+    for name, function in vars(cls).items():
+        names = function.__code__.co_names if isinstance(function, FunctionType) else ()
+        if {"super", "type"} <= {*names} and name not in ("__init__", "__new__"):  # which have run
+            found = dis.get_instructions(function)
+            loads = [each.argval for each in found if each.opname.startswith("LOAD_")]
+            for called, cls_of, one, other in zip(
+                loads, loads[1:], loads[2:], loads[3:], strict=False
+            ):
+                if (called, cls_of) == ("super", "type") and one == other:
+                    return name
+    return ""
+
+
 def _made_class(base: type, kind: OptimizerKind) -> type:
     """A new traced class; raises `UnsupportedOptimizer` if `base` allows none."""
-    if method := source.super_of_type(base):
+    if method := _super_of_type(base):
         raise _no_subclass(
             base,
             f"its {method} calls super(type(self), self), which never ends in one; write super()",

@@ -20,8 +20,7 @@ from tracer.core.registry import (
     wake,
 )
 from tracer.errors import UnsupportedOptimizer, is_mistake
-from tracer.hooks import inspection
-from tracer.hooks.family import described, family, kind_to_trace, own_attributes
+from tracer.hooks.family import described, family, kind_to_trace, own_attributes, own_steps
 from tracer.hooks.lines import line_of_caller
 from tracer.hooks.optax_updates import (
     TracedUpdate,
@@ -30,7 +29,6 @@ from tracer.hooks.optax_updates import (
     refuse,
     standing_for,
 )
-from tracer.hooks.straight import straight_methods
 from tracer.hooks.traced_class import methods_of, traced_class
 from tracer.kinds import TORCH, OptimizerKind
 from tracer.model.trace import Trace
@@ -259,9 +257,8 @@ def _bind(optimizer: Any, recorder: Recorder, kind: OptimizerKind, made: str) ->
         return own_name(binding.optimizer()) or base.__name__
 
     class_name = f"{base.__module__}.{base.__qualname__}"
-    remarks = () if kind.name == TORCH else inspection.remarks_of(base, kind)
-    straight = straight_methods(base, kind)
-    index = recorder.optimizers.add(optimizer, name, class_name, kind, remarks, straight, made)
+    own = () if kind.name == TORCH else own_steps(base, kind)
+    index = recorder.optimizers.add(optimizer, name, class_name, kind, own, made)
     known = bindings.get(id(optimizer))
     binding = bindings[id(optimizer)] = Binding(optimizer, recorder, index, _bring_in_nested)
     binding.by_program = known is not None and known.by_program

@@ -18,7 +18,7 @@ from support.torch_odometers import Around, Moves, Odometer, give, in_threads, r
 
 import tracer
 from tracer.api import CallTrace
-from tracer.backends.torch.handing import Handing
+from tracer.backends.torch.passed import FreezeMonitor
 from tracer.core.snapshot import Reader
 
 torch.set_num_threads(1)
@@ -1204,7 +1204,7 @@ def test_what_a_signal_handler_raises_beside_a_step_reaches_the_program(
     optimizer.step()
     before = signal.signal(signal.SIGINT, handler)
     interrupt = lambda *given: signal.raise_signal(signal.SIGINT)  # noqa: E731
-    monkeypatch.setattr(Handing, "_look", interrupt)
+    monkeypatch.setattr(FreezeMonitor, "_look", interrupt)
     try:
         with pytest.raises(TimeoutError):
             optimizer.step()

@@ -5,8 +5,8 @@ from typing import Any
 
 from tracer.backends.tensorflow import compat, own_variables, places, variables
 from tracer.backends.tensorflow.blocks import Blocks
-from tracer.backends.tensorflow.handing import Handing
 from tracer.backends.tensorflow.older_functions import OlderFunctions
+from tracer.backends.tensorflow.passed import FreezeMonitor
 from tracer.core import backend
 from tracer.model.records import Kind
 
@@ -19,7 +19,7 @@ class TensorFlowBackend(backend.Backend):
     packages = ("tensorflow", "keras", "tf_keras")
     new_variables = variables.VariableTable
     new_blocks = Blocks
-    new_handing = Handing
+    collectors = (FreezeMonitor,)
     new_older = OlderFunctions
     locate = staticmethod(places.locate)
     in_eager = staticmethod(compat.in_eager)

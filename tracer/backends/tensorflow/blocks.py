@@ -28,11 +28,11 @@ from functools import partial
 from typing import Any
 
 from tracer.backends.tensorflow import compat, functions
-from tracer.backends.tensorflow.assigning import Assigning
 from tracer.backends.tensorflow.callers import Callers, Inside
 from tracer.backends.tensorflow.counters import LedgerCounters
 from tracer.backends.tensorflow.effects import Effects
 from tracer.backends.tensorflow.graph_tracings import Handed, Tracings
+from tracer.backends.tensorflow.ineffective import WriteChecks
 from tracer.backends.tensorflow.ledger import Ledger, Use
 from tracer.backends.tensorflow.older_functions import forget_graphs_with
 from tracer.backends.tensorflow.places import current_place, parent_of, step_around
@@ -52,13 +52,13 @@ class Blocks(backend.Blocks):
     counters: LedgerCounters
     callers: Callers
     tracings: Tracings
-    assigning: Assigning
+    write_checks: WriteChecks
 
     def __init__(self, root: backend.Root) -> None:
         super().__init__(root)
         self.counters = LedgerCounters()
         self.tracings = Tracings()
-        self.assigning = Assigning()
+        self.write_checks = WriteChecks(root)
         self.callers = Callers(self.threads)
         self._begun_in_sessions = 0
         """How many steps began in Sessions and have not ended."""
@@ -100,7 +100,7 @@ class Blocks(backend.Blocks):
             inside = Inside(UNKNOWN, self._path_to(frame), UNKNOWN)
         else:
             name = compat.function_name(graph)
-            self.assigning.judge(graph)
+            self.write_checks.judge(graph)
             if compat.eager_outside_functions():
                 inside = self.callers.inside(frame.place.region, frame.sites)
             else:

@@ -3,9 +3,9 @@
 from typing import Any
 
 from tracer.backends.torch.blocks import Blocks
-from tracer.backends.torch.handing import Handing
 from tracer.backends.torch.keras_backend import TorchBackend
 from tracer.backends.torch.parameters import Parameters
+from tracer.backends.torch.passed import FreezeMonitor
 from tracer.core import backend
 
 
@@ -15,7 +15,7 @@ class TorchOptimBackend(TorchBackend):
     packages = ("torch", "lightning", "accelerate", "transformers")
     new_variables = Parameters
     new_blocks = Blocks
-    new_handing = Handing
+    collectors = (FreezeMonitor,)
     locate = backend.Backend.locate  # a hook asks once where a step is
 
     def iterations_of(self, optimizer: Any) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 from weakref import ref
 
 from tracer.backends.torch import compat, dynamo, effects
-from tracer.backends.torch.handing import Handing
 from tracer.backends.torch.hooks import After, Before, found_inf
 from tracer.backends.torch.operators import number_for
 from tracer.backends.torch.parameters import Parameters, parameters_of
@@ -177,7 +176,8 @@ class Watch:
 
     def _note_begin(self, optimizer: Any) -> None:
         """Note what the weights are before the first step, and whether it goes on with a state."""
-        self.recorder.optimizers.first_step_begins(parameters_of(optimizer.param_groups))
+        collectors = self.recorder.collectors
+        collectors.call(collectors.first_step_begins, parameters_of(optimizer.param_groups))
         if optimizer.state:
             self.recorder.optimizers.tell(self.index, state_loaded=True)
 
@@ -471,8 +471,6 @@ class Watch:
             optimizer = self.optimizer()
             if isinstance(variables, Parameters) and optimizer is not None:
                 variables.meet(optimizer)
-                if isinstance(self.recorder.handing, Handing):
-                    self.recorder.handing.met(parameters)
             # One that is gone may leave its `id` to another one.
             self._alive = [ref(parameter, self._forget) for parameter in parameters]
         requests, updates = [], []
@@ -518,7 +516,6 @@ class Watch:
         step.begun = step.layouts = step.held = None  # while it waits for the device
         step.copies = {}
         recorder.leave(frame, False)
-        recorder.handing.called()
 
     def _around(self) -> Step | None:
         """The step under way, of this thread, in which one of this optimizer is a part of it."""

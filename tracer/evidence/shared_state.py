@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from types import FunctionType
 
-from tracer.hooks.source import attribute_of, calls_in, definition, dotted, statements
+from tracer.evidence.source import attribute_of, calls_in, definition, dotted, statements
 from tracer.kinds import OptimizerKind
 from tracer.model.records import Remark
 

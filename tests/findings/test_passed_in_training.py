@@ -17,8 +17,9 @@ from support.libraries import keras2, keras3, library_of, needs_keras3
 
 import tracer
 from tracer.api import CallTrace
-from tracer.backends.tensorflow import handing
+from tracer.backends.tensorflow.passed import FreezeMonitor
 from tracer.core import registry
+from tracer.core.collectors import Throttle
 from tracer.findings.rule_list import Finding
 from tracer.reporters import formats
 
@@ -36,7 +37,7 @@ X, Y = np.ones((16, 3), "float32"), np.ones((16, 1), "float32")
 @pytest.fixture(autouse=True)
 def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """These steps take next to no time, of which a thousandth is nothing."""
-    monkeypatch.setattr(handing, "_REST", 0)
+    monkeypatch.setattr(Throttle, "rest", 0)
 
 
 class Transfer:
@@ -408,24 +409,23 @@ def test_eager_training_is_never_behind(kind: str) -> None:
 @pytest.mark.parametrize("frozen", [False, True])
 def test_looks_take_a_thousandth_of_the_time(frozen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
-    look = handing.Handing._has_thawed
+    look = FreezeMonitor._look
     transfer = Transfer("legacy", compiled=False)
     transfer.base.trainable = not frozen
     transfer.compile()
     transfer.fit()
-    monkeypatch.setattr(handing, "_AT_ONCE", 0)
-    monkeypatch.setattr(handing, "_REST", 1000)
+    monkeypatch.setattr(Throttle, "at_once", 0)
+    monkeypatch.setattr(Throttle, "rest", 1000)
 
-    def counted(self: handing.Handing) -> bool:
+    def counted(self: FreezeMonitor) -> None:
         looks.append(1)
-        return look(self)
+        look(self)
 
-    monkeypatch.setattr(handing.Handing, "_has_thawed", counted)
+    monkeypatch.setattr(FreezeMonitor, "_look", counted)
     recorder = registry.recorder_of(transfer.optimizer)
     assert recorder is not None
-    of = recorder.handing
     begin = time.perf_counter()
     while time.perf_counter() < begin + 0.2:
-        of.called()
+        recorder.called()
     assert looks  # also if nothing is frozen now: it may be later
     assert len(looks) < 1000  # of some 100,000 calls; a look takes more than 0.2 microseconds

@@ -16,7 +16,7 @@ from support.libraries import keras2, keras3, needs_keras3
 
 import tracer
 from tracer.backends.tensorflow import writes
-from tracer.backends.tensorflow.assigning import Assigning
+from tracer.backends.tensorflow.ineffective import WriteChecks
 
 pytestmark = pytest.mark.wide
 
@@ -318,7 +318,7 @@ def test_it_adds_no_op_to_a_graph() -> None:
         step = tf.function(applying(optimizer, [(tf.ones(2), weight)]))
         return [op.type for op in step.get_concrete_function().graph.get_operations()]
 
-    with patch.object(Assigning, "traced"):
+    with patch.object(WriteChecks, "traced"):
         expected = ops()
     assert ops() == expected
 

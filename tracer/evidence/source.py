@@ -14,30 +14,6 @@ from types import FunctionType
 from tracer.model.records import Remark
 
 
-def super_of_type(cls: type) -> str:
-    """The method of the class that calls `super(type(self), self)`; empty if none is known to.
-
-    In a subclass such a call comes back to the method that makes it.
-    """
-    for name, function in vars(cls).items():
-        if (
-            isinstance(function, FunctionType)
-            and {"super", "type"} <= set(function.__code__.co_names)
-            and name not in ("__init__", "__new__")  # which have run
-            and (node := definition(function)) is not None
-            and any(_is_super_of_type(each) for each in ast.walk(node))
-        ):
-            return name
-    return ""
-
-
-def _is_super_of_type(node: ast.AST) -> bool:
-    if isinstance(node, ast.Call) and ast.unparse(node.func) == "super" and len(node.args) == 2:
-        cls, instance = map(ast.unparse, node.args)
-        return cls == f"type({instance})"
-    return False
-
-
 def definition(function: FunctionType) -> ast.FunctionDef | None:
     """The source of a function; None if there is none, or not one of a function alone."""
     try:

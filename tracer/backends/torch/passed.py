@@ -1,0 +1,149 @@
+"""Which parameters get gradients and are in no optimizer, and which are frozen and updated.
+
+Of a model, the optimizer of a part of it is asked; of another model only one that is passed what
+makes no sense: parameters none of which has a gradient, as those of a model that was made anew, or
+those that another optimizer is passed, too. For who trains an image, or against a judge of another
+model, leaves that as it is, and its gradients may come and go.
+
+The parameters are looked at when a step has ended, for then the gradients are there.
+"""
+
+from typing import Any, NamedTuple
+from weakref import WeakSet, ref
+
+from msgspec.structs import replace
+
+from tracer.backends.torch import compat
+from tracer.backends.torch.parameters import beside, known_names, parameters_of
+from tracer.core.calls import Frame
+from tracer.core.collectors import Collector, Throttle
+from tracer.core.instances import instances
+from tracer.core.interrupts import suppress_faults
+from tracer.model.records import Optimizer
+
+_all: "WeakSet[FreezeMonitor]" = WeakSet()
+"""One for each recorder."""
+
+
+class _Other(NamedTuple):
+    """A parameter that the optimizer is not passed."""
+
+    parameter: "ref[Any]"
+    name: str
+    same_model: bool
+
+
+class _Gradient(NamedTuple):
+    """A gradient that such a parameter had, and how often both had been written to by then."""
+
+    gradient: "ref[Any]"
+    version: int
+    of_parameter: int
+
+
+class FreezeMonitor(Collector):
+    """The parameters that are passed to the optimizers of one recorder, and those that are not.
+
+    Nothing of them is kept alive.
+    """
+
+    def __init__(self, root: Any) -> None:
+        super().__init__(root)
+        _all.add(self)
+        self._ids: list[int] = []
+        self._passed: dict[int, tuple[ref[Any], str]] = {}
+        self._others: dict[int, _Other] = {}
+        self._gradients: dict[int, _Gradient] = {}
+        self._late: dict[int, int] = {}
+        """What got another gradient while steps ran, and how often it had been written to."""
+        self._frozen: dict[int, str] = {}
+        self._useful = False
+        """Whether a parameter that was passed ever had a gradient."""
+        self._looks = 0
+        self._throttle = Throttle()
+
+    def step_ends(self, frame: Frame) -> None:
+        """Look at the gradients."""
+        self._throttle(self._look)
+
+    def snapshot(self, index: int, record: Optimizer) -> Optimizer:
+        """With what gets gradients and nothing updates, and what is updated though frozen."""
+        if index != record.root:
+            return record
+        in_optimizers: set[int] = set()
+        if self._late:
+            for optimizer in instances([compat.Optimizer]):
+                in_optimizers.update(
+                    map(id, parameters_of(vars(optimizer).get("param_groups", ())))
+                )
+        monitors, astray = list(_all), bool(self._late) and self._is_astray()
+        never = (
+            other.name
+            for other, version in ((self._others[key], each) for key, each in self._late.items())
+            if (astray or other.same_model)
+            and not any(each.trains(other.parameter) for each in monitors)
+            and (
+                (own := other.parameter()) is None  # as it was seen last
+                or (id(own) not in in_optimizers and own._version == version)
+            )
+        )
+        return replace(record, never_handed=tuple(never), frozen=tuple(self._frozen.values()))
+
+    def trains(self, parameter: "ref[Any]") -> bool:
+        """Whether a parameter that may be gone was passed here."""
+        return any(parameter is own for own, _ in self._passed.values())
+
+    def _look(self) -> None:
+        with suppress_faults():
+            alive = self.root.optimizers.alive()
+            parameters = [own for each in alive for own in parameters_of(each.param_groups)]
+            if self._ids != [*map(id, parameters)]:
+                self._pass(parameters)
+            if self._looks == 1 and self._is_astray():
+                self._add_others(parameters, same_model=False)
+            self._looks += 1
+            for key, other in self._others.items():
+                own = other.parameter()
+                if own is not None and own.is_leaf and own.requires_grad and own.grad is not None:
+                    self._note(key, own)
+            for key, (reference, name) in self._passed.items():
+                own = reference()
+                if own is not None and own.grad is not None:
+                    self._useful = True
+                    if not own.requires_grad:
+                        self._frozen[key] = name
+
+    def _pass(self, parameters: list[Any]) -> None:
+        """The optimizers have these parameters now."""
+        self._ids, names = [*map(id, parameters)], known_names(parameters)
+        for parameter in parameters:
+            for table in (self._others, self._gradients, self._late):
+                table.pop(id(parameter), None)
+            if parameter.requires_grad:
+                name = names.get(id(parameter), "parameter")
+                self._passed[id(parameter)] = ref(parameter), name
+        self._add_others(parameters, same_model=True)
+
+    def _add_others(self, parameters: list[Any], *, same_model: bool) -> None:
+        for own, name in beside(parameters, same_model=same_model):
+            if id(own) not in self._passed:
+                self._others.setdefault(id(own), _Other(ref(own), name, same_model))
+
+    def _note(self, key: int, own: Any) -> None:
+        """A parameter that was not passed has a gradient, which may be an old one."""
+        known, gradient = self._gradients.get(key), own.grad
+        if known is None or known.of_parameter != own._version:
+            self._late.pop(key, None)
+            self._gradients[key] = _Gradient(ref(gradient), gradient._version, own._version)
+        elif known.version != gradient._version or known.gradient() is not gradient:
+            self._late[key] = own._version
+
+    def _is_astray(self) -> bool:
+        """Whether the optimizer is passed what makes no sense."""
+        return not self._useful or any(
+            each._references() == self._references() for each in list(_all) if each is not self
+        )
+
+    def _references(self) -> dict[int, int]:
+        """By the id of each parameter that of the reference to it, of which there is only one."""
+        return {key: id(reference) for key, (reference, _) in self._passed.items()}

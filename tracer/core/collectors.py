@@ -1,0 +1,134 @@
+"""Collectors gather evidence for the findings; nothing that is counted depends on one.
+
+A collector that raises is dropped with a note: its fault is none of the program, nor of the counts.
+The common ones stand in `tracer.evidence`, and those that know a framework in its backend.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from tracer.core.calls import Frame
+from tracer.core.interrupts import interrupt_in
+from tracer.model.records import Optimizer
+
+
+class Collector:
+    """Gathers evidence about one root optimizer; a callback that stays as it is costs none."""
+
+    def __init__(self, root: Any) -> None:
+        self.root = root
+        """The `Root` that it is of."""
+
+    def first_step_begins(self, variables: Iterable[Any]) -> None:
+        """The first step begins in eager mode, with gradients of these variables."""
+
+    def first_step_ends(self, frame: Frame) -> None:
+        """The first step has ended, or was traced."""
+
+    def turn_begins(self) -> None:
+        """A step begins, and the step before was one of another recorder of the process."""
+
+    def step_ends(self, frame: Frame) -> None:
+        """A step has ended in eager mode."""
+
+    def step_raised(self, frame: Frame, error: BaseException) -> None:
+        """A step was ended by an exception."""
+
+    def step_traced(self, frame: Frame) -> None:
+        """A step was traced, and Python's stack is still that of the tracing."""
+
+    def function_called(self) -> None:
+        """A function with a step in it is called."""
+
+    def snapshot(self, index: int, record: Optimizer) -> Optimizer:
+        """What a trace says of the optimizer with this index, with the evidence."""
+        return record
+
+
+CALLBACKS = [name for name in vars(Collector) if not name.startswith("_") and name != "snapshot"]
+
+shared: Callable[[], Sequence[type[Collector]]] = tuple
+"""Gives the collectors that every recorder has; the room of evidence sets it when it is there."""
+
+Listeners = Sequence[Callable[..., None]]
+
+
+class Collectors:
+    """The collectors of one recorder, and by callback those of their methods that do anything.
+
+    The lists are exchanged and never changed: any thread may be going through one.
+    """
+
+    first_step_begins: Listeners
+    first_step_ends: Listeners
+    turn_begins: Listeners
+    step_ends: Listeners
+    step_raised: Listeners
+    step_traced: Listeners
+    function_called: Listeners
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._use([each(root) for each in (*root.backend.collectors, *shared())])
+
+    def call(self, listeners: Listeners, *given: Any) -> None:
+        """Call those who listen to one of the callbacks."""
+        for each in listeners:
+            try:
+                each(*given)
+            except Exception as error:
+                self.drop(each, error)
+
+    def snapshot(self, records: Iterable[Optimizer]) -> tuple[Optimizer, ...]:
+        """What a trace says of the optimizers, with the evidence."""
+        found = tuple(records)
+        for collector in self._all:
+            try:
+                found = tuple(collector.snapshot(*each) for each in enumerate(found))
+            except Exception as error:
+                self.drop(collector.snapshot, error)
+        return found
+
+    def _use(self, collectors: Sequence[Collector]) -> None:
+        self._all = collectors
+        for name in CALLBACKS:
+            idle = getattr(Collector, name)
+            does = [each for each in collectors if getattr(type(each), name) is not idle]
+            setattr(self, name, [getattr(each, name) for each in does])
+
+    def drop(self, method: Any, error: Exception) -> None:
+        """Call the collector of this method no more, which raised; for the program raise again."""
+        if interrupt_in(error) is not None:
+            raise error
+        dropped = method.__self__
+        self._use([each for each in self._all if each is not dropped])
+        self._root.note(
+            f"{type(dropped).__name__}, which gathers evidence for findings, failed with "
+            f"{type(error).__name__}: {error}; findings may be missing, and no count is affected"
+        )
+
+
+class Throttle:
+    """Lets something be done each of the first times, and then in a thousandth of the time."""
+
+    at_once = 100
+    """How often without a rest: what is said of a short run does not depend on its speed."""
+    rest = 1000
+    """How many times as long as it took nothing is done after that."""
+    longest_rest = 0.5
+    """Seconds; it takes long where the thread had to wait in it, too."""
+
+    def __init__(self) -> None:
+        self._times = 0
+        self._due = 0.0
+
+    def __call__(self, do: Callable[[], None]) -> None:
+        """Do it, unless it is to rest."""
+        begin = time.perf_counter()
+        if begin >= self._due:
+            do()
+            self._times += 1
+            if self._times >= self.at_once:
+                end = time.perf_counter()
+                self._due = end + min(self.longest_rest, self.rest * (end - begin))

@@ -1,0 +1,253 @@
+"""What the class of an optimizer shows before it trains: `Remark`s, for the rules of `findings`.
+
+No TensorFlow: a class is read, never called. Only what a program defines itself is looked at, and
+not what the framework ships. What the frameworks call, and with which arguments, was read in the
+files that `tracer.kinds` names, and each of it is tried out in `tests/findings`.
+"""
+
+import ast
+import gc
+import inspect
+import sys
+from collections.abc import Iterator, Sequence
+from types import CodeType, FunctionType
+from typing import Any
+
+from msgspec.structs import replace
+
+from tracer.core.backend import Root
+from tracer.core.calls import Frame
+from tracer.core.collectors import Collector
+from tracer.core.instances import instances
+from tracer.core.interrupts import suppress_faults
+from tracer.core.registry import plain_class
+from tracer.evidence.shared_state import moved_and_used
+from tracer.evidence.source import definition, side_effects_of
+from tracer.hooks.family import ships
+from tracer.hooks.lines import line_of
+from tracer.kinds import AT_ONCE, KINDS, OptimizerKind
+from tracer.model.records import Optimizer, Remark
+
+_DENSE = "_resource_apply_dense"
+_SPARSE = "_resource_apply_sparse"
+_DUPLICATES = "_resource_apply_sparse_duplicate_indices"
+
+_RESOURCE_METHODS = {
+    _DENSE: ("grad", "var"),
+    _SPARSE: ("grad", "var", "indices"),
+    _DUPLICATES: ("grad", "var", "indices"),
+}
+_PASSED: dict[str, dict[str, tuple[str, ...]]] = {
+    "legacy": _RESOURCE_METHODS,
+    "keras2": {"update_step": ("gradient", "variable")},
+    "keras3": {
+        "update_step": ("gradient", "variable", "learning_rate"),
+        "_parallel_update_step": ("grads", "variables", "learning_rate"),
+    },
+    "v1": {
+        "_apply_dense": ("grad", "var"),
+        "_apply_sparse": ("grad", "var"),
+        "_apply_sparse_duplicate_indices": ("grad", "var"),
+        **_RESOURCE_METHODS,
+    },
+}
+"""What the base class of a kind passes to its apply methods, by position. A legacy one adds
+`apply_state` by name for a method (of the sparse ones: for `_resource_apply_sparse`) that has it.
+"""
+
+OWN_DENSE = "own-dense"
+"""The code of the remark that the program defines `_resource_apply_dense`, and where."""
+
+FAILING = ("override-unreached", "wrong-signature", "sparse-missing")
+"""The codes of what cannot work: worth a warning before training begins."""
+
+
+class Classes(Collector):
+    """What the classes of the optimizers of a recorder show."""
+
+    def __init__(self, root: Any) -> None:
+        super().__init__(root)
+        self._remarks: dict[int, tuple[Remark, ...]] = {}
+
+    def first_step_ends(self, frame: Frame) -> None:
+        """Read the classes: an optimizer may be gone when a trace is read."""
+        for index in range(len(self.root.optimizers)):
+            self._remarks_on(index)
+
+    def step_raised(self, frame: Frame, error: BaseException) -> None:
+        """The same, for its first step may be what raises."""
+        self.first_step_ends(frame)
+
+    def snapshot(self, index: int, record: Optimizer) -> Optimizer:
+        """With the remarks on its class."""
+        return replace(record, remarks=(*self._remarks_on(index), *record.remarks))
+
+    def _remarks_on(self, index: int) -> tuple[Remark, ...]:
+        optimizer, kind = self.root.optimizers.known(index)
+        if index not in self._remarks and optimizer is not None:
+            self._remarks[index] = remarks_of(plain_class(type(optimizer)), kind)
+        return self._remarks.get(index, ())
+
+
+def may_fail(root: Root) -> bool:
+    """Whether the class of one of these optimizers shows something that cannot work."""
+    known = [root.optimizers.known(index) for index in range(len(root.optimizers))]
+    remarks = [remarks_of(plain_class(type(optimizer)), kind) for optimizer, kind in known]
+    return any(each.code in FAILING for of_class in remarks for each in of_class)
+
+
+def remarks_of(cls: type, kind: OptimizerKind) -> tuple[Remark, ...]:
+    """What is odd about an optimizer's class; nothing for a class that ships with a framework.
+
+    The codes are `override-unreached`, `wrong-signature`, `sparse-missing`, `python-side-effect`
+    and `step-per-variable`, which are rules of `tracer.findings`; `embedding`, which tells those
+    rules which `Embedding` layers are alive, if a sparse gradient is what would fail; and
+    `own-dense`, for the method that people ask for if it never runs.
+    """
+    remarks: tuple[Remark, ...] = ()
+    with suppress_faults():  # there is no end to what a class can do to those who read it
+        own = [] if kind.name in AT_ONCE else [each for each in cls.__mro__ if not ships(each)]
+        remarks = tuple(dict.fromkeys(_Class(cls, kind, own).remarks())) if own else ()
+        if any(each.code in FAILING and "sparse" in each.method for each in remarks):
+            layers = ", ".join(_embeddings())
+            remarks += (Remark("embedding", "", layers),) if layers else ()
+    return remarks
+
+
+class _Class:
+    """The class of an optimizer of some kind, with those of its bases that the program defines."""
+
+    def __init__(self, cls: type, kind: OptimizerKind, own: Sequence[type]) -> None:
+        self._cls, self._kind, self._own = cls, kind, own
+
+    def remarks(self) -> Iterator[Remark]:
+        """All that is odd about it."""
+        yield from self._unreached()
+        yield from self._wrong_signatures()
+        yield from self._sparse_missing()
+        for apply in self._kind.apply_methods:
+            function = self._own_function(apply.name)
+            if function is not None:
+                yield from side_effects_of(function)
+                if not apply.many:
+                    yield from moved_and_used(function, self._kind, self._own)
+        if self._owner(_DENSE) in self._own and _DENSE in _PASSED.get(self._kind.name, ()):
+            yield Remark(OWN_DENSE, _DENSE, where=self._line_of(_DENSE))
+
+    def _owner(self, name: str) -> type | None:
+        """The class that a method comes from."""
+        return next((each for each in self._cls.__mro__ if name in vars(each)), None)
+
+    def _is_default(self, name: str) -> bool:
+        """Whether a method is that of the kind's base class."""
+        owner, kind = self._owner(name), self._kind
+        return owner is not None and owner.__name__ == kind.base and owner.__module__ in kind.homes
+
+    def _own_function(self, name: str) -> FunctionType | None:
+        """A method that the program defines, if it is a plain function: nothing decorates it."""
+        owner = self._owner(name)
+        function = None if owner is None or owner not in self._own else vars(owner)[name]
+        plain = isinstance(function, FunctionType) and _OF_DECORATORS.isdisjoint(vars(function))
+        return function if plain else None
+
+    def _line_of(self, name: str) -> str:
+        value = inspect.getattr_static(self._cls, name)
+        return next((line_of(code) for code in _codes(value)), "")
+
+    def _calls(self, name: str) -> bool:
+        """Whether another method that the program defines may call this one."""
+        return any(
+            not _names(code).isdisjoint((name, "getattr"))
+            for cls in self._own
+            for attribute, value in vars(cls).items()
+            for code in (_codes(value) if attribute != name else ())
+        )
+
+    def _unreached(self) -> Iterator[Remark]:
+        """Methods that nobody calls."""
+        called = [apply.name for apply in self._kind.apply_methods]
+        known = {apply.name for each in KINDS for apply in each.apply_methods}
+        for name in sorted(known | {each.lstrip("_") for each in known}):
+            if name not in called and self._owner(name) in self._own and not self._calls(name):
+                instead = f"_{name}" if f"_{name}" in called else self._meant(name)
+                if self._owner(instead) not in self._own:
+                    yield Remark("override-unreached", name, instead, self._line_of(name))
+
+    def _meant(self, name: str) -> str:
+        """The method of this kind that does what `name` does in another one."""
+        if self._kind.name in ("keras2", "keras3"):
+            return "update_step"
+        return _SPARSE if "sparse" in name else _DENSE
+
+    def _wrong_signatures(self) -> Iterator[Remark]:
+        """Methods that cannot be called."""
+        for name, passed in _PASSED.get(self._kind.name, {}).items():
+            function = self._own_function(name)
+            if function is None or self._calls(name) or not self._is_called_by_base(name):
+                continue
+            if _only_raises(function):  # it says that it is not supported
+                continue
+            named = self._state_passed(name)
+            try:
+                inspect.signature(function).bind(None, *passed, **dict.fromkeys(named))
+            except TypeError as error:
+                call = ", ".join([*passed, *(f"{each}=..." for each in named)])
+                yield Remark("wrong-signature", name, f"({call}): {error}")
+
+    def _is_called_by_base(self, name: str) -> bool:
+        """Whether the kind's base class is what calls it: for one method, another one may."""
+        alone = "sparse" not in name or name.endswith("_duplicate_indices")
+        return alone or self._is_default(f"{name}_duplicate_indices")
+
+    def _state_passed(self, name: str) -> Sequence[str]:
+        """What a legacy base class passes by name, as its `_dense_apply_args` decides it."""
+        asked = getattr(self._cls, _SPARSE if "sparse" in name else name)
+        takes = self._kind.name == "legacy" and "apply_state" in inspect.getfullargspec(asked).args
+        return ("apply_state",) if takes else ()
+
+    def _sparse_missing(self) -> Iterator[Remark]:
+        """The default of the base class raises `NotImplementedError`.
+
+        A class that has no dense method either leaves the work to another optimizer.
+        """
+        missing = [name for name in (_DENSE, _SPARSE, _DUPLICATES) if self._is_default(name)]
+        if self._kind.name in ("legacy", "v1") and missing == [_SPARSE, _DUPLICATES]:
+            yield Remark("sparse-missing", _SPARSE)
+
+
+_OF_DECORATORS = {"__signature__", "__wrapped__", "_tf_decorator"}
+
+
+def _codes(value: Any) -> list[CodeType]:
+    """The code of a method or property, also of what a decorator has wrapped."""
+    names = ("__func__", "fget", "fset", "fdel", "__wrapped__")
+    parts = [value, *(getattr(value, name, None) for name in names)]
+    codes = [getattr(each, "__code__", None) for each in parts]
+    return [each for each in codes if isinstance(each, CodeType)]
+
+
+def _names(code: CodeType) -> set[str]:
+    """The attributes, globals and texts that code and the functions in it refer to."""
+    inner = [_names(each) for each in code.co_consts if isinstance(each, CodeType)]
+    return {*code.co_names, *(each for each in code.co_consts if isinstance(each, str))}.union(
+        *inner
+    )
+
+
+def _only_raises(function: FunctionType) -> bool:
+    node = definition(function)
+    body = [] if node is None else node.body[ast.get_docstring(node) is not None :]
+    return len(body) == 1 and isinstance(body[0], ast.Raise)
+
+
+def _embeddings() -> list[str]:
+    """The names of the `Embedding` layers that are alive, of any Keras that was imported.
+
+    What was found is asked for again without the garbage: a model of before is no reason to warn.
+    """
+    layers = (getattr(sys.modules.get(each), "layers", None) for each in ("keras", "tf_keras"))
+    bases = [base for each in layers if isinstance(base := getattr(each, "Embedding", None), type)]
+    if not bases or not instances(bases):
+        return []
+    gc.collect()
+    return sorted({str(layer.name) for layer in instances(bases)})

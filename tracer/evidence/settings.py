@@ -1,0 +1,186 @@
+"""What an optimizer keeps and was told, and whether the program uses it.
+
+Read in Keras 3.15 (`keras/src/optimizers/base_optimizer.py`, `loss_scale_optimizer.py`) and
+tf_keras 2.21 (`src/optimizers/optimizer.py`, `src/mixed_precision/loss_scale_optimizer.py`).
+"""
+
+import math
+import re
+import sys
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from types import CodeType
+from typing import Any
+
+from msgspec.structs import replace
+
+from tracer.core.calls import EAGER, Frame
+from tracer.core.collectors import Collector
+from tracer.core.interrupts import suppress_faults
+from tracer.model.records import Decay, Optimizer, Remark
+
+EMA_UNUSED = "ema-unused"
+LOSS_NOT_SCALED = "loss-not-scaled"
+NEVER_SCALED = "never-scaled"
+"""The codes of remarks on what was never called: see `_unused`."""
+NOT_LOADED = "state-not-loaded"
+"""The code of the remark on an optimizer whose state was in a file, and was left out."""
+
+_BY_HAND = {
+    EMA_UNUSED: {"_model_variables_moving_average", "SwapEMAWeights"},
+    LOSS_NOT_SCALED: {"loss_scale", "loss_scale_factor", "dynamic_scale", "initial_scale"},
+}
+"""The names in a program that does by itself what it does not call a method for."""
+
+_NOT_THE_PROGRAM = ("jax", "keras", "optax", "tensorflow", "tf_keras", "torch", "tracer")
+
+
+class Use(Collector):
+    """The state of the optimizers of a recorder, and what the program does about it."""
+
+    def __init__(self, root: Any) -> None:
+        super().__init__(root)
+        self._values: int | None = None
+        self._known: dict[int, dict[str, Any]] = {}
+        """By optimizer the fields of its record; it may be gone when a trace is read."""
+        self._unused: dict[int, list[Remark]] = {}
+        self._names: set[str] | None = None
+        """What the code names that made the first step; None if there was none."""
+
+    def first_step_begins(self, variables: Iterable[Any]) -> None:
+        """Note what the variables hold that the first step will update."""
+        self._values = self.root.backend.values_of(variables)
+
+    def first_step_ends(self, frame: Frame) -> None:
+        """Note what each optimizer is like then.
+
+        What was made while the step was traced has no value before; others have those of before.
+        """
+        values, self._names = self._values, _names_under_way()
+        if frame.place is not EAGER:
+            values = self.root.backend.values_of([own for _, own in self._updated()])
+        for index, optimizer, _ in self._alive():
+            self._known[index] = {"rate": self._rate_of(optimizer), "values": values}
+        self._look()
+
+    def snapshot(self, index: int, record: Optimizer) -> Optimizer:
+        """With the state of each, and with remarks on what was called and what was not."""
+        if index == 0:
+            self._look()
+        called, remarks = self.root.optimizers.called(index), list(record.remarks)
+        remarks += [each for each in self._unused.get(index, ()) if each.method not in called]
+        if "load_own_variables" in called:
+            remarks.append(Remark(NOT_LOADED, "load_own_variables"))
+        return replace(record, remarks=tuple(remarks), **self._known.get(index, {}))
+
+    def _look(self) -> None:
+        updated = list(self._updated())
+        for index, optimizer, kind in self._alive():
+            with suppress_faults():  # of an optimizer that is made otherwise
+                slots = self.root.backend.slots_of(optimizer)
+                decay = _decay_of(optimizer, updated)
+                self._known.setdefault(index, {}).update(slots=slots, decay=decay)
+                if self._names is not None and index in self.root.optimizers.stepping:
+                    called = self.root.optimizers.called(index)
+                    self._unused[index] = list(_unused(optimizer, kind.name, called, self._names))
+
+    def _alive(self) -> Iterator[tuple[int, Any, Any]]:
+        for index in range(len(self.root.optimizers)):
+            optimizer, kind = self.root.optimizers.known(index)
+            if optimizer is not None:
+                yield index, optimizer, kind
+
+    def _updated(self) -> Iterator[tuple[str, Any]]:
+        """The variables that are alive, each with its name."""
+        variables = self.root.variables
+        for row, reference in zip(variables.plain, list(variables.objects), strict=False):
+            variable = None if reference is None else reference()
+            if variable is not None:
+                yield row.name, variable
+
+    def _rate_of(self, optimizer: Any) -> float | None:
+        """Its learning rate; None for a schedule, and if it cannot be read now."""
+        rate: float | None = None
+        with suppress_faults():  # made in the graph that is being traced, say
+            rate = self.root.backend.rate_of(optimizer)
+            rate = rate if isinstance(rate, float | int) else self.root.backend.number_in(rate)
+        return None if rate is None else float(rate)
+
+
+def _decay_of(optimizer: Any, updated: Sequence[tuple[str, Any]]) -> Decay | None:
+    """Which of the variables that it updates decay; None if it was told of no exceptions.
+
+    `updated` are their names, and what the backend has of them. Keras searches each pattern in the
+    name that this has.
+    """
+    own = object.__getattribute__(optimizer, "__dict__")
+    rate = own.get("weight_decay")
+    joined = own.get("_exclude_from_weight_decay_pattern")
+    patterns = own.get("_exclude_from_weight_decay_names") or _parts(joined)
+    listed = own.get("_exclude_from_weight_decay") or ()
+    if not isinstance(rate, float | int) or not rate or not math.isfinite(rate):
+        return None
+    if not (patterns or listed) or not updated:
+        return None
+    found = dict.fromkeys(map(str, patterns), False)
+    keys, decayed = set(), []
+    for name, variable in updated:
+        searched = str(getattr(variable, "name", ""))
+        hits = [each for each in found if re.search(each, searched)]
+        found.update(dict.fromkeys(hits, True))
+        key = optimizer._var_key(variable)
+        keys.add(key)
+        if not hits and key not in listed:
+            decayed.append(name)
+    missed = sum(each not in keys for each in listed)
+    unmatched = [f"'{each}'" for each, hit in found.items() if not hit]
+    unmatched += [f"{missed} of var_list"] if missed else []
+    first = str(getattr(updated[0][1], "name", ""))
+    matched = len(decayed) < len(updated)
+    return Decay(float(rate), tuple(unmatched), matched, tuple(decayed), first)
+
+
+def _parts(joined: Any) -> list[str]:
+    """The patterns that Keras 3 has joined to one, if they can be told apart."""
+    parts = [] if joined is None else joined.pattern.split("|")
+    try:
+        return [re.compile(each).pattern for each in parts]
+    except re.error:  # one of them has a | of its own
+        return [joined.pattern]
+
+
+def _unused(
+    optimizer: Any, kind: str, called: Collection[str], names: set[str]
+) -> Iterator[Remark]:
+    """A remark on what it keeps or divides by, and the program does nothing about.
+
+    `called` are the methods of `tracer.kinds.BESIDE` that were; `names` stand in the program.
+    """
+    own = object.__getattribute__(optimizer, "__dict__")
+    by_hand = {code for code, of_code in _BY_HAND.items() if not of_code.isdisjoint(names)}
+    keeps_averages = own.get("use_ema") is True and not own.get("ema_overwrite_frequency")
+    if keeps_averages and EMA_UNUSED not in by_hand:
+        yield Remark(EMA_UNUSED, "finalize_variable_values")
+    if "LossScale" not in type(optimizer).__name__ and own.get("loss_scale_factor") in (None, 1):
+        return
+    needed, divides = "scale_loss", "apply"
+    if kind != "keras3":
+        needed = "get_scaled_loss"
+        divides = "get_unscaled_gradients" if "get_unscaled_gradients" in called else ""
+    if LOSS_NOT_SCALED not in by_hand:
+        yield Remark(LOSS_NOT_SCALED if divides else NEVER_SCALED, needed, divides)
+
+
+def _names_under_way() -> set[str]:
+    """What the functions of the program name that are under way, and the functions inside them."""
+    names: set[str] = set()
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.partition(".")[0] not in _NOT_THE_PROGRAM:
+            todo = [frame.f_code]
+            while todo:
+                code = todo.pop()
+                names.update(code.co_names)
+                todo += [each for each in code.co_consts if isinstance(each, CodeType)]
+        frame = frame.f_back
+    return names
