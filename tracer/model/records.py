@@ -23,7 +23,7 @@ Setting = bool | int | float | str
 
 
 class Remark(msgspec.Struct, frozen=True):
-    """What the class of an optimizer shows before it trains: see `tracer.hooks.inspection`."""
+    """What the class of an optimizer shows before it trains: see `tracer.evidence.inspection`."""
 
     code: str
     """Which rule of `tracer.findings` it is for."""
@@ -88,15 +88,15 @@ class Optimizer(msgspec.Struct, frozen=True):
     that of the first step for one of PyTorch that was not wrapped."""
     never_handed: tuple[str, ...] = ()
     """Variables of the model that became trainable after its step was traced, and with which the
-    model was trained on, that no optimizer was handed: see `tracer.backends.tensorflow.handing`."""
+    model was trained on, that no optimizer was handed: see `tracer.backends.tensorflow.passed`."""
     frozen: tuple[str, ...] = ()
     """Variables of the model that were frozen after its step was traced, and that a graph which
-    was called since updates all the same: see `tracer.backends.tensorflow.handing`."""
+    was called since updates all the same: see `tracer.backends.tensorflow.passed`."""
     failures: tuple[Failure, ...] = ()
     """The steps that raised, each kind once."""
     turns: tuple[int, int] = (0, 0)
     """Its first and its last turn, where each optimizer of the process that steps after another one
-    has the next turn: see `tracer.core.turns`. Both are 0 if that is not known."""
+    has the next turn: see `tracer.evidence.interleaving`. Both are 0 if that is not known."""
     decay: Decay | None = None
     """None if it was told of no variable that shall not decay."""
     rate: float | None = None

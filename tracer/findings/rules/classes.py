@@ -1,4 +1,4 @@
-"""Rules on the classes of optimizers, by what `hooks.inspection` remarked, and by what ran."""
+"""Rules on the classes of optimizers, by what `evidence.inspection` remarked, and by what ran."""
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
