@@ -287,7 +287,7 @@ def test_a_callback_that_freezes_a_layer() -> None:
 @pytest.mark.parametrize("healthy", [False, True])
 @pytest.mark.parametrize("kind", ["keras2", pytest.param("keras3", marks=pytest.mark.long)])
 def test_a_layer_is_frozen_of_a_model_that_fit_built(kind: str, healthy: bool) -> None:
-    """It has one layer more than when it was compiled, the input."""
+    """`fit` of tf_keras shows each layer as it was at `compile`, so there nothing is said."""
     library = library_of(kind)
     base = library.layers.Dense(2, name="base")
     model = library.Sequential([base, library.layers.Dense(1)])
@@ -302,7 +302,9 @@ def test_a_layer_is_frozen_of_a_model_that_fit_built(kind: str, healthy: bool) -
         model.fit(x, y, verbose=0)
     assert np.any(base.get_weights()[0] != before) != healthy
     findings = bad(recording.trace())
-    assert [each.code for each in findings] == ["frozen-but-updated"] * (not healthy)
+    assert [each.code for each in findings] == ["frozen-but-updated"] * (
+        not healthy and kind == "keras3"
+    )
     assert all(len(each.variables) == 2 for each in findings)
 
 

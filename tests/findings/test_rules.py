@@ -226,9 +226,6 @@ CASES: dict[str, Callable[[], CallTrace]] = {
     "a method without its underscore": lambda: remarked(
         Remark("override-unreached", "resource_apply_dense", "_resource_apply_dense")
     ),
-    "a method without its underscore beside the right one": lambda: remarked(
-        Remark("override-beside", "resource_apply_dense", "_resource_apply_dense")
-    ),
     "a signature": lambda: remarked(
         Remark("wrong-signature", "update_step", "(gradient, variable, learning_rate): too many"),
         kind="keras3",
@@ -729,7 +726,6 @@ def test_every_rule_has_a_case() -> None:
     [
         MALFORMED,
         Remark("override-unreached", "_resource_apply_dense", "update_step"),
-        Remark("override-beside", "resource_apply_dense", "_resource_apply_dense"),
         Remark("no-result", "_resource_apply_dense"),
     ],
     ids=lambda remark: str(remark.code),

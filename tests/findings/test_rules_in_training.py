@@ -186,65 +186,6 @@ def test_override_that_the_class_calls_itself_is_reached() -> None:
         assert not bad(tracer.trace_of(optimizer))
 
 
-BESIDE = ["legacy", "v1", "keras2", "keras3"]
-RIGHT = {
-    "legacy": "_resource_apply_dense",
-    "v1": "_resource_apply_dense",
-    "keras2": "update_step",
-    "keras3": "update_step",
-}
-
-
-def with_helper(kind: str, name: str, calls: str) -> Any:
-    """An odometer with a second method; what `calls` it is the first one, a getter or nobody."""
-    base = ODOMETERS[kind]
-    right = RIGHT[kind]
-    ran: list[str] = []
-
-    def helper(self: Any, *given: Any, **named: Any) -> None:
-        ran.append(name)
-
-    inherited = vars(base)[right]
-    text = {
-        "nobody": "return inherited(self, *given, **named)",
-        "itself": f"self.{name}(*given); return inherited(self, *given, **named)",
-        "getattr": f"getattr(self, {name!r})(*given); return inherited(self, *given, **named)",
-        "parts": (
-            f"getattr(self, '%s_{name.rpartition('_')[2]}' % {name.rpartition('_')[0]!r})(*given); "
-            "return inherited(self, *given, **named)"
-        ),
-    }[calls]
-    space: dict[str, Any] = {"inherited": inherited}
-    exec(f"def {right}(self, *given, **named): {text}", space)
-    members = {name: helper, right: space[right], "ran": ran, "__module__": __name__}
-    return type(base)("Mine", (base,), members)
-
-
-@pytest.mark.parametrize("kind", BESIDE)
-@pytest.mark.parametrize("calls", ["nobody", "itself", "getattr", "parts"])
-def test_method_without_underscore_beside_the_right_one(kind: str, calls: str) -> None:
-    # A name that no other line of this file holds: the program may call what it names.
-    name = "_".join(["apply", "sparse"])
-    cls = with_helper(kind, name, calls)
-    optimizer = wrapped(cls())
-    kernel = make_variables(kind)["kernel"]
-    optimizer.apply_gradients(dense(kernel))
-    assert odometers.read(kernel) == (odometers.Reading(1),)
-    assert bool(cls.ran) == (calls != "nobody")
-    reported = found(tracer.trace_of(optimizer), "override-unreached")
-    assert [each.severity for each in reported] == ["warning"] * (calls == "nobody")
-    assert all(f"Mine.{name} is called by nothing" in each.text for each in reported)
-
-
-@pytest.mark.parametrize("kind", BESIDE)
-def test_method_without_underscore_that_the_program_calls(kind: str) -> None:
-    cls = with_helper(kind, "apply_dense", "nobody")
-    optimizer = wrapped(cls())
-    optimizer.apply_dense()
-    assert cls.ran
-    assert not tracer.trace_of(optimizer).findings()
-
-
 @pytest.mark.parametrize("kind", ["legacy", "v1"])
 @pytest.mark.parametrize(
     ("head", "wrong"),

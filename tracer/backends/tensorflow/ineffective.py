@@ -9,6 +9,7 @@ import dis
 import inspect
 from collections import Counter
 from collections.abc import Collection, Sequence
+from itertools import pairwise
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -101,7 +102,10 @@ _CALLING = ("cond", "case", "while", "function", "map", "scan", "fold")
 
 
 def _does_the_same_in_each_call(optimizer: Any, name: str) -> bool:
-    """Whether a method decides nothing and calls nothing but what ships with a framework."""
+    """Whether a method decides nothing and calls nothing but what ships with a framework.
+
+    One that assigns to its variable may assign what is there already, in the same memory.
+    """
     methods = [
         getattr(inspect.getattr_static(type(optimizer), each, None), "__wrapped__", None)
         for each in (name, name.removesuffix("_duplicate_indices"))
@@ -110,13 +114,17 @@ def _does_the_same_in_each_call(optimizer: Any, name: str) -> bool:
     method = next((each for each in methods if each is not None and not _ships(each)), None)
     if not isinstance(method, FunctionType) or hasattr(method, "__wrapped__"):
         return False
-    code = method.__code__
+    code, variable = method.__code__, method.__code__.co_varnames[2]
+    instructions = list(dis.get_instructions(code))
+    given = (each.argval for each in instructions)
+    names = [str(n) for each in given for n in (each if isinstance(each, tuple) else [each])]
     found = [inspect.getattr_static(optimizer, each, None) for each in code.co_names]
     found += [method.__globals__.get(each) for each in code.co_names]
     return (
         {*code.co_freevars} <= {"__class__"}
         and not any(isinstance(each, CodeType) for each in code.co_consts)
-        and not any(each.opcode in _JUMPS for each in dis.get_instructions(code))
+        and not any(each.opcode in _JUMPS for each in instructions)
+        and not any(variable in each and "assign" in "".join(each) for each in pairwise(names))
         and not any(word in each for each in code.co_names for word in _CALLING)
         and all(not callable(each) or _ships(each) for each in found)
     )

@@ -39,35 +39,26 @@ _BASES = {
     explanation=(
         "Legacy Keras and tf.compat.v1 optimizers call `_resource_apply_dense` and "
         "`_resource_apply_sparse`; those of Keras 2.11 and later, and of Keras 3, call "
-        "`update_step`. A name without the underscore (`resource_apply_dense`) is called by none: "
-        "it is a warning in a class that has the right method, too, if no file of the program "
-        "calls it. It is found when the optimizer is wrapped, before any training. Not reported "
-        "is a class that also defines the method that is called, as one for several versions of "
-        "Keras does, or that calls the method itself."
+        "`update_step`. A name without the underscore (`resource_apply_dense`) is called by none. "
+        "It is found when the optimizer is wrapped, before any training. Not reported is a class "
+        "that also defines the method that is called, as one for several versions of Keras does, "
+        "that calls the method itself, or that looks methods up with `getattr`."
     ),
     explains=FEW,
 )
 def override_unreached(summary: Summary) -> Iterator[Case]:
     """A subclass defines a method that its base class never calls."""
-    for optimizer, remark in summary.remarks("override-unreached", "override-beside"):
+    for optimizer, remark in summary.remarks("override-unreached"):
         kind, calls = optimizer.kind, remark.detail
         method = f"{class_of(optimizer)}.{remark.method}"
         base = f"the base class, {KIND_WORDS[kind].optimizer}, calls {calls}"
-        if remark.code == "override-unreached":
-            signature = _SIGNATURES.get(calls, f"`{calls}`")
-            signature = signature.replace(_NOT_PASSED.get(kind, ""), "")
-            yield Case(
-                f"{method} overrides nothing: {base}, and no other method of "
-                f"{class_of(optimizer)} calls {remark.method}.",
-                f"Define {signature} instead{_or_derive(remark.method)}.",
-            )
-        else:
-            yield Case(
-                f"{method} is called by nothing: {base}, which the class has, too, and the program "
-                f"calls no {remark.method}.",
-                f"Delete it, or put its code into {calls}.",
-                "warning",
-            )
+        signature = _SIGNATURES.get(calls, f"`{calls}`")
+        signature = signature.replace(_NOT_PASSED.get(kind, ""), "")
+        yield Case(
+            f"{method} overrides nothing: {base}, and no other method of "
+            f"{class_of(optimizer)} calls {remark.method}.",
+            f"Define {signature} instead{_or_derive(remark.method)}.",
+        )
 
 
 def _or_derive(method: str) -> str:

@@ -254,9 +254,11 @@ def never_used(summary: Summary) -> Iterator[Case]:
         "seen while the step is traced: the one whose trainable variables are just those that "
         "apply_gradients gets. So nothing is said of a list that was chosen otherwise, of an "
         "optimizer that trains several models, of eager mode, of what was made trainable after "
-        "the last step, and of what another optimizer trains. With `torch.optim` it is a parameter "
-        "of a model that the optimizer trains a part of, layers in plain lists included, which got "
-        "a new gradient between two steps, was not written to, and is in no optimizer. Of other "
+        "the last step, and of what another optimizer trains; with tf_keras also not of what was "
+        "made trainable before `fit`, which shows each layer as it was at `compile`. With "
+        "`torch.optim` it is a parameter of a model that the optimizer trains a part of, layers in "
+        "plain lists included, which got a new gradient between two steps, was not written to, and "
+        "is in no optimizer. Of other "
         "models it is reported only if the optimizer's own parameters have no gradient, as those "
         "of a model that was made anew, or are just those of another optimizer: a judge or a "
         "teacher that is not frozen gets gradients, too. With Keras on JAX and on PyTorch the step "
@@ -295,7 +297,8 @@ def never_handed(summary: Summary) -> Iterator[Case]:
         "the trace has several optimizers, for the critic of a GAN is frozen for the sake of the "
         "generator; and nothing is said where a model with an optimizer of its own holds the "
         "layer, too. Which model an optimizer trains is seen as for never-handed, so nothing is "
-        "said of a list that was chosen otherwise, and of eager mode. With `torch.optim` it is a "
+        "said of a list that was chosen otherwise, and of eager mode; with tf_keras only what was "
+        "frozen while `fit` runs is reported, as by a callback. With `torch.optim` it is a "
         "parameter of which requires_grad was True and is False, and that still has a gradient "
         "when a step ends, as after `zero_grad(set_to_none=False)`. With Keras on JAX the step "
         "raises, and with Keras on PyTorch it reads `trainable` anew."
@@ -333,8 +336,9 @@ def frozen_but_updated(summary: Summary) -> Iterator[Case]:
         "`apply` of Keras 3's LossScaleOptimizer always divides, and so does that of any optimizer "
         "with a `loss_scale_factor`, so that `scale_loss` was never called is a warning; so is "
         "`get_unscaled_gradients` without `get_scaled_loss` in tf_keras. Without either of them "
-        "tf_keras only skips what is not finite, which is info. Nothing is said of a program that "
-        "reads the scale itself, as by `optimizer.dynamic_scale`."
+        "tf_keras only skips what is not finite, which is info. Nothing is said if a function that "
+        "makes the first step, or calls the one that does, names the scale itself, as in "
+        "`loss * optimizer.dynamic_scale`; if that is done elsewhere, the finding is none."
     ),
     needs=(
         "steps",
@@ -354,7 +358,8 @@ def loss_not_scaled(summary: Summary) -> Iterator[Case]:
         if settings.get("initial_scale") != 1 or settings.get("dynamic_scale", 1) != 1:
             yield Case(
                 f"{class_of(optimizer)}.{remark.detail} divided each gradient{next(scales, '')} "
-                f"and nobody called {remark.method}: the gradients are too small by that factor.",
+                f"and nobody called {remark.method}: unless the loss was multiplied otherwise, the "
+                "gradients are too small by that factor.",
                 f"Compute the gradients of optimizer.{remark.method}(loss)"
                 f"{summary.dialect.advice('loss-not-scaled:where')}.",
             )
@@ -381,8 +386,9 @@ def loss_not_scaled(summary: Summary) -> Iterator[Case]:
         "`use_ema=True` only keeps averages. `model.fit` puts them into the model at its end; in a "
         "loop of your own that takes `finalize_variable_values`, or `ema_overwrite_frequency`. It "
         "is a warning for a program that has ended under `tracer run` without an error, and info "
-        "else, for it may still be called. Nothing is said of a program that reads the averages "
-        "itself (`_model_variables_moving_average`, `SwapEMAWeights`)."
+        "else, for it may still be called. Nothing is said if a function that makes the first "
+        "step, or calls the one that does, names the averages itself "
+        "(`_model_variables_moving_average`, `SwapEMAWeights`)."
     ),
     needs=(
         "steps",
@@ -394,8 +400,8 @@ def ema_unused(summary: Summary) -> Iterator[Case]:
     for optimizer, remark in summary.remarks("ema-unused"):
         yield Case(
             f"{optimizer.name} kept a moving average of each variable (use_ema=True) in "
-            f"{some(summary.steps, 'step')}, and nobody put the averages into the model: neither "
-            f"{remark.method} nor ema_overwrite_frequency was used.",
+            f"{some(summary.steps, 'step')}, and neither {remark.method} nor "
+            "ema_overwrite_frequency put the averages into the model.",
             severity="warning" if has_ended(summary.trace) else "info",
         )
 
