@@ -71,12 +71,12 @@ class Ops:
         return before
 
     @staticmethod
-    def Unpack(value: Any, num: int) -> list[Any]:
+    def Unpack(value: Any, num: int, axis: int = 0) -> list[Any]:
         assert len(value) == num
         return [tensor(each) for each in value]
 
     @staticmethod
-    def Pack(values: Sequence[Any]) -> Any:
+    def Pack(values: Sequence[Any], axis: int) -> Any:
         return tensor([int(value) for value in values])
 
     @staticmethod
@@ -110,7 +110,7 @@ def in_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "tf", module)
     monkeypatch.setattr(ledger, "_begin_function", lambda: ledger._begin)
     monkeypatch.setattr(
-        ledger, "_advance_function", lambda size: functools.partial(ledger._advance, size)
+        ledger, "_advance_function", lambda rows, masked: functools.partial(ledger._advance, rows)
     )
 
 
@@ -126,7 +126,6 @@ class Machine:
 
     def __init__(self, rows: int) -> None:
         self.ledger = Ledger("", 0, rows)
-        self.rows = rows
         self.graph = Graph()
         self.counters: dict[str, Any] = {}
 
@@ -138,11 +137,9 @@ class Machine:
         """The block `name` has run."""
         if name not in self.counters:
             self.ledger.count(name, self.graph, stamp)  # which runs it, as there is no graph
-            self.counters[name] = self.ledger._counters[-1].variable
+            self.counters[name] = self.ledger._blocks[-1].counter
         else:
-            book = self.ledger
-            handles = self.counters[name].handle, book._clock.handle, book._ring.variable.handle
-            ledger._advance_function(self.rows)(*handles, stamp)
+            self.counters[name].advance(stamp)
 
     def outside(self, name: str) -> None:
         """The block `name` has run in no step."""
@@ -275,11 +272,11 @@ def test_a_ledger_of_numpy_counts_as_one_of_tensorflow(request: pytest.FixtureRe
     by_tensorflow = Machine(8)
     assert not run(by_tensorflow, program)
     expected = by_tensorflow.read()
-    assert isinstance(by_tensorflow.counters["a"].handle, tf.Tensor)
+    assert isinstance(by_tensorflow.counters["a"].variables()[0].handle, tf.Tensor)
     request.getfixturevalue("in_numpy")
     by_numpy = Machine(8)
     assert not run(by_numpy, program)
-    assert isinstance(by_numpy.counters["a"].handle, Variable)
+    assert isinstance(by_numpy.counters["a"].variables()[0], Variable)
     assert by_numpy.read() == expected
 
 

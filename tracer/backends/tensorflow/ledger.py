@@ -18,27 +18,30 @@ alone, inside a step, or inside another function's step. So each function asks w
 from the stamp of the step that it stands in. A step takes its number once, when its gradients are
 there, and hands it to all that runs in it; so two steps that overlap in time stay two.
 
-    clock   = [UNIT * next number, 0, rows]  numbers are taken by one atomic op, see `_take`
-    counter = [id, next, stride, total, ended, squares]
-    ring    = ROWS rows of counters          the last state of each run that ended
+    clock = [UNIT * next number, 0, 0]       numbers are taken by one atomic op, see `_take`
+    state = [last, stride, total, ended, squares]
+    ring  = rows of states                   the state at the end of each run
 
-    error   = stamp - next                   0 as long as the block runs every `stride`
-    ring[rows % ROWS] = counter              kept only if a run ends here, else overwritten
-    counter += [0, 2*error + stride, error, 1, error != 0, stamp**2]
-    clock   += [0, 0, error != 0]
+    gap   = stamp - last                     the stride, as long as the block runs regularly
+    error = gap - stride
+    ring[ended % rows] = state               kept only if a run ends here, else overwritten
+    state += [gap, error, 1, error != 0, stamp**2]
 
-With `gap`, the distance to the last stamp, the update is `next = stamp + gap; stride = gap`, so
-every run's first stamp is its stride after the run before it ended. `ended` counts the runs that a
-counter has ended, and stands in each row: where a row was overwritten, or where several threads in
-one function wrote at once, the numbers have a gap, or the arithmetic does not hold. So no link of
-the chain can be lost unseen: see `chain`. What a thread adds after others have written can look
-just as what a later stamp would have added, so `squares` holds each run against the stamps that
-there were. It and the total grow by what no other thread changes, through `AssignAddVariableOp`,
-which is atomic, so they are exact whoever runs the graph at the same time.
+So every run's first stamp is its stride after the last one of the run before it. `ended` counts the
+runs that a counter has ended, and stands in each row: where a row was overwritten, or where several
+threads in one function wrote at once, the numbers have a gap, or the arithmetic does not hold. So
+no link of the chain can be lost unseen: see `chain`. What a thread adds after others have written
+can look just as what a later stamp would have added, so `squares` holds each run against the stamps
+that there were. It and the total grow by what no other thread changes, through
+`AssignAddVariableOp`, which is atomic, so they are exact whoever runs the graph at the same time.
+
+The bits that a step sets (see `effects`) are counted likewise, many by one call: a state and a ring
+for each bit, in one variable each, of which those whose bit is 0 stay as they are.
 """
 
 import functools
 import itertools
+import operator
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Sequence
@@ -54,10 +57,10 @@ from tracer.core.stamps import UNIT, WITHIN
 from tracer.model.runs import Run, join
 
 ROWS = 4096
-"""How many runs may end between two readings before detail is lost. 192 KiB a replica."""
+"""How many runs of a block may end between two readings before detail is lost. 160 KiB a block."""
 
 _ATTEMPTS = 5
-"""How often a reading is taken anew while graphs run and detail seems to be lost."""
+"""How often a reading is repeated while graphs run and detail seems to be lost."""
 
 _raw = tf.raw_ops
 
@@ -68,41 +71,66 @@ _PHILOX = 1
 
 
 class Row(NamedTuple):
-    """A counter's state at the end of a run."""
+    """The state of a counter at the end of a run, or now."""
 
-    next: int
+    last: int
     stride: int
     total: int
     ended: int
-    squares: int | None = None
-    """The sum of the squares of all stamps, modulo 2**64; None where none is kept."""
-
-    @property
-    def last(self) -> int:
-        return self.next - self.stride
+    squares: int
+    """The sum of the squares of all stamps, modulo 2**64."""
 
 
-class Ring:
-    """Where runs of counters end, in the graph, and what was taken out of it."""
+class RunCounters:
+    """Counters in the graph that run together, each with a ring in which its runs end."""
 
-    def __init__(self, size: int, device: str) -> None:
-        self.size = size
-        self.variable = counter_variable(np.zeros((size, 6)), device)
-        self._drained = 0
-        self._rows: dict[int, list[Row]] = defaultdict(list)
+    def __init__(self, device: str, rows: int, bits: int = 0) -> None:
+        """A counter for each of the `bits` of a step; without them one, of a block."""
+        shape = (bits,) if bits else ()
+        self._device = device
+        self._rows = rows
+        self._states = counter_variable(np.zeros((*shape, len(Row._fields))), device)
+        self._ring = counter_variable(np.zeros((rows * (bits or 1), len(Row._fields))), device)
+        self._ended: list[list[Row]] = [[] for _ in range(bits or 1)]
+        self._drained = [0] * (bits or 1)
 
-    def drain(self, written: int, spare: int = 0) -> None:
-        """Take the new rows out: `written` in all so far; the `spare` oldest of a ring are none."""
-        if written != self._drained:
-            ring = values_of(self.variable)
-            for index in range(max(self._drained, written - self.size + spare), written):
-                number, *row = (int(value) for value in ring[index % self.size])
-                self._rows[number].append(Row(*row))
-            self._drained = written
+    def advance(self, stamp: Any, bits: Sequence[Any] = (), after: Sequence[Any] = ()) -> None:
+        """Add to the current graph, after the ops `after`, that it runs, or those whose bit is 1.
 
-    def runs_of(self, number: int, now: Row) -> list[Run]:
-        """The runs of the counter with this number, whose state is `now`."""
-        return chain([*(row for row in self._rows[number] if row.ended < now.ended), now])
+        `stamp` is a scalar of the graph, and so is each bit.
+        """
+        on = compat.device(self._device)
+        with on, compat.stop_recording(), compat.control_dependencies(after):
+            masks = [_raw.Pack(values=bits)] if bits else []
+            function = _advance_function(self._rows, bool(bits))
+            function(self._states.handle, self._ring.handle, stamp, *masks)
+
+    def states(self) -> list[Row]:
+        """What each counter holds now."""
+        rows = values_of(self._states).reshape(-1, len(Row._fields))
+        return [Row(*row) for row in rows.tolist()]
+
+    def runs(self, states: Sequence[Row]) -> list[list[Run]]:
+        """The runs of each counter up to the state that it had just now."""
+        self.drain(states)
+        return [chain([*ended, state]) for ended, state in zip(self._ended, states, strict=True)]
+
+    def variables(self) -> list[Any]:
+        """What a graph with these counters captures."""
+        return [self._states, self._ring]
+
+    def drain(self, states: Sequence[Row]) -> None:
+        """Take the new rows out of the rings; the next one to be written is none."""
+        if all(map(operator.eq, self._drained, (state.ended for state in states))):
+            return
+        rings = values_of(self._ring).reshape(len(states), self._rows, -1)
+        for place, state in enumerate(states):
+            oldest = max(self._drained[place], state.ended - self._rows + 1)
+            for number in range(oldest, state.ended):
+                row = Row(*rings[place, number % self._rows].tolist())
+                if row.ended == number:
+                    self._ended[place].append(row)
+            self._drained[place] = state.ended
 
 
 def counter_variable(initial: Any, device: str) -> Any:
@@ -130,12 +158,12 @@ class Use:
         return (total if self.released is None else self.released) - self.taken
 
 
-class _Counter:
+class _Block:
     """A counter with the graphs that feed it: one at a time, reused when that graph is gone."""
 
-    def __init__(self, number: int, variable: Any) -> None:
-        self.number = number
-        self.variable = variable
+    def __init__(self, key: Hashable, number: int, counter: RunCounters) -> None:
+        self.key = key
+        self.counter = counter
         self.graphs = 0
         self.idle = 0  # of the graphs that are gone
         self.use = Use(number, 0)
@@ -147,6 +175,7 @@ class Ledger:
 
     def __init__(self, device: str, steps: int, rows: int = 0) -> None:
         self.device = device
+        self._rows = rows or ROWS
         self._name = f"optimizer_tracer_{next(_numbers)}"
         self.alone = compat.constant(0)
         """The company of what is called outside of every step."""
@@ -154,11 +183,9 @@ class Ledger:
         self.asks = True
         """Whether each function with a counter asks for its company."""
         self._clock = counter_variable([(steps + 1) * UNIT, 0, 0], device)
-        self._ring = Ring(rows or ROWS, device)
-        self._counters: list[_Counter] = []
-        self._keys: list[Hashable] = []
-        self._idle: dict[Hashable, list[_Counter]] = defaultdict(list)
-        self._dropped: deque[_Counter] = deque()
+        self._blocks: list[_Block] = []
+        self._idle: dict[Hashable, list[_Block]] = defaultdict(list)
+        self._dropped: deque[_Block] = deque()
         self._lock = threading.RLock()  # a signal handler may read while its thread reads
 
     def company(self, graph: Any, ask: Callable[[], Any]) -> Any:
@@ -196,14 +223,11 @@ class Ledger:
         old graph still run somewhere, what it counts is the same.
         """
         with self._lock:
-            counter = self._take_counter(key)
-            counter.graphs += 1
-            counter.lifetime = ref(lifetime, lambda _: self._dropped.append(counter))
-        with compat.device(self.device), compat.stop_recording():
-            handles = counter.variable.handle, self._clock.handle, self._ring.variable.handle
-            with compat.control_dependencies(after):
-                _advance_function(self._ring.size)(*handles, stamp)
-        return counter.use
+            block = self._take_block(key)
+            block.graphs += 1
+            block.lifetime = ref(lifetime, lambda _: self._dropped.append(block))
+        block.counter.advance(stamp, after=after)
+        return block.use
 
     def take_number(self) -> int:
         """The number of a step that begins outside of every graph."""
@@ -219,74 +243,68 @@ class Ledger:
     def read(self) -> tuple[int, list[tuple[Any, Reading]]]:
         """How many steps began so far, and what each counter says of them.
 
-        The graph writes the ring, then the counter, then the clock; reading goes the other way, so
-        that each run that had ended is found. A step takes its number before all of that, and is
-        left out if it did so while this read.
+        The graph takes a step's number, and at its end writes a ring, then the state; reading goes
+        the other way, so that each run that had ended is found. What began meanwhile is left out.
         """
         with self._lock, compat.outside_of_graphs():
             before = -1
             for _ in range(_ATTEMPTS):
                 begun = int(values_of(self._clock)[0]) // UNIT - 1
-                states = [values_of(counter.variable) for counter in self._counters]
-                self._drain()
-                readings = [
-                    until(self._reading(c, s), begun)
-                    for c, s in zip(self._counters, states, strict=True)
-                ]
+                readings = [until(self._reading(block), begun) for block in self._blocks]
                 # A graph that runs meanwhile may have been caught between two of its writes.
                 if begun == before or not any(reading.lost for reading in readings):
                     break
                 before = begun
-            return begun, list(zip(self._keys, readings, strict=True))
+            return begun, [(b.key, r) for b, r in zip(self._blocks, readings, strict=True)]
 
     def handles(self) -> list[Any]:
-        """The handles that each graph with a counter captures."""
-        return [self._clock.handle]
+        """The handles of which each graph with a counter captures one."""
+        variables = itertools.chain(*(block.counter.variables() for block in self._blocks))
+        return [each.handle for each in variables]
 
     def children(self) -> dict[str, Any]:
         """What an exported function captures, by name."""
         for graph in list(self._companies):
             compat.plain_capture(graph._function_captures, self._name, self.alone)
-        children = {"clock": self._clock, "ring": self._ring.variable}
-        children |= {f"counter_{c.number}": c.variable for c in self._counters}
-        return children | {"alone": compat.trackable_constant(self.alone)}
+        children = {"clock": self._clock, "alone": compat.trackable_constant(self.alone)}
+        for number, block in enumerate(self._blocks):
+            children |= named(block.counter, number)
+        return children
 
-    def _take_counter(self, key: Hashable) -> _Counter:
+    def _take_block(self, key: Hashable) -> _Block:
         if self._dropped:
             with compat.outside_of_graphs():
                 self._release()
         if self._idle[key]:
             return self._idle[key].pop()
-        number = len(self._counters)
-        counter = _Counter(number, counter_variable([number, 0, 0, 0, 0, 0], self.device))
-        self._counters.append(counter)
-        self._keys.append(key)
-        return counter
+        block = _Block(key, len(self._blocks), RunCounters(self.device, self._rows))
+        self._blocks.append(block)
+        return block
 
     def _release(self) -> None:
         """Make the counters whose graphs are gone ready to serve others."""
-        self._drain()  # a counter that serves many graphs ends a run with nearly each
         while self._dropped:
-            counter = self._dropped.popleft()
-            total = int(values_of(counter.variable)[3])
-            counter.idle += counter.use.ran(total) == 0
-            counter.use.released = total
-            counter.use = Use(counter.number, total)
-            counter.lifetime = None
-            self._idle[self._keys[counter.number]].append(counter)
+            block = self._dropped.popleft()
+            state = block.counter.states()
+            block.counter.drain(state)  # a counter that serves many graphs ends a run with each
+            total = state[0].total
+            block.idle += block.use.ran(total) == 0
+            block.use.released = total
+            block.use = Use(block.use.number, total)
+            block.lifetime = None
+            self._idle[block.key].append(block)
 
-    def _drain(self) -> None:
-        self._ring.drain(int(values_of(self._clock)[2]))
+    @staticmethod
+    def _reading(block: _Block) -> Reading:
+        (now,) = states = block.counter.states()
+        idle = block.idle + (block.lifetime is not None and not block.use.ran(now.total))
+        return reading_of(block.counter.runs(states)[0], now.total, block.graphs, idle)
 
-    def _reading(self, counter: _Counter, state: Any) -> Reading:
-        _, *row = (int(value) for value in state)
-        now = Row(*row)
-        if not now.total:
-            idle = counter.idle + (counter.lifetime is not None)
-            return Reading(graphs=counter.graphs, idle=idle)
-        idle = counter.idle + (counter.lifetime is not None and not counter.use.ran(now.total))
-        runs = self._ring.runs_of(counter.number, now)
-        return reading_of(runs, now.total, counter.graphs, idle)
+
+def named(counters: RunCounters, number: int) -> dict[str, Any]:
+    """The variables of counters with this number, by name."""
+    states, ring = counters.variables()
+    return {f"counter_{number}": states, f"ring_{number}": ring}
 
 
 def _take(clock: Any, numbers: Any) -> Any:
@@ -309,30 +327,33 @@ def _begin(clock: Any, company: Any) -> tuple[Any, Any]:
     return stamp, _raw.BitwiseOr(x=stamp, y=tf.constant(WITHIN, tf.int64))
 
 
-def _advance(size: int, counter: Any, clock: Any, ring: Any, stamp: Any) -> None:
-    """Count one execution, in the graph, with a ring of `size` rows: see the top of this file.
+def _advance(rows: int, states: Any, ring: Any, stamp: Any, bits: Any = None) -> None:
+    """Count one execution, in the graph, with rings of this size: see the top of this file.
 
-    The order of the writes (ring, counter, clock) lets a reader on another thread, who reads in
-    the opposite order, find every run that ended.
+    The order of the writes (ring, then state) lets a reader on another thread, who reads in the
+    opposite order, find every run that ended.
     """
-    zero, one = tf.constant(0, tf.int64), tf.constant(1, tf.int64)
-    state = _raw.ReadVariableOp(resource=counter, dtype=tf.int64)
+    state = _raw.ReadVariableOp(resource=states, dtype=tf.int64)
+    last, stride, _, ended, _ = _raw.Unpack(value=state, num=len(Row._fields), axis=-1)
+    one, zero = tf.constant(1, tf.int64), tf.constant(0, tf.int64)
+    row = _raw.FloorMod(x=ended, y=tf.constant(rows, tf.int64))
+    if bits is not None:
+        one = _raw.Cast(x=bits, DstT=tf.int64)
+        stamp = _raw.Mul(x=one, y=stamp)
+        size = tf.constant(rows, tf.int64)
+        limit = _raw.Mul(x=_raw.Size(input=bits, out_type=tf.int64), y=size)
+        row = _raw.AddV2(x=row, y=_raw.Range(start=zero, limit=limit, delta=size))
+    gap = _raw.Sub(x=stamp, y=last)
+    error = _raw.Sub(x=gap, y=stride)
+    ends = _raw.Cast(x=_raw.NotEqual(x=error, y=zero), DstT=tf.int64)
+    columns = [gap, error, one, ends, _raw.Mul(x=stamp, y=stamp)]
+    forward = _raw.Pack(values=columns, axis=-1)
+    if bits is not None:
+        forward = _raw.Mul(x=forward, y=_raw.ExpandDims(input=one, axis=tf.constant(1)))
     with compat.control_dependencies([state]):
-        time = _raw.ReadVariableOp(resource=clock, dtype=tf.int64)
-    _, expected, stride, _, _, _ = _raw.Unpack(value=state, num=6)
-    _, _, rows = _raw.Unpack(value=time, num=3)
-    error = _raw.Sub(x=stamp, y=expected)
-    gap = _raw.AddV2(x=error, y=stride)
-    ended = _raw.Cast(x=_raw.NotEqual(x=error, y=zero), DstT=tf.int64)
-    row = _raw.FloorMod(x=rows, y=tf.constant(size, tf.int64))
-    with compat.control_dependencies([state, time]):
         write = _raw.ResourceScatterUpdate(resource=ring, indices=row, updates=state)
     with compat.control_dependencies([write] if write is not None else []):
-        further, square = _raw.AddV2(x=gap, y=error), _raw.Mul(x=stamp, y=stamp)
-        forward = _raw.Pack(values=[zero, further, error, one, ended, square])
-        write = _raw.AssignAddVariableOp(resource=counter, value=forward)
-    with compat.control_dependencies([write] if write is not None else []):
-        _raw.AssignAddVariableOp(resource=clock, value=_raw.Pack(values=[zero, zero, ended]))
+        _raw.AssignAddVariableOp(resource=states, value=forward)
 
 
 _HANDLE, _STAMP = tf.TensorSpec((), tf.resource), tf.TensorSpec((), tf.int64)
@@ -340,15 +361,16 @@ _HANDLE, _STAMP = tf.TensorSpec((), tf.resource), tf.TensorSpec((), tf.int64)
 
 @functools.cache
 def _begin_function() -> Any:
-    return traced_once(_begin, [_HANDLE, _STAMP])
+    return _traced_once(_begin, [_HANDLE, _STAMP])
 
 
 @functools.cache
-def _advance_function(size: int) -> Any:
-    return traced_once(functools.partial(_advance, size), [_HANDLE, _HANDLE, _HANDLE, _STAMP])
+def _advance_function(rows: int, masked: bool) -> Any:
+    bits = [tf.TensorSpec([None], tf.bool)] if masked else []
+    return _traced_once(functools.partial(_advance, rows), [_HANDLE, _HANDLE, _STAMP, *bits])
 
 
-def traced_once(body: Callable[..., Any], signature: Sequence[Any]) -> Any:
+def _traced_once(body: Callable[..., Any], signature: Sequence[Any]) -> Any:
     """A function that all graphs call; it captures nothing."""
 
     def optimizer_tracer(*arguments: Any) -> Any:
@@ -377,12 +399,10 @@ def chain(rows: list[Row]) -> list[Run]:
             continue
         following = row.ended == ended or (row.ended == 1 and not ended)
         sound = following and row.last - count * row.stride == last
-        if row.squares is not None:
-            sound &= (row.squares - squares - _squares(row, count)) % 2**64 == 0
-            squares = row.squares
+        sound &= (row.squares - squares - _squares(row, count)) % 2**64 == 0
         if count and sound and (row.stride >= 0 or count == 1):
             runs.append((row.last, row.stride, count))
-        last, total, ended = row.last, row.total, row.ended + 1
+        last, total, ended, squares = row.last, row.total, row.ended + 1, row.squares
     return _distinct(runs)
 
 

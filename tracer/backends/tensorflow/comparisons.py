@@ -1,0 +1,109 @@
+"""How variables are compared over a step, in its graph or in eager mode: see `effects`.
+
+Two questions are asked of each: is it *unchanged*, all bits of its memory the same, and is
+something in it *not finite*. A healthy step answers no to all of them.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from tracer.backends.tensorflow import compat
+
+_raw = tf.raw_ops
+
+_UNSIGNED = {1: tf.uint8, 2: tf.uint16, 4: tf.uint32, 8: tf.uint64}
+"""By size in bytes; a GPU compares 32 bits with a sign on the host (`cwise_op_not_equal_to_1.cc`,
+as its registered kernels say), and those without on the device."""
+
+_FLOATING = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
+_COMPLEX = (tf.complex64, tf.complex128)
+_WHOLE = (
+    *(tf.int8, tf.int16, tf.int32, tf.int64),
+    *(tf.uint8, tf.uint16, tf.uint32, tf.uint64),
+)
+
+
+class Held(NamedTuple):
+    """What a variable held when a step began."""
+
+    variable: int
+    """Its index."""
+    replica: int
+    handle: Any
+    dtype: Any
+    device: str
+    value: Any
+
+
+def comparable(own: Any) -> bool:
+    """Whether it is known how the bits of this variable are compared.
+
+    Not those of one whose shape may change: Grappler takes the shape of what is written to it later
+    in the graph for that of what was read before (TensorFlow 2.21, `tf.shape` of such a read).
+    """
+    known = own.dtype in (*_FLOATING, *_COMPLEX, *_WHOLE, tf.bool)
+    return known and bool(own.shape.is_fully_defined())
+
+
+def hold(variable: int, replica: int, own: Any) -> Held:
+    """Read the variable `own` now, in eager mode or in the current graph.
+
+    While the value is held, whatever writes to the variable takes other memory (`kernels/
+    training_op_helpers.h`, `PrepareToUpdateVariable` and `EnsureSparseVariableAccess`).
+    """
+    dtype, device = tf.as_dtype(own.dtype).base_dtype, str(own.device or "")
+    value = _read(own.handle, dtype, device)
+    return Held(variable, replica, own.handle, dtype, device, value)
+
+
+def questions(held: Sequence[Held]) -> list[Any]:
+    """The bits of a step that ends now: for each variable *unchanged*, then for each *not finite*,
+    and one that is always set: that it was compared.
+
+    Scalars in the current graph, or in eager mode.
+    """
+    unchanged, not_finite = [], []
+    for each in held:
+        now = _read(each.handle, each.dtype, each.device)
+        with compat.device(each.device), compat.stop_recording():
+            unchanged.append(_raw.LogicalNot(x=_differ(each.value, now)))
+            not_finite.append(_infinite(now))
+    return [*unchanged, *not_finite, tf.constant(True)]
+
+
+def _read(handle: Any, dtype: Any, device: str) -> Any:
+    with compat.device(device), compat.stop_recording():
+        return _raw.ReadVariableOp(resource=handle, dtype=dtype)
+
+
+def _differ(before: Any, after: Any) -> Any:
+    """Whether any bit differs: NaN is not equal to itself, and 0.0 is to -0.0."""
+    if before.dtype in _COMPLEX:
+        real = _differ(_part(before, _raw.Real), _part(after, _raw.Real))
+        imaginary = _differ(_part(before, _raw.Imag), _part(after, _raw.Imag))
+        return _raw.LogicalOr(x=real, y=imaginary)
+    if before.dtype != tf.bool:
+        kind = _UNSIGNED[before.dtype.size]
+        before, after = (_raw.Bitcast(input=each, type=kind) for each in (before, after))
+    return _any(_raw.NotEqual(x=before, y=after))
+
+
+def _part(value: Any, of: Any) -> Any:
+    return of(input=value, Tout=tf.float32 if value.dtype == tf.complex64 else tf.float64)
+
+
+def _infinite(value: Any) -> Any:
+    """Whether any element is infinite or NaN."""
+    if value.dtype in _COMPLEX:
+        parts = [_infinite(_part(value, of)) for of in (_raw.Real, _raw.Imag)]
+        return _raw.LogicalOr(x=parts[0], y=parts[1])
+    if value.dtype not in _FLOATING:
+        return tf.constant(False)
+    return _any(_raw.LogicalNot(x=_raw.IsFinite(x=value)))
+
+
+def _any(bits: Any) -> Any:
+    axes = tf.constant(list(range(bits.shape.rank)), tf.int32)
+    return _raw.Any(input=bits, axis=axes, keep_dims=False)
