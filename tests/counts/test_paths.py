@@ -288,6 +288,56 @@ def test_a_function_that_two_lines_call(program: Program, end: str) -> None:
     }
 
 
+def test_the_same_line_by_other_calls(program: Program, end: str) -> None:
+    """A function is called by the same line as before, but not by the same calls around it, or in
+    a step, in a function, on another thread: each time it is told apart, however often it repeats.
+    """
+
+    @tf.function
+    def step() -> None:
+        program.optimizer.apply_gradients(program.pairs)  # @step
+
+    def train() -> None:
+        step()  # @train
+
+    def several(times: int) -> None:
+        for _ in range(times):
+            train()  # @several
+
+    def in_turn(call: Callable[[], None]) -> Iterator[None]:
+        while True:
+            yield call()  # @generator
+
+    outer = tf.function(train)
+    calls = in_turn(train)
+    for _ in range(3):
+        several(3)  # @one
+        several(2)  # @other
+        for _ in range(2):
+            train()  # @alone
+            next(calls)  # @next
+        next(calls)  # @once-more
+        for function in (step, outer, step):
+            function()  # @either
+        with tf.init_scope():
+            train()  # @in-init-scope
+        thread = threading.Thread(target=several, args=[2])
+        thread.start()
+        thread.join()
+    inside = f"[step] > step > {end}"
+    assert program.told() == {
+        f"one > several > train > {inside}": 9,
+        f"other > several > train > {inside}": 6,
+        f"alone > train > {inside}": 6,
+        f"next > generator > train > {inside}": 6,
+        f"once-more > generator > train > {inside}": 3,
+        f"either > {inside}": 6,
+        f"either > [train] > train > {inside}": 3,
+        f"in-init-scope > train > {inside}": 3,
+        f"several > train > {inside}": 6,
+    }
+
+
 def test_two_functions_in_turn(program: Program, end: str) -> None:
     """Each has its own caller, and neither needs to know of the other."""
 

@@ -30,7 +30,7 @@ class Machine:
         @tf.function(autograph=False, jit_compile=compiled)
         def function() -> None:
             graph = tf.compat.v1.get_default_graph()
-            stamp = self.ledger.company(graph, self._ask)
+            stamp = self.ledger.company(graph, self._ask, lambda: False)
             if step:
                 stamp, _ = self.ledger.begin_step(stamp)
             self.ledger.count(name, graph, stamp)

@@ -36,6 +36,7 @@ from tracer.backends.tensorflow.ineffective import WriteChecks
 from tracer.backends.tensorflow.ledger import Ledger, Use
 from tracer.backends.tensorflow.older_functions import forget_graphs_with
 from tracer.backends.tensorflow.places import current_place, parent_of, step_around
+from tracer.backends.tensorflow.repeated_calls import RepeatedCall
 from tracer.core import backend
 from tracer.core.calls import EAGER, Frame, Place, applying, outermost
 from tracer.core.counters import CountedBlock
@@ -235,9 +236,9 @@ class Blocks(backend.Blocks):
 
     # What a block is part of.
 
-    def _company(self, replica: int, region: int) -> Any:
+    def _company(self, replica: int, region: int, repeated: RepeatedCall) -> Any:
         """The stamp of what calls the function of `region`, with a block of `replica`: asked at
-        each call.
+        each call that is not known to be a `repeated` one.
 
         In eager mode an eager tensor; while another function is traced a tensor in its graph.
         """
@@ -262,7 +263,9 @@ class Blocks(backend.Blocks):
                 if functions.is_for_dataset(python):
                     self.callers.handed_to_dataset(region, replica, path)
                 else:
-                    self.callers.called(region, replica, path, thread, ledger.next_number)
+                    known = self.callers.called(region, replica, path, thread, ledger.next_number)
+                    if frame is None and not stack and known is not None:
+                        repeated.keep(python, stack, known)
             if frame is None:
                 return ledger.alone
             stamp = 0
@@ -318,8 +321,9 @@ class Blocks(backend.Blocks):
 
     def _asked(self, region: Any, replica: int) -> Any:
         """The company of the function whose graph is `region`, a tensor of that graph."""
-        ask = partial(self._company, replica, self.callers.region_of(region))
-        return self._ledger(replica).company(region, ask)
+        repeated = RepeatedCall(self._calls_under_way, self.callers, self._root)
+        ask = partial(self._company, replica, self.callers.region_of(region), repeated)
+        return self._ledger(replica).company(region, ask, repeated.is_again)
 
     def _ledger(self, replica: int) -> Ledger:
         return self.counters.ledger(replica, self._devices.get(replica, ""))

@@ -78,6 +78,8 @@ class Callers(backend.Callers):
         self._seen: dict[int, dict[Caller, None]] = defaultdict(dict)
         """By replica: everyone who ever called."""
         self._together = False
+        self.known = 0
+        """A number that is another one when it is not the caller of before who calls."""
         self._now_of_all: dict[int, Caller | None] = {}
         self._spans_of_all: dict[int, Spans[Caller]] = {}
         self._lock = threading.RLock()
@@ -184,16 +186,18 @@ class Callers(backend.Callers):
 
     def called(
         self, region: int, replica: int, path: int, thread: int, number: Callable[[], int]
-    ) -> None:
+    ) -> int | None:
         """A function is about to run that this thread called in eager mode, by `path`.
 
-        `number` gives that of the next step.
+        `number` gives that of the next step. Returns what `known` is as long as this is who calls;
+        None if that is not known.
         """
+        before = self.known
         if self._together:
             if self._now_of_all.get(replica) == (region, path):
-                return
+                return before
         elif self._now.get((replica, region)) == path:
-            return
+            return before
         with self._lock:
             caller = Caller(region, path)
             if caller not in self._seen[replica]:
@@ -203,6 +207,7 @@ class Callers(backend.Callers):
                 self._now_of_all[replica] = None
             else:
                 self._now[replica, region] = None
+            self.known += 1
             others = self._threads - {thread}
             known = not others or not functions.any_is_inside(others)
             if self._together:
@@ -218,6 +223,7 @@ class Callers(backend.Callers):
                 self._now[replica, region] = path if known or spans.full else None
             if not spans.full:
                 spans.change(number(), caller if known else None)
+            return self.known if known or spans.full else None
 
     def handed_to_dataset(self, region: int, replica: int, path: int) -> None:
         """A dataset is made by `path` that will run a function."""

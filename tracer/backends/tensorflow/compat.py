@@ -186,11 +186,14 @@ def called_graph(graph: Any) -> Any:
     return graph if ops.executing_eagerly_outside_functions() else graphs_around(graph)[-1]
 
 
-def call_time_capture(graph: Any, name: str, ask: Callable[[], Any], otherwise: Any) -> Any | None:
+def call_time_capture(
+    graph: Any, name: str, ask: Callable[[], Any], otherwise: Any, is_otherwise: Callable[[], bool]
+) -> Any | None:
     """An int64 scalar in `graph` that is what `ask()` gives each time its function is called.
 
     None for a graph to which nothing can be given. In the call `ask` gives an eager tensor, or one
-    of the graph in which the call stands; a SavedModel holds `otherwise`, an eager tensor.
+    of the graph in which the call stands; a SavedModel holds `otherwise`, an eager tensor. It is
+    also the answer where `is_otherwise()`, which is asked first: there Python's time counts.
     `FuncGraph.capture_call_time_value` does nearly the same, but it passes the question on to the
     eager caller of the outermost function, and a branch or a loop cannot pass it on. Captures are
     in `core/function/capture/capture_container.py`; `ConcreteFunction.captured_inputs` calls those
@@ -208,6 +211,8 @@ def call_time_capture(graph: Any, name: str, ask: Callable[[], Any], otherwise: 
         inside = spec.placeholder_value(trace_type.InternalPlaceholderContext(graph))
 
     def values() -> list[Any]:
+        if is_otherwise():
+            return [otherwise]
         plain_capture(captures, name, otherwise)
         return [otherwise if save_context.in_save_context() else ask()]
 

@@ -188,15 +188,16 @@ class Ledger:
         self._dropped: deque[_Block] = deque()
         self._lock = threading.RLock()  # a signal handler may read while its thread reads
 
-    def company(self, graph: Any, ask: Callable[[], Any]) -> Any:
+    def company(self, graph: Any, ask: Callable[[], Any], is_alone: Callable[[], bool]) -> Any:
         """The stamp of what calls the function with this graph, a scalar in `graph`.
 
         `ask` gives it at each call of the function: an eager tensor, or one of the graph in which
-        it is called. Where nobody can be asked it is 0.
+        it is called. It is `alone`, and not asked for, where `is_alone` says so. Where nobody can
+        be asked it is 0.
         """
         known = self._companies.get(graph)
         if known is None:
-            known = compat.call_time_capture(graph, self._name, ask, self.alone)
+            known = compat.call_time_capture(graph, self._name, ask, self.alone, is_alone)
             if known is None:
                 self.asks = False
                 with graph.as_default():
