@@ -59,11 +59,14 @@ class WriteChecks(backend.WriteChecks):
     def judge(self, graph: Any) -> None:
         """Find out which of the calls that were traced to `graph` write: it is complete."""
         calls = self._traced.pop(graph, [])
-        inside = writes.OpsOf(graph) if calls else None
+        if not calls:
+            return
+        ops, origin = graph.get_operations(), writes.origins(graph)
         for each in calls:
             may_write = True
             with suppress_faults():  # an op of a kind that nobody here knows
-                may_write = inside is None or inside.may_write(each.handles, each.start, each.end)
+                made = reversed(ops[each.start : each.end])
+                may_write = writes.may_write(made, each.handles, origin)
             (self._writing if may_write else self._idle).add(each.site)
 
     # In eager mode.

@@ -4,7 +4,8 @@ The facts that it rests on are named with the file of TensorFlow 2.21 where they
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -16,6 +17,7 @@ from tracer.backends.tensorflow.compat import (
     ResourceVariable,
     called_graph,
     function_name,
+    graphs_around,
     stop_recording,
 )
 from tracer.backends.tensorflow.functions import ops_in
@@ -53,15 +55,26 @@ def written_by(graph: Any) -> Written:
 def _find_written(graph: Any) -> Written:
     outer_of = {id(inner): outer for outer, inner in graph.captures}
     inside = {id(tensor) for tensor in graph.inputs if tensor.dtype == tf.resource} | {*outer_of}
-    written = {
-        id(tensor)
-        for op in graph.get_operations()
-        if inside and op.type not in _READS
-        for position, tensor in enumerate(op.inputs)
-        if id(tensor) in inside and tensor.dtype == tf.resource and position not in _read_only(op)
-    }
+    operations = graph.get_operations() if inside else ()
+    written = inside & {id(tensor) for op in operations for tensor in written_inputs(op).values()}
     captured = frozenset(id(outer_of[each]) for each in written if each in outer_of)
     return Written(captured, bool(written))
+
+
+def written_inputs(op: Any) -> dict[int, Any]:
+    """The inputs of an op, by position, that may be of variables to which it writes.
+
+    A call, a branch or a loop only reads what TensorFlow marked so
+    (`framework/auto_control_deps_utils.py`).
+    """
+    if op.type in _READS:
+        return {}
+    found = {place: each for place, each in enumerate(op.inputs) if each.dtype == tf.resource}
+    if found:
+        with suppress(ValueError):
+            for place in op.get_attr("_read_only_resource_inputs"):
+                found.pop(place, None)
+    return found
 
 
 class Write(NamedTuple):
@@ -114,22 +127,18 @@ def _inside(graph: Any, handles: Collection[int] | None) -> set[int]:
 
 def _writes_in(graph: Any, inside: Collection[int], root: Any) -> Iterator[Write]:
     for op in graph.get_operations() if inside else ():
-        written = {
-            position
-            for position, tensor in enumerate(op.inputs)
-            if id(tensor) in inside and tensor.dtype == tf.resource
-        }
-        if op.type in _READS or not written - set(_read_only(op) if written else ()):
+        written = [place for place, each in written_inputs(op).items() if id(each) in inside]
+        if not written:
             continue
         bodies = _called_by(op, root)
-        first = 1 if op.type in ("If", "StatelessIf", "Case", "StatelessCase") else 0
         if not bodies or None in bodies:
             yield _write(op, root)
             continue
+        first = 1 if op.type in ("If", "StatelessIf", "Case", "StatelessCase") else 0
         for body in bodies:
             inputs = dict(enumerate(body.inputs, first))
-            theirs = {id(inputs[position]) for position in written if position in inputs}
-            yield from _writes_in(body, theirs, root)
+            passed = {id(inputs[place]) for place in written if place in inputs}
+            yield from _writes_in(body, passed, root)
 
 
 def _called_by(op: Any, root: Any) -> list[Any]:
@@ -150,70 +159,38 @@ def traced_at(graph: Any) -> int:
     return max((each._id for op in graph.get_operations() for each in op.outputs), default=0)
 
 
-def _read_only(op: Any) -> Collection[int]:
-    """Which inputs a call, a branch or a loop only reads, as TensorFlow marked them
-    (`framework/auto_control_deps_utils.py`).
-    """
-    try:
-        return tuple(op.get_attr("_read_only_resource_inputs"))
-    except ValueError:
-        return ()
-
-
 _HARMLESS = re.compile("Read|IsInitialized|^Print|^Assert$|^Random|Truncated|^NoOp$|^Identity")
 """The types of stateful ops that write to no variable, or to that of a generator alone."""
 
 
-class OpsOf:
-    """The ops of a graph, asked which of them may write to a variable."""
+def origins(graph: Any) -> dict[int, Any]:
+    """By the id of a tensor in a graph, or in one around it, what that graph captured as it."""
+    functions = (each for each in graphs_around(graph) if isinstance(each, FuncGraph))
+    return {id(inner): outer for each in functions for outer, inner in each.captures}
 
-    def __init__(self, graph: Any) -> None:
-        self._graph = graph
-        self._ops = graph.get_operations()
-        self._captured: dict[int, dict[int, Any]] = {}
 
-    def may_write(self, handles: Collection[Any], start: int, end: int) -> bool:
-        """Whether one of the ops from `start` to `end` may write to what has these handles.
+def may_write(ops: Iterable[Any], handles: Collection[Any], origin: Mapping[int, Any]) -> bool:
+    """Whether one of these ops may write to what has these handles; `origin` is of their graph.
 
-        An op writes if the handle is an input that is not only read; what is called by it gets the
-        handle in that way as well. An op that may do anything, as one that calls Python, may write.
-        """
-        ids = {id(handle) for handle in handles}
-        return not ids or any(self._may(op, ids) for op in reversed(self._ops[start:end]))
+    An op writes if the handle is an input that is not only read; what is called by it gets the
+    handle in that way as well. An op that may do anything, as one that calls Python, may write.
+    """
+    ids = {id(handle) for handle in handles}
+    return not ids or any(_may_write(op, ids, origin) for op in ops)
 
-    def _may(self, op: Any, ids: Collection[int]) -> bool:
-        inputs = list(op.inputs)
-        if any(tensor.dtype._is_ref_dtype for tensor in inputs):
+
+def _may_write(op: Any, ids: Collection[int], origin: Mapping[int, Any]) -> bool:
+    if any(tensor.dtype._is_ref_dtype for tensor in op.inputs):
+        return True
+    written = written_inputs(op)
+    for handle in written.values():
+        while not (handle is None or isinstance(handle, EagerTensor)):
+            handle = origin.get(id(handle))
+        if handle is None or id(handle) in ids:
             return True
-        if op.type in _READS:
-            return False
-        resources = {
-            place: tensor for place, tensor in enumerate(inputs) if tensor.dtype == tf.resource
-        }
-        for place in _read_only(op) if resources else ():
-            resources.pop(place, None)
-        for tensor in resources.values():
-            handle = self._origin(tensor)
-            if handle is None or id(handle) in ids:
-                return True
-        if not op._is_stateful or _HARMLESS.search(op.type):
-            return False
-        calls = any(value.HasField("func") or value.list.func for value in _attributes(op))
-        return calls or not resources
-
-    def _origin(self, tensor: Any) -> Any:
-        """The handle of a variable that `tensor` is in a graph; None if that is not known."""
-        while not isinstance(tensor, EagerTensor):
-            graph = tensor.graph
-            captured = self._captured.get(id(graph))
-            if captured is None:
-                pairs = graph.captures if isinstance(graph, FuncGraph) else ()
-                captured = {id(inner): outer for outer, inner in pairs}
-                self._captured[id(graph)] = captured
-            tensor = captured.get(id(tensor))
-            if tensor is None:
-                return None
-        return tensor
+    if op.type in _READS or not op._is_stateful or _HARMLESS.search(op.type):
+        return False
+    return not written or any(each.HasField("func") or each.list.func for each in _attributes(op))
 
 
 def _attributes(op: Any) -> Iterable[Any]:
