@@ -154,14 +154,15 @@ class CallsUnderWay:
     def __init__(self) -> None:
         self.steps: list[Frame] = []
         """Each change of the list is atomic; who reads it takes a copy."""
-        self._local = threading.local()
+        self.of_thread = threading.local()
+        """Its `stack` is that of this thread, if there was one yet."""
 
     def stack(self) -> list[Frame]:
         """The frames of this thread, the innermost last."""
         try:
-            stack: list[Frame] = self._local.stack
+            stack: list[Frame] = self.of_thread.stack
         except AttributeError:
-            stack = self._local.stack = []
+            stack = self.of_thread.stack = []
         return stack
 
     def abandoned(self) -> list[Frame]:

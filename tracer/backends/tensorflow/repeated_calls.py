@@ -10,8 +10,8 @@ import sys
 from types import FrameType
 from typing import Any
 
-from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.callers import Callers
+from tracer.backends.tensorflow.compat import in_eager, replica_run
 from tracer.backends.tensorflow.functions import CALL, depth_of_call
 from tracer.core.backend import Root
 from tracer.core.calls import CallsUnderWay, Frame
@@ -23,8 +23,10 @@ class RepeatedCall:
 
     def __init__(self, under_way: CallsUnderWay, callers: Callers, root: Root) -> None:
         self._under_way = under_way
+        self._of_thread = under_way.of_thread
         self._callers = callers
         self._root = root
+        self._called = root.called
         self._depth = 0
         """How many frames there are from `is_again` to the call: see `depth_of_call`."""
         self._calls: list[tuple[Any, int]] = []
@@ -38,7 +40,7 @@ class RepeatedCall:
         `callers_known` is what `Callers.called` gave.
         """
         depth = depth_of_call(python)
-        if depth is not None and compat.replica_run() is None:
+        if depth is not None and replica_run() is None:
             self._stack = None  # another thread may be here, too
             self._depth = depth + 1
             frames = frames_above(python)[depth + 4 :]
@@ -49,13 +51,13 @@ class RepeatedCall:
     def is_again(self) -> bool:
         """Whether it is called so again, in no step."""
         try:
-            stack = self._under_way.stack()
+            stack = self._of_thread.stack
             if (
                 stack is not self._stack
                 or stack
                 or self._under_way.steps
                 or self._callers.known != self._callers_known
-                or not compat.in_eager()
+                or not in_eager()
             ):
                 return False
             python: Any = sys._getframe(self._depth)
@@ -63,12 +65,14 @@ class RepeatedCall:
                 return False
             python = python.f_back.f_back.f_back.f_back
             for code, place in self._calls:
-                if python is None or python.f_code is not code or python.f_lasti != place:
+                if python.f_code is not code or python.f_lasti != place:
                     return False
                 python = python.f_back
             if python is None:
-                self._root.called()
+                self._called()
                 return True
+        except AttributeError:
+            pass  # no stack of calls yet, or a stack of frames that ends before
         except BaseException as error:
             self._root.fault(error)
         return False
