@@ -6,10 +6,10 @@ The facts that it rests on are named with the file of TensorFlow 2.21 where they
 """
 
 import re
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import tensorflow as tf
@@ -263,54 +263,21 @@ def trackable_constant(tensor: Any) -> Any:
     return saved_model_utils.TrackableConstant(tensor, None)
 
 
-def replica_run() -> Any | None:
+def replica_run(thread: Any = None) -> Any | None:
     """What the threads of one `strategy.run` share, if this thread is one of them."""
-    return getattr(threading.current_thread(), "coord", None)
+    return getattr(thread or threading.current_thread(), "coord", None)
 
 
-def runs_under_way() -> tuple[set[int], set[int]]:
-    """On whose behalf this thread works: the ids of `strategy.run` calls, and of threads.
+def run_in(frame: FrameType) -> Any | None:
+    """What the threads share of the `strategy.run` that starts them in this frame, if it does.
 
     Under `MirroredStrategy` each replica has a thread of its own. `merge_call` stops them and goes
     on in the thread that called `strategy.run`, which may call it again, for new threads
     (`distribute/mirrored_run.py`, `_call_for_each_replica`, whose local `coord` its threads know).
     """
-    runs: set[int] = set()
-    threads = {threading.get_ident()}
-    python: Any = sys._getframe()
-    coordinator = replica_run()
-    while True:
-        runs |= {id(each) for each in _coordinators(python)}
-        if coordinator is None or id(coordinator) in runs:
-            return runs, threads
-        runs.add(id(coordinator))
-        starter = started_by(coordinator)
-        if starter is None:
-            return runs, threads
-        thread, python = starter
-        threads.add(thread)
-        known = {each.ident: each for each in threading.enumerate()}
-        coordinator = getattr(known.get(thread), "coord", None)
-
-
-def started_by(coordinator: Any) -> tuple[int, Any] | None:
-    """The thread that started the replica threads with this `coord`, and its frame that waits."""
-    code = mirrored_run._call_for_each_replica.__code__
-    for thread, frame in sys._current_frames().items():
-        python: Any = frame
-        while python is not None:
-            if python.f_code is code and python.f_locals.get("coord") is coordinator:
-                return thread, python
-            python = python.f_back
-    return None
-
-
-def _coordinators(python: Any) -> Iterator[Any]:
-    code = mirrored_run._call_for_each_replica.__code__
-    while python is not None:
-        if python.f_code is code:
-            yield python.f_locals.get("coord")
-        python = python.f_back
+    if frame.f_code is not mirrored_run._call_for_each_replica.__code__:
+        return None
+    return frame.f_locals.get("coord")
 
 
 _NUMBER = re.compile(r"_\d+(?=_|$)")

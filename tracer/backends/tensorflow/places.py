@@ -12,7 +12,7 @@ called from anywhere later: see `tracer.backends.tensorflow.blocks`.
 
 from typing import Any
 
-from tracer.backends.tensorflow import compat
+from tracer.backends.tensorflow import compat, stacks
 from tracer.core.calls import (
     EAGER,
     CallsUnderWay,
@@ -33,7 +33,7 @@ class Extra:
         self.start = start
         """How many operations the graph had before."""
         self.run = run
-        """The call of `strategy.run` in which it began: see `compat.runs_under_way`."""
+        """The call of `strategy.run` in which it began: see `stacks.runs_under_way`."""
         self.stamps: dict[int, tuple[Any, Any]] = {}
         """Of a step in a graph, for each replica its stamp and that of what is part of it,
         tensors."""
@@ -112,7 +112,7 @@ def parent_of(
             if step.place.region is region and id(step.place.graph) in around
         ]
     elif active and distributed:
-        runs, threads = compat.runs_under_way()
+        runs, threads = stacks.runs_under_way()
         steps = [
             step
             for step in active
