@@ -147,6 +147,7 @@ def embedding_on_two_replicas() -> CallTrace:
             replicas=replicas(2),
             blocks=tuple(blocks),
             calls=tuple(calls),
+            graphs=(Graph(0, 0, "train_function", "", 2, 1, 64, 0, 1),),
             environment=LEGACY | {"strategy": "MirroredStrategy"},
         )
     )
@@ -165,7 +166,8 @@ def accumulation(steps: int = 64, every: int = 4) -> CallTrace:
             idle=1,
         ),
     )
-    return keras3(names, blocks, (called(1, range(4), tracing=2),))
+    graph = Graph(0, 0, "train_function", "", 2, 1, steps, 0, 1)
+    return changed(keras3(names, blocks, (called(1, range(4), tracing=2),)), graphs=(graph,))
 
 
 def discarding() -> CallTrace:

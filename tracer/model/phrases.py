@@ -412,28 +412,3 @@ def _only_sparse(summary: Summary, optimizer: Optimizer, method: str) -> bool:
     }
     is_sparse = {kind for kind, _ in done} == {"sparse"}
     return trace.complete and is_sparse and ("sparse", method) not in done
-
-
-def apply_methods(summary: Summary) -> list[int]:
-    """The indices of the methods that the question is about: those that make the updates.
-
-    Where a method does no more than prepare the gradient for another (the default
-    `_resource_apply_sparse_duplicate_indices`, `_update_step_xla`), it is the other.
-    """
-    methods = summary.trace.methods
-    tried = ("update", "vain", "discarded")
-    makers = {entry.method for _, entry in summary.entries if entry.role in tried}
-    if not makers:
-        makers = {index for index in summary.methods if methods[index].role == "apply"}
-    by_name = {methods[index].name: index for index in summary.methods}
-    chosen: set[int] = set()
-    for maker in makers:
-        name = methods[maker].name
-        inner = by_name.get(_INNER.get(name, name.removesuffix("_duplicate_indices")), maker)
-        runs, runs_inside = (summary.total(measures.of_methods([i])) for i in (maker, inner))
-        chosen.add(inner if runs_inside >= runs else maker)
-    return sorted(chosen, key=lambda index: ("sparse" in methods[index].name, index))
-
-
-_INNER = {"_update_step_xla": "update_step"}
-"""By method the one that it only prepares the gradient for, if their names do not say so."""

@@ -12,7 +12,15 @@ from functools import cache, cached_property
 
 from msgspec import structs
 
-from tracer.model.measures import Measure, Selection, as_block, counting, steps, tries, updates
+from tracer.model.measures import (
+    Measure,
+    Selection,
+    as_block,
+    counting,
+    of_methods,
+    tries,
+    updates,
+)
 from tracer.model.records import (
     Block,
     Calls,
@@ -151,6 +159,9 @@ class Pattern(Counts):
 _asked = counting(["update", "vain", "request"], ("dense", "sparse", "none"))
 
 
+_INNER = {"_update_step_xla": "update_step"}
+"""By method the one that it only prepares the gradient for, if their names do not say so."""
+
 _Cells = tuple[tuple[int, Entry], ...]
 """What is done to a variable: numbers of blocks, each with an entry that names no variable."""
 
@@ -195,6 +206,27 @@ class Summary(Counts):
         """The indices of the methods that were executed or called."""
         used = {entry.method for _, entry in self.entries if entry.role != "request"}
         return tuple(sorted(used.union(calls.method for calls in self._calls)))
+
+    @cached_property
+    def apply_methods(self) -> list[int]:
+        """The indices of the methods that the question of a report is about: they make the updates.
+
+        Where a method does no more than prepare the gradient for another (the default
+        `_resource_apply_sparse_duplicate_indices`, `_update_step_xla`), it is the other.
+        """
+        methods = self.trace.methods
+        tried = ("update", "vain", "discarded")
+        makers = {entry.method for _, entry in self.entries if entry.role in tried}
+        if not makers:
+            makers = {index for index in self.methods if methods[index].role == "apply"}
+        by_name = {methods[index].name: index for index in self.methods}
+        chosen: set[int] = set()
+        for maker in makers:
+            name = methods[maker].name
+            inner = by_name.get(_INNER.get(name, name.removesuffix("_duplicate_indices")), maker)
+            runs, runs_inside = (self.total(of_methods([i])) for i in (maker, inner))
+            chosen.add(inner if runs_inside >= runs else maker)
+        return sorted(chosen, key=lambda index: ("sparse" in methods[index].name, index))
 
     def behind(self, replicas: Sequence[int], leaders: Sequence[int]) -> tuple[int, int | None]:
         """By how many updates `replicas` are behind `leaders`, and since which step.
@@ -265,16 +297,10 @@ class Summary(Counts):
         """Whether graphs never ran, and each is the first of a function that was traced twice.
 
         TensorFlow traces a function that makes variables once to make them, and once more to run
-        it. A trace that does not tell its graphs apart is judged by their number.
+        it.
         """
-        if not self.dialect.traces_twice:
-            return False
         idle = [each for each in self.trace.graphs if each.root == self.root and each.idle]
-        if idle:
-            return all(is_first_only(each) for each in idle)
-        traced, never_ran = self.graphs(steps)
-        workers = {self.trace.replicas[replica].worker for replica in self.replicas}
-        return never_ran == len(workers) < traced
+        return self.dialect.traces_twice and bool(idle) and all(map(is_first_only, idle))
 
     @cached_property
     def idle_parts(self) -> bool:

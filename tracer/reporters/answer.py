@@ -8,7 +8,6 @@ from tracer.kinds import KINDS
 from tracer.model import measures
 from tracer.model.measures import Measure
 from tracer.model.phrases import (
-    apply_methods,
     every,
     never_reached,
     program_lines,
@@ -55,7 +54,7 @@ def sentences(trace: Trace) -> list[tuple[str, str]]:
 
 
 def _names(summary: Summary) -> list[str]:
-    return [shown(summary.trace.methods[index].name) for index in apply_methods(summary)]
+    return [shown(summary.trace.methods[index].name) for index in summary.apply_methods]
 
 
 # The first sentence: what ran.
@@ -63,7 +62,7 @@ def _names(summary: Summary) -> list[str]:
 
 def _executions(summary: Summary) -> str:
     """How often each method ran, or how many updates a step made, and how many that is in all."""
-    counted: list[Measure] = [measures.of_methods([index]) for index in apply_methods(summary)]
+    counted: list[Measure] = [measures.of_methods([index]) for index in summary.apply_methods]
     names, noun = _names(summary), "execution"
     if not summary.dialect.apply_methods:
         names, noun, counted = [], "update", [measures.updates]
@@ -215,7 +214,7 @@ def _where(summary: Summary) -> str:
 
 def _calls(summary: Summary) -> str:
     """How often Python called the methods, eagerly and while it traced graphs."""
-    chosen = apply_methods(summary)
+    chosen = summary.apply_methods
     counts = [summary.calls(index) for index in chosen]
     eager, tracing = (sum(each[context] for each in counts) for context in (0, 1))
     numbers = [sum(each) for each in counts]

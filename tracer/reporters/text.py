@@ -23,7 +23,6 @@ from tracer.model.measures import Selection, counting
 from tracer.model.phrases import (
     Reason,
     accumulated,
-    apply_methods,
     brand_of,
     class_of,
     endings,
@@ -138,7 +137,7 @@ def _optimizer(summary: Summary) -> _Row:
         "steps": summary.steps,
         "updates": updates,
         "per_step": _per_step(summary, measures.updates),
-        "calls": sum(sum(summary.calls(index)) for index in apply_methods(summary)),
+        "calls": sum(sum(summary.calls(index)) for index in summary.apply_methods),
         "updates_of": cut(shown(first), 30, 15) + (f" +{len(more):,}" if more else ""),
     }
     name = f'{shown(class_of(root))} "{shown(root.name)}"'

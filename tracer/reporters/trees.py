@@ -15,7 +15,7 @@ from tracer.layout import Row, Table, cut, wrapped
 from tracer.model import callers, measures
 from tracer.model.callers import Caller
 from tracer.model.measures import EXECUTIONS, Selection
-from tracer.model.phrases import apply_methods, replica_noun
+from tracer.model.phrases import replica_noun
 from tracer.model.records import Line
 from tracer.model.summary import Summary
 from tracer.model.words import dash, first_of, listed, some
@@ -210,13 +210,13 @@ JOINT = " → "
 
 def callers_of(summary: Summary) -> Caller:
     """The callers of the methods that the question of the report is about."""
-    only = Selection(roles=EXECUTIONS, methods=frozenset(apply_methods(summary)))
+    only = Selection(roles=EXECUTIONS, methods=frozenset(summary.apply_methods))
     return callers.tree(summary.trace.data, only, summary.root)
 
 
 def method_names(summary: Summary) -> str:
     """The names of these methods, `_resource_apply_dense and _resource_apply_sparse`."""
-    return listed([shown(summary.trace.methods[index].name) for index in apply_methods(summary)])
+    return listed([shown(summary.trace.methods[index].name) for index in summary.apply_methods])
 
 
 def caller_nodes(summary: Summary, style: str = "") -> list[Node]:

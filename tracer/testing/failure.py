@@ -183,32 +183,30 @@ def _unapplied(parts: Iterable[Part]) -> Iterator[str]:
 def _slips(claim: Claim, wanted: Wanted) -> Iterator[str]:
     """Hints for an expectation that is right, but for something else."""
     expected, number, total = claim.expected, wanted.low, claim.total(wanted)
-    steps = max((each.steps for each in claim.summaries), default=0)
-    replicas = max((len(each.replicas) for each in claim.summaries), default=1)
     if expected.what == "calls" and expected.method is not None and wanted.holds(total):
         use = "use tracer.assert_executions to count that"
         yield f"{total:,} is how often it was executed: {use}"
     if expected.per_replica or not claim.of_work or not number or number != wanted.high:
         return
+    steps = max((each.steps for each in claim.summaries), default=0)
+    replicas = max((len(each.replicas) for each in claim.summaries), default=1)
     on = replicas if expected.per_step or expected.text else 1
     on_each = f" on each of {on:,} replicas" if on > 1 else ""
-    in_each = f" in each of {steps:,} steps" if steps > 1 else " in the step"
-    per_step = f"{number}/step" if expected.text else "per_step=True"
-    who = "; tracer check counts what ran" if expected.text else ", and so does tracer.assert_calls"
-    is_each = steps and total == number * steps * on
+    if steps and total == number * steps * on and not expected.per_step:
+        in_each = f" in each of {steps:,} steps" if steps > 1 else " in the step"
+        per_step = f"{number}/step" if expected.text else "per_step=True"
+        yield f"that is {number:,}{in_each}{on_each}: did you mean {per_step}?"
+    elif steps and total == number * steps * on and on > 1:
+        yield f"that is {number:,}{on_each}: did you mean per_replica=True?"
     # What calls that assigned nothing did instead is said already.
-    vain = any(summary.total(ineffective) for summary in claim.summaries)
-    mocked = not expected.per_step and not vain and number == _calls(claim, wanted) != total
-    hints = {
-        f"that is {number:,}{on_each}: did you mean per_replica=True?": (
-            is_each and expected.per_step and on > 1
-        ),
-        f"that is {number:,}{in_each}{on_each}: did you mean {per_step}?": (
-            is_each and not expected.per_step
-        ),
-        f"{number:,} is how often Python called it: a mock counts that{who}": mocked,
-    }
-    yield from (hint for hint, holds in hints.items() if holds)
+    ineffective_calls = any(each.total(ineffective) for each in claim.summaries)
+    if not (expected.per_step or ineffective_calls) and number == _calls(claim, wanted) != total:
+        who = (
+            "; tracer check counts what ran"
+            if expected.text
+            else ", and so does tracer.assert_calls"
+        )
+        yield f"{number:,} is how often Python called it: a mock counts that{who}"
 
 
 def _calls(claim: Claim, wanted: Wanted) -> int:
