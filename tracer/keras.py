@@ -198,7 +198,7 @@ def _weights(trace: Trace) -> str:
 
 def counts(trace: Trace, effects: bool = False) -> dict[str, float]:
     """What the logs of an epoch say, from the beginning of the trace."""
-    lost = any(block.unplaced for block in trace.blocks if not block.outside)
+    lost = any(block.step_unknown for block in trace.blocks if not block.outside)
     empty = sum(end - begin + 1 for begin, end, count in trace.per_step("updates") if not count)
     return {
         "tracer/steps": trace.steps,

@@ -125,7 +125,7 @@ def test_segments_cover_all_steps_with_their_counts(
 
 def test_unplaced_is_what_the_runs_do_not_hold() -> None:
     block = Block(0, 0, "graph", "f", True, (), 10, (Run(1, 1, 3, 2), Run(9, 1, 1, 1)))
-    assert block.unplaced == 3
+    assert block.step_unknown == 3
 
 
 def test_contribution_counts_each_variable_and_a_step_method_once() -> None:

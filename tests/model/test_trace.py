@@ -155,7 +155,7 @@ def rising_runs(draw: st.DrawFn) -> tuple[Run, ...]:
 
 @st.composite
 def trace_data(draw: st.DrawFn) -> TraceData:
-    """Traces over the tables above, with unplaced executions, loops and several optimizers."""
+    """Traces over the tables above, with step_unknown executions, loops and several optimizers."""
     variables = st.lists(st.integers(0, 4), min_size=1, max_size=4).map(tuple)
     kinds = st.sampled_from(["dense", "sparse", "none"])
     optimizer, replica, times = st.integers(0, 1), st.integers(0, 2), st.integers(1, 2)
@@ -285,7 +285,7 @@ def test_a_range_backwards_is_the_same_steps(data: TraceData, steps: range) -> N
 
 
 def example() -> TraceData:
-    """64 steps on 2 replicas; the dense updates skip step 33; one of 3 loops is unplaced."""
+    """64 steps on 2 replicas; the dense updates skip step 33; one of 3 loops is step_unknown."""
     step = (Entry(0, 0, "step", None, ()),)
     updates = (
         Entry(0, 1, "update", "dense", (0, 1)),
@@ -319,7 +319,7 @@ def test_the_counts_of_a_small_run(trace: CallTrace) -> None:
     assert trace.calls("_resource_apply_dense", "tracing", variable="encoder/kernel") == 2
     assert trace.updates(step=33) == 0
     assert trace.updates(step=5) == 8
-    assert trace.updates(step=range(1, 65), optimizer="SGD") == 4  # 6 less the unplaced 2
+    assert trace.updates(step=range(1, 65), optimizer="SGD") == 4  # 6 less the step_unknown 2
     assert trace.updates(step=range(0)) == 0
     for before in (0, -1, range(3), range(5, -1, -1)):
         with pytest.raises(UnknownName, match="steps are numbered from 1"):

@@ -281,7 +281,7 @@ def test_rows_add_up_to_the_answer(name: str) -> None:
     for root in {optimizer.root for optimizer in trace.optimizers}:
         summary = Summary(trace, root)
         in_steps = sum(count * steps for (count,), steps in summary.spread(updates).items())
-        rest = summary.unplaced(updates) + summary.outside(updates)
+        rest = summary.step_unknown(updates) + summary.outside(updates)
         assert in_steps + rest == summary.total(updates)
         assert summary.total(updates) == trace.updates(optimizer=trace.optimizers[root].name)
 

@@ -18,7 +18,7 @@ from tracer.model.runs import Run
 from tracer.model.trace import Trace
 from tracer.testing import expressions, failure
 from tracer.testing.assertions import Assertion, Check, expect_updates
-from tracer.testing.expected import Expected, Target, Wanted
+from tracer.testing.expected import Expectation, Limits, Target
 
 
 def executions(method: str, count: int, **options: bool) -> Check:
@@ -72,9 +72,9 @@ def test_each_replica_must_change_what_can_change() -> None:
         weight = msgspec.structs.replace(made.variables[0], shape=shape)
         made = traces.changed(made, variables=(weight, made.variables[1]), effects=effects)
         made = traces.changed(made, replicas=traces.replicas(2))
-        once = (Wanted("changes", 1, None),)
+        once = (Limits("changes", 1, None),)
         return failure.of_expected(
-            made, Expected("changes", once, targets=(Target("dense/kernel", 0),))
+            made, Expectation("changes", once, targets=(Target("dense/kernel", 0),))
         )
 
     compared = [Effect(0, replica, "compared", (0,), 10, (Run(1, 1, 10),)) for replica in range(2)]

@@ -390,7 +390,7 @@ def blocks_of(
         if ended.lost is not None and free > 0:
             mine.append(_empty_steps(root, index, free, []))
         blocks += mine
-        if any(block.unplaced for block in mine if not block.outside) and ended.lost:
+        if any(block.step_unknown for block in mine if not block.outside) and ended.lost:
             notes.append(_lost(replica, ended.lost, nested and _lost_update(ended.blocks)))
         if ended.stopped or ended.raised:
             notes.append(_stopped(replica, ended.stopped + len(ended.raised)))

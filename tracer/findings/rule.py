@@ -50,7 +50,7 @@ class Case(Struct, frozen=True):
 Find = Callable[[Any], Iterable[Case]]
 """From the `Summary` of one root optimizer, or from a whole `Trace`."""
 
-Need = Literal["complete", "steps", "placed"]
+Need = Literal["complete", "steps", "steps known"]
 """What has to be so of an optimizer, or a rule is silent: the trace is complete; it made a step; of
 each update the step is known."""
 
@@ -75,7 +75,7 @@ MANY: tuple[Failed, ...] = ("many updates", "many executions")
 _HOLDS: Mapping[Need, Callable[[Summary], bool]] = {
     "complete": lambda summary: summary.trace.complete,
     "steps": lambda summary: summary.steps > 0,
-    "placed": lambda summary: not summary.unplaced(tries),
+    "steps known": lambda summary: not summary.step_unknown(tries),
 }
 
 

@@ -1,7 +1,7 @@
 """What is different between two traces, and which optimizers and variables of them are the same.
 
 `differences` are for people: steps, variables, step runs and methods in all. `executions` are for
-snapshots, which compare each method on each variable. Both list `Change`s of what `Counted`s say.
+snapshots, which compare each method on each variable. Both list `Change`s of what `Amount`s say.
 Keras numbers layers in the order in which a process makes them, so the same model has other names
 in another run; and a layer may have been added. `matched` finds what is the same nevertheless.
 """
@@ -333,7 +333,7 @@ def _classes(pair: Pair, name: Callable[[Summary], str]) -> list[str]:
 # What is counted.
 
 
-class Counted(NamedTuple):
+class Amount(NamedTuple):
     """A count, with the steps that it is of as far as they are known, and how much is in each."""
 
     total: int
@@ -341,22 +341,22 @@ class Counted(NamedTuple):
     sparse: Sequence[tuple[Run, int]] = ()
 
 
-_NONE = Counted(0)
+_NONE = Amount(0)
 _UPDATES = measures.dense, measures.sparse
 _EFFECTS = {
     "unchanged": (measures.observing("unchanged"),),
     "not_finite": (measures.observing("not_finite"),),
 }
 
-Counts = Mapping[str, Counted]
+Counts = Mapping[str, Amount]
 
 
 def _steps(summary: Summary, other: Summary) -> Counts:
     """By replica, if either of the two has several."""
     if max(len(summary.replicas), len(other.replicas)) < 2:
-        return {"in all": Counted(summary.steps)}
+        return {"in all": Amount(summary.steps)}
     names = replica_names(summary.trace, other.trace)
-    return {names[index]: Counted(summary.steps_on[index]) for index in summary.replicas}
+    return {names[index]: Amount(summary.steps_on[index]) for index in summary.replicas}
 
 
 def _methods(pair: Pair, summary: Summary) -> Counts:
@@ -368,7 +368,7 @@ def _methods(pair: Pair, summary: Summary) -> Counts:
     kinds = {each.optimizers[0].kind for each in (pair.before, pair.after)}
     names = set.union(*both) if len(kinds) == 1 else set.intersection(*both)
     return {
-        f"{name}: {what}": Counted(count)
+        f"{name}: {what}": Amount(count)
         for index in summary.methods
         if (name := summary.trace.methods[index].name) in names
         for what, count in zip(
@@ -379,9 +379,9 @@ def _methods(pair: Pair, summary: Summary) -> Counts:
     }
 
 
-def _counted(counts: Summary | Pattern, by: Sequence[Measure]) -> Counted:
+def _counted(counts: Summary | Pattern, by: Sequence[Measure]) -> Amount:
     """What is counted by these measures, in all and in which steps."""
-    return Counted(sum(map(counts.total, by)), *map(counts.runs, by))
+    return Amount(sum(map(counts.total, by)), *map(counts.runs, by))
 
 
 def _of_pattern(by: Sequence[Measure], _: Summary, pattern: Pattern) -> Counts:
@@ -403,14 +403,14 @@ def _works(pair: Pair, summary: Summary, cells: Iterable[tuple[Block, Entry]]) -
     traces = pair.before.trace, pair.after.trace
     several = any(len(trace.replicas) > 1 for trace in traces)
     names = [f", {name}" * several for name in replica_names(summary.trace, *traces)]
-    works: dict[str, Counted] = {}
+    works: dict[str, Amount] = {}
     for block, entry in cells:
         if entry.role != "request" and block.total:
             kind = f" ({entry.kind})" if entry.kind else ""
             work = f"{summary.trace.methods[entry.method].name}{kind}{names[block.replica]}"
-            total, runs, _ = works.get(work, Counted(0))
+            total, runs, _ = works.get(work, Amount(0))
             runs = [*runs, *((run, entry.times) for run in block.runs)]
-            works[work] = Counted(total + block.total * entry.times, runs)
+            works[work] = Amount(total + block.total * entry.times, runs)
     return works
 
 
@@ -454,7 +454,7 @@ def _changed(pair: Pair, before: Counts, after: Counts) -> Iterator[Change]:
                 yield Change(name, *totals, "; ".join(where))
 
 
-def _differing(pair: Pair, one: Counted, other: Counted) -> Iterator[Change]:
+def _differing(pair: Pair, one: Amount, other: Amount) -> Iterator[Change]:
     """The steps in which dense or sparse updates differ."""
     weighted = [
         (run, tuple(times * (place == each) for each in range(4)))

@@ -37,10 +37,10 @@ What = Literal[
     "not_finite",
 ]
 """What a trace counts."""
-Counted = Role | Observation | Literal["call"]
+CountedRole = Role | Observation | Literal["call"]
 """What an entry counts, be it one that `counted` makes of calls or effects."""
-EXECUTIONS: frozenset[Counted] = frozenset({"step", "update", "vain", "discarded", "apply"})
-ROLES: dict[str, frozenset[Counted]] = {
+EXECUTIONS: frozenset[CountedRole] = frozenset({"step", "update", "vain", "discarded", "apply"})
+ROLES: dict[str, frozenset[CountedRole]] = {
     "updates": frozenset({"update"}),
     "executions": EXECUTIONS,
     "discarded": frozenset({"discarded"}),
@@ -55,7 +55,7 @@ ROLES: dict[str, frozenset[Counted]] = {
 class Selection:
     """The entries that count: sets of indices, and None where everything does."""
 
-    roles: frozenset[Counted] | None = None
+    roles: frozenset[CountedRole] | None = None
     kinds: frozenset[Kind | None] | None = None
     methods: frozenset[int] | None = None
     variables: frozenset[int] | None = None
@@ -206,7 +206,7 @@ Measure = Callable[[Block], int]
 
 
 def counting(
-    roles: Iterable[Counted],
+    roles: Iterable[CountedRole],
     kinds: Iterable[Kind | None] | None = ("dense", "sparse"),
     methods: Iterable[int] | None = None,
     variable: int | None = None,

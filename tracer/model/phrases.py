@@ -270,7 +270,7 @@ def skipped(summary: Summary) -> Skipped | None:
     reached = accumulations(summary) if accumulated_steps(summary) > 1 else measures.tries
     if scale is None or not summary.trace.complete or not summary.steps:
         return None
-    if reached is None or summary.unplaced(reached):
+    if reached is None or summary.step_unknown(reached):
         return None
     replica = summary.replicas[0]  # a loss scale decides for all replicas
     timeline = summary.timeline(reached, replica=replica)

@@ -192,7 +192,7 @@ class Block(msgspec.Struct, frozen=True):
     in their path alone are what several lines of the program ran of one graph."""
 
     @property
-    def unplaced(self) -> int:
+    def step_unknown(self) -> int:
         """The executions of which the step is not known."""
         return self.total - sum(run.total for run in self.runs)
 

@@ -102,13 +102,13 @@ class Counts:
         counted = ((block, measure(block)) for block in self._on.get(replica, ()))
         return [(run, times) for block, times in counted if times for run in block.runs]
 
-    def unplaced(self, measure: Measure) -> int:
+    def step_unknown(self, measure: Measure) -> int:
         """That part of the total which ran in a step, but it is not known in which."""
-        return sum(number * measure(block) for block, number in self._unplaced)
+        return sum(number * measure(block) for block, number in self._step_unknown)
 
     @cached_property
-    def _unplaced(self) -> list[tuple[Block, int]]:
-        short = ((block, block.unplaced) for block in self._on[None] if not block.outside)
+    def _step_unknown(self) -> list[tuple[Block, int]]:
+        short = ((block, block.step_unknown) for block in self._on[None] if not block.outside)
         return [(block, number) for block, number in short if number]
 
     def timeline(self, *measures: Measure, replica: int | None = None) -> Timeline:
@@ -151,9 +151,9 @@ class Pattern(Counts):
         return any(measure.holds(entry) for block in self._on[None] for entry in block.entries)
 
     @property
-    def placed(self) -> bool:
+    def steps_known(self) -> bool:
         """Whether the step is known of each update and of each gradient."""
-        return not any(_asked(each) and each.unplaced for each in self._on[None])
+        return not any(_asked(each) and each.step_unknown for each in self._on[None])
 
 
 _asked = counting(["update", "vain", "request"], ("dense", "sparse", "none"))

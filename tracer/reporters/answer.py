@@ -69,7 +69,7 @@ def _executions(summary: Summary) -> str:
     least = "" if summary.trace.complete else "at least "
     outside = [summary.outside(measure) for measure in counted]
     inside = [summary.total(measure) - out for measure, out in zip(counted, outside, strict=True)]
-    lost = sum(summary.unplaced(measure) for measure in counted)
+    lost = sum(summary.step_unknown(measure) for measure in counted)
     steps = summary.steps_on.values() or [0]
     in_steps = f"in {least}{some((min(steps), max(steps)), 'step')}"
     more = f", and {_numbers(outside)} more outside any step" if any(outside) else ""

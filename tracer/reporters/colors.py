@@ -4,7 +4,7 @@ Blues are for counts, a grey and a pale blue for steps that update nothing by de
 odd has colours that the colour-blind can tell from them. Marks differ in height and edge too.
 """
 
-ODD, WRONG = "bold yellow", "bold red"
+WARNING, ERROR = "bold yellow", "bold red"
 """The styles of the text report, for a step that was skipped and what else may be a fault, and for
 what certainly is one."""
 

@@ -10,7 +10,7 @@ from tracer.model.compare import Change, Difference
 from tracer.model.phrases import endings
 from tracer.model.trace import Trace
 from tracer.model.words import all_true, first_of
-from tracer.reporters.colors import ODD
+from tracer.reporters.colors import WARNING
 from tracer.reporters.text import printed
 
 _MOST = 100  # rows of a table
@@ -42,7 +42,7 @@ def render(
     verdict = "The traces differ." if any(differences) else "The traces count the same."
     lines = [Text(verdict, style="bold"), *([] if several else _same(differences, width))]
     for text in (*_notes(before, "first"), *_notes(after, "second")):
-        lines += paragraph(text, width, style=ODD)
+        lines += paragraph(text, width, style=WARNING)
     for text in _surroundings(before, after):
         lines += paragraph(text, width)
     for difference in differences:

@@ -162,7 +162,7 @@ def by_variable(summary: Summary) -> list[VariableRow]:
         dense, sparse = pattern.total(measures.dense), pattern.total(measures.sparse)
         spreads = [pattern.spread(measures.updates, replica=each) for each in summary.replicas]
         rates = [count for spread in spreads for (count,) in spread] or [0]
-        known = not pattern.unplaced(measures.updates)
+        known = not pattern.step_unknown(measures.updates)
         figures = (
             *(dense + sparse, dense, sparse),
             *((min(rates), max(rates)) if known else (None, None)),

@@ -44,7 +44,7 @@ from tracer.model.trace import Trace
 from tracer.model.words import all_true, dash, first_true, some
 from tracer.reporters import tables, trees
 from tracer.reporters.answer import question, sentences
-from tracer.reporters.colors import ODD, WRONG
+from tracer.reporters.colors import ERROR, WARNING
 from tracer.reporters.tables import EFFECTS, IN_TEXT, UPDATES, By, StepRow
 from tracer.reporters.trees import Tree, in_order
 
@@ -141,12 +141,12 @@ def _optimizer(summary: Summary) -> _Row:
         "updates_of": cut(shown(first), 30, 15) + (f" +{len(more):,}" if more else ""),
     }
     name = f'{shown(class_of(root))} "{shown(root.name)}"'
-    return name, values, "", "" if updates else WRONG
+    return name, values, "", "" if updates else ERROR
 
 
 def _per_step(summary: Summary, measure: Selection) -> str:
     """The updates on one replica in a step that made any: `4`, `2-4`, or `?` if it is not known."""
-    if summary.unplaced(measure):
+    if summary.step_unknown(measure):
         return "?"
     rates = {n for each in summary.replicas for n in summary.rates(measure, each)} or {0}
     return dash(min(rates), max(rates))
@@ -156,7 +156,7 @@ def by_variable(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for each variable; a long table keeps the first rows and those that are odd."""
     kept, more = _cut("variable", summary.dialect.variable, _variables(summary), asked)
     empty = summary.spread(measures.updates)[(0,)]
-    known = not summary.unplaced(measures.updates)
+    known = not summary.step_unknown(measures.updates)
     heading = _columns("variable", summary)[2].header.replace("\n", " ")
     below = all_true(
         (more, more),
@@ -188,7 +188,7 @@ def _variables(summary: Summary) -> list[_Row]:
         said = ": ".join(all_true((not row.updates, "never updated"), (why, why)))
         meaning = "stands for each variable passed"
         note = "; ".join(all_true((pattern.argument, meaning), (said, said)))
-        style = WRONG if not row.updates or row.not_finite else ODD if why else ""
+        style = ERROR if not row.updates or row.not_finite else WARNING if why else ""
         for index in pattern.variables:
             name = shown(summary.trace.variables[index].name) or "''"
             if pattern.argument:
@@ -200,7 +200,7 @@ def _variables(summary: Summary) -> list[_Row]:
 def _why_without(pattern: Pattern, unapplied: Reason | None) -> str:
     """`no gradient in 3 steps`, or `nothing was assigned`, or why no step updated anything."""
     steps = sum(n for (count,), n in pattern.spread(measures.missing).items() if count)
-    lost = pattern.unplaced(measures.missing)
+    lost = pattern.step_unknown(measures.missing)
     missing = f"no gradient in {'at least ' if lost else ''}{some(steps, 'step')}"
     parts = all_true(
         (pattern.has(measures.ineffective), "nothing was assigned"), (steps or lost, missing)
@@ -226,12 +226,12 @@ def by_step(summary: Summary, width: int, asked: Asked) -> list[Text]:
     rows = [_step(row, summary, why, idle) for row in kept]
     unseen = dict.fromkeys(EFFECTS)
     for count, name, note in (
-        (summary.unplaced, "step not known", "in all; steps above may have more"),
+        (summary.step_unknown, "step not known", "in all; steps above may have more"),
         (summary.outside, "outside any step", "in all; a direct call"),
     ):
         counts = {key: count(getattr(measures, key)) for key in UPDATES}
-        if any(counts.values()) or (count == summary.unplaced and count(measures.steps)):
-            rows.append((name, counts | unseen, note, ODD))
+        if any(counts.values()) or (count == summary.step_unknown and count(measures.steps)):
+            rows.append((name, counts | unseen, note, WARNING))
     compared = [row.unchanged is not None for row in kept]
     copy, noun = replica_noun(summary.trace), f"{summary.dialect.variable}s"
     each = f", those of each {copy} counted" if len(summary.replicas) > 1 else ""
@@ -248,7 +248,7 @@ def by_step(summary: Summary, width: int, asked: Asked) -> list[Text]:
 def _step(row: StepRow, summary: Summary, why: Reason, idle: bool) -> _Row:
     """The row, with a note: why it has no update, or what is missing."""
     missing = row.requests_without_gradient
-    unknown = not row.updates and summary.unplaced(measures.updates)
+    unknown = not row.updates and summary.step_unknown(measures.updates)
     on_some = 0 < row.on_replicas < len(summary.replicas) and not unknown
     copies = some(len(summary.replicas), replica_noun(summary.trace))
     said = first_true(
@@ -267,7 +267,12 @@ def _step(row: StepRow, summary: Summary, why: Reason, idle: bool) -> _Row:
     expected = not row.updates and why.usual and said in why.text and not on_some
     values = row._asdict() | (dict.fromkeys(UPDATES, "?") if unknown else {})
     label = steps_label(Steps(row.first, row.last, row.length, row.every))
-    return label, values, note, WRONG if row.not_finite else ODD if note and not expected else ""
+    return (
+        label,
+        values,
+        note,
+        ERROR if row.not_finite else WARNING if note and not expected else "",
+    )
 
 
 def by_group(by: By, summary: Summary, width: int, asked: Asked) -> list[Text]:
@@ -286,7 +291,7 @@ def by_group(by: By, summary: Summary, width: int, asked: Asked) -> list[Text]:
             "device": shown(trace.replicas[group[0]].device.rpartition("device:")[2]) or None,
             "behind": late,
         }
-        style = ODD if row.steps < summary.steps or late else ""
+        style = WARNING if row.steps < summary.steps or late else ""
         rows.append((shown(name), row._asdict() | extra, "", style))
     kept, more = _cut(by, noun if by == "replica" else by, rows, asked)
     return _table(by, [summary], kept, all_true((more, more))).lines(width)
@@ -308,7 +313,7 @@ def _behind(summary: Summary, groups: Sequence[Sequence[int]]) -> list[str | Non
 def by_method(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for each method: executions, Python calls, and the graphs that calls traced."""
     rows: list[_Row] = [
-        (shown(row.method), row._asdict(), "", "" if row.executions else WRONG)
+        (shown(row.method), row._asdict(), "", "" if row.executions else ERROR)
         for row in tables.by_method(summary)
     ]
     why = why_idle(summary)
@@ -318,10 +323,10 @@ def by_method(summary: Summary, width: int, asked: Asked) -> list[Text]:
 def by_tree(by: By, summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for each chain of calls, the widest branch first; or for layers that are alike."""
     if by == "caller" and not callers.known(summary.trace.data):
-        return paragraph(callers.LACKING, width, style=ODD)
-    nodes, joint = trees.layer_nodes(summary, ODD, WRONG), summary.dialect.separator
+        return paragraph(callers.LACKING, width, style=WARNING)
+    nodes, joint = trees.layer_nodes(summary, WARNING, ERROR), summary.dialect.separator
     if by == "caller":
-        nodes, joint = trees.caller_nodes(summary, ODD), trees.JOINT
+        nodes, joint = trees.caller_nodes(summary, WARNING), trees.JOINT
     names, *columns = _columns(by, summary)
     most = MAX_ROWS_IN_FULL
     rest = sum(1 for _ in in_order(nodes)) - most
@@ -409,22 +414,22 @@ def _head(trace: Trace, width: int, answered: bool) -> list[Text]:
     begin, indent = ("Note: ", "") if trace.complete else ("", "  - ")
     blank, findings = ("", "", ""), to_report(trace)
     parts = [  # each with its indent and its style
-        *((text, "", ODD) for text in all_true((trace.only, shown(trace.only)))),
+        *((text, "", WARNING) for text in all_true((trace.only, shown(trace.only)))),
         (question(trace), "", "bold"),
         *((sentence, "  ", "") for sentence in answers),
         *chain.from_iterable(
-            (blank, (warning, "", ODD if warning is _UNFINISHED else WRONG))
+            (blank, (warning, "", WARNING if warning is _UNFINISHED else ERROR))
             for warning in warnings(trace)
         ),
         *([blank] if trace.complete and trace.notes else []),
-        *((begin + shown(note), indent, ODD) for note in trace.notes),
+        *((begin + shown(note), indent, WARNING) for note in trace.notes),
         *([blank, (_FINDINGS, "", "bold")] if findings else []),
         *chain.from_iterable(
             (
                 (
                     f"{each.severity}[{each.code}]: {each.text}",
                     "  ",
-                    WRONG if each.severity == "error" else ODD,
+                    ERROR if each.severity == "error" else WARNING,
                 ),
                 (each.advice, "    ", ""),
             )

@@ -27,9 +27,9 @@ from tracer.model.trace import Trace
 from tracer.model.tracefile import load
 from tracer.testing import failure
 from tracer.testing.expected import (
-    Expected,
+    Expectation,
+    Limits,
     Target,
-    Wanted,
     each_given,
     indices,
     known_methods,
@@ -205,7 +205,7 @@ def assert_executions(
     ...     for _ in range(10):
     ...         run()
     """
-    expected = Expected(
+    expected = Expectation(
         "executions", (), method, variable, per_step=per_step, per_replica=per_replica
     )
     return Assertion(optimizer, _of_method(expected, count, at_least, at_most))
@@ -238,7 +238,7 @@ def assert_calls(
     ...     for _ in range(10):
     ...         run()
     """
-    expected = Expected("calls", (), method, variable, context=context)
+    expected = Expectation("calls", (), method, variable, context=context)
     return Assertion(optimizer, _of_method(expected, count, at_least, at_most))
 
 
@@ -287,7 +287,7 @@ def _check_of_each(
 
     def check(trace: Trace) -> str:
         targets = targets_meant(trace, model_or_variables, "trainable_variables")
-        expected = Expected(what, (Wanted(what, 1, None),), targets=tuple(targets))
+        expected = Expectation(what, (Limits(what, 1, None),), targets=tuple(targets))
         given = () if leaves_of(model_or_variables) else each_given(model_or_variables)
         idle = (each for each in given if not variables_in(each, "trainable_variables"))
         layers = [layer for each in idle for layer in frozen_in(each)]
@@ -300,7 +300,9 @@ def _check_of_each(
     return check
 
 
-def _of_targets(trace: Trace, expected: Expected, targets: Sequence[Target], given: object) -> str:
+def _of_targets(
+    trace: Trace, expected: Expectation, targets: Sequence[Target], given: object
+) -> str:
     """Why the trace is not as `expected` of the targets that are `given`; empty if it is."""
     why, instead = why_unknown(trace, targets, leaves_of(given))
     if trace.complete and not targets:
@@ -329,8 +331,8 @@ def assert_never_updated(variables: object, *, optimizer: object = None) -> Asse
         targets = targets_meant(trace, variables, "variables")
         names = [each.given if isinstance(each.given, str) else each.name for each in targets]
         named = f" of {together(list(dict.fromkeys(names)))}" if names else ""
-        wanted = (Wanted(f"updates{named}", 0, 0),)
-        expected = Expected("updates", wanted, indices=indices(targets))
+        wanted = (Limits(f"updates{named}", 0, 0),)
+        expected = Expectation("updates", wanted, indices=indices(targets))
         message = _of_targets(trace, expected, targets, variables)
         if message or trace.updates():
             return message
@@ -354,15 +356,15 @@ def expect_updates(
     """The check of `assert_updates`, for the marker and the fixture of the pytest plugin."""
     what = f"updates{of_given(variable)}"
     wanted = [
-        Wanted(f"dense {what}", dense, dense, frozenset({"dense"})),
-        Wanted(f"sparse {what}", sparse, sparse, frozenset({"sparse"})),
-        Wanted(what, total, total),
-        Wanted(what, at_least, at_most),
+        Limits(f"dense {what}", dense, dense, frozenset({"dense"})),
+        Limits(f"sparse {what}", sparse, sparse, frozenset({"sparse"})),
+        Limits(what, total, total),
+        Limits(what, at_least, at_most),
     ]
     needed = "updates are asserted by dense=, sparse=, total=, at_least= or at_most=: give one"
     given = require_sense(wanted, needed)
     return _check(
-        Expected("updates", given, variable=variable, per_step=per_step, per_replica=per_replica)
+        Expectation("updates", given, variable=variable, per_step=per_step, per_replica=per_replica)
     )
 
 
@@ -401,7 +403,7 @@ def compare_with_snapshot(
 # What is expected.
 
 
-def _check(expected: Expected) -> Check:
+def _check(expected: Expectation) -> Check:
     """The check that a trace is as `expected`; a variable that it does not hold fails it."""
 
     def check(trace: Trace) -> str:
@@ -428,7 +430,7 @@ _CONTEXTS = {None: "", "eager": ", eager", "tracing": ", while tracing"}
 
 
 def _of_method(
-    expected: Expected, count: int | None, at_least: int | None, at_most: int | None
+    expected: Expectation, count: int | None, at_least: int | None, at_most: int | None
 ) -> Check:
     """The check of what is `expected` of a method, with its limits."""
     what, method, context = expected.what, expected.method, expected.context
@@ -441,7 +443,7 @@ def _of_method(
     noun = f"{what} of {method}{of_given(expected.variable, ' on ')}{_CONTEXTS[context]}"
     limits = (at_least, at_most) if count is None else (count, count)
     needed = f"assert_{what}() needs a count, at_least= or at_most="
-    return _check(replace(expected, wanted=require_sense([Wanted(noun, *limits)], needed)))
+    return _check(replace(expected, wanted=require_sense([Limits(noun, *limits)], needed)))
 
 
 _PLUGIN = "tracer.pytest_plugin"

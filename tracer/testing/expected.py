@@ -1,6 +1,6 @@
 """What is expected of a run: one model for the assertions, the pytest plugin and `tracer check`.
 
-An `Expected` says what is counted and where, and which counts are `Wanted`. Which variables are
+An `Expectation` says what is counted and where, and which counts are `Limits`. Which variables are
 meant by a variable, a layer, a model, a tree of JAX's arrays or a name, a `Target` says. A `Claim`
 is an expectation of a trace. `tracer.testing.failure` says why a trace is not as expected.
 """
@@ -176,11 +176,11 @@ def why_unknown(
 
 __tracebackhide__ = True  # of wrong arguments pytest shows where they were given
 
-Counted = Literal["updates", "executions", "calls", "steps", "changes", "unchanged", "not_finite"]
+Quantity = Literal["updates", "executions", "calls", "steps", "changes", "unchanged", "not_finite"]
 """What can be expected of a run."""
 
 
-class Wanted(NamedTuple):
+class Limits(NamedTuple):
     """A count that is expected; `low` and `high` are equal if it must be exact."""
 
     what: str
@@ -202,7 +202,7 @@ class Wanted(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Expected:
+class Expectation:
     """What is expected of the updates, executions, calls, steps or effects that the filters leave.
 
     Each count in `wanted` must hold: of the whole run or `per_step`, of all replicas together or
@@ -210,8 +210,8 @@ class Expected:
     variable did not stay as it was.
     """
 
-    what: Counted
-    wanted: tuple[Wanted, ...]
+    what: Quantity
+    wanted: tuple[Limits, ...]
     method: str | None = None
     variable: object = None
     indices: frozenset[int] | None = None
@@ -231,7 +231,7 @@ class Expected:
 
     def is_right(self, counts: Iterable[int]) -> bool:
         """Whether a step has these counts as it should; none is right of itself in a sum."""
-        return self.per_step and all(map(Wanted.holds, self.wanted, counts))
+        return self.per_step and all(map(Limits.holds, self.wanted, counts))
 
     def selection(self, trace: Trace) -> Selection:
         """The entries that are meant; none of them for a method that was never called.
@@ -252,12 +252,12 @@ class Claim:
     """An expectation of a trace, with what in the trace it is about."""
 
     trace: Trace
-    expected: Expected
+    expected: Expectation
     selection: Selection
     """The entries that are meant."""
     summaries: Sequence[Summary]
     """The optimizers that it is about."""
-    failed: Sequence[Wanted] = ()
+    failed: Sequence[Limits] = ()
     """The counts that are not as wanted, as far as they are known."""
 
     @property
@@ -284,12 +284,12 @@ class Claim:
         """The replicas to judge, each on its own; None for all of them together."""
         return summary.replicas if self.expected.per_replica else (None,)
 
-    def total(self, wanted: Wanted, replica: int | None = None) -> int:
+    def total(self, wanted: Limits, replica: int | None = None) -> int:
         """What is counted in all, on all replicas or on one."""
         measure = replace(self.selection, kinds=wanted.kinds)
         return sum(each.total(measure, replica) for each in self.summaries)
 
-    def counted(self, wanted: Wanted, replica: int | None = None) -> int:
+    def counted(self, wanted: Limits, replica: int | None = None) -> int:
         """What there is of what is expected, in all."""
         if self.expected.what == "steps":
             return self.trace.steps
@@ -312,7 +312,7 @@ class Claim:
         return +calls
 
 
-def claim_of(trace: Trace, expected: Expected) -> Claim:
+def claim_of(trace: Trace, expected: Expectation) -> Claim:
     """What is claimed of a trace, of all its optimizers or of those that have the variables.
 
     Raises `tracer.UnknownName` for a variable that the trace does not hold.
@@ -324,7 +324,7 @@ def claim_of(trace: Trace, expected: Expected) -> Claim:
     return Claim(trace, expected, selection, summaries)
 
 
-def require_sense(wanted: Iterable[Wanted], needed: str) -> tuple[Wanted, ...]:
+def require_sense(wanted: Iterable[Limits], needed: str) -> tuple[Limits, ...]:
     """Those that ask for anything.
 
     Raises `TypeError`, with the text `needed` if none does, and `ValueError` for impossible counts.

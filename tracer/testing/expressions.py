@@ -1,6 +1,6 @@
 """Expressions of what a run should do, as `dense=4/step`, whether it did, and the verdicts as text.
 
-The gate of `tracer check`: an expression says an `Expected`, as the assertions for tests do, and
+The gate of `tracer check`: an expression says an `Expectation`, as the assertions for tests do, and
 what does not hold has the same text. No TensorFlow.
 """
 
@@ -23,7 +23,7 @@ from tracer.model.phrases import endings
 from tracer.model.records import Kind
 from tracer.model.trace import Trace
 from tracer.testing import failure
-from tracer.testing.expected import Counted, Expected, Wanted, known_methods, of_given
+from tracer.testing.expected import Expectation, Limits, Quantity, known_methods, of_given
 
 _PATTERN = re.compile(
     r"\s*(?P<what>[A-Za-z_][\w.]*)\s*(?:\[(?P<variable>.*)\])?"
@@ -37,7 +37,7 @@ _LIMITS: dict[str, Callable[[int], tuple[int | None, int | None]]] = {
     "<": lambda number: (None, number - 1),
     ">": lambda number: (number + 1, None),
 }
-_COUNTS: dict[str, tuple[Counted, str, frozenset[Kind | None] | None]] = {
+_COUNTS: dict[str, tuple[Quantity, str, frozenset[Kind | None] | None]] = {
     "updates": ("updates", "updates", None),
     "dense": ("updates", "dense updates", frozenset({"dense"})),
     "sparse": ("updates", "sparse updates", frozenset({"sparse"})),
@@ -64,7 +64,7 @@ class Verdict:
     """How bad it is that it does not hold."""
 
 
-def read(text: str) -> Expected:
+def read(text: str) -> Expectation:
     """What `text` says is expected.
 
     Raises `BadExpectation` if it says nothing that can be.
@@ -83,12 +83,12 @@ def read(text: str) -> Expected:
     counted, noun, kinds = _COUNTS.get(what, ("executions", f"executions of {what}", None))
     of = of_given(variable, " on " if counted == "executions" else " of ")
     limits = _LIMITS[parsed["relation"]](int(re.sub(r"[,_]", "", parsed["number"])))
-    wanted = (Wanted(f"{noun}{of}", *limits, kinds),)
+    wanted = (Limits(f"{noun}{of}", *limits, kinds),)
     method = what if counted == "executions" else None
-    return Expected(counted, wanted, method, variable, per_step=per_step, text=text.strip())
+    return Expectation(counted, wanted, method, variable, per_step=per_step, text=text.strip())
 
 
-def from_project(folder: Path) -> list[Expected]:
+def from_project(folder: Path) -> list[Expectation]:
     """What `[tool.tracer.expect]` says in the `pyproject.toml` of a folder or of one above it.
 
     A key is what is counted, the value a number or a text such as `"4/step"` or `">= 4/step"`.
@@ -118,7 +118,7 @@ def _joined(key: str, value: object) -> str:
 
 def check(
     trace: Trace,
-    expectations: list[Expected],
+    expectations: list[Expectation],
     worst: Severity | None = None,
     *,
     allow_unfinished: bool = False,
@@ -156,7 +156,7 @@ def milder(trace: Trace, worst: Severity) -> list[Verdict]:
     return [of_finding(each) for each in findings(trace) if each not in bad]
 
 
-def _reason(trace: Trace, expected: Expected) -> str:
+def _reason(trace: Trace, expected: Expectation) -> str:
     """Why the counts are not as expected; whether the trace is complete is a verdict of its own."""
     names = [method.name for method in trace.methods]
     if expected.method is not None and expected.method not in (*names, *known_methods()):

@@ -19,8 +19,8 @@ from tracer.model.records import OBSERVATIONS, Block
 from tracer.model.trace import Trace
 from tracer.model.words import first_of, first_true, listed, plural, some
 from tracer.testing import failure_rows
-from tracer.testing.expected import Claim, Counted, Expected, Wanted, claim_of
-from tracer.testing.failure_rows import MAX_NAMES, WIDTH, Part, in_steps
+from tracer.testing.expected import Claim, Expectation, Limits, Quantity, claim_of
+from tracer.testing.failure_rows import MAX_NAMES, WIDTH, JudgedSteps, in_steps
 
 _MAX_NAMES = 3
 
@@ -113,7 +113,10 @@ def found(claim: Claim, names: Set[str] = frozenset(), short: bool = False) -> d
 
 
 def likely(
-    claim: Claim, names: Set[str] = frozenset(), short: bool = False, parts: Sequence[Part] = ()
+    claim: Claim,
+    names: Set[str] = frozenset(),
+    short: bool = False,
+    parts: Sequence[JudgedSteps] = (),
 ) -> Iterator[str]:
     """Why a claim does not hold; the arguments are as for `found`."""
     trace, summaries = claim.trace, claim.summaries
@@ -169,7 +172,7 @@ def _graphs(claim: Claim, said: Mapping[str, str]) -> Iterator[str]:
             yield raised if idle and failed >= idle else f"traced but never executed: {tracing}"
 
 
-def _unapplied(parts: Iterable[Part]) -> Iterator[str]:
+def _unapplied(parts: Iterable[JudgedSteps]) -> Iterator[str]:
     """In which steps gradients came and none was applied, so that too little ran."""
     short = [each for each in parts if each.short]
     steps = {each for part in short for each in part.unapplied_steps}
@@ -180,7 +183,7 @@ def _unapplied(parts: Iterable[Part]) -> Iterator[str]:
         yield f"gradients of {in_steps(sorted(steps))} were not applied: {why}"
 
 
-def _slips(claim: Claim, wanted: Wanted) -> Iterator[str]:
+def _slips(claim: Claim, wanted: Limits) -> Iterator[str]:
     """Hints for an expectation that is right, but for something else."""
     expected, number, total = claim.expected, wanted.low, claim.total(wanted)
     if expected.what == "calls" and expected.method is not None and wanted.holds(total):
@@ -209,7 +212,7 @@ def _slips(claim: Claim, wanted: Wanted) -> Iterator[str]:
         yield f"{number:,} is how often Python called it: a mock counts that{who}"
 
 
-def _calls(claim: Claim, wanted: Wanted) -> int:
+def _calls(claim: Claim, wanted: Limits) -> int:
     """How often Python called the methods that are meant, with gradients of the kinds wanted."""
     selection, blocks = claim.selection, claim.trace.blocks
     entries = (each for block in blocks for each in block.entries)
@@ -218,7 +221,7 @@ def _calls(claim: Claim, wanted: Wanted) -> int:
     return sum(each.total * of_calls(each) for each in counted(claim.trace.data))
 
 
-def callers_at_fault(claim: Claim, parts: Iterable[Part]) -> list[str]:
+def callers_at_fault(claim: Claim, parts: Iterable[JudgedSteps]) -> list[str]:
     """The lines that called what is not as wanted; what ran most often comes first.
 
     They are those that are nearest to the optimizer, of what counts, and of steps that ran too
@@ -244,14 +247,14 @@ def callers_at_fault(claim: Claim, parts: Iterable[Part]) -> list[str]:
     return [shown(line) for line, _ in (+counts).most_common()]
 
 
-_TABLES: Mapping[Counted, Callable[[Claim], list[str]]] = {
+_TABLES: Mapping[Quantity, Callable[[Claim], list[str]]] = {
     "steps": lambda claim: [],
     "calls": failure_rows.table_of_calls,
 }
 """The table of a failure that is not about the steps of variables."""
 
 
-def of_expected(trace: Trace, expected: Expected, *, partial: bool = False) -> str:
+def of_expected(trace: Trace, expected: Expectation, *, partial: bool = False) -> str:
     """Why the trace is not as `expected`; empty if it is.
 
     A trace that is not complete is never as expected, unless a `partial` one will do: then only its
@@ -267,14 +270,16 @@ def of_expected(trace: Trace, expected: Expected, *, partial: bool = False) -> s
     return text_of(trace, incomplete)
 
 
-def judge(trace: Trace, expected: Expected, notes: bool = True) -> str:
+def judge(trace: Trace, expected: Expectation, notes: bool = True) -> str:
     """What is not as expected; empty if all is. Raises as `of_expected`."""
     claim = claim_of(trace, expected)
     if expected.targets is not None:
         return _of_targets(claim, notes)
     if expected.what in OBSERVATIONS:
         require_effects(trace.data, expected.what, trace.steps)
-    parts = [Part(claim, each, on) for each in claim.summaries for on in claim.replicas(each)]
+    parts = [
+        JudgedSteps(claim, each, on) for each in claim.summaries for on in claim.replicas(each)
+    ]
     got = {each: _got(claim, parts, at) for at, each in enumerate(expected.wanted)}
     claim = replace(claim, failed=tuple(each for each in got if got[each]))
     heads = [_head(expected, each, got[each]) for each in claim.failed]
@@ -294,12 +299,12 @@ def judge(trace: Trace, expected: Expected, notes: bool = True) -> str:
     return text_of(trace, heads, table, why, callers_at_fault(claim, parts), notes)
 
 
-def _head(expected: Expected, wanted: Wanted, got: str) -> str:
+def _head(expected: Expectation, wanted: Limits, got: str) -> str:
     """`updates: expected 4 in each step, got 3 in each of 8 steps`."""
     return f"{wanted.what}: expected {wanted}{expected.where}, {got}"
 
 
-def _got(claim: Claim, parts: Iterable[Part], number: int) -> str:
+def _got(claim: Claim, parts: Iterable[JudgedSteps], number: int) -> str:
     """What there was instead, with where it was; empty if it was as wanted.
 
     `number` is the place of the asserted count.
@@ -338,7 +343,7 @@ def _of_targets(claim: Claim, notes: bool) -> str:
 
 def not_judged(
     trace: Trace,
-    wanted: Iterable[Wanted],
+    wanted: Iterable[Limits],
     why: str,
     instead: str = "",
     causes: Iterable[str] = (),

@@ -59,7 +59,7 @@ def columns_of(claim: Claim) -> dict[str, Selection]:
     return {each: replace(claim.selection, kinds=frozenset({each})) for each in KINDS[:2]}
 
 
-class Part:
+class JudgedSteps:
     """The steps of an optimizer, on all replicas together or on one, and which of them are wrong.
 
     All steps are wrong if what is wrong is their sum.
@@ -88,7 +88,7 @@ class Part:
     @cached_property
     def wrong(self) -> frozenset[Values]:
         """What wrong steps count. A step without any work is none if the steps of some are lost."""
-        expected, lost = self.claim.expected, self.summary.unplaced(self.claim.selection)
+        expected, lost = self.claim.expected, self.summary.step_unknown(self.claim.selection)
         wrong = (each for each in self.timeline.spread if not expected.is_right(each))
         return frozenset(each for each in wrong if not lost or any(each[-3:-1]))
 
@@ -196,7 +196,7 @@ class Part:
                 yield counts, alike[counts]
 
 
-def rows_of(parts: Iterable[Part]) -> dict[Difference, list[int]]:
+def rows_of(parts: Iterable[JudgedSteps]) -> dict[Difference, list[int]]:
     """The rows of all parts, each with its replicas."""
     rows: dict[Difference, list[int]] = {}
     for row, replica in (each for part in parts for each in part.rows()):

@@ -442,7 +442,7 @@ def _coming(scale: Optimizer) -> str:
         "What a checkpoint or a loaded model had set before the first step is left out. Steps that "
         "a loss scale skipped are reported by steps-skipped."
     ),
-    needs=("steps", "complete", "placed"),
+    needs=("steps", "complete", "steps known"),
 )
 def steps_differ(summary: Summary) -> Iterator[Case]:
     """Steps that were asked for, steps that updated anything and `iterations` are not the same."""
@@ -524,12 +524,12 @@ def _made(summary: Summary, replica: int) -> dict[int, int]:
         "steps or more, of a program that has ended under `tracer run` without an error; and info "
         "otherwise: at the end of a long run it is a small loss, and training may go on."
     ),
-    needs=("steps", "complete", "placed"),
+    needs=("steps", "complete", "steps known"),
 )
 def gradients_left(summary: Summary) -> Iterator[Case]:
     """The last group of steps whose gradients are accumulated is not complete."""
     every, reached = accumulated_steps(summary), accumulations(summary)
-    if every < 2 or reached is None or summary.unplaced(reached):
+    if every < 2 or reached is None or summary.step_unknown(reached):
         return
     replica = summary.replicas[0]
     steps = summary.steps_on[replica]

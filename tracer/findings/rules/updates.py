@@ -90,7 +90,7 @@ def gradient_missing(summary: Summary) -> Iterator[Case]:
     for pattern in summary.asked:
         none = pattern.timeline(missing, replica=pattern.replicas[0])
         parts = [steps for steps, (number,) in none.parts() if number]
-        sometimes = parts and pattern.total(requests) and pattern.placed
+        sometimes = parts and pattern.total(requests) and pattern.steps_known
         # Of a part without elements it is always None.
         if sometimes and not _is_split(summary, pattern) and not _silence(summary, pattern):
             yield Case(
@@ -147,7 +147,7 @@ def _only_skipped(summary: Summary, pattern: Pattern) -> bool:
     scaled = bool(skipper(summary.optimizers)) and accumulated_steps(summary) == 1
     asked = counting(["request"], variable=pattern.variables[0])
     in_steps = summary.spread(tries, asked)
-    return scaled and not summary.unplaced(tries) and not any(map(all, in_steps))
+    return scaled and not summary.step_unknown(tries) and not any(map(all, in_steps))
 
 
 @rule(
@@ -169,7 +169,7 @@ def stopped(summary: Summary) -> Iterator[Case]:
     every = [
         each  # of replicas that do not do the same, see replicas_disagree
         for each in summary.asked
-        if each.placed and each.replicas[0] == summary.replicas[0]
+        if each.steps_known and each.replicas[0] == summary.replicas[0]
     ]
     latest = max(map(_last, every), default=0)
     own = summary.dialect.advice
@@ -298,7 +298,7 @@ def replicas_disagree(summary: Summary) -> Iterator[Case]:
     for pattern in summary.asked:
         total = {each: pattern.total(updates, each) for each in summary.replicas}
         most, least = max(total, key=lambda r: total[r]), min(total, key=lambda r: total[r])
-        if total[most] == total[least] or not pattern.placed or _is_split(summary, pattern):
+        if total[most] == total[least] or not pattern.steps_known or _is_split(summary, pattern):
             continue
         steps = min(summary.steps_on[most], summary.steps_on[least])
         runs = [(run, (number, 0)) for run, number in pattern.runs(updates, most)]
