@@ -10,7 +10,7 @@ from support.findings_of import bad
 from support.libraries import Keras3Optimizer, keras3
 
 import tracer
-from tracer.hooks import inspection
+from tracer.evidence import inspection
 
 CASES = [
     pytest.param(cls, id=cls.__name__, marks=[pytest.mark.long] if number % 8 else [])
