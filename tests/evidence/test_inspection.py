@@ -145,6 +145,8 @@ USE = "variable.assign_sub(gradient / self.n)"
         "n = self.n.assign_add(1)\ntf.print(variable, n)",
         "self.n.assign_add(1)\nself.log.assign(self.n)\nvariable.assign_sub(gradient)",
         "self.n.assign_add(1)\nif self.n > 9:\n    tf.print(1)\nvariable.assign_sub(gradient)",
+        "self.n.assign_add(1)\ntf.cond(self.n > 9, lambda: tf.print(1), lambda: 0)\n"
+        "variable.assign_sub(gradient)",
         "return tf.group(variable.assign_sub(gradient), self.n.assign_add(1))",
         # A gradient or a variable goes into it.
         f"self.n.assign_add(tf.reduce_sum(gradient))\n{USE}",

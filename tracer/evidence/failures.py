@@ -45,7 +45,7 @@ class Failures(Collector):
             return  # Ctrl-C, or the end of the program
         root, text = self.root, _one_line(error)
         method = root.sites.sites[frame.own[0]].method
-        cause = next((cause for part, cause in _CAUSES.items() if part in text), "other")
+        cause: Cause = next((cause for part, cause in _CAUSES.items() if part in text), "other")
         passed, variables = list(root.handed(frame.sites)), []
         if cause == "none":
             variables = [index for index, _ in passed]

@@ -4,13 +4,12 @@ Such a variable is a step to the update, and goes on once for each variable. It 
 code does: a move that nothing decides and that no gradient goes into, and a use that reaches an
 assignment to something else. What is moved and only logged counts on purpose, what a gradient goes
 into is a sum over the variables, what seeds random numbers should differ from one to the next, and
-what another method sets back begins anew in each step.
+what another method assigns to may begin anew in each step.
 """
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 
 from tracer.evidence.source import attribute_of, calls_in, definition, dotted, statements
@@ -36,8 +35,9 @@ _ASIDE = re.compile(
 _MODULES = ("K", "backend", "keras", "ops", "state_ops", "tf", "tf_keras", "training_ops")
 """What modules with functions that assign are called: `tf.compat.v1.assign(variable, ...)`."""
 _BEFORE = ("__init__", "build", "_create_slots", "_create_all_weights")
-_PREPARING = ("_decayed_lr", "_prepare", "_prepare_local")
-"""Methods that the base class calls for each step, for what the update needs."""
+"""Methods that run before the first step."""
+
+_Test = Callable[[ast.AST], bool]
 
 
 def moved_and_used(
@@ -50,199 +50,121 @@ def moved_and_used(
     node = definition(function)
     if node is None or len(node.args.args) < 3:
         return
-    method = _Method(node, kind, own)
-    for name in dict.fromkeys(method.moved()):
-        if method.uses(name) and not method.is_set_back(name):
-            yield Remark("step-per-variable", node.name, f"{method.me}.{name}")
+    me, names = node.args.args[0].arg, dict.fromkeys(_moved(node))
+    methods = _methods_of(own) if names else {}
+    others = methods.keys() - {*_BEFORE, *(each.name for each in kind.apply_methods)}
+    for name in names:
+        managed = any(
+            isinstance(call, ast.Call) and _assigned(call, methods[other].args.args[0].arg) == name
+            for other in others
+            for call in ast.walk(methods[other])
+        )
+        if not managed and _uses(node, name, {other: methods[other] for other in others}):
+            yield Remark("step-per-variable", node.name, f"{me}.{name}")
 
 
 def _methods_of(own: Sequence[type]) -> dict[str, ast.FunctionDef]:
     """The source of the methods and properties that the program defines, by name."""
     found: dict[str, ast.FunctionDef] = {}
-    for cls in own:
-        for name, value in vars(cls).items():
-            function = value.fget if isinstance(value, property) else value
-            if isinstance(function, FunctionType) and name not in found:
-                node = definition(function)
-                if node is not None and node.args.args:
-                    found[name] = node
+    for name, value in ((name, value) for cls in own for name, value in vars(cls).items()):
+        function = value.fget if isinstance(value, property) else value
+        node = definition(function) if isinstance(function, FunctionType) else None
+        if node is not None and node.args.args:
+            found.setdefault(name, node)
     return found
 
 
-_Test = Callable[[ast.AST], bool]
+# Moves.
 
 
-class _Method:
-    """An apply method, and what its class has besides."""
-
-    def __init__(self, node: ast.FunctionDef, kind: OptimizerKind, own: Sequence[type]) -> None:
-        parameters = [each.arg for each in node.args.args]
-        self.me = parameters[0]
-        self._node = node
-        self._variable = parameters[2]
-        self._applying = {each.name for each in kind.apply_methods}
-        self._own = own
-        given = parameters[1:4] if "sparse" in node.name else parameters[1:3]
-        self._given = self._flow(lambda part: isinstance(part, ast.Name) and part.id in given)
-        self._inner = {
-            each.name: each
-            for each in ast.walk(node)
-            if isinstance(each, ast.FunctionDef) and each is not node
-        }
-
-    @cached_property
-    def _methods(self) -> dict[str, ast.FunctionDef]:
-        """What the class has besides: read only if anything is moved."""
-        return _methods_of(self._own)
-
-    # Moves.
-
-    def moved(self) -> Iterator[str]:
-        """The attributes that are moved whenever the method runs, by what is no gradient's."""
-        for statement, tests in statements(self._node.body, ()):
-            for call in () if tests else calls_in(statement):
-                name, amounts = _move(call, self.me)
-                if name and all(map(self._is_regular, amounts)):
-                    yield name
-
-    def _is_regular(self, amount: ast.AST) -> bool:
-        """Whether it is the same for each variable, and not one part of as many as there are."""
-        for part in ast.walk(amount):
-            if isinstance(part, ast.Name) and part.id in self._given:
-                return False
-            if isinstance(part, ast.Call) and dotted(part.func)[-1] not in _PLAIN:
-                return False
-            if (
-                isinstance(part, ast.BinOp)
-                and isinstance(part.op, _DIVIDING)
-                and not isinstance(part.right, ast.Constant)
-            ):
-                return False
-        return True
-
-    def is_set_back(self, name: str) -> bool:
-        """Whether another method gives it a value that is not made of its old one."""
-        for method, node in self._methods.items():
-            if method not in (*_BEFORE, *self._applying):
-                me = node.args.args[0].arg
-                for call in ast.walk(node):
-                    if isinstance(call, ast.Call) and _move(call, me, setting=True)[0] == name:
-                        return True
-        return False
-
-    # Uses.
-
-    def uses(self, name: str) -> bool:
-        """Whether what the method assigns elsewhere depends on it."""
-        if name in _FRAMEWORK_READS or any(
-            _reads(self._methods[each], name, self._methods)
-            for each in _PREPARING
-            if each in self._methods
-        ):
-            return True
-
-        def reads(part: ast.AST) -> bool:
-            return self._reads_here(part, name)
-
-        names = self._flow(reads)
-
-        def depends(part: ast.AST) -> bool:
-            return reads(part) or (isinstance(part, ast.Name) and part.id in names)
-
-        return any(self._is_use(each, depends) for each in ast.walk(self._node))
-
-    def _reads_here(self, part: ast.AST, name: str) -> bool:
-        """Whether it is the attribute's value, or that of a method or property that reads it."""
-        read = attribute_of(self.me, part)
-        node = self._methods.get(read) if read not in self._applying else None
-        return read == name or (node is not None and _reads(node, name, self._methods))
-
-    def _is_use(self, node: ast.AST, depends: _Test) -> bool:
-        if isinstance(node, ast.If | ast.While):
-            return _mentions(node.test, depends) and self._assigns([*node.body, *node.orelse])
-        if not isinstance(node, ast.Call):
-            return False
-        *_, last = path = dotted(node.func)
-        values = [
-            *node.args,
-            *(each.value for each in node.keywords if "seed" not in str(each.arg)),
-        ]
-        if _ASIDE.search(".".join(path).lower()) or not any(_mentions(v, depends) for v in values):
-            return False
-        if last in ("cond", "case", "switch_case"):
-            inner = [
-                self._inner[v.id] for v in values if isinstance(v, ast.Name) and v.id in self._inner
-            ]
-            return _mentions(node, depends) and self._assigns([*values, *inner])
-        if self._is_assignment(node):
-            return True
-        others = path[0] != self.me or len(path) != 2 or not last.startswith("assign")
-        return others and any(_is(value, self._variable) for value in values)
-
-    def _assigns(self, nodes: Iterable[ast.AST]) -> bool:
-        return any(
-            isinstance(each, ast.Call) and self._is_assignment(each)
-            for node in nodes
-            for each in ast.walk(node)
-        )
-
-    def _is_assignment(self, call: ast.Call) -> bool:
-        """Whether it writes to anything but a plain attribute of the optimizer."""
-        last = dotted(call.func)[-1]
-        if not _WRITING.search(last):
-            return False
-        return not attribute_of(self.me, _target(call, self.me))
-
-    # What goes where.
-
-    def _flow(self, begins: _Test) -> set[str]:
-        """The local names that get a value in which there is a part of that kind, by and by."""
-        names = {each.arg for each in self._node.args.args if begins(ast.Name(id=each.arg))}
-
-        def depends(part: ast.AST) -> bool:
-            return begins(part) or (isinstance(part, ast.Name) and part.id in names)
-
-        known = -1
-        while known != len(names):
-            known = len(names)
-            for node in ast.walk(self._node):
-                if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr):
-                    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                    value = node.value
-                elif isinstance(node, ast.For):
-                    targets, value = [node.target], node.iter
-                else:
-                    continue
-                if value is not None and _mentions(value, depends):
-                    names |= {
-                        each.id
-                        for target in targets
-                        for each in ast.walk(target)
-                        if isinstance(each, ast.Name)
-                    }
-        return names
+def _moved(node: ast.FunctionDef) -> Iterator[str]:
+    """The attributes that are moved whenever the method runs, by what is no gradient's."""
+    me, *parameters = (each.arg for each in node.args.args)
+    given = parameters[: 3 if "sparse" in node.name else 2]
+    tainted = _flow(node, lambda part: isinstance(part, ast.Name) and part.id in given)
+    for statement, tests in statements(node.body, ()):
+        for call in () if tests else calls_in(statement):
+            name, values = _assigned(call, me), _values(call)
+            target = _target(call, me)
+            amounts = [part for each in values if each is not target for part in ast.walk(each)]
+            moves = name in map(lambda part: attribute_of(me, part), amounts)
+            moves = dotted(call.func)[-1] in _MOVING or moves
+            if name and moves and all(_is_regular(part, tainted) for part in amounts):
+                yield name
 
 
-def _move(call: ast.Call, me: str, setting: bool = False) -> tuple[str, list[ast.expr]]:
-    """The attribute that a call moves on, and by what; or, for `setting`, that it sets anew."""
-    last = dotted(call.func)[-1]
-    target = _target(call, me)
-    name = attribute_of(me, target)
-    values = [*call.args, *(each.value for each in call.keywords)]
-    values = [each for each in values if each is not target]
-    mine = name in (attribute_of(me, each) for value in values for each in ast.walk(value))
-    moves = last in _MOVING or (last in _SETTING and mine)
-    sets = last in _SETTING and not mine
-    return (name, values) if name and (sets if setting else moves) else ("", [])
+def _is_regular(part: ast.AST, tainted: set[str]) -> bool:
+    """Whether it is the same for each variable, and not one part of as many as there are."""
+    if isinstance(part, ast.Name):
+        return part.id not in tainted
+    if isinstance(part, ast.Call):
+        return dotted(part.func)[-1] in _PLAIN
+    if isinstance(part, ast.BinOp) and isinstance(part.op, _DIVIDING):
+        return isinstance(part.right, ast.Constant)
+    return True
+
+
+def _assigned(call: ast.Call, me: str) -> str:
+    """The attribute that a call moves on or sets anew; empty if there is none."""
+    assigns = dotted(call.func)[-1] in (*_MOVING, *_SETTING)
+    return attribute_of(me, _target(call, me)) if assigns else ""
 
 
 def _target(call: ast.Call, me: str) -> ast.expr | None:
     """What a call like `x.assign(...)`, `self.assign(x, ...)` or `tf.assign(x, ...)` is for."""
     if isinstance(call.func, ast.Attribute):
         of = call.func.value
-        if not _is(of, me) and dotted(of)[0] not in _MODULES:
+        if dotted(of) != [me] and dotted(of)[0] not in _MODULES:
             return of
     return call.args[0] if call.args else None
+
+
+def _values(call: ast.Call) -> list[ast.expr]:
+    """What a call is given, but for a seed."""
+    return [*call.args, *(each.value for each in call.keywords if "seed" not in str(each.arg))]
+
+
+# Uses.
+
+
+def _uses(node: ast.FunctionDef, name: str, methods: dict[str, ast.FunctionDef]) -> bool:
+    """Whether what the method assigns elsewhere depends on an attribute."""
+    me, _, variable = (each.arg for each in node.args.args[:3])
+
+    def reads(part: ast.AST) -> bool:
+        read = attribute_of(me, part)
+        return read == name or (read in methods and _reads(methods[read], name, methods))
+
+    def depends(part: ast.AST) -> bool:
+        return reads(part) or (isinstance(part, ast.Name) and part.id in tainted)
+
+    def assigns(nodes: Sequence[ast.AST]) -> bool:
+        return any(map(is_assignment, (each for node in nodes for each in ast.walk(node))))
+
+    def is_assignment(call: ast.AST) -> bool:
+        """Whether it writes to anything but a plain attribute of the optimizer."""
+        if not isinstance(call, ast.Call) or not _WRITING.search(dotted(call.func)[-1]):
+            return False
+        return not attribute_of(me, _target(call, me))
+
+    def is_use(part: ast.AST) -> bool:
+        if isinstance(part, ast.If | ast.While):
+            return _mentions(part.test, depends) and assigns([*part.body, *part.orelse])
+        if not isinstance(part, ast.Call) or _is_aside(part):
+            return False
+        *_, last = path = dotted(part.func)
+        if not any(_mentions(each, depends) for each in _values(part)):
+            return False
+        if last in ("cond", "case", "switch_case"):
+            named = {dotted(each)[-1] for each in _values(part)}
+            return assigns([*_values(part), *(inner[each] for each in inner.keys() & named)])
+        passes = any(dotted(each) == [variable] for each in _values(part))
+        return is_assignment(part) or (passes and not (path[0] == me and last.startswith("assign")))
+
+    tainted = _flow(node, reads)
+    inner = {each.name: each for each in ast.walk(node) if isinstance(each, ast.FunctionDef)}
+    del inner[node.name]
+    return name in _FRAMEWORK_READS or any(map(is_use, ast.walk(node)))
 
 
 def _reads(
@@ -255,12 +177,43 @@ def _reads(
     me, seen = node.args.args[0].arg, seen | {node.name}
     read = {attribute_of(me, part) for part in _parts(node)}
     return name in read or any(
-        _reads(methods[each], name, methods, seen) for each in methods if each in read - seen
+        _reads(methods[each], name, methods, seen) for each in methods.keys() & read - seen
     )
+
+
+# What goes where.
+
+
+def _flow(node: ast.FunctionDef, begins: _Test) -> set[str]:
+    """The local names that get a value in which there is a part of that kind, by and by."""
+    names = {each.arg for each in node.args.args if begins(ast.Name(id=each.arg))}
+
+    def depends(part: ast.AST) -> bool:
+        return begins(part) or (isinstance(part, ast.Name) and part.id in names)
+
+    known = -1
+    while known != len(names):
+        known = len(names)
+        for part in ast.walk(node):
+            if isinstance(
+                part, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr | ast.For
+            ):
+                value = part.iter if isinstance(part, ast.For) else part.value
+                if value is not None and _mentions(value, depends):
+                    targets = part.targets if isinstance(part, ast.Assign) else [part.target]
+                    inside = (each for target in targets for each in ast.walk(target))
+                    names |= {each.id for each in inside if isinstance(each, ast.Name)}
+    return names
 
 
 def _mentions(node: ast.AST, test: _Test) -> bool:
     return any(map(test, _parts(node)))
+
+
+def _is_aside(node: ast.AST) -> bool:
+    """Whether a node logs, or seeds random numbers."""
+    path = dotted(node.func) if isinstance(node, ast.Call) else []
+    return bool(_ASIDE.search(".".join(path).lower()))
 
 
 def _parts(node: ast.AST) -> Iterator[ast.AST]:
@@ -271,19 +224,9 @@ def _parts(node: ast.AST) -> Iterator[ast.AST]:
     todo = [node]
     while todo:
         part = todo.pop()
-        if isinstance(part, ast.Call) and _ASIDE.search(".".join(dotted(part.func)).lower()):
-            continue
-        if isinstance(part, ast.Expr) and _is_call_of(part.value, (*_MOVING, *_SETTING)):
-            continue
-        if isinstance(part, ast.keyword) and "seed" in str(part.arg):
-            continue
-        yield part
-        todo += ast.iter_child_nodes(part)
-
-
-def _is_call_of(node: ast.AST, names: Sequence[str]) -> bool:
-    return isinstance(node, ast.Call) and dotted(node.func)[-1] in names
-
-
-def _is(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name
+        call = part.value if isinstance(part, ast.Expr) else None
+        moves = isinstance(call, ast.Call) and dotted(call.func)[-1] in (*_MOVING, *_SETTING)
+        seeds = isinstance(part, ast.keyword) and "seed" in str(part.arg)
+        if not (moves or seeds or _is_aside(part)):
+            yield part
+            todo += ast.iter_child_nodes(part)

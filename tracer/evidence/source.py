@@ -8,7 +8,6 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Iterator, Sequence
-from functools import partial
 from types import FunctionType
 
 from tracer.model.records import Remark
@@ -40,90 +39,57 @@ def attribute_of(owner: str, node: ast.AST | None) -> str:
 
 
 def side_effects_of(function: FunctionType) -> Iterator[Remark]:
-    """What an apply method does in Python, which its graph does not do again; see `_Body`."""
+    """What an apply method does in Python, which its graph does not do again.
+
+    Functions inside it are left out.
+    """
     node = definition(function)
-    if node is None:
+    parameters = [] if node is None else [*node.args.posonlyargs, *node.args.args]
+    if node is None or not parameters:
         return
-    parameters = [*node.args.posonlyargs, *node.args.args]
-    if parameters:
-        yield from _Body(node, parameters[0].arg).remarks()
-
-
-class _Body:
-    """The statements of an apply method, without those of functions inside it."""
-
-    def __init__(self, method: ast.FunctionDef, self_name: str) -> None:
-        self._method = method
-        self._attribute = partial(attribute_of, self_name)
-        self._outer = {
-            name
-            for node in ast.walk(method)
-            if isinstance(node, ast.Global | ast.Nonlocal)
-            for name in node.names
-        }
-        self._read = {
-            name
-            for node in ast.walk(method)
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
-            if (name := self._attribute(node)) and not self._is_target(node)
-        }
-
-    def remarks(self) -> Iterator[Remark]:
-        for statement, tests in statements(self._method.body, ()):
-            yield from self._side_effects(statement, tests)
-
-    def _side_effects(self, statement: ast.AST, tests: tuple[ast.AST, ...]) -> Iterator[Remark]:
-        for name, counts in self._changed(statement):
-            guarded = any(_asks_for(test, name) for test in tests)
+    me, inner = parameters[0].arg, list(ast.walk(node))
+    declared = (each.names for each in inner if isinstance(each, ast.Global | ast.Nonlocal))
+    outer = {name for names in declared for name in names}
+    # What is only loaded to assign to a part of it, as in `self.x[i] = 1`, is not read.
+    parts = [each for each in inner if isinstance(each, ast.Subscript)]
+    stored = [each.value for each in parts if not isinstance(each.ctx, ast.Load)]
+    read = {
+        attribute_of(me, each)
+        for each in inner
+        if isinstance(getattr(each, "ctx", None), ast.Load) and each not in stored
+    }
+    for statement, tests in statements(node.body, ()):
+        for target, value in _changes(statement):
+            while isinstance(target, ast.Subscript):
+                target = target.value
+            name = attribute_of(me, target)
+            if isinstance(target, ast.Name) and target.id in outer:
+                name = target.id
             # What the method itself reads again is a help in passing, unless it counts.
-            if not guarded and (counts or name not in self._read):
-                detail = _shortened(ast.unparse(statement))
-                yield Remark("python-side-effect", self._method.name, detail)
-
-    def _changed(self, statement: ast.AST) -> Iterator[tuple[str, bool]]:
-        """What outlives the method and is changed, and whether its old value goes into it."""
-        if isinstance(statement, ast.AugAssign):
-            if name := self._kept(statement.target):
-                yield name, True
-        elif isinstance(statement, ast.Assign):
-            for target in statement.targets:
-                for element in (
-                    target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
-                ):
-                    if name := self._kept(element):
-                        yield name, self._mentions(statement.value, name)
-        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-            function = statement.value.func
-            if not isinstance(function, ast.Attribute) or function.attr not in _GROWING:
-                return
-            if name := self._kept(function.value):
-                yield name, True
-
-    def _kept(self, target: ast.AST) -> str:
-        """The attribute of `self`, or the outer variable, that `target` is or is a part of."""
-        while isinstance(target, ast.Subscript):
-            target = target.value
-        if isinstance(target, ast.Name):
-            return target.id if target.id in self._outer else ""
-        return self._attribute(target)
-
-    def _is_target(self, attribute: ast.Attribute) -> bool:
-        """Whether it is only loaded to assign to a part of it: `self.x[i] = 1`."""
-        return any(
-            isinstance(node, ast.Subscript)
-            and not isinstance(node.ctx, ast.Load)
-            and node.value is attribute
-            for node in ast.walk(self._method)
-        )
-
-    def _mentions(self, node: ast.AST, name: str) -> bool:
-        return any(
-            self._attribute(inner) == name or (isinstance(inner, ast.Name) and inner.id == name)
-            for inner in ast.walk(node)
-        )
+            in_passing = name in read and not _mentions(value, me, name)
+            if name and not in_passing and not any(_asks_for(test, name) for test in tests):
+                yield Remark("python-side-effect", node.name, _shortened(ast.unparse(statement)))
 
 
-_GROWING = ("append", "extend", "insert")
+def _changes(statement: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """What a statement changes, and what it is made of."""
+    if isinstance(statement, ast.AugAssign):
+        yield statement.target, statement.target
+    elif isinstance(statement, ast.Assign):
+        for target in statement.targets:
+            for element in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
+                yield element, statement.value
+    elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        function = statement.value.func
+        if isinstance(function, ast.Attribute) and function.attr in ("append", "extend", "insert"):
+            yield function.value, function.value
+
+
+def _mentions(node: ast.AST, me: str, name: str) -> bool:
+    return any(
+        attribute_of(me, each) == name or (isinstance(each, ast.Name) and each.id == name)
+        for each in ast.walk(node)
+    )
 
 
 def statements(
