@@ -87,7 +87,7 @@ def test_each_caller_has_its_steps(
     runs: list[Run], changes: list[tuple[int, str | None]], earlier: int
 ) -> None:
     """A list that says of each step who it was, against the spans; together they are all runs."""
-    spans: Spans[str] = Spans(1)
+    spans: Spans[str] = Spans()
     whose: dict[int, str | None] = {}
     step, now = 1, None
     for more, caller in changes:
@@ -115,7 +115,7 @@ def test_each_caller_has_its_steps(
 @pytest.mark.parametrize("length", [1, 3, 10, 100, 500])
 def test_callers_in_turn_stay_small(length: int) -> None:
     """Two that take spans for 1,000,000 steps are two stretches, whose steps are in few runs."""
-    spans: Spans[str] = Spans(1)
+    spans: Spans[str] = Spans()
     for number in range(1_000_000 // length):
         spans.change(1 + number * length, "ab"[number % 2])
     found = spans.by_caller(1_000_001)
@@ -131,7 +131,7 @@ def test_callers_in_turn_stay_small(length: int) -> None:
 
 def test_callers_without_any_order_come_to_an_end() -> None:
     """What is kept of them is bounded, and what comes later is nobody's."""
-    spans: Spans[str] = Spans(1)
+    spans: Spans[str] = Spans()
     step = 1
     for number in range(3 * MOST):
         spans.change(step, "ab"[number % 2])

@@ -10,12 +10,13 @@ import sys
 import threading
 import zlib
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, NamedTuple
 from weakref import ref
 
+from tracer.core.callers import Callers
 from tracer.core.calls import EAGER, CallsUnderWay, Frame, FrameRole, start_frame
 from tracer.core.collectors import Collector, Collectors
 from tracer.core.counters import CountedBlock, Counters
@@ -24,12 +25,11 @@ from tracer.core.figures import Event, Figures, Key, TotalOf
 from tracer.core.interrupts import suppress_faults
 from tracer.core.keys import SiteTable
 from tracer.core.older import Older
-from tracer.core.paths import UNKNOWN, Paths
-from tracer.core.settle import Reading
+from tracer.core.paths import UNKNOWN
 from tracer.core.stamps import UNIT
 from tracer.kinds import OptimizerKind
 from tracer.model.names import distinct, plain_name
-from tracer.model.records import Kind, Line, Remark, Variable
+from tracer.model.records import Kind, Remark, Variable
 
 SMALL = 4096
 """How many elements a variable may have whose value is looked at."""
@@ -148,37 +148,6 @@ class Variables:
     def plain(self) -> list[Variable]:
         """The same with the names that they came with: nothing is searched, so a step may ask."""
         return list(self._plain)
-
-
-def _no_author(code: CodeType, line: int) -> None:
-    """No code is generated."""
-
-
-class Callers:
-    """Who calls: the paths of calls of one root optimizer."""
-
-    in_datasets = False
-    """Whether a dataset runs a function, and whenever it is asked for an element."""
-
-    def __init__(self, author_of: Any = _no_author) -> None:
-        """`author_of` says which code of an author generated code was made of."""
-        self.paths = Paths(author_of)
-        self.traced: Counter[tuple[int, int]] = Counter()
-        """How often each site was called while tracing, by the path of the call."""
-
-    def lines(self, path: int) -> tuple[Line, ...]:
-        """The lines of a path; none if it is not known."""
-        return () if path == UNKNOWN else self.paths.rows[path]
-
-    def parts(
-        self, block: CountedBlock, key: Hashable, reading: Reading, steps: int, past: int
-    ) -> Iterator[tuple[tuple[Line, ...], Reading]]:
-        """What of a block's `reading` each path led to: together they are the reading.
-
-        `key` is the block's among the counts; `steps` began so far, of which `past` came before
-        those of the reading.
-        """
-        yield self.lines(block.path), reading
 
 
 class Tracings:

@@ -20,7 +20,6 @@ import sysconfig
 import threading
 from collections.abc import Callable, Hashable, Sequence
 from itertools import takewhile
-from operator import is_
 from types import CodeType, FrameType
 from typing import Any, Literal
 
@@ -121,7 +120,7 @@ class Paths:
         self._numbers: dict[tuple[Line, ...], int] = {}
         self._original = original
         self._known: dict[tuple[Hashable, ...], tuple[int, list[CodeType]]] = {}
-        self._recent: list[tuple[list[int], list[CodeType], Hashable, int]] = []
+        self._recent: list[tuple[Stack, Hashable, int]] = []
         self._files: dict[str, str] = {}
         self._lock = threading.Lock()
 
@@ -142,25 +141,12 @@ class Paths:
 
         `end` is what is called there if one instruction may call this or that.
         """
-        places: list[int] = []
-        codes: list[CodeType] = []
-        at = frame
-        while at is not None:
-            places.append(at.f_lasti)
-            codes.append(at.f_code)
-            at = at.f_back
-        number = self._recently(places, codes, end)
-        if number is None:
-            number = self.of(frames_above(frame))
-            self._recent = [(places, codes, end, number), *self._recent[:3]]
-        return number
-
-    def _recently(self, places: list[int], codes: list[CodeType], end: Hashable) -> int | None:
-        """The path of a stack that was asked for just now."""
-        for known_places, known_codes, known_end, number in self._recent:
-            if places == known_places and end == known_end and all(map(is_, codes, known_codes)):
+        for stack, known_end, number in self._recent:
+            if end == known_end and is_stack(stack, frame):
                 return number
-        return None
+        number = self.of(frames_above(frame))
+        self._recent = [(stack_above(frame), end, number), *self._recent[:3]]
+        return number
 
     def of(self, frames: Sequence[FrameType], outermost: bool = True) -> int:
         """The path of these frames, the innermost first.
@@ -196,6 +182,24 @@ def frames_above(frame: FrameType | None) -> list[FrameType]:
         frames.append(frame)
         frame = frame.f_back
     return frames
+
+
+Stack = Sequence[tuple[CodeType, int]]
+"""A stack without its frames: the code of each, and at which instruction it is."""
+
+
+def stack_above(frame: FrameType | None) -> Stack:
+    """What stands for the frames from this one on, the innermost first."""
+    return tuple((each.f_code, each.f_lasti) for each in frames_above(frame))
+
+
+def is_stack(stack: Stack, frame: FrameType | None) -> bool:
+    """Whether it is the stack from `frame` on; asked at each step, so it is written out."""
+    for code, instruction in stack:
+        if frame is None or frame.f_code is not code or frame.f_lasti != instruction:
+            return False
+        frame = frame.f_back
+    return frame is None
 
 
 def lines_of(

@@ -58,15 +58,13 @@ class Stretch:
 class Spans(Generic[Who]):
     """Who called, from which step on: each has the steps until the next one comes."""
 
-    def __init__(self, begin: int) -> None:
-        """Nobody is known before the step `begin`."""
-        self.begin = begin
+    def __init__(self) -> None:
         self.full = False
         """Whether there were too many changes to keep: from then on nobody is known."""
         self._stretches: dict[Who, list[list[int]]] = {}
         self._kept = 0
         self._now: Who | None = None
-        self._since = begin
+        self._since = 1
 
     def change(self, step: int, caller: Who | None) -> None:
         """From `step` on it is `caller`; None if that cannot be known."""

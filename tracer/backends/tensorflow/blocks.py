@@ -28,7 +28,7 @@ from functools import partial
 from typing import Any
 
 from tracer.backends.tensorflow import compat, functions
-from tracer.backends.tensorflow.callers import Callers, Inside
+from tracer.backends.tensorflow.callers import Callers, Inside, SameCall
 from tracer.backends.tensorflow.counters import LedgerCounters
 from tracer.backends.tensorflow.effects import Effects
 from tracer.backends.tensorflow.graph_tracings import Handed, Tracings
@@ -36,7 +36,6 @@ from tracer.backends.tensorflow.ineffective import WriteChecks
 from tracer.backends.tensorflow.ledger import Ledger, Use
 from tracer.backends.tensorflow.older_functions import forget_graphs_with
 from tracer.backends.tensorflow.places import current_place, parent_of, step_around
-from tracer.backends.tensorflow.repeated_calls import RepeatedCall
 from tracer.core import backend
 from tracer.core.calls import EAGER, Frame, Place, applying, outermost
 from tracer.core.counters import CountedBlock
@@ -236,9 +235,9 @@ class Blocks(backend.Blocks):
 
     # What a block is part of.
 
-    def _company(self, replica: int, region: int, repeated: RepeatedCall) -> Any:
+    def _company(self, replica: int, region: int, same_call: SameCall) -> Any:
         """The stamp of what calls the function of `region`, with a block of `replica`: asked at
-        each call that is not known to be a `repeated` one.
+        each call that is not the `same_call` as before.
 
         In eager mode an eager tensor; while another function is traced a tensor in its graph.
         """
@@ -247,8 +246,7 @@ class Blocks(backend.Blocks):
             stack = self._calls_under_way.stack()
             place = current_place()
             if place is EAGER:
-                thread = threading.get_ident()
-                self.threads.add(thread)
+                self.threads.add(threading.get_ident())
                 self._called()
             frame = parent_of(
                 "apply", place, replica, stack, compat.has_strategy(), self._calls_under_way
@@ -259,19 +257,20 @@ class Blocks(backend.Blocks):
             step = None if frame is None else step_around(frame, replica, self._calls_under_way)
             if step is None:
                 python = sys._getframe(1)
-                path = self.callers.here(python, compat.replica_run() is not None)
+                changes, parted = self.callers.changes, compat.replica_run() is not None
+                path = self.callers.here(python, parted)
                 if functions.is_for_dataset(python):
-                    self.callers.handed_to_dataset(region, replica, path)
+                    self.callers.passed_to_dataset(region, replica, path)
                 else:
-                    known = self.callers.called(region, replica, path, thread, ledger.next_number)
-                    if frame is None and not stack and known is not None:
-                        repeated.keep(python, stack, known)
+                    known = self.callers.called(region, replica, path, ledger.next_number)
+                    if known and frame is None and not parted:
+                        same_call.note(python, changes)
             if frame is None:
                 return ledger.alone
             stamp = 0
             if step is not None:
                 number = self._number_of(step, replica)
-                self.callers.called(region, replica, step.path, thread, lambda: number)
+                self.callers.called(region, replica, step.path, lambda: number)
                 stamp = UNIT * number | WITHIN
             if applying(frame):
                 self.called_by_apply_methods = True
@@ -321,9 +320,10 @@ class Blocks(backend.Blocks):
 
     def _asked(self, region: Any, replica: int) -> Any:
         """The company of the function whose graph is `region`, a tensor of that graph."""
-        repeated = RepeatedCall(self._calls_under_way, self.callers, self._root)
-        ask = partial(self._company, replica, self.callers.region_of(region), repeated)
-        return self._ledger(replica).company(region, ask, repeated.is_again)
+        steps = self._calls_under_way.steps
+        same_call = SameCall(self.callers, steps, self.threads, self._called)
+        ask = partial(self._company, replica, self.callers.region_of(region), same_call)
+        return self._ledger(replica).company(region, ask, same_call)
 
     def _ledger(self, replica: int) -> Ledger:
         return self.counters.ledger(replica, self._devices.get(replica, ""))

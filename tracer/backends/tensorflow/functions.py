@@ -310,29 +310,11 @@ def is_for_dataset(frame: FrameType | None) -> bool:
 _NEAR = 10
 """How many frames there are at most between who asks and what was captured."""
 
-CALL = tracing_compilation.call_function.__code__
-"""What a `tf.function` calls to be run; it asks for what was captured."""
-
-
-def depth_of_call(frame: FrameType | None) -> int | None:
-    """How many frames further out than `frame` the `CALL` is for which it is asked for what a
-    function captured; None if it is asked for otherwise.
-
-    The program is four frames further out: in between are `Function._call`,
-    `Function.__call__` and what shortens tracebacks, each of which is called by the one after it.
-    """
-    for depth in range(_NEAR):
-        if frame is None:
-            return None
-        by, frame = frame.f_code, frame.f_back
-        if by is CALL:
-            own = frame is not None and frame.f_code is polymorphic_function.Function._call.__code__
-            return depth if own else None
-    return None
-
 
 def any_is_inside(threads: Set[int]) -> bool:
-    """Whether one of these threads has called a function that has not returned."""
+    """Whether one of these threads, but for this one, is in a function that it has called."""
+    if threads <= {threading.get_ident()}:
+        return False
     calls = (
         polymorphic_function.Function._call.__code__,
         concrete_function.ConcreteFunction._call_impl.__code__,
