@@ -894,7 +894,7 @@ def test_only_the_first_tracings_are_kept(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The number of all of them is exact."""
-    monkeypatch.setattr("tracer.backends.tensorflow.causes.MOST", 3)
+    monkeypatch.setattr("tracer.core.tracings.MAX_KEPT", 3)
 
     @tf.function
     def step(number: int) -> None:

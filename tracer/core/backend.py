@@ -21,12 +21,12 @@ from tracer.core.calls import EAGER, CallsUnderWay, Frame, FrameRole, start_fram
 from tracer.core.collectors import Collector, Collectors
 from tracer.core.counters import CountedBlock, Counters
 from tracer.core.effects import UNHANDED
-from tracer.core.figures import Event, Figures, Key, TotalOf
 from tracer.core.interrupts import suppress_faults
 from tracer.core.keys import SiteTable
 from tracer.core.older import Older
 from tracer.core.paths import UNKNOWN
 from tracer.core.stamps import UNIT
+from tracer.core.tracings import Definition, Part, StepCall, Tracings
 from tracer.kinds import OptimizerKind
 from tracer.model.names import distinct, plain_name
 from tracer.model.records import Kind, Remark, Variable
@@ -150,18 +150,6 @@ class Variables:
         return list(self._plain)
 
 
-class Tracings:
-    """The graph tracings of one root optimizer."""
-
-    def __init__(self) -> None:
-        self.kept: list[Event] = []
-        """The first ones one by one, in the order in which they began."""
-
-    def figures(self, total_of: TotalOf) -> dict[Key, Figures]:
-        """The figures now, in the order of the first tracing of each."""
-        return {}
-
-
 class WriteChecks:
     """Which sites of updates were seen to write to their variable; all are taken to."""
 
@@ -186,6 +174,8 @@ class Blocks:
 
     new_effects: type[Any] | None = None
     """Makes what compares the variables of each step; it is called with `Root.note`."""
+    steps_models = False
+    """Whether a step has all variables of a model at once, each with a state of its own."""
     no_effects = "effects are not known: this backend does not compare variables"
 
     def __init__(self, root: Root) -> None:
@@ -248,6 +238,27 @@ class Blocks:
 
     def note(self, frame: Frame) -> None:
         """Note what is to be known of the sites of a call that ends: `Frame.site_notes`."""
+
+    def note_traced(
+        self,
+        frame: Frame,
+        sites: Iterable[int],
+        program: Any,
+        part: Part,
+        define: Callable[[], tuple[Definition, int]],
+        failed: bool,
+    ) -> None:
+        """A block with these sites was traced into `program`; the lock of the counters is held.
+
+        See `Tracings.add`.
+        """
+        tracing = self.tracings.add(program, part, define, self.counters.steps)
+        tracing.failed |= failed
+        if part.step:
+            keys = (self._sites.sites[number] for number in sites)
+            variables = frozenset(each.variable for each in keys if each.role == "request")
+            step, graph = StepCall(variables, frame.gradient), frame.place.graph
+            tracing.add_step(graph, part.replica, step, of_models=self.steps_models)
 
     def compare(self, wanted: bool) -> bool:
         """Compare the variables of each step, or no more; returns whether that is new."""

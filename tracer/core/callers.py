@@ -185,7 +185,7 @@ class FunctionCallers(Callers):
             yield self._lines(seen[0], ways[seen[0].region], inner), reading
             return
         graphs, idle = reading.graphs, reading.idle
-        left = dict(reading.runs)
+        left = {flags: list(runs) for flags, runs in reading.runs.items()}
         for caller, stretches in self._spans_on(replica, seen, steps + 1).items():
             lines = self._lines(caller, ways[caller.region], inner)
             found = {

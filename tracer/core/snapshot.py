@@ -24,11 +24,11 @@ from msgspec.structs import replace
 from tracer.core import effects as of_effects, settle
 from tracer.core.backend import Iterations, Root, Surroundings
 from tracer.core.counters import NOTHING_COUNTED, CountedBlock, Counts, ReplicaCounts
-from tracer.core.figures import OTHERS, Figures, Key
 from tracer.core.older import SESSION_GRAPH, Older
 from tracer.core.optimizers import Optimizers
 from tracer.core.paths import UNKNOWN
 from tracer.core.settle import BlockKey, Reading, Site
+from tracer.core.tracings import OTHERS, Figures, Key
 from tracer.model.names import Objects, finder
 from tracer.model.records import (
     Block,

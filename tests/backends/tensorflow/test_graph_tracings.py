@@ -8,8 +8,8 @@ from support.libraries import keras2, keras3
 from support.odometers import ODOMETERS
 
 import tracer
-from tracer.core import figures as of_tracings
-from tracer.core.figures import MOST, OTHERS
+from tracer.core import tracings as of_tracings
+from tracer.core.tracings import MAX_SIGNATURES, OTHERS
 from tracer.model.records import Graph
 from tracer.model.summary import summaries_of
 from tracer.reporters.tables import by_method
@@ -97,11 +97,11 @@ def test_graphs_that_are_gone_are_added_up() -> None:
     assert weights.numpy().tolist() == [10.0]
 
 
-@pytest.mark.parametrize("most", [5, pytest.param(MOST, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("most", [5, pytest.param(MAX_SIGNATURES, marks=pytest.mark.sweep)])
 def test_signatures_without_end_are_told_of_as_others(
     most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(of_tracings, "MOST", most)
+    monkeypatch.setattr(of_tracings, "MAX_SIGNATURES", most)
     weights = tf.Variable([0.0])
     optimizer = tracer.wrap(ODOMETERS["v1"]())
 

@@ -25,11 +25,12 @@ from tracer.backends.jax import compat, primitive
 from tracer.backends.jax.effects import Effects
 from tracer.backends.jax.older import forget, functions_with
 from tracer.backends.jax.programs import DOUBTS, Program, Programs, Work
-from tracer.backends.jax.tracings import Tracings
+from tracer.backends.jax.tracings import Definitions
 from tracer.core import backend
 from tracer.core.backend import Stepped
 from tracer.core.calls import EAGER, CallsUnderWay, Frame, FrameRole, Place, outermost, start_frame
 from tracer.core.paths import UNKNOWN
+from tracer.core.tracings import Definition, Part
 from tracer.model.records import Remark
 from tracer.model.words import some
 
@@ -131,13 +132,11 @@ class Blocks(backend.Blocks):
     """The blocks of one root optimizer, and where they are counted; thread-safe."""
 
     new_effects: type[Effects] | None = Effects
-    steps_models = False
-    """Whether a step has all variables of a model at once, each with a state of its own."""
 
     def __init__(self, root: backend.Root) -> None:
         super().__init__(root)
         self.programs = self.counters = Programs(root.sites, root.note, root.fault)
-        self.tracings = self._tracings = Tracings()
+        self._definitions = Definitions()
         self._alone: dict[Program, Callable[..., Any]] = {}
         self._latest: Any = None
         self._stepping: WeakSet[Any] = WeakSet()
@@ -196,19 +195,19 @@ class Blocks(backend.Blocks):
 
     def _note_tracing(self, frame: Any, program: Program, failed: bool) -> None:
         """Say for what arguments, and by whom, the program is traced that the block is in."""
-        path = UNKNOWN
+        root, told = compat.outermost(frame.place.graph), program.told
         caller = compat.caller_of_jax(sys._getframe(1))
-        if caller is not None:
-            path = self.callers.paths.above(caller)
+
+        def define() -> tuple[Definition, int]:
+            path = UNKNOWN if caller is None else self.callers.paths.above(caller)
+            return self._definitions.of(root), path
+
+        step = program.work.role == "step"
+        part = Part(
+            0, step, None, lambda _: told[0] or max([*told.values()], default=0), lambda: False
+        )
         with self.counters.lock:
-            tracing = self._tracings.of(frame.place.graph, path, self.counters.steps())
-            tracing.programs.append(program)
-            tracing.failed |= failed
-            if program.work.role == "step":
-                sites = [self._sites.sites[number] for number in program.work.sites]
-                handed = frozenset(each.variable for each in sites if each.role == "request")
-                graph, gradient = frame.place.graph, frame.gradient
-                tracing.add_step(graph, handed, gradient, of_models=self.steps_models)
+            self.note_traced(frame, program.work.sites, root, part, define, failed)
 
     def steps_so_far(self, frame: Frame) -> tuple[Any, Any, Any]:
         """The optimizer's own count of steps before and after a block, and what has it."""

@@ -26,12 +26,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
+from weakref import ref
 
 from tracer.backends.tensorflow import compat, functions
 from tracer.backends.tensorflow.callers import Callers, Inside, SameCall
 from tracer.backends.tensorflow.counters import LedgerCounters
 from tracer.backends.tensorflow.effects import Effects
-from tracer.backends.tensorflow.graph_tracings import Handed, Tracings
 from tracer.backends.tensorflow.ineffective import WriteChecks
 from tracer.backends.tensorflow.ledger import Ledger, Use
 from tracer.backends.tensorflow.older_functions import forget_graphs_with
@@ -42,6 +42,7 @@ from tracer.core.counters import CountedBlock
 from tracer.core.effects import UNHANDED
 from tracer.core.paths import UNKNOWN
 from tracer.core.stamps import APPLYING, UNIT, WITHIN
+from tracer.core.tracings import Part
 from tracer.model.words import times
 
 
@@ -51,15 +52,14 @@ class Blocks(backend.Blocks):
     new_effects = Effects
     counters: LedgerCounters
     callers: Callers
-    tracings: Tracings
     write_checks: WriteChecks
 
     def __init__(self, root: backend.Root) -> None:
         super().__init__(root)
         self.counters = LedgerCounters()
-        self.tracings = Tracings()
         self.write_checks = WriteChecks(root)
         self.callers = Callers(self.threads)
+        functions.time_tracings(self)
         self._begun_in_sessions = 0
         """How many steps began in Sessions and have not ended."""
         self._calls_under_way = root.calls_under_way
@@ -136,12 +136,6 @@ class Blocks(backend.Blocks):
             self.find_path(frame, sys._getframe(1))
         return frame.path
 
-    def _handed(self, block: CountedBlock, frame: Frame) -> Handed:
-        """What a step that is traced was handed."""
-        sites = [self._sites.sites[number] for number in block.sites]
-        variables = frozenset(site.variable for site in sites if site.role == "request")
-        return Handed(variables, str(getattr(frame.gradient, "name", "")))
-
     def _ran(self, block: CountedBlock, frame: Frame) -> None:
         """A block in eager mode has just been executed, a step or a call outside of every step."""
         effects = self.counters.effects if block.step else None
@@ -172,11 +166,23 @@ class Blocks(backend.Blocks):
             work = compat.updates_since(graph, frame.extra.start)
         use = self._ledger(block.replica).count(block, lifetime, stamp, work)
         with self.counters.lock:
-            steps_so_far = self.counters.steps
-            step = self._handed(block, frame) if block.step else None
-            why = self.callers.cause
-            self.tracings.add(graph, block.replica, step, use, steps_so_far, failed, why)
+            self._note_tracing(block, frame, use, failed)
         return use
+
+    def _note_tracing(self, block: CountedBlock, frame: Frame, use: Use, failed: bool) -> None:
+        """Say that a graph is traced with a block that makes `use` of a counter."""
+        replica, place = block.replica, ref(frame.place.region)
+        hash(place)  # while it lives
+        root = compat.graphs_around(frame.place.graph)[-1]
+        part = Part(
+            replica,
+            block.step,
+            place,
+            lambda total_of: use.ran(total_of(replica, use.number)),
+            lambda: use.released is not None,
+        )
+        define = partial(self.callers.definition, root)
+        self.note_traced(frame, block.sites, root, part, define, failed)
 
     def _count_in_session(self, block: CountedBlock, frame: Frame) -> None:
         """Count a block of a v1 graph on the host: it has no variable that needs no initializer.

@@ -16,9 +16,11 @@ from weakref import WeakKeyDictionary
 
 from tracer.backends.tensorflow import compat, functions
 from tracer.backends.tensorflow.stacks import frames_around, traced_in
+from tracer.backends.tensorflow.tracings import Definitions
 from tracer.core.callers import FunctionCallers, Lines
 from tracer.core.older import SESSION_GRAPH
 from tracer.core.paths import UNKNOWN, is_stack, stack_above
+from tracer.core.tracings import Definition
 from tracer.model.records import Line
 
 
@@ -39,6 +41,7 @@ class Callers(FunctionCallers):
         """`threads` are those that ever called a function; it goes on growing."""
         super().__init__(functions.author_of, lambda: not functions.any_is_inside(threads))
         self._region_of: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._definitions = Definitions()
 
     def here(self, frame: FrameType | None, distributed: bool, end: Hashable = None) -> int:
         """The path to a call in eager mode that `frame`, of this thread, makes.
@@ -62,13 +65,15 @@ class Callers(FunctionCallers):
         self._note_traced(sites, whole)
         return Inside(self.region_of(graph), path, whole)
 
-    def cause(self) -> tuple[functions.Definition | None, int]:
-        """What the outermost function is that this thread traces, and the path of the call."""
+    def definition(self, root: Any) -> tuple[Definition, int]:
+        """What the outermost function, with the graph `root`, is traced for by this thread, and
+        the path of the call.
+        """
         frames = frames_around(sys._getframe(1))
         traced = traced_in(frames)
         begins = [self.begin(self.region_of(graph)) for graph, _ in traced[-1:]]
         path = self.paths.number([*self._outer(frames, traced), *begins])
-        return functions.definition(frames), path
+        return self._definitions.of(root, frames), path
 
     def in_session(self, sites: Sequence[int]) -> int:
         """The path to a block that is built into the graph of a Session by this thread."""

@@ -171,8 +171,8 @@ def graph_traced_by(frame: FrameType) -> Any | None:
     return frame.f_locals.get("func_graph")
 
 
-class Definition(NamedTuple):
-    """What a `tf.function` is traced for, by the call that traces it."""
+class TracingCall(NamedTuple):
+    """A call by which a function is traced."""
 
     function: Any
     """The `tf.function`; None if it is something else that is traced."""
@@ -190,54 +190,32 @@ class Definition(NamedTuple):
     """How long it takes, if TensorFlow times it."""
 
 
-def definition(frames: Sequence[FrameType]) -> Definition | None:
-    """What the outermost function is traced for, by these frames, the innermost first.
+def tracing_call(frames: Sequence[FrameType]) -> TracingCall | None:
+    """The call by which these frames, the innermost first, trace an outermost function.
 
     A function that makes variables is traced by `_initialize` and then again, in one call
     (`eager/polymorphic_function/polymorphic_function.py`).
     """
-    define = tracing_compilation._maybe_define_function.__code__
-    places = [place for place, frame in enumerate(frames) if frame.f_code is define]
-    if not places:
+    codes = [frame.f_code for frame in frames]
+    define, cls = tracing_compilation._maybe_define_function.__code__, polymorphic_function.Function
+    if define not in codes:
         return None
-    values = frames[places[-1]].f_locals
-    timing = _timings.get(id(frames[places[-1]]))
+    place = len(codes) - 1 - codes[::-1].index(define)
+    values, timing = frames[place].f_locals, _timings.get(id(frames[place]))
     cache = getattr(values.get("tracing_options"), "function_cache", None)
     known = [] if cache is None else [each.function_type for each in cache.values()]
-    cls = polymorphic_function.Function
+    inside = (each for each in reversed(frames[:place]) if not _is_of_tensorflow(each))
+    code = next((each.f_code for each in inside), None)
+    first = cls._initialize.__code__ in codes[place:]
     calls = (cls._call.__code__, cls._get_concrete_function_garbage_collected.__code__)
-    first = False
-    for frame in frames[places[-1] :]:
-        first |= frame.f_code is cls._initialize.__code__
-        if frame.f_code in calls:
-            function = frame.f_locals["self"]
-            again = not first and "initializers" in frame.f_locals
-            wanted = values.get("lookup_func_type")
-            return Definition(function, _code_of(function), first, again, wanted, known, timing)
-    return Definition(None, None, False, False, values.get("lookup_func_type"), known, timing)
+    call = next((each.f_locals for each in frames[place:] if each.f_code in calls), {})
+    again = not first and "initializers" in call
+    wanted = values.get("lookup_func_type")
+    return TracingCall(call.get("self"), code, first, again, wanted, known, timing)
 
 
-def _code_of(function: Any) -> CodeType | None:
-    """The code of the Python function in a `tf.function`."""
-    python = function._python_function
-    for _ in range(_WRAPS):
-        code = getattr(python, "__code__", None)
-        inner = next(
-            (
-                value
-                for name in ("__wrapped__", "func", "weakrefself_func__")
-                if (value := getattr(python, name, None)) is not None
-            ),
-            None,
-        )
-        if inner is None:
-            return code if isinstance(code, CodeType) else None
-        python = inner() if isinstance(inner, weakref.ref) else inner
-    return None
-
-
-_WRAPS = 20
-"""How many wrappers around a Python function are looked through."""
+def _is_of_tensorflow(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith("tensorflow.")
 
 
 class Timing:
@@ -275,19 +253,36 @@ class _Timings:
     """In place of the counter of the time that tracings take: each is known by itself as well."""
 
     def __init__(self, counter: Any) -> None:
-        self._counter = counter
+        self.counter = counter
 
     def get_cell(self, *labels: str) -> Timing:
-        return Timing(self._counter.get_cell(*labels), id(sys._getframe(1)))
+        return Timing(self.counter.get_cell(*labels), id(sys._getframe(1)))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._counter, name)
+        return getattr(self.counter, name)
 
 
-if hasattr(tracing_compilation, "_graph_building_time_counter"):
-    tracing_compilation._graph_building_time_counter = _Timings(
-        tracing_compilation._graph_building_time_counter
-    )
+_owners: set[int] = set()
+"""The ids of those that want tracings to be timed."""
+
+
+def time_tracings(owner: Any) -> None:
+    """Time each tracing as long as `owner` lives; TensorFlow gets its counter back then."""
+    _owners.add(id(owner))
+    weakref.finalize(owner, _time_no_more, id(owner)).atexit = False
+    counter = getattr(tracing_compilation, _COUNTER, None)
+    if counter is not None and not isinstance(counter, _Timings):
+        setattr(tracing_compilation, _COUNTER, _Timings(counter))
+
+
+def _time_no_more(owner: int) -> None:
+    _owners.discard(owner)
+    counter = getattr(tracing_compilation, _COUNTER, None)
+    if not _owners and isinstance(counter, _Timings):
+        setattr(tracing_compilation, _COUNTER, counter.counter)
+
+
+_COUNTER = "_graph_building_time_counter"
 
 
 def is_for_dataset(frame: FrameType | None) -> bool:

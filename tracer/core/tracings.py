@@ -1,0 +1,293 @@
+"""Graph tracings: how many there were, why, for what arguments, and how much of them ran.
+
+A framework says when a program is traced, what for, and what it was traced for before
+(`Definition`); which steps it holds, and how often each ran (`Part`). A tracing is that of the
+outermost function. One that can run no more is only added up.
+"""
+
+import dataclasses
+import time
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple, Protocol
+from weakref import WeakKeyDictionary, ref
+
+from tracer.model.records import Graph
+
+MAX_SIGNATURES = 256
+"""How many signatures are told apart: a function may be traced anew in each step, without end."""
+
+OTHERS = "(others)"
+"""The signature of those that are not told apart any more."""
+
+MAX_KEPT = 1000
+"""How many tracings are kept, the first ones; of all of them only the number is."""
+
+MAX_NAMES = 3
+"""How many arguments that changed, or parts of one, are named."""
+
+TotalOf = Callable[[int, int], int]
+"""From a replica and the number of one of its counters to the counter's total."""
+
+Cause = Literal["first", "variables", "argument", "value", "function", "forgotten", "unknown"]
+
+
+class Key(NamedTuple):
+    """What is the same of graph tracings that are reported as one."""
+
+    function: str
+    signature: str
+    replica: int
+    """The first of the replicas that it updates."""
+
+
+@dataclasses.dataclass
+class Figures:
+    """What is reported of such graph tracings: the fields of `records.Graph`."""
+
+    tracings: int = 0
+    idle: int = 0
+    steps: int = 0
+    after: int = 0
+    step_calls: int = 0
+    failed: int = 0
+    parted: bool = False
+
+    def record(self, root: int, key: Key, replicas: dict[int, int]) -> Graph:
+        """The record of a trace in which `replicas` has the indices of the replicas."""
+        figures = dataclasses.asdict(self)
+        return Graph(root, replicas[key.replica], key.function, key.signature, **figures)
+
+
+class Leaf(NamedTuple):
+    """A part of an argument, as a framework tells programs apart by it."""
+
+    text: str
+    value: bool = False
+    """Whether it is a Python value."""
+    identity: int = 0
+    """Of a value that is known by being itself."""
+
+
+Arguments = Mapping[str, Mapping[str, Leaf]]
+"""Of each argument of a function the parts, by name."""
+
+
+class Timing(Protocol):
+    """How long a graph tracing takes."""
+
+    began: float
+    """In seconds since 1970 (UTC)."""
+    seconds: float
+    """How long it took, once it is over."""
+
+
+class Definition(NamedTuple):
+    """What a framework knows of a tracing that begins."""
+
+    function: str
+    signature: str
+    cause: Cause | None
+    """None if it is the arguments."""
+    arguments: Arguments
+    known: Iterable[Arguments]
+    """Those that the function was traced for before."""
+    timing: Timing | None = None
+
+
+class Part(NamedTuple):
+    """A block in a program."""
+
+    replica: int
+    step: bool
+    place: Hashable
+    """The same for the blocks of one function inside of the outermost one."""
+    ran: Callable[[TotalOf], int]
+    """How often it ran so far."""
+    is_gone: Callable[[], bool]
+    """Whether it can run no more, and its counter serves another one."""
+
+
+class StepCall:
+    """A call of a step method while a program is traced: with what it is called."""
+
+    def __init__(self, variables: frozenset[int | None], gradient: Any) -> None:
+        """`gradient` is that of the first variable, None if it is not known; it is not kept."""
+        self.variables = variables
+        self._gradient = (lambda: None) if gradient is None else ref(gradient)
+
+    def is_part_of(self, other: "StepCall") -> bool:
+        """Whether both are parts of one step: with other variables, or the same gradient."""
+        gradient = self._gradient()
+        same = gradient is not None and gradient is other._gradient()
+        return same or self.variables != other.variables
+
+
+class Tracing:
+    """One graph tracing of a function, and the steps in it."""
+
+    def __init__(self, definition: Definition, path: int, after: int) -> None:
+        """The call that caused it came by `path`, when so many steps had run."""
+        self.function, self.signature = definition.function, definition.signature
+        self.path = path
+        self.after = after
+        self.failed = False
+        self.cause: Cause = "unknown"
+        self.detail = ""
+        self.at = time.time() if definition.timing is None else definition.timing.began
+        self.parts: list[Part] = []
+        self._timing = definition.timing
+        self._step_calls: WeakKeyDictionary[Any, dict[int, list[StepCall]]] = WeakKeyDictionary()
+        self._most_calls = 0
+        self._parted = False
+        """Whether one step was traced in parts, each with some of its variables."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it took; 0 until that is known."""
+        return 0.0 if self._timing is None else self._timing.seconds
+
+    @property
+    def replica(self) -> int:
+        """The first of the replicas that it updates."""
+        return min(part.replica for part in self.parts)
+
+    def add_step(self, program: Any, replica: int, step: StepCall, *, of_models: bool) -> None:
+        """A step method was called in `program`: a branch of a condition has one of its own.
+
+        `of_models` if a step has all variables of a model, so that one with others has another.
+        """
+        steps = self._step_calls.setdefault(program, {}).setdefault(replica, [])
+        before = [each for each in steps if not of_models or each.variables & step.variables]
+        self._parted |= any(step.is_part_of(each) for each in before[-1:])
+        self._most_calls = max(self._most_calls, len(before) + 1)
+        steps.append(step)
+
+    def add_to(self, figures_of: dict[Key, Figures], total_of: TotalOf) -> None:
+        """Add it to the figures of those like it."""
+        replica = self.replica
+        ran = [(part, part.ran(total_of)) for part in self.parts]
+        steps = [times for part, times in ran if part.step and part.replica == replica]
+        idle = not any(times for _, times in ran)
+        inside = _idle_inside(ran)
+        key = Key(self.function, self.signature, replica)
+        if key not in figures_of and len(figures_of) >= MAX_SIGNATURES:
+            key = key._replace(signature=OTHERS)
+        figures = figures_of.setdefault(key, Figures(after=self.after))
+        figures.tracings += 1 + inside
+        figures.idle += inside + idle
+        figures.failed += idle and self.failed
+        figures.steps += sum(steps) if steps else max(times for _, times in ran)
+        figures.step_calls = max(figures.step_calls, self._most_calls)
+        figures.parted |= self._parted
+        figures.after = min(figures.after, self.after)
+
+
+def _idle_inside(ran: Iterable[tuple[Part, int]]) -> int:
+    """How many functions with a step in them, inside the outermost one, never ran, if others did.
+
+    A function that makes variables is traced twice also where it is called in another one, as
+    `one_step_on_data` of Keras 3 is, and the outer one is traced once.
+    """
+    runs_of: Counter[Hashable] = Counter()
+    for part, times in ran:
+        if part.step:
+            runs_of[part.place] += times
+    idle = sum(not times for times in runs_of.values())
+    return idle if idle < len(runs_of) else 0
+
+
+class Tracings:
+    """The graph tracings of one root optimizer; whoever adds holds the lock of its counters."""
+
+    def __init__(self) -> None:
+        self.kept: list[Tracing] = []
+        """The first ones one by one, in the order in which they began."""
+        self._of: WeakKeyDictionary[Any, Tracing] = WeakKeyDictionary()
+        self._open: list[Tracing] = []
+        self._sums: dict[Key, Figures] = {}
+
+    def add(
+        self,
+        program: Any,
+        part: Part,
+        define: Callable[[], tuple[Definition, int]],
+        after: Callable[[], int],
+    ) -> Tracing:
+        """A `part` is traced into a `program`, the outermost one; returns the tracing.
+
+        If it is new, `define` gives its definition and the path of the call that caused it, and
+        `after` how many steps had run.
+        """
+        tracing = self._of.get(program)
+        if tracing is None:
+            self._add_up()
+            definition, path = define()
+            tracing = self._of[program] = Tracing(definition, path, after())
+            self._open.append(tracing)
+            if len(self.kept) < MAX_KEPT:
+                tracing.cause, tracing.detail = _why(definition)
+                self.kept.append(tracing)
+        tracing.parts.append(part)
+        return tracing
+
+    def figures(self, total_of: TotalOf) -> dict[Key, Figures]:
+        """The figures now, in the order of the first tracing of each."""
+        self._add_up()
+        figures_of = {key: dataclasses.replace(figures) for key, figures in self._sums.items()}
+        for tracing in self._open:
+            tracing.add_to(figures_of, total_of)
+        return figures_of
+
+    def _add_up(self) -> None:
+        """Keep no more than the figures of those that can run no more."""
+        still = []
+        for tracing in self._open:
+            if all(part.is_gone() for part in tracing.parts):
+                tracing.add_to(self._sums, lambda replica, number: 0)
+            else:
+                still.append(tracing)
+        self._open = still
+
+
+class _Change(NamedTuple):
+    name: str
+    old: str
+    new: str
+    value: bool
+
+
+def _why(definition: Definition) -> tuple[Cause, str]:
+    """Why a function is traced, and what was new: of the arguments known those most alike."""
+    if definition.cause is not None:
+        return definition.cause, ""
+    changes = [list(_changes(each, definition.arguments)) for each in definition.known]
+    if not all(changes):  # by its arguments it need not be traced: it is called elsewhere
+        return "unknown", ""
+    least = min(reversed(changes), key=len)
+    more = f"; and {len(least) - MAX_NAMES} more" if len(least) > MAX_NAMES else ""
+    text = "; ".join(f"{each.name}: {each.old} -> {each.new}" for each in least[:MAX_NAMES])
+    return ("value" if all(each.value for each in least) else "argument"), text + more
+
+
+def _changes(old: Arguments, new: Arguments) -> Iterator[_Change]:
+    """In which arguments two tracings of one function differ."""
+    for name in dict.fromkeys([*old, *new]):
+        before, after = old.get(name, {}), new.get(name, {})
+        if list(before) != list(after):  # of another structure
+            yield _Change(name, _structure(before), _structure(after), False)
+            continue
+        for part, one in before.items():
+            other = after[part]
+            if one != other:
+                again = "another " if one.text == other.text else ""
+                yield _Change(part, one.text, again + other.text, one.value and other.value)
+
+
+def _structure(argument: Mapping[str, Leaf]) -> str:
+    """What an argument consists of; one that consists of nothing is not there."""
+    texts = [leaf.text for leaf in argument.values()]
+    if len(texts) < 2:
+        return texts[0] if texts else "nothing"
+    more = ", ..." if len(texts) > MAX_NAMES else ""
+    return f"({', '.join(texts[:MAX_NAMES])}{more})"
