@@ -193,13 +193,16 @@ def stack_above(frame: FrameType | None) -> Stack:
     return tuple((each.f_code, each.f_lasti) for each in frames_above(frame))
 
 
-def is_stack(stack: Stack, frame: FrameType | None) -> bool:
-    """Whether it is the stack from `frame` on; asked at each step, so it is written out."""
-    for code, instruction in stack:
-        if frame is None or frame.f_code is not code or frame.f_lasti != instruction:
-            return False
-        frame = frame.f_back
-    return frame is None
+def is_stack(stack: Stack, at: Any) -> bool:
+    """Whether it is the stack from the frame `at` on; asked at each step, so it is written out."""
+    try:
+        for code, instruction in stack:
+            if at.f_code is not code or at.f_lasti != instruction:
+                return False
+            at = at.f_back
+    except AttributeError:  # it ends before
+        return False
+    return at is None
 
 
 def lines_of(

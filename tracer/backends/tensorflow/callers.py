@@ -10,11 +10,13 @@ the thread that started it, which waits meanwhile.
 import sys
 import threading
 from collections.abc import Callable, Hashable, Sequence, Set
+from threading import get_ident
 from types import FrameType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from tracer.backends.tensorflow import compat, functions
+from tracer.backends.tensorflow.compat import contexts
 from tracer.backends.tensorflow.stacks import frames_around, traced_in
 from tracer.backends.tensorflow.tracings import Definitions
 from tracer.core.callers import FunctionCallers, Lines
@@ -135,20 +137,17 @@ class SameCall:
     def __call__(self) -> bool:
         """Asked by the function that TensorFlow asks for what its function captured."""
         changes, depth, stack = self._known
-        if (
-            changes != self._callers.changes
-            or self._steps
-            or threading.get_ident() not in self._threads
-            or not compat.in_eager()
-        ):
+        if changes != self._callers.changes or self._steps or get_ident() not in self._threads:
             return False
-        try:
-            same = is_stack(stack, sys._getframe(depth))
-        except ValueError:  # so deep is this stack not
+        try:  # what `compat.in_eager` asks, without its call
+            if not contexts._context._thread_local_data.is_eager:
+                return False
+            if not is_stack(stack, sys._getframe(depth)):
+                return False
+        except (AttributeError, ValueError):  # there is no context, or so deep a stack
             return False
-        if same:
-            self._called()
-        return same
+        self._called()
+        return True
 
     def note(self, frame: FrameType, changes: int) -> None:
         """Remember who calls: `frame` has asked, and the callers had changed so often before."""

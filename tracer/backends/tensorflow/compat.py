@@ -38,6 +38,7 @@ FuncGraph = func_graph.FuncGraph
 ResourceVariable = resource_variable_ops.BaseResourceVariable
 TensorFlowVariable = tf.Variable
 IndexedSlices = indexed_slices.IndexedSlices
+contexts: Any = eager_context
 control_dependencies = ops.control_dependencies
 current_graph = ops.get_default_graph
 device = ops.device
