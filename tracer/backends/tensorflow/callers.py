@@ -8,7 +8,6 @@ the thread that started it, which waits meanwhile.
 """
 
 import sys
-import threading
 from collections.abc import Callable, Hashable, Sequence, Set
 from threading import get_ident
 from types import FrameType
