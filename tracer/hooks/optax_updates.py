@@ -12,25 +12,20 @@ the parameters (`apply_updates`) is not seen.
 
 import copy
 import functools
-import inspect
-import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from tracer.backends.optax.inside import inside, label
+from tracer.backends.optax.inside import argument_names, inside, label
 from tracer.backends.registered import backend_of
-from tracer.core.calls import Frame
 from tracer.core.recorder import Recorder
 from tracer.core.registry import Binding, bindings
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks.lines import line_of_caller
-from tracer.kinds import KINDS, OPTAX, OptimizerKind, kind_of
+from tracer.kinds import KINDS, OPTAX, kind_of
 
 __tracebackhide__ = is_mistake
 
-_KIND: OptimizerKind = next(each for each in KINDS if each.name == OPTAX)
-(_LEAF,) = _KIND.apply_methods
-(_STEP,) = _KIND.step_methods
+_KIND = next(each for each in KINDS if each.name == OPTAX)
 
 
 class TracedUpdate:
@@ -43,20 +38,16 @@ class TracedUpdate:
         self.original: Callable[..., Any] = given.update
         self.sought: Any = given if _is_multi_steps(given) else given.update
         """By what functions are found that use it."""
-        self.names = _first_names(given.update)
+        self.names = argument_names(given.update)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         binding = bindings.get(id(self))
         if binding is None or binding.watch is None or binding.recorder.broken:
             return self.original(*args, **kwargs)
-        call = _Call(self, binding, args, kwargs)
-        failed = True
-        try:
-            result = self.original(*args, **kwargs)
-            failed = False
-        finally:
-            call.ended(None if failed else result, sys.exc_info()[1] if failed else None)
-        return result
+        backend: Any = binding.recorder.backend
+        with backend.new_step(self, binding, args, kwargs) as step:
+            step.result = self.original(*args, **kwargs)
+            return step.result
 
     def __copy__(self) -> "TracedUpdate":
         return self
@@ -143,19 +134,6 @@ def refuse(given: Any) -> NoReturn:
     )
 
 
-_ORDER = ("updates", "state", "params")
-"""The arguments of an `update`, which may call them otherwise."""
-
-
-def _first_names(update: Callable[..., Any]) -> tuple[str, ...]:
-    """What an `update` calls its first three arguments."""
-    try:
-        names = tuple(inspect.signature(update).parameters)[: len(_ORDER)]
-    except (TypeError, ValueError):  # a callable that does not say
-        return _ORDER
-    return names if len(names) > 1 else _ORDER
-
-
 _SEEN = "update"
 """What a binding has as long as its steps are seen: the `update` itself sees them."""
 
@@ -163,90 +141,3 @@ _SEEN = "update"
 def _nothing_nested(optimizer: Any, binding: Binding) -> Binding:
     binding.settled = True
     return binding
-
-
-class _Call(Frame):
-    """One call of `update`; a fault of the tracer is not the program's."""
-
-    __slots__ = ("binding", "count", "given", "update")
-
-    def __init__(
-        self, update: TracedUpdate, binding: Binding, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        self.update, self.binding = update, binding
-        self.recorder = self.count = None
-        named = {_ORDER[update.names.index(n)]: v for n, v in kwargs.items() if n in update.names}
-        self.given = {**named, **dict(zip(_ORDER, args, strict=False))}
-        try:
-            binding.recorder.enter(self, binding.index, _STEP, "step", sys._getframe(2))
-            self.python = sys._getframe(1)
-            if not self._strange():
-                self._hand(self.given.get("updates"))
-        except Exception as error:
-            binding.recorder.fault(error)
-
-    def ended(self, result: Any, error: BaseException | None) -> None:
-        """The call returned that, or raised."""
-        self.python = None
-        if self.recorder is None or self.recorder.broken:
-            return
-        try:
-            if error is None:
-                self._note(result)
-            self.recorder.leave(self, error is not None, error)
-        except Exception as fault:
-            self.recorder.fault(fault)
-
-    def _strange(self) -> bool:
-        """Whether it gives updates for other leaves than it is given gradients, as `lookahead`."""
-        from tracer.backends.optax.leaves import number_of
-
-        params = self.given.get("params")
-        return params is not None and number_of(params) != number_of(self.given.get("updates"))
-
-    def _hand(self, gradients: Any) -> None:
-        """Note the gradients that are handed over."""
-        for _ in self.recorder.requests(self, self.binding.index, _STEP, self._pairs(gradients)):
-            pass
-
-    def _pairs(self, updates: Any) -> list[Any]:
-        """Each of these with the leaf that it is of: of the parameters, or else of a gradient."""
-        from tracer.backends.optax.leaves import Leaves
-
-        leaves = self.recorder.variables
-        assert isinstance(leaves, Leaves)
-        params = self.given.get("params")
-        return list(leaves.handed(updates, self.given.get("updates") if params is None else params))
-
-    def _note(self, result: Any) -> None:
-        """Note the updates that were returned, and what is known to come of them."""
-        from tracer.backends.optax import outcome
-        from tracer.backends.optax.leaves import tracers_in
-
-        index, recorder = self.binding.index, self.recorder
-        if not (isinstance(result, tuple | list) and len(result) == 2):
-            recorder.note(
-                "update returned something else than updates and a state: what it computed is not "
-                "known"
-            )
-            return
-        updates, state = result
-        if self._strange():
-            self._hand(updates)
-        pairs = [pair for pair in self._pairs(updates) if pair[0] is not None]
-        sites = recorder.updated(self, index, _LEAF, pairs)
-        self.count = outcome.count_in(state)
-        self.result = tracers_in((self.given.get("updates"), updates, state))
-        unknown: list[str] = []
-        own = outcome.of_step(self.given.get("state"), state, updates, unknown)
-        around, every = outcome.in_multi_steps(updates, unknown)
-        if isinstance(every, int):
-            recorder.optimizers.tell(index, gradient_accumulation_steps=every)
-        for each in unknown:
-            recorder.note(
-                f"{each} decides in some steps that an update is none, and here that is not seen: "
-                "each is counted as if it were kept"
-            )
-        if own is not None or around is not None:
-            came = outcome.both(own, around)
-            self.site_notes += [(came, site) for site in sites]

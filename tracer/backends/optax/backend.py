@@ -5,8 +5,10 @@ from typing import Any
 from tracer.backends.jax.backend import JaxBackend
 from tracer.backends.jax.blocks import current_place, is_distributed
 from tracer.backends.optax.blocks import Blocks, OlderFunctions
-from tracer.backends.optax.leaves import Leaves
+from tracer.backends.optax.leaves import Leaf, Leaves
+from tracer.backends.optax.steps import Step
 from tracer.core.calls import CallsUnderWay, Frame, FrameRole, start_frame
+from tracer.model.records import Variable
 
 
 class OptaxBackend(JaxBackend):
@@ -16,6 +18,7 @@ class OptaxBackend(JaxBackend):
     new_variables = Leaves
     new_blocks = Blocks
     new_older = OlderFunctions
+    new_step = Step
 
     def locate(
         self, frame: Frame, role: FrameRole, stack: list[Frame], calls_under_way: CallsUnderWay
@@ -25,6 +28,10 @@ class OptaxBackend(JaxBackend):
         A transformation that calls itself is none that optax can make.
         """
         start_frame(frame, role, current_place(), 0, None, distributed=is_distributed())
+
+    def row(self, variable: Leaf) -> Variable:
+        """What a trace says of a leaf."""
+        return Variable(variable.name, variable.shape, variable.dtype)
 
     def device_of(self, variable: Any) -> str:
         """Unknown: a leaf is wherever the program puts it."""

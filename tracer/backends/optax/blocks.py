@@ -9,7 +9,7 @@ from tracer.core.backend import Stepped
 from tracer.core.calls import EAGER, Frame
 from tracer.kinds import OptimizerKind
 
-LOOKS = 100
+_MAX_LOOKS = 100
 """In how many eager steps at most the count in the state is read, for which the program waits."""
 
 
@@ -21,24 +21,24 @@ class Blocks(blocks.Blocks):
         "effects are not known with optax: a transformation returns what is to be added to "
         "the weights, and never sees them after it"
     )
-    _looks = 0
     steps_models = True
+    _looks_left = _MAX_LOOKS
 
     def close(self, frame: Any, failed: bool) -> None:
         """A call of `update` has ended: count it."""
         if frame.place is not EAGER:
             self._stepping.add(frame.update)
-        elif frame.count is not None and self._looks < LOOKS and not self.programs.all:
+        elif frame.count is not None and self._looks_left and not self.programs.all:
             self._look(frame.count)
         super().close(frame, failed)
 
     def _look(self, count: Any) -> None:
-        self._looks += LOOKS
-        with suppress(TypeError, RuntimeError):  # of a `vmap`, or given away meanwhile
+        self._looks_left -= 1
+        with suppress(TypeError, RuntimeError):  # of a `vmap`, or donated since
             now = int(count)
             self.programs.tell(now - 1, now)
-            if self.programs.begun_anew():  # a state that goes on is not dropped
-                self._looks -= LOOKS - 1
+        if not self.programs.begun_anew():  # it is a state that goes on
+            self._looks_left = 0
 
     def steps_so_far(self, frame: Any) -> tuple[Any, Any, Any]:
         """The count in the state that was returned, and that before it."""

@@ -1,11 +1,14 @@
 """What a transformation is made of, as far as it shows: functions that hold functions. No JAX."""
 
 import functools
+import inspect
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+ARGUMENTS = ("updates", "state", "params")
+"""The arguments of an `update`, which may call them otherwise."""
 _MAX_OBJECTS = 10_000
 """How many objects are looked at."""
 
@@ -73,6 +76,15 @@ def _closure(function: Any) -> dict[str, Any]:
         with suppress(ValueError):  # empty as yet
             found[name] = cell.cell_contents
     return found
+
+
+def argument_names(update: Callable[..., Any]) -> tuple[str, ...]:
+    """What an `update` calls its first three arguments."""
+    try:
+        names = tuple(inspect.signature(update).parameters)[: len(ARGUMENTS)]
+    except (TypeError, ValueError):  # a callable that does not say
+        return ARGUMENTS
+    return names if len(names) > 1 else ARGUMENTS
 
 
 def label(transformation: Any) -> str:

@@ -1,10 +1,9 @@
 """The leaves of the parameters, which are to optax what variables are to an optimizer of Keras.
 
-They have no identity: a step is given arrays and gives others. So a leaf is known by its path in
-the tree, its shape and its dtype.
+They have no identity: a step gets arrays and returns others. So a leaf is known by its path in the
+tree, its shape and its dtype.
 """
 
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -17,8 +16,9 @@ from tracer.model.records import Variable
 
 ALONE = "parameter"
 """What parameters are called that are one array, which has no path."""
-_STRUCTURES = 1000
+_MAX_STRUCTURES = 1000
 """Of how many structures the paths are kept."""
+_ARRAYS = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
 
 
 class Leaf:
@@ -30,62 +30,49 @@ class Leaf:
         self.name, self.shape, self.dtype = name, shape, dtype
 
 
+Pairs = list[tuple[Any, Leaf]]
+"""Gradients or updates, each with the leaf that it is for."""
+
+
 class Leaves(backend.Variables):
-    """The leaves that were met, each with its index."""
+    """The leaves of one transformation, each with its index."""
 
     def __init__(self, root: backend.Root) -> None:
         super().__init__(root)
-        self._all: list[Leaf] = []
-        self._of_leaf: dict[tuple[str, tuple[int, ...], str], int] = {}
-        self._names: dict[Any, list[str]] = {}
+        self._leaves: dict[tuple[str, tuple[int, ...], str], Leaf] = {}
+        self._paths: dict[Any, list[str]] = {}
 
-    def index(self, variable: Leaf, graph: Any) -> int:
-        """The index of a leaf."""
-        return self._of_leaf[variable.name, variable.shape, variable.dtype]
+    def pairs(self, values: Any, named: Any) -> Pairs | None:
+        """Each leaf of `values`, which may be None, with that leaf of the tree `named`.
 
-    def handed(self, gradients: Any, params: Any) -> Iterator[tuple[Any, Leaf]]:
-        """Each gradient, which may be None, with the leaf that it is of.
-
-        The path is that in the parameters, if they are given and are as many. A model of Equinox
-        has functions and numbers beside its weights, which have no gradient.
+        None if that has more or fewer. A model of Equinox has functions and numbers beside its
+        weights, which have no gradient.
         """
-        given, tree = _flat(gradients)
-        named, known = given, tree
-        if params is not None:
-            flat, of_params = _flat(params)
-            if len(flat) == len(given):
-                named, known = flat, of_params
-        names = self._names_of(known, gradients if known is tree else params)
-        for gradient, array, name in zip(given, named, names, strict=True):
-            if gradient is not None or _is_weight(array):
-                yield gradient, self._leaf(name, gradient if array is None else array)
+        arrays, structure = _flat(named)
+        flat = arrays if values is named else _flat(values)[0]
+        if len(flat) != len(arrays):
+            return None
+        return [
+            (value, self._leaf(name, value if array is None else array))
+            for value, array, name in zip(flat, arrays, self._names(structure, named), strict=True)
+            if value is not None or _is_weight(array)
+        ]
 
-    def _names_of(self, structure: Any, whole: Any) -> list[str]:
+    def _names(self, structure: Any, tree: Any) -> list[str]:
         """The path to each leaf of a tree, which has this structure."""
         try:
-            names = self._names.get(structure)
+            names = self._paths.get(structure)
             if names is None:
-                if len(self._names) >= _STRUCTURES:  # of trees that are never alike
-                    self._names.clear()
-                names = self._names[structure] = names_in(whole)
+                if len(self._paths) >= _MAX_STRUCTURES:  # of trees that are never alike
+                    self._paths.clear()
+                names = self._paths[structure] = names_in(tree)
         except (TypeError, ValueError):  # what it holds beside arrays cannot be compared
-            names = names_in(whole)
+            names = names_in(tree)
         return names
 
     def _leaf(self, name: str, array: Any) -> Leaf:
-        shape = tuple(map(int, getattr(array, "shape", ())))
-        key = name, shape, _dtype_of(array)
-        index = self._of_leaf.get(key)
-        if index is None:
-            with self._lock:
-                index = self._of_leaf.get(key)
-                if index is None:
-                    index = len(self._all)
-                    self._all.append(Leaf(*key))
-                    self._plain.append(Variable(*key))
-                    self.objects.append(None)
-                    self._of_leaf[key] = index
-        return self._all[index]
+        key = name, tuple(map(int, getattr(array, "shape", ()))), _dtype_of(array)
+        return self._leaves.get(key) or self._leaves.setdefault(key, Leaf(*key))
 
 
 def _is_weight(leaf: Any) -> bool:
@@ -108,9 +95,7 @@ def rows_of_arrays(tree: Any) -> list[Variable]:
     A model of Equinox holds functions and numbers beside its arrays.
     """
     leaves = _flat(tree)[0]
-    if not any(isinstance(each, _ARRAYS) for each in leaves):
-        return []
-    if any(not (isinstance(each, _ARRAYS) or _is_no_variable(each)) for each in leaves):
+    if not all(isinstance(each, _ARRAYS) or _is_no_variable(each) for each in leaves):
         return []
     return [
         Variable(name, tuple(map(int, each.shape)), _dtype_of(each))
@@ -125,25 +110,12 @@ def _is_no_variable(leaf: Any) -> bool:
     return leaf is None or isinstance(leaf, int | float | complex) or is_function
 
 
-_ARRAYS = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
-
-
-def number_of(tree: Any) -> int:
-    """How many leaves a tree has."""
-    return len(_flat(tree)[0])
-
-
 def _dtype_of(array: Any) -> str:
     """The type that JAX gives to a leaf: a number, or an array of NumPy, may have more bits."""
     dtype = getattr(array, "dtype", type(array))
     with suppress(TypeError, ValueError):  # a type of JAX's own, as that of keys
         dtype = jax.dtypes.canonicalize_dtype(dtype)
     return str(dtype)
-
-
-def tracers_in(tree: Any) -> list[Any]:
-    """What JAX is tracing in a tree."""
-    return [each for each in jax.tree_util.tree_leaves(tree) if isinstance(each, jax.core.Tracer)]
 
 
 def _flat(tree: Any) -> tuple[list[Any], Any]:

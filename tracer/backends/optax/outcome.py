@@ -51,7 +51,7 @@ def _came(before: Any, after: Any, unknown: list[str]) -> Any:
     if not states:
         return None
     state, of_some_leaves = states[-1]
-    old = old_states[-1][0] if len(old_states) == len(states) else None
+    old: Any = old_states[-1][0] if len(old_states) == len(states) else None
     gone = old is None or any(map(arrays.is_gone, jax.tree.leaves(old)))  # the step donated it
     inner, old_inner = (getattr(each, _INNER.get(_name(state), ""), ()) for each in (state, old))
     inside: list[str] = []

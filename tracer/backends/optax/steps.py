@@ -1,0 +1,96 @@
+"""One call of `update`: what it was given, what it returned, and what comes of that."""
+
+import sys
+from typing import Any
+
+import jax
+
+from tracer.backends.optax import outcome
+from tracer.backends.optax.inside import ARGUMENTS
+from tracer.backends.optax.leaves import Leaves, Pairs
+from tracer.core.calls import Frame
+from tracer.kinds import KINDS, OPTAX
+
+(_LEAF,), (_STEP,) = next((e.apply_methods, e.step_methods) for e in KINDS if e.name == OPTAX)
+
+
+class Step(Frame):
+    """One call of `update`; a fault of the tracer is not the program's."""
+
+    __slots__ = ("count", "given", "index", "update", "wanted")
+
+    def __init__(
+        self, update: Any, binding: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self.update, self.index = update, binding.index
+        self.recorder = self.count = self.wanted = None
+        named = {
+            ARGUMENTS[update.names.index(n)]: v for n, v in kwargs.items() if n in update.names
+        }
+        self.given = {**named, **dict(zip(ARGUMENTS, args, strict=False))}
+        try:
+            binding.recorder.enter(self, self.index, _STEP, "step", sys._getframe(2))
+            self.python = sys._getframe(1)
+            self.wanted = self._pairs(self.given.get("updates"))
+            self._request(self.wanted)
+        except Exception as error:
+            binding.recorder.fault(error)
+
+    def __enter__(self) -> "Step":
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        self.python = None
+        if self.recorder is None or self.recorder.broken:
+            return
+        try:
+            if error is None:
+                self._note(self.result)
+            self.recorder.leave(self, error is not None, error)
+        except Exception as fault:
+            self.recorder.fault(fault)
+
+    def _pairs(self, values: Any) -> Pairs | None:
+        """Each of these with the leaf that it is for: of the parameters, or else of a gradient."""
+        variables, params = self.recorder.variables, self.given.get("params")
+        assert isinstance(variables, Leaves)
+        return variables.pairs(values, self.given.get("updates") if params is None else params)
+
+    def _request(self, pairs: Pairs | None) -> None:
+        """Note the gradients that the step was given."""
+        for _ in self.recorder.requests(self, self.index, _STEP, pairs or ()):
+            pass
+
+    def _note(self, result: Any) -> None:
+        """Note the updates that were returned, and what is known to come of them."""
+        recorder = self.recorder
+        if not (isinstance(result, tuple | list) and len(result) == 2):
+            recorder.note(
+                "update returned something else than updates and a state: what it computed is not "
+                "known"
+            )
+            return
+        updates, state = result
+        pairs = self._pairs(updates)
+        if pairs is None:
+            pairs = recorder.variables.pairs(updates, updates)
+        if self.wanted is None:  # `lookahead` updates other leaves than it is given gradients for
+            self._request(pairs)
+        pairs = [pair for pair in pairs if pair[0] is not None]
+        sites = recorder.updated(self, self.index, _LEAF, pairs)
+        self.count = outcome.count_in(state)
+        every = jax.tree.leaves((self.given.get("updates"), updates, state))
+        self.result = [each for each in every if isinstance(each, jax.core.Tracer)]
+        unknown: list[str] = []
+        came = outcome.of_step(self.given.get("state"), state, updates, unknown)
+        around, steps = outcome.in_multi_steps(updates, unknown)
+        if isinstance(steps, int):
+            recorder.optimizers.tell(self.index, gradient_accumulation_steps=steps)
+        for each in unknown:
+            recorder.note(
+                f"{each} decides in some steps that an update is none, and here that is not seen: "
+                "each is counted as if it were kept"
+            )
+        if came is not None or around is not None:
+            came = outcome.both(came, around)
+            self.site_notes += [(came, site) for site in sites]
