@@ -78,9 +78,15 @@ def _deciding(state: Any) -> list[tuple[Any, bool]]:
 
     With whether it decides on some leaves only, as in a `partition`.
     """
-    found = jax.tree_util.tree_flatten_with_path(state, is_leaf=lambda e: _name(e) in _MAKERS)[0]
-    keys = [(each, jax.tree_util.keystr(path)) for path, each in found if _name(each) in _MAKERS]
+    if not any(map(_decides, jax.tree.leaves(state, is_leaf=_decides))):
+        return []
+    found = jax.tree_util.tree_flatten_with_path(state, is_leaf=_decides)[0]
+    keys = [(each, jax.tree_util.keystr(path)) for path, each in found if _decides(each)]
     return [(each, ".inner_states" in key) for each, key in keys]
+
+
+def _decides(state: Any) -> bool:
+    return _name(state) in _MAKERS
 
 
 def _name(state: Any) -> str:
