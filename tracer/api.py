@@ -156,12 +156,13 @@ def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
     >>> isinstance(optimizer, keras.optimizers.SGD)
     True
     """
+    from tracer.backends.optax import updates
     from tracer.core import registry
-    from tracer.hooks import optax_updates, wrapping
+    from tracer.hooks import wrapping
     from tracer.hooks.lines import line_of_caller
 
     registry.wake(optimizer)
-    if optax_updates.is_transformation(optimizer):
+    if updates.is_transformation(optimizer):
         from tracer.hooks import recording
 
         return recording.wrap_transformation(optimizer, retrace=retrace, effects=effects)

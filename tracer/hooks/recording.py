@@ -103,11 +103,11 @@ class Recording:
 
     def take(self, optimizer: Any, *, effects: bool = False) -> None:
         """Trace this optimizer too; raises `tracer.UnsupportedOptimizer` for what is none."""
+        from tracer.backends.optax import updates
         from tracer.core import registry
-        from tracer.hooks import optax_updates
 
         registry.wake(optimizer)
-        optimizer = optax_updates.standing_for(optimizer)
+        optimizer = updates.standing_for(optimizer)
         self._asked.add(self._hold(optimizer, effects=effects))
 
     def _meet(self, optimizer: Any, *, making: bool = False, line: str = "") -> None:
@@ -162,9 +162,9 @@ class Recording:
             for optimizer in optimizers.watched():
                 self._meet(optimizer)
         if _OPTAX in sys.modules:
-            from tracer.hooks import optax_updates
+            from tracer.backends.optax import updates
 
-            for update in optax_updates.watched():
+            for update in updates.watched():
                 self._meet(update)
         alive = _optimizers()
         self._order = {id(optimizer): place for place, optimizer in enumerate(alive)}
@@ -523,12 +523,18 @@ def meet(optimizer: Any) -> None:
 
 def wrap_transformation(given: T, *, retrace: bool, effects: bool) -> T:
     """A transformation of optax that does what `given` does, and is counted."""
+    from tracer.backends.optax import updates
+    from tracer.backends.registered import backend_of
     from tracer.core import registry
-    from tracer.hooks import optax_updates, wrapping
+    from tracer.core.recorder import Recorder
+    from tracer.hooks import wrapping
+    from tracer.hooks.lines import line_of_caller
 
-    known = registry.recorder_of(optax_updates.standing_for(given))
-    made: T
-    made, update = optax_updates.traced(given, retrace=retrace)
+    made, update = given, updates.standing_for(given)
+    known = registry.recorder_of(update)
+    if known is None:
+        recorder = Recorder(backend_of(updates.KIND))
+        made, update = updates.traced(given, recorder, line_of_caller(given))
     wrapping.hold(update, known, retrace=retrace, effects=effects)
     meet(update)
     return made

@@ -7,6 +7,13 @@ holds it; what the tracer knows is kept in `registry` and in the recorder, never
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
+from tracer.backends.optax.updates import (
+    TracedUpdate,
+    go_on,
+    is_transformation,
+    refuse,
+    standing_for,
+)
 from tracer.backends.registered import backend_of
 from tracer.core.recorder import Recorder
 from tracer.core.registry import (
@@ -22,13 +29,6 @@ from tracer.core.registry import (
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks.family import described, family, kind_to_trace, own_attributes, own_steps
 from tracer.hooks.lines import line_of_caller
-from tracer.hooks.optax_updates import (
-    TracedUpdate,
-    go_on,
-    is_transformation,
-    refuse,
-    standing_for,
-)
 from tracer.hooks.traced_class import methods_of, traced_class
 from tracer.kinds import TORCH, OptimizerKind
 from tracer.model.trace import Trace

@@ -16,16 +16,14 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from tracer.backends.optax.inside import argument_names, inside, label
-from tracer.backends.registered import backend_of
 from tracer.core.recorder import Recorder
 from tracer.core.registry import Binding, bindings
 from tracer.errors import UnsupportedOptimizer, is_mistake
-from tracer.hooks.lines import line_of_caller
 from tracer.kinds import KINDS, OPTAX, kind_of
 
 __tracebackhide__ = is_mistake
 
-_KIND = next(each for each in KINDS if each.name == OPTAX)
+KIND = next(each for each in KINDS if each.name == OPTAX)
 
 
 class TracedUpdate:
@@ -86,24 +84,20 @@ def standing_for(given: Any) -> Any:
     return update if type(update) is TracedUpdate else given
 
 
-def traced(given: Any, *, retrace: bool = True) -> tuple[Any, TracedUpdate]:
-    """A transformation as `given` that is counted, and its `update`; itself if it is one."""
-    known = standing_for(given)
-    if type(known) is TracedUpdate:
-        go_on(known, retrace=retrace)
-        return given, known
+def traced(given: Any, recorder: Recorder, line: str) -> tuple[Any, TracedUpdate]:
+    """A transformation as `given` that this recorder counts, and its `update`.
+
+    `line` is that of the program which wraps it.
+    """
     update = TracedUpdate(given)
-    recorder = Recorder(backend_of(_KIND))
     name = label(given)
-    line = line_of_caller(given)
-    index = recorder.optimizers.add(update, lambda: name, f"optax.{name}", _KIND, made=line)
+    index = recorder.optimizers.add(update, lambda: name, f"optax.{name}", KIND, made=line)
     bindings[id(update)] = Binding(update, recorder, index, _nothing_nested)
     known_inside = inside(given)
     if known_inside.accumulates is not None:
         recorder.optimizers.tell(index, gradient_accumulation_steps=known_inside.accumulates)
     if known_inside.skips:
         recorder.optimizers.tell(index, skipped_by=known_inside.skips)
-    go_on(update, retrace=retrace)
     if not _is_multi_steps(given):
         return given._replace(update=update), update
     made = copy.copy(given)
