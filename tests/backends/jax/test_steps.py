@@ -14,6 +14,7 @@ from jax import lax
 
 import tracer
 from tracer.backends.jax.programs import Program
+from tracer.core.registry import recorder_of
 
 
 def not_finite(where: bool) -> Any:
@@ -163,6 +164,27 @@ def test_a_reading_in_a_callback_waits_for_nothing() -> None:
     assert (trace.steps, trace.updates(), trace.complete) == (2, 2 * 2 * 4, True)
     assert len(read) == 4
     assert all(each.steps <= 2 and "in a callback" in each.notes[-1] for each in read)
+
+
+def test_a_program_does_not_wait_for_who_reads() -> None:
+    """Who reads holds the lock of the counters, and may wait for an array of the program."""
+    loop = Loop(tracer.wrap(Odometer()))
+    step = jax.jit(loop.step)
+    loop.state = step(loop.state, X[:8], Y[:8])
+    recorder = recorder_of(loop.optimizer)
+    assert recorder is not None and tracer.trace_of(loop.optimizer).steps == 1
+
+    def train() -> None:
+        for _ in range(3):
+            loop.state = jax.block_until_ready(step(loop.state, X[:8], Y[:8]))
+
+    thread = threading.Thread(target=train, daemon=True)
+    with recorder.blocks.counters.lock:
+        thread.start()
+        thread.join(30)
+        assert not thread.is_alive()
+    trace = tracer.trace_of(loop.optimizer)
+    assert (trace.steps, trace.updates(), trace.complete) == (4, 4 * 4, True)
 
 
 def several_optimizers() -> Any:

@@ -14,6 +14,7 @@ there: so the steps keep their order.
 """
 
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -163,14 +164,14 @@ class Blocks(backend.Blocks):
         role = "part" if frame.parent is not None else "alone"
         if frame.parent is None and frame.role == "step":
             role = "step"
-        groups, kept = _groups(frame)
+        groups, outcomes = _groups(frame)
         before, after, clock = self.steps_so_far(frame)
         function = "" if frame.place is EAGER else compat.function_name(frame.place.graph)
         stepped = frame.extra.__class__ is _Begun
         variables = () if compared is None else compared.variables
         key = frame.path, id(clock), stepped, variables
         work = Work(function, role, tuple(frame.sites), groups, *key)
-        numbers = [before, after, *kept]
+        numbers = [before, after, *outcomes]
         if compared is not None:
             numbers += compared.numbers()
         if frame.place is EAGER:
@@ -238,12 +239,8 @@ class Blocks(backend.Blocks):
         if mesh is None:
             primitive.count(program, *numbers, beside=beside)
             return program
-        mine = [
-            number
-            for number, device in enumerate(mesh.devices.flat)
-            if device.process_index == jax.process_index()
-        ]
-        program.tell_only(mine[0])
+        own = [device.process_index == jax.process_index() for device in mesh.devices.flat]
+        program.device = own.index(True)
         primitive.count_on_each_device(program, mesh, *numbers)
         return program
 
@@ -277,6 +274,7 @@ class Blocks(backend.Blocks):
         for name, optimizer, started in optimizers:
             clock = getattr(optimizer, "_iterations", None)
             now = self._root.backend.number_in(clock)
+            self.programs.empty_queue()  # of what told meanwhile that it moved the count
             counted = self.programs.latest.get(id(clock))
             if counted is None and started is not None:
                 counted = started + self.counters.steps()
@@ -323,21 +321,20 @@ class Blocks(backend.Blocks):
         return (*twice, *renewed)
 
 
-def _groups(frame: Frame) -> tuple[tuple[tuple[int, int], ...], list[Any]]:
-    """Which sites of a frame are in which group that may be thrown away, and whether it is kept."""
-    conditions: list[Any] = []
-    numbers: dict[int, list[int]] = {}
-    for condition, site in frame.site_notes:
-        known = next((n for n, each in enumerate(conditions) if each is condition), None)
-        if known is None:
-            known = len(conditions)
-            conditions.append(condition)
-        numbers.setdefault(site, []).append(known)
-    places = []
-    for place, site in enumerate(frame.sites):
-        if numbers.get(site):
-            places.append((place, numbers[site].pop(0)))
-    return tuple(places), conditions
+def _groups(frame: Frame) -> tuple[tuple[int | None, ...], list[Any]]:
+    """For each site of a frame the group that may be thrown away, and what comes of each group."""
+    outcomes: list[Any] = []
+    groups: list[int | None] = []
+    noted = deque(frame.site_notes)  # in the order of the sites
+    for site in frame.sites:
+        group = None
+        if noted and noted[0][1] == site:
+            outcome, _ = noted.popleft()
+            if not (outcomes and outcomes[-1] is outcome):
+                outcomes.append(outcome)
+            group = len(outcomes) - 1
+        groups.append(group)
+    return tuple(groups), outcomes
 
 
 def _steps_so_far(frame: Frame) -> tuple[Any, Any, Any]:

@@ -14,7 +14,9 @@ be called by itself later, and JAX does not call Python then.
 Under `vmap` one call tells of all members. Then the step is one step in which each member did its
 part; a branch runs for all of them, and for those that did not choose it, what it did is discarded.
 
-What is told comes on threads of XLA, several at once. They take the lock of the counters.
+What is told comes on threads of XLA, several at once. They never wait for the lock of the counters,
+for who holds it may wait for an array of the program that tells: they put it into a queue, and who
+has the lock empties that.
 """
 
 import time
@@ -34,9 +36,8 @@ from tracer.core.stamps import UNIT, WITHIN
 DISCARDED, KEPT, SKIPPED, PARTLY = range(4)
 """What came of a group: computed and thrown away; kept; not computed; a part of it is kept."""
 
-_MOST_WAITING = 4096
+_MAX_WAITING = 4096
 """How many parts wait for their step on a replica; no step has so many."""
-
 
 DOUBTS: dict[Doubt, str] = {
     "not compiled": (
@@ -72,7 +73,7 @@ DOUBTS: dict[Doubt, str] = {
 _PATIENCE = 1.0
 """For how many seconds nothing has to be told until nothing more is waited for."""
 
-_ENDED = 64
+_MAX_ENDED = 64
 """How many steps may be told before a part of the first of them is."""
 
 
@@ -83,8 +84,9 @@ class Row(NamedTuple):
     """The optimizer's own count of its steps when the block began."""
     after: int
     """The same when it ended."""
-    kept: tuple[int, ...]
-    """Of each group that is not always kept, what came of it: `DISCARDED`, `KEPT`..."""
+    kept: tuple[int, ...] | None
+    """Of each group that is not always kept, what came of it: `DISCARDED`, `KEPT`...; None if it is
+    in a branch that this member of a `vmap` did not take."""
     seen: tuple[int, ...] = ()
     """The bits of the variables that were compared: see `effects`."""
 
@@ -96,8 +98,8 @@ class Work(NamedTuple):
     role: str
     """`step`, `part` of a step, or `alone`."""
     sites: tuple[int, ...]
-    groups: tuple[tuple[int, int], ...]
-    """The places in `sites` that a group may throw away, each with the number of the group."""
+    groups: tuple[int | None, ...]
+    """For each of the sites the number of the group that may throw it away; None for no group."""
     path: int
     clock: int
     """Whose count of steps the rows have: a number that is the same for the same optimizer."""
@@ -110,37 +112,31 @@ class Work(NamedTuple):
 class Program:
     """A block in one program: what its op calls."""
 
-    def __init__(self, programs: "Programs", work: Work, first: int, replicas: int) -> None:
-        """`first` is the replica, or the number of the device that counts for this process.
-
-        So many `replicas` tell of themselves in this process; if any do, the op tells which one,
-        or which device, before the rest.
-        """
+    def __init__(self, programs: "Programs", work: Work, replicas: int = 0) -> None:
+        """So many `replicas` tell of themselves in this process; if any do, the op says which."""
         self.work = work
+        self.groups = 1 + max((each for each in work.groups if each is not None), default=-1)
         self.total = 0
         self.told: Counter[int] = Counter()
         """How often it was executed on each replica, however many members that has."""
         self.passes: Counter[tuple[Passes, int]] = Counter()
         """How often each pass under `jax.checkpoint` was executed."""
-        self.logs: dict[tuple[int, tuple[tuple[int, ...], ...]], HostLog] = {}
+        self.logs: dict[tuple[Any, ...], HostLog] = {}
         """By replica and what each member kept: to find the log of a block takes a look at all of
         its sites, which is too much for each run."""
+        self.device: int | None = None
+        """The device that counts for this process, if the others of it tell the same."""
+        self.is_uneven = False
+        """Whether it does not run alike on each replica, as in a branch that one of them takes."""
         self._programs = programs
-        self._groups = _groups(work)
-        self._first = first
         self._replicas = replicas
-        self._only_first = False
-        self._tells_which = bool(replicas)
 
-    def is_told_by_all(self) -> bool:
-        """Whether all replicas told of it as often, if each is to tell."""
-        if self._only_first or not self.told:
-            return True
-        return len(self.told) >= self._replicas and len(set(self.told.values())) == 1
-
-    def tell_only(self, device: int) -> None:
-        """Count what this device tells, and leave out what the others of the process tell too."""
-        self._first, self._only_first, self._tells_which = device, True, True
+    def lags(self) -> bool:
+        """Whether some replicas have not told of it as often as others."""
+        told = list(self.told.values())
+        if self.is_uneven or not told:
+            return False
+        return len(told) < self._replicas or len(set(told)) > 1
 
     def ran(self, *numbers: Any) -> None:
         """The op was executed, with these numbers: scalars, or arrays with one for each member.
@@ -148,36 +144,37 @@ class Program:
         The program waits for it, and has cleared the processor's caches: little code is fast code.
         """
         try:
-            if not (self._tells_which or numbers[0].ndim):
-                self._programs.ran(self, self._first, [self._row([int(each) for each in numbers])])
+            tells_which = self._replicas or self.device is not None
+            if not (tells_which or numbers[0].ndim):
+                row = self._row([int(each) for each in numbers])
+                self._programs.enqueue(self._programs.ran, self, 0, [row])
                 return
-            numbers = tuple(map(np.asarray, numbers))
-            told: Iterable[Sequence[int]]
-            if numbers[0].ndim:
-                told = zip(*(each.ravel().tolist() for each in numbers), strict=True)
-            else:
-                told = [[int(each) for each in numbers]]
             by_replica: dict[int, list[Row]] = defaultdict(list)
-            for each in told:
-                replica, *values = each if self._tells_which else (self._first, *each)
-                if self._only_first and replica != self._first:
-                    continue
-                number = 0 if self._only_first else replica
-                by_replica[number].append(self._row(values))
+            for each in zip(*(np.ravel(each).tolist() for each in numbers), strict=True):
+                replica, *values = each if tells_which else (0, *each)
+                if self.device is None:
+                    by_replica[replica].append(self._row(values))
+                elif replica == self.device:
+                    by_replica[0].append(self._row(values))
             for replica, rows in by_replica.items():
-                self._programs.ran(self, replica, rows)
+                self._programs.enqueue(self._programs.ran, self, replica, rows)
         except Exception as error:  # it would end the program of the user
             self._programs.fault(error)
 
     def _row(self, numbers: Sequence[int]) -> Row:
         before, after, *more = numbers
-        if not more:
-            return Row(before, after, ())
-        return Row(before, after, tuple(more[: self._groups]), tuple(more[self._groups :]))
+        return Row(before, after, tuple(more[: self.groups]), tuple(more[self.groups :]))
 
     def lowered(self, platform: str) -> None:
         """It is compiled for a platform."""
-        self._programs.lowered(platform)
+        if platform != "cpu":
+            self._programs.note(
+                f"counting on {platform} was never tried: compare the counts by other means"
+            )
+
+    def left_out(self, why: str) -> None:
+        """It is compiled, and cannot be counted there."""
+        self._programs.note(f"a step {why}, so what runs in it is not counted")
 
     def doubt(self, reason: Doubt) -> None:
         """What it tells is not what ran."""
@@ -186,45 +183,12 @@ class Program:
 
     def ran_pass(self, passes: Passes, number: int) -> None:
         """One pass under `jax.checkpoint` was executed, whether or not it counts."""
-        with self._programs.lock:
-            self.passes[passes, number] += 1
+        self._programs.enqueue(self.passes.update, [(passes, number)])
 
     def ran_again_uncounted(self) -> bool:
         """Whether something was computed again more often than it was counted."""
-        with self._programs.lock:
-            counted = {passes: self.passes[passes, int(passes.first)] for passes, _ in self.passes}
-            return any(times > counted[passes] for (passes, _), times in self.passes.items())
-
-    def left_out(self, why: str) -> None:
-        """It is compiled, and cannot be counted there."""
-        self._programs.left_out(why)
-
-
-class _Waiting(NamedTuple):
-    """A part that was told, and whose step was not yet."""
-
-    program: Program
-    rows: list[Row]
-
-
-class _Told:
-    """What steps tell of the optimizer's own count: of one member, where a `vmap` has several."""
-
-    __slots__ = ("far", "first", "moved")
-
-    def __init__(self, row: Row) -> None:
-        self.first = row.before
-        self.far = row.after
-        self.moved = 0
-        """How far all of the steps moved it together."""
-
-    def add(self, row: Row) -> None:
-        """A step was told."""
-        if row.before < self.first:
-            self.first = row.before
-        if row.after > self.far:
-            self.far = row.after
-        self.moved += row.after - row.before
+        counted = {passes: self.passes[passes, int(passes.first)] for passes, _ in self.passes}
+        return any(times > counted[passes] for (passes, _), times in self.passes.items())
 
 
 class Programs(Counters):
@@ -237,6 +201,7 @@ class Programs(Counters):
         fault: Callable[[BaseException], None],
     ) -> None:
         super().__init__()
+        self.note = note
         self.fault = fault
         self.all: list[Program] = []
         """What was traced."""
@@ -244,16 +209,16 @@ class Programs(Counters):
         """How far the steps that were told say that each optimizer's own count of steps is."""
         self.members = 1
         """How many members of a `vmap` a step had at most."""
-        self._told: dict[tuple[int, int], _Told] = {}
-        """By that count and replica, what the steps that were told say of it."""
-        self._odd: set[Program] = set()
-        """What does not run alike on each replica."""
+        self._progress: dict[tuple[int, int], list[int]] = {}
+        """By that count and replica: where the steps that were told began, where they ended, and
+        how far all of them moved it together; of one member, where a `vmap` has several."""
         self._eager: dict[Work, Program] = {}
         self._sites = sites
-        self.note = note
-        self._waiting: dict[int, list[_Waiting]] = defaultdict(list)
+        self._queue: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._waiting: dict[int, list[tuple[Program, list[Row]]]] = defaultdict(list)
+        """By replica the parts that were told before their step."""
         self._ended: dict[int, deque[tuple[int, list[Row], int]]] = defaultdict(
-            lambda: deque(maxlen=_ENDED)
+            lambda: deque(maxlen=_MAX_ENDED)
         )
         """By replica the steps that were told last, each with its stamp for what is part of it."""
         self._blocks: dict[tuple[Any, ...], CountedBlock] = {}
@@ -265,85 +230,115 @@ class Programs(Counters):
 
     def new(self, work: Work, replicas: int) -> Program:
         """A block was traced: what its op shall call."""
-        program = Program(self, work, 0, replicas)
+        program = Program(self, work, replicas)
         with self.lock:
             self.all.append(program)
-            block = self._block(work, 0, [(1,) * _groups(work)])
-            self.logs.setdefault(block, HostLog())  # so that it is known if it never runs
+            # It has a log, so that it is known if it never runs.
+            self.logs.setdefault(self._block_as_traced(program), HostLog())
         return program
 
     def eager(self, work: Work) -> Program:
         """What counts a block in eager mode; the same for the same work."""
-        with self.lock:
-            program = self._eager.get(work)
-            if program is None:
-                program = self._eager[work] = Program(self, work, 0, replicas=0)
-            return program
+        return self._eager.get(work) or self._eager.setdefault(work, Program(self, work))
+
+    def enqueue(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Have `function` called under the lock: now, or by who has it now or next."""
+        self._queue.append((function, arguments))
+        if self.lock.acquire(blocking=False):
+            try:
+                self.empty_queue()
+            finally:
+                self.lock.release()
+
+    def empty_queue(self) -> None:
+        """Count what was told while the lock was held, which it is by who calls this."""
+        while self._queue:
+            function, arguments = self._queue.popleft()
+            function(*arguments)
 
     def ran(self, program: Program, replica: int, rows: list[Row]) -> None:
-        """A block was executed on a replica, once for each row."""
-        work = program.work
-        with self.lock:
-            program.total += len(rows)
-            program.told[replica] += 1
-            if len(rows) > self.members:
-                self.members = len(rows)
-            if work.role == "part":
-                self._part_ran(program, replica, rows)
-                return
-            clock = work.clock
-            after = rows[0].after if len(rows) == 1 else max(row.after for row in rows)
-            latest = self.latest.get(clock)
-            if latest is None or after > latest:
-                self.latest[clock] = after
-            told = self._told.get((clock, replica))
-            if told is None:
-                told = self._told[clock, replica] = _Told(rows[0])
-            told.add(rows[0])
-            stamp = 0
-            if work.role == "step":
-                self.stepped()
-                stamp = UNIT * self.take_number(replica)
-                if self._waiting:
-                    self._log_parts(replica, clock, rows, stamp | WITHIN)
-                self._ended[replica].append((clock, rows, stamp | WITHIN))
-            self._log_of(program, replica, [row.kept for row in rows]).add(stamp)
-            if stamp and work.variables and self.effects is not None:
-                seen = sources(work.variables, tuple([row.seen for row in rows]))
-                self.effects.log(replica, seen, stamp)
+        """A block was executed on a replica, once for each row; the lock is held."""
+        work, stamp = program.work, 0
+        program.total += len(rows)
+        program.told[replica] += 1
+        if len(rows) > self.members:
+            self.members = len(rows)
+        if work.role == "part":
+            self._part_ran(program, replica, rows)
+            return
+        self.moved_on(work.clock, replica, rows[0].before, rows[0].after)
+        if work.role == "step":
+            self.stepped()
+            stamp = UNIT * self.take_number(replica)
+            if self._waiting:
+                self._log_parts(replica, work.clock, rows, stamp | WITHIN)
+            self._ended[replica].append((work.clock, rows, stamp | WITHIN))
+        self._log_of(program, replica, [row.kept for row in rows]).add(stamp)
+        if stamp and work.variables and self.effects is not None:
+            seen = sources(work.variables, tuple([row.seen for row in rows]))
+            self.effects.log(replica, seen, stamp)
+
+    def moved_on(self, clock: int, replica: int, before: int, after: int) -> None:
+        """A step moved an optimizer's own count of steps, perhaps in a state that it was given."""
+        self.latest[clock] = max(after, self.latest.get(clock, after))
+        steps = self._progress.setdefault((clock, replica), [before, after, 0])
+        if before < steps[0]:
+            steps[0] = before
+        if after > steps[1]:
+            steps[1] = after
+        steps[2] += after - before
 
     def _part_ran(self, program: Program, replica: int, rows: list[Row]) -> None:
         """A part was executed: count it if its step was told, else let it wait."""
-        work = program.work
-        stamp = None if work.stepped else self._step_of(work, replica, rows)
-        if stamp is not None:
-            self._log_of(program, replica, [row.kept for row in rows]).add(stamp)
-            return
+        for clock, steps, stamp in () if program.work.stepped else reversed(self._ended[replica]):
+            # A step that did not move the count is not known by it.
+            known = clock == program.work.clock and steps[0].before < steps[0].after
+            if known and len(rows) == len(steps) and all(_are_in(program, rows, clock, steps)):
+                self._log_of(program, replica, [row.kept for row in rows]).add(stamp)
+                return
         waiting = self._waiting[replica]
-        waiting.append(_Waiting(program, rows))
-        if len(waiting) > _MOST_WAITING:
-            self.log(self._block_of(waiting.pop(0), replica), 0)
+        waiting.append((program, rows))
+        if len(waiting) > _MAX_WAITING:
+            self.log(self._block_of(*waiting.pop(0), replica), 0)
+
+    def _log_parts(self, replica: int, clock: int, steps: Sequence[Row], stamp: int) -> None:
+        """Count the parts that the step is made of."""
+        waiting, self._waiting[replica] = self._waiting[replica], []
+        for program, rows in waiting:
+            fits = _are_in(program, rows, clock, steps)
+            if all(fits) or len(rows) == len(steps) > 1:
+                kept = [row.kept if fit else None for row, fit in zip(rows, fits, strict=True)]
+                self._log_of(program, replica, kept).add(stamp)
+            else:
+                self._waiting[replica].append((program, rows))
 
     def moved(self, optimizer: Any) -> int | None:
         """How far the steps say that an optimizer's own count moved; None if none was told."""
-        clock = id(getattr(optimizer, "_iterations", None))
-        with self.lock:
-            told = [each for (of, _), each in self._told.items() if of == clock]
-        return max((each.far - each.first for each in told), default=None)
-
-    def tell(self, before: int, after: int) -> None:
-        """A step that Python counts moved the count in the state that it was given."""
-        with self.lock:
-            row = Row(before, after, ())
-            self._told.setdefault((id(None), 0), _Told(row)).add(row)
+        known = self._of_clock(id(getattr(optimizer, "_iterations", None)))
+        return max((last - first for first, last, _ in known), default=None)
 
     def begun_anew(self) -> int:
         """How many steps began with one and the same count of steps, if all that are known did."""
-        with self.lock:
-            told = list(self._told.values())
-        if any(each.far - each.first != 1 for each in told):
+        known = list(self._progress.values())
+        if any(last - first != 1 for first, last, _ in known):
             return 0
-        return max((each.moved for each in told), default=0)
+        return max((moved for _, _, moved in known), default=0)
+
+    def passed_over(self, clock: int) -> int:
+        """How many steps were not told that lie between others, by an optimizer's own count.
+
+        There may be more, if several states were trained, each with a count of its own.
+        """
+        return max(
+            (last - first - moved for first, last, moved in self._of_clock(clock)), default=0
+        )
+
+    def _of_clock(self, clock: int) -> list[list[int]]:
+        return [known for (of, _), known in list(self._progress.items()) if of == clock]
+
+    def begin_anew(self) -> None:
+        """From now on steps may run that are not to be told."""
+        self._progress.clear()
 
     def wait_for_replicas(self) -> None:
         """Wait until each replica told of what the others did, as long as anything is told.
@@ -351,46 +346,16 @@ class Programs(Counters):
         The results of one may be there before those of another, and results that the program does
         not hold cannot be waited for.
         """
-        told, since = None, time.monotonic()
-        while uneven := self._uneven():
-            if uneven != told:
-                told, since = uneven, time.monotonic()
+        known, since = None, time.monotonic()
+        while late := {each: each.total for each in list(self.all) if each.lags()}:
+            if late != known:
+                known, since = late, time.monotonic()
             elif time.monotonic() - since > _PATIENCE:
-                self._odd.update(uneven)  # a branch that one of them takes, say
-                return
+                for each in late:
+                    each.is_uneven = True
             time.sleep(0.001)
-
-    def _uneven(self) -> dict[Program, int]:
-        """The programs of which replicas told more or less often, and how often in all."""
-        with self.lock:
-            return {
-                program: program.total
-                for program in self.all
-                if not (program in self._odd or program.is_told_by_all())
-            }
-
-    def passed_over(self, clock: int) -> int:
-        """How many steps were not told that lie between others, by an optimizer's own count.
-
-        There may be more, if several states were trained, each with a count of its own.
-        """
-        with self.lock:
-            of_clock = [told for (of, _), told in self._told.items() if of == clock]
-        return max((told.far - told.first - told.moved for told in of_clock), default=0)
-
-    def begin_anew(self) -> None:
-        """From now on steps may run that are not to be told."""
-        with self.lock:
-            self._told.clear()
-
-    def lowered(self, platform: str) -> None:
-        """A program with a block in it is compiled for a platform."""
-        if platform != "cpu":
-            self.note(f"counting on {platform} was never tried: compare the counts by other means")
-
-    def left_out(self, why: str) -> None:
-        """A program with a block in it is compiled that cannot call Python."""
-        self.note(f"a step {why}, so what runs in it is not counted")
+            with self.lock:
+                self.empty_queue()
 
     def read(self, under_way: Iterable[dict[int, int]], calm: bool) -> Counts:
         """What was counted on each replica: see `Counters.read`.
@@ -398,8 +363,9 @@ class Programs(Counters):
         What waits for its step is shown as what ran outside of every step: its step may come yet.
         """
         with self.lock:
+            self.empty_queue()
             waiting = Counter(
-                (replica, self._block_of(part, replica))
+                (replica, self._block_of(*part, replica))
                 for replica, parts in self._waiting.items()
                 for part in parts
             )
@@ -414,131 +380,86 @@ class Programs(Counters):
             self._show_programs(counts)
             return counts
 
-    def _log_parts(self, replica: int, clock: int, steps: Sequence[Row], stamp: int) -> None:
-        """Count the parts that the step is made of."""
-        waiting = self._waiting.get(replica)
-        if not waiting:
-            return
-        left = []
-        for part in waiting:
-            rows = part.rows
-            members = len(rows) == len(steps) > 1
-            of_rows = steps if members else [_around(steps)] * len(rows)
-            apart = part.program.work.clock != clock  # what its count says is of another optimizer
-            fits = [
-                apart or _is_in(row, step, part.program.work.stepped)
-                for row, step in zip(rows, of_rows, strict=True)
-            ]
-            if not (members or all(fits)):
-                left.append(part)
-                continue
-            kept = [
-                row.kept if fit else (0,) * (len(row.kept) + 1)
-                for row, fit in zip(rows, fits, strict=True)
-            ]
-            self._log_of(part.program, replica, kept).add(stamp)
-        self._waiting[replica] = left
-
-    def _step_of(self, work: Work, replica: int, rows: Sequence[Row]) -> int | None:
-        """The stamp of what is part of the step that `rows` are in, if that was told before them.
-
-        A step that did not move the count is not known by it.
-        """
-        for clock, steps, stamp in reversed(self._ended[replica]):
-            alike = clock == work.clock and len(steps) == len(rows)
-            if alike and all(
-                step.before == row.before < step.after
-                for row, step in zip(rows, steps, strict=True)
-            ):
-                return stamp
-        return None
-
-    def _block_of(self, part: _Waiting, replica: int) -> CountedBlock:
-        """What the log knows a part by."""
-        return self._block(part.program.work, replica, [row.kept for row in part.rows])
-
     def _show_programs(self, counts: Counts) -> None:
         """Say of each block how many programs have it, and how many of these never ran."""
-        programs: Counter[CountedBlock] = Counter()
-        idle: Counter[CountedBlock] = Counter()
+        idle: dict[CountedBlock, list[bool]] = defaultdict(list)
         for program in self.all:
-            block = self._block(program.work, 0, [(1,) * _groups(program.work)])
-            programs[block] += 1
-            idle[block] += not program.total
+            idle[self._block_as_traced(program)].append(not program.total)
         for counted in counts.values():
             for key, (block, reading) in counted.blocks.items():
-                if block in programs:
-                    reading = reading._replace(graphs=programs[block], idle=idle[block])
+                if block in idle:
+                    graphs, never_ran = len(idle[block]), sum(idle[block])
+                    reading = reading._replace(graphs=graphs, idle=never_ran)
                     counted.blocks[key] = block, reading
 
-    def _log_of(
-        self, program: Program, replica: int, members: Sequence[tuple[int, ...]]
-    ) -> HostLog:
-        """The log of what a program did, and of how much of it was kept."""
-        key = replica, tuple(members)
+    def _log_of(self, program: Program, replica: int, members: Sequence[Any]) -> HostLog:
+        """The log of what a program did, and of how much of it each member kept."""
+        key = replica, *members
         log = program.logs.get(key)
         if log is None:
             block = self._block(program.work, replica, members)
             log = program.logs[key] = self.logs.setdefault(block, HostLog())
         return log
 
-    def _block(self, work: Work, replica: int, members: Sequence[tuple[int, ...]]) -> CountedBlock:
+    def _block_of(self, program: Program, rows: list[Row], replica: int) -> CountedBlock:
+        """What the log knows a part by."""
+        return self._block(program.work, replica, [row.kept for row in rows])
+
+    def _block_as_traced(self, program: Program) -> CountedBlock:
+        """The same of a program that keeps all that it does."""
+        return self._block(program.work, 0, [(KEPT,) * program.groups])
+
+    def _block(self, work: Work, replica: int, members: Sequence[Any]) -> CountedBlock:
         """What the log knows a block by that did its work so often, and kept so much of it."""
-        key = (work, replica, tuple(members))
+        key = (work, replica, *members)
         block = self._blocks.get(key)
         if block is None:
-            sites: list[int] = []
-            for number, kept in enumerate(members):
-                sites += self._as_done(work, replica, kept, first=not number)
-            block = CountedBlock(
-                replica, work.function, work.role == "step", tuple(sites), work.path
-            )
+            sites = [
+                site
+                for number, kept in enumerate(members)
+                for site in self._as_done(work, replica, kept, first=not number)
+            ]
+            step = work.role == "step"
+            block = CountedBlock(replica, work.function, step, tuple(sites), work.path)
             self._blocks[key] = block
         return block
 
     def _as_done(
-        self, work: Work, replica: int, kept: tuple[int, ...], first: bool
+        self, work: Work, replica: int, kept: tuple[int, ...] | None, first: bool
     ) -> Iterator[int]:
         """The sites of one member; of the `first` with what is the same for all members."""
-        groups = dict(work.groups)
-        nothing = len(kept) > _groups(work)  # the branch that it is in was not taken
-        for place, number in enumerate(work.sites):
+        for number, group in zip(work.sites, work.groups, strict=True):
             site = self._sites.sites[number]
             if not first and site.role in ("step", "request"):
                 continue
-            role = site.role
-            if role in ("update", "vain"):
-                came = kept[groups[place]] if place in groups else KEPT
-                if came == SKIPPED:
+            if site.role in ("update", "vain"):
+                outcome = KEPT if group is None or kept is None else kept[group]
+                if outcome == SKIPPED:
                     continue
-                if came == PARTLY:
+                if outcome == PARTLY:
                     self.note(
                         "some steps of MultiSteps, apply_every or apply_if_finite that should "
                         "update nothing return 0 for some leaves alone, or are not finite, so 0 "
                         "times them is not 0: each of their updates is counted as if it were kept"
                     )
-                if nothing or came == DISCARDED:
-                    role = "discarded"
-            if (role, replica) == (site.role, site.replica):
-                yield number
-            else:
-                yield self._sites.number(
-                    site.optimizer, site.method, role, site.kind, site.variable, replica
-                )
+                if outcome == DISCARDED or kept is None:
+                    site = site._replace(role="discarded")
+            yield self._sites.number(*site._replace(replica=replica))
 
 
-def _groups(work: Work) -> int:
-    """How many groups of a block may be thrown away."""
-    return 1 + max((group for _, group in work.groups), default=-1)
+def _are_in(program: Program, rows: list[Row], clock: int, steps: Sequence[Row]) -> list[bool]:
+    """Whether a part is in a step, for each member: as their counts say, if they are of one clock.
 
-
-def _around(rows: Sequence[Row]) -> Row:
-    """From the first to the last of what some rows say."""
-    return Row(min(row.before for row in rows), max(row.after for row in rows), ())
-
-
-def _is_in(part: Row, step: Row, stepped: bool) -> bool:
-    """Whether a part is in a step; `stepped` if it has a count before and after of its own."""
-    if not stepped and step.before < step.after:
-        return step.before <= part.before < step.after
-    return step.before <= part.before and part.after <= step.after
+    A part in which the count moves has a count before and after of its own.
+    """
+    if program.work.clock != clock:
+        return [True] * len(rows)
+    if not len(rows) == len(steps) > 1:
+        before, after = min(row.before for row in steps), max(row.after for row in steps)
+        steps = [Row(before, after, ())] * len(rows)
+    return [
+        step.before <= row.before < step.after
+        if step.before < step.after and not program.work.stepped
+        else step.before <= row.before and row.after <= step.after
+        for row, step in zip(rows, steps, strict=True)
+    ]

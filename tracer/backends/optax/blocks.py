@@ -36,7 +36,7 @@ class Blocks(blocks.Blocks):
         self._looks_left -= 1
         with suppress(TypeError, RuntimeError):  # of a `vmap`, or donated since
             now = int(count)
-            self.programs.tell(now - 1, now)
+            self.programs.moved_on(id(None), 0, now - 1, now)
         if not self.programs.begun_anew():  # it is a state that goes on
             self._looks_left = 0
 
