@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
-from itertools import product
+from functools import cache, cached_property
+from itertools import count
 
 from tracer.layout import Column, Row, Table, shown
 from tracer.model.measures import (
@@ -144,20 +144,25 @@ class JudgedSteps:
         of = f"{shown(self.summary.optimizers[0].name)}: " if len(claim.summaries) > 1 else ""
         one_row = claim.selection.variables is None and (self.short or claim.expected.per_step)
         unapplied = self.unapplied if one_row else frozenset()
-        of_all, size = claim.selection.methods is None, len(columns)
-        for replica, group in product(self._replicas, self._groups()):
-            measures = (*self._measures, *self._counting(columns, group, replica))
-            timeline = self.summary.timeline(*measures, replica=self.replica)
-            for counts, values in self._unusual(timeline, unapplied):
-                steps = timeline.steps_with(values)
-                is_noted = claim.of_work and (of_all or counts[size])
-                note = why_none(sum(counts[:size]), counts[size:]) if is_noted else ""
-                for index, name in group.items():
-                    yield (steps[0].first, index, of + name, steps, counts[:size], note), replica
-        for replica in self._replicas if unapplied else ():
-            steps, name = self.unapplied_steps, f"{of}each {self.summary.dialect.variable}"
-            note = "not applied" if of_all else ""
-            yield (steps[0].first, -1, name, steps, (0,) * size, note), replica
+        keys = [(group, replica) for replica in self._replicas for group in self._groups()]
+        measures = (each for key in keys for each in self._counting(columns, *key))
+        timeline = self.summary.timeline(*self._measures, *measures, replica=self.replica)
+        steps_in = cache(timeline.steps_with)  # most groups differ in the same steps
+        size, width = len(columns), len(columns) + len(_MISSED)
+        work = [
+            (*key, steps_in(values), counts)
+            for key, at in zip(keys, count(len(self._measures), width), strict=False)
+            for values, counts in self._unusual(timeline, slice(at, at + width), unapplied)
+        ]
+        if unapplied:
+            name = f"each {self.summary.dialect.variable}"
+            every = self.unapplied_steps, (*(0,) * size, 0, 1, 0)
+            work += [({-1: name}, replica, *every) for replica in self._replicas]
+        for group, replica, steps, counts in work:
+            is_noted = claim.of_work and (claim.selection.methods is None or counts[size])
+            note = why_none(sum(counts[:size]), counts[size:]) if is_noted else ""
+            for index, name in group.items():
+                yield (steps[0].first, index, of + name, steps, counts[:size], note), replica
 
     def _groups(self) -> list[_Group]:
         """The variables that are meant, those together that got the same in every step."""
@@ -180,20 +185,20 @@ class JudgedSteps:
         return [replace(each, replicas=frozenset({replica})) for each in (*counted, *missed)]
 
     def _unusual(
-        self, timeline: Timeline, but: frozenset[Values]
-    ) -> Iterator[tuple[Values, set[Values]]]:
-        """What a group gets in wrong steps and not in most others, and what these steps count."""
+        self, timeline: Timeline, place: slice, but: frozenset[Values]
+    ) -> Iterator[tuple[frozenset[Values], Values]]:
+        """What wrong steps count in which a group gets other than in most, and what it gets."""
         alike: dict[Values, set[Values]] = {}
         usual: Counter[Values] = Counter()
         for values, number in timeline.spread.items():
-            asserted, counts = values[: len(self._measures)], values[len(self._measures) :]
+            asserted, counts = values[: len(self._measures)], values[place]
             if asserted not in self.wrong:
                 usual[counts] += number
             elif asserted not in but:
                 alike.setdefault(counts, set()).add(values)
         for counts in alike.keys() - dict(usual.most_common(1)).keys():
             if self.short or self.claim.expected.per_step or any(counts[: -len(_MISSED)]):
-                yield counts, alike[counts]
+                yield frozenset(alike[counts]), counts
 
 
 def rows_of(parts: Iterable[JudgedSteps]) -> dict[Difference, list[int]]:
