@@ -94,12 +94,6 @@ def replica_names(trace: Trace, *others: Trace) -> list[str]:
     return [replica_name(each, with_worker=len(workers) > 1) for each in trace.replicas]
 
 
-def only_worker(trace: Trace, replicas: Iterable[int]) -> str:
-    """The worker that all of `replicas` are of, if the trace has others too; else empty."""
-    workers = {trace.replicas[index].worker for index in replicas}
-    return next(iter(workers)) if len(workers) == 1 < len(trace.workers) else ""
-
-
 def replica_ids(trace: Trace) -> list[str]:
     """The same for a column headed by `replica_noun`: `0`, or `worker:1/0`."""
     several = len(trace.workers) > 1

@@ -190,6 +190,19 @@ class Summary(Counts):
         """The steps of the replica that ran most of them."""
         return max(self.steps_on.values(), default=0)
 
+    @cached_property
+    def workers(self) -> dict[str, list[int]]:
+        """The replicas of each worker."""
+        replicas: dict[str, list[int]] = {}
+        for index in self.replicas:
+            replicas.setdefault(self.trace.replicas[index].worker, []).append(index)
+        return replicas
+
+    @property
+    def only_worker(self) -> str:
+        """The worker of all its replicas, if the trace has others too; else empty."""
+        return next(iter(self.workers)) if len(self.workers) == 1 < len(self.trace.workers) else ""
+
     def remarks(self, *codes: str) -> Iterator[tuple[Optimizer, Remark]]:
         """The remarks with one of these codes, each with the optimizer that it is on."""
         for optimizer in self.optimizers:

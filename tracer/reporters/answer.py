@@ -204,7 +204,7 @@ def _no_updates(summary: Summary) -> str:
 def _where(summary: Summary) -> str:
     """` on each of 2 replicas`; nothing for a single one."""
     noun, number = replica_noun(summary.trace), len(summary.replicas)
-    workers = len({summary.trace.replicas[index].worker for index in summary.replicas})
+    workers = len(summary.workers)
     of_workers = f" of {workers:,} workers" if workers > 1 and noun != "rank" else ""
     return f" on each of {some(number, noun)}{of_workers}" if number > 1 else ""
 

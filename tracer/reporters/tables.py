@@ -204,27 +204,19 @@ def by_step(summary: Summary) -> list[StepRow]:
 
 def by_replica(summary: Summary) -> list[ReplicaRow]:
     """A row for each of `Summary.replicas`, in that order."""
-    replicas = [(index, summary.trace.replicas[index]) for index in summary.replicas]
     return [
         ReplicaRow(each.worker, each.id, each.device, *_counts(summary, [index]))
-        for index, each in replicas
+        for index in summary.replicas
+        for each in [summary.trace.replicas[index]]
     ]
 
 
 def by_worker(summary: Summary) -> list[WorkerRow]:
-    """A row for each of `workers`, in that order, with its replicas together."""
+    """A row for each of `Summary.workers`, in that order, with its replicas together."""
     return [
         WorkerRow(worker, len(indices), *_counts(summary, indices))
-        for worker, indices in workers(summary).items()
+        for worker, indices in summary.workers.items()
     ]
-
-
-def workers(summary: Summary) -> dict[str, list[int]]:
-    """The replicas of each worker."""
-    replicas: dict[str, list[int]] = {}
-    for index in summary.replicas:
-        replicas.setdefault(summary.trace.replicas[index].worker, []).append(index)
-    return replicas
 
 
 def _counts(summary: Summary, replicas: Sequence[int]) -> tuple[int, int, int, int]:

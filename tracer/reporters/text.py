@@ -27,7 +27,6 @@ from tracer.model.phrases import (
     class_of,
     endings,
     never_reached,
-    only_worker,
     program_lines,
     reason,
     reason_for_all,
@@ -133,7 +132,7 @@ def _optimizer(summary: Summary) -> _Row:
     line = trace.derived(program_lines).get(summary.root, "")
     values: dict[str, Figure] = {
         "made_in": cut(shown(line), _LINE, _LINE - 2),
-        "worker": shown(only_worker(trace, summary.replicas)),
+        "worker": shown(summary.only_worker),
         "steps": summary.steps,
         "updates": updates,
         "per_step": _per_step(summary, measures.updates),
@@ -278,11 +277,11 @@ def _step(row: StepRow, summary: Summary, why: Reason, idle: bool) -> _Row:
 def by_group(by: By, summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for each replica or worker; one with fewer updates than others says since when."""
     trace, noun = summary.trace, replica_noun(summary.trace)
-    ids, workers = replica_ids(trace), tables.workers(summary)
+    ids = replica_ids(trace)
     figures: Sequence[Any] = tables.rows(summary, by)
     groups = [(ids[index], [index]) for index in summary.replicas]
     if by == "worker":
-        groups = [(worker or "(local)", indices) for worker, indices in workers.items()]
+        groups = [(worker or "(local)", indices) for worker, indices in summary.workers.items()]
     behind = _behind(summary, [group for _, group in groups])
     rows: list[_Row] = []
     for (name, group), row, late in zip(groups, figures, behind, strict=True):
@@ -456,8 +455,7 @@ def headline(summary: Summary, named: bool) -> str:
     line = shown(program_lines(trace).get(summary.root, ""))
     strategy = shown(trace.environment.get("strategy", ""))
     least = "" if trace.complete else "at least "
-    workers = {trace.replicas[each].worker for each in summary.replicas}
-    worker = shown(only_worker(trace, summary.replicas))
+    worker, workers = shown(summary.only_worker), summary.workers
     parts = (
         (unlike or (named and not summary.dialect.named_by_class), f' "{shown(root.name)}"'),
         (line, f" of {line}"),

@@ -1,5 +1,5 @@
 // The page draws the cells of the steps that are shown, and the table. What a cell is and says was
-// worked out before: see `tracks.py` and `cells.py`.
+// worked out before: see `html.py` and `heatmap.py`.
 const data = JSON.parse(document.getElementById("data").textContent);
 const $ = (id) => document.getElementById(id);
 const number = new Intl.NumberFormat("en-US").format;
