@@ -161,7 +161,6 @@ def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
     from tracer.hooks import wrapping
     from tracer.hooks.lines import line_of_caller
 
-    registry.wake(optimizer)
     if updates.is_transformation(optimizer):
         from tracer.hooks import recording
 

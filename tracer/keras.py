@@ -104,7 +104,6 @@ class TraceCallback:
         """Wrap the optimizer."""
         from tracer.core import registry
 
-        registry.wake(self._model.optimizer)
         if self.effects or not registry.is_traced(self._model.optimizer):
             wrap(self._model.optimizer, effects=self.effects)
         self._told = self.trace.steps  # the last step that a line was about

@@ -6,8 +6,10 @@ the user did not import. The names are those of TensorFlow 2.21 (`training/optim
 `optimizers/legacy/optimizer_v2.py`) and Keras 3.15 (`optimizers/base_optimizer.py`).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
+from weakref import ref
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class ApplyMethod:
     """Whether it takes many variables at once: a sequence of them, and one of their gradients."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OptimizerKind:
     """A family of optimizers with one base class and one set of methods."""
 
@@ -187,6 +189,32 @@ def kind_of(cls: type) -> OptimizerKind | None:
     >>> kind_of(dict) is None
     True
     """
+    known = _known.get(id(cls))
+    if known is None:
+        key, known = id(cls), (_kind_of(cls), ref(cls, lambda _: _forget(key)))
+        _known[key] = known
+        if known[0] is None:
+            _others.add(key)
+    return known[0]
+
+
+def may_be_optimizers(values: Iterable[object]) -> bool:
+    """Whether there may be an optimizer among them: much faster than to ask for each."""
+    return not _others.issuperset(map(id, map(type, values)))
+
+
+_known: "dict[int, tuple[OptimizerKind | None, ref[type]]]" = {}
+"""By the `id` of a living class: a metaclass may forbid to hash it."""
+_others: set[int] = set()
+"""Those of no kind."""
+
+
+def _forget(key: int) -> None:
+    _known.pop(key, None)
+    _others.discard(key)
+
+
+def _kind_of(cls: type) -> OptimizerKind | None:
     names = {base.__name__ for base in cls.__mro__}
     for base in cls.__mro__:
         for kind in BY_BASE.get(base.__name__, ()):

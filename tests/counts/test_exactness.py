@@ -15,7 +15,7 @@ from support.libraries import keras2, keras3, needs_keras3
 
 import tracer
 from tracer.backends.tensorflow.older_functions import OlderFunctions
-from tracer.core.older import Older
+from tracer.kinds import kind_of
 
 v1 = tf.compat.v1
 SGD: Any = keras2.optimizers.legacy.SGD
@@ -349,12 +349,12 @@ def test_two_recorders_that_watch_one_older_function() -> None:
     function = applying(optimizer, weight).get_concrete_function(one())
     captured = list(function._captured_inputs)
     first, second = OlderFunctions(), OlderFunctions()
-    first._watch(Older(0, "f"), function)
-    second._watch(Older(0, "f"), function)
+    for each in (first, second):
+        each.find(0, optimizer, kind_of(type(optimizer)), "f", own=False, retrace=False)
     function(one())
     first.let_go(0)
     function(one())
-    first._watch(Older(0, "f"), function)
+    first.find(0, optimizer, kind_of(type(optimizer)), "f", own=False, retrace=False)
     function(one())
     assert (ran(weight), first.calls.total(), second.calls.total()) == (3, 2, 3)
     second.let_go(0)

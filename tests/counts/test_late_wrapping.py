@@ -451,7 +451,7 @@ def test_a_function_that_calls_what_is_older_is_told_of_in_each_block(
 def test_an_uncounted_step_beside_a_function_that_counts(
     optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
 ) -> None:
-    """A graph that calls a counted function is not counted for that."""
+    """A graph that calls a counted function is not counted for that: it is traced again."""
     step = tf.function(apply)
     with tracer.record():
         step()
@@ -476,7 +476,7 @@ def test_an_uncounted_step_beside_a_function_that_counts(
     assert truth["kernel"] == Reading(5)
     assert_right(recording.trace(), variables, truth)
     (note,) = recording.trace().notes
-    assert ": steps, traced before the tracer came, was traced again" in note
+    assert ": only and steps, traced before the tracer came, were traced again" in note
 
 
 def test_wrapped_while_a_function_is_traced(

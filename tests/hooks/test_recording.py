@@ -339,27 +339,34 @@ def test_an_error_in_the_block_leaves_nothing_traced() -> None:
     assert type(legacy.SGD(1.0)) is legacy.SGD
 
 
-def test_after_the_first_block_nobody_walks_over_all_objects(
+def test_after_the_first_block_only_new_functions_make_it_walk_over_all_objects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     optimizer, weight = legacy.SGD(1.0), tf.Variable([0.0])
     with tracer.record():
         _step(optimizer, weight)
+    get_objects, walks = gc.get_objects, []
 
-    def walk() -> None:
-        raise AssertionError("it walks over all objects")
+    def walk(generation: int | None = None) -> list[Any]:
+        walks.extend([None] * (generation is None))
+        return get_objects(generation)
 
     monkeypatch.setattr(gc, "get_objects", walk)
     between = legacy.SGD(1.0)
     older = tf.function(lambda: _step(between, weight))
     older()
     with tracer.record() as recording:
+        assert len(walks) == 1
         _step(optimizer, weight)
         _step(legacy.SGD(1.0), weight)
         older()
     trace = recording.trace()
     assert (trace.updates(), len(trace.optimizers), trace.complete) == (3, 3, True)
     assert weight.numpy() == [-5.0]
+    for _ in range(3):
+        with tracer.record():
+            pass
+    assert len(walks) == 2  # the function was traced again
 
 
 def test_a_copy_is_said_to_be_unseen() -> None:

@@ -281,8 +281,6 @@ class OlderFunctions:
 
     begins_anew = ""
     """What else is said of a function that was traced again: what it did not go on with."""
-    watching = False
-    """Whether there is anything of which calls are counted here."""
 
     def __init__(self) -> None:
         self.calls: Counter[Older] = Counter()
@@ -298,11 +296,8 @@ class OlderFunctions:
         method may update variables by itself.
         """
 
-    def begin(self, index: int, since: int | None = None) -> None:
-        """What is traced from now on with an optimizer, or `since` then, is counted.
-
-        Until it is let go.
-        """
+    def begin(self, index: int) -> None:
+        """What is traced from now on with an optimizer is counted, until it is let go."""
 
     def settle(self, index: int, optimizer: Any, kind: OptimizerKind, name: str) -> None:
         """Look again for what was not finished when it was found."""

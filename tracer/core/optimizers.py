@@ -38,7 +38,7 @@ class _Traced:
     started: int | None = None
     """Its iterations when it was wrapped first."""
     is_let_go: bool = False
-    """Whether tracing it has ended, and not begun again."""
+    """Whether the program has unwrapped it, and it is not traced again."""
     ended: int | None = None
     """Its iterations then."""
     is_loaded: bool = False
@@ -188,11 +188,11 @@ class Optimizers:
                 traced.made,
             )
 
-    def begin(self, index: int, retrace: bool, since: int | None = None) -> None:
+    def begin(self, index: int, retrace: bool) -> None:
         """Tracing begins, or goes on, with an optimizer that may have been used before.
 
         The functions that were traced with it meanwhile are to be traced anew if `retrace`, and
-        watched; unless there is none, and all is counted `since` then.
+        watched.
         """
         traced = self._all[index]
         optimizer = traced.optimizer()
@@ -200,10 +200,9 @@ class Optimizers:
             traced.started = self._backend.iterations_of(optimizer)
         self._gaps += self._in_gap(traced)
         traced.is_let_go = False
-        if since is None:
-            own = index in self.with_own_step()
-            self.older.find(index, optimizer, traced.kind, traced.name(), own, retrace)
-        self.older.begin(index, since)
+        own = index in self.with_own_step()
+        self.older.find(index, optimizer, traced.kind, traced.name(), own, retrace)
+        self.older.begin(index)
 
     def settle(self) -> None:
         """Find the functions that were still being traced when what they run uncounted was found.
@@ -219,6 +218,9 @@ class Optimizers:
     def end(self, index: int) -> None:
         """Tracing of this one ends, at least for a while."""
         self.older.let_go(index)
+
+    def unwrapped(self, index: int) -> None:
+        """The program unwraps this one: what it does until it is traced again is a gap."""
         traced = self._all[index]
         traced.ended, traced.is_let_go = self._count_of(traced), True
 

@@ -23,7 +23,7 @@ call the recorder no more, and training goes on.
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from weakref import ref
 
@@ -54,8 +54,6 @@ class Recorder(Root):
         self.broken = False
         self.compares_for_program = False
         """Whether the program asked for effects, not only a block of `record`."""
-        self.awaited: Callable[[Recorder], None] | None = None
-        """Called with this recorder before a function runs that counts."""
         self.reader = Reader(self)
         self._raised_in_apply: set[int] = set()
         # Asked at each call of an apply method.
@@ -72,20 +70,6 @@ class Recorder(Root):
         """Tracing of an optimizer ends; what was counted stays, and functions keep their graphs."""
         self.optimizers.end(optimizer)
         self.blocks.end()
-
-    @property
-    def is_told(self) -> bool:
-        """Whether each execution, that is not under way now, comes after a call of `called`, or
-        of a traced method.
-
-        A dataset is not asked for, nor a Session; who runs under a strategy may run it later.
-        """
-        return not (
-            self.optimizers.older.watching
-            or self.where.strategy
-            or self.blocks.callers.in_datasets
-            or not self.blocks.counters.ask
-        )
 
     def compare(self, wanted: bool, *, retrace: bool = True) -> None:
         """Compare the variables before and after each step from now on, or no more.
@@ -257,8 +241,6 @@ class Recorder(Root):
 
     def called(self) -> None:
         """A function with a step in it is called."""
-        if self.awaited is not None:
-            self.awaited(self)
         if _latest is not self.sites:
             self._take_turn()
         for each in self.collectors.function_called:

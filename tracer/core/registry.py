@@ -1,4 +1,4 @@
-"""Which optimizers are or were wrapped, which wait to be, and which classes trace.
+"""Which optimizers are or were wrapped, and which classes trace.
 
 Kept here and nowhere on the optimizer: anything assigned to it would be tracked, saved and
 restored. Optimizers and classes are known by their `id`, for they may compare and hash as they
@@ -6,7 +6,7 @@ like.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import ref
 
 from tracer.core.recorder import Recorder
@@ -49,25 +49,6 @@ class Binding:
 bindings: dict[int, Binding] = {}
 traced_classes: dict[int, type] = {}  # by the id of the class: a metaclass may compare as it likes
 plain_classes: dict[int, type] = {}  # by the id of the traced class
-
-
-class Waiting(NamedTuple):
-    """An optimizer with a traced class that no recorder was told of yet: its first call is told."""
-
-    called: Callable[[Any], None]
-    """To be called with it before that."""
-    since: int
-    """The `unique_number` since which it has that class."""
-
-
-waiting: dict[int, Waiting] = {}  # what is left of one that is gone does no harm
-
-
-def wake(optimizer: object) -> None:
-    """What waits for the first call of `optimizer` waits no longer."""
-    known = waiting.get(id(optimizer))
-    if known is not None:
-        known.called(optimizer)
 
 
 def is_traced(optimizer: object) -> bool:

@@ -133,10 +133,9 @@ class Reader:
         self._root.blocks.wait()
         with self._root.blocks.counters.lock:
             since = _THE_BEGINNING if baseline is None else baseline
-            counts = self._counted()
-            if not empty and self._nothing_since(since, counts):
+            if not empty and self._nothing_since(since):
                 return None
-            return self._data(counts, since), list(self._root.variables.objects)
+            return self._data(self._counted(), since), list(self._root.variables.objects)
 
     def wrapped(self, new: bool) -> None:
         """The program wraps the optimizer: what was only recorded before is not part of `trace`.
@@ -160,6 +159,14 @@ class Reader:
     def baseline(self) -> Baseline:
         """What has been counted so far, for a trace that counts from here."""
         self._optimizers.settle()
+        if not self._root.sites.calls:  # as of nearly all that are alive
+            older = self._optimizers.older
+            return _THE_BEGINNING._replace(
+                older=dict(older.calls),
+                anew=older.traced_anew(),
+                calls_beside=self._optimizers.calls_beside,
+                notes=frozenset(self._root.notes),
+            )
         self._root.blocks.wait()
         with self._root.blocks.counters.lock:
             counts = self._counted()
@@ -175,17 +182,20 @@ class Reader:
 
     # The lock of the counters is held by whoever calls these.
 
-    def _nothing_since(self, since: Baseline, counts: Counts) -> bool:
-        """Whether there is nothing to say of what came after, up to `counts`."""
+    def _nothing_since(self, since: Baseline) -> bool:
+        """Whether there is nothing to say of what came after."""
         older = self._optimizers.older
-        return not (
-            self._called_so_far() != since.calls
-            or _ran_so_far(counts) != _ran_so_far(since.counts)
-            or older.calls != since.older
+        if (
+            older.calls != since.older
             or older.traced_anew() != since.anew
             or older.in_pipelines()
             or self._optimizers.calls_beside != since.calls_beside
             or self._root.notes.keys() - since.notes
+        ):
+            return False
+        return not self._root.sites.calls or (
+            self._called_so_far() == since.calls
+            and _ran_so_far(self._counted()) == _ran_so_far(since.counts)
         )
 
     def _counted(self) -> Counts:

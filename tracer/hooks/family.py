@@ -8,7 +8,7 @@ from typing import Any
 from tracer.backends import registered as backends
 from tracer.core.interrupts import suppress_faults
 from tracer.errors import UnsupportedOptimizer, is_mistake
-from tracer.kinds import OptimizerKind, kind_of
+from tracer.kinds import OptimizerKind, kind_of, may_be_optimizers
 
 __tracebackhide__ = is_mistake
 
@@ -21,11 +21,12 @@ def family(optimizer: object) -> Iterator[tuple[Any, OptimizerKind]]:
     while todo:
         member, kind = todo.pop(0)
         yield member, kind
-        for value in _attributes(member):
-            nested = kind_of(type(value))
-            if nested is not None and id(value) not in seen:
-                seen.add(id(value))
-                todo.append((value, nested))
+        for values in _attributes(member):
+            for value in values if may_be_optimizers(values) else ():
+                nested = kind_of(type(value))
+                if nested is not None and id(value) not in seen:
+                    seen.add(id(value))
+                    todo.append((value, nested))
 
 
 def nested_in(optimizer: Any) -> Iterator[Any]:
@@ -52,15 +53,20 @@ def own_attributes(optimizer: Any) -> dict[str, Any]:
     return attributes
 
 
-def _attributes(optimizer: Any) -> Iterator[Any]:
+def _attributes(optimizer: Any) -> Iterator[list[Any]]:
     """What hangs on the optimizer, in lists and dicts too, as deep as a list of dicts in one."""
-    todo = [(value, 0) for value in list(own_attributes(optimizer).values())]
-    while todo:
-        value, depth = todo.pop()
-        yield value
-        if depth < 3 and isinstance(value, dict | list | tuple):
-            items = value.values() if isinstance(value, dict) else value
-            todo += [(each, depth + 1) for each in list(items)]
+    values: list[Any] = [own_attributes(optimizer)]
+    for _ in range(4):
+        values = [
+            item
+            for each in values
+            if isinstance(each, _CONTAINERS)
+            for item in (list(each.values()) if isinstance(each, dict) else list(each))
+        ]
+        yield values
+
+
+_CONTAINERS = (dict, list, tuple)
 
 
 def kind_to_trace(optimizer: object) -> OptimizerKind:

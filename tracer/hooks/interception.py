@@ -8,11 +8,10 @@ import inspect
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from types import CodeType
 from typing import Any, NamedTuple
 
 from tracer.core.calls import Frame, FrameRole
-from tracer.core.registry import bindings, traced_classes, waiting, wake
+from tracer.core.registry import bindings, traced_classes
 from tracer.kinds import ApplyMethod
 
 
@@ -44,10 +43,6 @@ def traced_method(
     return disguised(step_method if apply is None else apply_method, base, name)
 
 
-CODES = frozenset(each for each in traced_method.__code__.co_consts if isinstance(each, CodeType))
-"""The code of every traced step, group and apply method."""
-
-
 def method_beside(base: type, name: str) -> Callable[..., Any]:
     """`base`'s method `name`, which makes no step; the recorder is told that it is called."""
 
@@ -75,8 +70,6 @@ def _note_beside(base: type, name: str, optimizer: Any, given: Sequence[Any]) ->
     """The original of such a method, whose call is noted."""
     traced = traced_classes[id(base)]
     original: Callable[..., Any] = getattr(super(traced, optimizer), name)
-    if id(optimizer) in waiting:
-        wake(optimizer)
     binding = bindings.get(id(optimizer))
     if binding is not None and type(optimizer) is traced and not binding.recorder.broken:
         try:
@@ -121,8 +114,6 @@ def _begin_apply(
     base, name, _, apply = method
     traced = traced_classes[id(base)]
     original = getattr(super(traced, optimizer), name)
-    if id(optimizer) in waiting:
-        wake(optimizer)
     binding = bindings.get(id(optimizer))
     if binding is None or binding.recorder.broken or apply is None:
         return original, None
@@ -170,8 +161,6 @@ class _Call(Frame):
         self.original = getattr(super(traced, optimizer), name)
         self.args, self.kwargs = args, kwargs
         self.recorder = None  # until that has seen it
-        if id(optimizer) in waiting:
-            wake(optimizer)
         binding = bindings.get(id(optimizer))
         if binding is None or binding.recorder.broken or type(optimizer) is not traced:
             return

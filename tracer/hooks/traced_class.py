@@ -6,7 +6,7 @@ To the program it is the class that it stands for: see `traced_class` and `_tran
 import dis
 import threading
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from types import FunctionType
 from typing import Any
 
@@ -27,6 +27,7 @@ from tracer.kinds import BESIDE, ApplyMethod, OptimizerKind
 _making = threading.RLock()
 
 
+@cache
 def methods_of(kind: OptimizerKind) -> dict[str, tuple[FrameRole, ApplyMethod | None]]:
     """What is intercepted, by name."""
     methods: dict[str, tuple[FrameRole, ApplyMethod | None]] = {}

@@ -23,8 +23,6 @@ from tracer.core.registry import (
     plain_class,
     recorder_of,
     set_class,
-    waiting,
-    wake,
 )
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks.family import described, family, kind_to_trace, own_attributes, own_steps
@@ -62,10 +60,16 @@ def hold(
 
 
 def join(
-    optimizer: Any, made: str = "", *, retrace: bool = True, effects: bool = False
+    optimizer: Any,
+    made: str = "",
+    *,
+    retrace: bool = True,
+    effects: bool = False,
+    members: Sequence[tuple[Any, OptimizerKind]] = (),
 ) -> Recorder:
     """Wrap an optimizer and what is nested in it; returns its recorder.
 
+    `members` is its `family`, if that is known.
     `made` is the line of the program to tell it from others by. If `retrace`, the functions that
     use it are traced anew at their next call. If `effects`, the variables are compared before and
     after each step; else that stays as it was.
@@ -78,7 +82,7 @@ def join(
         if effects:
             recorder.compare(True)
         return recorder
-    _wrap(optimizer, made, retrace)
+    _wrap(members or list(family(optimizer)), made, retrace)
     recorder = bindings[id(optimizer)].recorder
     if effects:
         recorder.compare(True, retrace=retrace)
@@ -107,6 +111,13 @@ def adopt(optimizer: Any, *, effects: bool = False) -> Recorder:
     return binding.recorder
 
 
+def fail(optimizer: Any, error: Exception) -> Recorder:
+    """The tracer itself failed to wrap an optimizer; returns the recorder whose trace says so."""
+    recorder = recorder_of(optimizer) or Recorder(backend_of(kind_to_trace(optimizer)))
+    recorder.fault(error)
+    return recorder
+
+
 def unwrap(optimizer: T, *, retrace: bool = False) -> T:
     """Stop tracing `optimizer` and give it back its class; returns the same object.
 
@@ -116,13 +127,14 @@ def unwrap(optimizer: T, *, retrace: bool = False) -> T:
     graphs, with the counters in them; with `retrace` they are traced anew at their next call, and
     have none then. Raises `ValueError` if the optimizer is not wrapped.
     """
-    wake(optimizer)
     update = standing_for(optimizer)
     if not is_traced(update):
         raise ValueError(f"{described(optimizer)} is not wrapped: there is nothing to unwrap")
     for member in _members(optimizer):
-        bindings[id(member)].by_program = False
-    release(update)
+        binding = bindings[id(member)]
+        binding.by_program = False
+        binding.recorder.optimizers.unwrapped(binding.index)
+    release(_members(optimizer))
     if retrace:
         bindings[id(update)].recorder.blocks.forget_graphs()
     return update.given if isinstance(update, TracedUpdate) else optimizer
@@ -134,9 +146,9 @@ def is_wrapped(recorder: Recorder) -> bool:
     return any(binding is not None and binding.by_program for binding in own)
 
 
-def release(optimizer: Any) -> None:
-    """Stop tracing an optimizer and what is nested in it, but not what the program wrapped."""
-    for member in _members(optimizer):
+def release(members: Iterable[Any]) -> None:
+    """Stop tracing these optimizers, but not what the program wrapped."""
+    for member in members:
         binding = bindings[id(member)]
         wrapped = getattr(binding.watch, "binding", binding)  # of a shell: what is in it
         if wrapped.by_program or not is_traced(member):
@@ -163,7 +175,6 @@ def _members(optimizer: Any) -> list[Any]:
 
 def trace_of(optimizer: object) -> Trace:
     """The trace of a wrapped optimizer so far: see `tracer.trace_of`."""
-    wake(optimizer)
     binding = bindings.get(id(standing_for(optimizer)))
     if binding is None:
         raise ValueError(
@@ -172,8 +183,10 @@ def trace_of(optimizer: object) -> Trace:
     return binding.recorder.reader.trace()
 
 
-def _wrap(optimizer: Any, made: str = "", retrace: bool = True) -> None:
-    members = list(family(optimizer))
+def _wrap(
+    members: Sequence[tuple[Any, OptimizerKind]], made: str = "", retrace: bool = True
+) -> None:
+    optimizer = members[0][0]
     shells: list[Any] = []
     if members[0][1].name == TORCH:
         from tracer.backends.torch import optimizers  # there is PyTorch: this is one of its own
@@ -211,18 +224,14 @@ def _trace(
             if member is members[0][0]:
                 recorder.optimizers.root = binding.index
         if not is_traced(member):
-            known = waiting.get(id(member))
-            recorder.optimizers.begin(
-                binding.index, retrace, None if known is None else known.since
-            )
+            recorder.optimizers.begin(binding.index, retrace)
             if kind.name == TORCH:
                 from tracer.backends.torch import optimizers
 
                 optimizers.attach(member, binding)
                 continue
             binding.traced = True
-            own = [name for name in methods_of(kind) if name in own_attributes(member)]
-            for name in own:
+            for name in methods_of(kind).keys() & own_attributes(member).keys():
                 recorder.note(f"{name} was set on the optimizer itself: its calls are not seen")
             set_class(member, traced_class(plain_class(type(member)), kind))
     for shell in shells:
@@ -278,7 +287,7 @@ def _bring_in_nested(optimizer: Any, binding: Binding) -> Binding:
     """Before its first step: bring in what was nested in it since it was wrapped."""
     binding.settled = True
     try:
-        _wrap(optimizer)
+        _wrap(list(family(optimizer)))
         for member in _members(optimizer) if binding.by_program else ():
             bindings[id(member)].by_program = True
     except UnsupportedOptimizer as error:

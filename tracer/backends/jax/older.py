@@ -15,9 +15,7 @@ cannot be found, and forgets nothing; then the optimizer's own count of its step
 import gc
 import types
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from functools import partial
+from collections.abc import Iterator, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
 
@@ -26,6 +24,7 @@ import jax
 from tracer.backends.jax import compat
 from tracer.core import backend
 from tracer.core.older import KEPT, Older
+from tracer.core.reachable import held_by, reachable
 from tracer.kinds import OptimizerKind
 
 _FAR = 5
@@ -127,60 +126,18 @@ def _name_of(function: Any) -> str:
 
 def _holds(function: Any, wanted: Any) -> bool:
     """Whether an object is found from a function in some steps, or is that function."""
-    if function is wanted:
-        return True
-    seen = {id(function)}
-    layer: list[Any] = [function]
-    for _ in range(_FAR):
-        following = []
-        for each in layer:
-            for held in _held_by(each):
-                if held is wanted:
-                    return True
-                if id(held) not in seen:
-                    seen.add(id(held))
-                    following.append(held)
-        layer = following
-    return False
+    return any(each is wanted for each in reachable(function, _follow, _FAR))
 
 
-def _held_by(held: Any) -> Iterator[Any]:
-    """What an object works with, if it is a function, a method, an object of one, or a list."""
-    if type(held) is _jitted or isinstance(held, types.FunctionType):
+def _follow(held: Any) -> Iterator[Any]:
+    yield from held_by(held)
+    if type(held) is _jitted or isinstance(held, jax.custom_vjp | jax.custom_jvp):
         yield getattr(held, "__wrapped__", None)
-    if isinstance(held, types.MethodType):
-        yield held.__self__
-        yield held.__func__
+    elif isinstance(held, types.MethodType):
         yield getattr(held.__self__, "optimizer", None)
         yield getattr(held.__self__, "_optimizer", None)
-    elif isinstance(held, types.FunctionType):
-        yield from _cells(held.__closure__ or ())
-        yield from held.__defaults__ or ()
-        names = held.__code__.co_names
-        yield from (held.__globals__[name] for name in names if name in held.__globals__)
-        for constant in held.__code__.co_consts:
-            if isinstance(constant, types.CodeType):
-                yield from (
-                    held.__globals__[name] for name in constant.co_names if name in held.__globals__
-                )
-    elif isinstance(held, ref):  # as the body of a `fori_loop`
-        yield held()
-    elif isinstance(held, jax.custom_vjp | jax.custom_jvp):
-        yield held.__wrapped__
-    elif isinstance(held, partial):
-        yield from (held.func, *held.args, *held.keywords.values())
-    elif isinstance(held, list | tuple) and len(held) < 100:
-        yield from held
-    elif isinstance(held, dict) and len(held) < 100:
-        yield from held.values()
     elif _is_of_program(held):
         yield from list(getattr(held, "__dict__", {}).values())
-
-
-def _cells(cells: Iterable[Any]) -> Iterator[Any]:
-    for cell in cells:
-        with suppress(ValueError):  # empty as yet
-            yield cell.cell_contents
 
 
 def _is_of_program(held: Any) -> bool:

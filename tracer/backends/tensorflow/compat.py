@@ -8,7 +8,7 @@ The facts that it rests on are named with the file of TensorFlow 2.21 where they
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
@@ -29,7 +29,7 @@ from tensorflow.python.saved_model import save_context
 from tensorflow.python.trackable.autotrackable import AutoTrackable as AutoTrackable
 
 from tracer.core.backend import Surroundings
-from tracer.core.instances import Living, instances
+from tracer.core.instances import instances
 from tracer.core.older import SESSION_GRAPH
 
 EagerTensor = ops.EagerTensor
@@ -55,6 +55,12 @@ def outside_of_graphs() -> Iterator[None]:
     """
     with ops.init_scope(), eager_context.eager_mode():
         yield
+
+
+def value_in(handle: Any, dtype: Any) -> Any:
+    """What the variable with this handle holds, as an array, whatever graph is being built."""
+    with nullcontext() if in_eager() else outside_of_graphs():
+        return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy()
 
 
 def in_eager() -> bool:
@@ -346,15 +352,7 @@ def _shape(shape: Any) -> str:
 def session_graphs_alive() -> list[Any]:
     """Every graph of a Session that is alive and has ops, that of no function.
 
-    To find them takes a walk over all objects, unless `_graphs` is told of them.
+    To find them takes a walk over all objects.
     """
-    graphs = _graphs.all() if _graphs.told else instances([ops.Graph])
+    graphs = instances([ops.Graph])
     return [each for each in graphs if not isinstance(each, FuncGraph) and each.get_operations()]
-
-
-def listen_to_graphs() -> None:
-    """Be told of each graph from now on, so that no walk over all objects looks for new ones."""
-    _graphs.tell_of(ops.Graph)
-
-
-_graphs = Living()

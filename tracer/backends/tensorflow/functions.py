@@ -50,14 +50,6 @@ def concrete_functions(function: Any) -> list[Any]:
     return list(function._function_cache.values())
 
 
-def first_traced(function: Any) -> Any | None:
-    """What a `tf.function` was traced to first, which it keeps even if it forgets its graphs.
-
-    It never calls that again; the callbacks of Keras for TensorBoard look at its graph.
-    """
-    return getattr(function, "_concrete_variable_creation_fn", None)
-
-
 def ops_in(graph: Any) -> Iterator[Any]:
     """The ops in the graph of a function, in its branches and loops, and in what it calls:
     TensorFlow keeps all of them with the graph (`framework/ops.py`, `_functions`).
@@ -115,23 +107,6 @@ def running_functions() -> list[Any]:
                 traced = False
             at = at.f_back
     return running
-
-
-def anything_runs(codes: Set[CodeType]) -> bool:
-    """Whether a thread has called a function or traces one, or is in code with one of these."""
-    wanted = {
-        polymorphic_function.Function._call.__code__,
-        concrete_function.ConcreteFunction._call_impl.__code__,
-        func_graph.func_graph_from_py_func.__code__,
-        *codes,
-    }
-    at: FrameType | None
-    for at in _innermost_frames():
-        while at is not None:
-            if at.f_code in wanted:
-                return True
-            at = at.f_back
-    return False
 
 
 def _innermost_frames() -> list[FrameType]:

@@ -13,32 +13,29 @@ captures: TensorFlow asks for that at each call (`ConcreteFunction.captured_inpu
 and while another function that calls it is traced.
 """
 
-import gc
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple
-from weakref import ref
+from weakref import WeakSet, ref
 
 from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.functions import (
     concrete_functions,
     feeds_a_dataset,
-    graphs_being_traced,
     running_functions,
     trace_anew,
 )
 from tracer.backends.tensorflow.own_variables import iterations_of, own_handles
 from tracer.backends.tensorflow.users import (
     Functions,
-    being_written,
     functions_alive,
+    has_updates_by,
     look,
     updates_by,
-    writes_in,
 )
 from tracer.backends.tensorflow.variables import canonical
-from tracer.backends.tensorflow.writes import Write, traced_at, writes_of, written_by
+from tracer.backends.tensorflow.writes import Written, written_by, written_so_far
 from tracer.core import backend
 from tracer.core.older import PIPELINE, SESSION_GRAPH, Older
 from tracer.kinds import OptimizerKind
@@ -57,107 +54,105 @@ class OlderFunctions(backend.OlderFunctions):
     def __init__(self) -> None:
         super().__init__()
         self._forgetful: list[_Forgetful] = []
-        self._watched: list[tuple[int, ref[Any], _Question]] = []
+        self._watched: list[_Question] = []
         self._since: dict[int, int] = {}
         self._spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        self._in_part: WeakSet[Any] = WeakSet()  # graphs of which only the end is counted
         self._in_pipelines: list[tuple[Older, ref[Any]]] = []
+        self._looked_at: dict[int, tuple[int, bool]] = {}
 
-    def begin(self, index: int, since: int | None = None) -> None:
-        """What is traced from now on with an optimizer, or `since` then, is counted.
-
-        Until it is let go.
-        """
-        self._since.setdefault(index, compat.unique_number() if since is None else since)
-
-    @property
-    def watching(self) -> bool:  # type: ignore[override]
-        """Whether there is any function, or graph of a Session, of which calls are counted here."""
-        return bool(self._watched or self._in_pipelines or self.unsettled)
+    def begin(self, index: int) -> None:
+        """What is traced from now on with an optimizer is counted, until it is let go."""
+        self._since.setdefault(index, compat.unique_number())
 
     def find(
         self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
     ) -> None:
         """Find what uses an optimizer uncounted, and watch that from now on."""
-        self._find(index, optimizer, kind, name, retrace)
+        functions = look()
+        looked_at = functions.newest, retrace
+        if self._looked_at.get(index) == looked_at and not functions.being_traced:
+            for question in self._watched:
+                if question.older.optimizer == index:
+                    question.ask()
+        else:
+            self._looked_at[index] = looked_at
+            self._find(functions, index, optimizer, kind, name, retrace)
         if kind.name == "v1" or (kind.name == "legacy" and own):
-            self._find_in_sessions(index, name, own, compat.session_graphs_alive())
+            self._find_in_sessions(index, name, own, functions.session_graphs)
         elif kind.name == "legacy" and iterations_of(optimizer) is None:
             graph = getattr(canonical(getattr(optimizer, "_iterations", None)), "graph", None)
-            self._find_in_sessions(index, name, own, [] if graph is None else [graph])
+            self._find_in_sessions(index, name, own, [] if graph is None else [ref(graph)])
 
     def settle(self, index: int, optimizer: Any, kind: OptimizerKind, name: str) -> None:
         """Look again for what was not finished when it was found."""
-        self._find(index, optimizer, kind, name, retrace=False)
+        self._find(look(), index, optimizer, kind, name, retrace=False)
 
     def _find(
-        self, index: int, optimizer: Any, kind: OptimizerKind, name: str, retrace: bool
-    ) -> None:
-        """Find what uses an optimizer that is alive."""
-        if optimizer is None:
-            return
-        scope = name if kind.name == "v1" else ""
-        self.watch(index, optimizer, own_handles(optimizer), _methods_of(kind), scope, retrace)
-
-    def watch(
         self,
+        functions: Functions,
         index: int,
         optimizer: Any,
-        variables: Collection[Any],
-        methods: Collection[str],
-        scope: str,
+        kind: OptimizerKind,
+        name: str,
         retrace: bool,
     ) -> None:
-        """Find the graphs that use `optimizer` uncounted, and count their calls from now on.
+        """Find the functions that use an optimizer uncounted, and count their calls from now on.
 
-        If `retrace`, the functions that they are of forget them. `variables` are the optimizer's
-        own, `methods` the names of those by which it updates others; a v1 optimizer names its ops
-        under `scope`, empty for the others. A graph may be counted in part: what was added to it
-        while the optimizer was traced is counted, wherever it is called.
+        If `retrace`, they forget their graphs, if they can.
         """
         self.unsettled.discard(index)
-        watched = {id(known()) for at, known, _ in self._watched if at == index}
+        watched = {id(each.function()) for each in self._watched if each.older.optimizer == index}
+        self._in_pipelines = [each for each in self._in_pipelines if each[0].optimizer != index]
+        handles = frozenset(map(id, own_handles(optimizer)))
+        scope = name if kind.name == "v1" else ""
         forgettable = set()
-        handles = {id(handle) for handle in variables}
-        functions = look()
-        for function in functions.users_of(optimizer, variables, methods, scope):
-            older = self.uncounted(index, function.graph, handles, scope)
-            if not older:
+        for function in functions.users_of(optimizer, handles, _methods_of(kind), scope):
+            stale = self._uncounted(index, function.graph, handles, scope)
+            if stale is None:
                 continue
-            graph = function.graph
-            own = [write for write in older if not write.called]
-            # What was traced meanwhile, and only calls what is older, would call it again.
-            anew = bool(own) or not self._counted(index, traced_at(graph))
-            name = compat.function_name(graph)
-            known = Older(index, name) if anew else Older(index, older[0].function, name)
-            if feeds_a_dataset(function):
-                self._in_pipelines.append((known._replace(caller=PIPELINE), ref(function)))
-            elif id(function) not in watched:
-                self._watch(known, function)
-            if anew:
+            older = Older(index, compat.function_name(stale))
+            if stale is function.graph:
                 forgettable.add(id(function))
+            else:
+                older = older._replace(caller=compat.function_name(function.graph))
+            if feeds_a_dataset(function):
+                self._in_pipelines.append((older._replace(caller=PIPELINE), ref(function)))
+            elif id(function) not in watched and function._captured_inputs:
+                # What captures nothing gets the variables as arguments, of a function around it.
+                self._watched.append(_Question(function, older, self._called))
+        for question in self._watched:
+            if question.older.optimizer == index:
+                question.ask()
         if forgettable:
             self._forget(index, forgettable, functions.polymorphics_of(forgettable), retrace)
-        for graph in graphs_being_traced():
-            writes = being_written(graph, handles, scope)
-            if any(not self._counted(index, write.time) for write in writes):
-                self.calls[Older(index, compat.function_name(compat.called_graph(graph)))] += 1
+        for graph in functions.being_traced:
+            region = compat.called_graph(graph)
+            if index not in self._since and _uses(graph, written_so_far(graph), handles, scope):
+                self.calls[Older(index, compat.function_name(region))] += 1
+                self._in_part.add(region)
+            if region in self._in_part:
                 self.unsettled.add(index)
 
-    def uncounted(
+    def _uncounted(
         self, index: int, graph: Any, handles: Collection[int], scope: str
-    ) -> list[Write]:
-        """What a function that uses an optimizer writes with it and is not counted: see `watch`."""
-        writes = writes_in(graph, handles, scope)
-        if not writes:  # it names the optimizer
-            writes = list(writes_of(graph, None))
-        return [write for write in writes if not self._counted(index, write.time)]
+    ) -> Any | None:
+        """The graph of a function that uses an optimizer, or of one that it calls, if that is not
+        counted; None if all is.
 
-    def _counted(self, index: int, time: int) -> bool:
-        """Whether what a graph got at this time is counted for an optimizer."""
-        since = self._since.get(index)
-        return (since is not None and time >= since) or any(
-            begin <= time < end for begin, end in self._spans[index]
-        )
+        A function is counted if its tracing ended while the optimizer was traced.
+        """
+        inner = [each.graph for each in graph._functions.values()]
+        users = [each for each in inner if _uses(each, written_by(each), handles, scope)]
+        for each in (graph, *users):
+            time = written_by(each).time
+            since = self._since.get(index)
+            if each in self._in_part or not (
+                (since is not None and time >= since)
+                or any(begin <= time < end for begin, end in self._spans[index])
+            ):
+                return each
+        return None
 
     def _forget(
         self, index: int, older: Collection[int], polymorphics: Iterable[Any], retrace: bool
@@ -176,7 +171,8 @@ class OlderFunctions(backend.OlderFunctions):
 
     def in_pipelines(self) -> list[Older]:
         """The functions of living datasets, which do not ask for what they captured."""
-        return list(dict.fromkeys(older for older, f in self._in_pipelines if f() is not None))
+        alive = (older for older, function in self._in_pipelines if function() is not None)
+        return list(dict.fromkeys(each for each in alive if each.optimizer in self._since))
 
     def traced_anew(self) -> Counter[Older]:
         """The functions that were traced again since they forgot their graphs."""
@@ -190,7 +186,7 @@ class OlderFunctions(backend.OlderFunctions):
             if (graphs := each.graphs()) and each.written - _written_by_all(graphs)
         ]
 
-    def _find_in_sessions(self, index: int, name: str, own: bool, graphs: list[Any]) -> None:
+    def _find_in_sessions(self, index: int, name: str, own: bool, graphs: list[ref[Any]]) -> None:
         """Note which `graphs` of Sessions hold updates already: nobody sees who runs them.
 
         They are those of a `legacy` or a `v1` optimizer called `name`, which puts them under
@@ -199,39 +195,26 @@ class OlderFunctions(backend.OlderFunctions):
         """
         by_name = updates_by(name)
         older = Older(index, SESSION_GRAPH)
-        found = [
-            (older, ref(graph))
-            for graph in graphs
-            if any(
+        self._in_pipelines += [
+            (older, known)
+            for known in graphs
+            if (older, known) not in self._in_pipelines
+            and (graph := known()) is not None
+            and any(
                 (_UPDATE.search(op.type) if own else by_name.search(op.name))
                 and _WRITE.search(op.type)
                 and not compat.is_called_before(op)
                 for op in graph.get_operations()
             )
         ]
-        if found:
-            graphs.clear()
-            gc.collect()  # a graph refers to itself, so it outlives its program
-            self._in_pipelines += found
 
     def let_go(self, index: int) -> None:
         """Give back what was captured by the functions that are watched for an optimizer."""
-        for watched, function, question in self._watched:
-            if watched == index:
-                question.asked = False
-                _give_back(function())
+        for question in self._watched:
+            if question.older.optimizer == index:
+                question.give_back()
         self._spans[index].append((self._since.pop(index, 0), compat.unique_number()))
-        self._in_pipelines = [each for each in self._in_pipelines if each[0].optimizer != index]
         self.unsettled.discard(index)
-        self._watched = [each for each in self._watched if each[0] != index]
-
-    def _watch(self, older: Older, function: Any) -> None:
-        captured = list(function._captured_inputs)
-        if not captured:  # it gets the variable as an argument, and needs nothing else
-            return
-        question = _Question(captured[0], older, self._called)
-        function._captured_inputs = [question, *captured[1:]]
-        self._watched.append((older.optimizer, ref(function), question))
 
     def _called(self, older: Older) -> None:
         """An older function is called: now, or whenever the function that is traced now runs."""
@@ -242,23 +225,9 @@ class OlderFunctions(backend.OlderFunctions):
         self.calls[older] += 1
 
 
-def uncounted_users(
-    functions: Functions,
-    optimizer: Any,
-    kind: OptimizerKind,
-    name: str,
-    known: tuple[Any, int] | None,
-) -> Iterator[Any]:
-    """Those of the functions that use an optimizer called `name`, and are not counted for it.
-
-    It is `known`, as the `OlderFunctions` of its recorder and its index, if it was ever traced.
-    """
-    scope = name if kind.name == "v1" else ""
-    variables = own_handles(optimizer)
-    handles = {id(handle) for handle in variables}
-    for function in functions.users_of(optimizer, variables, _methods_of(kind), scope):
-        if known is None or known[0].uncounted(known[1], function.graph, handles, scope):
-            yield function
+def _uses(graph: Any, written: Written, handles: Collection[int], scope: str) -> bool:
+    """Whether a graph writes to one of `handles`, or has ops under `scope`, if that is given."""
+    return not written.captured.isdisjoint(handles) or bool(scope and has_updates_by(graph, scope))
 
 
 def _methods_of(kind: OptimizerKind) -> set[str]:
@@ -285,30 +254,48 @@ def _written_by_all(functions: Iterable[Any]) -> frozenset[int]:
 
 
 class _Question:
-    """Stands among what a function captured for `first`, and tells when that is asked for.
+    """Stands among what a function captured, for the first of it, and reports when that is asked.
 
-    Several recorders may watch one function: then `first` is the question of another one.
+    Several recorders may watch one function: then the first is the question of another one.
     """
 
-    def __init__(self, first: Any, older: Older, called: Callable[[Older], None]) -> None:
-        self.first = first
+    def __init__(self, function: Any, older: Older, called: Callable[[Older], None]) -> None:
+        self.function = ref(function)
         self.older = older
-        self.called = called
-        self.asked = True
+        self._called = called
+        self._first: Any = None
+        self._asked = False
+
+    def ask(self) -> None:
+        """Report each call from now on."""
+        function = self.function()
+        if function is not None and not self._asked:
+            self._asked = True
+            first, *others = function._captured_inputs
+            if self not in _questions(first):
+                self._first = first
+                function._captured_inputs = [self, *others]
+
+    def give_back(self) -> None:
+        """Report no more; the function gets what it captured, but for questions of others."""
+        self._asked = False
+        function = self.function()
+        if function is not None:
+            first, *others = function._captured_inputs
+            while isinstance(first, _Question) and not first._asked:
+                first = first._first
+            function._captured_inputs = [first, *others]
 
     def __call__(self) -> Any:
-        if self.asked:
-            self.called(self.older)
-        return self.first() if callable(self.first) else [self.first]
+        if self._asked:
+            self._called(self.older)
+        return self._first() if callable(self._first) else [self._first]
 
 
-def _give_back(function: Any) -> None:
-    """Give a function what it captured, but for the questions that are still asked of it."""
-    if function is not None and isinstance(function._captured_inputs[0], _Question):
-        first, *others = function._captured_inputs
-        while isinstance(first, _Question) and not first.asked:
-            first = first.first
-        function._captured_inputs = [first, *others]
+def _questions(first: Any) -> Iterator[_Question]:
+    while isinstance(first, _Question):
+        yield first
+        first = first._first
 
 
 def forget_graphs_with(handles: Iterable[Any]) -> None:

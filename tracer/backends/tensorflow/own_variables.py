@@ -27,8 +27,7 @@ def value_of(variable: Any, most: int) -> Any:
     size = whole.shape.num_elements()  # None if it may have any shape
     if size is not None and not 0 < size <= most:
         return None
-    with compat.outside_of_graphs():
-        value = whole.numpy()
+    value = compat.value_in(handle, whole.dtype)
     return value if 0 < value.size <= most else None
 
 
@@ -50,6 +49,8 @@ def _handles(value: Any, depth: int = 0) -> Iterator[Any]:
         if depth < 4:
             for item in list(value.values() if isinstance(value, dict) else value):
                 yield from _handles(item, depth + 1)
+        return
+    if value is None or isinstance(value, str | int | float):
         return
     whole = canonical(value)
     copies = getattr(whole, "values", None)  # of a distributed variable; other things have a method

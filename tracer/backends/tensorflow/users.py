@@ -5,13 +5,14 @@ variable), or if its Python code names the optimizer and one of its methods and 
 any variable, or, for a v1 optimizer, if its ops have the optimizer's name.
 """
 
-import functools
+import gc
 import inspect
 import re
-import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from types import CodeType, FunctionType
+from functools import cached_property
+from types import FunctionType
 from typing import Any, NamedTuple
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
@@ -19,15 +20,19 @@ from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.functions import (
     bound_to,
     concrete_functions,
-    first_traced,
     function_classes,
+    graphs_being_traced,
     is_concrete,
     newest_function,
     ops_in,
 )
-from tracer.backends.tensorflow.writes import Write, ops_named, writes_of, written_by
-from tracer.core.instances import Living, instances
+from tracer.backends.tensorflow.writes import written_by
+from tracer.core.instances import instances
+from tracer.core.reachable import held_by, names_in, reachable
 from tracer.kinds import kind_of
+
+_DEEP = 6
+"""In how many steps an optimizer is looked for from a function's Python code."""
 
 
 def updates_by(name: str) -> re.Pattern[str]:
@@ -38,137 +43,139 @@ def updates_by(name: str) -> re.Pattern[str]:
     return re.compile(rf"(^|/){re.escape(name)}(-wrapped)?(_\d+)?/update")
 
 
-_DEEP = 4
-"""How far a function's Python code is followed to the optimizer, from function to function."""
+def has_updates_by(graph: Any, name: str) -> bool:
+    """Whether the graph of a function, or of one that it calls, has such ops."""
+    by_name = updates_by(name)
+    return any(by_name.search(op.name) for op in ops_in(graph))
 
 
 _known_functions: tuple[int, list[ReferenceType[Any]]] = (-1, [])
-_living = Living()
-_listening = False
-
-
-def listen() -> None:
-    """Be told of each function from now on, so that no walk over all objects looks for new ones."""
-    global _listening
-    if not _listening:
-        _listening = True
-        for cls in function_classes():
-            _living.tell_of(cls)
-        compat.listen_to_graphs()
 
 
 def functions_alive() -> tuple[list[Any], list[Any]]:
     """Every living `ConcreteFunction`, and every `tf.function`.
 
     To look for them takes a walk over all objects, so they are kept, weakly, as long as TensorFlow
-    knows of no new function; unless somebody listens.
+    knows of no new function.
     """
     global _known_functions
-    if _listening:
-        functions = _living.all()
-    else:
-        known = newest_function()
-        if known != _known_functions[0]:
-            functions = instances(function_classes())
-            _known_functions = (known, [ref(each) for each in functions])
-        functions = [each for known in _known_functions[1] if (each := known()) is not None]
+    newest = newest_function()
+    if newest != _known_functions[0]:
+        _known_functions = (newest, [ref(each) for each in instances(function_classes())])
+    functions = [each for known in _known_functions[1] if (each := known()) is not None]
     concretes = [each for each in functions if is_concrete(each)]
     return concretes, [each for each in functions if not is_concrete(each)]
-
-
-def new_functions() -> list[Any]:
-    """Every living `ConcreteFunction` that writes and that this was not asked for before.
-
-    To be asked for if somebody listens.
-    """
-    new = (each for each in _living.new() if is_concrete(each))
-    return [each for each in new if written_by(each.graph).anything]
-
-
-def kept_for_nothing(known: Iterable[ReferenceType[Any]]) -> set[int]:
-    """The ids of those of the concrete functions that nobody can call any more.
-
-    Each is held by the `tf.function` alone that was traced to it first, and has forgotten it.
-    """
-    kept = {id(first_traced(each)) for each in functions_alive()[1]}
-    return {id(f()) for f in known if id(f()) in kept and sys.getrefcount(f()) == 2}
-
-
-_known_writes: WeakKeyDictionary[Any, dict[tuple[frozenset[int], str], list[Write]]]
-_known_writes = WeakKeyDictionary()
-
-
-def writes_in(graph: Any, handles: Collection[int], scope: str) -> list[Write]:
-    """What the finished graph of a function writes to: see `being_written`. It is kept."""
-    captured = frozenset(id(outer) for outer, _ in graph.captures if id(outer) in handles)
-    known = _known_writes.setdefault(graph, {})
-    writes = known.get((captured, scope))
-    if writes is None:
-        writes = known[captured, scope] = being_written(graph, captured, scope)
-    return writes
-
-
-def being_written(graph: Any, handles: Collection[int], scope: str) -> list[Write]:
-    """What in a graph writes to `handles`, or updates by the name of a v1 optimizer, `scope`."""
-    named = ops_named(graph, updates_by(scope)) if scope else ()
-    return [*writes_of(graph, handles), *named]
 
 
 class Functions:
     """The functions that are alive at one moment, asked which of them use an optimizer."""
 
-    def __init__(self, only: Collection[Any] | None = None) -> None:
-        """Of the functions that were traced, `only` these are asked for, if they are given."""
-        self.concretes, self.polymorphics = functions_alive()
-        if only is not None:
-            self.concretes = list(only)
-        self._reached: dict[int, _Reached] = {}
-        self._asked_for = {id(each) for each in self.concretes}
-        self._graphs_of = [(each, concrete_functions(each)) for each in self.polymorphics]
-        self._by_handle: dict[int, list[Any]] = {}
-        for function in self.concretes:
-            for handle in written_by(function.graph).captured:
-                self._by_handle.setdefault(handle, []).append(function)
+    def __init__(self) -> None:
+        self.newest = newest_function()
+        """A number that changes when a function is traced."""
+        self.being_traced = graphs_being_traced()
 
     def users_of(
-        self, optimizer: Any, variables: Collection[Any], methods: Collection[str], scope: str
-    ) -> Iterator[Any]:
-        """The concrete functions that use `optimizer`, each once."""
-        users = [each for handle in variables for each in self._by_handle.get(id(handle), ())]
+        self, optimizer: Any, handles: Collection[int], methods: Collection[str], scope: str
+    ) -> list[Any]:
+        """The concrete functions that use `optimizer`, each once.
+
+        `handles` are the ids of those of its own variables, `methods` the names of those by which
+        it updates others; a v1 optimizer names its ops under `scope`, empty for the others.
+        """
+        users = [each for handle in handles for each in self._by_handle.get(handle, ())]
         if scope:
-            by_name = updates_by(scope)
-            for function in self.concretes:
-                if any(by_name.search(op.name) for op in ops_in(function.graph)):
-                    users.append(function)
-        seen: set[int] = set()
-        for function in users:
-            if id(function) not in seen:
-                seen.add(id(function))
-                yield function
-        names = frozenset({*methods, "minimize"})
-        for polymorphic, graphs in self._graphs_of:
-            writing = [
-                function
-                for function in graphs
-                if id(function) in self._asked_for
-                and id(function) not in seen
-                and written_by(function.graph).anything
-            ]
-            if writing and self._reach(polymorphic).uses(optimizer, names):
-                seen.update(map(id, writing))
-                yield from writing
+            users += [each for each in self._alive[0] if has_updates_by(each.graph, scope)]
+        for named in self._by_optimizer.get(id(optimizer), ()):
+            if named.names is None or not named.names.isdisjoint((*methods, "minimize")):
+                users += _writing(named.function())
+        return list({id(each): each for each in users}.values())
 
-    def polymorphics_of(self, concretes: Collection[int]) -> Iterator[Any]:
+    def polymorphics_of(self, concretes: Collection[int]) -> list[Any]:
         """The `tf.function`s with one of these concrete functions, given by their `id`."""
-        for polymorphic, graphs in self._graphs_of:
-            if any(id(function) in concretes for function in graphs):
-                yield polymorphic
+        found = [each for key in concretes for each in self._by_concrete.get(key, ())]
+        return list({id(each): each for each in found}.values())
 
-    def _reach(self, polymorphic: Any) -> "_Reached":
-        reached = self._reached.get(id(polymorphic))
-        if reached is None:
-            reached = self._reached[id(polymorphic)] = _reached_from(polymorphic.python_function)
-        return reached
+    @cached_property
+    def session_graphs(self) -> list[ReferenceType[Any]]:
+        """The graphs of Sessions that are alive."""
+        if compat.session_graphs_alive():
+            gc.collect()  # a graph refers to itself, so it outlives its program
+        return [ref(each) for each in compat.session_graphs_alive()]
+
+    @cached_property
+    def _alive(self) -> tuple[list[Any], list[Any]]:
+        return functions_alive()
+
+    @cached_property
+    def _by_handle(self) -> dict[int, list[Any]]:
+        found: dict[int, list[Any]] = defaultdict(list)
+        for function in self._alive[0]:
+            for handle in written_by(function.graph).captured:
+                found[handle].append(function)
+        return found
+
+    @cached_property
+    def _by_concrete(self) -> dict[int, list[Any]]:
+        found: dict[int, list[Any]] = defaultdict(list)
+        for function in self._alive[1]:
+            for each in concrete_functions(function):
+                found[id(each)].append(function)
+        return found
+
+    @cached_property
+    def _by_optimizer(self) -> "dict[int, list[_Named]]":
+        """By the id of an optimizer, which functions name it in their Python code."""
+        found: dict[int, list[_Named]] = defaultdict(list)
+        for function in self._alive[1]:
+            writing = _writing(function)
+            if writing:
+                traced = frozenset(map(id, writing))
+                known = _known_names.get(function)
+                if known is None or known[0] != traced:
+                    known = _known_names[function] = traced, list(_named_by(function))
+                for named in known[1]:
+                    found[id(named.optimizer())].append(named)
+        return found
+
+
+def _writing(function: Any) -> list[Any]:
+    """What a `tf.function` was traced to that writes to a variable."""
+    traced = [] if function is None else concrete_functions(function)
+    return [each for each in traced if written_by(each.graph).anything]
+
+
+class _Named(NamedTuple):
+    """An optimizer that the Python code of a `tf.function` names."""
+
+    optimizer: ReferenceType[Any]
+    function: ReferenceType[Any]
+    names: frozenset[str] | None
+    """All the names in that code; None if it calls a `tf.function` that is the optimizer's method.
+    """
+
+
+_known_names: WeakKeyDictionary[Any, tuple[frozenset[int], list[_Named]]] = WeakKeyDictionary()
+"""By the ids of what a function was traced to: what it named then."""
+
+
+def _named_by(function: Any) -> Iterator[_Named]:
+    found = reachable(function.python_function, _follow, _DEEP)
+    codes = [each.__code__ for each in found if isinstance(each, FunctionType)]
+    names = frozenset(name for code in codes for name in names_in(code))
+    for each in found:
+        owner = bound_to(each)
+        if owner is not None and kind_of(type(owner)) is not None:
+            yield _Named(ref(owner), ref(function), None)
+        elif kind_of(type(each)) is not None:
+            yield _Named(ref(each), ref(function), names)
+
+
+def _follow(value: Any) -> Iterator[Any]:
+    yield from held_by(value)
+    # Of the class it is asked: a variable of a strategy answers any name, by an op.
+    if hasattr(type(value), "python_function") and inspect.isroutine(value.python_function):
+        yield value.python_function
 
 
 _at_this_moment: Functions | None = None
@@ -186,84 +193,5 @@ def one_moment() -> Iterator[None]:
 
 
 def look() -> Functions:
+    """The functions that are alive now."""
     return _at_this_moment or Functions()
-
-
-class _Reached(NamedTuple):
-    """What the code of a function reaches."""
-
-    objects: frozenset[int]
-    """The ids of the objects that it names, and functions that it calls."""
-    bound: frozenset[int]
-    """The ids of those of which it calls a method that is a `tf.function`."""
-    names: frozenset[str]
-    """The names in its code, and in that of the functions that it calls."""
-
-    def uses(self, optimizer: Any, methods: Collection[str]) -> bool:
-        """Whether it names the optimizer, and one of the methods by which it updates."""
-        by_name = id(optimizer) in self.objects and not self.names.isdisjoint(methods)
-        return by_name or id(optimizer) in self.bound
-
-
-def _reached_from(function: Any) -> _Reached:
-    todo: list[tuple[Any, int]] = [(function, 0)]
-    seen: dict[int, Any] = {}  # with the objects, so that no other one gets the id meanwhile
-    bound, every_name = set(), set[str]()
-    while todo:
-        value, depth = todo.pop()
-        if id(value) in seen:
-            continue
-        seen[id(value)] = value
-        owner = bound_to(value)
-        if owner is not None:
-            bound.add(id(owner))
-        elif isinstance(value, functools.partial):
-            todo += [(held, depth) for held in (value.func, *value.args, *value.keywords.values())]
-        elif inspect.ismethod(value):
-            todo += [(value.__self__, depth), (value.__func__, depth)]
-        elif isinstance(value, ref):
-            todo.append((value(), depth))
-        elif isinstance(value, list | tuple) and len(value) <= 100:
-            todo += [(held, depth) for held in value]
-        elif isinstance(value, FunctionType) and depth < _DEEP:
-            names = _code_names(value.__code__)
-            every_name |= names
-            used = [*_cells(value), *_globals(value, names), *(value.__defaults__ or ())]
-            used.append(getattr(value, "__wrapped__", None))
-            for user in used:
-                todo.append((user, depth + 1))
-                todo += [(held, depth + 1) for held in _attributes(user, names)]
-        elif kind_of(type(value)) is None:  # an optimizer is where the way ends
-            # Of the class it is asked: a variable of a strategy answers any name, by an op.
-            has = depth < _DEEP and hasattr(type(value), "python_function")
-            if has and inspect.isroutine(value.python_function):
-                todo.append((value.python_function, depth + 1))
-    return _Reached(frozenset(seen), frozenset(bound), frozenset(every_name))
-
-
-def _code_names(code: CodeType) -> set[str]:
-    """The names of globals and attributes in a function's code and the functions inside it."""
-    names = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            names |= _code_names(constant)
-    return names
-
-
-def _cells(function: FunctionType) -> Iterator[Any]:
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # it is not filled yet
-            continue
-
-
-def _globals(function: FunctionType, names: Collection[str]) -> Iterator[Any]:
-    yield from (function.__globals__[name] for name in names if name in function.__globals__)
-
-
-def _attributes(value: Any, names: Collection[str]) -> Iterator[Any]:
-    """What hangs on an object under one of these names; no property of a foreign class is run."""
-    own = getattr(type(value), "__dict__", None) and getattr(value, "__dict__", None)
-    if isinstance(own, dict) and not inspect.ismodule(value):
-        yield from (own[name] for name in names & own.keys())

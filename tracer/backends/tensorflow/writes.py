@@ -4,7 +4,7 @@ The facts that it rests on are named with the file of TensorFlow 2.21 where they
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -15,12 +15,9 @@ from tracer.backends.tensorflow.compat import (
     EagerTensor,
     FuncGraph,
     ResourceVariable,
-    called_graph,
-    function_name,
     graphs_around,
     stop_recording,
 )
-from tracer.backends.tensorflow.functions import ops_in
 
 _READS = (
     "ReadVariableOp",
@@ -39,6 +36,8 @@ class Written(NamedTuple):
     """The ids of the handles that it captured; they live as long as the graph."""
     anything: bool
     """Whether it writes to any variable, also to one that is an argument."""
+    time: int
+    """The `unique_number` that its newest tensor got."""
 
 
 _written_by: WeakKeyDictionary[Any, Written] = WeakKeyDictionary()
@@ -48,17 +47,26 @@ def written_by(graph: Any) -> Written:
     """Which variables the finished graph of a function writes to: asked again, it is known."""
     known = _written_by.get(graph)
     if known is None:
-        known = _written_by[graph] = _find_written(graph)
+        known = _written_by[graph] = written_so_far(graph)
     return known
 
 
-def _find_written(graph: Any) -> Written:
-    outer_of = {id(inner): outer for outer, inner in graph.captures}
-    inside = {id(tensor) for tensor in graph.inputs if tensor.dtype == tf.resource} | {*outer_of}
+def written_so_far(graph: Any) -> Written:
+    """Which variables a graph writes to that is still being traced."""
+    origin = origins(graph)
+    inside = {id(tensor) for tensor in graph.inputs if tensor.dtype == tf.resource} | {*origin}
     operations = graph.get_operations() if inside else ()
     written = inside & {id(tensor) for op in operations for tensor in written_inputs(op).values()}
-    captured = frozenset(id(outer_of[each]) for each in written if each in outer_of)
-    return Written(captured, bool(written))
+    captured = frozenset(id(_handle(origin[each], origin)) for each in written if each in origin)
+    tensors = (tensor for op in graph.get_operations() for tensor in op.outputs)
+    return Written(captured, bool(written), max((each._id for each in tensors), default=0))
+
+
+def _handle(tensor: Any, origin: Mapping[int, Any]) -> Any:
+    """What a tensor stands for outside of all graphs; None if that is not known."""
+    while not (tensor is None or isinstance(tensor, EagerTensor)):
+        tensor = origin.get(id(tensor))
+    return tensor
 
 
 def written_inputs(op: Any) -> dict[int, Any]:
@@ -75,88 +83,6 @@ def written_inputs(op: Any) -> dict[int, Any]:
             for place in op.get_attr("_read_only_resource_inputs"):
                 found.pop(place, None)
     return found
-
-
-class Write(NamedTuple):
-    """An op in a graph, or in a function that it calls, that writes to a variable."""
-
-    time: int
-    """The `unique_number` that the newest of its inputs got, so that it was added after that."""
-    function: str
-    """The function in whose graph it is."""
-    called: bool
-    """Whether that is another function than the one that was asked for, which calls it."""
-
-
-def writes_of(graph: Any, handles: Collection[int] | None) -> Iterator[Write]:
-    """Each `Write` to a variable in one of these `handles`, or in any if None.
-
-    A call is none by itself, but what it calls is looked at.
-    """
-    return _writes_in(graph, _inside(graph, handles), graph)
-
-
-def ops_named(graph: Any, name: re.Pattern[str]) -> Iterator[Write]:
-    """The ops of which a part of the name is such a one, as far as they have inputs."""
-    for op in ops_in(graph):
-        if name.search(op.name) and op.inputs and not _called_by(op, graph):
-            yield _write(op, graph)
-
-
-def _write(op: Any, root: Any) -> Write:
-    region = called_graph(op.graph)
-    time = max(tensor._id for tensor in op.inputs)
-    return Write(time, function_name(region), region is not called_graph(root))
-
-
-def _inside(graph: Any, handles: Collection[int] | None) -> set[int]:
-    """The ids of the tensors in `graph` that are such handles."""
-    if not isinstance(graph, FuncGraph):
-        return set()
-    known: set[int] = set()
-    if handles is None:
-        known = {id(tensor) for tensor in graph.inputs if tensor.dtype == tf.resource}
-    elif isinstance(graph.outer_graph, FuncGraph):
-        known = _inside(graph.outer_graph, handles)
-    return known | {
-        id(inner)
-        for outer, inner in graph.captures
-        if handles is None or id(outer) in handles or id(outer) in known
-    }
-
-
-def _writes_in(graph: Any, inside: Collection[int], root: Any) -> Iterator[Write]:
-    for op in graph.get_operations() if inside else ():
-        written = [place for place, each in written_inputs(op).items() if id(each) in inside]
-        if not written:
-            continue
-        bodies = _called_by(op, root)
-        if not bodies or None in bodies:
-            yield _write(op, root)
-            continue
-        first = 1 if op.type in ("If", "StatelessIf", "Case", "StatelessCase") else 0
-        for body in bodies:
-            inputs = dict(enumerate(body.inputs, first))
-            passed = {id(inputs[place]) for place in written if place in inputs}
-            yield from _writes_in(body, passed, root)
-
-
-def _called_by(op: Any, root: Any) -> list[Any]:
-    """The graphs of the functions that an op calls, None for one that is not known."""
-    if not op.type.endswith(("PartitionedCall", "If", "While", "Case", "XlaLaunch")):
-        return []
-    names = [
-        function.name
-        for value in _attributes(op)
-        for function in ([value.func] if value.HasField("func") else value.list.func)
-    ]
-    known = (root._functions.get(name) or op.graph._functions.get(name) for name in names)
-    return [getattr(function, "graph", None) for function in known]
-
-
-def traced_at(graph: Any) -> int:
-    """The `unique_number` that the newest tensor of a graph got."""
-    return max((each._id for op in graph.get_operations() for each in op.outputs), default=0)
 
 
 _HARMLESS = re.compile("Read|IsInitialized|^Print|^Assert$|^Random|Truncated|^NoOp$|^Identity")
@@ -183,9 +109,8 @@ def _may_write(op: Any, ids: Collection[int], origin: Mapping[int, Any]) -> bool
     if any(tensor.dtype._is_ref_dtype for tensor in op.inputs):
         return True
     written = written_inputs(op)
-    for handle in written.values():
-        while not (handle is None or isinstance(handle, EagerTensor)):
-            handle = origin.get(id(handle))
+    for tensor in written.values():
+        handle = _handle(tensor, origin)
         if handle is None or id(handle) in ids:
             return True
     if op.type in _READS or not op._is_stateful or _HARMLESS.search(op.type):

@@ -1,4 +1,4 @@
-"""Optimizers that were made before a block are met at their first call in it: counts stay true."""
+"""Optimizers that were made before a block, and what they did before and do in others."""
 
 import copy
 import gc
@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
-from weakref import ref
 
 import pytest
 import tensorflow as tf
@@ -15,7 +14,7 @@ from support.odometers import ODOMETERS, Reading, read
 
 import tracer
 from tracer.core import registry
-from tracer.hooks import waiting, wrapping
+from tracer.hooks import wrapping
 
 legacy = keras2.optimizers.legacy
 
@@ -28,45 +27,6 @@ def _begin() -> None:
     """The first block of a process walks over all objects."""
     with tracer.record():
         pass
-
-
-def test_a_block_meets_none_that_it_does_not_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not those that were used in functions before, counted or not, as long as nobody calls."""
-    unused, eager, in_graph = (keras2.optimizers.SGD(1.0) for _ in range(3))
-    weight = tf.Variable([0.0])
-    run = tf.function(lambda: _step(in_graph, weight))
-    run()
-    with tracer.record():
-        run()
-    with tracer.record():
-        _step(eager, weight)
-    forgotten = keras2.optimizers.SGD(1.0)
-    uncounted = tf.function(lambda: _step(forgotten, weight))
-    uncounted()
-    with tracer.record():
-        pass
-    mine = [unused, eager, in_graph, forgotten]
-    original = wrapping.join
-
-    def join(optimizer: Any, *arguments: Any, **options: Any) -> Any:
-        assert all(optimizer is not each for each in mine), "it meets an optimizer"
-        return original(optimizer, *arguments, **options)
-
-    monkeypatch.setattr(wrapping, "join", join)
-    with tracer.record() as recording:
-        assert type(unused) is not keras2.optimizers.SGD
-    assert recording.trace().optimizers == ()
-    monkeypatch.undo()
-    with tracer.record() as recording:
-        _step(eager, weight)
-        uncounted()
-        run()
-        run()
-    trace = recording.trace()
-    assert trace.count("updates", by="optimizer") == {("SGD",): 1, ("SGD#2",): 2, ("SGD#3",): 1}
-    assert trace.complete
-    assert registry.recorder_of(unused) is None
-    assert {type(each) for each in mine} == {keras2.optimizers.SGD}
 
 
 def test_a_function_that_counts_and_whose_optimizer_is_gone() -> None:
@@ -89,25 +49,6 @@ def test_a_function_that_counts_and_whose_optimizer_is_gone() -> None:
         run()
     assert read(weight)[0] == Reading(3)
     assert (recording.trace().updates(), recording.trace().complete) == (2, True)
-
-
-def test_the_id_of_an_optimizer_that_is_gone_is_used_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """`id` gives out a number again: what is noted under it is of the one that is gone."""
-    _begin()
-    gone = keras2.optimizers.SGD(1.0)
-    optimizer, weight = ODOMETERS["keras2"](), tf.Variable([0.0])
-    run = tf.function(lambda: _step(optimizer, weight))
-    run()
-    monkeypatch.setitem(waiting._uncounted, id(optimizer), (ref(gone), []))
-    del gone
-    gc.collect()
-    with tracer.record() as recording:
-        for _ in range(3):
-            run()
-    assert read(weight)[0] == Reading(4)
-    assert (recording.trace().updates(), recording.trace().complete) == (3, True)
 
 
 def test_a_dataset_that_counts_asks_nobody() -> None:
@@ -243,17 +184,16 @@ def test_what_is_asked_of_one_that_waits() -> None:
     assert recording.trace().updates() == 3
 
 
-def test_no_error_of_a_first_call_reaches_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_error_of_the_tracer_reaches_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     optimizer, weight = keras2.optimizers.SGD(1.0), tf.Variable([0.0])
     _begin()
 
     def join(*_: object, **__: object) -> None:
         raise RuntimeError("a bug")
 
-    with tracer.record() as recording:
-        monkeypatch.setattr(wrapping, "join", join)
-        with pytest.warns(RuntimeWarning, match="a bug"):
-            _step(optimizer, weight)
+    monkeypatch.setattr(wrapping, "join", join)
+    with pytest.warns(RuntimeWarning, match="a bug"), tracer.record() as recording:
+        _step(optimizer, weight)
     assert weight.numpy() == [-1.0]
     assert not recording.trace().complete
     assert type(optimizer) is keras2.optimizers.SGD
