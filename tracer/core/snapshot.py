@@ -159,26 +159,27 @@ class Reader:
     def baseline(self) -> Baseline:
         """What has been counted so far, for a trace that counts from here."""
         self._optimizers.settle()
+        older = self._optimizers.older
+        unused = _THE_BEGINNING._replace(
+            older=dict(older.calls),
+            anew=older.traced_anew(),
+            calls_beside=self._optimizers.calls_beside,
+            notes=frozenset(self._root.notes),
+        )
         if not self._root.sites.calls:  # as of nearly all that are alive
-            older = self._optimizers.older
-            return _THE_BEGINNING._replace(
-                older=dict(older.calls),
-                anew=older.traced_anew(),
-                calls_beside=self._optimizers.calls_beside,
-                notes=frozenset(self._root.notes),
-            )
+            return unused
         self._root.blocks.wait()
         with self._root.blocks.counters.lock:
             counts = self._counted()
-            calls = self._called_so_far()
-            graphs = self._root.blocks.tracings.figures(_totals(counts))
             ran = self._ran(counts, _THE_BEGINNING)
-            said = frozenset([*_remarks(self._root.where), *self._root.notes, *ran.notes])
-            iterations = self._optimizers.iterations()
-            older, anew = dict(self._optimizers.older.calls), self._optimizers.older.traced_anew()
-            events = len(self._root.blocks.tracings.kept)
-            beside = self._optimizers.calls_beside
-            return Baseline(counts, calls, graphs, events, older, anew, iterations, beside, said)
+            return unused._replace(
+                counts=counts,
+                calls=self._called_so_far(),
+                graphs=self._root.blocks.tracings.figures(_totals(counts)),
+                events=len(self._root.blocks.tracings.kept),
+                iterations=self._optimizers.iterations(),
+                notes=frozenset([*_remarks(self._root.where), *self._root.notes, *ran.notes]),
+            )
 
     # The lock of the counters is held by whoever calls these.
 

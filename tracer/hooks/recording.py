@@ -374,9 +374,11 @@ def _listen_to_torch() -> None:
 
 def wrap_transformation(given: T, *, retrace: bool, effects: bool) -> T:
     """A transformation of optax that does what `given` does, and is counted."""
-    known = recorder_of(updates.standing_for(given))
-    made: T
-    made, update = updates.traced(given, retrace=retrace)
+    made, update = given, updates.standing_for(given)
+    known = recorder_of(update)
+    if known is None:
+        recorder = Recorder(backend_of(updates.KIND))
+        made, update = updates.traced(given, recorder, line_of_caller(given))
     wrapping.hold(update, known, retrace=retrace, effects=effects)
     attach(update)
     return made
