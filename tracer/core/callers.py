@@ -8,8 +8,8 @@ that calls it, before it runs. If the caller is not that of the call before, the
 step is noted: from here on it is this one (`spans.Spans`). Nothing is added to any graph.
 `FunctionCallers.parts` puts both together when a trace is read.
 
-A **region** is what is called as one thing, a function; here it is a number, the same for all
-graphs of functions of one name. A region may be called in several others: then the outermost one
+A **region** is what is called as one thing, a function; here it is a name, the same for all
+graphs of functions of that name. A region may be called in several others: then the outermost one
 that ran it is not told by the region alone, and from then on there is one list of spans for all.
 """
 
@@ -34,8 +34,13 @@ _MOST_WAYS = 64
 class Caller(NamedTuple):
     """Who called a function from outside of every function: which one, and by which path."""
 
-    region: int
+    region: str
     path: int
+
+
+def begin_of(region: str) -> Line:
+    """The beginning of a region's graph."""
+    return Line(region.rpartition("/")[2], graph=True)
 
 
 class Callers:
@@ -74,18 +79,16 @@ class FunctionCallers(Callers):
         self.changes = 0
         """Moves whenever another caller calls."""
         self._is_alone = is_alone
-        self._regions: dict[str, int] = {}
-        self._begins: list[Line] = []
-        self._at_any_time: set[int] = set()
+        self._at_any_time: set[str] = set()
         """The regions that a dataset runs, whenever it is asked for an element."""
-        self._callers_of: dict[int, dict[tuple[int, int], None]] = defaultdict(dict)
+        self._callers_of: dict[str, dict[tuple[str, int], None]] = defaultdict(dict)
         """For each region those it is called in, with the path there."""
         self._traced_by: dict[tuple[int, Hashable], dict[int, None]] = defaultdict(dict)
         """By replica and counter: the whole paths by which what it counts was traced."""
         self._seen: dict[int, dict[Caller, None]] = defaultdict(dict)
         """By replica: everyone who ever called."""
-        self._now: dict[tuple[int, int | None], Caller | None] = {}
-        self._spans: dict[tuple[int, int | None], Spans[Caller]] = defaultdict(Spans)
+        self._now: dict[tuple[int, str | None], Caller | None] = {}
+        self._spans: dict[tuple[int, str | None], Spans[Caller]] = defaultdict(Spans)
         """By replica and region: who called it; without a region: who called any."""
         self._together = False
         self._lock = threading.RLock()
@@ -95,32 +98,19 @@ class FunctionCallers(Callers):
         """Whether a dataset runs a function, and whenever it is asked for an element."""
         return bool(self._at_any_time)
 
-    def region(self, name: str) -> int:
-        """The number of the region of functions with this name."""
-        region = self._regions.get(name)
-        if region is None:
-            with self._lock:
-                region = self._regions.setdefault(name, len(self._begins))
-                self._begins[region:] = [Line(name.rpartition("/")[2], graph=True)]
-        return region
-
-    def begin(self, region: int) -> Line:
-        """The beginning of a region's graph."""
-        return self._begins[region]
-
     def counted_by(self, replica: int, counter: int, whole: int) -> None:
         """A block that was traced by this whole path is counted by a counter of a replica."""
         with self._lock:
             self._traced_by[replica, counter].setdefault(whole)
 
-    def called_inside(self, region: int, around: int, path: int) -> None:
+    def called_inside(self, region: str, around: str, path: int) -> None:
         """A function is called while the one `around` is traced, by a `path` in there."""
         if (around, path) not in self._callers_of[region]:
             with self._lock:
                 self._callers_of[region][around, path] = None
                 self._find_shared(region)
 
-    def called(self, region: int, replica: int, path: int, number: Callable[[], int]) -> bool:
+    def called(self, region: str, replica: int, path: int, number: Callable[[], int]) -> bool:
         """A function is about to run that this thread called in eager mode, by `path`.
 
         `number` gives that of the next step. Returns whether the same call need not be looked at
@@ -150,13 +140,13 @@ class FunctionCallers(Callers):
             self._now[key] = now
             return now is not None
 
-    def passed_to_dataset(self, region: int, replica: int, path: int) -> None:
+    def passed_to_dataset(self, region: str, replica: int, path: int) -> None:
         """A dataset is made by `path` that will run a function."""
         with self._lock:
             self._at_any_time.add(region)
             self._seen[replica].setdefault(Caller(region, path))
 
-    def _find_shared(self, region: int) -> None:
+    def _find_shared(self, region: str) -> None:
         """Note spans together from now on if a region has several callers."""
         callers = {around for around, _ in self._callers_of[region]}
         callers |= {each.region for seen in self._seen.values() for each in seen} & {region}
@@ -169,12 +159,12 @@ class FunctionCallers(Callers):
     ) -> Iterator[tuple[Lines, Reading]]:
         """What of a block's `reading` each path led to: see `Callers.parts`."""
         replica, region, path = block.replica, block.region, block.path
-        if region == UNKNOWN:
+        if not region:
             yield self.lines(path), reading
             return
         ways = self._ways_to(region)
         seen = [each for each in list(self._seen[replica]) if each.region in ways]
-        inner = (self.begin(region), *self.lines(path))
+        inner = (begin_of(region), *self.lines(path))
         at_any_time = len(seen) > 1 and not self._at_any_time.isdisjoint(ways)
         if at_any_time or not reading.total:  # it may be anybody's turn when it runs
             traced = list(self._traced_by.get((replica, key), ()))
@@ -215,17 +205,17 @@ class FunctionCallers(Callers):
                         found[caller] += stretches
         return found
 
-    def _ways_to(self, region: int) -> dict[int, list[Lines]]:
+    def _ways_to(self, region: str) -> dict[str, list[Lines]]:
         """From each region that is called in eager mode the lines to this one, of each way."""
-        ways: dict[int, list[Lines]] = defaultdict(list)
-        todo: list[tuple[int, Lines, tuple[int, ...]]] = [(region, (), (region,))]
+        ways: dict[str, list[Lines]] = defaultdict(list)
+        todo: list[tuple[str, Lines, tuple[str, ...]]] = [(region, (), (region,))]
         for _ in range(_MOST_WAYS):
             if not todo:
                 break
             at, lines, passed = todo.pop()
             ways[at].append(lines)
             todo += [
-                (around, (self.begin(around), *self.lines(path), *lines), (*passed, around))
+                (around, (begin_of(around), *self.lines(path), *lines), (*passed, around))
                 for around, path in list(self._callers_of[at])
                 if around not in passed
             ]

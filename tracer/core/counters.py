@@ -26,8 +26,8 @@ class CountedBlock(NamedTuple):
     sites: tuple[int, ...]
     path: int = UNKNOWN
     """The number of the path of calls to it; in a function, of that part which is in its region."""
-    region: int = UNKNOWN
-    """The number of the region in a function: see `callers`."""
+    region: str = ""
+    """The name of the region in a function: see `callers`."""
 
 
 class Source(NamedTuple):

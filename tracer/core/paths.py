@@ -19,6 +19,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
 from itertools import takewhile
 from types import CodeType, FrameType
 from typing import Any, Literal
@@ -38,7 +39,7 @@ _LONGEST = 200
 """How many lines a path has at most; of a longer one the middle is left out."""
 
 _FRAMEWORKS = ("jax", "keras", "optax", "tensorflow", "tf_keras", "torch")
-_OURS = ("tracer",)
+_COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>")
 _CELL = re.compile(r"^<ipython-input-|[/\\]ipykernel_\d+[/\\]\d+\.py$")
 
 _LIBRARY = os.path.normcase(sysconfig.get_paths()["stdlib"]) + os.sep
@@ -65,8 +66,8 @@ _CODES_WITH_NAMES = {
     *("wrapper", "_step_of_scaler"),  # around each `step` of PyTorch; `GradScaler.step`
 }
 
-_WRITTEN_BY_TORCH = re.compile(r"^<eval_with_key>|[/\\]torchinductor_")
-"""What `torch.compile` made of a program, and calls from its line."""
+_NO_SOURCE = re.compile(r"^<frozen |^<eval_with_key>|[/\\]torchinductor_")
+"""What nobody wrote, as what `torch.compile` made of a program, and calls from its line."""
 
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+)_at_\d+$")
 """What it calls the rest of a function that it had to part."""
@@ -121,7 +122,7 @@ class Paths:
         self._original = original
         self._known: dict[tuple[Hashable, ...], tuple[int, list[CodeType]]] = {}
         self._recent: list[tuple[Stack, Hashable, int]] = []
-        self._files: dict[str, str] = {}
+        self._shown = lru_cache(_MOST_STACKS)(shown_file)
         self._lock = threading.Lock()
 
     def number(self, lines: Sequence[Line]) -> int:
@@ -167,12 +168,7 @@ class Paths:
 
     def file(self, file: str) -> str:
         """What `shown_file` said when it was asked for first: the program may change its folder."""
-        known = self._files.get(file)
-        if known is None:
-            known = shown_file(file)
-            if not file.startswith("<") and len(self._files) < _MOST_STACKS and not is_cell(file):
-                self._files[file] = known
-        return known
+        return shown_file(file) if is_cell(file) else self._shown(file)
 
 
 def frames_above(frame: FrameType | None) -> list[FrameType]:
@@ -217,77 +213,49 @@ def lines_of(
     `outermost`; if there is no program, their lines are those of the program. `named` says what
     people call a file.
     """
-    frames = list(takewhile(lambda frame: not _starts_programs(frame), frames))
+    frames = list(takewhile(lambda frame: not _starts_programs(frame), frames))[::-1]
     sorts = [_sort_of(frame) for frame in frames]
     if outermost and "program" in sorts:
-        around = len(sorts) - sorts[::-1].index("program")
-        sorts[around:] = ["other"] * (len(sorts) - around)
+        around = sorts.index("program")
+        sorts[:around] = ["other"] * around
     elif outermost:
         sorts = ["program" if sort == "package" else sort for sort in sorts]
-    stack = _Stack(original, named)
-    for frame, sort in zip(reversed(frames), reversed(sorts), strict=True):
+    lines: list[Line] = []
+    last = ""  # the file that AutoGraph wrote, or the package, that the last line is of
+    for frame, sort in zip(frames, sorts, strict=True):
+        code, of, replaces = frame.f_code, "", False
         if sort == "program":
-            stack.add_program(frame)
+            number = frame.f_lineno or code.co_firstlineno
+            if code.co_name in _COMPREHENSIONS:
+                if not lines or _is_generated(code):
+                    continue
+                # It is part of the function around it, as it is from Python 3.12 on.
+                replaces, line = True, Line(lines[-1].function, lines[-1].file, number)
+            else:
+                if _is_generated(code):
+                    of, name = code.co_filename, code.co_name
+                    code, number = original(code, number) or (code, number)
+                    # That of the loop or the branch, of which this is the body, is not named.
+                    body = name != code.co_name and not name.startswith(("tf__", "<"))
+                    replaces = body and of == last
+                line = Line(_qualified(code), named(code.co_filename), number)
         elif sort == "package":
-            stack.add_package(frame)
-        elif name := _name_in_framework(frame):
-            stack.add(Line(name))
-    lines = stack.lines
-    if not any(line.function.endswith(_STEPS) and not line.file for line in lines):
-        applied = next((name for each in frames if (name := _applied_by(each))), "")
-        if applied and (not lines or lines[-1].function != applied):
-            lines.append(Line(applied))
+            of = _root_of(frame)
+            if of == last:  # what a package calls in itself is not named
+                continue
+            line = Line(f"{of}: {_qualified(code)}")
+        else:
+            line = Line(_name_of(frame))
+            if not line.function:
+                continue
+        if replaces:
+            lines.pop()
+        if lines[-1:] != [line]:  # what calls itself is named once
+            lines.append(line)
+        last = of
     if len(lines) > _LONGEST:
         lines[_LONGEST // 2 : -_LONGEST // 2] = [Line("...")]
     return lines
-
-
-_STEPS = (".apply_gradients", ".apply", ".stateless_apply", ".step")
-
-
-class _Stack:
-    """The lines of a stack, as they are added from the outermost on."""
-
-    def __init__(self, original: Original, named: Callable[[str], str]) -> None:
-        self.lines: list[Line] = []
-        self._original = original
-        self._named = named
-        self._generated = ""
-        """The file that AutoGraph wrote, if the last line is of one."""
-        self._package = ""
-        """The package that the last line is of, if it is one of others."""
-
-    def add(self, line: Line) -> None:
-        """Add what is not the same again, as what calls itself is."""
-        self._generated = self._package = ""
-        if not self.lines or self.lines[-1] != line:
-            self.lines.append(line)
-
-    def add_program(self, frame: FrameType) -> None:
-        """Add a line of the program, as its author wrote it."""
-        code, generated = frame.f_code, ""
-        number = frame.f_lineno or code.co_firstlineno
-        if code.co_name in ("<listcomp>", "<dictcomp>", "<setcomp>"):
-            if self.lines and not _is_generated(code):
-                # It is part of the function around it, as it is from Python 3.12 on.
-                around = self.lines.pop()
-                self.add(Line(around.function, around.file, number))
-            return
-        if _is_generated(code):
-            generated, name = code.co_filename, code.co_name
-            code, number = self._original(code, number) or (code, number)
-            body = name != code.co_name and not name.startswith(("tf__", "<"))
-            if body and generated == self._generated:
-                self.lines.pop()  # that of the loop or the branch, of which this is the body
-        self.add(Line(_qualified(code, frame), self._named(code.co_filename), number))
-        self._generated = generated
-
-    def add_package(self, frame: FrameType) -> None:
-        """Add what was called of a package; what that calls in itself is not named."""
-        package = _root_of(frame)
-        if package != self._package:
-            self.add(Line(f"{package}: {_qualified(frame.f_code, frame)}"))
-        self._package = package
 
 
 def _starts_programs(frame: FrameType) -> bool:
@@ -313,9 +281,7 @@ def _is_generated(code: CodeType) -> bool:
 def _sort_of(frame: FrameType) -> Literal["program", "package", "other"]:
     """Whether a frame is of the program, of a package of others, or of what runs them."""
     file, root = frame.f_code.co_filename, _root_of(frame)
-    if root in _FRAMEWORKS + _OURS or file.startswith("<frozen "):
-        return "other"
-    if _WRITTEN_BY_TORCH.search(file):
+    if root in _FRAMEWORKS or root == "tracer" or _NO_SOURCE.search(file):
         return "other"
     if _is_generated(frame.f_code):
         return "program"
@@ -328,29 +294,22 @@ _WRAPPERS = ("decorator", "pluggy", "six", "wrapt")
 """Packages that only call what they are given."""
 
 
-def _qualified(code: CodeType, frame: FrameType) -> str:
-    """The name of a function, with that of its class: `MyModel.train_step`."""
-    qualified = getattr(code, "co_qualname", "")
-    if not qualified:  # before Python 3.11
-        qualified = code.co_name
-        if code.co_varnames[:1] == ("self",) and code.co_argcount:
-            for cls in type(frame.f_locals.get("self")).__mro__:
-                if getattr(vars(cls).get(code.co_name), "__code__", None) is code:
-                    qualified = f"{cls.__name__}.{code.co_name}"
-                    break
+def _qualified(code: CodeType) -> str:
+    """The name of a function; from Python 3.11 on with its class: `MyModel.train_step`."""
     resumed = _RESUMED.match(code.co_name)
-    return resumed[1] if resumed else str(qualified.rpartition("<locals>.")[2])
+    qualified = str(getattr(code, "co_qualname", code.co_name))
+    return resumed[1] if resumed else qualified.rpartition("<locals>.")[2]
 
 
-def _name_in_framework(frame: FrameType) -> str:
-    """What people know a method of the framework by; empty if they do not."""
+def _name_of(frame: FrameType) -> str:
+    """What people know a method of the framework or of ours by; empty if they do not."""
     code, root = frame.f_code, _root_of(frame)
-    if root in _OURS and code.co_name in ("step_method", "tf__step_method"):  # as AutoGraph has it
-        values = frame.f_locals
-        if getattr(values.get("intercepted"), "role", "") == "step":
-            return f"{type(values['self']).__name__}.{values['intercepted'].name}"
-    if root in _OURS and code.co_name == "_step_of_scaler":
+    if root == "tracer" and code.co_name == "_step_of_scaler":
         return "GradScaler.step"
+    if root == "tracer" and code.co_name in _CODES_WITH_NAMES:  # as AutoGraph has it, too
+        method: Any = frame.f_locals.get("intercepted")
+        if getattr(method, "role", "group") != "group":
+            return f"{type(frame.f_locals['self']).__name__}.{method.name}"
     if root == "torch" and code.co_name == "wrapper":  # `profile_hook_step`
         given = frame.f_locals.get("args")
         if isinstance(given, tuple) and given and hasattr(type(given[0]), "add_param_group"):
@@ -361,18 +320,3 @@ def _name_in_framework(frame: FrameType) -> str:
         if any(attribute in vars(cls) for cls in of.__mro__):
             return f"{known_as or of.__name__}.{code.co_name}"
     return ""
-
-
-def _name_of(frame: FrameType) -> str:
-    """What `lines_of` may say of a frame that its code does not tell."""
-    return _name_in_framework(frame) or _applied_by(frame)
-
-
-def _applied_by(frame: FrameType) -> str:
-    """The name of an apply method that is called here."""
-    if frame.f_code.co_name not in ("apply_method", "tf__apply_method"):
-        return ""
-    if _root_of(frame) not in _OURS:
-        return ""
-    values = frame.f_locals
-    return f"{type(values['self']).__name__}.{values['intercepted'].name}"

@@ -9,7 +9,7 @@ import dataclasses
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 from tracer.model.records import Graph
@@ -73,15 +73,6 @@ Arguments = Mapping[str, Mapping[str, Leaf]]
 """Of each argument of a function the parts, by name."""
 
 
-class Timing(Protocol):
-    """How long a graph tracing takes."""
-
-    began: float
-    """In seconds since 1970 (UTC)."""
-    seconds: float
-    """How long it took, once it is over."""
-
-
 class Definition(NamedTuple):
     """What a framework knows of a tracing that begins."""
 
@@ -92,7 +83,8 @@ class Definition(NamedTuple):
     arguments: Arguments
     known: Iterable[Arguments]
     """Those that the function was traced for before."""
-    timing: Timing | None = None
+    timing: Any = None
+    """If the framework times it: when it `began`, and how many `seconds` it took."""
 
 
 class Part(NamedTuple):
@@ -250,13 +242,6 @@ class Tracings:
         self._open = still
 
 
-class _Change(NamedTuple):
-    name: str
-    old: str
-    new: str
-    value: bool
-
-
 def _why(definition: Definition) -> tuple[Cause, str]:
     """Why a function is traced, and what was new: of the arguments known those most alike."""
     if definition.cause is not None:
@@ -266,22 +251,22 @@ def _why(definition: Definition) -> tuple[Cause, str]:
         return "unknown", ""
     least = min(reversed(changes), key=len)
     more = f"; and {len(least) - MAX_NAMES} more" if len(least) > MAX_NAMES else ""
-    text = "; ".join(f"{each.name}: {each.old} -> {each.new}" for each in least[:MAX_NAMES])
-    return ("value" if all(each.value for each in least) else "argument"), text + more
+    text = "; ".join(change for change, _ in least[:MAX_NAMES])
+    return ("value" if all(value for _, value in least) else "argument"), text + more
 
 
-def _changes(old: Arguments, new: Arguments) -> Iterator[_Change]:
-    """In which arguments two tracings of one function differ."""
+def _changes(old: Arguments, new: Arguments) -> Iterator[tuple[str, bool]]:
+    """In which arguments two tracings of one function differ, and whether only by a value."""
     for name in dict.fromkeys([*old, *new]):
         before, after = old.get(name, {}), new.get(name, {})
         if list(before) != list(after):  # of another structure
-            yield _Change(name, _structure(before), _structure(after), False)
+            yield f"{name}: {_structure(before)} -> {_structure(after)}", False
             continue
         for part, one in before.items():
             other = after[part]
             if one != other:
                 again = "another " if one.text == other.text else ""
-                yield _Change(part, one.text, again + other.text, one.value and other.value)
+                yield f"{part}: {one.text} -> {again}{other.text}", one.value and other.value
 
 
 def _structure(argument: Mapping[str, Leaf]) -> str:

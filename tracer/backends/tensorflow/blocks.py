@@ -97,14 +97,14 @@ class Blocks(backend.Blocks):
             by_replica[self._sites.sites[number].replica].append(number)
         name = ""
         if graph is None:
-            inside = Inside(UNKNOWN, self._path_to(frame), UNKNOWN)
+            inside = Inside("", self._path_to(frame), UNKNOWN)
         else:
             name = compat.function_name(graph)
             self.write_checks.judge(graph)
             if compat.eager_outside_functions():
                 inside = self.callers.inside(frame.place.region, frame.sites)
             else:
-                inside = Inside(UNKNOWN, self.callers.in_session(frame.sites), UNKNOWN)
+                inside = Inside("", self.callers.in_session(frame.sites), UNKNOWN)
         for replica, numbers in by_replica.items():
             block = CountedBlock(replica, name, alone, tuple(numbers), inside.path, inside.region)
             if graph is None:
@@ -241,7 +241,7 @@ class Blocks(backend.Blocks):
 
     # What a block is part of.
 
-    def _company(self, replica: int, region: int, same_call: SameCall) -> Any:
+    def _company(self, replica: int, region: str, same_call: SameCall) -> Any:
         """The stamp of what calls the function of `region`, with a block of `replica`: asked at
         each call that is not the `same_call` as before.
 
@@ -328,7 +328,7 @@ class Blocks(backend.Blocks):
         """The company of the function whose graph is `region`, a tensor of that graph."""
         steps = self._calls_under_way.steps
         same_call = SameCall(self.callers, steps, self.threads, self._called)
-        ask = partial(self._company, replica, self.callers.region_of(region), same_call)
+        ask = partial(self._company, replica, compat.function_name(region), same_call)
         return self._ledger(replica).company(region, ask, same_call)
 
     def _ledger(self, replica: int) -> Ledger:

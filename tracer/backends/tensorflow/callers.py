@@ -12,13 +12,12 @@ from collections.abc import Callable, Hashable, Sequence, Set
 from threading import get_ident
 from types import FrameType
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 from tracer.backends.tensorflow import compat, functions
 from tracer.backends.tensorflow.compat import contexts
 from tracer.backends.tensorflow.stacks import frames_around, traced_in
 from tracer.backends.tensorflow.tracings import Definitions
-from tracer.core.callers import FunctionCallers, Lines
+from tracer.core.callers import FunctionCallers, Lines, begin_of
 from tracer.core.older import SESSION_GRAPH
 from tracer.core.paths import UNKNOWN, is_stack, stack_above
 from tracer.core.tracings import Definition
@@ -28,7 +27,7 @@ from tracer.model.records import Line
 class Inside(NamedTuple):
     """Where a block of a function is."""
 
-    region: int
+    region: str
     path: int
     """In the region."""
     whole: int
@@ -41,7 +40,6 @@ class Callers(FunctionCallers):
     def __init__(self, threads: Set[int]) -> None:
         """`threads` are those that ever called a function; it goes on growing."""
         super().__init__(functions.author_of, lambda: not functions.any_is_inside(threads))
-        self._region_of: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._definitions = Definitions()
 
     def here(self, frame: FrameType | None, distributed: bool, end: Hashable = None) -> int:
@@ -64,7 +62,7 @@ class Callers(FunctionCallers):
         path = self.paths.of(frames[:own], outermost=False)
         whole = self._whole(frames, traced)
         self._note_traced(sites, whole)
-        return Inside(self.region_of(graph), path, whole)
+        return Inside(compat.function_name(graph), path, whole)
 
     def definition(self, root: Any) -> tuple[Definition, int]:
         """What the outermost function, with the graph `root`, is traced for by this thread, and
@@ -72,7 +70,7 @@ class Callers(FunctionCallers):
         """
         frames = frames_around(sys._getframe(1))
         traced = traced_in(frames)
-        begins = [self.begin(self.region_of(graph)) for graph, _ in traced[-1:]]
+        begins = [begin_of(compat.function_name(graph)) for graph, _ in traced[-1:]]
         path = self.paths.number([*self._outer(frames, traced), *begins])
         return self._definitions.of(root, frames), path
 
@@ -83,19 +81,12 @@ class Callers(FunctionCallers):
         self._note_traced(sites, path)
         return path
 
-    def called_in(self, region: int) -> None:
+    def called_in(self, region: str) -> None:
         """A function is called while this thread traces another one."""
         frames = frames_around(sys._getframe(1))
         for graph, place in traced_in(frames)[:1]:
             path = self.paths.of(frames[:place], outermost=False)
-            self.called_inside(region, self.region_of(graph), path)
-
-    def region_of(self, graph: Any) -> int:
-        """The number of the region with this graph."""
-        region = self._region_of.get(graph)
-        if region is None:
-            region = self._region_of[graph] = self.region(compat.function_name(graph))
-        return region
+            self.called_inside(region, compat.function_name(graph), path)
 
     def _outer(self, frames: Sequence[FrameType], traced: Sequence[tuple[Any, int]]) -> Lines:
         """The lines to the call that traced the outermost function."""
@@ -107,7 +98,7 @@ class Callers(FunctionCallers):
         ends = [-1, *(place for _, place in traced)]
         for (graph, place), inner in reversed(list(zip(traced, ends, strict=False))):
             part = self.paths.of(frames[inner + 1 : place], outermost=False)
-            lines += (self.begin(self.region_of(graph)), *self.lines(part))
+            lines += (begin_of(compat.function_name(graph)), *self.lines(part))
         return self.paths.number(lines)
 
     def _note_traced(self, sites: Sequence[int], path: int) -> None:
