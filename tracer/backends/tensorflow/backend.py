@@ -29,6 +29,7 @@ class TensorFlowBackend(backend.Backend):
     surroundings = staticmethod(compat.surroundings)
     counts_in_functions = staticmethod(compat.eager_outside_functions)
     canonical = staticmethod(variables.canonical)
+    row = staticmethod(variables.row_of)
     value_of = staticmethod(own_variables.value_of)
     iterations_of = staticmethod(own_variables.iterations_of)
     is_restored = staticmethod(own_variables.is_restored)

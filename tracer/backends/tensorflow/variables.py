@@ -10,7 +10,7 @@ import msgspec
 from tracer.backends.tensorflow import compat
 from tracer.core import backend
 from tracer.core.instances import instances
-from tracer.model.names import free_name, plain_name, tensorflow_name
+from tracer.model.names import plain_name, tensorflow_name
 from tracer.model.records import Variable
 
 _KERAS3 = "keras.src.backend.common.variables"
@@ -27,10 +27,10 @@ class VariableTable(backend.Variables):
         super().__init__(root)
         self._note = root.note
         self._arguments: dict[str, int] = {}
-        self._rows: list[Variable] = []  # of the first of them, with distinct names
-        self._names: set[str] = set()
-        self._raw: set[int] = set()  # those of which no Keras variable is known
-        self._unsearched: list[int] = []  # those of them for which none was searched yet
+        self._unnamed: set[int] = set()
+        """Those of which no Keras variable is known."""
+        self._searched = 0
+        """For so many variables a Keras variable was searched."""
         self._inputs: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()
 
     def index(self, variable: Any, graph: Any) -> int:
@@ -40,20 +40,13 @@ class VariableTable(backend.Variables):
             argument = self._argument_name(variable, graph)
             if argument is not None:
                 return self._argument(argument, own)
-        path = None if variable is own else own_path(variable)
         known = self._known(own)
         if known is None:
-            with self._lock:
-                known = self._known(own)  # another thread may have met it meanwhile
-                if known is None:
-                    name = path or own_path(own) or tensorflow_name(own)
-                    known = self._add(name, own, argument=False)
-                    self._index[id(own)] = (ref(own), known)
-                    if not path:
-                        self._raw.add(known)
-                        self._unsearched.append(known)
-        if path and known in self._raw:
-            self._rename(known, path)
+            known = super().index(own, graph)
+            if own_path(own) is None:
+                self._unnamed.add(known)
+        if known in self._unnamed and variable is not own:
+            self._name(known, own_path(variable))
         return known
 
     def knows(self, key: int, variable: ref[Any]) -> bool:
@@ -73,16 +66,11 @@ class VariableTable(backend.Variables):
         That is looked for here: it is no work for a step.
         """
         with self._lock:
-            while self._unsearched:
-                index = self._unsearched.pop()
-                own = self._object(index)
-                path = None if own is None else keras_path(own)
-                if path and index in self._raw:
-                    self._rename(index, path)
-            for plain in self._plain[len(self._rows) :]:
-                unique = free_name(plain.name, self._names)
-                self._rows.append(msgspec.structs.replace(plain, name=unique))
-            return list(self._rows)
+            begin, self._searched = self._searched, len(self._plain)
+            for index in self._unnamed.intersection(range(begin, self._searched)):
+                reference = self.objects[index]
+                self._name(index, keras_path(reference()) if reference else None)
+            return super().rows
 
     def _argument_name(self, variable: Any, graph: Any) -> str | None:
         """The name of the argument by which a function around `graph` got `variable`, if it did.
@@ -107,31 +95,29 @@ class VariableTable(backend.Variables):
         with self._lock:
             label = f"argument {name}"
             if label not in self._arguments:
-                self._arguments[label] = self._add(label, own, argument=True)
+                row = msgspec.structs.replace(self._row(own), name=label, argument=True)
+                self.objects[len(self._plain) :] = [None]
+                self._plain.append(row)
+                self._arguments[label] = len(self._plain) - 1
                 self._note(
                     f"a tf.function updates a variable that it gets as its argument {name!r}: "
                     "which variable each update was of is not known, only how many there were"
                 )
             return self._arguments[label]
 
-    def _add(self, name: str, own: Any, argument: bool) -> int:
-        dtype = getattr(own.dtype, "name", str(own.dtype)).removesuffix("_ref")
-        # A signal handler may have raised between the two.
-        self.objects[len(self._plain) :] = [None if argument else ref(own)]
-        self._plain.append(Variable(name, _shape(own), dtype, argument, _whole(own, name)))
-        return len(self._plain) - 1
+    def _name(self, index: int, path: str | None) -> None:
+        """The variable is what the Keras variable with this path holds, if there is one."""
+        if path:
+            with self._lock:
+                self._unnamed.discard(index)
+                self._plain[index] = msgspec.structs.replace(self._plain[index], name=path)
 
-    def _object(self, index: int) -> Any:
-        reference = self.objects[index]
-        return None if reference is None else reference()
 
-    def _rename(self, index: int, path: str) -> None:
-        """The variable turned out to be what the Keras variable with this path holds."""
-        with self._lock:
-            self._raw.discard(index)
-            self._plain[index] = msgspec.structs.replace(self._plain[index], name=path)
-            self._rows.clear()
-            self._names.clear()
+def row_of(variable: Any) -> Variable:
+    """What a trace says of a variable that it has met."""
+    dtype = getattr(variable.dtype, "name", str(variable.dtype)).removesuffix("_ref")
+    name = own_path(variable) or tensorflow_name(variable)
+    return Variable(name, _shape(variable), dtype, part_of=_whole(variable, name))
 
 
 def name_of(variable: Any) -> str:
