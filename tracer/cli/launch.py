@@ -104,6 +104,8 @@ def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
     return entries[0] if entries else None
 
 
+# `tracer run`.
+
 FILE = "tracer.json"
 """Where the trace is written if nothing else is asked for."""
 FOLDER = "traces"

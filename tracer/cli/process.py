@@ -345,6 +345,8 @@ def say(line: str) -> None:
         print(f"tracer: {shown(' '.join(line.split()))}", file=sys.__stderr__, flush=True)
 
 
+# The processes that a program starts.
+
 _CHILDREN = "TRACER_CHILDREN"
 _STARTUP = Path(__file__).parent / "startup"
 _MAX_COMMAND = 60  # cells of a command

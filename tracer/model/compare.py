@@ -185,6 +185,8 @@ def _same_shape(one: Shape, other: Shape) -> bool:
     )
 
 
+# What is different.
+
 _FEW = 3
 """The stretches of steps that are named for a variable."""
 

@@ -201,6 +201,8 @@ def _rising(step: int | range | None) -> range | None:
     return rising
 
 
+# Measures: what one execution of a block counts.
+
 Measure = Callable[[Block], int]
 """What one execution of a block counts."""
 

@@ -118,6 +118,8 @@ def why_idle(summary: Summary) -> str:
     return _PARTS if summary.idle_parts else FIRST_TRACING
 
 
+# Processes: which ran, and how they ended.
+
 _TOLD = 8  # processes
 _SILENT = 30  # seconds: more than a file is behind while its program runs, as it is written
 
@@ -212,6 +214,9 @@ def _seconds(seconds: float) -> str:
         (minutes < 60, f"{minutes} min {rest} s"),
         (True, f"{minutes // 60:,} h {minutes % 60} min"),
     )
+
+
+# Why steps update nothing.
 
 
 class Reason(NamedTuple):
@@ -375,6 +380,9 @@ def every(summary: Summary, measure: Measure, replica: int) -> int:
         case [Stretch(cycle=((_, (0,)), (1, _))) as regular, Stretch(cycle=((rest, (0,)),))]:
             return regular.period if rest < regular.period else 0
     return 0
+
+
+# Methods that never ran.
 
 
 def never_reached(summary: Summary) -> list[str]:

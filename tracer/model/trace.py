@@ -374,6 +374,8 @@ _KEYS: Mapping[str, Callable[[Trace, Block, Entry], Any]] = {
 """What a count can be split by beside variables and steps."""
 
 
+# Excerpts.
+
 _Ran = TypeVar("_Ran", Block, Effect)
 
 

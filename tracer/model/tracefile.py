@@ -254,6 +254,8 @@ def _expand(lists: Sequence[_Ranges], variables: int) -> list[tuple[int, ...]]:
     return [tuple(chain.from_iterable(starmap(range, ranges))) for ranges in lists]
 
 
+# Files.
+
 _STRANGE = re.compile(r"[^\w+-]", re.ASCII)
 _LONGEST = 100  # characters of a worker's name in that of its file
 

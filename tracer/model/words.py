@@ -79,6 +79,9 @@ def all_true(*cases: tuple[object, str]) -> list[str]:
     return [text for case, text in cases if case]
 
 
+# What the users of a framework call things, and what they can do.
+
+
 @dataclass(frozen=True)
 class Dialect:
     """What users of a framework call things; without arguments, that of TensorFlow."""

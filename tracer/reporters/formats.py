@@ -99,6 +99,8 @@ def for_notebook(trace: Trace) -> str:
     return console.export_html(inline_styles=True, code_format=_FORMAT)
 
 
+# Formats.
+
 Format = Literal[
     "text", "json", "csv", "markdown", "html", "tensorboard", "speedscope", "collapsed"
 ]
@@ -193,6 +195,8 @@ def write(trace: Trace, format: Format | None, by: By | None, output: Path | Non
         print_text(lambda width, color: render(trace, format, by, width, color))
 
 
+# JSON: what the text report says, as values.
+
 FORMAT = "optimizer-tracer-report"
 VERSION = 1
 """A field can be added without a new number; any other change takes one."""
@@ -236,6 +240,8 @@ def as_json(trace: Trace, by: By | None = None) -> str:
     return json.dumps(content, indent=1) + "\n"
 
 
+# CSV: one table, for a spreadsheet.
+
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 """What a formula begins with in a spreadsheet: owasp.org/www-community/attacks/CSV_Injection."""
 
@@ -259,6 +265,8 @@ def _csv_cell(value: Value) -> Value:
         return value
     return f"'{shown(value)}" if value.startswith(_FORMULA) else shown(value)
 
+
+# Markdown, for a pull request or a page.
 
 _TREE_WIDTH = 100  # of a tree
 _SPECIAL = {ord(char): f"\\{char}" for char in "\\`*_{}[]<>#|~"}

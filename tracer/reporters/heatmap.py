@@ -162,6 +162,8 @@ class HeatMap:
         return tuple(numbers)
 
 
+# What a cell is: its state, which is its colour, its mark, and its words.
+
 NEVER = "never updated"
 SKIPPED = "step updated nothing"
 OTHERS = "not in this step"

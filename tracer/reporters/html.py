@@ -64,6 +64,13 @@ def source(name: str) -> str:
     return (files("tracer.reporters") / "templates" / name).read_text(encoding="utf-8")
 
 
+# The cells of the heat map at several sizes, so that the page zooms without counting.
+#
+# A track is a list of sizes, the finest first. Size 0 has a cell for each run of equal steps; size
+# `n` has one for each `n` steps. After each size come the cells, as `[first, turns, period, length,
+# cell, length, cell, ...]` for steps that repeat a cycle: the length is in steps for size 0, and in
+# cells for the others. Of the last size, a row of `COLUMNS` cells shows all steps.
+
 COLUMNS = 240
 """The most cells in a row of the page."""
 FACTOR = 4
@@ -128,6 +135,8 @@ def _lists(timeline: Timeline, size: int, cells: Cells) -> Iterator[list[int]]:
                     found += [length, number]
             yield found
 
+
+# The page.
 
 _CHARACTERS = 2_000_000  # of the table of variables, and as many of the lanes: of 6 MB in all
 _OPTIMIZERS = 50

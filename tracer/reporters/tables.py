@@ -150,6 +150,9 @@ IN_TEXT: Mapping[By | Literal["optimizer"], Mapping[str, Column]] = {
 stand in braces."""
 
 
+# The rows.
+
+
 def rows(summary: Summary, by: By) -> Sequence[Row]:
     """The rows of one table."""
     return _ROWS[by](summary)
@@ -274,6 +277,8 @@ _ROWS: dict[By, Callable[[Summary], Sequence[Row]]] = {
     "layer": by_layer,
 }
 
+
+# Graph tracings as events, in order of time.
 
 CAUSES = {
     "first": "the first call",

@@ -26,6 +26,8 @@ from tracer.reporters.colors import LIGHT
 from tracer.reporters.heatmap import FIRST, Cells, HeatMap, coarser
 from tracer.reporters.text import render
 
+# The heat map as a picture: at most 20 rows, in which variables with the same updates are one.
+
 _COLUMNS = 120
 _ROWS = 20
 _LABEL = 16  # characters of a name
@@ -66,6 +68,8 @@ def picture(summary: Summary) -> bytes | None:
     )
     return vl_convert.svg_to_png(svg, scale=_SCALE)
 
+
+# What is written.
 
 MOST_POINTS = 2_000
 """Of each scalar."""

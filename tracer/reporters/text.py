@@ -345,6 +345,8 @@ TABLES: dict[By, Callable[[Summary, int, Asked], list[Text]]] = {
 }
 
 
+# The report.
+
 _MANY_REPLICAS = 16
 _MANY_OPTIMIZERS = 3
 _UNFINISHED = "UNFINISHED: the run went on, or was killed, after this was written."
@@ -482,6 +484,9 @@ def _tables(summary: Summary) -> list[By]:
         "method": bool(summary.methods),
     }
     return [table for table, something in says.items() if something]
+
+
+# The rules, for `tracer explain`.
 
 
 def listing(rules: Sequence[Rule], width: int | None, color: bool) -> str:

@@ -99,6 +99,8 @@ def _drawn(nodes: Sequence[Node], joint: str, room: int, above: str | None = Non
         yield from _drawn(node.children, joint, room, below)
 
 
+# Layers: variables folded by the path in their names.
+
 MIN_ALIKE = 3
 """So many layers in a row that count the same, and differ in their number alone, are one row."""
 MAX_NAMES = 3
@@ -204,6 +206,8 @@ def _shape(layer: Layer) -> tuple[object, ...]:
     """What is equal for layers that differ in their number alone."""
     return _NUMBER.sub("", layer.name), layer.updates, layer.children
 
+
+# Callers of the apply methods.
 
 JOINT = " → "
 

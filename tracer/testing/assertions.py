@@ -446,6 +446,12 @@ def _of_method(
     return _check(replace(expected, wanted=require_sense([Limits(noun, *limits)], needed)))
 
 
+# Assertions whose block never began or never ended: they assert nothing, and that is said.
+#
+# As Python does it for a coroutine that was never awaited, it is said when the object is gone or
+# the program ends: by a `RuntimeWarning` at the line that made it, or to the pytest plugin, which
+# fails the test. A generator that is closed leaves the block in its middle: that is said at once.
+
 _PLUGIN = "tracer.pytest_plugin"
 """It imports nothing of `tracer` before a test asks for it, so it is not told: it is looked up."""
 

@@ -28,7 +28,7 @@ from tracer.model.summary import Pattern, Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.words import some
 
-__tracebackhide__ = True  # as in `assertions`
+__tracebackhide__ = True  # of wrong arguments pytest shows where they were given
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def why_unknown(
     return "", ""
 
 
-__tracebackhide__ = True  # of wrong arguments pytest shows where they were given
+# What is expected.
 
 Quantity = Literal["updates", "executions", "calls", "steps", "changes", "unchanged", "not_finite"]
 """What can be expected of a run."""

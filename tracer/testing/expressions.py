@@ -167,6 +167,8 @@ def _reason(trace: Trace, expected: Expectation) -> str:
     return failure.of_expected(trace, replace(expected, per_replica=on_each_replica), partial=True)
 
 
+# The verdicts, for people, for CI servers and for GitHub.
+
 _COMMANDS: Mapping[Severity, str] = {"error": "error", "warning": "warning", "info": "notice"}
 """What GitHub calls an annotation that is as bad."""
 
@@ -231,9 +233,9 @@ def _annotation(verdict: Verdict, file: str) -> str:
     return f"::{_COMMANDS[verdict.severity]} {','.join(written)}::{message}"
 
 
-def _escaped(as_text: str) -> str:
+def _escaped(text: str) -> str:
     """As GitHub reads the message of a workflow command."""
-    return as_text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _program_file(trace: Trace) -> str:

@@ -22,7 +22,7 @@ from tracer.testing import failure_rows
 from tracer.testing.expected import Claim, Expectation, Limits, Quantity, claim_of
 from tracer.testing.failure_rows import MAX_NAMES, WIDTH, JudgedSteps, in_steps
 
-_MAX_NAMES = 3
+# Frozen layers: what is alive and was not handed over.
 
 Frozen = tuple[str, tuple[str, ...]]
 """The name of a frozen layer, and the names of the variables that it would train."""
@@ -40,7 +40,7 @@ def together(names: Sequence[str]) -> str:
     heads = {name.rpartition("/")[0] for name in names}
     if len(heads) == 1 and heads != {""}:
         names = [names[0], *(name.rpartition("/")[2] for name in names[1:])]
-    return listed(names, _MAX_NAMES)
+    return listed(names, MAX_NAMES)
 
 
 def are_frozen(layers: Sequence[Frozen]) -> str:
@@ -84,6 +84,8 @@ def explaining(claim: Claim) -> list[str]:
     explains = claim.trace.complete and (len(fitting) == 1 or every in fitting)
     return fitting[0] if explains and missing != {0} else []
 
+
+# The likely causes.
 
 _MAX_STRETCHES = 20
 """The most stretches of steps in which callers are looked up."""
@@ -246,6 +248,8 @@ def callers_at_fault(claim: Claim, parts: Iterable[JudgedSteps]) -> list[str]:
                 counts[callers.label(line)] += block.total
     return [shown(line) for line, _ in (+counts).most_common()]
 
+
+# The judge.
 
 _TABLES: Mapping[Quantity, Callable[[Claim], list[str]]] = {
     "steps": lambda claim: [],

@@ -1,7 +1,7 @@
 """How the counts of two traces differ, as a text that git and people can read."""
 
 from tracer.layout import shown
-from tracer.model.compare import Change, Difference, executions
+from tracer.model.compare import Difference, executions
 from tracer.model.trace import Trace
 
 
@@ -23,16 +23,12 @@ def difference(expected: Trace, actual: Trace) -> str:
 
 
 def _lines(compared: Difference, named: bool) -> list[str]:
-    """`update_step on dense/kernel (dense): 8 to 9`."""
+    """`dense/kernel, update_step (dense): 16 to 15; 2 to 1 in step 8`, and so on."""
     texts = [
-        *map(_text, compared.changes.get("executions", ())),
-        *compared.reshaped,
-        *compared.only,
+        "; ".join(
+            filter(None, (f"{each.name}: {each.before or 0:,} to {each.after or 0:,}", each.where))
+        )
+        for each in compared.changes.get("executions", ())
     ]
+    texts += [*compared.reshaped, *compared.only]
     return [shown(f"{compared.title}: {text}" if named else text) for text in texts]
-
-
-def _text(change: Change) -> str:
-    """`dense/kernel, update_step (dense): 16 to 15; 2 to 1 in step 8`."""
-    where = f"; {change.where}" if change.where else ""
-    return f"{change.name}: {change.before or 0:,} to {change.after or 0:,}{where}"
