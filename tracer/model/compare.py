@@ -16,7 +16,6 @@ from os.path import commonprefix
 from typing import Any, NamedTuple
 
 from tracer.model import callers, measures
-from tracer.model.measures import Measure
 from tracer.model.phrases import class_of, replica_names, replica_noun, steps_label
 from tracer.model.records import Block, Entry, Line, Variable
 from tracer.model.runs import Run
@@ -381,12 +380,12 @@ def _methods(pair: Pair, summary: Summary) -> Counts:
     }
 
 
-def _counted(counts: Summary | Pattern, by: Sequence[Measure]) -> Amount:
+def _counted(counts: Summary | Pattern, by: Sequence[measures.Measure]) -> Amount:
     """What is counted by these measures, in all and in which steps."""
     return Amount(sum(map(counts.total, by)), *map(counts.runs, by))
 
 
-def _of_pattern(by: Sequence[Measure], _: Summary, pattern: Pattern) -> Counts:
+def _of_pattern(by: Sequence[measures.Measure], _: Summary, pattern: Pattern) -> Counts:
     return {"": _counted(pattern, by)}
 
 

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from tracer.errors import shown
 from tracer.model import measures
-from tracer.model.measures import EXECUTIONS, Measure, counting
 from tracer.model.records import Block, Optimizer, Program, Replica
 from tracer.model.summary import Summary
 from tracer.model.timeline import Steps, Stretch
@@ -349,7 +348,7 @@ def _accumulated(optimizer: Optimizer) -> int:
     return setting if isinstance(setting, int) else 1
 
 
-def accumulations(summary: Summary) -> Measure | None:
+def accumulations(summary: Summary) -> measures.Measure | None:
     """Counts the steps that reached an optimizer which accumulates; None if that is not known.
 
     Each of them added its gradients up, or applied a whole group. One that a loss scale skipped is
@@ -369,10 +368,10 @@ def accumulations(summary: Summary) -> Measure | None:
     return reached if known and accumulated_steps(summary) > 1 else None
 
 
-_computed = counting(["update", "discarded"], None)
+_computed = measures.counting(["update", "discarded"], None)
 
 
-def every(summary: Summary, measure: Measure, replica: int) -> int:
+def every(summary: Summary, measure: measures.Measure, replica: int) -> int:
     """`n` if the executions came every nth step from the nth to the end, otherwise 0."""
     match summary.timeline(measure, replica=replica).stretches:
         case [Stretch(cycle=((_, (0,)), (1, _))) as regular]:
@@ -410,7 +409,7 @@ def _only_sparse(summary: Summary, optimizer: Optimizer, method: str) -> bool:
     done = {
         (entry.kind, trace.methods[entry.method].name)
         for block, entry in summary.entries
-        if block.total and entry.optimizer == index and entry.role in EXECUTIONS - {"step"}
+        if block.total and entry.optimizer == index and entry.role in measures.EXECUTIONS - {"step"}
     }
     is_sparse = {kind for kind, _ in done} == {"sparse"}
     return trace.complete and is_sparse and ("sparse", method) not in done

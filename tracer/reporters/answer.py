@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from tracer.errors import shown
 from tracer.kinds import KINDS
 from tracer.model import measures
-from tracer.model.measures import Measure
 from tracer.model.phrases import (
     every,
     never_reached,
@@ -62,7 +61,9 @@ def _names(summary: Summary) -> list[str]:
 
 def _executions(summary: Summary) -> str:
     """How often each method ran, or how many updates a step made, and how many that is in all."""
-    counted: list[Measure] = [measures.of_methods([index]) for index in summary.apply_methods]
+    counted: list[measures.Measure] = [
+        measures.of_methods([index]) for index in summary.apply_methods
+    ]
     names, noun = _names(summary), "execution"
     if not summary.dialect.apply_methods:
         names, noun, counted = [], "update", [measures.updates]
@@ -115,7 +116,7 @@ def _nothing(summary: Summary, names: Sequence[str]) -> str:
     )
 
 
-def _on_replicas(summary: Summary, measure: Measure) -> str:
+def _on_replicas(summary: Summary, measure: measures.Measure) -> str:
     """The rate on each replica; if many differ, the lowest and the highest of all."""
     counts = {each: summary.rates(measure, each) for each in summary.replicas}
     rates = {

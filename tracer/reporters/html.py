@@ -23,7 +23,6 @@ from markupsafe import Markup
 from tracer.findings.rule_list import Finding, findings
 from tracer.layout import cut, shown
 from tracer.model import callers, measures, phrases
-from tracer.model.phrases import endings, runs
 from tracer.model.records import Line
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.timeline import Timeline
@@ -31,10 +30,7 @@ from tracer.model.trace import Trace
 from tracer.model.words import dialect_of, listed, some
 from tracer.reporters import colors, heatmap, tables, trees
 from tracer.reporters.answer import question, sentences
-from tracer.reporters.heatmap import Cells, HeatMap, added_up, coarser
-from tracer.reporters.tables import VariableRow, tracings
 from tracer.reporters.text import headline
-from tracer.reporters.trees import in_order
 
 
 def fill(name: str, **values: Any) -> str:
@@ -77,14 +73,16 @@ FACTOR = 4
 """How many cells of a size are one of the next."""
 
 
-def fitting(summary: Summary, heat: HeatMap, most: int) -> tuple[int, Cells, list[dict[str, Any]]]:
+def fitting(
+    summary: Summary, heat: heatmap.HeatMap, most: int
+) -> tuple[int, heatmap.Cells, list[dict[str, Any]]]:
     """The track of each lane, the finest that take at most so many characters, with their cells.
 
     Before them the steps that an irregular track keeps together.
     """
     steps, grain = summary.steps, 1
     while True:
-        cells = Cells(summary, heat)
+        cells = heatmap.Cells(summary, heat)
         tracks: list[dict[str, Any]] = [
             {"sizes": track(each.timeline, cells, grain), "since": each.not_finite_since}
             for each in heat.lanes
@@ -95,12 +93,12 @@ def fitting(summary: Summary, heat: HeatMap, most: int) -> tuple[int, Cells, lis
         grain *= FACTOR
 
 
-def track(timeline: Timeline, cells: Cells, grain: int) -> list[list[Any]]:
+def track(timeline: Timeline, cells: heatmap.Cells, grain: int) -> list[list[Any]]:
     """The cells of a lane, of at least `grain` steps each if it is an irregular one."""
     made: list[list[Any]] = []
     steps, size = max((each.last for each in timeline.stretches), default=0), 0
     if grain > 1 and _numbers(timeline) > 2 * steps // grain:
-        timeline, size = coarser(timeline, grain), grain
+        timeline, size = heatmap.coarser(timeline, grain), grain
     while True:
         made.append([size, *_lists(timeline, size, cells)])
         cycles = [each.cycle * min(each.turns, 1 + COLUMNS) for each in timeline.stretches]
@@ -109,7 +107,7 @@ def track(timeline: Timeline, cells: Cells, grain: int) -> list[list[Any]]:
             return made
         narrowest = min(map(sub, ends[COLUMNS:], ends))  # that a page of these cells can be
         factor = FACTOR ** max(1, int(math.log(narrowest / COLUMNS, FACTOR)))
-        timeline, size = coarser(timeline, factor), factor * (size or 1)
+        timeline, size = heatmap.coarser(timeline, factor), factor * (size or 1)
 
 
 def _numbers(timeline: Timeline) -> int:
@@ -117,7 +115,7 @@ def _numbers(timeline: Timeline) -> int:
     return sum(2 + 2 * len(each.cycle) for each in timeline.stretches)
 
 
-def _lists(timeline: Timeline, size: int, cells: Cells) -> Iterator[list[int]]:
+def _lists(timeline: Timeline, size: int, cells: heatmap.Cells) -> Iterator[list[int]]:
     """The stretches as lists of numbers, those that do not repeat in one list.
 
     Equal cells of one size that follow each other are joined.
@@ -128,7 +126,7 @@ def _lists(timeline: Timeline, size: int, cells: Cells) -> Iterator[list[int]]:
             period, scale = sum(length for length, _ in parts), size or 1
             found = [(each[0].first - 1) * scale + 1, each[0].turns, period * scale]
             for length, cell in parts:
-                number = cells.number(cell if size else added_up([(length, cell)]))
+                number = cells.number(cell if size else heatmap.added_up([(length, cell)]))
                 if size and len(found) > 3 and found[-1] == number:
                     found[-2] += length
                 else:
@@ -154,7 +152,7 @@ def render(trace: Trace) -> str:
     parts = max(1, len(drawn))
     found = findings(trace)
     variable = dialect_of(trace.data).variable
-    fields = VariableRow._fields[1 : None if trace.has_effects else -2]
+    fields = tables.VariableRow._fields[1 : None if trace.has_effects else -2]
     columns = [variable, *(name.removeprefix("requests_").replace("_", " ") for name in fields)]
     optimizers = [_drawn(summary, _CHARACTERS // parts) for summary in drawn]
     data = {
@@ -175,8 +173,8 @@ def render(trace: Trace) -> str:
         question=question(trace),
         answers=sentences(trace),
         findings=found[:_NOTES],
-        runs=list(runs(trace)),
-        endings=endings(trace),
+        runs=list(phrases.runs(trace)),
+        endings=phrases.endings(trace),
         variables=len({index for summary in summaries for index in summary.variables}),
         variable=variable,
         columns=columns,
@@ -195,14 +193,14 @@ def render(trace: Trace) -> str:
         boxes_of=lambda whole: sorted(_boxes(whole), key=lambda box: (-box[2].executions, box[0])),
         callers=callers,
         headline=headline,
-        in_order=in_order,
+        in_order=trees.in_order,
         phrases=phrases,
         log1p=math.log1p,
         measures=measures,
         tables=tables,
         trees=trees,
         some=some,
-        tracings=tracings,
+        tracings=tables.tracings,
     )
 
 
@@ -220,7 +218,7 @@ def _title(trace: Trace, found: Sequence[Finding]) -> str:
 
 def _drawn(summary: Summary, most: int) -> dict[str, Any]:
     """What the script draws: the heat map, and the table of variables in as many characters."""
-    heat = HeatMap(summary)
+    heat = heatmap.HeatMap(summary)
     grain, described, found = fitting(summary, heat, most)
     states, marks = described.legend()
     table: list[list[Any]] = []

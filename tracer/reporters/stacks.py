@@ -6,7 +6,6 @@ from typing import Any
 
 from tracer.errors import Mistake, shown
 from tracer.model import callers
-from tracer.model.callers import Caller
 from tracer.model.phrases import class_of
 from tracer.model.records import Line
 from tracer.model.summary import summaries_of
@@ -34,7 +33,7 @@ def stacks_of(trace: Trace) -> list[tuple[str, list[Stack]]]:
     ]
 
 
-def _stacks(caller: Caller, above: tuple[Line, ...] = ()) -> Iterator[Stack]:
+def _stacks(caller: callers.Caller, above: tuple[Line, ...] = ()) -> Iterator[Stack]:
     """The stacks below a caller, whose counts add up to those of the tree."""
     for each in caller.children:
         lines = (*above, each.line or callers.UNKNOWN)

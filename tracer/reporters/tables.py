@@ -11,13 +11,11 @@ from typing import Literal, get_args
 from tracer.errors import shown
 from tracer.layout import Column
 from tracer.model import callers, measures
-from tracer.model.measures import counting
 from tracer.model.phrases import accumulations
 from tracer.model.records import Line
 from tracer.model.summary import Summary
 from tracer.model.trace import Trace
 from tracer.reporters import trees
-from tracer.reporters.trees import in_order
 
 By = Literal["variable", "step", "replica", "worker", "method", "caller", "layer"]
 TREES: tuple[By, ...] = ("caller", "layer")
@@ -243,7 +241,7 @@ def by_method(summary: Summary) -> list[MethodRow]:
         name = summary.trace.methods[index].name
         figures = (summary.total(measure), *summary.calls(index), *summary.graphs(measure))
         made.append(MethodRow(name, *figures))
-        if lost := summary.total(counting(["discarded"], methods=[index])):
+        if lost := summary.total(measures.counting(["discarded"], methods=[index])):
             made.append(MethodRow(f"{name}, discarded", lost, 0, 0, 0, 0))
     return made
 
@@ -251,7 +249,7 @@ def by_method(summary: Summary) -> list[MethodRow]:
 def by_caller(summary: Summary) -> list[CallerRow]:
     """A row for each element of the tree of callers; nothing is folded."""
     made = []
-    for depth, each in in_order(trees.callers_of(summary).children):
+    for depth, each in trees.in_order(trees.callers_of(summary).children):
         line = each.line or Line("")
         place = (trees.caller_label(each), line.file, line.number or None, line.function)
         steps = each.steps if trees.has_steps(each) else None
@@ -263,7 +261,7 @@ def by_layer(summary: Summary) -> list[LayerRow]:
     """A row for each layer and each variable; nothing is folded."""
     return [
         LayerRow(depth, each.path, *each.counts())
-        for depth, each in in_order(trees.layers_of(summary).children)
+        for depth, each in trees.in_order(trees.layers_of(summary).children)
     ]
 
 

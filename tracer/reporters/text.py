@@ -19,7 +19,6 @@ from tracer.findings.rule import Rule
 from tracer.findings.rule_list import to_report
 from tracer.layout import Column, Figure, Row, Table, cut, paragraph
 from tracer.model import callers, measures
-from tracer.model.measures import Selection, counting
 from tracer.model.phrases import (
     Reason,
     accumulated,
@@ -45,7 +44,6 @@ from tracer.reporters import tables, trees
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.colors import ERROR, WARNING
 from tracer.reporters.tables import EFFECTS, IN_TEXT, UPDATES, By, StepRow
-from tracer.reporters.trees import Tree, in_order
 
 MAX_ROWS = 30  # rows of a table in the whole report
 MAX_ROWS_IN_FULL = 1000  # rows of a table that was asked for
@@ -143,7 +141,7 @@ def _optimizer(summary: Summary) -> _Row:
     return name, values, "", "" if updates else ERROR
 
 
-def _per_step(summary: Summary, measure: Selection) -> str:
+def _per_step(summary: Summary, measure: measures.Selection) -> str:
     """The updates on one replica in a step that made any: `4`, `2-4`, or `?` if it is not known."""
     if summary.step_unknown(measure):
         return "?"
@@ -181,7 +179,9 @@ def _variables(summary: Summary) -> list[_Row]:
         by_replica = [pattern.total(measures.updates, each) for each in summary.replicas]
         values = {
             **row._asdict(),
-            "per_step": _per_step(summary, counting(["update"], variable=pattern.variables[0])),
+            "per_step": _per_step(
+                summary, measures.counting(["update"], variable=pattern.variables[0])
+            ),
             "by_replica": _split(by_replica) if len(by_replica) > 1 else "",
         }
         said = ": ".join(all_true((not row.updates, "never updated"), (why, why)))
@@ -328,9 +328,9 @@ def by_tree(by: By, summary: Summary, width: int, asked: Asked) -> list[Text]:
         nodes, joint = trees.caller_nodes(summary, WARNING), trees.JOINT
     names, *columns = _columns(by, summary)
     most = MAX_ROWS_IN_FULL
-    rest = sum(1 for _ in in_order(nodes)) - most
+    rest = sum(1 for _ in trees.in_order(nodes)) - most
     below = all_true((rest > 0, IN_FULL.more(some(rest, "more row"), by)))
-    tree = Tree(names.header, columns, below=below, nodes=nodes, joint=joint, most=most)
+    tree = trees.Tree(names.header, columns, below=below, nodes=nodes, joint=joint, most=most)
     return tree.lines(width)
 
 

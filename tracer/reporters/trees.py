@@ -13,8 +13,6 @@ from typing import Any
 from tracer.errors import shown
 from tracer.layout import Row, Table, cut, wrapped
 from tracer.model import callers, measures
-from tracer.model.callers import Caller
-from tracer.model.measures import EXECUTIONS, Selection
 from tracer.model.phrases import replica_noun
 from tracer.model.records import Line
 from tracer.model.summary import Summary
@@ -212,9 +210,9 @@ def _shape(layer: Layer) -> tuple[object, ...]:
 JOINT = " → "
 
 
-def callers_of(summary: Summary) -> Caller:
+def callers_of(summary: Summary) -> callers.Caller:
     """The callers of the methods that the question of the report is about."""
-    only = Selection(roles=EXECUTIONS, methods=frozenset(summary.apply_methods))
+    only = measures.Selection(roles=measures.EXECUTIONS, methods=frozenset(summary.apply_methods))
     return callers.tree(summary.trace.data, only, summary.root)
 
 
@@ -234,7 +232,11 @@ def caller_nodes(summary: Summary, style: str = "") -> list[Node]:
 
 
 def _caller_node(
-    caller: Caller, above: Caller, summary: Summary, style: str, in_graph: bool = False
+    caller: callers.Caller,
+    above: callers.Caller,
+    summary: Summary,
+    style: str,
+    in_graph: bool = False,
 ) -> Node:
     line, before = caller.line or Line(""), above.line
     name = caller_label(caller) + (_graphs(caller, summary) if line.graph and not in_graph else "")
@@ -260,18 +262,18 @@ def _caller_node(
     )
 
 
-def _graphs(caller: Caller, summary: Summary) -> str:
+def _graphs(caller: callers.Caller, summary: Summary) -> str:
     """`: 2 graphs, 1 never ran`; empty for a function whose graphs are counted elsewhere."""
     graphs, idle = summary.graphs(lambda block: 1, caller.paths)
     never = f", {idle:,} never ran" if idle else ""
     return f": {some(graphs, 'graph')}{never}" if graphs else ""
 
 
-def has_steps(caller: Caller) -> bool:
+def has_steps(caller: callers.Caller) -> bool:
     """Whether steps are counted there: not in an apply method, nor in what is a part of a step."""
     return not caller.method and (caller.steps > 0 or not caller.executions)
 
 
-def caller_label(caller: Caller) -> str:
+def caller_label(caller: callers.Caller) -> str:
     """What it is, on one line: see `tracer.model.callers.label`."""
     return "" if caller.line is None else shown(callers.label(caller.line))

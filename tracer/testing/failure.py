@@ -20,7 +20,6 @@ from tracer.model.trace import Trace
 from tracer.model.words import first_of, first_true, listed, plural, some
 from tracer.testing import failure_rows
 from tracer.testing.expected import Claim, Expectation, Limits, Quantity, claim_of
-from tracer.testing.failure_rows import MAX_NAMES, WIDTH, JudgedSteps, in_steps
 
 # Frozen layers: what is alive and was not handed over.
 
@@ -40,7 +39,7 @@ def together(names: Sequence[str]) -> str:
     heads = {name.rpartition("/")[0] for name in names}
     if len(heads) == 1 and heads != {""}:
         names = [names[0], *(name.rpartition("/")[2] for name in names[1:])]
-    return listed(names, MAX_NAMES)
+    return listed(names, failure_rows.MAX_NAMES)
 
 
 def are_frozen(layers: Sequence[Frozen]) -> str:
@@ -118,7 +117,7 @@ def likely(
     claim: Claim,
     names: Set[str] = frozenset(),
     short: bool = False,
-    parts: Sequence[JudgedSteps] = (),
+    parts: Sequence[failure_rows.JudgedSteps] = (),
 ) -> Iterator[str]:
     """Why a claim does not hold; the arguments are as for `found`."""
     trace, summaries = claim.trace, claim.summaries
@@ -146,13 +145,13 @@ def _unused(claim: Claim) -> Iterator[str]:
     trace, scope = claim.trace, "the run" if claim.expected.text else "the block"
     names = [shown(each.name) for i, each in enumerate(trace.optimizers) if each.root == i]
     used = f"{plural(len(names), 'was', 'were')} not used in {scope}: did another optimizer train?"
-    methods = first_of([shown(method.name) for method in trace.methods], MAX_NAMES)
+    methods = first_of([shown(method.name) for method in trace.methods], failure_rows.MAX_NAMES)
     frozen = trace.objects.frozen()
     if trace.complete:
         yield first_true(
             (trace.calls(), f"an error ended each call of {methods}: nothing was updated"),
             (frozen, not_handed(trace, names_in(frozen))),
-            (names, f"{first_of(names, MAX_NAMES)} {used}"),
+            (names, f"{first_of(names, failure_rows.MAX_NAMES)} {used}"),
             (True, f"no optimizer was used in {scope}"),
         )
 
@@ -174,7 +173,7 @@ def _graphs(claim: Claim, said: Mapping[str, str]) -> Iterator[str]:
             yield raised if idle and failed >= idle else f"traced but never executed: {tracing}"
 
 
-def _unapplied(parts: Iterable[JudgedSteps]) -> Iterator[str]:
+def _unapplied(parts: Iterable[failure_rows.JudgedSteps]) -> Iterator[str]:
     """In which steps gradients came and none was applied, so that too little ran."""
     short = [each for each in parts if each.short]
     steps = {each for part in short for each in part.unapplied_steps}
@@ -182,7 +181,7 @@ def _unapplied(parts: Iterable[JudgedSteps]) -> Iterator[str]:
         reasons = [reason(part.summary) for part in short]
         clauses = dict.fromkeys(each.clause for each in reasons if each.text)
         why = ", or ".join(clauses) or reasons[0].clause
-        yield f"gradients of {in_steps(sorted(steps))} were not applied: {why}"
+        yield f"gradients of {failure_rows.in_steps(sorted(steps))} were not applied: {why}"
 
 
 def _slips(claim: Claim, wanted: Limits) -> Iterator[str]:
@@ -223,7 +222,7 @@ def _calls(claim: Claim, wanted: Limits) -> int:
     return sum(each.total * of_calls(each) for each in counted(claim.trace.data))
 
 
-def callers_at_fault(claim: Claim, parts: Iterable[JudgedSteps]) -> list[str]:
+def callers_at_fault(claim: Claim, parts: Iterable[failure_rows.JudgedSteps]) -> list[str]:
     """The lines that called what is not as wanted; what ran most often comes first.
 
     They are those that are nearest to the optimizer, of what counts, and of steps that ran too
@@ -282,7 +281,9 @@ def judge(trace: Trace, expected: Expectation, notes: bool = True) -> str:
     if expected.what in OBSERVATIONS:
         require_effects(trace.data, expected.what, trace.steps)
     parts = [
-        JudgedSteps(claim, each, on) for each in claim.summaries for on in claim.replicas(each)
+        failure_rows.JudgedSteps(claim, each, on)
+        for each in claim.summaries
+        for on in claim.replicas(each)
     ]
     got = {each: _got(claim, parts, at) for at, each in enumerate(expected.wanted)}
     claim = replace(claim, failed=tuple(each for each in got if got[each]))
@@ -308,7 +309,7 @@ def _head(expected: Expectation, wanted: Limits, got: str) -> str:
     return f"{wanted.what}: expected {wanted}{expected.where}, {got}"
 
 
-def _got(claim: Claim, parts: Iterable[JudgedSteps], number: int) -> str:
+def _got(claim: Claim, parts: Iterable[failure_rows.JudgedSteps], number: int) -> str:
     """What there was instead, with where it was; empty if it was as wanted.
 
     `number` is the place of the asserted count.
@@ -354,7 +355,9 @@ def not_judged(
 ) -> str:
     """That nothing can be said of what is wanted, why, and what the trace holds instead."""
     heads = [f"{each.what}: expected {each}, but {why}" for each in wanted]
-    lines = [line.plain for line in paragraph(shown(instead), WIDTH)] if instead else []
+    lines = (
+        [line.plain for line in paragraph(shown(instead), failure_rows.WIDTH)] if instead else []
+    )
     return text_of(trace, heads, lines, causes)
 
 
@@ -371,7 +374,11 @@ def text_of(
     With `notes`, those of a trace that is not complete.
     """
     why = list(dict.fromkeys(causes))
-    called = paragraph(f"Called from {first_of(callers, MAX_NAMES)}", WIDTH) if callers else []
+    called = (
+        paragraph(f"Called from {first_of(callers, failure_rows.MAX_NAMES)}", failure_rows.WIDTH)
+        if callers
+        else []
+    )
     lines = list(heads)
     if notes and not trace.complete:
         lines += _items('The trace is incomplete, so its counts are "at least":', trace.notes)
@@ -382,5 +389,7 @@ def text_of(
 
 
 def _items(head: str, texts: Iterable[str]) -> list[str]:
-    items = (line.plain for text in texts for line in paragraph(shown(text), WIDTH, "  - "))
+    items = (
+        line.plain for text in texts for line in paragraph(shown(text), failure_rows.WIDTH, "  - ")
+    )
     return ["", head, *items]
