@@ -10,7 +10,7 @@ BACKENDS: dict[str, str | Backend] = {
     "jax": "tracer.backends.jax.backend:JaxBackend",
     "optax": "tracer.backends.optax.backend:OptaxBackend",
     "tensorflow": "tracer.backends.tensorflow.backend:TensorFlowBackend",
-    "torch": "tracer.backends.torch.keras_backend:TorchBackend",
+    "torch": "tracer.backends.torch.backend:TorchBackend",
     "torch_optim": "tracer.backends.torch.backend:TorchOptimBackend",
 }
 """By name each backend, or where its class is until an optimizer needs it; Keras 3 runs on some."""

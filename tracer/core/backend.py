@@ -19,7 +19,7 @@ from weakref import ref
 from tracer.core.callers import Callers
 from tracer.core.calls import EAGER, CallsUnderWay, Frame, FrameRole, start_frame
 from tracer.core.collectors import Collector, Collectors
-from tracer.core.counters import CountedBlock, Counters
+from tracer.core.counters import CountedBlock, Counters, Source
 from tracer.core.effects import UNHANDED
 from tracer.core.interrupts import suppress_faults
 from tracer.core.keys import SiteTable
@@ -204,11 +204,15 @@ class Blocks:
         seen = () if effects is None else effects.seen(frame, frame.replica)
         if effects is not None:
             self._note_unhanded(frame)
+        self.log(block, seen, frame)
+
+    def log(self, block: CountedBlock, seen: Iterable[Source], frame: Frame | None = None) -> None:
+        """Count an execution of a block, the call `frame`, and what was `seen` of its variables."""
         with self.counters.lock:  # who reads finds the number in the log, or not taken
-            stamp = UNIT * self.counters.take_number(frame.replica) if step else 0
+            stamp = UNIT * self.counters.take_number(block.replica) if block.step else 0
             self.counters.log(block, stamp)
-            if effects is not None:
-                effects.log(frame.replica, seen, stamp)
+            if seen:
+                self.counters.compared.log(block.replica, seen, stamp)
 
     def _note_unhanded(self, frame: Frame) -> None:
         """Say it if a step updates something, and was handed nothing that could be compared."""

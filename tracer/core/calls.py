@@ -7,7 +7,6 @@ written by the thread that made the frame. The traced methods and `tracer.core.r
 frames, and `tracer.backends.tensorflow.places` decides what each one is part of.
 """
 
-import sys
 import threading
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
@@ -100,7 +99,7 @@ class Frame:
     """Of an outermost step: the variable on which an apply method raised."""
     result: Any
     python: Any
-    """Python's frame of the method, while it runs."""
+    """Python's frame of the method, while it runs; or what it is known by: see `known_by`."""
     numbers: dict[int, int] | None
     """The numbers, by replica, of the step that it is in eager mode, as far as they were asked
     for; a step in a cross-replica context is one of each replica. Until it has ended only a
@@ -119,6 +118,11 @@ class Frame:
     extra: Any
     """What the backend notes of it as it begins."""
     thread: int
+
+    @property
+    def interrupted(self) -> str:
+        """What a trace says if an exception ends it unseen; empty for nothing."""
+        return "a call was interrupted, and what it had run until then is not counted"
 
 
 def start_frame(
@@ -148,6 +152,14 @@ def start_frame(
     frame.thread = threading.get_ident()
 
 
+def known_by(python: Any) -> tuple[int, int]:
+    """What identifies a Python frame that is not to be kept alive.
+
+    Another frame may come to have its `id`, but of other code.
+    """
+    return id(python), id(python.f_code)
+
+
 class CallsUnderWay:
     """The stack of frames of each thread, and the steps under way in all of them."""
 
@@ -165,20 +177,20 @@ class CallsUnderWay:
             stack = self.of_thread.stack = []
         return stack
 
-    def abandoned(self) -> list[Frame]:
+    def abandoned(self, at: Any) -> list[Frame]:
         """Take off the stack of this thread the calls that ended and were never closed.
 
-        Ctrl-C may come before the line that closes them. They are known by Python's frame.
+        An exception may come before the line that closes them, and PyTorch calls no hook after one.
+        They are known by Python's frame; `at` is the innermost one that may run one of them.
         """
         stack = self.stack()
         running = set()
-        python: Any = sys._getframe()
-        while python is not None:
-            if python is stack[-1].python:
+        while at is not None:
+            if stack[-1].python in (at, known_by(at)):
                 return []  # and so are those below, as they were when it began
-            running.add(id(python))
-            python = python.f_back
-        ended = [frame for frame in stack if id(frame.python) not in running]
+            running |= {at, known_by(at)}
+            at = at.f_back
+        ended = [frame for frame in stack if frame.python not in running]
         if ended:
             stack[:] = [frame for frame in stack if frame not in ended]
         return ended

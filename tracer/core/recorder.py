@@ -95,7 +95,7 @@ class Recorder(Root):
         """
         stack = self.calls_under_way.stack()
         if stack and role == "step":
-            self._drop_interrupted()
+            self.drop_interrupted(sys._getframe())
         self.backend.locate(frame, role, stack, self.calls_under_way)
         if role == "step":
             if optimizer not in self.optimizers.stepping:
@@ -271,13 +271,24 @@ class Recorder(Root):
             if frame.result is None:
                 self.optimizers.returned_nothing(site.optimizer, site.method)
 
-    def _drop_interrupted(self) -> None:
-        """Forget calls that an interrupt (Ctrl-C) ended before they could leave."""
-        ended = self.calls_under_way.abandoned()
-        if ended:
-            self.note("a call was interrupted, and what it had run until then is not counted")
-            for frame in ended:
-                self._ended(frame, ran=False)
+    def drop_interrupted(self, at: Any) -> None:
+        """Forget calls that an exception ended before they could leave: `at` is no part of them."""
+        for frame in self.calls_under_way.abandoned(at):
+            self.abandon(frame)
+
+    def abandon(self, frame: Frame) -> None:
+        """An exception ended a call before it could leave; whoever finds that first notes it."""
+        if frame.role == "step":
+            try:
+                self.calls_under_way.steps.remove(frame)
+            except ValueError:
+                return
+        if frame.interrupted:
+            self.note(frame.interrupted)
+        for site in frame.own if frame.place is EAGER else ():
+            self.sites.failed(site)
+        if frame.numbers:
+            self.blocks.counters.give_up(frame.numbers)
 
     def _ended(self, frame: Frame, ran: bool) -> None:
         """A step is under way no more. Threads share the list: each change to it is atomic."""

@@ -150,7 +150,7 @@ def release(members: Iterable[Any]) -> None:
     """Stop tracing these optimizers, but not what the program wrapped."""
     for member in members:
         binding = bindings[id(member)]
-        wrapped = getattr(binding.watch, "binding", binding)  # of a shell: what is in it
+        wrapped = getattr(binding.watch, "binding", binding)  # of a proxy: what is in it
         if wrapped.by_program or not is_traced(member):
             continue
         binding.traced = False
@@ -187,12 +187,12 @@ def _wrap(
     members: Sequence[tuple[Any, OptimizerKind]], made: str = "", retrace: bool = True
 ) -> None:
     optimizer = members[0][0]
-    shells: list[Any] = []
+    proxies: list[Any] = []
     if members[0][1].name == TORCH:
         from tracer.backends.torch import optimizers  # there is PyTorch: this is one of its own
 
-        shells = [member for member, _ in members if optimizers.is_shell(member)]
-        members = [each for each in members if not any(each[0] is shell for shell in shells)]
+        proxies = [member for member, _ in members if optimizers.is_proxy(member)]
+        members = [each for each in members if not any(each[0] is proxy for proxy in proxies)]
         if not members:
             raise UnsupportedOptimizer(
                 f"cannot trace {described(optimizer)}: PyTorch calls no hooks around its step; its "
@@ -203,7 +203,7 @@ def _wrap(
             traced_class(plain_class(type(member)), kind)  # refuses before anything is wrapped
     recorder = _recorder_for([member for member, _ in members], members[0][1])
     try:
-        _trace(members, shells, recorder, made, retrace)
+        _trace(members, proxies, recorder, made, retrace)
     except BaseException as error:
         recorder.note(f"wrap was ended by {type(error).__name__}: calls may not be counted")
         raise
@@ -211,7 +211,7 @@ def _wrap(
 
 def _trace(
     members: Sequence[tuple[Any, OptimizerKind]],
-    shells: Iterable[Any],
+    proxies: Iterable[Any],
     recorder: Recorder,
     made: str,
     retrace: bool,
@@ -234,13 +234,13 @@ def _trace(
             for name in methods_of(kind).keys() & own_attributes(member).keys():
                 recorder.note(f"{name} was set on the optimizer itself: its calls are not seen")
             set_class(member, traced_class(plain_class(type(member)), kind))
-    for shell in shells:
+    for proxy in proxies:
         stood_for = bindings[id(members[0][0])]
-        of_shell = bindings[id(shell)] = Binding(
-            shell, recorder, stood_for.index, stood_for.bring_in_nested
+        of_proxy = bindings[id(proxy)] = Binding(
+            proxy, recorder, stood_for.index, stood_for.bring_in_nested
         )
-        of_shell.watch = stood_for.watch
-        of_shell.watch.shells.append(of_shell)
+        of_proxy.watch = stood_for.watch
+        of_proxy.watch.proxies.append(of_proxy)
 
 
 def _recorder_for(members: Iterable[Any], kind: OptimizerKind) -> Recorder:

@@ -82,14 +82,14 @@ def test_weights_of_many_types() -> None:
 def test_what_a_device_has_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
     """Elsewhere than on the CPU the answers wait until a trace is read, and nobody for them."""
     asked: list[int] = []
-    sources = torch_effects.Seen.sources
+    sources = torch_effects.Seen.__iter__
 
     def counting(seen: Any) -> Any:
         asked.append(len(gc.get_referrers(seen)))
         return sources(seen)
 
     monkeypatch.setattr(torch_effects, "is_held_back", lambda tensor: True)
-    monkeypatch.setattr(torch_effects.Seen, "sources", counting)
+    monkeypatch.setattr(torch_effects.Seen, "__iter__", counting)
     parameters = zeros()
     optimizer = tracer.wrap(Odometer(named(parameters)), effects=True)
     for _ in range(3):

@@ -234,7 +234,7 @@ def test_a_fault_of_the_tracer_ends_the_tracing_alone(monkeypatch: pytest.Monkey
     def fail(*given: Any) -> None:
         raise ZeroDivisionError("of the tracer")
 
-    monkeypatch.setattr(steps.Watch, "ended", fail)
+    monkeypatch.setattr(steps.StepCounter, "_leave", fail)
     with pytest.warns(RuntimeWarning, match="untraced from step 2 on"):
         optimizer.step()
     optimizer.step()

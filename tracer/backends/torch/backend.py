@@ -1,12 +1,65 @@
-"""The answers for `torch.optim`: see `tracer.core.backend.Backend`."""
+"""PyTorch's answers: see `tracer.core.backend.Backend`."""
 
 from typing import Any
 
+import torch
+
+from tracer.backends.torch import ranks
 from tracer.backends.torch.blocks import Blocks
-from tracer.backends.torch.keras_backend import TorchBackend
+from tracer.backends.torch.effects import tensor_of
 from tracer.backends.torch.parameters import Parameters
 from tracer.backends.torch.passed import FreezeMonitor
 from tracer.core import backend
+from tracer.core.backend import Surroundings
+from tracer.core.calls import CallsUnderWay, Frame, FrameRole
+from tracer.model.records import Kind, Variable
+
+
+class TorchBackend(backend.Backend):
+    """Keras on PyTorch."""
+
+    packages: tuple[str, ...] = ("torch", "keras")
+    kind_by_type = False  # a tensor has a layout
+    new_blocks = Blocks
+
+    def locate(
+        self, frame: Frame, role: FrameRole, stack: list[Frame], calls_under_way: CallsUnderWay
+    ) -> None:
+        """Write into a new frame that its call is executed now, and whether there are others."""
+        super().locate(frame, role, stack, calls_under_way)
+        frame.distributed = role == "step" and ranks.is_one_of_several()
+
+    def kind_of_gradient(self, gradient: Any) -> Kind:
+        """`sparse` for a sparse tensor, `none` for None, else `dense`."""
+        if gradient is None:
+            return "none"
+        return "sparse" if getattr(gradient, "is_sparse", False) else "dense"
+
+    def device_of(self, variable: Any) -> str:
+        """Where a variable is: `cpu`, `cuda:0`."""
+        return str(getattr(tensor_of(variable), "device", ""))
+
+    def surroundings(self) -> Surroundings:
+        """The rank of this process, and all ranks, as workers of `tracer.merge`."""
+        return ranks.surroundings()
+
+    def canonical(self, variable: Any) -> Any:
+        """The parameter, also of a Keras variable: PyTorch's optimizers train the same ones."""
+        tensor = tensor_of(variable)
+        return tensor if isinstance(tensor, torch.Tensor) else variable
+
+    def row(self, variable: Any) -> Variable:
+        """The types of PyTorch are named without `torch.`."""
+        row = super().row(variable)
+        return Variable(row.name, row.shape, row.dtype.removeprefix("torch."))
+
+    def value_of(self, variable: Any, most: int) -> Any:
+        """What a variable of 1 to `most` elements holds, as an array of NumPy."""
+        tensor = tensor_of(variable)
+        if not isinstance(tensor, torch.Tensor) or not 0 < tensor.numel() <= most:
+            return None
+        value = tensor.detach().cpu()  # NumPy has no bfloat16
+        return (value.float() if value.dtype is torch.bfloat16 else value).numpy()
 
 
 class TorchOptimBackend(TorchBackend):
@@ -14,9 +67,7 @@ class TorchOptimBackend(TorchBackend):
 
     packages = ("torch", "lightning", "accelerate", "transformers")
     new_variables = Parameters
-    new_blocks = Blocks
     collectors = (FreezeMonitor,)
-    locate = backend.Backend.locate  # a hook asks once where a step is
 
     def iterations_of(self, optimizer: Any) -> None:
         """None: it has no count of its steps but for each parameter."""

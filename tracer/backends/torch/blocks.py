@@ -1,4 +1,4 @@
-"""Counts the steps of `torch.optim`, also those of which only the device knows what they did.
+"""Counts steps on PyTorch, also those of which only the device knows what they did.
 
 A fused optimizer under a `GradScaler` skips its work in the kernel. Whether it did is a number on
 the device, and to read it would have the program wait. So such a step waits to be counted, and all
@@ -7,37 +7,35 @@ parameters on a device, where effects are asked for.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from tracer.backends.torch import compat
 from tracer.backends.torch.effects import Effects
-from tracer.backends.torch.under_way import Step, drop_raised
+from tracer.backends.torch.programs import Program
+from tracer.backends.torch.steps import Step, Unsure, abandoned
 from tracer.core import backend
 from tracer.core.backend import Stepped
 from tracer.core.calls import Frame
-from tracer.core.counters import CountedBlock, Counters, Counts
-from tracer.core.stamps import UNIT
+from tracer.core.counters import CountedBlock
 
 MOST = 4096
 """How many steps wait at most; then they are counted, and the program waits once."""
 
 
-PROGRAM = "torch.compile"
-"""What stands for the name of a function, where `torch.compile` made a program of a step."""
+class _Waiting(NamedTuple):
+    """A block that was executed and is not counted yet."""
 
+    block: CountedBlock
+    seen: Any
+    skipped: Any = None
+    unsure: Sequence[Unsure] = ()
 
-class _Counters(Counters):
-    """The counters of one root optimizer."""
-
-    def __init__(self, blocks: "Blocks") -> None:
-        super().__init__()
-        self._blocks = blocks
-
-    def read(self, under_way: Iterable[dict[int, int]], calm: bool) -> Counts:
-        """What was counted on each replica, after the steps that wait or raised."""
-        drop_raised()
-        self._blocks.settle()
-        return super().read(under_way, calm)
+    @property
+    def is_known(self) -> bool:
+        """Whether it can be counted without waiting for a device."""
+        held_back = getattr(self.seen, "held_back", ())
+        return self.skipped is None and not self.unsure and not held_back
 
 
 class Blocks(backend.Blocks):
@@ -47,31 +45,36 @@ class Blocks(backend.Blocks):
 
     def __init__(self, root: backend.Root) -> None:
         super().__init__(root)
-        self.counters = _Counters(self)
-        self._waiting: list[tuple[CountedBlock, Step]] = []
-        self._programs: dict[CountedBlock, set[int]] = defaultdict(set)
+        self._waiting: list[_Waiting] = []
+        self._programs: dict[CountedBlock, set[Program]] = defaultdict(set)
 
-    def close(self, frame: Frame, failed: bool) -> None:
-        """A step has ended, which is `frame.result`: count it."""
-        step: Step = frame.result
-        function = "" if step.program is None else PROGRAM
-        block = CountedBlock(frame.replica, function, True, tuple(frame.sites), frame.path)
-        is_known = step.skipped is None and not step.unsure
+    def log(self, block: CountedBlock, seen: Any, frame: Frame | None = None) -> None:
+        """Count a block now, or when the device has said what it did."""
+        waiting = _Waiting(block, seen)
         with self.counters.lock:
-            if step.program is not None:
-                self._programs[block].add(step.program)
-                self.counters.session_graphs[block] = len(self._programs[block])
-            if is_known and not self._waiting and (step.seen is None or step.seen.is_there):
-                self._count(block, step)
+            if isinstance(frame, Step):
+                waiting = waiting._replace(skipped=frame.skipped, unsure=frame.unsure)
+                if frame.program is not None:
+                    self._programs[block].add(frame.program)
+                    self.counters.session_graphs[block] = len(self._programs[block])
+            if waiting.is_known and not self._waiting:
+                super().log(block, seen)
                 return
-            self._waiting.append((block, step))
+            self._waiting.append(waiting)
             if len(self._waiting) > MOST:
-                self.settle()
+                self._settle()
+
+    def wait(self) -> None:
+        """Count the steps that wait; this waits for the device. Note those that were abandoned."""
+        for frame in abandoned(list(self._root.calls_under_way.steps)):
+            frame.recorder.abandon(frame)
+        with self.counters.lock:
+            self._settle()
 
     def compare(self, wanted: bool) -> bool:
         """Compare the parameters of each step, or no more; returns whether that is new."""
         with self.counters.lock:
-            self.settle()  # the steps so far, of which the other was wanted, have their numbers
+            self._settle()  # the steps so far, of which the other was wanted, have their numbers
             return super().compare(wanted)
 
     def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
@@ -84,25 +87,19 @@ class Blocks(backend.Blocks):
                     "its class: its calls are not seen"
                 )
 
-    def settle(self) -> None:
-        """Count the steps that wait; this waits for the device."""
-        with self.counters.lock:
-            waiting, self._waiting = self._waiting, []
-            for block, step in waiting:
-                self._count(block, step)
+    def _note_unhanded(self, frame: Frame) -> None:
+        if not frame.function and not isinstance(frame, Step):  # these say it themselves
+            super()._note_unhanded(frame)
 
-    def _count(self, block: CountedBlock, step: Step) -> None:
-        """Count a step now; the lock is held."""
-        skips = step.skipped is not None and bool(float(step.skipped))
-        for each in step.unsure:
-            if not bool(each.is_same):
-                block = block._replace(sites=(*block.sites, each.site))
-            elif each.note and not skips:
-                self._note(each.note)
-        if skips:
-            kept = [n for n in block.sites if self._sites.sites[n].role != "update"]
-            block = block._replace(sites=tuple(kept))
-        stamp = UNIT * self.counters.take_number(block.replica)
-        self.counters.log(block, stamp)
-        if step.seen is not None and self.counters.compared is not None:
-            self.counters.compared.log(block.replica, step.seen.sources(), stamp)
+    def _settle(self) -> None:
+        """Count the steps that wait; the lock is held."""
+        waiting, self._waiting = self._waiting, []
+        for block, seen, skipped, unsure in waiting:
+            sites = list(block.sites)
+            for each in unsure:
+                same = bool(each.is_same)
+                each.learn(same)
+                sites += [] if same else [each.site]
+            if skipped is not None and bool(float(skipped)):
+                sites = [each for each in sites if self._sites.sites[each].role != "update"]
+            super().log(block._replace(sites=tuple(sites)), seen)

@@ -8,8 +8,8 @@ the optimizer's out, or gives `found_inf` to one that is fused, whose kernel lea
 import inspect
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -25,7 +25,6 @@ __all__ = [
     "Optimizer",
     "global_hooks",
     "has_hooks",
-    "has_moved",
     "holds_optimizer",
     "is_generated",
     "is_lazy",
@@ -39,8 +38,8 @@ __all__ = [
     "shape_of",
     "steps_by_itself",
     "steps_with_hooks",
+    "version_of",
     "versions_of",
-    "writes_past_versions",
 ]
 
 global_hooks: tuple[dict[int, Any], dict[int, Any]] = (
@@ -146,22 +145,17 @@ def is_loose_tensor(given: Any) -> bool:
     return is_tensor and not (given.is_leaf and given.requires_grad)
 
 
-def versions_of(parameters: list[Any]) -> dict[int, int] | None:
-    """How often each was written to, as PyTorch counts it for its gradients, by its `id`.
+def version_of(parameter: Any) -> int | None:
+    """How often it was written to, as PyTorch counts it for its gradients.
 
-    None if it is not counted of all: not for a tensor that was made in `torch.inference_mode`.
+    None if that is not counted: for a tensor that was made in `torch.inference_mode`.
     """
-    known = [each for each in parameters if not is_lazy(each)]
-    if any(each.is_inference() for each in known):
-        return None
-    return {id(each): int(each._version) for each in known}
+    return None if parameter.is_inference() else int(parameter._version)
 
 
-def has_moved(since: Mapping[int, int], parameter: Any) -> bool:
-    """Whether a parameter was written to since it had these versions; one that came was not."""
-    if id(parameter) not in since:
-        return False
-    return bool(parameter.is_inference() or since[id(parameter)] != parameter._version)
+def versions_of(parameters: list[Any]) -> dict[int, int | None]:
+    """The versions of parameters by `id`, but for lazy ones."""
+    return {id(each): version_of(each) for each in parameters if not is_lazy(each)}
 
 
 def steps_by_itself(cls: type) -> bool:
@@ -169,43 +163,6 @@ def steps_by_itself(cls: type) -> bool:
     step = inspect.unwrap(cls.step)  # type: ignore[attr-defined]
     homes = {step.__module__, *(base.__module__ for base in cls.__mro__)}
     return not all(home.startswith("torch.") for home in homes - {"abc", "builtins", "typing"})
-
-
-_PAST_VERSIONS = frozenset(
-    ("data", "data_ptr", "numpy", "swap_tensors", "untyped_storage", "vector_to_parameters")
-)
-"""Names that code uses to write to a tensor in a way that PyTorch does not count."""
-
-
-def writes_past_versions(cls: type, groups: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether a step may write in a way that no version counts, as far as the class shows.
-
-    The kernels of fused optimizers do so, too.
-    """
-    functions = [
-        inspect.unwrap(each)
-        for base in cls.__mro__
-        for each in vars(base).values()
-        if inspect.isfunction(each)
-    ]
-    names: set[str] = set()
-    seen: set[Any] = set()
-    while functions:
-        function = functions.pop()
-        if function.__module__ is None or function.__module__.startswith("torch."):
-            continue
-        codes = [function.__code__]
-        for code in codes:  # it grows by the functions and comprehensions in each
-            codes += filter(inspect.iscode, code.co_consts)
-            names.update(code.co_names)
-            called = [function.__globals__.get(name) for name in code.co_names]
-            for cell in function.__closure__ or ():
-                with suppress(ValueError):  # nothing is in it yet
-                    called.append(cell.cell_contents)
-            helpers = {each for each in called if inspect.isfunction(each)} - seen
-            seen |= helpers
-            functions += helpers
-    return not names.isdisjoint(_PAST_VERSIONS) or any(group.get("fused") for group in groups)
 
 
 def is_of_scheduler(step: Any) -> bool:

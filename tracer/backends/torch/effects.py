@@ -11,8 +11,9 @@ for, for the program must not wait for its device in each step.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+from weakref import ref
 
 import torch
 
@@ -33,12 +34,12 @@ _TINY = tuple(
 
 
 class Seen:
-    """What was seen of variables in a step."""
+    """What was seen of variables in a step; to iterate over it gives what is to be logged."""
 
     def __init__(self, held: Iterable[tuple[int, Any, Any]]) -> None:
         """The index of each, what `copy_of` gave when the step began, and the tensor now."""
         known = {index: (old, _plain(new)) for index, old, new in held if old is not None}
-        self.variables = tuple(known)
+        self._variables = tuple(known)
         # A shard of no elements, as FSDP gives some ranks, cannot change.
         unchanged = [new.numel() > 0 and _is_same(old, new) for old, new in known.values()]
         not_finite = [_is_not_finite(new) for _, new in known.values()]
@@ -47,42 +48,29 @@ class Seen:
         for place, bit in enumerate(self._bits):
             if bit is not True and bit is not False:
                 places[bit.device].append(place)
-        self._held_back = [
+        self.held_back = [
             (of_device, torch.stack([self._bits[place] for place in of_device]))
             for of_device in places.values()
         ]
+        """What cannot be read without waiting for a device."""
 
-    @property
-    def is_there(self) -> bool:
-        """Whether it can be read without waiting for a device."""
-        return not self._held_back
-
-    def sources(self) -> list[Source]:
-        """What is to be logged; this may wait for a device."""
-        for places, bits in self._held_back:
+    def __iter__(self) -> Iterator[Source]:
+        for places, bits in self.held_back:
             for place, bit in zip(places, bits.tolist(), strict=True):
                 self._bits[place] = bit
-        self._held_back = []
-        number = len(self.variables)
-        return sources_of(self.variables, self._bits[:number], self._bits[number:])
+        self.held_back = []
+        number = len(self._variables)
+        yield from sources_of(self._variables, self._bits[:number], self._bits[number:])
 
 
-class Held:
+class Held(NamedTuple):
     """A variable that a step was handed, and what it held before."""
 
-    def __init__(self, before: Any | None, variable: Any) -> None:
-        """`before` is a copy; None if it cannot be compared."""
-        self.before = before
-        self._variable = variable
-        self._now: Any = None
-
-    def look(self, now: Any) -> None:
-        """In compiled code, in which it may be written to later: `now` is what it holds."""
-        self._now = now.detach().clone()
-
-    def after(self) -> Any:
-        """What it holds when the step has ended."""
-        return tensor_of(self._variable) if self._now is None else self._now
+    before: Any | None
+    """A copy; None if it cannot be compared."""
+    variable: "ref[Any]"
+    now: Any = None
+    """What it holds when a step in compiled code has ended; None for what it holds then."""
 
 
 class Effects(Logs):
@@ -93,22 +81,41 @@ class Effects(Logs):
         super().__init__()
         self._note = note
 
-    def hold(self, frame: Frame, index: int, variable: Any) -> None:
-        """The step `frame` is handed the Keras variable with this index: copy it as it is now."""
-        self.hold_value(frame, index, variable, tensor_of(variable))
+    def hold(self, frame: Frame, index: int, variable: Any, value: Any = None) -> None:
+        """The step `frame` is handed the variable with this index: copy it as it is now.
 
-    def hold_value(self, frame: Frame, index: int, variable: Any, value: Any) -> None:
-        """The same in compiled code, which hands over what the variable holds."""
+        Compiled code hands over the `value` that the variable holds.
+        """
         held = frame.before
         if held is None:
             held = frame.before = {}
         if index not in held:
-            held[index] = Held(self.copy_of(value), variable)
+            before = self.copy_of(tensor_of(variable) if value is None else value)
+            held[index] = Held(before, ref(variable))
 
-    def seen(self, frame: Frame, replica: int) -> Sequence[Source]:
-        """What is to be logged of a step that Python called, when it has ended."""
-        held = frame.before or {}
-        return Seen((index, each.before, each.after()) for index, each in held.items()).sources()
+    def compare(self, frame: Frame, index: int, variable: Any, before: Any, now: Any) -> None:
+        """A program that has run says what a variable held before and holds now."""
+        if frame.before is None:
+            frame.before = {}
+        frame.before[index] = Held(before, ref(variable), now.detach().clone())
+
+    def look(self, frame: Frame, index: int, value: Any) -> None:
+        """In compiled code, in which it may be written to later, a variable holds this `value`."""
+        held = frame.before
+        if held is not None and index in held:
+            held[index] = held[index]._replace(now=value.detach().clone())
+
+    def seen(self, frame: Frame, replica: int) -> Iterable[Source]:
+        """What is to be logged of a step that has ended; nothing of one that held nothing."""
+        held = frame.before
+        if held is None and frame.function:
+            return ()
+        alive = {index: (each, each.variable()) for index, each in (held or {}).items()}
+        return Seen(
+            (index, each.before, tensor_of(variable) if each.now is None else each.now)
+            for index, (each, variable) in alive.items()
+            if variable is not None
+        )
 
     def copy_of(self, tensor: Any) -> Any | None:
         """A copy of what a tensor holds now; None if it is not known how to compare it."""
@@ -134,17 +141,9 @@ def copy_of(tensor: Any) -> Any | None:
     return plain.clone() if _is_comparable(plain) else None
 
 
-def is_left(before: Any, tensor: Any, gradient: Any) -> Any:
-    """Whether no bit differs from `copy_of`, though the gradient is not 0 if one is given.
-
-    True, False or a tensor that will say it.
-    """
-    same = _is_same(before, _plain(tensor))
-    if same is False or gradient is None:
-        return same
-    plain = _plain(gradient)
-    some = (plain._values() if plain.layout is torch.sparse_coo else plain).any()
-    return bool(some) if same is True else torch.logical_and(same, some)
+def is_left(before: Any, tensor: Any) -> Any:
+    """Whether no bit differs from `copy_of`: True, False or a tensor that will say it."""
+    return _is_same(before, _plain(tensor))
 
 
 def tensor_of(variable: Any) -> Any:

@@ -20,7 +20,9 @@ from torch._dynamo import trace_rules
 
 from tracer.backends.torch.dynamo import constant, frame_around
 from tracer.backends.torch.operators import BEGIN, END, MOVED, number_for
-from tracer.core.calls import Frame, outermost
+from tracer.backends.torch.programs import PROGRAM
+from tracer.backends.torch.steps import take_off
+from tracer.core.calls import Frame, known_by, outermost
 from tracer.core.instances import instances
 from tracer.core.recorder import Recorder
 from tracer.core.registry import Binding, bindings, plain_class, traced_classes
@@ -57,12 +59,6 @@ class _Call:
         self._found: list[ref[Any]] = []
 
     @property
-    def binding(self) -> Binding | None:
-        """What its optimizer is bound to; None if it is not traced any more."""
-        binding = bindings.get(id(self.optimizer()))
-        return None if binding is None or binding.recorder.broken else binding
-
-    @property
     def variables(self) -> list[Any]:
         """Its variables, which its optimizer knows when it runs."""
         found = [variable() for variable in self._found]
@@ -73,21 +69,21 @@ class _Call:
 
     def begins(self, values: list[Any]) -> None:
         """A step begins to run."""
-        binding = self.binding
-        if binding is not None:
-            try:
-                _enter(self, binding, values)
-            except Exception as error:
-                binding.recorder.fault(error)
+        self._tell(lambda binding: _enter(self, binding.recorder, binding.index, values))
 
     def ends(self, values: list[Any], skipped: Any) -> None:
         """A step has run, or an apply method."""
-        binding = self.binding
-        if self.apply is None:
-            _leave(self, values)
-        elif binding is not None:
+        apply = self.apply
+        if apply is None:
+            self._tell(lambda binding: _leave(self, binding.recorder, values))
+        else:
+            self._tell(lambda binding: _applied(self, apply, binding))
+
+    def _tell(self, tell: Callable[[Binding], None]) -> None:
+        binding = bindings.get(id(self.optimizer()))
+        if binding is not None and not binding.recorder.broken:
             try:
-                _applied(self, self.apply, binding)
+                tell(binding)
             except Exception as error:
                 binding.recorder.fault(error)
 
@@ -111,8 +107,6 @@ _counters = SimpleNamespace()
 """The counters of each optimizer, by a name made of its id: Dynamo compiles anew if effects are
 asked for, or no more."""
 _making = threading.Lock()
-_steps = threading.local()
-_FUNCTION = "torch.compile"
 OLDEST = (2, 10)
 """The first PyTorch whose Dynamo takes ids and operators as they are made here. An older one ends
 the program with an error of its own, so there nothing is put into compiled code."""
@@ -310,67 +304,47 @@ def _note_uncounted() -> int:
 # What runs when the compiled code runs.
 
 
-def _enter(call: _Call, binding: Binding, values: list[Any]) -> None:
-    recorder, frame = binding.recorder, _Step()
-    frame.call, frame.handed = call, False
-    frame.compiled, frame.function = 0, ""
-    python = frame_around(sys._getframe(1))
-    recorder.enter(frame, binding.index, call.method, "step", python)
-    frame.python = python
-    _under_way().append(frame)
+def _enter(call: _Call, recorder: Recorder, index: int, values: list[Any]) -> None:
+    stack = recorder.calls_under_way.stack()
+    for known in stack:
+        if isinstance(known, _Step) and known.call is call:  # an error ended it
+            take_off(stack, known)
+            recorder.abandon(stack.pop())
+            break
+    frame, python = _Step(), frame_around(sys._getframe(1))
+    frame.call, frame.handed, frame.compiled, frame.function = call, False, 0, ""
+    recorder.enter(frame, index, call.method, "step", python)
+    frame.python = known_by(python)
     around = outermost(frame)
     if isinstance(around, _Step) and not around.handed and call.ids:
         around.handed = True
-        variables = call.variables
+        variables, before = call.variables, len(around.sites)
         pairs = list(zip(call.gradients, variables, strict=False))
-        before = len(around.sites)
-        for _ in recorder.requests(
-            around, binding.index, around.call.method, pairs, compared=False
-        ):
+        for _ in recorder.requests(around, index, around.call.method, pairs, compared=False):
             pass
         around.compiled += len(around.sites) - before
-        for index, variable, value in _indexed(recorder, variables, values):
-            recorder.effects.hold_value(around, index, variable, value)
+        if recorder.effects is not None:
+            for variable, value in zip(variables, values, strict=False):
+                of_variable = recorder.variables.index(variable, None)
+                recorder.effects.hold(around, of_variable, variable, value)
 
 
-def _leave(call: _Call, values: list[Any]) -> None:
-    under_way = _under_way()
-    while under_way:  # those above it were ended by an error
-        frame = under_way.pop()
-        if frame.call is call:
-            try:
-                _left(frame, values)
-            except Exception as error:
-                frame.recorder.fault(error)
+def _leave(call: _Call, recorder: Recorder, values: list[Any]) -> None:
+    stack = recorder.calls_under_way.stack()
+    for frame in reversed(stack):
+        if isinstance(frame, _Step) and frame.call is call:
+            take_off(stack, frame)
+            around = outermost(frame)
+            if around.before and recorder.effects is not None:
+                for variable, value in zip(call.variables, values, strict=False):
+                    index = recorder.variables.index(variable, None)
+                    recorder.effects.look(around, index, value)
+            parent, wholly = frame.parent, frame.compiled == len(frame.sites)
+            frame.function = PROGRAM if wholly else ""
+            recorder.leave(frame, False)
+            if wholly and isinstance(parent, _Step):
+                parent.compiled += frame.compiled + 1
             return
-
-
-def _left(frame: _Step, values: list[Any]) -> None:
-    frame.python = None
-    around = outermost(frame)
-    held = around.before if isinstance(around, _Step) else None
-    if held:
-        for index, _, value in _indexed(frame.recorder, frame.call.variables, values):
-            if index in held:
-                held[index].look(value)
-    parent, wholly = frame.parent, frame.compiled == len(frame.sites)
-    frame.function = _FUNCTION if wholly else ""
-    frame.recorder.leave(frame, False)
-    if wholly and isinstance(parent, _Step):
-        parent.compiled += frame.compiled + 1
-
-
-def _indexed(
-    recorder: Recorder, variables: Sequence[Any], values: Sequence[Any]
-) -> list[tuple[int, Any, Any]]:
-    """The variables with their indices and the values that a program hands over for them, if any.
-
-    None if nobody asks for effects any more.
-    """
-    if not values or recorder.effects is None:
-        return []
-    indices = [recorder.variables.index(each, None) for each in variables]
-    return list(zip(indices, variables, values, strict=True))
 
 
 def _applied(call: _Call, apply: ApplyMethod, binding: Binding) -> None:
@@ -396,12 +370,3 @@ def _with_ids(optimizer: Any, variables: Sequence[int]) -> list[Any]:
     if not known.keys() >= set(variables):
         known |= {id(each): each for each in instances([sys.modules["keras"].Variable])}
     return [known[variable] for variable in variables]
-
-
-def _under_way() -> list[_Step]:
-    """The compiled steps under way on this thread."""
-    try:
-        under_way: list[_Step] = _steps.under_way
-    except AttributeError:
-        under_way = _steps.under_way = []
-    return under_way

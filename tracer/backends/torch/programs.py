@@ -1,20 +1,23 @@
-"""Steps that `torch.compile` made programs of: each has a number, by which it tells of itself.
+"""Steps that `torch.compile` made programs of: each has a number, by which it notifies of itself.
 
 A program that was compiled while an optimizer was traced, or while a recording ran, is run later,
-too: it asks each time that it runs who counts the steps of its optimizer then.
+too: it asks each time that it runs what counts the steps of its optimizer then.
 """
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 from weakref import finalize, ref
 
 from tracer.backends.torch import compat, dynamo
+from tracer.backends.torch.listeners import counter_of
 from tracer.backends.torch.operators import number_for
 from tracer.backends.torch.parameters import parameters_of
+from tracer.core.instances import instances
+from tracer.core.registry import bindings
 
 Handed = tuple[bool | None, ...]
 """Of each parameter whether it has a gradient; None if it has none and needs none."""
-
+PROGRAM = "torch.compile"
+"""What stands for the name of a function, where `torch.compile` made a program of a step."""
 
 _PARTED = (
     "a step of {name} was compiled in parts by torch.compile: it has a step of its own, of which "
@@ -22,19 +25,60 @@ _PARTED = (
 )
 
 
-class Counting(Protocol):
-    """What counts the steps of an optimizer."""
+class Programs:
+    """The programs that `torch.compile` makes of the steps of one optimizer."""
 
-    recorder: Any
+    def __init__(self, optimizer: Any) -> None:
+        self.number = number_for(self)
+        self.optimizer = ref(optimizer)
+        self._one_step = compat.steps_with_hooks(type(optimizer)) == 1
+        self._holds = compat.holds_optimizer(optimizer)
+        self._mark: dynamo.Mark | None = None
+        """Where the step begins that is being compiled."""
+        self._handed: Handed | None = None
+        """What it is handed; None if that comes until its end."""
 
-    def sites(self, parameters: list[Any], layouts: list[Any]) -> Any:
-        """The sites of requests for these parameters, and of their updates."""
+    @property
+    def alone(self) -> bool:
+        """Whether no other step is called inside of its steps, as far as the class shows."""
+        binding = bindings.get(id(self.optimizer()))
+        known = None if binding is None else binding.watch
+        others = self._holds if known is None else len(known.recorder.optimizers) > 1
+        return self._one_step and not others
 
-    def traced(self, updates: Any) -> None:
-        """A step with these updates was called to build a program."""
+    def step_begins(self, handed: Handed | None) -> None:
+        """A step is compiled: it begins here."""
+        self._handed, self._mark = handed, dynamo.mark()
 
-    def ran(self, program: "Program", skipped: Any, now: Any) -> None:
-        """A program has run."""
+    def step_ends(self, handed: Handed) -> int:
+        """The step ends here; returns the number of the program that it is in."""
+        optimizer: Any = self.optimizer()
+        program = Program(optimizer, self._handed or handed, self._mark)
+        binding = bindings.get(id(optimizer))
+        if binding is not None and binding.watch is not None:
+            program.count_by(binding.watch)
+        return program.number
+
+    def begins(self, values: Any) -> None:
+        """A program runs, and its step begins: see `tracer.backends.torch.operators.number_for`."""
+        binding = bindings.get(id(self.optimizer()))
+        if binding is not None and binding.watch is not None:
+            binding.watch.begins(values)
+
+
+_of_untraced: dict[int, Programs] = {}
+
+
+def programs_of(number: int) -> Programs:
+    """The programs of the optimizer with this `id`, by which alone Dynamo hands it over, if it is
+    not traced yet.
+    """
+    known = _of_untraced.get(number)
+    if known is None:
+        optimizer = next(each for each in instances([compat.Optimizer]) if id(each) == number)
+        known = _of_untraced[number] = Programs(optimizer)
+        finalize(optimizer, _of_untraced.pop, number, None).atexit = False
+    return known
 
 
 class Program:
@@ -60,40 +104,36 @@ class Program:
         self.requests: Any = ()
         self.updates: Any = ()
         self._sites_of: Any = None  # the recorder that the sites above are of
-        finalize(optimizer, Program.forget, self).atexit = False  # who keeps it until then
+        finalize(optimizer, Program._forget, self).atexit = False  # who keeps it until then
 
-    def fit(self, watch: Counting) -> None:
-        """Find the sites that stand for it where this one counts."""
-        optimizer: Any = self.optimizer()
-        if self._sites_of is not watch.recorder:
-            layouts = [compat.layout_if(each) for each in self.handed]
-            self.requests, updates = watch.sites(parameters_of(optimizer.param_groups), layouts)
-            moved = [each for each, asks in zip(self._moved, self.handed, strict=True) if asks]
-            self.updates = [site for site, went in zip(updates, moved, strict=True) if went]
-            if self._note:
-                watch.recorder.note(self._note)
-            self._sites_of = watch.recorder
-            watch.traced(self.updates)
+    def count_by(self, counter: Any) -> bool:
+        """Find the sites that stand for it where the steps are counted; False after a fault."""
+        recorder = counter.recorder
+        try:
+            if self._sites_of is not recorder and not recorder.broken:
+                layouts = [compat.layout_if(each) for each in self.handed]
+                parameters = parameters_of(counter.optimizer().param_groups)
+                self.requests, updates = counter.sites(parameters, layouts)
+                moved = [each for each, asks in zip(self._moved, self.handed, strict=True) if asks]
+                self.updates = [site for site, went in zip(updates, moved, strict=True) if went]
+                if self._note:
+                    recorder.note(self._note)
+                self._sites_of = recorder
+                recorder.step_traced(counter.index, "step", self.updates)
+        except Exception as error:
+            recorder.fault(error)
+        return not recorder.broken
 
-    def forget(self) -> None:
+    def _forget(self) -> None:
         """Its optimizer is gone, so it runs no more."""
         self._sites_of = None
 
     def ends(self, values: Any, skipped: Any) -> None:
         """It has run: see `tracer.backends.torch.operators.number_for`."""
         optimizer = self.optimizer()
-        watch = None if optimizer is None else _asks[0](optimizer)
-        if watch is not None and not watch.recorder.broken:
+        counter = None if optimizer is None else counter_of(optimizer)
+        if counter is not None and self.count_by(counter):
             try:
-                self.fit(watch)
-                watch.ran(self, skipped, values)
+                counter.ran(self, skipped, values)
             except Exception as error:
-                watch.recorder.fault(error)
-
-
-_asks: list[Callable[[Any], Counting | None]] = []
-
-
-def ask(watch_of: Callable[[Any], Counting | None]) -> None:
-    """Have programs ask `watch_of` who counts the steps of their optimizer."""
-    _asks[:] = [watch_of]
+                counter.recorder.fault(error)

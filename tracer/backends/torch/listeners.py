@@ -1,0 +1,64 @@
+"""Who is notified of each optimizer of PyTorch that steps while a recording runs."""
+
+import threading
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from tracer.backends.torch import compat, dynamo
+from tracer.core.interrupts import interrupt_in
+from tracer.core.registry import bindings
+
+Listener = Callable[[Any], None]
+"""Is called with an optimizer before its first step."""
+
+listeners: list[Listener] = []
+_notifying = threading.RLock()
+_notified_of: set[int] = set()
+"""By `id`, the optimizer of which listeners are notified now: what it counts is not settled yet."""
+
+
+@dynamo.left_alone
+def notify(optimizer: Any) -> None:
+    """Notify all listeners of an optimizer; a fault of the tracer is not the program's."""
+    try:
+        with _notifying:
+            _notified_of.add(id(optimizer))
+            try:
+                for listener in list(listeners):
+                    listener(optimizer)
+            finally:
+                _notified_of.discard(id(optimizer))
+    except Exception as error:
+        if interrupt_in(error) is not None:
+            raise
+        text = f"{type(error).__name__}: {error}. This is a bug in tracer: please report it."
+        with suppress(RuntimeWarning):  # where warnings are errors, training goes on all the same
+            warnings.warn(
+                f"tracer: an optimizer is not traced: {text}", RuntimeWarning, stacklevel=2
+            )
+
+
+def wait_until_notified(optimizer: Any) -> None:
+    """Wait for another thread that gave an optimizer its hooks and still notifies listeners.
+
+    A recording notes then what was counted before: a step that another thread took between would
+    be a part of that.
+    """
+    if id(optimizer) in _notified_of:
+        with _notifying:
+            pass
+
+
+def counter_of(optimizer: Any) -> Any:
+    """What counts the steps of an optimizer, or of the one in it; None if nothing does.
+
+    Listeners are notified of one that nothing counted so far.
+    """
+    binding = bindings.get(id(optimizer))
+    if (binding is None or binding.watch is None) and listeners and compat.is_optimizer(optimizer):
+        notify(optimizer)
+        binding = bindings.get(id(optimizer))
+    wait_until_notified(optimizer)
+    return None if binding is None else binding.watch
