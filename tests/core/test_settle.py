@@ -1,24 +1,27 @@
 """What is made of the counters of each replica: no TensorFlow."""
 
 from collections.abc import Iterable
+from typing import Any
 
-from tracer.core.settle import (
-    Begun,
-    BlockKey,
-    Ended,
-    Reading,
-    Site,
-    blocks_of,
-    reading_of,
-    settle,
-    until,
-)
+from tracer.core.counters import Counted, CountedBlock
+from tracer.core.keys import Site
+from tracer.core.log import Reading, reading_of, until
+from tracer.core.settle import Ended, blocks_of, settle
 from tracer.model.runs import Run
 
-STEP = BlockKey("graph", "train", True, (Site(0, "apply_gradients", "step", None, None, 0),))
-PART = BlockKey("graph", "branch", False, (Site(0, "update_step", "update", "dense", 0, 0),))
+SITES = (
+    Site(0, "apply_gradients", "step", None, None, 0),
+    Site(0, "update_step", "update", "dense", 0, 0),
+    Site(0, "apply_gradients", "request", "dense", 0, 0),
+)
+STEP = CountedBlock(0, "train", True, (0,))
+PART = CountedBlock(0, "branch", False, (1,))
 
 METHODS = {"apply_gradients": 0, "update_step": 1}
+
+
+def _begun(steps: int, *blocks: tuple[CountedBlock, Reading], **known: Any) -> Counted:
+    return Counted(steps, dict(enumerate(blocks)), **known)
 
 
 def _runs(*numbers: int) -> list[Run]:
@@ -31,18 +34,18 @@ def _steps(runs: Iterable[Run]) -> list[int]:
 
 def test_a_loss_on_one_replica_is_not_hidden_by_calls_outside_of_steps_on_another() -> None:
     outside = Ended(3, [(STEP, Reading({0: [Run(1, 1, 3)]})), (PART, Reading(outside={0: 2}))])
-    lost = settle(Begun(3, [(STEP, Reading({0: [Run(1, 1, 3)]})), (PART, Reading(lost=2))]))
-    blocks, notes = blocks_of(0, {0: outside, 1: lost}, METHODS, {0: 0, 1: 1})
+    lost = settle(_begun(3, (STEP, Reading({0: [Run(1, 1, 3)]})), (PART, Reading(lost=2))))
+    blocks, notes = blocks_of(0, SITES, {0: outside, 1: lost}, METHODS, {0: 0, 1: 1})
     assert [note.partition(" the detail")[0] for note in notes] == ["on replica 1"]
     assert sum(block.total for block in blocks if block.replica == 1 and not block.step) == 2
-    blocks, notes = blocks_of(0, {0: outside}, METHODS, {0: 0})
+    blocks, notes = blocks_of(0, SITES, {0: outside}, METHODS, {0: 0})
     assert notes == []
 
 
 def test_the_lost_steps_of_one_block_are_those_that_no_other_one_has() -> None:
     other = STEP._replace(function="other")
     ended = settle(
-        Begun(6, [(STEP, Reading({0: _runs(1, 4)}, lost=2)), (other, Reading({0: _runs(2, 5)}))])
+        _begun(6, (STEP, Reading({0: _runs(1, 4)}, lost=2)), (other, Reading({0: _runs(2, 5)})))
     )
     (_, filled), _ = ended.blocks
     assert (filled.lost, _steps(filled.runs[0]), ended.lost) == (0, [1, 3, 4, 6], None)
@@ -51,8 +54,8 @@ def test_the_lost_steps_of_one_block_are_those_that_no_other_one_has() -> None:
 def test_a_loss_of_what_was_an_update_and_what_was_part_of_one_is_said() -> None:
     for nested in (False, True):
         ran = Reading({1: _runs(2)}, {0: 2}, lost=1)
-        ended = settle(Begun(3, [(STEP, Reading({0: [Run(1, 1, 3)]})), (PART, ran)]))
-        blocks, (note,) = blocks_of(0, {0: ended}, METHODS, {0: 0}, nested)
+        ended = settle(_begun(3, (STEP, Reading({0: [Run(1, 1, 3)]})), (PART, ran)))
+        blocks, (note,) = blocks_of(0, SITES, {0: ended}, METHODS, {0: 0}, nested)
         assert ("whether some of them were updates of their own" in note) == nested
         assert ("the totals are exact" in note) != nested
         roles = [(entry.role, block.total) for block in blocks for entry in block.entries]
@@ -64,7 +67,7 @@ def test_a_loss_of_what_was_an_update_and_what_was_part_of_one_is_said() -> None
 def test_lost_steps_between_those_of_a_run_leave_the_runs_rising() -> None:
     other = STEP._replace(function="other")
     mine = Reading({0: [Run(1, 2, 4)]}, lost=2)
-    ended = settle(Begun(9, [(STEP, mine), (other, Reading({0: _runs(4, 6, 9)}))]))
+    ended = settle(_begun(9, (STEP, mine), (other, Reading({0: _runs(4, 6, 9)}))))
     (_, filled), _ = ended.blocks
     assert _steps(filled.runs[0]) == [1, 2, 3, 5, 7, 8]
     assert (filled.lost, ended.lost) == (0, None)
@@ -78,17 +81,17 @@ def test_steps_that_begin_while_counters_are_read_are_left_out() -> None:
 
 
 def test_a_step_that_an_error_ended_is_none_and_said() -> None:
-    ended = settle(Begun(5, [(STEP, Reading({0: _runs(1, 2, 4)}))]))
+    ended = settle(_begun(5, (STEP, Reading({0: _runs(1, 2, 4)}))))
     assert (ended.steps, ended.stopped) == (3, 2)
     assert ended.blocks[0][1].runs == {0: [Run(1, 1, 3)]}
-    _, (note,) = blocks_of(0, {0: ended}, METHODS, {0: 0})
+    _, (note,) = blocks_of(0, SITES, {0: ended}, METHODS, {0: 0})
     assert "2 steps began in a graph and were ended by an error" in note
 
 
 def test_a_step_that_an_error_ended_after_a_part_of_it_ran_is_one() -> None:
-    ended = settle(Begun(3, [(STEP, Reading({0: _runs(1, 3)})), (PART, Reading({1: _runs(1, 2)}))]))
+    ended = settle(_begun(3, (STEP, Reading({0: _runs(1, 3)})), (PART, Reading({1: _runs(1, 2)}))))
     assert (ended.steps, ended.raised, ended.stopped) == (3, [2], 0)
-    blocks, notes = blocks_of(0, {0: ended}, METHODS, {0: 0})
+    blocks, notes = blocks_of(0, SITES, {0: ended}, METHODS, {0: 0})
     assert sum(block.total for block in blocks if block.step) == 3
     assert "1 step began in a graph and was ended by an error" in notes[0]
 
@@ -96,15 +99,15 @@ def test_a_step_that_an_error_ended_after_a_part_of_it_ran_is_one() -> None:
 def test_what_is_under_way_does_not_count_yet() -> None:
     reading = Reading({0: [Run(1, 1, 4)]})
     part = Reading({1: [Run(1, 1, 5)]})
-    ended = settle(Begun(5, [(STEP, reading), (PART, part)], under_way={5}))
+    ended = settle(_begun(5, (STEP, reading), (PART, part), under_way={5}))
     assert (ended.steps, ended.stopped) == (4, 0)
     assert [each.total for _, each in ended.blocks] == [4, 4]
-    busy = settle(Begun(5, [(STEP, reading), (PART, part)], calm=False))
+    busy = settle(_begun(5, (STEP, reading), (PART, part), calm=False))
     assert busy == ended
 
 
 def test_a_step_that_ended_before_anything_ran_has_no_number() -> None:
-    ended = settle(Begun(4, [(STEP, Reading({0: _runs(1, 2, 4)}))], empty={3}))
+    ended = settle(_begun(4, (STEP, Reading({0: _runs(1, 2, 4)})), empty={3}))
     assert (ended.steps, ended.stopped) == (3, 0)
     assert ended.blocks[0][1].runs == {0: [Run(1, 1, 3)]}
 
@@ -112,29 +115,27 @@ def test_a_step_that_ended_before_anything_ran_has_no_number() -> None:
 def test_a_step_that_failed_is_one_if_a_function_ran_in_it() -> None:
     own = Reading({0: [Run(1, 1, 5), Run(8, 2, 2)]})
     part = Reading({1: [Run(2, 2, 2), Run(8, 1, 1)]})
-    ended = settle(Begun(10, [(STEP, own), (PART, part)], under_way={6, 7, 9}, empty={3, 4, 10}))
+    ended = settle(_begun(10, (STEP, own), (PART, part), under_way={6, 7, 9}, empty={3, 4, 10}))
     assert ended.steps == 5
     assert [each.runs for _, each in ended.blocks] == [
         {0: [Run(1, 1, 5)]},
         {1: [Run(2, 1, 2), Run(5, 1, 1)]},
     ]
-    _, notes = blocks_of(0, {0: ended}, METHODS, {0: 0})
+    _, notes = blocks_of(0, SITES, {0: ended}, METHODS, {0: 0})
     assert not notes
 
 
 def test_steps_that_failed_perhaps_in_a_function_are_said() -> None:
-    ended = settle(Begun(2, [(STEP, Reading({0: [Run(1, 1, 2)]}))], torn=2))
-    _, (note,) = blocks_of(0, {0: ended}, METHODS, {0: 0})
+    ended = settle(_begun(2, (STEP, Reading({0: [Run(1, 1, 2)]})), torn={3, 4}))
+    _, (note,) = blocks_of(0, SITES, {0: ended}, METHODS, {0: 0})
     assert note.startswith("on replica 0 2 steps in eager mode called functions and were ended")
 
 
 def test_the_work_of_a_block_by_what_it_was_part_of() -> None:
-    request = Site(0, "apply_gradients", "request", "dense", 0, 0)
-    update = Site(0, "update_step", "update", "dense", 0, 0)
-    key = BlockKey("graph", "f", True, (request, update, STEP.sites[0]))
+    key = CountedBlock(0, "f", True, (2, 1, 0))
     reading = Reading({0: [Run(1, 1, 1)], 1: [Run(2, 1, 1)], 3: [Run(3, 1, 1)]}, {2: 1})
     others = (STEP._replace(function="g"), Reading({0: [Run(2, 1, 2)]}))
-    blocks, _ = blocks_of(0, {0: settle(Begun(3, [(key, reading), others]))}, METHODS, {0: 0})
+    blocks, _ = blocks_of(0, SITES, {0: settle(_begun(3, (key, reading), others))}, METHODS, {0: 0})
     roles = [
         (block.step, block.outside, sorted(entry.role for entry in block.entries))
         for block in blocks[:4]

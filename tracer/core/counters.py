@@ -6,12 +6,11 @@ number and is not yet in its log; what programs do meanwhile the backend sorts o
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tracer.core.log import HostLog
+from tracer.core.log import HostLog, Reading, since
 from tracer.core.paths import UNKNOWN
-from tracer.core.settle import Reading
 from tracer.model.records import Observation
 
 
@@ -39,16 +38,23 @@ class Source(NamedTuple):
     """In graphs: the variables of the step and the place among them; None for a log."""
 
 
-class ReplicaCounts(NamedTuple):
-    """What was counted on a replica: see `settle.Begun`."""
+class Counted(NamedTuple):
+    """What was counted on one replica, its steps numbered as they began."""
 
     steps: int
-    blocks: dict[Hashable, tuple[CountedBlock, Reading]]
-    under_way: frozenset[int]
-    empty: frozenset[int]
-    torn: frozenset[int]
-    calm: bool
+    """How many began."""
+    blocks: dict[Any, tuple[CountedBlock, Reading]]
+    """By a key that each block keeps for good."""
+    under_way: Collection[int] = ()
+    """The steps that Python knows to be under way."""
+    empty: Collection[int] = ()
+    """The steps that were ended by an error, and did nothing but what functions in them did."""
+    torn: Collection[int] = ()
+    """The steps in eager mode that were ended by an error after they had called a function."""
+    calm: bool = True
+    """Whether nothing runs at this moment: a step that has not ended was ended by an error."""
     effects: Mapping[Source, Reading] = {}
+    """In which of the steps something was seen of variables."""
     compared: Sequence[range] = ()
     """The steps of which effects were asked for."""
 
@@ -57,10 +63,33 @@ class ReplicaCounts(NamedTuple):
         """The last step before all that are under way."""
         return min(self.under_way, default=self.steps + 1) - 1
 
+    def since(self, before: "Counted") -> "Counted":
+        """What came after `before`, with the step after its `past` ones numbered 1."""
+        past, nothing = before.past, (None, Reading())
+        return self._replace(
+            steps=self.steps - past,
+            blocks={
+                key: (block, since(reading, before.blocks.get(key, nothing)[1], past))
+                for key, (block, reading) in self.blocks.items()
+            },
+            under_way=_after(self.under_way, past),
+            empty=_after(self.empty, past),
+            torn=_after(self.torn, past),
+            effects={
+                source: new
+                for source, reading in self.effects.items()
+                if (new := since(reading, before.effects.get(source, Reading()), past)).total
+            },
+            compared=[range(each.start - past, each.stop - past) for each in self.compared],
+        )
 
-NOTHING_COUNTED = ReplicaCounts(0, {}, frozenset(), frozenset(), frozenset(), True)
 
-Counts = dict[int, ReplicaCounts]
+def _after(numbers: Iterable[int], past: int) -> set[int]:
+    """The numbers of steps after the step `past`, counted from there."""
+    return {number - past for number in numbers if number > past}
+
+
+Counts = dict[int, Counted]
 
 
 class Counters:
@@ -162,16 +191,14 @@ class Counters:
             for block, log in self.logs.items():
                 if block.replica == replica:
                     blocks[block] = (block, log.reading(self.session_graphs[block]))
-            mine = frozenset(numbers[replica] for numbers in running if replica in numbers)
-            empty, torn = frozenset(self._empty[replica]), frozenset(self._torn[replica])
+            mine = {numbers[replica] for numbers in running if replica in numbers}
+            empty, torn = set(self._empty[replica]), set(self._torn[replica])
             effects = {} if self.compared is None else self.compared.read(replica, steps)
             compared = [
                 range(begin.get(replica, 1), steps + 1 if end is None else end.get(replica, 1))
                 for begin, end in self._compared
             ]
-            counts[replica] = ReplicaCounts(
-                steps, blocks, mine, empty, torn, calm, effects, compared
-            )
+            counts[replica] = Counted(steps, blocks, mine, empty, torn, calm, effects, compared)
         return counts
 
     def variables(self) -> dict[str, Any]:

@@ -7,9 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tracer.core.counters import Source
-from tracer.core.log import HostLog
-from tracer.core.settle import Begun, Ended, Reading
+from tracer.core.counters import Counted, Source
+from tracer.core.log import HostLog, Reading
+from tracer.core.older import SESSION_GRAPH
+from tracer.core.settle import Ended
 from tracer.model.records import Effect, Observation
 from tracer.model.runs import Run
 from tracer.model.timeline import union
@@ -61,9 +62,9 @@ def effects_of(
     """The effects of a trace; variables of which the same was seen share a record."""
     for replica, ended in sorted(replicas.items()):
         seen: dict[tuple[Observation, int], list[Reading]] = defaultdict(list)
-        for (what, variables), reading in ended.effects:
-            for variable in variables:
-                seen[what, variable].append(reading)
+        for source, reading in ended.effects:
+            for variable in source.variables:
+                seen[source.what, variable].append(reading)
         alike: dict[tuple[Observation, int, tuple[Run, ...]], list[int]] = defaultdict(list)
         for (what, variable), readings in seen.items():
             runs = readings[0].runs.get(0, ())
@@ -75,10 +76,16 @@ def effects_of(
             yield Effect(root, indices[replica], what, tuple(sorted(same)), total, steps)
 
 
-def not_compared(begun: Begun, asked: Sequence[range]) -> int:
+def not_compared(begun: Counted) -> int:
     """How many of the steps that ended were not compared, though that was asked for them."""
-    own = [run for key, reading in begun.blocks if key.step for run in reading.runs.get(0, ())]
-    seen = [reading for (what, _), reading in begun.effects if what == "compared"]
+    asked = begun.compared
+    own = [
+        run
+        for block, reading in begun.blocks.values()
+        if block.step and block.function != SESSION_GRAPH
+        for run in reading.runs.get(0, ())
+    ]
+    seen = [reading for source, reading in begun.effects.items() if source.what == "compared"]
     runs = [run for reading in seen for run in reading.runs.get(0, ())]
     lost = sum(reading.lost for reading in seen)
     return max(0, _steps_in(own, asked) - _steps_in(runs, asked) - lost)

@@ -6,16 +6,26 @@ sites, so that to count an execution takes no look at what was executed. Sites a
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import ref
 
-from tracer.core.settle import Site
 from tracer.model.records import Kind, Role
 
 Requested = tuple[type, Callable[[], Any], int]
 """The type of a gradient, its variable, held weakly, and their site."""
 
 NOT_REQUESTED: Requested = (Any, lambda: None, -1)
+
+
+class Site(NamedTuple):
+    """What one call of a method does, as far as it is counted."""
+
+    optimizer: int
+    method: str
+    role: Role
+    kind: Kind | None
+    variable: int | None
+    replica: int
 
 
 class SiteTable:

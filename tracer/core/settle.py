@@ -1,9 +1,7 @@
-"""From what counters say to the blocks of a trace. No TensorFlow, no state, no locks.
+"""From what counters say to the blocks of a trace. No framework, no state, no locks.
 
-What was counted changes form three times, in this order:
+What was counted changes form twice here:
 
-- `reading_of`, for the ledgers: the stamps of a counter become a `Reading`, the steps in which its
-  block ran, numbered as they began. `until` and `since` limit it to some steps.
 - `settle`: of all steps of a replica those stay that came to an end, numbered from 1 without a gap.
 - `blocks_of` and `calls_of`: sites that differ in their variable only become one record of the
   trace, with a note where something is not known. `tracer.core.effects` has it for effects.
@@ -15,163 +13,30 @@ its detail; which of these it was is decided in `settle` alone.
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from tracer.core.stamps import APPLYING, UNIT, WITHIN, flags_of, number_of
-from tracer.model.records import Block, Calls, Entry, Kind, Observation, Role
+from tracer.core.counters import Counted, CountedBlock, Source
+from tracer.core.keys import Site
+from tracer.core.log import Reading
+from tracer.core.paths import UNKNOWN
+from tracer.core.stamps import APPLYING, WITHIN
+from tracer.model.records import Block, Calls, Entry
 from tracer.model.runs import Run, fold, join
 from tracer.model.timeline import segments, union
 
 
-class Site(NamedTuple):
-    """What one call of a method does, as far as it is counted."""
-
-    optimizer: int
-    method: str
-    role: Role
-    kind: Kind | None
-    variable: int | None
-    replica: int
-
-
-class BlockKey(NamedTuple):
-    """What a block is; blocks with equal keys do the same each time they execute."""
-
-    context: Literal["eager", "graph"]
-    function: str
-    step: bool
-    """Whether it is a step where it is not part of one."""
-    sites: tuple[Site, ...]
-    path: int | None = None
-    """The index of the path of calls to it in the trace; None if that is not known."""
-
-
-class Reading(NamedTuple):
-    """What a counter says of its block."""
-
-    runs: Mapping[int, Sequence[Run]] = {}
-    """By the flags of `tracer.core.stamps`: in which steps it ran, numbered as they began."""
-    outside: Mapping[int, int] = {}
-    """By the same flags: how often it ran in no step."""
-    lost: int = 0
-    """How often it ran besides, of which the detail is lost."""
-    graphs: int = 0
-    idle: int = 0
-
-    @property
-    def total(self) -> int:
-        """How often it ran."""
-        placed = sum(run.total for runs in self.runs.values() for run in runs)
-        return placed + sum(self.outside.values()) + self.lost
-
-
-def reading_of(stamped: Iterable[Run], total: int, graphs: int, idle: int) -> Reading:
-    """The reading of a counter that ran `total` times, as `stamped`, runs of stamps, say.
-
-    >>> reading_of([Run(256, 256, 3), Run(1025, 1, 1, 2)], 6, 1, 0)
-    Reading(runs={0: [Run(first=1, stride=1, count=3, times=1)], \
-1: [Run(first=4, stride=1, count=1, times=2)]}, outside={}, lost=1, graphs=1, idle=0)
-    """
-    runs: dict[int, list[Run]] = defaultdict(list)
-    outside: dict[int, int] = defaultdict(int)
-    for run in stamped:
-        total -= run.total
-        for piece in _of_one_kind(run):
-            if piece.first < UNIT:
-                outside[flags_of(piece.first)] += piece.total
-            else:
-                stride = piece.stride // UNIT if piece.count > 1 else 1
-                number = number_of(piece.first)
-                runs[flags_of(piece.first)].append(Run(number, stride, piece.count, piece.times))
-    joined = {flags: union(each) for flags, each in runs.items()}
-    return Reading(joined, dict(outside), total, graphs, idle)
-
-
-def _of_one_kind(run: Run) -> Iterator[Run]:
-    """A run of stamps in parts that have the same flags, and are all in a step or all in none."""
-    if run.count > 1 and run.stride % UNIT:  # its flags change from one stamp to the next
-        for stamp in range(run.first, run.last + 1, run.stride):
-            yield Run(stamp, 1, 1, run.times)
-    elif run.count > 1 and run.first < UNIT:
-        yield Run(run.first, 1, 1, run.times)
-        left = run.count - 1
-        yield Run(run.first + run.stride, run.stride if left > 1 else 1, left, run.times)
-    else:
-        yield run
-
-
-def until(reading: Reading, begun: int) -> Reading:
-    """What of `reading` was in no later step than the step `begun`."""
-    if all(run.last <= begun for runs in reading.runs.values() for run in runs):
-        return reading
-    steps = range(1, begun + 1)
-    earlier = {
-        flags: [earlier_run for run in runs if (earlier_run := run.only(steps)) is not None]
-        for flags, runs in reading.runs.items()
-    }
-    return reading._replace(runs={flags: runs for flags, runs in earlier.items() if runs})
-
-
-def since(reading: Reading, before: Reading, begun: int) -> Reading:
-    """What of `reading` came after `before`, with the step after the step `begun` numbered 1."""
-    if not before.total and not begun:
-        return reading
-    later = {
-        flags: [run for each in runs if (run := _after(each, begun)) is not None]
-        for flags, runs in reading.runs.items()
-    }
-    outside = {
-        flags: count - before.outside.get(flags, 0) for flags, count in reading.outside.items()
-    }
-    return Reading(
-        {flags: runs for flags, runs in later.items() if runs},
-        {flags: count for flags, count in outside.items() if count},
-        max(0, reading.lost - before.lost),
-        reading.graphs - before.graphs,
-        max(0, reading.idle - before.idle),
-    )
-
-
-def _after(run: Run, steps: int) -> Run | None:
-    """The part of `run` after the step `steps`, renumbered."""
-    later = run.only(range(steps + 1, run.last + 1))
-    return None if later is None else later.moved(-steps)
-
-
-EffectKey = tuple[Observation, tuple[int, ...]]
-"""What was seen in a step, and of which variables."""
-
-
-class Begun(NamedTuple):
-    """What was counted on one replica, its steps numbered as they began."""
-
-    steps: int
-    """How many began."""
-    blocks: Sequence[tuple[BlockKey, Reading]]
-    under_way: Collection[int] = ()
-    """The steps that Python knows to be under way."""
-    empty: Collection[int] = ()
-    """The steps that were ended by an error, and did nothing but what functions in them did."""
-    torn: int = 0
-    """How many steps in eager mode were ended by an error after they had called a function."""
-    calm: bool = True
-    """Whether nothing runs at this moment: a step that has not ended was ended by an error."""
-    effects: Sequence[tuple[EffectKey, Reading]] = ()
-    """In which of the steps something was seen of variables."""
-
-
 class Ended(NamedTuple):
-    """The same with the steps that came to an end, numbered from 1 without a gap."""
+    """What was counted on a replica, its steps those that came to an end, numbered from 1."""
 
     steps: int
-    blocks: Sequence[tuple[BlockKey, Reading]]
+    blocks: Sequence[tuple[CountedBlock, Reading]]
     raised: Sequence[int] = ()
     """The steps of which something ran although they were ended by an error."""
     stopped: int = 0
     """How many more steps an error ended, of which nothing that is counted ran."""
     lost: tuple[int, int] | None = None
     """The first and the last of the steps of which detail was lost."""
-    effects: Sequence[tuple[EffectKey, Reading]] = ()
+    effects: Sequence[tuple[Source, Reading]] = ()
     torn: int = 0
     """How many steps an error of TensorFlow ended in eager mode, perhaps in a function."""
 
@@ -180,26 +45,27 @@ _OWN = 1 << 40
 """What a step's own block weighs beside what runs in it, which is less often."""
 
 
-def settle(begun: Begun) -> Ended:
+def settle(begun: Counted) -> Ended:
     """Leave out the steps that have not ended, and number the others from 1 without a gap.
 
     A step takes its number when it begins. It is missing among those that ended if it is still
     under way, if an error ended it, or if the detail of the block that it ran was lost.
     """
-    return _settled(begun)._replace(torn=begun.torn)
+    return _settled(begun)._replace(torn=len(begun.torn))
 
 
-def _settled(begun: Begun) -> Ended:
+def _settled(begun: Counted) -> Ended:
     hollow = set(begun.empty)
     if hollow:
-        hollow -= _ran_in((run for run, _ in _inside(begun.blocks)), sorted(hollow))
-    blocks = [_without_steps(block, hollow) for block in begun.blocks]
+        hollow -= _ran_in((run for run, _ in _inside(begun.blocks.values())), sorted(hollow))
+    blocks = [_without_steps(block, hollow) for block in begun.blocks.values()]
     own = [(run, _OWN) for key, reading in blocks if key.step for run in reading.runs.get(0, ())]
     missing = _missing(own, _inside(blocks), begun.steps)
     lost = any(reading.lost for _, reading in blocks)
+    effects = list(begun.effects.items())
     if not missing:
         span = (1, begun.steps) if lost else None
-        return Ended(begun.steps, blocks, lost=span, effects=begun.effects)
+        return Ended(begun.steps, blocks, lost=span, effects=effects)
     short = [index for index, (key, reading) in enumerate(blocks) if key.step and reading.lost]
     known = {*begun.under_way, *hollow}
     if short:
@@ -210,10 +76,10 @@ def _settled(begun: Begun) -> Ended:
             if sum(run.count for run in ran) == reading.lost:
                 runs = union([*reading.runs.get(0, ()), *ran])
                 blocks[short[0]] = key, reading._replace(runs={**reading.runs, 0: runs}, lost=0)
-                return _settled(begun._replace(blocks=blocks))
+                return _settled(begun._replace(blocks=dict(enumerate(blocks))))
         gone = [(number, number) for number in sorted(known)]
         span = (free[0][0], free[-1][1]) if free else (1, begun.steps)
-        return _numbered(begun.steps, blocks, gone, Ended(0, (), lost=span, effects=begun.effects))
+        return _numbered(begun.steps, blocks, gone, Ended(0, (), lost=span, effects=effects))
     last_ended = max((run.last for run, _ in own), default=0)
     raised: list[int] = []
     gone, stopped = [], 0
@@ -229,11 +95,11 @@ def _settled(begun: Begun) -> Ended:
         gone += [(number, number) for number in sorted(known) if first <= number <= last]
     gone.sort()
     lost_in = (1, begun.steps) if lost else None
-    ended = Ended(0, (), raised, stopped, lost_in, begun.effects)
+    ended = Ended(0, (), raised, stopped, lost_in, effects)
     return _numbered(begun.steps, blocks, gone, ended)
 
 
-def _inside(blocks: Iterable[tuple[BlockKey, Reading]]) -> list[tuple[Run, int]]:
+def _inside(blocks: Iterable[tuple[CountedBlock, Reading]]) -> list[tuple[Run, int]]:
     """What ran as a part of a step."""
     return [
         (run, 1)
@@ -254,8 +120,8 @@ def _ran_in(runs: Iterable[Run], numbers: Sequence[int]) -> set[int]:
 
 
 def _without_steps(
-    block: tuple[BlockKey, Reading], numbers: Collection[int]
-) -> tuple[BlockKey, Reading]:
+    block: tuple[CountedBlock, Reading], numbers: Collection[int]
+) -> tuple[CountedBlock, Reading]:
     """A block without some of the steps that it was."""
     key, reading = block
     if not (numbers and key.step and 0 in reading.runs):
@@ -309,7 +175,7 @@ def _without(spans: Sequence[tuple[int, int]], numbers: Collection[int]) -> list
 
 def _numbered(
     steps: int,
-    blocks: Sequence[tuple[BlockKey, Reading]],
+    blocks: Sequence[tuple[CountedBlock, Reading]],
     gone: Sequence[tuple[int, int]],
     ended: Ended,
 ) -> Ended:
@@ -361,6 +227,7 @@ def _places(moved: Callable[[Run], Iterator[Run]], number: int) -> Iterator[int]
 
 def blocks_of(
     root: int,
+    sites: Sequence[Site],
     replicas: Mapping[int, Ended],
     methods: Mapping[str, int],
     indices: Mapping[int, int],
@@ -368,9 +235,10 @@ def blocks_of(
 ) -> tuple[list[Block], list[str]]:
     """The blocks of a trace, and a note for each replica where something is not known.
 
-    `replicas` has what was counted on each; `methods` and `indices`, of the replicas, are the
-    indices in the trace. `nested` says that an apply method called functions with blocks in them:
-    then lost executions may be parts of an update, and count as no update of their own.
+    `sites` are those of the numbers that blocks have; `replicas` has what was counted on each;
+    `methods` and `indices`, of the replicas, are the indices in the trace. `nested` says that an
+    apply method called functions with blocks in them: then lost executions may be parts of an
+    update, and count as no update of their own.
     """
     blocks: list[Block] = []
     notes: list[str] = []
@@ -383,7 +251,8 @@ def blocks_of(
         for key, reading in ended.blocks:
             own = min(reading.lost, max(0, free)) if key.step else 0
             free -= own
-            mine += _blocks(root, index, key, reading, own, methods, nested)
+            ran = tuple(sites[number] for number in key.sites)
+            mine += _blocks(root, index, key, ran, reading, own, methods, nested)
         if ended.raised:
             runs = fold((number, 1) for number in ended.raised)
             mine.append(_empty_steps(root, index, len(ended.raised), runs))
@@ -391,7 +260,7 @@ def blocks_of(
             mine.append(_empty_steps(root, index, free, []))
         blocks += mine
         if any(block.step_unknown for block in mine if not block.outside) and ended.lost:
-            notes.append(_lost(replica, ended.lost, nested and _lost_update(ended.blocks)))
+            notes.append(_lost(replica, ended.lost, nested and _lost_update(ended.blocks, sites)))
         if ended.stopped or ended.raised:
             notes.append(_stopped(replica, ended.stopped + len(ended.raised)))
         if ended.torn:
@@ -402,7 +271,8 @@ def blocks_of(
 def _blocks(
     root: int,
     replica: int,
-    key: BlockKey,
+    key: CountedBlock,
+    sites: Sequence[Site],
     reading: Reading,
     lost_steps: int,
     methods: Mapping[str, int],
@@ -423,16 +293,16 @@ def _blocks(
         yield Block(
             root=root,
             replica=replica,
-            context=key.context,
+            context="graph" if key.function else "eager",
             function=key.function,
             step=key.step and inside and not flags,
-            entries=_entries(_as_ran(key.sites, key.step and not flags, flags), methods),
+            entries=_entries(_as_ran(sites, key.step and not flags, flags), methods),
             total=placed_total if inside else reading.outside[flags],
             runs=runs,
             graphs=graphs,
             idle=idle,
             outside=not inside,
-            path=key.path,
+            path=None if key.path == UNKNOWN else key.path,
         )
         graphs = idle = 0
 
@@ -508,10 +378,11 @@ def _entries(sites: Iterable[Site], methods: Mapping[str, int]) -> tuple[Entry, 
     )
 
 
-def _lost_update(blocks: Iterable[tuple[BlockKey, Reading]]) -> bool:
+def _lost_update(blocks: Iterable[tuple[CountedBlock, Reading]], sites: Sequence[Site]) -> bool:
     """Whether it is lost when blocks ran that hold updates."""
     return any(
-        reading.lost and any(site.role == "update" for site in key.sites) for key, reading in blocks
+        reading.lost and any(sites[number].role == "update" for number in key.sites)
+        for key, reading in blocks
     )
 
 

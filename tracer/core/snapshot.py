@@ -8,9 +8,8 @@ the whole of a reading: what Python counts stands still until it is done. What g
 meanwhile; the ledger sorts it out. Under that lock it takes those of the ledgers and of the
 variables, one at a time, and nobody who holds one of these asks for the lock of the counters.
 
-Data change form twice here. The counters give `Reading`s, by the numbers of sites and with steps
-numbered as they began; `settle` makes of them the blocks of a trace, in which only the steps stand
-that came to an end.
+The counters give what each replica `Counted`, with steps numbered as they began; `settle` makes of
+that the blocks of a trace, in which only the steps stand that came to an end.
 """
 
 import threading
@@ -23,11 +22,12 @@ from msgspec.structs import replace
 
 from tracer.core import effects as of_effects, settle
 from tracer.core.backend import Iterations, Root, Surroundings
-from tracer.core.counters import NOTHING_COUNTED, CountedBlock, Counts, ReplicaCounts
-from tracer.core.older import SESSION_GRAPH, Older
+from tracer.core.counters import Counted, CountedBlock, Counts
+from tracer.core.keys import Site
+from tracer.core.log import Reading
+from tracer.core.older import Older
 from tracer.core.optimizers import Optimizers
 from tracer.core.paths import UNKNOWN
-from tracer.core.settle import BlockKey, Reading, Site
 from tracer.core.tracings import OTHERS, Figures, Key
 from tracer.model.names import Objects, finder
 from tracer.model.records import (
@@ -48,7 +48,7 @@ _Called = Mapping[tuple[int, int], Sequence[int]]
 eager mode, while tracing]."""
 
 
-Counted = tuple[TraceData, list[ref[Any] | None]]
+DataAndObjects = tuple[TraceData, list[ref[Any] | None]]
 """A trace, and for each variable in it the object, if there is one."""
 
 
@@ -125,7 +125,7 @@ class Reader:
             data = replace(data, complete=False, notes=(*data.notes, _UNWRAPPED))
         return Trace(data, Objects(index_of=finder(objects, self._root.backend.canonical)))
 
-    def data_since(self, baseline: Baseline | None, empty: bool) -> Counted | None:
+    def data_since(self, baseline: Baseline | None, empty: bool) -> DataAndObjects | None:
         """The trace of what came after `baseline`, its steps numbered from 1; of all without it.
 
         None if there is nothing to say of that, unless an `empty` one is wanted.
@@ -269,32 +269,25 @@ class Reader:
         ended: dict[int, settle.Ended] = {}
         not_compared = 0
         for replica, counted in counts.items():
-            old = baseline.counts.get(replica, NOTHING_COUNTED)
-            past, blocks = old.past, []
-            for key, (block, reading) in counted.blocks.items():
-                known = old.blocks[key][1] if key in old.blocks else Reading()
-                now = settle.since(reading, known, past)
-                for path, part in callers.parts(block, key, now, counted.steps, past):
-                    blocks.append((_key_of(block, sites, paths.index(path)), part))
-            begun = settle.Begun(
-                counted.steps - past,
-                blocks,
-                {number - past for number in counted.under_way if number > past},
-                {number - past for number in counted.empty if number > past},
-                sum(number > past for number in counted.torn),
-                counted.calm,
-                list(_effects_since(counted, old)),
-            )
-            asked = [range(each.start - past, each.stop - past) for each in counted.compared]
-            here = [each for each in blocks if each[0].function != SESSION_GRAPH]
-            not_compared += of_effects.not_compared(begun._replace(blocks=here), asked)
+            old = baseline.counts.get(replica, Counted(0, {}))
+            new, blocks = counted.since(old), {}
+            for key, (block, reading) in new.blocks.items():
+                parts = callers.parts(block, key, reading, counted.steps, old.past)
+                for path, part in parts:
+                    index = paths.index(path)
+                    of_trace = block._replace(path=UNKNOWN if index is None else index)
+                    blocks[len(blocks)] = of_trace, part
+            begun = new._replace(blocks=blocks)
+            not_compared += of_effects.not_compared(begun)
             ended[replica] = settle.settle(begun)
         names = dict.fromkeys(site.method for site in sites)
         methods = {name: index for index, name in enumerate(names)}
         ids = sorted({site.replica for site in sites} | set(ended))
         replicas = {id: index for index, id in enumerate(ids)}
         nested = self._root.blocks.called_by_apply_methods
-        ran, notes = settle.blocks_of(self._optimizers.root, ended, methods, replicas, nested)
+        ran, notes = settle.blocks_of(
+            self._optimizers.root, sites, ended, methods, replicas, nested
+        )
         effects = list(of_effects.effects_of(self._optimizers.root, ended, replicas))
         notes += of_effects.effects_lost(ended)
         if not_compared:
@@ -329,7 +322,7 @@ class Reader:
         records = {}
         for key, figures in self._root.blocks.tracings.figures(_totals(counts)).items():
             old = baseline.graphs.get(key, Figures())
-            past = baseline.counts.get(key.replica, NOTHING_COUNTED).past
+            past = baseline.counts.get(key.replica, Counted(0, {})).past
             new = Figures(
                 figures.tracings - old.tracings,
                 max(0, figures.idle - old.idle),
@@ -352,7 +345,7 @@ class Reader:
             key = Key(event.function, event.signature, event.replica)
             graph = indices.get(key, indices.get(key._replace(signature=OTHERS)))
             if graph is not None:
-                past = baseline.counts.get(key.replica, NOTHING_COUNTED).past
+                past = baseline.counts.get(key.replica, Counted(0, {})).past
                 yield GraphTracing(
                     graph,
                     paths.index(self._root.blocks.callers.lines(event.path)),
@@ -396,26 +389,6 @@ def _remarks(where: Surroundings) -> list[str]:
         f"under {where.strategy} the coordinator gives each step to a worker that is free; the "
         "counters are on the parameter servers, so which worker ran an update is not known"
     ]
-
-
-def _key_of(block: CountedBlock, sites: Sequence[Site], path: int | None) -> BlockKey:
-    return BlockKey(
-        "graph" if block.function else "eager",
-        block.function,
-        block.step,
-        tuple(sites[number] for number in block.sites),
-        path,
-    )
-
-
-def _effects_since(
-    counted: ReplicaCounts, before: ReplicaCounts
-) -> Iterator[tuple[settle.EffectKey, Reading]]:
-    """What was seen of variables after `before`."""
-    for source, reading in counted.effects.items():
-        new = settle.since(reading, before.effects.get(source, Reading()), before.past)
-        if new.total:
-            yield (source.what, source.variables), new
 
 
 def _ran_so_far(counts: Counts) -> dict[tuple[int, Hashable], int]:

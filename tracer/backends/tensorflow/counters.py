@@ -8,7 +8,7 @@ from typing import Any
 
 from tracer.backends.tensorflow.ledger import Ledger
 from tracer.core.counters import CountedBlock, Counters
-from tracer.core.settle import Reading
+from tracer.core.log import Reading
 
 
 class LedgerCounters(Counters):

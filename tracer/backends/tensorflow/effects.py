@@ -19,7 +19,7 @@ from tracer.backends.tensorflow.variables import canonical
 from tracer.core.calls import Frame
 from tracer.core.counters import Source
 from tracer.core.effects import Logs, sources_of
-from tracer.core.settle import Reading, reading_of, until
+from tracer.core.log import Reading, reading_of, until
 from tracer.model.runs import Run
 
 _FEWEST_ROWS = 64

@@ -52,7 +52,7 @@ import numpy as np
 import tensorflow as tf
 
 from tracer.backends.tensorflow import compat
-from tracer.core.settle import Reading, reading_of, until
+from tracer.core.log import Reading, reading_of, until
 from tracer.core.stamps import UNIT, WITHIN
 from tracer.model.runs import Run, join
 
