@@ -270,14 +270,13 @@ class Reader:
         not_compared = 0
         for replica, counted in counts.items():
             old = baseline.counts.get(replica, Counted(0, {}))
-            new, blocks = counted.since(old), {}
+            new = counted.since(old)
+            blocks: list[tuple[CountedBlock, Reading]] = []
             for key, (block, reading) in new.blocks.items():
-                parts = callers.parts(block, key, reading, counted.steps, old.past)
-                for path, part in parts:
+                for path, part in callers.parts(block, key, reading, counted.steps, old.past):
                     index = paths.index(path)
-                    of_trace = block._replace(path=UNKNOWN if index is None else index)
-                    blocks[len(blocks)] = of_trace, part
-            begun = new._replace(blocks=blocks)
+                    blocks.append((block._replace(path=UNKNOWN if index is None else index), part))
+            begun = new._replace(blocks=dict(enumerate(blocks)))
             not_compared += of_effects.not_compared(begun)
             ended[replica] = settle.settle(begun)
         names = dict.fromkeys(site.method for site in sites)
