@@ -15,7 +15,7 @@ there: so the steps keep their order.
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import WeakSet
@@ -23,7 +23,7 @@ from weakref import WeakSet
 import jax
 
 from tracer.backends.jax import compat, primitive
-from tracer.backends.jax.effects import Effects
+from tracer.backends.jax.effects import NOT_COMPARED, Effects
 from tracer.backends.jax.older import forget, functions_with
 from tracer.backends.jax.programs import DOUBTS, Program, Programs, Work
 from tracer.backends.jax.tracings import Definitions
@@ -138,7 +138,6 @@ class Blocks(backend.Blocks):
         super().__init__(root)
         self.programs = self.counters = Programs(root.sites, root.note, root.fault)
         self._definitions = Definitions()
-        self._alone: dict[Program, Callable[..., Any]] = {}
         self._latest: Any = None
         self._stepping: WeakSet[Any] = WeakSet()
 
@@ -150,46 +149,39 @@ class Blocks(backend.Blocks):
     def close(self, frame: Frame, failed: bool) -> None:
         """All that was called from `frame` executes as a whole: count it."""
         effects = self.programs.effects if frame.parent is None and frame.role == "step" else None
-        compared = None if effects is None else effects.compared(frame)
-        handed = compared is not None and compared.variables
+        compared = NOT_COMPARED if effects is None else effects.compared(frame)
         once = compat.is_plain()  # else a `vmap` may be around
         in_python = frame.place is EAGER and once and not (self.programs.all or frame.site_notes)
-        if in_python and not handed:
+        if in_python and not compared.variables:
             super().close(frame, failed)
             return
-        if compared is not None:
+        if effects is not None:
             self._note_unhanded(frame)
         if frame.path == UNKNOWN:
             self.find_path(frame, sys._getframe(1))
-        role = "part" if frame.parent is not None else "alone"
-        if frame.parent is None and frame.role == "step":
-            role = "step"
+        alone = "step" if frame.role == "step" else "alone"
+        role = alone if frame.parent is None else "part"
         groups, outcomes = _groups(frame)
         before, after, clock = self.steps_so_far(frame)
         function = "" if frame.place is EAGER else compat.function_name(frame.place.graph)
         stepped = frame.extra.__class__ is _Begun
-        variables = () if compared is None else compared.variables
-        key = frame.path, id(clock), stepped, variables
+        key = frame.path, id(clock), stepped, compared.variables
         work = Work(function, role, tuple(frame.sites), groups, *key)
-        numbers = [before, after, *outcomes]
-        if compared is not None:
-            numbers += compared.numbers()
+        numbers = [before, after, *outcomes, *compared.numbers()]
         if frame.place is EAGER:
             program = self.programs.eager(work)
             if not once:
                 primitive.count(program, *numbers, beside=self.beside(frame))
                 return
-            counting = self._alone.get(program)
-            if counting is None:
-                counting = self._alone[program] = primitive.counting_alone(program)
-            self._latest = counting(*numbers)
+            program.alone = program.alone or primitive.counting_alone(program)
+            self._latest = program.alone(*numbers)
             return
         for number in frame.sites:
             if self._sites.sites[number].role != "request":
                 self.callers.traced[number, frame.path] += 1
         if frame.extra is not None:
             self._stepping.add(frame.extra.optimizer)
-        hidden = _hides(frame, before)
+        hidden = _is_hidden(frame, before)
         program = self._count_in_program(work, numbers, self.beside(frame), hidden=hidden)
         if outermost(frame).place is not EAGER:  # else it is a branch, which each step traces
             self._note_tracing(frame, program, failed)
@@ -212,7 +204,16 @@ class Blocks(backend.Blocks):
 
     def steps_so_far(self, frame: Frame) -> tuple[Any, Any, Any]:
         """The optimizer's own count of steps before and after a block, and what has it."""
-        return _steps_so_far(frame)
+        around = _stepping_around(frame)
+        if around is None:
+            return 0, 0, None
+        begun = around.extra
+        before = begun.value if around is frame else begun.clock.value
+        if around is not frame or begun.place_of_clock is None:  # the former in a branch of its own
+            return before, begun.clock.value, begun.clock
+        with suppress(TypeError, KeyError, IndexError):
+            return before, frame.result[1][begun.place_of_clock], begun.clock
+        return 0, 0, None  # it raised, or it is the program's own and returns what it likes
 
     def beside(self, frame: Frame) -> Sequence[Any]:
         """Arrays that have a `vmap` where nothing has that the op is handed."""
@@ -266,7 +267,7 @@ class Blocks(backend.Blocks):
         self.programs.wait_for_replicas()
 
     def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
-        """Notes on steps of programs that hold no op, and of other processes.
+        """Notes on steps of programs that hold no op, and on those that may not be counted.
 
         The optimizer's own count is compared with what the last step told of it. In a loop of the
         program's own that count is in the state, and the variable may never hear of it.
@@ -292,13 +293,6 @@ class Blocks(backend.Blocks):
             yield DOUBTS["recomputed"]
         if self.programs.all and compat.is_called_by_program():
             yield "it was read in a callback of a program: what runs there may not be counted yet"
-        number = jax.process_index()
-        if number and self.programs.all and not any(each.total for each in self.programs.all):
-            yield (
-                f"process {number} of {jax.process_count()}: what XLA splits over processes is "
-                "counted in the first of them; keras.distribution, pmap and shard_map are counted "
-                "in each"
-            )
 
     def is_behind(self, optimizer: Any) -> bool:
         """Whether programs told more steps than it counts.
@@ -306,8 +300,7 @@ class Blocks(backend.Blocks):
         A loop of the program's own has its state: what becomes of that the variable never hears,
         nor do those of the optimizers inside of it.
         """
-        stepping = [*self._stepping, *([] if optimizer is None else [optimizer])]
-        for clock in {id(each): each for each in map(clock_of, stepping)}.values():
+        for clock in map(clock_of, [*self._stepping, optimizer]):
             now, told = self._root.backend.number_in(clock), self.programs.latest.get(id(clock))
             if now is not None and told is not None and now < told:
                 return True
@@ -337,29 +330,17 @@ def _groups(frame: Frame) -> tuple[tuple[int | None, ...], list[Any]]:
     return tuple(groups), outcomes
 
 
-def _steps_so_far(frame: Frame) -> tuple[Any, Any, Any]:
-    """The optimizer's own count of steps before and after a block, and the variable that has it."""
-    around: Any = frame
-    while around is not None and around.extra.__class__ is not _Begun:
-        around = around.parent
-    if around is None:
-        return 0, 0, None
-    begun = around.extra
-    if around is not frame:  # an apply method in a branch of its own
-        return begun.clock.value, begun.clock.value, begun.clock
-    if begun.place_of_clock is None:
-        return begun.value, begun.clock.value, begun.clock
-    with suppress(TypeError, KeyError, IndexError):
-        return begun.value, frame.result[1][begun.place_of_clock], begun.clock
-    return 0, 0, None  # it raised, or it is one of the program's own that returns what it likes
+def _stepping_around(frame: Any) -> Any:
+    """The call of a step method that knows its count of steps: `frame`, or what it is part of."""
+    while frame is not None and frame.extra.__class__ is not _Begun:
+        frame = frame.parent
+    return frame
 
 
-def _hides(frame: Any, count: Any) -> bool:
+def _is_hidden(frame: Any, count: Any) -> bool:
     """Whether what a part of a step reads of the optimizer's count is not what its step has."""
-    around = frame.parent
-    while around is not None and around.extra.__class__ is not _Begun:
-        around = around.parent
-    if around is None or frame.extra.__class__ is _Begun:
+    around = _stepping_around(frame)
+    if around is None or around is frame:
         return False
     return _is_traced(around.extra.value) and not _is_traced(count)
 
@@ -379,7 +360,7 @@ def _made_in(frame: Any) -> list[Any]:
         values = frame.result
     else:
         values = [each.value for each in frame.original.__self__._trainable_variables]
-    return [each for each in jax.tree.leaves(values) if isinstance(each, jax.core.Tracer)]
+    return [each for each in jax.tree.leaves(values) if _is_traced(each)]
 
 
 def _mesh_of_processes() -> Any:

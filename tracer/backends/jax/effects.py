@@ -23,11 +23,8 @@ _BITS = 31
 _UNSIGNED = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint64}
 
 
-class _Held(NamedTuple):
-    """A variable that a step was handed, and what it held before."""
-
-    variable: Any
-    before: Any
+_Held = dict[int, tuple[Any, Any]]
+"""By the index of a variable: itself, and what it held before the step."""
 
 
 class Compared(NamedTuple):
@@ -39,9 +36,14 @@ class Compared(NamedTuple):
 
     def numbers(self) -> list[Any]:
         """The bits: for each variable *unchanged*, then for each *not finite*."""
+        if not self.variables:
+            return []
         if any(isinstance(each, jax.core.Tracer) for each in (*self.before, *self.after)):
             return _numbers(self.before, self.after)
         return list(_numbers_of_arrays(self.before, self.after))
+
+
+NOT_COMPARED = Compared((), [], [])
 
 
 class Effects(Logs):
@@ -57,11 +59,9 @@ class Effects(Logs):
 
         `stateless_apply` is handed the values, too, which are taken when it has ended.
         """
-        held = frame.before
-        if held is None:
-            held = frame.before = {}
         before = None if frame.method == "stateless_apply" else variable.value
-        held.setdefault(index, _Held(variable, before))
+        frame.before = frame.before or {}
+        frame.before.setdefault(index, (variable, before))
 
     def seen(self, frame: Frame, replica: int) -> Sequence[Source]:
         """Nothing: a step that was handed variables is counted by an op."""
@@ -69,11 +69,11 @@ class Effects(Logs):
 
     def compared(self, frame: Any) -> Compared:
         """What the variables of a step held, which ends now."""
-        held: dict[int, _Held] = frame.before or {}
+        held: _Held = frame.before or {}
         if frame.method == "stateless_apply":
             pairs = _values_given(frame, held)
         else:
-            pairs = {index: (each.before, each.variable.value) for index, each in held.items()}
+            pairs = {index: (before, own.value) for index, (own, before) in held.items()}
         known = {index: pair for index, pair in pairs.items() if self._is_comparable(pair)}
         return Compared(
             tuple(known), [old for old, _ in known.values()], [new for _, new in known.values()]
@@ -100,20 +100,15 @@ class Effects(Logs):
         return True
 
 
-def _values_given(frame: Any, held: dict[int, _Held]) -> dict[int, tuple[Any, Any]]:
+def _values_given(frame: Any, held: "_Held") -> "_Held":
     """What `stateless_apply` was given for the variables, and what it returned."""
     if frame.result is None:  # it raised
         return {}
     given = frame.args[2] if len(frame.args) > 2 else frame.kwargs["trainable_variables"]
     optimizer: Any = frame.original.__self__
-    places = {id(each): place for place, each in enumerate(optimizer._trainable_variables)}
-    found = {index: places.get(id(each.variable)) for index, each in held.items()}
-    returned = frame.result[0]
-    return {
-        index: (given[place], returned[place])
-        for index, place in found.items()
-        if place is not None
-    }
+    known = map(id, optimizer._trainable_variables)
+    values = dict(zip(known, zip(given, frame.result[0], strict=False), strict=False))
+    return {index: values[id(own)] for index, (own, _) in held.items() if id(own) in values}
 
 
 @lru_cache(maxsize=256)

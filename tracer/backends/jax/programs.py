@@ -128,6 +128,8 @@ class Program:
         """The device that counts for this process, if the others of it tell the same."""
         self.is_uneven = False
         """Whether it does not run alike on each replica, as in a branch that one of them takes."""
+        self.alone: Callable[..., Any] | None = None
+        """A program of JAX that does nothing but call it, for a block in eager mode."""
         self._programs = programs
         self._replicas = replicas
 

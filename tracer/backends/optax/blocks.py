@@ -49,7 +49,7 @@ class Blocks(blocks.Blocks):
         return frame.result or ()
 
     def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
-        """Notes on other processes: there is no count of steps to compare with."""
+        """What the op could not count: there is no count of steps to compare with."""
         return super().missed(())
 
 
