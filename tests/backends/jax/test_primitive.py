@@ -304,7 +304,7 @@ def test_each_member_that_made_something_of_its_own_tells(counted: Counted) -> N
     """Also if all of them have the same numbers."""
 
     def step(w: Any) -> Any:
-        primitive.count(counted, 7, beside=[w + 1])
+        primitive.count(counted, 7, auxiliary=[w + 1])
         return w + 1
 
     jax.jit(jax.vmap(jax.vmap(step)))(weight(2, 3)).block_until_ready()

@@ -23,15 +23,13 @@ def value_of(variable: Any, most: int) -> Any:
 def array_of(variable: Any) -> Any:
     """The array that a variable of Keras holds, or an array itself; None for what is none now."""
     value = getattr(variable, "_value", variable)
-    if not isinstance(value, jax.Array) or isinstance(value, jax.core.Tracer) or value.is_deleted():
-        return None
-    return value
+    return value if _is_concrete(value) and not value.is_deleted() else None
 
 
 def is_gone(array: Any) -> bool:
-    """Whether it is an array that was given away (`donate_argnums`), so that nobody can read it."""
-    return (
-        isinstance(array, jax.Array)
-        and not isinstance(array, jax.core.Tracer)
-        and array.is_deleted()
-    )
+    """Whether it is an array that was donated (`donate_argnums`), so that nobody can read it."""
+    return _is_concrete(array) and bool(array.is_deleted())
+
+
+def _is_concrete(value: Any) -> bool:
+    return isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer)

@@ -171,7 +171,7 @@ class Blocks(backend.Blocks):
         if frame.place is EAGER:
             program = self.programs.eager(work)
             if not once:
-                primitive.count(program, *numbers, beside=self.beside(frame))
+                primitive.count(program, *numbers, auxiliary=self.auxiliary(frame))
                 return
             program.alone = program.alone or primitive.counting_alone(program)
             self._latest = program.alone(*numbers)
@@ -182,7 +182,7 @@ class Blocks(backend.Blocks):
         if frame.extra is not None:
             self._stepping.add(frame.extra.optimizer)
         hidden = _is_hidden(frame, before)
-        program = self._count_in_program(work, numbers, self.beside(frame), hidden=hidden)
+        program = self._count_in_program(work, numbers, self.auxiliary(frame), hidden=hidden)
         if outermost(frame).place is not EAGER:  # else it is a branch, which each step traces
             self._note_tracing(frame, program, failed)
 
@@ -215,12 +215,12 @@ class Blocks(backend.Blocks):
             return before, frame.result[1][begun.place_of_clock], begun.clock
         return 0, 0, None  # it raised, or it is the program's own and returns what it likes
 
-    def beside(self, frame: Frame) -> Sequence[Any]:
-        """Arrays that have a `vmap` where nothing has that the op is handed."""
+    def auxiliary(self, frame: Frame) -> Sequence[Any]:
+        """Arrays that make a `vmap` visible to the op when none of its numbers is batched."""
         return _made_in(frame)
 
     def _count_in_program(
-        self, work: Work, numbers: list[Any], beside: Sequence[Any], *, hidden: bool
+        self, work: Work, numbers: list[Any], auxiliary: Sequence[Any], *, hidden: bool
     ) -> Program:
         """Add the op of a block to the program that is traced.
 
@@ -234,11 +234,11 @@ class Blocks(backend.Blocks):
         if hidden:
             program.doubt("hidden")
         if axes:  # the program says what each device does: each is a replica
-            primitive.count(program, jax.lax.axis_index(axes), *numbers, beside=beside)
+            primitive.count(program, jax.lax.axis_index(axes), *numbers, auxiliary=auxiliary)
             return program
         mesh = _mesh_of_processes()
         if mesh is None:
-            primitive.count(program, *numbers, beside=beside)
+            primitive.count(program, *numbers, auxiliary=auxiliary)
             return program
         own = [device.process_index == jax.process_index() for device in mesh.devices.flat]
         program.device = own.index(True)
@@ -251,8 +251,8 @@ class Blocks(backend.Blocks):
             forget(functions_with(optimizer))
 
     def end(self) -> None:
-        """Tracing of one ends: what runs from now on may not be told."""
-        self.programs.begin_anew()
+        """Tracing of one ends: steps that run from now on may not be counted."""
+        self.programs.progress.clear()
 
     def wait(self) -> None:
         """Wait until all that the program has begun to run is counted: its results are there.

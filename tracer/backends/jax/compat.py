@@ -182,16 +182,13 @@ def is_mapped_eagerly() -> bool:
 
 def axis_names() -> tuple[Any, ...]:
     """The named axes around: those of `pmap`, `shard_map` and `vmap(axis_name=...)`."""
-    environment = _trace_context.axis_env
-    unnamed = getattr(core, "no_axis_name", None)
-    return tuple(
-        name for name in environment.axis_names() if name is not None and name is not unnamed
-    )
+    unnamed = None, getattr(core, "no_axis_name", None)
+    return tuple(each for each in _trace_context.axis_env.axis_names() if each not in unnamed)
 
 
 def axis_size(names: Sequence[Any]) -> int:
     """How many there are along these axes together."""
-    return math.prod(_trace_context.axis_env.axis_size(name) for name in names)
+    return math.prod(map(_trace_context.axis_env.axis_size, names))
 
 
 def why_not(context: Any) -> str:
@@ -217,9 +214,9 @@ def is_told_elsewhere(context: Any) -> bool:
     return split and jax.process_index() > 0 and axes.num_devices > jax.local_device_count()
 
 
-def platforms(context: Any) -> Sequence[str]:
-    """What a program is being lowered for: `("cpu",)`."""
-    return tuple(context.module_context.platforms)
+def platform(context: Any) -> str:
+    """What a program is being lowered for: `cpu`."""
+    return str(context.module_context.platforms[0])
 
 
 def kept_with_program(context: Any) -> dict[Any, Any]:
@@ -298,11 +295,8 @@ def traced_functions() -> "Counter[Any]":
     They are bodies of `jit`, of loops and branches, of `checkpoint`. What is traced again takes the
     trace of a function in it from here, if that function is still the same.
     """
-    functions: Counter[Any] = Counter()
-    for cache in _traced:
-        functions.update(key[0]() for key in list(cache.cache_keys()))
-    for memo in _traced_by:
-        functions.update(list(memo.cache_clear.__self__))
+    functions = Counter(key[0]() for cache in _traced for key in list(cache.cache_keys()))
+    functions.update(each for memo in _traced_by for each in list(memo.cache_clear.__self__))
     del functions[None]  # those that are gone meanwhile
     return functions
 
@@ -323,9 +317,7 @@ def forget(function: Any) -> None:
 
 def function_name(trace: Any) -> str:
     """The name of the function that is being traced; `program` where JAX does not say it."""
-    about = getattr(getattr(trace, "frame", None), "debug_info", None)
-    described = str(getattr(about, "func_src_info", "") or "")
-    return described.partition(" at ")[0] or "program"
+    return function_place(trace).partition(" at ")[0]
 
 
 def function_place(trace: Any) -> str:

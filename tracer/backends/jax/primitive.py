@@ -112,15 +112,15 @@ _keep = compat.Primitive("tracer_keep")
 _keep.multiple_results = True
 
 
-def count(counted: Counted, *numbers: Any, beside: Sequence[Any] = ()) -> None:
+def count(counted: Counted, *numbers: Any, auxiliary: Sequence[Any] = ()) -> None:
     """Have `counted.ran` called with these scalars, each time that this is executed.
 
     In eager mode that is now, and waits for them; else when the program runs that is being traced.
-    The arrays `beside` say by their `vmap` how many members there are. They are not handed to
+    The `auxiliary` arrays say by their `vmap` how many members there are. They are not passed to
     Python, and the program that XLA gets does not use them, so it is compiled as it would be.
     """
     scalars = [jnp.asarray(number, jnp.int32) for number in numbers]
-    _count.bind(*scalars, *beside, counted=counted, handed=len(scalars), turn=None)
+    _count.bind(*scalars, *auxiliary, counted=counted, passed=len(scalars), turn=None)
 
 
 def counting_alone(counted: Counted) -> Callable[..., Any]:
@@ -173,7 +173,7 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, **parameters: Any) -> 
 
 
 def _batch(
-    operands: Sequence[Any], dimensions: Sequence[Any], *, counted: Counted, handed: int, turn: Turn
+    operands: Sequence[Any], dimensions: Sequence[Any], *, counted: Counted, passed: int, turn: Turn
 ) -> tuple[Sequence[Any], Sequence[Any]]:
     """Each member of the batch is one execution, all in one call."""
     if compat.is_chosen_by_members():
@@ -187,9 +187,9 @@ def _batch(
         jnp.broadcast_to(operand, (size, *operand.shape))
         if dimension is None
         else jnp.moveaxis(operand, dimension, 0)
-        for operand, dimension in zip(operands[:handed], dimensions[:handed], strict=True)
+        for operand, dimension in zip(operands[:passed], dimensions[:passed], strict=True)
     ]
-    _count.bind(*whole, *operands[handed:], counted=counted, handed=handed, turn=turn)
+    _count.bind(*whole, *operands[passed:], counted=counted, passed=passed, turn=turn)
     return [], []
 
 
@@ -210,8 +210,8 @@ def _once(
             if not there
         ]
         return None, equation, [], [], left
-    handed = equation.params["handed"]
-    if not all(instantiated[:handed]):  # it is kept, and not computed again
+    passed = equation.params["passed"]
+    if not all(instantiated[:passed]):  # it is kept, and not computed again
         return equation, None, [], [], []
     passes, number = equation.params["turn"] or (Passes(), 0)
     forward = dict(equation.params, turn=(passes, number))
@@ -235,15 +235,15 @@ def _stay(trace: Any, *tracers: Any, **parameters: Any) -> Sequence[Any]:
     return []
 
 
-def _run(*operands: Any, counted: Counted, handed: int, turn: Turn) -> Sequence[Any]:
+def _run(*operands: Any, counted: Counted, passed: int, turn: Turn) -> Sequence[Any]:
     """In eager mode Python calls Python."""
     if turn is None or turn[0].counts(turn[1], counted):
-        counted.ran(*operands[:handed])
+        counted.ran(*operands[:passed])
     return []
 
 
 def _lower(
-    context: Any, *operands: Any, counted: Counted, handed: int, turn: Turn
+    context: Any, *operands: Any, counted: Counted, passed: int, turn: Turn
 ) -> Sequence[Any]:
     counts = turn is None or turn[0].counts(turn[1], counted, context)
     if why := compat.why_not(context):
@@ -253,7 +253,7 @@ def _lower(
         counted.doubt("another process")
     if compat.is_looped_by_members():
         counted.doubt("all members")
-    counted.lowered(compat.platforms(context)[0])
+    counted.lowered(compat.platform(context))
 
     def ran(*numbers: Any) -> tuple[()]:
         if turn is not None:
@@ -262,7 +262,7 @@ def _lower(
             counted.ran(*numbers)
         return ()
 
-    result: Sequence[Any] = compat.call_python(context, ran, operands[: handed if counts else 0])
+    result: Sequence[Any] = compat.call_python(context, ran, operands[: passed if counts else 0])
     return result
 
 

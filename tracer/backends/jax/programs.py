@@ -211,7 +211,7 @@ class Programs(Counters):
         """How far the steps that were told say that each optimizer's own count of steps is."""
         self.members = 1
         """How many members of a `vmap` a step had at most."""
-        self._progress: dict[tuple[int, int], list[int]] = {}
+        self.progress: dict[tuple[int, int], list[int]] = {}
         """By that count and replica: where the steps that were told began, where they ended, and
         how far all of them moved it together; of one member, where a `vmap` has several."""
         self._eager: dict[Work, Program] = {}
@@ -283,7 +283,7 @@ class Programs(Counters):
     def moved_on(self, clock: int, replica: int, before: int, after: int) -> None:
         """A step moved an optimizer's own count of steps, perhaps in a state that it was given."""
         self.latest[clock] = max(after, self.latest.get(clock, after))
-        steps = self._progress.setdefault((clock, replica), [before, after, 0])
+        steps = self.progress.setdefault((clock, replica), [before, after, 0])
         if before < steps[0]:
             steps[0] = before
         if after > steps[1]:
@@ -321,10 +321,9 @@ class Programs(Counters):
 
     def begun_anew(self) -> int:
         """How many steps began with one and the same count of steps, if all that are known did."""
-        known = list(self._progress.values())
-        if any(last - first != 1 for first, last, _ in known):
-            return 0
-        return max((moved for _, _, moved in known), default=0)
+        known = list(self.progress.values())
+        alike = all(last - first == 1 for first, last, _ in known)
+        return max((moved for _, _, moved in known), default=0) if alike else 0
 
     def passed_over(self, clock: int) -> int:
         """How many steps were not told that lie between others, by an optimizer's own count.
@@ -336,11 +335,7 @@ class Programs(Counters):
         )
 
     def _of_clock(self, clock: int) -> list[list[int]]:
-        return [known for (of, _), known in list(self._progress.items()) if of == clock]
-
-    def begin_anew(self) -> None:
-        """From now on steps may run that are not to be told."""
-        self._progress.clear()
+        return [known for (of, _), known in list(self.progress.items()) if of == clock]
 
     def wait_for_replicas(self) -> None:
         """Wait until each replica told of what the others did, as long as anything is told.

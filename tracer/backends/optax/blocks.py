@@ -44,7 +44,7 @@ class Blocks(blocks.Blocks):
         """The count in the state that was returned, and that before it."""
         return (0, 0, None) if frame.count is None else (frame.count - 1, frame.count, None)
 
-    def beside(self, frame: Frame) -> Sequence[Any]:
+    def auxiliary(self, frame: Frame) -> Sequence[Any]:
         """What `update` was given and returned: if a `vmap` is around, it has the members."""
         return frame.result or ()
 

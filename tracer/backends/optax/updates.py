@@ -110,7 +110,7 @@ def go_on(update: TracedUpdate, *, retrace: bool = True) -> Recorder:
     binding = bindings[id(update)]
     if binding.watch is None:
         binding.recorder.optimizers.begin(binding.index, retrace)
-        binding.watch = _SEEN
+        binding.watch = "update"  # which sees its steps itself
     return binding.recorder
 
 
@@ -126,10 +126,6 @@ def refuse(given: Any) -> NoReturn:
         f"this transformation of optax ({label(given)}) is not traced: give what tracer.wrap(tx) "
         "gave back, and train with that"
     )
-
-
-_SEEN = "update"
-"""What a binding has as long as its steps are seen: the `update` itself sees them."""
 
 
 def _nothing_nested(optimizer: Any, binding: Binding) -> Binding:
