@@ -23,7 +23,6 @@ from tracer.core.counters import CountedBlock, Counters, Source
 from tracer.core.effects import UNHANDED
 from tracer.core.interrupts import suppress_faults
 from tracer.core.keys import SiteTable
-from tracer.core.log import Reading
 from tracer.core.older import Older
 from tracer.core.paths import UNKNOWN
 from tracer.core.stamps import UNIT
