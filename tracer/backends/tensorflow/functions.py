@@ -22,6 +22,8 @@ from tensorflow.python.eager.polymorphic_function import (
 )
 from tensorflow.python.framework import func_graph
 
+from tracer.core.paths import frames_above
+
 
 def newest_function() -> int:
     """A number that changes when a function is traced."""
@@ -30,14 +32,8 @@ def newest_function() -> int:
 
 
 def function_classes() -> list[type]:
-    """The classes of functions that were traced, and of what `tf.function` gives.
-
-    Of their subclasses those with an `__init__` of their own, which need not call that of the base
-    class (`saved_model/load.py`, `_WrapperFunction`).
-    """
-    bases = (concrete_function.ConcreteFunction, polymorphic_function.Function)
-    derived = (cls for base in bases for cls in base.__subclasses__())
-    return [*bases, *(cls for cls in derived if "__init__" in vars(cls))]
+    """The classes of functions that were traced, and of what `tf.function` gives."""
+    return [concrete_function.ConcreteFunction, polymorphic_function.Function]
 
 
 def is_concrete(function: Any) -> bool:
@@ -92,31 +88,29 @@ def trace_anew(function: Any) -> bool:
 
 def running_functions() -> list[Any]:
     """Each `tf.function` that a thread has called and that is at work, but for what it traces."""
-    call = polymorphic_function.Function._call.__code__
-    trace = func_graph.func_graph_from_py_func.__code__
     running = []
-    for frame in _innermost_frames():
+    for stack in _stacks():
         traced = False
-        at: FrameType | None = frame
-        while at is not None:
-            if at.f_code is trace:
-                traced = True
-            elif at.f_code is call:
-                if not traced:
-                    running.append(at.f_locals["self"])
-                traced = False
-            at = at.f_back
+        for frame in stack:
+            if frame.f_code is _CALL and not traced:
+                running.append(frame.f_locals["self"])
+            traced = frame.f_code is _TRACE or (traced and frame.f_code is not _CALL)
     return running
 
 
-def _innermost_frames() -> list[FrameType]:
-    """Where each thread is; this one where the function was called that asks.
+_CALL = polymorphic_function.Function._call.__code__
+_CALL_CONCRETE = concrete_function.ConcreteFunction._call_impl.__code__
+_TRACE = func_graph.func_graph_from_py_func.__code__
+
+
+def _stacks() -> list[list[FrameType]]:
+    """The frames of each thread, the innermost first; of this one those around who asks.
 
     A frame that held itself would hold all that the program works with, until it is collected.
     """
     frames = sys._current_frames()
     frames[threading.get_ident()] = sys._getframe(2)
-    return list(frames.values())
+    return [frames_above(each) for each in frames.values()]
 
 
 def feeds_a_dataset(function: Any) -> bool:
@@ -128,22 +122,13 @@ def feeds_a_dataset(function: Any) -> bool:
 
 def graphs_being_traced() -> list[Any]:
     """The graphs of functions, branches and loops that a thread is tracing now."""
-    trace = func_graph.func_graph_from_py_func.__code__
-    graphs = []
-    for frame in _innermost_frames():
-        at: FrameType | None = frame
-        while at is not None:
-            if at.f_code is trace:
-                graphs.append(at.f_locals.get("func_graph"))
-            at = at.f_back
+    graphs = (graph_traced_by(frame) for stack in _stacks() for frame in stack)
     return [graph for graph in graphs if graph is not None]
 
 
 def graph_traced_by(frame: FrameType) -> Any | None:
     """The graph that Python's frame builds by calling a function, if it is one that does."""
-    if frame.f_code is not func_graph.func_graph_from_py_func.__code__:
-        return None
-    return frame.f_locals.get("func_graph")
+    return frame.f_locals.get("func_graph") if frame.f_code is _TRACE else None
 
 
 class TracingCall(NamedTuple):
@@ -285,20 +270,14 @@ def any_is_inside(threads: Set[int]) -> bool:
     """Whether one of these threads, but for this one, is in a function that it has called."""
     if threads <= {threading.get_ident()}:
         return False
-    calls = (
-        polymorphic_function.Function._call.__code__,
-        concrete_function.ConcreteFunction._call_impl.__code__,
-    )
     frames = sys._current_frames()
     # The frame of this call must not hold itself: it would hold all that the program works with.
     frames.pop(threading.get_ident(), None)
-    for thread in threads & frames.keys():
-        at: FrameType | None = frames[thread]
-        while at is not None:
-            if at.f_code in calls:
-                return True
-            at = at.f_back
-    return False
+    return any(
+        frame.f_code in (_CALL, _CALL_CONCRETE)
+        for thread in threads & frames.keys()
+        for frame in frames_above(frames[thread])
+    )
 
 
 def author_of(code: CodeType, line: int) -> tuple[CodeType, int] | None:
