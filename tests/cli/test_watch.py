@@ -17,7 +17,7 @@ from tracer.errors import TraceFileError
 def test_progress() -> None:
     before, after = traces.accumulation(steps=40), traces.accumulation(steps=64)
     (row,) = progress(after, before, 4.0)
-    assert (row.name, row.cells) == ("adam", ("64", "6.0", "0-4", "48", "4"))
+    assert (row.name, row.cells) == ("adam", ("64", "6.0", "0-4", "48", "2"))
     (row,) = progress(before, after, 4.0)  # another run has begun
     assert row.cells[:2] == ("40", "0.0")
     row, *replicas = progress(traces.uneven_replicas(), None, 1.0)
