@@ -114,7 +114,7 @@ class OptimizerTracer:
         and their replica; not times, versions or Python calls. `--tracer-update` writes it.
         """
         __tracebackhide__ = True
-        from tracer.testing.assertions import compare_with_snapshot
+        from tracer.testing.snapshots import compare_with_snapshot
 
         if not self.trace.optimizers:
             raise ValueError("there is nothing to compare: call optimizer_tracer.wrap(optimizer)")
@@ -134,7 +134,7 @@ class OptimizerTracer:
 
     def failures(self) -> list[str]:
         """Why the trace is not as expected; the test has ended."""
-        from tracer.testing.assertions import incomplete
+        from tracer.testing.failure import incomplete
 
         messages = [message for each in self._assertions if (message := each.failure())]
         return messages or ([incomplete(self.trace)] if self.trace.optimizers else [])

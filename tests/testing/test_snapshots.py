@@ -11,8 +11,7 @@ from support.traces import block, step, update
 from tracer.api import CallTrace
 from tracer.model.records import Variable
 from tracer.model.runs import Run
-from tracer.testing.assertions import compare_with_snapshot
-from tracer.testing.snapshots import difference
+from tracer.testing.snapshots import compare_with_snapshot, difference
 
 
 def test_a_trace_is_as_itself() -> None:

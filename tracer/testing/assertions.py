@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Literal, NamedTuple
 
@@ -24,7 +23,6 @@ from tracer.backends.objects import frozen_beside, frozen_in, leaves_of, name_of
 from tracer.errors import UnknownName, UnsupportedOptimizer, unknown_name
 from tracer.model.names import is_meant
 from tracer.model.trace import Trace
-from tracer.model.tracefile import load
 from tracer.testing import failure
 from tracer.testing.expected import (
     Expectation,
@@ -40,7 +38,6 @@ from tracer.testing.expected import (
     why_unknown,
 )
 from tracer.testing.failure import are_frozen, names_in, not_handed, together
-from tracer.testing.snapshots import difference
 
 Check = Callable[[Trace], str]
 """Says why a trace is not as expected; an empty string if it is."""
@@ -365,38 +362,6 @@ def expect_updates(
     given = require_sense(wanted, needed)
     return _check(
         Expectation("updates", given, variable=variable, per_step=per_step, per_replica=per_replica)
-    )
-
-
-def incomplete(trace: Trace) -> str:
-    """Why nothing can be said with this trace; empty if it is complete."""
-    head = "nothing can be said of what was not seen"
-    return "" if trace.complete else failure.text_of(trace, [head])
-
-
-def compare_with_snapshot(
-    trace: CallTrace, path: Path, name: str, *, update: bool, command: str
-) -> str:
-    """Why `trace` is not as the trace file at `path`; empty if it is, or if it was written.
-
-    With `update`, the file is written if it is missing or differs. `name` is what the file is
-    called in a message, and `command` is what would write it.
-    """
-    if not trace.complete:
-        return incomplete(trace)
-    if not path.exists() and not update:
-        return f"there is no snapshot {name}; to write it, run:\n\n  {command}"
-    changes = difference(load(path), trace) if path.exists() else "new"
-    if not changes:
-        return ""
-    if update:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        trace.save(path)
-        return ""
-    return (
-        f"the counts differ from the snapshot {name} (first: the snapshot, second: now):\n\n"
-        f"{changes}\n\n"
-        f"If this is what you want, run:\n\n  {command}"
     )
 
 

@@ -361,6 +361,12 @@ def not_judged(
     return text_of(trace, heads, lines, causes)
 
 
+def incomplete(trace: Trace) -> str:
+    """Why nothing can be said with this trace; empty if it is complete."""
+    head = "nothing can be said of what was not seen"
+    return "" if trace.complete else text_of(trace, [head])
+
+
 def text_of(
     trace: Trace,
     heads: Iterable[str],

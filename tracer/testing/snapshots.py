@@ -1,8 +1,39 @@
-"""How the counts of two traces differ, as a text that git and people can read."""
+"""Snapshots: whether a trace counts what a trace file says, and how not, as a text."""
 
+from pathlib import Path
+
+from tracer.api import CallTrace
 from tracer.layout import shown
 from tracer.model.compare import Difference, executions
 from tracer.model.trace import Trace
+from tracer.model.tracefile import load
+from tracer.testing.failure import incomplete
+
+
+def compare_with_snapshot(
+    trace: CallTrace, path: Path, name: str, *, update: bool, command: str
+) -> str:
+    """Why `trace` is not as the trace file at `path`; empty if it is, or if it was written.
+
+    With `update`, the file is written if it is missing or differs. `name` is what the file is
+    called in a message, and `command` is what would write it.
+    """
+    if not trace.complete:
+        return incomplete(trace)
+    if not path.exists() and not update:
+        return f"there is no snapshot {name}; to write it, run:\n\n  {command}"
+    changes = difference(load(path), trace) if path.exists() else "new"
+    if not changes:
+        return ""
+    if update:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        trace.save(path)
+        return ""
+    return (
+        f"the counts differ from the snapshot {name} (first: the snapshot, second: now):\n\n"
+        f"{changes}\n\n"
+        f"If this is what you want, run:\n\n  {command}"
+    )
 
 
 def difference(expected: Trace, actual: Trace) -> str:
