@@ -15,7 +15,7 @@ that ran it is not told by the region alone, and from then on there is one list 
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -60,12 +60,11 @@ class Callers:
         return () if path == UNKNOWN else self.paths.rows[path]
 
     def parts(
-        self, block: CountedBlock, key: Hashable, reading: Reading, steps: int, past: int
+        self, block: CountedBlock, reading: Reading, steps: int, past: int
     ) -> Iterator[tuple[Lines, Reading]]:
         """What of a block's `reading` each path led to: together they are the reading.
 
-        `key` is the block's among the counts; `steps` began so far, of which `past` came before
-        those of the reading.
+        So many `steps` began so far, of which `past` came before those of the reading.
         """
         yield self.lines(block.path), reading
 
@@ -83,8 +82,6 @@ class FunctionCallers(Callers):
         """The regions that a dataset runs, whenever it is asked for an element."""
         self._callers_of: dict[str, dict[tuple[str, int], None]] = defaultdict(dict)
         """For each region those it is called in, with the path there."""
-        self._traced_by: dict[tuple[int, Hashable], dict[int, None]] = defaultdict(dict)
-        """By replica and counter: the whole paths by which what it counts was traced."""
         self._seen: dict[int, dict[Caller, None]] = defaultdict(dict)
         """By replica: everyone who ever called."""
         self._now: dict[tuple[int, str | None], Caller | None] = {}
@@ -97,11 +94,6 @@ class FunctionCallers(Callers):
     def in_datasets(self) -> bool:  # type: ignore[override]
         """Whether a dataset runs a function, and whenever it is asked for an element."""
         return bool(self._at_any_time)
-
-    def counted_by(self, replica: int, counter: int, whole: int) -> None:
-        """A block that was traced by this whole path is counted by a counter of a replica."""
-        with self._lock:
-            self._traced_by[replica, counter].setdefault(whole)
 
     def called_inside(self, region: str, around: str, path: int) -> None:
         """A function is called while the one `around` is traced, by a `path` in there."""
@@ -155,7 +147,7 @@ class FunctionCallers(Callers):
     # Reading.
 
     def parts(
-        self, block: CountedBlock, key: Hashable, reading: Reading, steps: int, past: int
+        self, block: CountedBlock, reading: Reading, steps: int, past: int
     ) -> Iterator[tuple[Lines, Reading]]:
         """What of a block's `reading` each path led to: see `Callers.parts`."""
         replica, region, path = block.replica, block.region, block.path
@@ -167,9 +159,8 @@ class FunctionCallers(Callers):
         inner = (begin_of(region), *self.lines(path))
         at_any_time = len(seen) > 1 and not self._at_any_time.isdisjoint(ways)
         if at_any_time or not reading.total:  # it may be anybody's turn when it runs
-            traced = list(self._traced_by.get((replica, key), ()))
-            known = len(traced) == 1 and (not reading.total or region in self._at_any_time)
-            yield (self.lines(traced[0]) if known else inner), reading
+            known = not reading.total or region in self._at_any_time
+            yield (known and self.lines(block.whole)) or inner, reading
             return
         if len(seen) == 1:
             yield self._lines(seen[0], ways[seen[0].region], inner), reading

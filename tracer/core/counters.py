@@ -27,6 +27,8 @@ class CountedBlock(NamedTuple):
     """The number of the path of calls to it; in a function, of that part which is in its region."""
     region: str = ""
     """The name of the region in a function: see `callers`."""
+    whole: int = UNKNOWN
+    """In a function: the path from the call by which it was traced."""
 
 
 class Source(NamedTuple):

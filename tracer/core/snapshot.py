@@ -272,8 +272,8 @@ class Reader:
             old = baseline.counts.get(replica, Counted(0, {}))
             new = counted.since(old)
             blocks: list[tuple[CountedBlock, Reading]] = []
-            for key, (block, reading) in new.blocks.items():
-                for path, part in callers.parts(block, key, reading, counted.steps, old.past):
+            for block, reading in new.blocks.values():
+                for path, part in callers.parts(block, reading, counted.steps, old.past):
                     index = paths.index(path)
                     blocks.append((block._replace(path=UNKNOWN if index is None else index), part))
             begun = new._replace(blocks=dict(enumerate(blocks)))

@@ -29,7 +29,7 @@ from typing import Any
 from weakref import ref
 
 from tracer.backends.tensorflow import compat, functions
-from tracer.backends.tensorflow.callers import Callers, Inside, SameCall
+from tracer.backends.tensorflow.callers import Callers, SameCall
 from tracer.backends.tensorflow.counters import LedgerCounters
 from tracer.backends.tensorflow.effects import Effects
 from tracer.backends.tensorflow.ineffective import WriteChecks
@@ -97,21 +97,20 @@ class Blocks(backend.Blocks):
             by_replica[self._sites.sites[number].replica].append(number)
         name = ""
         if graph is None:
-            inside = Inside("", self._path_to(frame), UNKNOWN)
+            where: tuple[Any, ...] = (self._path_to(frame),)
         else:
             name = compat.function_name(graph)
             self.write_checks.judge(graph)
             if compat.eager_outside_functions():
-                inside = self.callers.inside(frame.place.region, frame.sites)
+                where = self.callers.inside(frame.place.region, frame.sites)
             else:
-                inside = Inside("", self.callers.in_session(frame.sites), UNKNOWN)
+                where = (self.callers.in_session(frame.sites),)
         for replica, numbers in by_replica.items():
-            block = CountedBlock(replica, name, alone, tuple(numbers), inside.path, inside.region)
+            block = CountedBlock(replica, name, alone, tuple(numbers), *where)
             if graph is None:
                 self._ran(block, frame)
             elif compat.eager_outside_functions():
-                use = self._count_in_graph(block, frame, failed)
-                self.callers.counted_by(replica, use.number, inside.whole)
+                self._count_in_graph(block, frame, failed)
             else:
                 self._count_in_session(block, frame)
 
@@ -146,7 +145,7 @@ class Blocks(backend.Blocks):
             if effects is not None:
                 effects.log(block.replica, seen, stamp)
 
-    def _count_in_graph(self, block: CountedBlock, frame: Frame, failed: bool) -> Use:
+    def _count_in_graph(self, block: CountedBlock, frame: Frame, failed: bool) -> None:
         """Count a block in its graph, once its work is done: a step that fails is none.
 
         The counter waits for the stateful ops that were added since the call began, the updates;
@@ -167,7 +166,6 @@ class Blocks(backend.Blocks):
         use = self._ledger(block.replica).count(block, lifetime, stamp, work)
         with self.counters.lock:
             self._note_tracing(block, frame, use, failed)
-        return use
 
     def _note_tracing(self, block: CountedBlock, frame: Frame, use: Use, failed: bool) -> None:
         """Say that a graph is traced with a block that makes `use` of a counter."""
@@ -262,15 +260,8 @@ class Blocks(backend.Blocks):
                 return self._stamp_inside(frame, place, replica, calling=True)
             step = None if frame is None else step_around(frame, replica, self._calls_under_way)
             if step is None:
-                python = sys._getframe(1)
-                changes, parted = self.callers.changes, compat.replica_run() is not None
-                path = self.callers.here(python, parted)
-                if functions.is_for_dataset(python):
-                    self.callers.passed_to_dataset(region, replica, path)
-                else:
-                    known = self.callers.called(region, replica, path, ledger.next_number)
-                    if known and frame is None and not parted:
-                        same_call.note(python, changes)
+                again = None if frame is not None else same_call
+                self.callers.called_from_here(region, replica, ledger.next_number, again)
             if frame is None:
                 return ledger.alone
             stamp = 0

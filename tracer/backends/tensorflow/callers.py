@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Hashable, Sequence, Set
 from threading import get_ident
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from tracer.backends.tensorflow import compat, functions
 from tracer.backends.tensorflow.compat import contexts
@@ -22,16 +22,6 @@ from tracer.core.older import SESSION_GRAPH
 from tracer.core.paths import UNKNOWN, is_stack, stack_above
 from tracer.core.tracings import Definition
 from tracer.model.records import Line
-
-
-class Inside(NamedTuple):
-    """Where a block of a function is."""
-
-    region: str
-    path: int
-    """In the region."""
-    whole: int
-    """The path from the call by which it was traced."""
 
 
 class Callers(FunctionCallers):
@@ -51,8 +41,8 @@ class Callers(FunctionCallers):
             return self.paths.of(frames_around(frame))
         return self.paths.above(frame, end)
 
-    def inside(self, graph: Any, sites: Sequence[int]) -> Inside:
-        """Where a block is that is traced by this thread.
+    def inside(self, graph: Any, sites: Sequence[int]) -> tuple[int, str, int]:
+        """Where a block is that is traced by this thread: the last fields of a `CountedBlock`.
 
         `graph` is that of the region; `sites` were called in the block.
         """
@@ -62,7 +52,7 @@ class Callers(FunctionCallers):
         path = self.paths.of(frames[:own], outermost=False)
         whole = self._whole(frames, traced)
         self._note_traced(sites, whole)
-        return Inside(compat.function_name(graph), path, whole)
+        return path, compat.function_name(graph), whole
 
     def definition(self, root: Any) -> tuple[Definition, int]:
         """What the outermost function, with the graph `root`, is traced for by this thread, and
@@ -87,6 +77,24 @@ class Callers(FunctionCallers):
         for graph, place in traced_in(frames)[:1]:
             path = self.paths.of(frames[:place], outermost=False)
             self.called_inside(region, compat.function_name(graph), path)
+
+    def called_from_here(
+        self, region: str, replica: int, number: Callable[[], int], same_call: "SameCall | None"
+    ) -> None:
+        """A function is about to run, or a dataset is made, in eager mode and in no step.
+
+        `number` gives that of the next step. The call is noted as `same_call`. What a dataset runs
+        has captured is asked for once (`data/ops/map_op.py`, `captured_inputs`).
+        """
+        frame, depth = sys._getframe(1), 0
+        changes, distributed = self.changes, compat.replica_run() is not None
+        path = self.here(frame, distributed)
+        while _module_of(frame).startswith(_CALLING) and frame.f_back is not None:
+            frame, depth = frame.f_back, depth + 1
+        if _module_of(frame).startswith("tensorflow.python.data."):
+            self.passed_to_dataset(region, replica, path)
+        elif self.called(region, replica, path, number) and same_call and not distributed:
+            same_call.known = changes, depth, stack_above(frame)
 
     def _outer(self, frames: Sequence[FrameType], traced: Sequence[tuple[Any, int]]) -> Lines:
         """The lines to the call that traced the outermost function."""
@@ -122,11 +130,14 @@ class SameCall:
         `called` is to be told of each such call.
         """
         self._callers, self._steps, self._threads, self._called = callers, steps, threads, called
-        self._known: tuple[int, int, Any] = (-1, 0, ())
+        self.known: tuple[int, int, Any] = (-1, 0, ())
+        """How often the callers had changed, and the stack that called; how many frames it is
+        further out than what asks.
+        """
 
     def __call__(self) -> bool:
         """Asked by the function that TensorFlow asks for what its function captured."""
-        changes, depth, stack = self._known
+        changes, depth, stack = self.known
         if changes != self._callers.changes or self._steps or get_ident() not in self._threads:
             return False
         try:  # what `compat.in_eager` asks, without its call
@@ -139,12 +150,10 @@ class SameCall:
         self._called()
         return True
 
-    def note(self, frame: FrameType, changes: int) -> None:
-        """Remember who calls: `frame` has asked, and the callers had changed so often before."""
-        depth = 1
-        while str(frame.f_globals.get("__name__", "")).startswith(_CALLING) and frame.f_back:
-            frame, depth = frame.f_back, depth + 1
-        self._known = changes, depth, stack_above(frame)
+
+def _module_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
 
 
 _CALLING = ("tracer.backends.tensorflow.", "tensorflow.python.eager.", "tensorflow.python.util.")
+"""The modules of what stands between the call of a function and what it is asked."""

@@ -245,27 +245,6 @@ def _time_no_more(owner: int) -> None:
 _COUNTER = "_graph_building_time_counter"
 
 
-def is_for_dataset(frame: FrameType | None) -> bool:
-    """Whether what a function captured is asked for, by this frame, to make a dataset.
-
-    It is asked for once, and the dataset runs the function whenever it is asked for an element
-    (`data/ops/map_op.py`, `captured_inputs`).
-    """
-    asked = concrete_function.ConcreteFunction.captured_inputs.fget.__code__
-    for _ in range(_NEAR):
-        if frame is None:
-            return False
-        by, frame = frame.f_code, frame.f_back
-        if by is asked:
-            name = "" if frame is None else str(frame.f_globals.get("__name__", ""))
-            return name.startswith("tensorflow.python.data.")
-    return False
-
-
-_NEAR = 10
-"""How many frames there are at most between who asks and what was captured."""
-
-
 def any_is_inside(threads: Set[int]) -> bool:
     """Whether one of these threads, but for this one, is in a function that it has called."""
     if threads <= {threading.get_ident()}:
