@@ -119,41 +119,31 @@ def members(
     """The traced `methods` of `base`, by name, as code that is compiled can hold them, too."""
     if not COUNTS:
         names = [*kind.step_methods, *(each.name for each in kind.apply_methods), *BESIDE]
-        return {each: _uncounted(methods[each], base, each) for each in names if each in methods}
+        return {n: _noted(methods[n], base, n) for n in names if n in methods}
     found: dict[str, Any] = {
         name: _also_compiled(methods[name], base, name, None) for name in kind.step_methods
     }
     for apply in kind.apply_methods:
         if apply.name in methods:
             found[apply.name] = _also_compiled(methods[apply.name], base, apply.name, apply)
-    found |= {name: _beside(methods[name], base, name) for name in BESIDE if name in methods}
-    return found
+    # Of those that make no step only whether they are called is asked.
+    return found | {n: _noted(methods[n], base, n) for n in BESIDE if n in methods}
 
 
-def _beside(method: Callable[..., Any], base: type, name: str) -> Callable[..., Any]:
-    """The `method` of `base` that makes no step and tells of its calls, for compiled code, too.
+def _noted(method: Callable[..., Any], base: type, name: str) -> Callable[..., Any]:
+    """The `method` of `base` that is what it was in compiled code, which notes that it is called.
 
-    There it tells as the code is compiled: whether it is called is all that is asked of it.
+    That is noted as the code is compiled.
     """
     original = getattr(base, name)
 
     def compiled(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not torch.compiler.is_dynamo_compiling():
             return method(self, *args, **kwargs)
-        _note_beside(id(self), id(base), name)
-        return original(self, *args, **kwargs)
-
-    return compiled
-
-
-def _uncounted(method: Callable[..., Any], base: type, name: str) -> Callable[..., Any]:
-    """The `method` of `base` that in compiled code is what it was: its trace says so."""
-    original = getattr(base, name)
-
-    def compiled(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not torch.compiler.is_dynamo_compiling():
-            return method(self, *args, **kwargs)
-        _note_uncounted()
+        if COUNTS:
+            _note_beside(id(self), id(base), name)
+        else:  # an older Dynamo takes no ids
+            _note_uncounted()
         return original(self, *args, **kwargs)
 
     return compiled

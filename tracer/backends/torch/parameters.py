@@ -119,9 +119,10 @@ def names_alive() -> set[str]:
 
 
 ENOUGH = 3
-"""After so many searches that found nothing new, what is known of parameters is taken."""
+"""After so many searches in a row that found nothing new, what is known of parameters is taken, and
+a search for others has to wait."""
 _LONGEST_REST = 100
-"""A search for parameters that no model may hold waits at most so many times as long as it took."""
+"""It waits at most so many times as long as the last one took."""
 
 
 class _Search:
@@ -140,33 +141,25 @@ class _Search:
         self._models: dict[int, tuple[str, dict[int, str]]] = {}  # by id: class, names
         self._seen: dict[int, ref[Any]] = {}  # the parameters of models and optimizers
         self._optimizers: dict[int, ref[Any]] = {}  # that were alive
-        self._in_vain = 0
-        self._loose = 0  # searches in a row for parameters of no model
+        self._in_vain = 0  # searches in a row
         self._due = 0.0
 
     def names_for(self, optimizer: Any, wanted: Sequence[Any]) -> dict[int, str]:
         """The names of the parameters of an optimizer, by `id`."""
-        known = self._knows_all(wanted)
-        if not known and time.perf_counter() < self._due:
-            self.again(young=True)  # a part of an older model would have a name of its own
-            known = self._knows_all(wanted)
-        alive = self._optimizers.pop(id(optimizer), None)
+        parameters = [each for each in wanted if compat.is_parameter(each)]
+        known, alive = all(map(self.knows, parameters)), self._optimizers.pop(id(optimizer), None)
         is_new = alive is None or alive() is not optimizer
-        if (is_new and self._in_vain < ENOUGH and any(map(compat.is_parameter, wanted))) or (
-            not known and time.perf_counter() >= self._due
-        ):
-            before = self.names_of(wanted)
-            begin = time.perf_counter()
+        begin, before = time.perf_counter(), self.names_of(wanted)
+        if begin < self._due:
+            if not known:
+                self.again(young=True)  # a part of an older model would have a name of its own
+        elif parameters and (not known or (is_new and self._in_vain < ENOUGH)):
             self.again()
             end = time.perf_counter()
             self._in_vain = self._in_vain + 1 if self.names_of(wanted) == before else 0
-            self._loose = 0 if known or self.names_of(wanted) else self._loose + 1
-            rest = min(_LONGEST_REST, 2 ** (self._loose - ENOUGH))
-            self._due = end + rest * (end - begin) if self._loose >= ENOUGH else 0.0
+            rest = min(_LONGEST_REST, 2 ** (self._in_vain - ENOUGH))
+            self._due = end + rest * (end - begin) if self._in_vain >= ENOUGH else 0.0
         return self.names_of(wanted)
-
-    def _knows_all(self, wanted: Iterable[Any]) -> bool:
-        return all(self.knows(each) or not compat.is_parameter(each) for each in wanted)
 
     def knows(self, parameter: Any) -> bool:
         """Whether a parameter was there."""
