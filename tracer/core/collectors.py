@@ -121,14 +121,14 @@ class Throttle:
 
     def __init__(self) -> None:
         self._times = 0
-        self._due = 0.0
+        self.due = 0.0
+        """The time from which on it may be done, by `perf_counter`: asked at each step."""
 
-    def __call__(self, do: Callable[[], None]) -> None:
-        """Do it, unless it is to rest."""
+    def run(self, do: Callable[[], None]) -> None:
+        """Do it now, and say when it is due again."""
         begin = time.perf_counter()
-        if begin >= self._due:
-            do()
-            self._times += 1
-            if self._times >= self.at_once:
-                end = time.perf_counter()
-                self._due = end + min(self.longest_rest, self.rest * (end - begin))
+        do()
+        self._times += 1
+        if self._times >= self.at_once:
+            end = time.perf_counter()
+            self.due = end + min(self.longest_rest, self.rest * (end - begin))

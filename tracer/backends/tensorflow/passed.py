@@ -17,6 +17,7 @@ before `fit` is not seen there.
 
 import sys
 from collections.abc import Iterator
+from time import perf_counter
 from typing import Any, NamedTuple
 from weakref import WeakSet, ref
 
@@ -99,8 +100,8 @@ class FreezeMonitor(Collector):
 
     def function_called(self) -> None:
         """Look at the layers again."""
-        if self._models:
-            self._throttle(self._look)
+        if self._models and perf_counter() >= self._throttle.due:
+            self._throttle.run(self._look)
 
     def snapshot(self, index: int, record: Optimizer) -> Optimizer:
         """With what became trainable and was never passed, and what was frozen and is passed on."""

@@ -8,6 +8,7 @@ model, leaves that as it is, and its gradients may come and go.
 The parameters are looked at when a step has ended, for then the gradients are there.
 """
 
+from time import perf_counter
 from typing import Any, NamedTuple
 from weakref import WeakSet, ref
 
@@ -64,7 +65,8 @@ class FreezeMonitor(Collector):
 
     def step_ends(self, frame: Frame) -> None:
         """Look at the gradients."""
-        self._throttle(self._look)
+        if perf_counter() >= self._throttle.due:
+            self._throttle.run(self._look)
 
     def snapshot(self, index: int, record: Optimizer) -> Optimizer:
         """With what gets gradients and nothing updates, and what is updated though frozen."""
