@@ -9,7 +9,7 @@ import platform
 import sys
 import threading
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from types import FrameType
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from tracer.core.callers import Callers
-from tracer.core.calls import EAGER, CallsUnderWay, Frame, FrameRole, start_frame
+from tracer.core.calls import EAGER, CallsUnderWay, Frame, FrameRole, outermost, start_frame
 from tracer.core.collectors import Collector, Collectors
 from tracer.core.counters import CountedBlock, Counters, Source
 from tracer.core.effects import UNHANDED
@@ -197,28 +197,60 @@ class Blocks:
         `failed` if an error ended it.
         """
         step = frame.parent is None and frame.role == "step"
-        if frame.path == UNKNOWN:
-            self.find_path(frame, sys._getframe(1))
-        block = CountedBlock(frame.replica, frame.function, step, tuple(frame.sites), frame.path)
+        self._note_unhanded(frame)
+        parts: Iterable[tuple[int, Sequence[int]]] = ((frame.replica, frame.sites),)
+        if frame.distributed:
+            parts = self._by_replica(frame)
+        path = self._path_to(frame)
         effects = self.counters.effects if step else None
-        seen = () if effects is None else effects.seen(frame, frame.replica)
-        if effects is not None:
-            self._note_unhanded(frame)
-        self.log(block, seen, frame)
+        for replica, sites in parts:
+            block = CountedBlock(replica, frame.function, step, tuple(sites), path)
+            seen = () if effects is None else effects.seen(frame, replica)
+            self.log(block, seen, frame)
+
+    def _by_replica(self, frame: Frame) -> Iterable[tuple[int, list[int]]]:
+        """The sites of a call, by their replicas."""
+        parts: dict[int, list[int]] = defaultdict(list)
+        for number in frame.sites:
+            parts[self._sites.sites[number].replica].append(number)
+        return parts.items()
 
     def log(self, block: CountedBlock, seen: Iterable[Source], frame: Frame | None = None) -> None:
         """Count an execution of a block, the call `frame`, and what was `seen` of its variables."""
         with self.counters.lock:  # who reads finds the number in the log, or not taken
-            stamp = UNIT * self.counters.take_number(block.replica) if block.step else 0
+            number = 0
+            if block.step and frame is not None:
+                number = self.number_of(frame, block.replica)
+            elif block.step:
+                number = self.counters.take_number(block.replica)
+            stamp = UNIT * number
             self.counters.log(block, stamp)
             if seen:
                 self.counters.compared.log(block.replica, seen, stamp)
 
+    def number_of(self, step: Frame, replica: int) -> int:
+        """The number of a step in eager mode, which it takes when it is asked for first."""
+        if step.numbers is None:
+            step.numbers = {}
+        number = step.numbers.get(replica)
+        if number is None:
+            number = step.numbers[replica] = self.counters.take_number(replica)
+        return number
+
     def _note_unhanded(self, frame: Frame) -> None:
-        """Say it if a step updates something, and was handed nothing that could be compared."""
-        updates = any(self._sites.sites[number].role == "update" for number in frame.sites)
-        if updates and not frame.before:
-            self._note(UNHANDED)
+        """Say it if effects are asked for, and an update is part of a step that got no pairs."""
+        if self.counters.effects is not None:
+            step, all_sites = outermost(frame), self._sites.sites
+            updates = any(all_sites[number].role == "update" for number in frame.sites)
+            requests = any(all_sites[number].role == "request" for number in step.sites)
+            if step.role == "step" and updates and not requests:
+                self._note(UNHANDED)
+
+    def _path_to(self, frame: Frame) -> int:
+        """The path to a call that this thread makes."""
+        if frame.path == UNKNOWN:
+            self.find_path(frame, sys._getframe(1))
+        return frame.path
 
     def find_path(self, frame: Frame, python: Any) -> None:
         """Note by which path of calls `python` made the call `frame`, in eager mode."""

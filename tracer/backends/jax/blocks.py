@@ -155,17 +155,15 @@ class Blocks(backend.Blocks):
         if in_python and not compared.variables:
             super().close(frame, failed)
             return
-        if effects is not None:
-            self._note_unhanded(frame)
-        if frame.path == UNKNOWN:
-            self.find_path(frame, sys._getframe(1))
+        self._note_unhanded(frame)
+        path = self._path_to(frame)
         alone = "step" if frame.role == "step" else "alone"
         role = alone if frame.parent is None else "part"
         groups, outcomes = _groups(frame)
         before, after, clock = self.steps_so_far(frame)
         function = "" if frame.place is EAGER else compat.function_name(frame.place.graph)
         stepped = frame.extra.__class__ is _Begun
-        key = frame.path, id(clock), stepped, compared.variables
+        key = path, id(clock), stepped, compared.variables
         work = Work(function, role, tuple(frame.sites), groups, *key)
         numbers = [before, after, *outcomes, *compared.numbers()]
         if frame.place is EAGER:
@@ -178,7 +176,7 @@ class Blocks(backend.Blocks):
             return
         for number in frame.sites:
             if self._sites.sites[number].role != "request":
-                self.callers.traced[number, frame.path] += 1
+                self.callers.traced[number, path] += 1
         if frame.extra is not None:
             self._stepping.add(frame.extra.optimizer)
         hidden = _is_hidden(frame, before)

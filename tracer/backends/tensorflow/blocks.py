@@ -20,9 +20,7 @@ number and where a graph tracing is listed, so a reader, who holds it too, finds
 none of it. No other lock of the recorder is held while it is asked for.
 """
 
-import sys
 import threading
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -37,10 +35,8 @@ from tracer.backends.tensorflow.ledger import Ledger, Use
 from tracer.backends.tensorflow.older_functions import forget_graphs_with
 from tracer.backends.tensorflow.places import current_place, parent_of, step_around
 from tracer.core import backend
-from tracer.core.calls import EAGER, Frame, Place, applying, outermost
+from tracer.core.calls import EAGER, Frame, Place, applying
 from tracer.core.counters import CountedBlock
-from tracer.core.effects import UNHANDED
-from tracer.core.paths import UNKNOWN
 from tracer.core.stamps import APPLYING, UNIT, WITHIN
 from tracer.core.tracings import Part
 from tracer.model.words import times
@@ -84,66 +80,31 @@ class Blocks(backend.Blocks):
 
         `failed` if an error ended it.
         """
-        alone = frame.parent is None and frame.role == "step"
         graph = frame.place.graph
-        if self.counters.effects is not None and self._is_unhanded(frame):
-            self._note(UNHANDED)
-        if graph is None and not frame.distributed:
-            block = CountedBlock(frame.replica, "", alone, tuple(frame.sites), self._path_to(frame))
-            self._ran(block, frame)
-            return
-        by_replica: dict[int, list[int]] = defaultdict(list)
-        for number in frame.sites:
-            by_replica[self._sites.sites[number].replica].append(number)
-        name = ""
         if graph is None:
-            where: tuple[Any, ...] = (self._path_to(frame),)
+            super().close(frame, failed)
+            return
+        self._note_unhanded(frame)
+        step = frame.parent is None and frame.role == "step"
+        name = compat.function_name(graph)
+        self.write_checks.judge(graph)
+        in_function = compat.eager_outside_functions()
+        where: tuple[Any, ...]
+        if in_function:
+            where = self.callers.inside(frame.place.region, frame.sites)
         else:
-            name = compat.function_name(graph)
-            self.write_checks.judge(graph)
-            if compat.eager_outside_functions():
-                where = self.callers.inside(frame.place.region, frame.sites)
-            else:
-                where = (self.callers.in_session(frame.sites),)
-        for replica, numbers in by_replica.items():
-            block = CountedBlock(replica, name, alone, tuple(numbers), *where)
-            if graph is None:
-                self._ran(block, frame)
-            elif compat.eager_outside_functions():
+            where = (self.callers.in_session(frame.sites),)
+        for replica, sites in self._by_replica(frame):
+            block = CountedBlock(replica, name, step, tuple(sites), *where)
+            if in_function:
                 self._count_in_graph(block, frame, failed)
             else:
                 self._count_in_session(block, frame)
-
-    def _is_unhanded(self, frame: Frame) -> bool:
-        """Whether it updates something in a step that was handed nothing."""
-        step = outermost(frame)
-        roles = {self._sites.sites[number].role for number in frame.sites}
-        return (
-            step.role == "step"
-            and not roles.isdisjoint(("update", "vain"))
-            and all(self._sites.sites[number].role != "request" for number in step.sites)
-        )
 
     def find_path(self, frame: Frame, python: Any) -> None:
         """Note by which path of calls `python` made the call `frame`, in eager mode."""
         called = self._sites.sites[frame.own[0]][:2] if frame.own else None
         frame.path = self.callers.here(python, frame.distributed, called)
-
-    def _path_to(self, frame: Frame) -> int:
-        """The path to a call in eager mode that this thread makes."""
-        if frame.path == UNKNOWN:
-            self.find_path(frame, sys._getframe(1))
-        return frame.path
-
-    def _ran(self, block: CountedBlock, frame: Frame) -> None:
-        """A block in eager mode has just been executed, a step or a call outside of every step."""
-        effects = self.counters.effects if block.step else None
-        seen = () if effects is None else effects.seen(frame, block.replica)
-        with self.counters.lock:  # who reads finds the number in the log, or not taken
-            stamp = UNIT * self._number_of(frame, block.replica) if block.step else 0
-            self.counters.log(block, stamp)
-            if effects is not None:
-                effects.log(block.replica, seen, stamp)
 
     def _count_in_graph(self, block: CountedBlock, frame: Frame, failed: bool) -> None:
         """Count a block in its graph, once its work is done: a step that fails is none.
@@ -266,7 +227,7 @@ class Blocks(backend.Blocks):
                 return ledger.alone
             stamp = 0
             if step is not None:
-                number = self._number_of(step, replica)
+                number = self.number_of(step, replica)
                 self.callers.called(region, replica, step.path, lambda: number)
                 stamp = UNIT * number | WITHIN
             if applying(frame):
@@ -276,15 +237,6 @@ class Blocks(backend.Blocks):
         except BaseException as error:
             self._root.fault(error)
             return ledger.alone
-
-    def _number_of(self, step: Frame, replica: int) -> int:
-        """The number of a step in eager mode, which it takes when it is asked for first."""
-        if step.numbers is None:
-            step.numbers = {}
-        number = step.numbers.get(replica)
-        if number is None:
-            number = step.numbers[replica] = self.counters.take_number(replica)
-        return number
 
     def _stamps_of(self, step: Frame, replica: int) -> tuple[Any, Any]:
         """The stamp of a step in a graph, and that of what is part of it."""
