@@ -165,8 +165,12 @@ class WriteChecks:
         """Look at `variable`, which held `before`, after a call; False to look at the next too."""
         return True
 
-    def traced(self, site: int, frame: Frame) -> None:
-        """An apply method was called, `frame`, and its ops are the last ones of its graph."""
+    def traced(self, site: int, frame: Frame) -> bool:
+        """An apply method was called, `frame`, and its ops are the last ones of its graph.
+
+        Whether that is the graph of a function, and not one of a Session.
+        """
+        return True
 
 
 class Blocks:
@@ -359,8 +363,6 @@ class Backend:
 
     packages: tuple[str, ...] = ()
     """The modules of which a trace has the version, if the program imported them."""
-    kind_by_type = True
-    """Whether two gradients of one type are both dense or both sparse."""
     new_variables: type[Variables] = Variables
     new_blocks: type[Blocks] = Blocks
     new_older: type[OlderFunctions] = OlderFunctions
@@ -403,10 +405,6 @@ class Backend:
     def surroundings(self) -> Surroundings:
         """The strategy under which this call is made."""
         return NO_STRATEGY
-
-    def counts_in_functions(self) -> bool:
-        """Whether a program that is built now is a function's, and not a graph of a Session."""
-        return True
 
     def function_around(self, graph: Any) -> str:
         """The name of the outermost function whose program `graph` is in."""

@@ -5,16 +5,10 @@ sites, so that to count an execution takes no look at what was executed. Sites a
 """
 
 import threading
-from collections.abc import Callable
 from typing import Any, NamedTuple
 from weakref import ref
 
 from tracer.model.records import Kind, Role
-
-Requested = tuple[type, Callable[[], Any], int]
-"""The type of a gradient, its variable, held weakly, and their site."""
-
-NOT_REQUESTED: Requested = (Any, lambda: None, -1)
 
 
 class Site(NamedTuple):
@@ -40,8 +34,6 @@ class SiteTable:
 
         The key is its `id` and the fields of its site; the object must be asked for as well.
         """
-        self.orders: dict[tuple[int, str, int], tuple[Requested, ...]] = {}
-        """What the last step asked for in eager mode, by optimizer, method and replica."""
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._lock = threading.Lock()
 

@@ -31,7 +31,6 @@ from tracer.core.backend import Backend, Root
 from tracer.core.calls import EAGER, Frame, FrameRole, applying, outermost
 from tracer.core.collectors import Collectors
 from tracer.core.interrupts import interrupt_in
-from tracer.core.keys import NOT_REQUESTED, Requested
 from tracer.core.optimizers import Optimizers
 from tracer.core.snapshot import Reader
 from tracer.kinds import ApplyMethod
@@ -55,7 +54,6 @@ class Recorder(Root):
         self.compares_for_program = False
         """Whether the program asked for effects, not only a block of `record`."""
         self.reader = Reader(self)
-        self._raised_in_apply: set[int] = set()
         # Asked at each call of an apply method.
         self._in_eager = backend.in_eager
         self._update_replica_id = backend.update_replica_id
@@ -209,15 +207,14 @@ class Recorder(Root):
             frame.sites.append(frame.pending)
 
     def _note_raised_in_apply(self, number: int) -> None:
-        """Say that nobody knows what the call had written; once for each site."""
-        if number not in self._raised_in_apply:
-            self._raised_in_apply.add(number)
-            site = self.sites.sites[number]
-            index = site.variable
-            name = "a variable" if index is None else self.variables.plain[index].name
+        """Say that nobody knows what the call had written; once for each variable."""
+        site = self.sites.sites[number]
+        name = "a variable" if site.variable is None else self.variables.plain[site.variable].name
+        first = f"{site.method} raised on {name}, first in step "
+        if not any(each.startswith(first) for each in self.notes):
             self.note(
-                f"{site.method} raised on {name}, first in step {self._step_count() + 1}: whether "
-                "it had updated the variable is not known, and such calls are not counted"
+                f"{first}{self._step_count() + 1}: whether it had updated the variable is not "
+                "known, and such calls are not counted"
             )
 
     def _raised(self, frame: Frame, error: BaseException) -> None:
@@ -266,9 +263,9 @@ class Recorder(Root):
         if frame.before is not None:
             if not checks.look_again(number, frame.variable, frame.before):
                 self.sites.forget_object(frame.variable, site)  # so that it comes here again
-        elif frame.place.graph is not None and self.backend.counts_in_functions():
-            checks.traced(number, frame)
-            if frame.result is None:
+        elif frame.place.graph is not None:
+            in_function = checks.traced(number, frame)
+            if in_function and frame.result is None:
                 self.optimizers.returned_nothing(site.optimizer, site.method)
 
     def drop_interrupted(self, at: Any) -> None:
@@ -330,44 +327,27 @@ class Recorder(Root):
         """`pairs`, gradients with their variables, which reached the outermost step method `frame`.
 
         A pair is noted when it is taken, and if effects are asked for its variable is `compared`.
-        In eager mode each step usually has the pairs of the one before, in their order.
         """
-        key = optimizer, method, frame.replica
-        order = self.sites.orders.get(key, ()) if frame.place is EAGER else ()
-        changed: list[Requested] | None = None
         effects = self.effects if compared else None
-        by_type, kind_of = self.backend.kind_by_type, self._kind_of
-        for index, pair in enumerate(pairs):
-            before = len(frame.sites)
-            known = order[index] if index < len(order) else NOT_REQUESTED
-            if (
-                type(pair) is tuple
-                and len(pair) == 2
-                and type(pair[0]) is known[0]
-                and known[1]() is pair[1]
-                and (by_type or kind_of(pair[0]) == self.sites.sites[known[2]].kind)
-            ):
-                frame.sites.append(known[2])
-            else:
-                known = NOT_REQUESTED
-                try:
-                    known = self._request(frame, optimizer, method, pair)
-                except BaseException as error:
-                    self.fault(error)
-                if changed is None and frame.place is EAGER:
-                    changed = list(order[:index])
-            if changed is not None:
-                changed.append(known)
-            if effects is not None and len(frame.sites) > before:
-                handed = self.sites.sites[frame.sites[-1]].variable
-                try:
-                    if handed is not None:
-                        effects.hold(frame, handed, pair[1])
-                except BaseException as error:
-                    self.fault(error)
+        known_ones = self.sites.of_objects if frame.place is EAGER else {}
+        replica, sites, kind_of = frame.replica, frame.sites, self._kind_of
+        for pair in pairs:
+            before = len(sites)
+            try:
+                known = None
+                if type(pair) is tuple and len(pair) == 2:
+                    gradient, variable = pair
+                    key = id(variable), method, "request", kind_of(gradient), replica, optimizer
+                    known = known_ones.get(key)
+                if known is not None and known[0]() is variable:
+                    sites.append(known[1])
+                else:
+                    self._request(frame, optimizer, method, pair)
+                if effects is not None and len(sites) > before:
+                    effects.hold(frame, self.sites.sites[sites[-1]].variable, pair[1])
+            except BaseException as error:
+                self.fault(error)
             yield pair
-        if changed is not None:
-            self.sites.orders[key] = tuple(changed)
 
     def look_before(self, frame: Frame) -> None:
         """Note what the variables hold that the first step is handed, which begins now."""
@@ -375,23 +355,19 @@ class Recorder(Root):
             variables = [own for _, own in self.handed(frame.sites) if own is not None]
             self.collectors.call(self.collectors.first_step_begins, variables)
 
-    def _request(self, frame: Frame, optimizer: int, method: str, pair: Any) -> Requested:
-        """Note one pair that is not what the step before had in its place."""
+    def _request(self, frame: Frame, optimizer: int, method: str, pair: Any) -> None:
+        """Note one pair, unless the framework will refuse it."""
         if not isinstance(pair, tuple | list) or len(pair) != 2:
-            return NOT_REQUESTED  # the framework will refuse it
+            return
         gradient, variable = pair
         if getattr(variable, "overwrite_with_gradient", False):
-            return NOT_REQUESTED  # Keras assigns the gradient to it, as to the scales of float8
+            return  # Keras assigns the gradient to it, as to the scales of float8
         kind = self._kind_of(gradient)
         site = self._site_of(frame, optimizer, method, "request", kind, variable)
-        if site is None:
-            return NOT_REQUESTED
-        frame.sites.append(site)
-        if frame.place is EAGER:
-            return type(gradient), ref(variable), site
-        if frame.gradient is None:
-            frame.gradient = self.backend.tensor_of(gradient)
-        return NOT_REQUESTED
+        if site is not None:
+            frame.sites.append(site)
+            if frame.place is not EAGER and frame.gradient is None:
+                frame.gradient = self.backend.tensor_of(gradient)
 
     # Of a step that is counted at once, when it has ended.
 
@@ -408,12 +384,15 @@ class Recorder(Root):
         """The number of the site of a step method, in eager mode."""
         return self.sites.number(optimizer, method, "step", None, None, 0)
 
-    def variables_of(self, sites: Iterable[int]) -> dict[int, Any]:
-        """The variables that these sites update: the index of each; None if it is gone."""
+    def variables_of(self, sites: Iterable[int], role: Role = "update") -> dict[int, Any]:
+        """The variables of those of these sites that have this role: the index of each, and it.
+
+        None stands for one that is gone.
+        """
         found = {}
         for number in sites:
             site = self.sites.sites[number]
-            if site.role == "update" and site.variable is not None:
+            if site.role == role and site.variable is not None:
                 variable = self.variables.objects[site.variable]
                 found[site.variable] = None if variable is None else variable()
         return found
@@ -475,13 +454,9 @@ class Recorder(Root):
             self._raised(frame, error)
         frame.gradient = frame.variable = frame.before = frame.extra = None
 
-    def handed(self, sites: Iterable[int]) -> Iterator[tuple[int, Any]]:
+    def handed(self, sites: Iterable[int]) -> Iterable[tuple[int, Any]]:
         """The variables of which a step got a gradient: the index of each, and it or None."""
-        for number in sites:
-            site = self.sites.sites[number]
-            if site.role == "request" and site.variable is not None:
-                variable = self.variables.objects[site.variable]
-                yield site.variable, None if variable is None else variable()
+        return self.variables_of(sites, "request").items()
 
     # Faults and notes.
 

@@ -226,7 +226,8 @@ class Reader:
         ran = self._ran(counts, baseline)
         calls: dict[tuple[Site, int | None], list[int]] = defaultdict(lambda: [0, 0])
         seen = set()
-        for (number, path), (eager, tracing) in _known_first(called_so_far):
+        known_first = sorted(called_so_far.items(), key=lambda each: each[0][1] == UNKNOWN)
+        for (number, path), (eager, tracing) in known_first:
             old_eager, old_tracing = baseline.calls.get((number, path), (0, 0))
             new = eager - old_eager, tracing - old_tracing
             if any(new) or (path == UNKNOWN and number not in seen):
@@ -354,12 +355,6 @@ class Reader:
                     event.at,
                     event.seconds,
                 )
-
-
-def _known_first(called: _Called) -> Iterator[tuple[tuple[int, int], Sequence[int]]]:
-    """The calls of which the path is known, then the others."""
-    for known in (True, False):
-        yield from (each for each in called.items() if (each[0][1] != UNKNOWN) == known)
 
 
 _UNWRAPPED = (

@@ -27,7 +27,6 @@ class TensorFlowBackend(backend.Backend):
     tensor_of = staticmethod(compat.tensor_of)
     device_of = staticmethod(variables.device_of)
     surroundings = staticmethod(compat.surroundings)
-    counts_in_functions = staticmethod(compat.eager_outside_functions)
     canonical = staticmethod(variables.canonical)
     row = staticmethod(variables.row_of)
     value_of = staticmethod(own_variables.value_of)

@@ -49,12 +49,17 @@ class WriteChecks(backend.WriteChecks):
 
     # In a graph.
 
-    def traced(self, site: int, frame: Frame) -> None:
-        """An apply method was called, `frame`, and its ops are the last ones of its graph."""
-        if site not in self._writing:
+    def traced(self, site: int, frame: Frame) -> bool:
+        """An apply method was called, `frame`, and its ops are the last ones of its graph.
+
+        Whether that is the graph of a function, and not one of a Session.
+        """
+        in_function = bool(compat.eager_outside_functions())
+        if in_function and site not in self._writing:
             graph, start = frame.place.graph, frame.extra.start
             call = _Traced(site, _handles(frame.variable), start, graph.num_operations())
             self._traced.setdefault(graph, []).append(call)
+        return in_function
 
     def judge(self, graph: Any) -> None:
         """Find out which of the calls that were traced to `graph` write: it is complete."""

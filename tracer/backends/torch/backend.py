@@ -19,7 +19,6 @@ class TorchBackend(backend.Backend):
     """Keras on PyTorch."""
 
     packages: tuple[str, ...] = ("torch", "keras")
-    kind_by_type = False  # a tensor has a layout
     new_blocks = Blocks
 
     def locate(
