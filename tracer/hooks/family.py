@@ -29,16 +29,6 @@ def family(optimizer: object) -> Iterator[tuple[Any, OptimizerKind]]:
                     todo.append((value, nested))
 
 
-def nested_in(optimizer: Any) -> Iterator[Any]:
-    """The optimizers that are nested in one; none in one that cannot be traced."""
-    try:
-        for member, _ in family(optimizer):
-            if member is not optimizer:
-                yield member
-    except UnsupportedOptimizer:
-        return
-
-
 _STATE = ("_trainable_variables", "_variables", "_hyper", "_slots", "_optimizer", "_opt")
 """What the constructor of a base class gives to each optimizer, or that of a wrapper of one."""
 
