@@ -11,9 +11,9 @@ its detail; which of these it was is decided in `settle` alone.
 """
 
 from bisect import bisect_left, bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tracer.core.counters import Counted, CountedBlock, Source
 from tracer.core.keys import Site
@@ -342,40 +342,42 @@ def calls_of(
             count = counts[site._replace(role="step"), path]
             count[0] += eager
             count[1] += tracing
-    groups: dict[tuple[Site, int | None, int, int], list[int]] = defaultdict(list)
-    for (site, path), (eager, tracing) in counts.items():
-        group = groups[site._replace(variable=None), path, eager, tracing]
-        if site.variable is not None:
-            group.append(site.variable)
+    rows = ((site, path, *numbers) for (site, path), numbers in counts.items())
     return [
         Calls(
             site.optimizer,
             methods[site.method],
             site.kind,
             replicas[site.replica],
-            tuple(sorted(variables)),
+            variables,
             eager,
             tracing,
             path,
         )
-        for (site, path, eager, tracing), variables in groups.items()
+        for site, variables, path, eager, tracing in _put_together(rows)
     ]
 
 
 def _entries(sites: Iterable[Site], methods: Mapping[str, int]) -> tuple[Entry, ...]:
     """Sites that differ in their variable only become one entry."""
-    times: dict[Site, int] = defaultdict(int)
-    for site in sites:
-        times[site] += 1
-    groups: dict[tuple[Site, int], list[int]] = defaultdict(list)
-    for site, count in times.items():
-        group = groups[site._replace(variable=None), count]
+    return tuple(
+        Entry(site.optimizer, methods[site.method], site.role, site.kind, variables, count)
+        for site, variables, count in _put_together(Counter(sites).items())
+    )
+
+
+def _put_together(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """One row for those that differ only in the variable of their site, which comes first.
+
+    After the site it has the variables.
+    """
+    groups: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for site, *others in rows:
+        group = groups[(site._replace(variable=None), *others)]
         if site.variable is not None:
             group.append(site.variable)
-    return tuple(
-        Entry(site.optimizer, methods[site.method], site.role, site.kind, tuple(sorted(v)), count)
-        for (site, count), v in groups.items()
-    )
+    for (site, *others), variables in groups.items():
+        yield site, tuple(sorted(variables)), *others
 
 
 def _lost_update(blocks: Iterable[tuple[CountedBlock, Reading]], sites: Sequence[Site]) -> bool:

@@ -8,7 +8,7 @@ import inspect
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from tracer.core.calls import Frame, FrameRole
 from tracer.core.registry import bindings, traced_classes
@@ -23,14 +23,15 @@ def traced_method(
     It stays a plain function that AutoGraph converts or leaves alone as it would the original: the
     decision goes by `__module__`. Optimizers read the signature of their own apply methods.
     """
+    intercepted = _Method(base, name, role, apply)  # `core.paths` looks for it
 
     def step_method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with _Call(base, name, role, self, args, kwargs) as call:
+        with _Call(intercepted, self, args, kwargs) as call:
             call.result = call.original(*call.args, **call.kwargs)
             return call.result
 
     def apply_method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        original, call = _begin_apply(base, name, apply, self, args, kwargs)
+        original, call = _begin_apply(intercepted, self, args, kwargs)
         result, failed = None, True
         try:
             result = original(*args, **kwargs)
@@ -97,15 +98,20 @@ def _matters(name: str, optimizer: Any, given: Sequence[Any]) -> bool:
     return not any(isinstance(each, list | tuple) and not each for each in given)
 
 
+class _Method(NamedTuple):
+    """A method of `base` that is intercepted."""
+
+    base: type
+    name: str
+    role: FrameRole
+    apply: ApplyMethod | None
+
+
 def _begin_apply(
-    base: type,
-    name: str,
-    apply: ApplyMethod | None,
-    optimizer: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    method: _Method, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], Frame | None]:
     """The original of an apply method, and the frame by which `_end_apply` ends its call."""
+    base, name, _, apply = method
     traced = traced_classes[id(base)]
     original = getattr(super(traced, optimizer), name)
     binding = bindings.get(id(optimizer))
@@ -147,14 +153,9 @@ class _Call(Frame):
     autograph_info__ = None
 
     def __init__(
-        self,
-        base: type,
-        name: str,
-        role: FrameRole,
-        optimizer: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, method: _Method, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
+        base, name, role, _ = method
         self.method = name
         traced = traced_classes[id(base)]
         self.original = getattr(super(traced, optimizer), name)
