@@ -76,7 +76,7 @@ class Delegating(SGD):  # type: ignore[misc]
             self.function(gradient)
 
 
-# Graphs that run in other company than they were traced in.
+# Graphs that run in other steps than they were traced in.
 
 
 def test_a_function_traced_inside_a_step_and_run_alone() -> None:

@@ -22,7 +22,7 @@ class Machine:
 
     def __init__(self, compiled: bool = False, rows: int = ledger.ROWS) -> None:
         self.ledger = Ledger("/cpu:0", 0, rows)
-        self.company = threading.local()
+        self.enclosing = threading.local()
         self.steps = [self._function(name, True, compiled) for name in "AB"]
         self.part_of_step = self._function("C", False, compiled)
 
@@ -30,7 +30,7 @@ class Machine:
         @tf.function(autograph=False, jit_compile=compiled)
         def function() -> None:
             graph = tf.compat.v1.get_default_graph()
-            stamp = self.ledger.company(graph, self._ask, lambda: False)
+            stamp = self.ledger.enclosing_step(graph, self._ask, lambda: False)
             if step:
                 stamp, _ = self.ledger.begin_step(stamp)
             self.ledger.count(name, graph, stamp)
@@ -38,13 +38,13 @@ class Machine:
         return function.get_concrete_function()
 
     def _ask(self) -> Any:
-        return getattr(self.company, "stamp", self.ledger.alone)
+        return getattr(self.enclosing, "stamp", self.ledger.alone)
 
     def part(self, step: int) -> None:
         """The part runs in the step of that number."""
-        self.company.stamp = tf.constant(UNIT * step | WITHIN, tf.int64)
+        self.enclosing.stamp = tf.constant(UNIT * step | WITHIN, tf.int64)
         self.part_of_step()
-        del self.company.stamp
+        del self.enclosing.stamp
 
     def read(self) -> tuple[int, dict[str, tuple[int, list[int]]]]:
         steps, readings = self.ledger.read()

@@ -304,7 +304,7 @@ def test_every_part_of_each_step(rows: int) -> None:
 
 @pytest.mark.usefixtures("in_numpy")
 @pytest.mark.parametrize("rows", [2, 3, 4])
-def test_every_company(rows: int) -> None:
+def test_every_enclosing_step(rows: int) -> None:
     """Each step has a part that also runs alone, before it, and steps overlap."""
     kinds = [
         Step("a"),

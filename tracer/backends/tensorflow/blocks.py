@@ -6,8 +6,8 @@ a log at once. One in the graph of a function gets a counter in that graph (see 
 the graph of a Session a callback on the host.
 
 What a function is part of is not decided when it is traced, for it may be called from anywhere
-later: each call of it asks (`Blocks._company`), and the graph counts by the answer. TensorFlow asks
-on the thread that calls the function, which may be any.
+later: each call of it asks (`Blocks._enclosing_step`), and the graph counts by the answer.
+TensorFlow asks on the thread that calls the function, which may be any.
 
 Data change form here: sites, numbers in the lists of frames, become `CountedBlock`s, and a step
 becomes a number that is taken once. In eager mode that number is kept in the step's frame
@@ -200,7 +200,7 @@ class Blocks(backend.Blocks):
 
     # What a block is part of.
 
-    def _company(self, replica: int, region: str, same_call: SameCall) -> Any:
+    def _enclosing_step(self, replica: int, region: str, same_call: SameCall) -> Any:
         """The stamp of what calls the function of `region`, with a block of `replica`: asked at
         each call that is not the `same_call` as before.
 
@@ -246,8 +246,8 @@ class Blocks(backend.Blocks):
             ledger, graph = self._ledger(replica), step.place.graph
             after = [] if step.gradient is None else [step.gradient]
             with graph.as_default():
-                company = self._asked(step.place.region, replica)
-                stamps = known[replica] = ledger.begin_step(company, after)
+                enclosing = self._asked(step.place.region, replica)
+                stamps = known[replica] = ledger.begin_step(enclosing, after)
         return stamps
 
     def _stamp_inside(
@@ -268,11 +268,11 @@ class Blocks(backend.Blocks):
         return stamp
 
     def _asked(self, region: Any, replica: int) -> Any:
-        """The company of the function whose graph is `region`, a tensor of that graph."""
+        """The stamp of the step that calls the function with the graph `region`, a tensor there."""
         steps = self._calls_under_way.steps
         same_call = SameCall(self.callers, steps, self.threads, self._called)
-        ask = partial(self._company, replica, compat.function_name(region), same_call)
-        return self._ledger(replica).company(region, ask, same_call)
+        ask = partial(self._enclosing_step, replica, compat.function_name(region), same_call)
+        return self._ledger(replica).enclosing_step(region, ask, same_call)
 
     def _ledger(self, replica: int) -> Ledger:
         return self.counters.ledger(replica, self._devices.get(replica, ""))

@@ -35,7 +35,7 @@ class LedgerCounters(Counters):
 
     @property
     def ask(self) -> bool:  # type: ignore[override]
-        """Whether each function with a counter asks for its company, and no Session has one."""
+        """Whether each function with a counter asks for its enclosing step; no Session has one."""
         return not self.session_graphs and all(each.asks for each in self.ledgers.values())
 
     def take_number(self, replica: int) -> int:

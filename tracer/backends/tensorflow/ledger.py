@@ -9,11 +9,11 @@ in the graph, without a branch.
 part of it. A graph does not know what it will be part of when it is traced: the same one may run
 alone, inside a step, or inside another function's step. So each function asks when it is called:
 
-    company = the stamp of what calls it     0 if that is no step of this optimizer
-    stamp   = company                        if the block is part of a step, or of none
-    stamp   = a new number                   if the block is a step and company is 0
+    enclosing = the stamp of the step that calls it, 0 if that is none of this optimizer
+    stamp     = enclosing                    if the block is part of a step, or of none
+    stamp     = a new number                 if the block is a step and enclosing is 0
 
-`company` is an argument of the function that TensorFlow computes at each call (see
+`enclosing` is an argument of the function that TensorFlow computes at each call (see
 `compat.call_time_capture`): in eager mode from the Python calls under way, in another function
 from the stamp of the step that it stands in. A step takes its number once, when its gradients are
 there, and hands it to all that runs in it; so two steps that overlap in time stay two.
@@ -178,42 +178,44 @@ class Ledger:
         self._rows = rows or ROWS
         self._name = f"optimizer_tracer_{next(_numbers)}"
         self.alone = compat.constant(0)
-        """The company of what is called outside of every step."""
-        self._companies: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()
+        """The stamp of what is called outside of every step."""
+        self._captured: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()
         self.asks = True
-        """Whether each function with a counter asks for its company."""
+        """Whether each function with a counter asks for the enclosing step."""
         self._clock = counter_variable([(steps + 1) * UNIT, 0, 0], device)
         self._blocks: list[_Block] = []
         self._idle: dict[Hashable, list[_Block]] = defaultdict(list)
         self._dropped: deque[_Block] = deque()
         self._lock = threading.RLock()  # a signal handler may read while its thread reads
 
-    def company(self, graph: Any, ask: Callable[[], Any], is_alone: Callable[[], bool]) -> Any:
-        """The stamp of what calls the function with this graph, a scalar in `graph`.
+    def enclosing_step(
+        self, graph: Any, ask: Callable[[], Any], is_alone: Callable[[], bool]
+    ) -> Any:
+        """The stamp of the step that calls the function with this graph, a scalar in `graph`.
 
         `ask` gives it at each call of the function: an eager tensor, or one of the graph in which
         it is called. It is `alone`, and not asked for, where `is_alone` says so. Where nobody can
         be asked it is 0.
         """
-        known = self._companies.get(graph)
+        known = self._captured.get(graph)
         if known is None:
             known = compat.call_time_capture(graph, self._name, ask, self.alone, is_alone)
             if known is None:
                 self.asks = False
                 with graph.as_default():
                     return tf.constant(0, tf.int64)
-            self._companies[graph] = ref(known)
+            self._captured[graph] = ref(known)
             return known
         return known()
 
-    def begin_step(self, company: Any, after: Sequence[Any] = ()) -> tuple[Any, Any]:
+    def begin_step(self, enclosing: Any, after: Sequence[Any] = ()) -> tuple[Any, Any]:
         """Add to the current graph the beginning of a step, which waits for the tensors `after`.
 
         Returns the step's stamp and that of what is part of it.
         """
         where = compat.device(self.device)
         with where, compat.stop_recording(), compat.control_dependencies(after):
-            own, inside = _begin_function()(self._clock.handle, company)
+            own, inside = _begin_function()(self._clock.handle, enclosing)
         return own, inside
 
     def count(self, key: Hashable, lifetime: Any, stamp: Any, after: Sequence[Any] = ()) -> Use:
@@ -265,7 +267,7 @@ class Ledger:
 
     def children(self) -> dict[str, Any]:
         """What an exported function captures, by name."""
-        for graph in list(self._companies):
+        for graph in list(self._captured):
             compat.plain_capture(graph._function_captures, self._name, self.alone)
         children = {"clock": self._clock, "alone": compat.trackable_constant(self.alone)}
         for number, block in enumerate(self._blocks):
@@ -320,11 +322,11 @@ def _take(clock: Any, numbers: Any) -> Any:
     return _raw.RngReadAndSkip(resource=clock, alg=tf.constant(_PHILOX), delta=numbers)
 
 
-def _begin(clock: Any, company: Any) -> tuple[Any, Any]:
-    """The stamp of a step, that of its company or a new one, and that of what is part of it."""
-    alone = _raw.Equal(x=company, y=tf.constant(0, tf.int64))
+def _begin(clock: Any, enclosing: Any) -> tuple[Any, Any]:
+    """The stamp of a step, a new one if there is no enclosing step, and that of what is in it."""
+    alone = _raw.Equal(x=enclosing, y=tf.constant(0, tf.int64))
     new, _, _ = _raw.Unpack(value=_take(clock, _raw.Cast(x=alone, DstT=tf.uint64)), num=3)
-    stamp = _raw.SelectV2(condition=alone, t=new, e=company)
+    stamp = _raw.SelectV2(condition=alone, t=new, e=enclosing)
     return stamp, _raw.BitwiseOr(x=stamp, y=tf.constant(WITHIN, tf.int64))
 
 
