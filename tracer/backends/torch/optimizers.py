@@ -44,8 +44,8 @@ def detach(binding: Binding) -> None:
 
 def watched() -> list[Any]:
     """The optimizers that have hooks now."""
-    counters = {id(each.watch): each.watch for each in list(bindings.values())}
-    found = [counter.optimizer() for counter in counters.values() if counter is not None]
+    watches = dict.fromkeys(each.watch for each in list(bindings.values()))
+    found = [each.optimizer() for each in watches if isinstance(each, StepCounter)]
     return [optimizer for optimizer in found if optimizer is not None]
 
 

@@ -329,19 +329,16 @@ class StepCounter:
         done = {id(each) for each in self.recorder.variables_of(frame.sites).values()}
         moved: list[Any] = []
         for place, (parameter, layout) in enumerate(zip(parameters, layouts, strict=True)):
-            asks = layout not in (None, compat.FROZEN)
+            asks = _asks(layout)
             moves = id(parameter) not in done and self._moved(frame, parameter, asks and not skips)
             moved.append(moves)
             if moves is True and not asks:
-                now = compat.layouts_of([parameter])[0]
-                layouts[place] = compat.layout_if(True) if now in (None, compat.FROZEN) else now
+                (now,) = compat.layouts_of([parameter])
+                layouts[place] = now if _asks(now) else compat.layout_if(True)
         frame.requests, updates = self.sites(parameters, layouts)
-        of_updates = iter(updates)
+        asked = [each for each in zip(parameters, moved, layouts, strict=True) if _asks(each[2])]
         made = []
-        for parameter, layout, moves in zip(parameters, layouts, moved, strict=True):
-            if layout in (None, compat.FROZEN):
-                continue
-            site = next(of_updates)
+        for site, (parameter, moves, _) in zip(updates, asked, strict=True):
             if moves is True:
                 made.append(site)
             elif moves is not False:
@@ -530,6 +527,11 @@ class StepCounter:
     def _forget(self, reference: Any) -> None:
         self._last = None
         self._versioned.clear()  # another one may come to have its `id`
+
+
+def _asks(layout: Any) -> bool:
+    """Whether a parameter has a gradient, by the layout of that."""
+    return layout is not None and layout is not compat.FROZEN
 
 
 def _is_lbfgs(optimizer: Any) -> bool:
