@@ -50,14 +50,15 @@ class Living:
     it is not. A walk finds what was made before, and copies, which are made without it.
     """
 
+    _next_walk = 0.0
+    """When the next walk may begin, on the clock `time.monotonic`."""
+
     def __init__(self, made: Callable[[Any], None]) -> None:
         """`made` is called with each new instance."""
         self._made = made
         self._classes: list[type] = []
         self._references: dict[int, ref[Any]] = {}
         self._unmade: dict[int, ref[Any]] = {}
-        self._next_walk = 0.0
-        """When the next walk may begin, on the clock `time.monotonic`."""
 
     def watch(self, cls: type) -> None:
         """Find the instances of `cls`, too."""
@@ -66,9 +67,10 @@ class Living:
             cls.__init__ = self._reporting(cls.__init__)  # type: ignore[misc]
             self.walk_again()
 
-    def walk_again(self) -> None:
+    @classmethod
+    def walk_again(cls) -> None:
         """An instance was, or may have been, made without its `__init__`."""
-        self._next_walk = 0.0
+        cls._next_walk = 0.0
 
     def all(self) -> list[Any]:
         """The living instances of the classes.
@@ -82,7 +84,7 @@ class Living:
             self._add(each)
         if not young:
             end = time.monotonic()
-            self._next_walk = end + 100 * (end - begin)
+            Living._next_walk = end + 100 * (end - begin)
         alive = [reference() for reference in list(self._references.values())]
         return [each for each in alive if each is not None and id(each) not in self._unmade]
 

@@ -27,6 +27,25 @@ def reachable(start: Any, follow: Callable[[Any], Iterable[Any]], depth: int) ->
     return list(found.values())
 
 
+_CONTAINERS = (dict, list, tuple)
+
+
+def layers(values: list[Any], depth: int) -> Iterator[list[Any]]:
+    """`values`, then what is in the lists and dicts among them, and so on: `depth` lists in all.
+
+    >>> list(layers([1, {"a": 2, "b": [3]}], depth=3))
+    [[1, {'a': 2, 'b': [3]}], [2, [3]], [3]]
+    """
+    for _ in range(depth):
+        yield values
+        values = [
+            item
+            for each in values
+            if isinstance(each, _CONTAINERS)
+            for item in (list(each.values()) if isinstance(each, dict) else list(each))
+        ]
+
+
 def held_by(value: Any) -> Iterator[Any]:
     """What a function, a method, a partial function, a weak reference or a container holds.
 

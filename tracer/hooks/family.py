@@ -7,6 +7,7 @@ from typing import Any
 
 from tracer.backends import registered as backends
 from tracer.core.interrupts import suppress_faults
+from tracer.core.reachable import layers
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.kinds import OptimizerKind, kind_of, may_be_optimizers
 
@@ -21,7 +22,7 @@ def family(optimizer: object) -> Iterator[tuple[Any, OptimizerKind]]:
     while todo:
         member, kind = todo.pop(0)
         yield member, kind
-        for values in _attributes(member):
+        for values in layers(list(own_attributes(member).values()), depth=4):
             for value in values if may_be_optimizers(values) else ():
                 nested = kind_of(type(value))
                 if nested is not None and id(value) not in seen:
@@ -41,22 +42,6 @@ def is_made(optimizer: Any) -> bool:
 def own_attributes(optimizer: Any) -> dict[str, Any]:
     attributes: dict[str, Any] = object.__getattribute__(optimizer, "__dict__")
     return attributes
-
-
-def _attributes(optimizer: Any) -> Iterator[list[Any]]:
-    """What hangs on the optimizer, in lists and dicts too, as deep as a list of dicts in one."""
-    values: list[Any] = [own_attributes(optimizer)]
-    for _ in range(4):
-        values = [
-            item
-            for each in values
-            if isinstance(each, _CONTAINERS)
-            for item in (list(each.values()) if isinstance(each, dict) else list(each))
-        ]
-        yield values
-
-
-_CONTAINERS = (dict, list, tuple)
 
 
 def kind_to_trace(optimizer: object) -> OptimizerKind:

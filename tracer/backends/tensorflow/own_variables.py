@@ -5,6 +5,7 @@ from typing import Any
 
 from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.variables import canonical
+from tracer.core.reachable import layers
 
 
 def iterations_of(optimizer: Any) -> int | None:
@@ -38,22 +39,19 @@ _NOT_ITS_STATE = ("_hyper", "_learning_rate", "_trainable_variables")
 def own_handles(optimizer: Any) -> list[Any]:
     """The handles of the variables that only the optimizer writes to, as a rule."""
     own = object.__getattribute__(optimizer, "__dict__")
-    theirs = {id(each) for name in _NOT_ITS_STATE for each in _handles(own.get(name))}
-    values = [value for name, value in own.items() if name not in _NOT_ITS_STATE]
-    return [handle for handle in _handles(values) if id(handle) not in theirs]
+    shared = _handles([own.get(name) for name in _NOT_ITS_STATE])
+    others = {id(handle) for handle in shared}
+    found = _handles([value for name, value in own.items() if name not in _NOT_ITS_STATE])
+    return [handle for handle in found if id(handle) not in others]
 
 
-def _handles(value: Any, depth: int = 0) -> Iterator[Any]:
-    """The handles of the variables in `value`, in lists and dicts too, on each replica."""
-    if isinstance(value, dict | list | tuple):
-        if depth < 4:
-            for item in list(value.values() if isinstance(value, dict) else value):
-                yield from _handles(item, depth + 1)
-        return
-    if value is None or isinstance(value, str | int | float):
-        return
-    whole = canonical(value)
-    copies = getattr(whole, "values", None)  # of a distributed variable; other things have a method
-    for item in copies if isinstance(copies, tuple) else (whole,):
-        if isinstance(item, compat.ResourceVariable):
-            yield item.handle
+def _handles(values: list[Any]) -> Iterator[Any]:
+    """The handles of the variables in `values`, in lists and dicts too, on each replica."""
+    for layer in layers(values, depth=5):
+        for value in layer:
+            if hasattr(type(value), "dtype"):  # as every variable has
+                whole = canonical(value)
+                copies = getattr(whole, "values", None)  # others have a method of this name
+                for item in copies if isinstance(copies, tuple) else (whole,):
+                    if isinstance(item, compat.ResourceVariable):
+                        yield item.handle
