@@ -59,7 +59,6 @@ SAID = {
         "apply-raised", (), "Make the variables before", "singleton tf.Variables"
     ),
     "frozen_too_late": Pain("frozen-but-updated", ("base/kernel", "base/bias"), COMPILE),
-    "frozen_too_late_keras2": Pain("frozen-but-updated", ("base/kernel", "base/bias"), COMPILE),
     "loss_not_scaled": Pain("loss-not-scaled", (), "optimizer.scale_loss(loss)"),
     "loss_not_scaled_keras2": Pain("loss-not-scaled", (), "optimizer.get_scaled_loss(loss)"),
     "last_group_lost": Pain("gradients-left", (), "gradient_accumulation_steps divides"),
