@@ -21,7 +21,7 @@ from torch._dynamo import trace_rules
 from tracer.backends.torch.dynamo import constant, frame_around
 from tracer.backends.torch.operators import BEGIN, END, MOVED, number_for
 from tracer.backends.torch.programs import PROGRAM
-from tracer.backends.torch.steps import take_off
+from tracer.backends.torch.steps import drop, take_off
 from tracer.core.calls import Frame, known_by, outermost
 from tracer.core.instances import instances
 from tracer.core.recorder import Recorder
@@ -296,11 +296,7 @@ def _note_uncounted() -> int:
 
 def _enter(call: _Call, recorder: Recorder, index: int, values: list[Any]) -> None:
     stack = recorder.calls_under_way.stack()
-    for known in stack:
-        if isinstance(known, _Step) and known.call is call:  # an error ended it
-            take_off(stack, known)
-            recorder.abandon(stack.pop())
-            break
+    drop(stack, lambda frame: isinstance(frame, _Step) and frame.call is call)
     frame, python = _Step(), frame_around(sys._getframe(1))
     frame.call, frame.handed, frame.compiled, frame.function = call, False, 0, ""
     recorder.enter(frame, index, call.method, "step", python)

@@ -11,7 +11,7 @@ PyTorch calls no hook for a step that raises: see `abandoned`.
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import FrameType
 from typing import Any, NamedTuple
@@ -132,6 +132,14 @@ def take_off(stack: list[Frame], frame: Frame) -> None:
         frame.recorder.abandon(stack.pop())
 
 
+def drop(stack: list[Frame], ended: Callable[[Frame], bool]) -> None:
+    """Forget the first call on the `stack` of which it is known that an exception `ended` it."""
+    found = next(filter(ended, stack), None)
+    if found is not None:
+        take_off(stack, found)
+        found.recorder.abandon(stack.pop())
+
+
 class StepCounter:
     """Counts the steps of one optimizer."""
 
@@ -229,11 +237,12 @@ class StepCounter:
 
     def _drop(self, stack: list[Frame], known: tuple[int, int]) -> None:
         """No frame of Python runs two steps of one optimizer at once: the one before has ended."""
-        for frame in stack:
-            if isinstance(frame, Step) and frame.counter is self and frame.python == known:
-                take_off(stack, frame)
-                self.recorder.abandon(stack.pop())
-                return
+        drop(
+            stack,
+            lambda frame: (
+                isinstance(frame, Step) and (frame.counter, frame.python) == (self, known)
+            ),
+        )
 
     def _copies(self, parameters: Sequence[Any]) -> dict[int, Any]:
         """Copies of the parameters whose versions may not tell whether a step writes to them."""
@@ -420,9 +429,7 @@ class StepCounter:
         """The `GradScaler` has done that, or left it out; or an exception ended it."""
         try:
             if failed:
-                stack = self.recorder.calls_under_way.stack()
-                take_off(stack, frame)
-                self.recorder.abandon(stack.pop())
+                drop(self.recorder.calls_under_way.stack(), lambda each: each is frame)
                 return
             if frame.requests is None:
                 parameters = parameters_of(optimizer.param_groups)
