@@ -46,9 +46,6 @@ def begin_of(region: str) -> Line:
 class Callers:
     """Who calls, where only Python does: the paths of calls of one root optimizer."""
 
-    in_datasets = False
-    """Whether a dataset runs a function, and whenever it is asked for an element."""
-
     def __init__(self, author_of: Any = lambda code, line: None) -> None:
         """`author_of` says which code of an author generated code was made of."""
         self.paths = Paths(author_of)
@@ -89,11 +86,6 @@ class FunctionCallers(Callers):
         """By replica and region: who called it; without a region: who called any."""
         self._together = False
         self._lock = threading.RLock()
-
-    @property
-    def in_datasets(self) -> bool:  # type: ignore[override]
-        """Whether a dataset runs a function, and whenever it is asked for an element."""
-        return bool(self._at_any_time)
 
     def called_inside(self, region: str, around: str, path: int) -> None:
         """A function is called while the one `around` is traced, by a `path` in there."""

@@ -99,8 +99,6 @@ class Counters:
 
     in_programs = False
     """Whether anything is counted in programs, that run without Python."""
-    ask = True
-    """Whether each function with a counter asks for its enclosing step; no Session has one."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()

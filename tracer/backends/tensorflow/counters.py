@@ -33,11 +33,6 @@ class LedgerCounters(Counters):
         """Whether anything is counted in graphs, that run without Python."""
         return bool(self.ledgers)
 
-    @property
-    def ask(self) -> bool:  # type: ignore[override]
-        """Whether each function with a counter asks for its enclosing step; no Session has one."""
-        return not self.session_graphs and all(each.asks for each in self.ledgers.values())
-
     def take_number(self, replica: int) -> int:
         """The number of a step that begins outside of every graph."""
         with self.lock:

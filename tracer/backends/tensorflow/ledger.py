@@ -180,8 +180,6 @@ class Ledger:
         self.alone = compat.constant(0)
         """The stamp of what is called outside of every step."""
         self._captured: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()
-        self.asks = True
-        """Whether each function with a counter asks for the enclosing step."""
         self._clock = counter_variable([(steps + 1) * UNIT, 0, 0], device)
         self._blocks: list[_Block] = []
         self._idle: dict[Hashable, list[_Block]] = defaultdict(list)
@@ -201,7 +199,6 @@ class Ledger:
         if known is None:
             known = compat.call_time_capture(graph, self._name, ask, self.alone, is_alone)
             if known is None:
-                self.asks = False
                 with graph.as_default():
                     return tf.constant(0, tf.int64)
             self._captured[graph] = ref(known)
