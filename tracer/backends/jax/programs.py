@@ -165,6 +165,8 @@ class Program:
 
     def _row(self, numbers: Sequence[int]) -> Row:
         before, after, *more = numbers
+        if not more:
+            return Row(before, after, ())
         return Row(before, after, tuple(more[: self.groups]), tuple(more[self.groups :]))
 
     def lowered(self, platform: str) -> None:
@@ -245,12 +247,15 @@ class Programs(Counters):
 
     def enqueue(self, function: Callable[..., None], *arguments: Any) -> None:
         """Have `function` called under the lock: now, or by who has it now or next."""
-        self._queue.append((function, arguments))
-        if self.lock.acquire(blocking=False):
-            try:
+        if not self.lock.acquire(blocking=False):
+            self._queue.append((function, arguments))
+            return
+        try:
+            if self._queue:
                 self.empty_queue()
-            finally:
-                self.lock.release()
+            function(*arguments)
+        finally:
+            self.lock.release()
 
     def empty_queue(self) -> None:
         """Count what was told while the lock was held, which it is by who calls this."""
@@ -268,7 +273,8 @@ class Programs(Counters):
         if work.role == "part":
             self._part_ran(program, replica, rows)
             return
-        self.moved_on(work.clock, replica, rows[0].before, rows[0].after)
+        row = rows[0]
+        self.moved_on(work.clock, replica, row.before, row.after)
         if work.role == "step":
             self.stepped()
             stamp = UNIT * self.take_number(replica)
@@ -282,8 +288,11 @@ class Programs(Counters):
 
     def moved_on(self, clock: int, replica: int, before: int, after: int) -> None:
         """A step moved an optimizer's own count of steps, perhaps in a state that it was given."""
-        self.latest[clock] = max(after, self.latest.get(clock, after))
-        steps = self.progress.setdefault((clock, replica), [before, after, 0])
+        if after > self.latest.get(clock, -1):
+            self.latest[clock] = after
+        steps = self.progress.get((clock, replica))
+        if steps is None:
+            steps = self.progress[clock, replica] = [before, after, 0]
         if before < steps[0]:
             steps[0] = before
         if after > steps[1]:
