@@ -347,14 +347,16 @@ def test_two_recorders_that_watch_one_older_function() -> None:
     """Each counts its calls as long as it watches, and the function gets back what it had."""
     optimizer, weight = SGD(1.0), zero()
     function = applying(optimizer, weight).get_concrete_function(one())
+    kind = kind_of(type(optimizer))
+    assert kind is not None
     captured = list(function._captured_inputs)
     first, second = OlderFunctions(), OlderFunctions()
     for each in (first, second):
-        each.find(0, optimizer, kind_of(type(optimizer)), "f", own=False, retrace=False)
+        each.find(0, optimizer, kind, "f", own=False, retrace=False)
     function(one())
     first.let_go(0)
     function(one())
-    first.find(0, optimizer, kind_of(type(optimizer)), "f", own=False, retrace=False)
+    first.find(0, optimizer, kind, "f", own=False, retrace=False)
     function(one())
     assert (ran(weight), first.calls.total(), second.calls.total()) == (3, 2, 3)
     second.let_go(0)

@@ -306,7 +306,8 @@ def test_the_same_line_by_other_calls(program: Program, end: str) -> None:
 
     def in_turn(call: Callable[[], None]) -> Iterator[None]:
         while True:
-            yield call()  # @generator
+            call()  # @generator
+            yield
 
     outer = tf.function(train)
     calls = in_turn(train)

@@ -345,8 +345,11 @@ class OlderFunctions:
     def let_go(self, index: int) -> None:
         """Tracing of an optimizer ends, at least for a while."""
 
-    def in_pipelines(self) -> list[Older]:
-        """The functions that data pipelines run, of which no call is seen."""
+    def unseen(self, variables: Sequence["ref[Any] | None"]) -> list[Older]:
+        """What runs, or may run, without a call that is seen: functions of data pipelines, graphs.
+
+        `variables` are those of the recorder.
+        """
         return []
 
     def traced_anew(self) -> Counter[Older]:

@@ -3,7 +3,7 @@
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import ref
@@ -284,15 +284,17 @@ class Optimizers:
             return None  # they were made in the first step, and set
         return now - ((self._all[index].started or 0) if before is None else before.steps)
 
-    def missed(self, names: Sequence[str], before: Mapping[Older, int]) -> Iterator[str]:
+    def missed(
+        self, names: Sequence[str], before: Mapping[Older, int], unseen: Iterable[Older]
+    ) -> Iterator[str]:
         """Notes on what ran in functions and graphs that were traced before the tracer came.
 
-        `before` is how often each of them had been run already.
+        `before` is how often each of them had been run already, `unseen` what runs without a call.
         """
         for older, calls in list(self.older.calls.items()):
             if calls > before.get(older, 0):
                 yield note_of(older, names[older.optimizer], calls - before.get(older, 0))
-        for older in self.older.in_pipelines():
+        for older in unseen:
             yield note_of(older, names[older.optimizer], 1)
 
     def traced_anew(self, names: Sequence[str], before: Mapping[Older, int]) -> Iterator[str]:

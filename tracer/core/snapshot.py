@@ -189,7 +189,7 @@ class Reader:
         if (
             older.calls != since.older
             or older.traced_anew() != since.anew
-            or older.in_pipelines()
+            or older.unseen(self._root.variables.objects)
             or self._optimizers.calls_beside != since.calls_beside
             or self._root.notes.keys() - since.notes
         ):
@@ -303,7 +303,9 @@ class Reader:
 
     def _all_notes(self, ran: _Ran, names: Sequence[str], baseline: Baseline) -> list[str]:
         """What was not seen; `names` are the optimizers'."""
-        notes = [*self._root.notes, *ran.notes, *self._optimizers.missed(names, baseline.older)]
+        unseen = self._optimizers.older.unseen(self._root.variables.objects)
+        notes = [*self._root.notes, *ran.notes]
+        notes += self._optimizers.missed(names, baseline.older, unseen)
         notes += self._root.blocks.missed(self._optimizers.stepped(names))
         entries = [(block, entry) for block in ran.blocks for entry in block.entries]
         roles = {entry.role for _, entry in entries if entry.kind != "none"}

@@ -15,7 +15,7 @@ and while another function that calls it is traced.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakSet, ref
 
@@ -58,7 +58,7 @@ class OlderFunctions(backend.OlderFunctions):
         self._since: dict[int, int] = {}
         self._spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self._in_part: WeakSet[Any] = WeakSet()  # graphs of which only the end is counted
-        self._in_pipelines: list[tuple[Older, ref[Any]]] = []
+        self._unseen: list[tuple[Older, ref[Any]]] = []
         self._looked_at: dict[int, tuple[int, bool]] = {}
 
     def begin(self, index: int) -> None:
@@ -103,7 +103,7 @@ class OlderFunctions(backend.OlderFunctions):
         """
         self.unsettled.discard(index)
         watched = {id(each.function()) for each in self._watched if each.older.optimizer == index}
-        self._in_pipelines = [each for each in self._in_pipelines if each[0].optimizer != index]
+        self._unseen = [each for each in self._unseen if each[0].optimizer != index]
         handles = frozenset(map(id, own_handles(optimizer)))
         scope = name if kind.name == "v1" else ""
         forgettable = set()
@@ -117,7 +117,7 @@ class OlderFunctions(backend.OlderFunctions):
             else:
                 older = older._replace(caller=compat.function_name(function.graph))
             if feeds_a_dataset(function):
-                self._in_pipelines.append((older._replace(caller=PIPELINE), ref(function)))
+                self._unseen.append((older._replace(caller=PIPELINE), ref(function)))
             elif id(function) not in watched and function._captured_inputs:
                 # What captures nothing gets the variables as arguments, of a function around it.
                 self._watched.append(_Question(function, older, self._called))
@@ -169,10 +169,22 @@ class OlderFunctions(backend.OlderFunctions):
                 if retrace and trace_anew(function):
                     self._forgetful.append(known)
 
-    def in_pipelines(self) -> list[Older]:
-        """The functions of living datasets, which do not ask for what they captured."""
-        alive = (older for older, function in self._in_pipelines if function() is not None)
-        return list(dict.fromkeys(each for each in alive if each.optimizer in self._since))
+    def unseen(self, variables: Sequence[ref[Any] | None]) -> list[Older]:
+        """The functions of living datasets, which do not ask for what they captured, and graphs.
+
+        The graph of a Session may have belonged to another program of this process, as in tests:
+        it is left out if the optimizer has `variables` to update, and none of them is in there.
+        """
+        graphs = {getattr(each(), "graph", None) for each in variables if each is not None}
+        return list(
+            dict.fromkeys(
+                older
+                for older, known in self._unseen
+                if older.optimizer in self._since
+                and (it := known()) is not None
+                and (older.function != SESSION_GRAPH or not graphs or it in graphs)
+            )
+        )
 
     def traced_anew(self) -> Counter[Older]:
         """The functions that were traced again since they forgot their graphs."""
@@ -195,10 +207,10 @@ class OlderFunctions(backend.OlderFunctions):
         """
         by_name = updates_by(name)
         older = Older(index, SESSION_GRAPH)
-        self._in_pipelines += [
+        self._unseen += [
             (older, known)
             for known in graphs
-            if (older, known) not in self._in_pipelines
+            if (older, known) not in self._unseen
             and (graph := known()) is not None
             and any(
                 (_UPDATE.search(op.type) if own else by_name.search(op.name))
