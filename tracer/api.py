@@ -31,7 +31,7 @@ __tracebackhide__ = is_mistake
 
 
 def _collectors() -> Sequence[type[Collector]]:
-    from tracer.evidence.registered import COLLECTORS
+    from tracer.evidence.collector_list import COLLECTORS
 
     return COLLECTORS
 

@@ -39,7 +39,7 @@ class OptimizerKind:
     they gather what one branch of a graph holds when the branch is inside a step method."""
     apply_methods: tuple[ApplyMethod, ...]
     backend: str = "tensorflow"
-    """What runs it: a name in `backends.registered.BACKENDS`, or `keras`: what Keras 3 runs on."""
+    """What runs it: a name in `backends.backend_list.BACKENDS`, or `keras`: what it runs on."""
     on: str = ""
     """The name of another class that must be among the bases; none if it is empty."""
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from tracer.core.counters import Counted, CountedBlock
-from tracer.core.keys import Site
 from tracer.core.log import Reading, reading_of, until
 from tracer.core.settle import Ended, blocks_of, settle
+from tracer.core.sites import Site
 from tracer.model.runs import Run
 
 SITES = (

@@ -14,7 +14,7 @@ import tensorflow as tf
 from support.libraries import keras2, keras3, needs_keras3
 
 import tracer
-from tracer.backends.tensorflow.older_functions import OlderFunctions
+from tracer.backends.tensorflow.late_wrap import StaleFunctions
 from tracer.kinds import kind_of
 
 v1 = tf.compat.v1
@@ -312,8 +312,8 @@ def test_an_older_graph_is_not_hidden_by_skipped_steps() -> None:
     optimizer = keras3.optimizers.LossScaleOptimizer(inner, initial_scale=1.0)
     weight = keras3.Variable([0.0])
     optimizer.build([weight])
-    older = tf.function(lambda g: (optimizer.apply([g], [weight]), None)[1])
-    older(one())
+    stale = tf.function(lambda g: (optimizer.apply([g], [weight]), None)[1])
+    stale(one())
     tracer.wrap(optimizer, retrace=False)
     newer = tf.function(lambda g: (optimizer.apply([g], [weight]), None)[1])
     for _ in range(3):
@@ -321,7 +321,7 @@ def test_an_older_graph_is_not_hidden_by_skipped_steps() -> None:
     trace = tracer.trace_of(optimizer)
     assert (trace.steps, trace.updates(), trace.complete) == (3, 0, True)
     for _ in range(3):
-        older(one())
+        stale(one())
     trace = tracer.trace_of(optimizer)
     assert not trace.complete
     assert "3 calls of '<lambda>', a function traced before" in trace.notes[-1]
@@ -350,7 +350,7 @@ def test_two_recorders_that_watch_one_older_function() -> None:
     kind = kind_of(type(optimizer))
     assert kind is not None
     captured = list(function._captured_inputs)
-    first, second = OlderFunctions(), OlderFunctions()
+    first, second = StaleFunctions(), StaleFunctions()
     for each in (first, second):
         each.find(0, optimizer, kind, "f", own=False, retrace=False)
     function(one())
@@ -366,13 +366,13 @@ def test_two_recorders_that_watch_one_older_function() -> None:
 
 def test_an_older_function_that_a_newer_one_calls() -> None:
     optimizer, weight = SGD(1.0), zero()
-    older = applying(optimizer, weight)
-    older(one())
+    stale = applying(optimizer, weight)
+    stale(one())
     tracer.wrap(optimizer, retrace=False)
 
     @tf.function(autograph=False)
     def newer() -> None:
-        older(one())
+        stale(one())
 
     newer()
     assert _note_of_calls(optimizer).startswith(
@@ -393,8 +393,8 @@ def test_an_optimizer_that_moves_iterations_twice_a_step(in_a_function: bool) ->
         optimizer.apply_gradients([(gradient, weight)])
 
     optimizer, weight = Twice(1.0), zero()
-    older = tf.function(apply) if in_a_function else apply
-    older(one())
+    stale = tf.function(apply) if in_a_function else apply
+    stale(one())
     tracer.wrap(optimizer)
     weight.assign([0.0])
     newer = tf.function(apply) if in_a_function else apply

@@ -17,7 +17,7 @@ from support.libraries import keras2, keras3, library_of, needs_keras3
 
 import tracer
 from tracer.api import CallTrace
-from tracer.backends.tensorflow.passed import FreezeMonitor
+from tracer.backends.tensorflow.freeze_monitor import FreezeMonitor
 from tracer.core import registry
 from tracer.core.collectors import Throttle
 from tracer.findings.rule_list import Finding

@@ -19,7 +19,7 @@ from support.code_blocks import ROOT, BadPage, Page
 from support.libraries import needs_keras3
 from sybil.example import SybilFailure
 
-from tracer.backends.registered import BACKENDS
+from tracer.backends.backend_list import BACKENDS
 from tracer.kinds import BY_BASE
 
 OF_PYTORCH = ROOT / "docs" / "how-to" / "pytorch.md"

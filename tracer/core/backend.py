@@ -16,15 +16,15 @@ from types import FrameType
 from typing import Any, NamedTuple
 from weakref import ref
 
+from tracer.core.call_paths import UNKNOWN
 from tracer.core.callers import Callers
 from tracer.core.calls import EAGER, CallsUnderWay, Frame, FrameRole, outermost, start_frame
 from tracer.core.collectors import Collector, Collectors
 from tracer.core.counters import CountedBlock, Counters, Source
 from tracer.core.effects import UNHANDED
 from tracer.core.interrupts import suppress_faults
-from tracer.core.keys import SiteTable
-from tracer.core.older import Older
-from tracer.core.paths import UNKNOWN
+from tracer.core.late_wrap import StaleFunction
+from tracer.core.sites import SiteTable
 from tracer.core.stamps import UNIT
 from tracer.core.tracings import Definition, Part, StepCall, Tracings
 from tracer.kinds import OptimizerKind
@@ -316,14 +316,14 @@ class Blocks:
         """Tracing of an optimizer ends; what was counted goes on counting."""
 
 
-class OlderFunctions:
+class StaleFunctions:
     """How often functions that were traced before were called while their optimizer was traced."""
 
     begins_anew = ""
     """What else is said of a function that was traced again: what it did not go on with."""
 
     def __init__(self) -> None:
-        self.calls: Counter[Older] = Counter()
+        self.calls: Counter[StaleFunction] = Counter()
         self.unsettled: set[int] = set()
         """The optimizers that are used in programs that were not finished when they were found."""
 
@@ -345,18 +345,18 @@ class OlderFunctions:
     def let_go(self, index: int) -> None:
         """Tracing of an optimizer ends, at least for a while."""
 
-    def unseen(self, variables: Sequence["ref[Any] | None"]) -> list[Older]:
+    def unseen(self, variables: Sequence["ref[Any] | None"]) -> list[StaleFunction]:
         """What runs, or may run, without a call that is seen: functions of data pipelines, graphs.
 
         `variables` are those of the recorder.
         """
         return []
 
-    def traced_anew(self) -> Counter[Older]:
+    def traced_anew(self) -> Counter[StaleFunction]:
         """The functions that were traced again since they forgot their graphs."""
         return Counter()
 
-    def other_now(self) -> list[Older]:
+    def other_now(self) -> list[StaleFunction]:
         """Those of them that no longer write to all of the variables that they wrote to before."""
         return []
 
@@ -368,7 +368,7 @@ class Backend:
     """The modules of which a trace has the version, if the program imported them."""
     new_variables: type[Variables] = Variables
     new_blocks: type[Blocks] = Blocks
-    new_older: type[OlderFunctions] = OlderFunctions
+    new_stale: type[StaleFunctions] = StaleFunctions
     collectors: tuple[type[Collector], ...] = ()
     """Those that gather evidence for findings of this framework."""
 

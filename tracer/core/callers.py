@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
 
+from tracer.core.call_paths import UNKNOWN, Paths
 from tracer.core.counters import CountedBlock
 from tracer.core.log import Reading
-from tracer.core.paths import UNKNOWN, Paths
 from tracer.core.spans import Spans, Stretch, layers, of_caller, without
 from tracer.model.records import Line
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-from tracer.core.paths import UNKNOWN
+from tracer.core.call_paths import UNKNOWN
 
 FrameRole = Literal["step", "group", "apply"]
 """What is called: a step method, a group method or an apply method: see `tracer.kinds`."""
@@ -75,7 +75,7 @@ class Frame:
     """Whether it was made under a strategy."""
     parent: "Frame | None"
     path: int
-    """The number of the path of calls to a step in eager mode: see `tracer.core.paths`."""
+    """The number of the path of calls to a step in eager mode: see `tracer.core.call_paths`."""
     applying: bool
     """Whether an apply method is under way here: what it calls is no update of its own."""
     pending: int

@@ -9,8 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tracer.core.call_paths import UNKNOWN
 from tracer.core.log import HostLog, Reading, since
-from tracer.core.paths import UNKNOWN
 from tracer.model.records import Observation
 
 

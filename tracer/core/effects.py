@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tracer.core.counters import Counted, Source
+from tracer.core.late_wrap import SESSION_GRAPH
 from tracer.core.log import HostLog, Reading
-from tracer.core.older import SESSION_GRAPH
 from tracer.core.settle import Ended
 from tracer.model.records import Effect, Observation
 from tracer.model.runs import Run

@@ -10,7 +10,7 @@ from weakref import ref
 
 from tracer.core.backend import Backend, Blocks, Iterations, Stepped
 from tracer.core.interrupts import suppress_faults
-from tracer.core.older import Older, note_of, outermost
+from tracer.core.late_wrap import StaleFunction, note_of, outermost
 from tracer.kinds import SETTINGS, OptimizerKind
 from tracer.model.names import distinct
 from tracer.model.records import Optimizer, Remark, Setting
@@ -74,7 +74,7 @@ class Optimizers:
         self._backend = backend
         self._lock = threading.Lock()
         self._all: list[_Traced] = []
-        self.older = backend.new_older()
+        self.stale = backend.new_stale()
         self._gaps = 0
         self.stepping: dict[int, int | None] = {}
         """The iterations of each when its first step began; None if it had none yet."""
@@ -201,23 +201,23 @@ class Optimizers:
         self._gaps += self._in_gap(traced)
         traced.is_let_go = False
         own = index in self.with_own_step()
-        self.older.find(index, optimizer, traced.kind, traced.name(), own, retrace)
-        self.older.begin(index)
+        self.stale.find(index, optimizer, traced.kind, traced.name(), own, retrace)
+        self.stale.begin(index)
 
     def settle(self) -> None:
         """Find the functions that were still being traced when what they run uncounted was found.
 
         That was said then, once. From now on each of their calls is.
         """
-        for index in list(self.older.unsettled):
+        for index in list(self.stale.unsettled):
             traced = self._all[index]
             optimizer = traced.optimizer()
             if optimizer is not None:
-                self.older.settle(index, optimizer, traced.kind, traced.name())
+                self.stale.settle(index, optimizer, traced.kind, traced.name())
 
     def end(self, index: int) -> None:
         """Tracing of this one ends, at least for a while."""
-        self.older.let_go(index)
+        self.stale.let_go(index)
 
     def unwrapped(self, index: int) -> None:
         """The program unwraps this one: what it does until it is traced again is a gap."""
@@ -285,24 +285,29 @@ class Optimizers:
         return now - ((self._all[index].started or 0) if before is None else before.steps)
 
     def missed(
-        self, names: Sequence[str], before: Mapping[Older, int], unseen: Iterable[Older]
+        self,
+        names: Sequence[str],
+        before: Mapping[StaleFunction, int],
+        unseen: Iterable[StaleFunction],
     ) -> Iterator[str]:
         """Notes on what ran in functions and graphs that were traced before the tracer came.
 
         `before` is how often each of them had been run already, `unseen` what runs without a call.
         """
-        for older, calls in list(self.older.calls.items()):
-            if calls > before.get(older, 0):
-                yield note_of(older, names[older.optimizer], calls - before.get(older, 0))
-        for older in unseen:
-            yield note_of(older, names[older.optimizer], 1)
+        for stale, calls in list(self.stale.calls.items()):
+            if calls > before.get(stale, 0):
+                yield note_of(stale, names[stale.optimizer], calls - before.get(stale, 0))
+        for stale in unseen:
+            yield note_of(stale, names[stale.optimizer], 1)
 
-    def traced_anew(self, names: Sequence[str], before: Mapping[Older, int]) -> Iterator[str]:
+    def traced_anew(
+        self, names: Sequence[str], before: Mapping[StaleFunction, int]
+    ) -> Iterator[str]:
         """A remark on the functions that were traced again for the tracer, for each optimizer.
 
         `before` is how many of each name there were already.
         """
-        anew = Counter(self.older.traced_anew())
+        anew = Counter(self.stale.traced_anew())
         anew.subtract(before)
         for index, name in enumerate(names):
             functions = outermost(each.function for each in (+anew) if each.optimizer == index)
@@ -310,11 +315,11 @@ class Optimizers:
                 yield (
                     f"{name}: {listed(functions)}, traced before the tracer came, "
                     f"{'was' if len(functions) == 1 else 'were'} traced again for it"
-                    f"{self.older.begins_anew}"
+                    f"{self.stale.begins_anew}"
                 )
             changed = outermost(
                 each.function
-                for each in self.older.other_now()
+                for each in self.stale.other_now()
                 if each.optimizer == index and each in +anew
             )
             if changed:

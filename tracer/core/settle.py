@@ -15,10 +15,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tracer.core.call_paths import UNKNOWN
 from tracer.core.counters import Counted, CountedBlock, Source
-from tracer.core.keys import Site
 from tracer.core.log import Reading
-from tracer.core.paths import UNKNOWN
+from tracer.core.sites import Site
 from tracer.core.stamps import APPLYING, WITHIN
 from tracer.model.records import Block, Calls, Entry
 from tracer.model.runs import Run, fold, join

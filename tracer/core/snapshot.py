@@ -22,12 +22,12 @@ from msgspec.structs import replace
 
 from tracer.core import effects as of_effects, settle
 from tracer.core.backend import Iterations, Root, Surroundings
+from tracer.core.call_paths import UNKNOWN
 from tracer.core.counters import Counted, CountedBlock, Counts
-from tracer.core.keys import Site
+from tracer.core.late_wrap import StaleFunction
 from tracer.core.log import Reading
-from tracer.core.older import Older
 from tracer.core.optimizers import Optimizers
-from tracer.core.paths import UNKNOWN
+from tracer.core.sites import Site
 from tracer.core.tracings import OTHERS, Figures, Key
 from tracer.model.names import Objects, finder
 from tracer.model.records import (
@@ -60,9 +60,9 @@ class Baseline(NamedTuple):
     graphs: dict[Key, Figures]
     events: int
     """How many graph tracings were kept as events."""
-    older: dict[Older, int]
+    stale: dict[StaleFunction, int]
     """How often each function that is older than the tracer had been called."""
-    anew: dict[Older, int]
+    anew: dict[StaleFunction, int]
     """How many such functions of each name had been traced again."""
     iterations: dict[int, Iterations]
     """Each optimizer's own count of its steps."""
@@ -159,10 +159,10 @@ class Reader:
     def baseline(self) -> Baseline:
         """What has been counted so far, for a trace that counts from here."""
         self._optimizers.settle()
-        older = self._optimizers.older
+        stale = self._optimizers.stale
         unused = _THE_BEGINNING._replace(
-            older=dict(older.calls),
-            anew=older.traced_anew(),
+            stale=dict(stale.calls),
+            anew=stale.traced_anew(),
             calls_beside=self._optimizers.calls_beside,
             notes=frozenset(self._root.notes),
         )
@@ -185,11 +185,11 @@ class Reader:
 
     def _nothing_since(self, since: Baseline) -> bool:
         """Whether there is nothing to say of what came after."""
-        older = self._optimizers.older
+        stale = self._optimizers.stale
         if (
-            older.calls != since.older
-            or older.traced_anew() != since.anew
-            or older.unseen(self._root.variables.objects)
+            stale.calls != since.stale
+            or stale.traced_anew() != since.anew
+            or stale.unseen(self._root.variables.objects)
             or self._optimizers.calls_beside != since.calls_beside
             or self._root.notes.keys() - since.notes
         ):
@@ -303,9 +303,9 @@ class Reader:
 
     def _all_notes(self, ran: _Ran, names: Sequence[str], baseline: Baseline) -> list[str]:
         """What was not seen; `names` are the optimizers'."""
-        unseen = self._optimizers.older.unseen(self._root.variables.objects)
+        unseen = self._optimizers.stale.unseen(self._root.variables.objects)
         notes = [*self._root.notes, *ran.notes]
-        notes += self._optimizers.missed(names, baseline.older, unseen)
+        notes += self._optimizers.missed(names, baseline.stale, unseen)
         notes += self._root.blocks.missed(self._optimizers.stepped(names))
         entries = [(block, entry) for block in ran.blocks for entry in block.entries]
         roles = {entry.role for _, entry in entries if entry.kind != "none"}

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from tracer.backends import registered as backends
+from tracer.backends import backend_list as backends
 from tracer.core.interrupts import suppress_faults
 from tracer.core.reachable import layers
 from tracer.errors import UnsupportedOptimizer, is_mistake

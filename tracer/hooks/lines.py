@@ -5,7 +5,7 @@ import sys
 from types import CodeType, FrameType
 from typing import Any
 
-from tracer.core.paths import is_cell, shown_file
+from tracer.core.call_paths import is_cell, shown_file
 
 _NOT_THE_PROGRAM = (
     "contextlib",

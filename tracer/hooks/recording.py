@@ -16,8 +16,8 @@ from weakref import ref
 
 import wrapt
 
+from tracer.backends.backend_list import backend_of, canonical, name_of
 from tracer.backends.optax import updates
-from tracer.backends.registered import backend_of, canonical, name_of
 from tracer.core.instances import Living
 from tracer.core.optimizers import FITTED
 from tracer.core.recorder import Recorder
@@ -143,7 +143,7 @@ class Recording:
         traced, known = is_traced(optimizer), recorder_of(optimizer)
         if known is not None and not wrapping.is_wrapped(known):
             known.reader.unwrapped()
-        missed = {} if known is None else dict(known.optimizers.older.calls)
+        missed = {} if known is None else dict(known.optimizers.stale.calls)
         compared = known is not None and known.effects is not None
         if making:
             recorder = wrapping.adopt(optimizer, effects=effects)
@@ -152,7 +152,7 @@ class Recording:
         if recorder not in self._parts:
             since = None if making else recorder.reader.baseline()
             if since is not None and not traced:  # what was found to be under way counts
-                since = since._replace(older=missed if recorder is known else {})
+                since = since._replace(stale=missed if recorder is known else {})
             self._parts[recorder] = _Part(since, recorder.optimizers.gaps())
         part = self._parts[recorder]
         if effects and not compared and part.traced_before is None:

@@ -10,7 +10,7 @@ from functools import cache, partial
 from types import FunctionType
 from typing import Any
 
-from tracer.backends.registered import name_of
+from tracer.backends.backend_list import name_of
 from tracer.core.calls import FrameRole
 from tracer.core.instances import Living
 from tracer.core.interrupts import interrupt_in

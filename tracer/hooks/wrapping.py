@@ -7,6 +7,7 @@ holds it; what the tracer knows is kept in `registry` and in the recorder, never
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
+from tracer.backends.backend_list import backend_of
 from tracer.backends.optax.updates import (
     TracedUpdate,
     go_on,
@@ -14,7 +15,6 @@ from tracer.backends.optax.updates import (
     refuse,
     standing_for,
 )
-from tracer.backends.registered import backend_of
 from tracer.core.recorder import Recorder
 from tracer.core.registry import (
     Binding,
@@ -105,7 +105,7 @@ def adopt(optimizer: Any, *, effects: bool = False) -> Recorder:
     if effects:
         binding.recorder.compare(True)
     if not is_traced(optimizer):
-        binding.recorder.optimizers.older.begin(binding.index)
+        binding.recorder.optimizers.stale.begin(binding.index)
         binding.traced = True
         set_class(optimizer, traced)
     return binding.recorder

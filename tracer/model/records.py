@@ -88,10 +88,10 @@ class Optimizer(msgspec.Struct, frozen=True):
     that of the first step for one of PyTorch that was not wrapped."""
     never_handed: tuple[str, ...] = ()
     """Variables of the model that became trainable after its step was traced, and with which the
-    model was trained on, that no optimizer was handed: see `tracer.backends.tensorflow.passed`."""
+    model was trained on, that no optimizer was handed: see the freeze monitors."""
     frozen: tuple[str, ...] = ()
     """Variables of the model that were frozen after its step was traced, and that a graph which
-    was called since updates all the same: see `tracer.backends.tensorflow.passed`."""
+    was called since updates all the same: see the freeze monitors."""
     failures: tuple[Failure, ...] = ()
     """The steps that raised, each kind once."""
     turns: tuple[int, int] = (0, 0)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from support.odometers import ODOMETERS
 
 import tracer
-from tracer.core.paths import frames_above
+from tracer.core.call_paths import frames_above
 
 
 def instructions_of_tracer(function: Any) -> int:

@@ -18,7 +18,7 @@ from support.torch_odometers import Around, Moves, Odometer, give, in_threads, r
 
 import tracer
 from tracer.api import CallTrace
-from tracer.backends.torch.passed import FreezeMonitor
+from tracer.backends.torch.freeze_monitor import FreezeMonitor
 from tracer.core.snapshot import Reader
 
 torch.set_num_threads(1)

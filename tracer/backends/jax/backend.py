@@ -5,7 +5,7 @@ from typing import Any
 import jax
 
 from tracer.backends.jax import arrays, blocks, compat
-from tracer.backends.jax.older import OlderFunctions
+from tracer.backends.jax.late_wrap import StaleFunctions
 from tracer.core import backend
 from tracer.core.backend import Surroundings
 from tracer.model.records import Kind
@@ -16,7 +16,7 @@ class JaxBackend(backend.Backend):
 
     packages: tuple[str, ...] = ("jax", "keras")
     new_blocks: type[backend.Blocks] = blocks.Blocks
-    new_older: type[backend.OlderFunctions] = OlderFunctions
+    new_stale: type[backend.StaleFunctions] = StaleFunctions
     locate = staticmethod(blocks.locate)
     in_eager = staticmethod(blocks.in_eager)
     value_of = staticmethod(arrays.value_of)

@@ -24,13 +24,13 @@ import jax
 
 from tracer.backends.jax import compat, primitive
 from tracer.backends.jax.effects import NOT_COMPARED, Effects
-from tracer.backends.jax.older import forget, functions_with
+from tracer.backends.jax.late_wrap import forget, functions_with
 from tracer.backends.jax.programs import DOUBTS, Program, Programs, Work
 from tracer.backends.jax.tracings import Definitions
 from tracer.core import backend
 from tracer.core.backend import Stepped
+from tracer.core.call_paths import UNKNOWN
 from tracer.core.calls import EAGER, CallsUnderWay, Frame, FrameRole, Place, outermost, start_frame
-from tracer.core.paths import UNKNOWN
 from tracer.core.tracings import Definition, Part
 from tracer.model.records import Remark
 from tracer.model.words import some

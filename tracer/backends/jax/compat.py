@@ -280,9 +280,9 @@ def shard_map(function: Callable[..., Any], mesh: Any, everywhere: Any) -> Calla
     make: Any = getattr(jax, "shard_map", None)
     unchecked = {"check_vma": False}
     if make is None:
-        from jax.experimental import shard_map as older
+        from jax.experimental import shard_map as stale
 
-        make, unchecked = older.shard_map, {"check_rep": False}
+        make, unchecked = stale.shard_map, {"check_rep": False}
     mapped: Callable[..., Any] = make(
         function, mesh=mesh, in_specs=everywhere, out_specs=everywhere, **unchecked
     )

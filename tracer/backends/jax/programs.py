@@ -29,8 +29,8 @@ import numpy as np
 from tracer.backends.jax.effects import sources
 from tracer.backends.jax.primitive import Doubt, Passes
 from tracer.core.counters import CountedBlock, Counters, Counts
-from tracer.core.keys import SiteTable
 from tracer.core.log import HostLog
+from tracer.core.sites import SiteTable
 from tracer.core.stamps import UNIT, WITHIN
 
 DISCARDED, KEPT, SKIPPED, PARTLY = range(4)

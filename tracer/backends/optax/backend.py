@@ -4,7 +4,7 @@ from typing import Any
 
 from tracer.backends.jax.backend import JaxBackend
 from tracer.backends.jax.blocks import current_place, is_distributed
-from tracer.backends.optax.blocks import Blocks, OlderFunctions
+from tracer.backends.optax.blocks import Blocks, StaleFunctions
 from tracer.backends.optax.leaves import Leaf, Leaves
 from tracer.backends.optax.steps import Step
 from tracer.core.calls import CallsUnderWay, Frame, FrameRole, start_frame
@@ -17,7 +17,7 @@ class OptaxBackend(JaxBackend):
     packages = ("jax", "optax", "flax", "equinox")
     new_variables = Leaves
     new_blocks = Blocks
-    new_older = OlderFunctions
+    new_stale = StaleFunctions
     new_step = Step
 
     def locate(

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from tracer.backends.jax import blocks, older
+from tracer.backends.jax import blocks, late_wrap
 from tracer.core.backend import Stepped
 from tracer.core.calls import EAGER, Frame
 from tracer.kinds import OptimizerKind
@@ -53,7 +53,7 @@ class Blocks(blocks.Blocks):
         return super().missed(())
 
 
-class OlderFunctions(older.OlderFunctions):
+class StaleFunctions(late_wrap.StaleFunctions):
     """The functions that were traced with a transformation before it was wrapped.
 
     They have what was wrapped. Traced again, they find what `wrap` gave back, if they look it up.

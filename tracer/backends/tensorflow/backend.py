@@ -5,8 +5,8 @@ from typing import Any
 
 from tracer.backends.tensorflow import compat, own_variables, places, variables
 from tracer.backends.tensorflow.blocks import Blocks
-from tracer.backends.tensorflow.older_functions import OlderFunctions
-from tracer.backends.tensorflow.passed import FreezeMonitor
+from tracer.backends.tensorflow.freeze_monitor import FreezeMonitor
+from tracer.backends.tensorflow.late_wrap import StaleFunctions
 from tracer.core import backend
 from tracer.model.records import Kind
 
@@ -20,7 +20,7 @@ class TensorFlowBackend(backend.Backend):
     new_variables = variables.VariableTable
     new_blocks = Blocks
     collectors = (FreezeMonitor,)
-    new_older = OlderFunctions
+    new_stale = StaleFunctions
     locate = staticmethod(places.locate)
     in_eager = staticmethod(compat.in_eager)
     update_replica_id = staticmethod(compat.update_replica_id)

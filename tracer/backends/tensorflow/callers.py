@@ -17,9 +17,9 @@ from tracer.backends.tensorflow import compat, functions
 from tracer.backends.tensorflow.compat import contexts
 from tracer.backends.tensorflow.stacks import frames_around, traced_in
 from tracer.backends.tensorflow.tracings import Definitions
+from tracer.core.call_paths import UNKNOWN, is_stack, stack_above
 from tracer.core.callers import FunctionCallers, Lines, begin_of
-from tracer.core.older import SESSION_GRAPH
-from tracer.core.paths import UNKNOWN, is_stack, stack_above
+from tracer.core.late_wrap import SESSION_GRAPH
 from tracer.core.tracings import Definition
 from tracer.model.records import Line
 

@@ -30,7 +30,7 @@ from tensorflow.python.trackable.autotrackable import AutoTrackable as AutoTrack
 
 from tracer.core.backend import Surroundings
 from tracer.core.instances import instances
-from tracer.core.older import SESSION_GRAPH
+from tracer.core.late_wrap import SESSION_GRAPH
 
 EagerTensor = ops.EagerTensor
 OpError = tf.errors.OpError

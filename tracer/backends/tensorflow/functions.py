@@ -22,7 +22,7 @@ from tensorflow.python.eager.polymorphic_function import (
 )
 from tensorflow.python.framework import func_graph
 
-from tracer.core.paths import frames_above
+from tracer.core.call_paths import frames_above
 
 
 def newest_function() -> int:

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from tracer.backends.tensorflow import compat, functions
-from tracer.core.paths import frames_above
+from tracer.core.call_paths import frames_above
 
 
 class Traced(NamedTuple):

@@ -7,8 +7,8 @@ import torch
 from tracer.backends.torch import ranks
 from tracer.backends.torch.blocks import Blocks
 from tracer.backends.torch.effects import tensor_of
+from tracer.backends.torch.freeze_monitor import FreezeMonitor
 from tracer.backends.torch.parameters import Parameters
-from tracer.backends.torch.passed import FreezeMonitor
 from tracer.core import backend
 from tracer.core.backend import Surroundings
 from tracer.core.calls import CallsUnderWay, Frame, FrameRole

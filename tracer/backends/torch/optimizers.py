@@ -9,8 +9,8 @@ from typing import Any
 from weakref import finalize
 
 from tracer.backends.torch import compat, scaler
-from tracer.backends.torch.hooks import after_any, before_any
 from tracer.backends.torch.listeners import Listener, listeners
+from tracer.backends.torch.step_hooks import after_any, before_any
 from tracer.backends.torch.steps import StepCounter
 from tracer.core.registry import Binding, bindings
 

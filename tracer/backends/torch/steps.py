@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from tracer.backends.torch import compat, dynamo, effects
-from tracer.backends.torch.hooks import After, Before, found_inf
 from tracer.backends.torch.parameters import parameters_of
 from tracer.backends.torch.programs import PROGRAM, Program, Programs
+from tracer.backends.torch.step_hooks import After, Before, found_inf
 from tracer.core.calls import Frame, known_by
 from tracer.core.registry import Binding
 

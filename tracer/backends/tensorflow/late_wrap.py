@@ -37,7 +37,7 @@ from tracer.backends.tensorflow.users import (
 from tracer.backends.tensorflow.variables import canonical
 from tracer.backends.tensorflow.writes import Written, written_by, written_so_far
 from tracer.core import backend
-from tracer.core.older import PIPELINE, SESSION_GRAPH, Older
+from tracer.core.late_wrap import PIPELINE, SESSION_GRAPH, StaleFunction
 from tracer.kinds import OptimizerKind
 
 _UPDATE = re.compile("Apply|AssignAdd|AssignSub|Scatter(Add|Sub)")
@@ -46,7 +46,7 @@ _UPDATE = re.compile("Apply|AssignAdd|AssignSub|Scatter(Add|Sub)")
 _WRITE = re.compile("Apply|Assign|Scatter")
 
 
-class OlderFunctions(backend.OlderFunctions):
+class StaleFunctions(backend.StaleFunctions):
     """Functions of TensorFlow that were traced before, and graphs of Sessions."""
 
     begins_anew = "; stateful random ops in there began their sequence anew"
@@ -58,7 +58,7 @@ class OlderFunctions(backend.OlderFunctions):
         self._since: dict[int, int] = {}
         self._spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self._in_part: WeakSet[Any] = WeakSet()  # graphs of which only the end is counted
-        self._unseen: list[tuple[Older, ref[Any]]] = []
+        self._unseen: list[tuple[StaleFunction, ref[Any]]] = []
         self._looked_at: dict[int, tuple[int, bool]] = {}
 
     def begin(self, index: int) -> None:
@@ -73,7 +73,7 @@ class OlderFunctions(backend.OlderFunctions):
         looked_at = functions.newest, retrace
         if self._looked_at.get(index) == looked_at and not functions.being_traced:
             for question in self._watched:
-                if question.older.optimizer == index:
+                if question.stale.optimizer == index:
                     question.ask()
         else:
             self._looked_at[index] = looked_at
@@ -102,7 +102,7 @@ class OlderFunctions(backend.OlderFunctions):
         If `retrace`, they forget their graphs, if they can.
         """
         self.unsettled.discard(index)
-        watched = {id(each.function()) for each in self._watched if each.older.optimizer == index}
+        watched = {id(each.function()) for each in self._watched if each.stale.optimizer == index}
         self._unseen = [each for each in self._unseen if each[0].optimizer != index]
         handles = frozenset(map(id, own_handles(optimizer)))
         scope = name if kind.name == "v1" else ""
@@ -111,25 +111,25 @@ class OlderFunctions(backend.OlderFunctions):
             stale = self._uncounted(index, function.graph, handles, scope)
             if stale is None:
                 continue
-            older = Older(index, compat.function_name(stale))
+            stale = StaleFunction(index, compat.function_name(stale))
             if stale is function.graph:
                 forgettable.add(id(function))
             else:
-                older = older._replace(caller=compat.function_name(function.graph))
+                stale = stale._replace(caller=compat.function_name(function.graph))
             if feeds_a_dataset(function):
-                self._unseen.append((older._replace(caller=PIPELINE), ref(function)))
+                self._unseen.append((stale._replace(caller=PIPELINE), ref(function)))
             elif id(function) not in watched and function._captured_inputs:
                 # What captures nothing gets the variables as arguments, of a function around it.
-                self._watched.append(_Question(function, older, self._called))
+                self._watched.append(_Question(function, stale, self._called))
         for question in self._watched:
-            if question.older.optimizer == index:
+            if question.stale.optimizer == index:
                 question.ask()
         if forgettable:
             self._forget(index, forgettable, functions.polymorphics_of(forgettable), retrace)
         for graph in functions.being_traced:
             region = compat.called_graph(graph)
             if index not in self._since and _uses(graph, written_so_far(graph), handles, scope):
-                self.calls[Older(index, compat.function_name(region))] += 1
+                self.calls[StaleFunction(index, compat.function_name(region))] += 1
                 self._in_part.add(region)
             if region in self._in_part:
                 self.unsettled.add(index)
@@ -155,21 +155,23 @@ class OlderFunctions(backend.OlderFunctions):
         return None
 
     def _forget(
-        self, index: int, older: Collection[int], polymorphics: Iterable[Any], retrace: bool
+        self, index: int, stale: Collection[int], polymorphics: Iterable[Any], retrace: bool
     ) -> None:
-        """Let the functions forget their graphs that are `older`; say which of them are running."""
+        """Let the functions forget their graphs that are `stale`; say which of them are running."""
         running = {id(function) for function in running_functions()}
         for function in polymorphics:
-            graphs = [each for each in concrete_functions(function) if id(each) in older]
+            graphs = [each for each in concrete_functions(function) if id(each) in stale]
             if graphs:
                 name = compat.function_name(graphs[0].graph)
                 if id(function) in running:
-                    self.calls[Older(index, name)] += 1
-                known = _Forgetful(Older(index, name), ref(function), _written_by_all(graphs))
+                    self.calls[StaleFunction(index, name)] += 1
+                known = _Forgetful(
+                    StaleFunction(index, name), ref(function), _written_by_all(graphs)
+                )
                 if retrace and trace_anew(function):
                     self._forgetful.append(known)
 
-    def unseen(self, variables: Sequence[ref[Any] | None]) -> list[Older]:
+    def unseen(self, variables: Sequence[ref[Any] | None]) -> list[StaleFunction]:
         """The functions of living datasets, which do not ask for what they captured, and graphs.
 
         The graph of a Session may have belonged to another program of this process, as in tests:
@@ -178,22 +180,22 @@ class OlderFunctions(backend.OlderFunctions):
         graphs = {getattr(each(), "graph", None) for each in variables if each is not None}
         return list(
             dict.fromkeys(
-                older
-                for older, known in self._unseen
-                if older.optimizer in self._since
+                stale
+                for stale, known in self._unseen
+                if stale.optimizer in self._since
                 and (it := known()) is not None
-                and (older.function != SESSION_GRAPH or not graphs or it in graphs)
+                and (stale.function != SESSION_GRAPH or not graphs or it in graphs)
             )
         )
 
-    def traced_anew(self) -> Counter[Older]:
+    def traced_anew(self) -> Counter[StaleFunction]:
         """The functions that were traced again since they forgot their graphs."""
-        return Counter(each.older for each in list(self._forgetful) if each.graphs())
+        return Counter(each.stale for each in list(self._forgetful) if each.graphs())
 
-    def other_now(self) -> list[Older]:
+    def other_now(self) -> list[StaleFunction]:
         """Those of them that no longer write to all of the variables that they wrote to before."""
         return [
-            each.older
+            each.stale
             for each in list(self._forgetful)
             if (graphs := each.graphs()) and each.written - _written_by_all(graphs)
         ]
@@ -206,11 +208,11 @@ class OlderFunctions(backend.OlderFunctions):
         has its `own` step may put them anywhere, so each update is taken for one of them.
         """
         by_name = updates_by(name)
-        older = Older(index, SESSION_GRAPH)
+        stale = StaleFunction(index, SESSION_GRAPH)
         self._unseen += [
-            (older, known)
+            (stale, known)
             for known in graphs
-            if (older, known) not in self._unseen
+            if (stale, known) not in self._unseen
             and (graph := known()) is not None
             and any(
                 (_UPDATE.search(op.type) if own else by_name.search(op.name))
@@ -223,18 +225,18 @@ class OlderFunctions(backend.OlderFunctions):
     def let_go(self, index: int) -> None:
         """Give back what was captured by the functions that are watched for an optimizer."""
         for question in self._watched:
-            if question.older.optimizer == index:
+            if question.stale.optimizer == index:
                 question.give_back()
         self._spans[index].append((self._since.pop(index, 0), compat.unique_number()))
         self.unsettled.discard(index)
 
-    def _called(self, older: Older) -> None:
-        """An older function is called: now, or whenever the function that is traced now runs."""
+    def _called(self, stale: StaleFunction) -> None:
+        """A stale function is called: now, or whenever the function that is traced now runs."""
         if not compat.in_eager():
             caller = compat.function_name(compat.current_graph())
-            older = older._replace(caller=older.caller or caller)
-            self.unsettled.add(older.optimizer)
-        self.calls[older] += 1
+            stale = stale._replace(caller=stale.caller or caller)
+            self.unsettled.add(stale.optimizer)
+        self.calls[stale] += 1
 
 
 def _uses(graph: Any, written: Written, handles: Collection[int], scope: str) -> bool:
@@ -249,7 +251,7 @@ def _methods_of(kind: OptimizerKind) -> set[str]:
 class _Forgetful(NamedTuple):
     """A `tf.function` that was let forget its graphs."""
 
-    older: Older
+    stale: StaleFunction
     function: ref[Any]
     written: frozenset[int]
     """The ids of the handles that its graphs wrote to."""
@@ -271,9 +273,11 @@ class _Question:
     Several recorders may watch one function: then the first is the question of another one.
     """
 
-    def __init__(self, function: Any, older: Older, called: Callable[[Older], None]) -> None:
+    def __init__(
+        self, function: Any, stale: StaleFunction, called: Callable[[StaleFunction], None]
+    ) -> None:
         self.function = ref(function)
-        self.older = older
+        self.stale = stale
         self._called = called
         self._first: Any = None
         self._asked = False
@@ -300,7 +304,7 @@ class _Question:
 
     def __call__(self) -> Any:
         if self._asked:
-            self._called(self.older)
+            self._called(self.stale)
         return self._first() if callable(self._first) else [self._first]
 
 

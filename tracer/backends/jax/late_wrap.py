@@ -23,7 +23,7 @@ import jax
 
 from tracer.backends.jax import compat
 from tracer.core import backend
-from tracer.core.older import KEPT, Older
+from tracer.core.late_wrap import KEPT, StaleFunction
 from tracer.core.reachable import held_by, reachable
 from tracer.kinds import OptimizerKind
 
@@ -33,16 +33,16 @@ _FAR = 5
 _jitted = type(jax.jit(lambda: None))
 
 
-_of_recorders: "WeakSet[OlderFunctions]" = WeakSet()
+_of_recorders: "WeakSet[StaleFunctions]" = WeakSet()
 """Those of all recorders: each knows which functions were traced while its optimizers were."""
 
 
-class OlderFunctions(backend.OlderFunctions):
+class StaleFunctions(backend.StaleFunctions):
     """The functions that were traced with an optimizer before it was wrapped."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._anew: Counter[Older] = Counter()
+        self._anew: Counter[StaleFunction] = Counter()
         self._optimizers: dict[int, ref[Any]] = {}
         self._traced: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         _of_recorders.add(self)
@@ -60,11 +60,11 @@ class OlderFunctions(backend.OlderFunctions):
         if retrace:
             forget(functions)
         for outermost in _outermost(functions):
-            older = Older(index, _name_of(outermost))
+            stale = StaleFunction(index, _name_of(outermost))
             if retrace:
-                self._anew[older] += 1
+                self._anew[stale] += 1
             else:
-                self.calls[older._replace(caller=KEPT)] += 1
+                self.calls[stale._replace(caller=KEPT)] += 1
 
     def let_go(self, index: int) -> None:
         """Remember what was traced until now: it goes on counting, if there is more to count."""
@@ -73,7 +73,7 @@ class OlderFunctions(backend.OlderFunctions):
         if optimizer is not None:
             self._traced.update(functions_with(optimizer))
 
-    def traced_anew(self) -> Counter[Older]:
+    def traced_anew(self) -> Counter[StaleFunction]:
         """The functions that forgot what was traced."""
         return self._anew.copy()
 

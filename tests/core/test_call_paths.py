@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tracer.core import paths as paths_module
-from tracer.core.paths import UNKNOWN, Paths, frames_above, lines_of, shown_file
+from tracer.core import call_paths as paths_module
+from tracer.core.call_paths import UNKNOWN, Paths, frames_above, lines_of, shown_file
 from tracer.model.records import Line
 
 
@@ -46,7 +46,7 @@ def test_what_runs_the_tests_is_left_out() -> None:
     """The outermost line is one of the program, and pytest is none."""
     assert names(lines_here()) == ["test_what_runs_the_tests_is_left_out"]
     (line,) = lines_here()
-    assert line.file.endswith("test_paths.py")
+    assert line.file.endswith("test_call_paths.py")
     assert "lines_here()" in Path(__file__).read_text().splitlines()[line.number - 1]
 
 
@@ -85,7 +85,7 @@ def test_the_standard_library_and_comprehensions_are_left_out() -> None:
     found = max(map(lambda _: down(5), [0]), key=len)
     assert names(found)[-1] == "down"
     assert names(found).count("down") == 1
-    assert all(line.file.endswith("test_paths.py") for line in found)
+    assert all(line.file.endswith("test_call_paths.py") for line in found)
 
 
 def test_a_very_long_path_is_cut_in_its_middle() -> None:

@@ -7,7 +7,7 @@ SESSION_GRAPH = "v1 graph"
 """What the graph of a Session is called."""
 
 
-class Older(NamedTuple):
+class StaleFunction(NamedTuple):
     """A function of an optimizer that was traced before, by their names."""
 
     optimizer: int
@@ -37,31 +37,31 @@ def outermost(names: Iterable[str]) -> list[str]:
     )
 
 
-def note_of(older: Older, name: str, calls: int) -> str:
+def note_of(stale: StaleFunction, name: str, calls: int) -> str:
     """What a trace says of `calls` of a function of the optimizer `name`."""
-    if older.caller == KEPT:
+    if stale.caller == KEPT:
         return (
-            f"{name}: {older.function!r} was traced before the tracer came and keeps its program: "
+            f"{name}: {stale.function!r} was traced before the tracer came and keeps its program: "
             "what runs in it is not counted; wrap the optimizer before it trains"
         )
-    if older.caller == PIPELINE:
+    if stale.caller == PIPELINE:
         return (
-            f"{name}: {older.function!r}, which a dataset runs, was traced before the tracer came: "
+            f"{name}: {stale.function!r}, which a dataset runs, was traced before the tracer came: "
             "what it does is not counted; wrap the optimizer before the dataset is made"
         )
-    if older.caller:
+    if stale.caller:
         return (
-            f"{name}: {older.function!r}, a function traced before the tracer came, is called by "
-            f"{older.caller!r}: what it does there is not counted; wrap the optimizer before it "
+            f"{name}: {stale.function!r}, a function traced before the tracer came, is called by "
+            f"{stale.caller!r}: what it does there is not counted; wrap the optimizer before it "
             "trains"
         )
-    if older.function == SESSION_GRAPH:
+    if stale.function == SESSION_GRAPH:
         return (
             f"{name}: a graph of a Session has updates from before the tracer came: what a Session "
             "runs of them is not counted; wrap the optimizer before apply_gradients"
         )
     times = "1 call" if calls == 1 else f"{calls:,} calls"
     return (
-        f"{name}: {times} of {older.function!r}, a function traced before the tracer came, "
+        f"{name}: {times} of {stale.function!r}, a function traced before the tracer came, "
         f"{'is' if calls == 1 else 'are'} not counted; wrap the optimizer before it trains"
     )
