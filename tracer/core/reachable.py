@@ -16,7 +16,7 @@ def reachable(start: Any, follow: Callable[[Any], Iterable[Any]], depth: int) ->
     """`start`, and what is found from it in at most `depth` steps of `follow`, each once.
 
     >>> sorted(reachable(12, lambda number: [number // 2, number // 3], depth=2))
-    [2, 3, 4, 6, 12]
+    [1, 2, 3, 4, 6, 12]
     """
     found = {id(start): start}
     layer = [start]
