@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 from weakref import ref
 
+FRAMEWORKS = ("jax", "keras", "optax", "tensorflow", "tf_keras", "torch")
+"""The packages whose functions call an optimizer, and are no line of the program."""
+
 
 @dataclass(frozen=True)
 class ApplyMethod:

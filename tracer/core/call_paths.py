@@ -24,6 +24,7 @@ from itertools import takewhile
 from types import CodeType, FrameType
 from typing import Any, Literal
 
+from tracer.kinds import FRAMEWORKS
 from tracer.model.records import Line
 
 UNKNOWN = -1
@@ -38,7 +39,6 @@ _MOST_STACKS = 4096
 _LONGEST = 200
 """How many lines a path has at most; of a longer one the middle is left out."""
 
-_FRAMEWORKS = ("jax", "keras", "optax", "tensorflow", "tf_keras", "torch")
 _COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>")
 _CELL = re.compile(r"^<ipython-input-|[/\\]ipykernel_\d+[/\\]\d+\.py$")
 
@@ -281,7 +281,7 @@ def _is_generated(code: CodeType) -> bool:
 def _sort_of(frame: FrameType) -> Literal["program", "package", "other"]:
     """Whether a frame is of the program, of a package of others, or of what runs them."""
     file, root = frame.f_code.co_filename, _root_of(frame)
-    if root in _FRAMEWORKS or root == "tracer" or _NO_SOURCE.search(file):
+    if root in FRAMEWORKS or root == "tracer" or _NO_SOURCE.search(file):
         return "other"
     if _is_generated(frame.f_code):
         return "program"
@@ -314,7 +314,7 @@ def _name_of(frame: FrameType) -> str:
         given = frame.f_locals.get("args")
         if isinstance(given, tuple) and given and hasattr(type(given[0]), "add_param_group"):
             return f"{type(given[0]).__name__}.step"
-    if root in _FRAMEWORKS and code.co_name in _NAMED and code.co_varnames[:1] == ("self",):
+    if root in FRAMEWORKS and code.co_name in _NAMED and code.co_varnames[:1] == ("self",):
         known_as, attribute = _NAMED[code.co_name]
         of = type(frame.f_locals.get("self"))
         if any(attribute in vars(cls) for cls in of.__mro__):

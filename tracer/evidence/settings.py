@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from tracer.core.calls import EAGER, Frame
 from tracer.core.collectors import Collector
 from tracer.core.interrupts import suppress_faults
+from tracer.kinds import FRAMEWORKS
 from tracer.model.records import Decay, Optimizer, Remark
 
 EMA_UNUSED = "ema-unused"
@@ -30,8 +31,6 @@ _BY_HAND = {
     LOSS_NOT_SCALED: {"loss_scale", "loss_scale_factor", "dynamic_scale", "initial_scale"},
 }
 """The names in a program that does by itself what it does not call a method for."""
-
-_NOT_THE_PROGRAM = ("jax", "keras", "optax", "tensorflow", "tf_keras", "torch", "tracer")
 
 
 class Use(Collector):
@@ -176,7 +175,7 @@ def _names_under_way() -> set[str]:
     frame: Any = sys._getframe(1)
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
-        if module.partition(".")[0] not in _NOT_THE_PROGRAM:
+        if module.partition(".")[0] not in (*FRAMEWORKS, "tracer"):
             todo = [frame.f_code]
             while todo:
                 code = todo.pop()

@@ -6,18 +6,9 @@ from types import CodeType, FrameType
 from typing import Any
 
 from tracer.core.call_paths import is_cell, shown_file
+from tracer.kinds import FRAMEWORKS
 
-_NOT_THE_PROGRAM = (
-    "contextlib",
-    "functools",
-    "keras",
-    "optax",
-    "tensorflow",
-    "tf_keras",
-    "torch",
-    "tracer",
-    "wrapt",
-)
+_NOT_THE_PROGRAM = (*FRAMEWORKS, "contextlib", "functools", "tracer", "wrapt")
 
 
 def line(file: str, number: int) -> str:
