@@ -230,6 +230,39 @@ def test_two_threads_that_step_eagerly_under_a_strategy() -> None:
     assert by_step(trace) == [1, 1]
 
 
+def test_a_function_that_the_host_calls_before_the_step_that_calls_it() -> None:
+    """In the step it is ready to run before the step begins, but for its stamp."""
+    weight, other = zero(), zero("other")
+    inner = SGD(1.0)
+    inner._create_all_weights([other])
+    inner._prepare([other])
+
+    @tf.function
+    def function() -> None:
+        inner._resource_apply_dense(one(), other)
+
+    class Calling(SGD):  # type: ignore[misc]
+        def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
+            function()
+            return super()._resource_apply_dense(grad, var, apply_state)
+
+    outer = Calling(1.0)
+    outer.inner = inner
+    outer._create_all_weights([weight])
+    tracer.wrap(outer)
+
+    @tf.function
+    def train() -> None:
+        with tf.control_dependencies([tf.py_function(function, [], [])]):
+            outer.apply_gradients([(one(), weight)])
+
+    train()
+    trace = tracer.trace_of(outer)
+    assert (ran(weight), ran(other)) == (1, 2)
+    assert trace.complete, trace.notes
+    assert trace.updates(variable=other) == 1  # the other is part of that of `weight`
+
+
 # Detail that is lost.
 
 

@@ -333,7 +333,9 @@ def _advance(rows: int, states: Any, ring: Any, stamp: Any, bits: Any = None) ->
     The order of the writes (ring, then state) lets a reader on another thread, who reads in the
     opposite order, find every run that ended.
     """
-    state = _raw.ReadVariableOp(resource=states, dtype=tf.int64)
+    # Without this it may be read long before the stamp is there, and another run come in between.
+    with compat.control_dependencies([stamp]):
+        state = _raw.ReadVariableOp(resource=states, dtype=tf.int64)
     last, stride, _, ended, _ = _raw.Unpack(value=state, num=len(Row._fields), axis=-1)
     one, zero = tf.constant(1, tf.int64), tf.constant(0, tf.int64)
     row = _raw.FloorMod(x=ended, y=tf.constant(rows, tf.int64))
