@@ -108,11 +108,11 @@ class StaleFunctions(backend.StaleFunctions):
         scope = name if kind.name == "v1" else ""
         forgettable = set()
         for function in functions.users_of(optimizer, handles, _methods_of(kind), scope):
-            stale = self._uncounted(index, function.graph, handles, scope)
-            if stale is None:
+            graph = self._uncounted(index, function.graph, handles, scope)
+            if graph is None:
                 continue
-            stale = StaleFunction(index, compat.function_name(stale))
-            if stale is function.graph:
+            stale = StaleFunction(index, compat.function_name(graph))
+            if graph is function.graph:
                 forgettable.add(id(function))
             else:
                 stale = stale._replace(caller=compat.function_name(function.graph))
