@@ -201,6 +201,18 @@ class Counters:
             counts[replica] = Counted(steps, blocks, mine, empty, torn, calm, effects, compared)
         return counts
 
+    def sign(self) -> Any:
+        """What is another one once more was counted, and soon found; None where it is not.
+
+        Each number in it only grows. The lock is held by who calls this.
+        """
+        if self.compared is not None:
+            return None
+        logged = sum(log.total for log in self.logs.values())
+        ended = sum(map(len, [*self._empty.values(), *self._torn.values()]))
+        numbers = sum(self._numbers.values())
+        return logged, len(self.logs), numbers, ended, sum(self.session_graphs.values())
+
     def variables(self) -> dict[str, Any]:
         """What an exported function captures, by name."""
         return {} if self.compared is None else dict(self.compared.children())

@@ -70,6 +70,8 @@ class Baseline(NamedTuple):
     """How often methods were called that make no step."""
     notes: frozenset[str] = frozenset()
     """What a trace would have said by then."""
+    sign: Any = None
+    """What is another one once more was counted: see `Reader._sign`."""
 
 
 _THE_BEGINNING = Baseline({}, {}, {}, 0, {}, {}, {})
@@ -108,6 +110,8 @@ class Reader:
 
     def __init__(self, root: Root) -> None:
         self._wrapped_at: Baseline | None = None
+        self._so_far = _THE_BEGINNING
+        """What had been counted when a baseline was asked for last."""
         self._until_block: tuple[Baseline, Trace] | None = None
         """What was counted when a block began to count what the program had unwrapped."""
         self._counted_unwrapped = False
@@ -160,28 +164,49 @@ class Reader:
         """What has been counted so far, for a trace that counts from here."""
         self._optimizers.settle()
         stale = self._optimizers.stale
-        unused = _THE_BEGINNING._replace(
+        base = _THE_BEGINNING
+        if self._root.sites.calls:  # those of nearly all that are alive are not used
+            self._root.blocks.wait()
+            with self._root.blocks.counters.lock:
+                iterations = self._optimizers.iterations()
+                base = self._counted_by_now()._replace(iterations=iterations)
+        return base._replace(
             stale=dict(stale.calls),
             anew=stale.traced_anew(),
             calls_beside=self._optimizers.calls_beside,
-            notes=frozenset(self._root.notes),
+            notes=base.notes.union(self._root.notes),
         )
-        if not self._root.sites.calls:  # as of nearly all that are alive
-            return unused
-        self._root.blocks.wait()
-        with self._root.blocks.counters.lock:
-            counts = self._counted()
-            ran = self._ran(counts, _THE_BEGINNING)
-            return unused._replace(
-                counts=counts,
-                calls=self._called_so_far(),
-                graphs=self._root.blocks.tracings.figures(_totals(counts)),
-                events=len(self._root.blocks.tracings.kept),
-                iterations=self._optimizers.iterations(),
-                notes=frozenset([*_remarks(self._root.where), *self._root.notes, *ran.notes]),
-            )
 
     # The lock of the counters is held by whoever calls these.
+
+    def _counted_by_now(self) -> Baseline:
+        """The part of a baseline that stays the same until something is counted."""
+        sign = self._sign()  # first: what graphs count meanwhile makes it another one
+        if sign is None or sign != self._so_far.sign:
+            tracings, counts = self._root.blocks.tracings, self._counted()
+            self._so_far = _THE_BEGINNING._replace(
+                counts=counts,
+                calls=self._called_so_far(),
+                graphs=tracings.figures(_totals(counts)),
+                events=len(tracings.kept),
+                notes=frozenset(
+                    [*_remarks(self._root.where), *self._ran(counts, _THE_BEGINNING).notes]
+                ),
+                sign=sign,
+            )
+        return self._so_far
+
+    def _sign(self) -> Any:
+        """What is another one once more was counted, or called; None while anything may run."""
+        blocks, sites = self._root.blocks, self._root.sites
+        counted = blocks.counters.sign()
+        if counted is None or self._root.calls_under_way.steps or not self._is_calm():
+            return None
+        return counted, sum(map(sum, sites.calls)), sum(list(blocks.callers.traced.values()))
+
+    def _is_calm(self) -> bool:
+        """Whether no other thread may be in a function with a block."""
+        return self._root.blocks.threads <= {threading.get_ident()}
 
     def _nothing_since(self, since: Baseline) -> bool:
         """Whether there is nothing to say of what came after."""
@@ -194,18 +219,18 @@ class Reader:
             or self._root.notes.keys() - since.notes
         ):
             return False
-        return not self._root.sites.calls or (
-            self._called_so_far() == since.calls
-            and _ran_so_far(self._counted()) == _ran_so_far(since.counts)
+        if not self._root.sites.calls or (since.sign is not None and since.sign == self._sign()):
+            return True
+        return self._called_so_far() == since.calls and _ran_so_far(self._counted()) == _ran_so_far(
+            since.counts
         )
 
     def _counted(self) -> Counts:
         """What was counted so far."""
-        calm = self._root.blocks.threads <= {threading.get_ident()}
         under_way = [
             step.numbers for step in list(self._root.calls_under_way.steps) if step.numbers
         ]
-        return self._root.blocks.counters.read(under_way, calm)
+        return self._root.blocks.counters.read(under_way, self._is_calm())
 
     def _called_so_far(self) -> _Called:
         """How often each site was called [in eager mode, while tracing] by each path."""

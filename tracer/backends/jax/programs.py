@@ -386,6 +386,12 @@ class Programs(Counters):
             self._show_programs(counts)
             return counts
 
+    def sign(self) -> Any:
+        """The same with what the programs have told: see `Counters.sign`."""
+        self.empty_queue()
+        sign, waiting = super().sign(), sum(map(len, self._waiting.values()))
+        return sign and (sign, waiting, [program.total for program in self.all])
+
     def _show_programs(self, counts: Counts) -> None:
         """Say of each block how many programs have it, and how many of these never ran."""
         idle: dict[CountedBlock, list[bool]] = defaultdict(list)

@@ -50,6 +50,11 @@ class LedgerCounters(Counters):
     def _read_programs(self) -> dict[int, tuple[int, Sequence[tuple[CountedBlock, Reading]]]]:
         return {replica: ledger.read() for replica, ledger in self.ledgers.items()}
 
+    def sign(self) -> Any:
+        """The same with what the graphs have counted: see `Counters.sign`."""
+        sign = super().sign()
+        return sign and (sign, [each.sign() for each in self.ledgers.values()])
+
     def variables(self) -> dict[str, Any]:
         """What an exported function captures, by name."""
         with self.lock:

@@ -46,6 +46,11 @@ def concrete_functions(function: Any) -> list[Any]:
     return list(function._function_cache.values())
 
 
+def is_traced(function: Any) -> bool:
+    """Whether a `tf.function` has any of them."""
+    return len(function._function_cache) > 0
+
+
 def ops_in(graph: Any) -> Iterator[Any]:
     """The ops in the graph of a function, in its branches and loops, and in what it calls:
     TensorFlow keeps all of them with the graph (`framework/ops.py`, `_functions`).

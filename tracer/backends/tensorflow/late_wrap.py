@@ -23,6 +23,7 @@ from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.functions import (
     concrete_functions,
     feeds_a_dataset,
+    is_traced,
     running_functions,
     trace_anew,
 )
@@ -190,7 +191,11 @@ class StaleFunctions(backend.StaleFunctions):
 
     def traced_anew(self) -> Counter[StaleFunction]:
         """The functions that were traced again since they forgot their graphs."""
-        return Counter(each.stale for each in list(self._forgetful) if each.graphs())
+        return Counter(
+            each.stale
+            for each in list(self._forgetful)
+            if (function := each.function()) is not None and is_traced(function)
+        )
 
     def other_now(self) -> list[StaleFunction]:
         """Those of them that no longer write to all of the variables that they wrote to before."""

@@ -257,6 +257,13 @@ class Ledger:
                 before = begun
             return begun, [(b.key, r) for b, r in zip(self._blocks, readings, strict=True)]
 
+    def sign(self) -> Any:
+        """What is another one once anything was counted, or a graph got a counter."""
+        with self._lock, compat.outside_of_graphs():
+            counted = [values_of(self._clock).tobytes()]
+            counted += [values_of(each.counter.variables()[0]).tobytes() for each in self._blocks]
+            return counted, [block.graphs for block in self._blocks]
+
     def handles(self) -> list[Any]:
         """The handles of which each graph with a counter captures one."""
         variables = itertools.chain(*(block.counter.variables() for block in self._blocks))
