@@ -191,6 +191,31 @@ def test_a_chain_in_what_returns_its_updates() -> None:
         assert [trace.updates(step=step) for step in (1, 2, 3)] == [2, 0, 2]
 
 
+@pytest.mark.parametrize("around", [lambda update: update, jax.jit])
+def test_updates_by_0_where_apply_if_finite_gave_up(around: Any) -> None:
+    """Zeros are what it returns, too, where it leaves out a step: how often it does tells both."""
+    alone = optax.chain(optax.zero_nans(), optax.sgd(1.0))
+    some = optax.partition({"w": alone, "b": optax.set_to_zero()}, {"w": "w", "b": "b"})
+    for inner in (alone, some):
+        tx = tracer.wrap(optax.apply_if_finite(inner, 1))
+        update, state = around(tx.update), tx.init(params())
+        for number in (1.0, np.nan, np.nan, 1.0):
+            gradients = jax.tree.map(lambda each: each + number, params())  # noqa: B023
+            _, state = update(gradients, state, params())
+        trace = tracer.trace_of(tx)
+        assert trace.complete
+        assert [trace.updates(step=step) for step in range(1, 5)] == [2, 0, 2, 2]
+
+
+def test_a_leaf_without_elements() -> None:
+    """It is not 0 for some leaves alone if there is nothing in the others."""
+    tx = tracer.wrap(optax.MultiSteps(optax.sgd(1.0), 4))
+    weights = {"w": jnp.zeros(2), "none": jnp.zeros(0)}
+    gradients = jax.tree.map(lambda each: each + np.nan, weights)
+    jax.jit(tx.update)(gradients, tx.init(weights), weights)
+    assert tracer.trace_of(tx).complete
+
+
 def test_what_is_no_pair_is_handed_on() -> None:
     tx = tracer.wrap(optax.GradientTransformation(lambda p: (), lambda u, s, p=None: (u, s, 1)))
     assert len(tx.update(params(), (), params())) == 3

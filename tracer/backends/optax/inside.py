@@ -21,16 +21,21 @@ class Inside(NamedTuple):
     if that is a fixed number."""
     skips: str
     """What in it leaves out steps: `apply_if_finite`, or a `MultiSteps` that was told which."""
+    limit: int | None
+    """After how many steps in a row an `apply_if_finite` in it leaves out none, if that is known.
+    """
 
 
 def inside(transformation: Any) -> Inside:
     """What a transformation holds."""
     accumulates: set[Any] = set()
     skips: set[str] = set()
+    limits: set[Any] = set()
     for held in _reachable(transformation):
         maker = str(getattr(held, "__qualname__", "")).partition(".")[0]
         if maker == "apply_if_finite":
             skips.add(maker)
+            limits |= {v for k, v in _closure(held).items() if k == "max_consecutive_errors"}
         elif maker == "apply_every":
             accumulates.add(_closure(held).get("k"))
         elif type(held).__name__ == "MultiSteps":
@@ -39,7 +44,12 @@ def inside(transformation: Any) -> Inside:
             if not getattr(skip, "__qualname__", "").startswith("MultiSteps."):
                 skips.add("MultiSteps")
     numbers = [each for each in accumulates if isinstance(each, int)]
-    return Inside(numbers[0] if len(numbers) == 1 else None, " or ".join(sorted(skips)))
+    limit = limits.pop() if len(limits) == 1 else None
+    return Inside(
+        numbers[0] if len(numbers) == 1 else None,
+        " or ".join(sorted(skips)),
+        limit if isinstance(limit, int) else None,
+    )
 
 
 def _reachable(start: Any) -> list[Any]:

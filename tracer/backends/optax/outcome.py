@@ -32,20 +32,21 @@ _INNER = {"ApplyIfFiniteState": "inner_state", "MultiStepsState": "inner_opt_sta
 """Where a state has those of what the transformation calls."""
 
 
-def of_step(before: Any, after: Any, updates: Any, unknown: list[str]) -> Any:
+def of_step(before: Any, after: Any, updates: Any, limit: int | None, unknown: list[str]) -> Any:
     """What came of the `updates` of a step, by the states before and after it.
 
+    `limit` is how many steps in a row `apply_if_finite` leaves out; None if that is not known.
     A scalar: `DISCARDED`, `KEPT`, `SKIPPED` or `PARTLY`; None if they are always kept. Which
     transformations decide and do not say what they did is added to `unknown`.
     """
-    came = _came(before, after, unknown)
+    came = _came(before, after, limit, unknown)
     if came is None:
         return None
     moves, all_move = _any_and_all(_nonzero, updates)
     return jnp.where((came == KEPT) | ~moves, came, jnp.where(all_move, KEPT, PARTLY))
 
 
-def _came(before: Any, after: Any, unknown: list[str]) -> Any:
+def _came(before: Any, after: Any, limit: int | None, unknown: list[str]) -> Any:
     """What states say; of several beside each other the last one is that of what returns."""
     states, old_states = _deciding(after), _deciding(before)
     if not states:
@@ -55,7 +56,7 @@ def _came(before: Any, after: Any, unknown: list[str]) -> Any:
     gone = old is None or any(map(arrays.is_gone, jax.tree.leaves(old)))  # the step donated it
     inner, old_inner = (getattr(each, _INNER.get(_name(state), ""), ()) for each in (state, old))
     inside: list[str] = []
-    kept = _came(old_inner, inner, inside)
+    kept = _came(old_inner, inner, limit, inside)
     kept = KEPT if kept is None else kept
     came = None
     if _name(state) == "MultiStepsState" and not gone:
@@ -65,7 +66,8 @@ def _came(before: Any, after: Any, unknown: list[str]) -> Any:
     elif _name(state) == "ApplyEvery":
         came = jnp.where(state.count == 0, KEPT, SKIPPED)
     elif _name(state) == "ApplyIfFiniteState":
-        came = jnp.where(state.last_finite, kept, SKIPPED)
+        gave_up = False if limit is None else state.notfinite_count > limit
+        came = jnp.where(state.last_finite | gave_up, kept, SKIPPED)
     if of_some_leaves:
         came = None
     silent = states if came is None else states[:-1]
@@ -147,7 +149,7 @@ def _steps_of_multi_steps(frame: FrameType | None) -> Iterator[FrameType]:
 def _any_and_all(condition: Any, updates: Any) -> tuple[Any, Any]:
     """Whether something is so of any leaf, and of all leaves."""
     leaves = [jnp.asarray(each) for each in jax.tree.leaves(updates)]
-    leaves = [each for each in leaves if jnp.issubdtype(each.dtype, jnp.number)]
+    leaves = [each for each in leaves if each.size and jnp.issubdtype(each.dtype, jnp.number)]
     traced = any(isinstance(each, jax.core.Tracer) for each in leaves)
     return (_of_leaves if traced else _of_arrays)(condition, leaves)
 

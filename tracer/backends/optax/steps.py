@@ -82,7 +82,7 @@ class Step(Frame):
         every = jax.tree.leaves((self.given.get("updates"), updates, state))
         self.result = [each for each in every if isinstance(each, jax.core.Tracer)]
         unknown: list[str] = []
-        came = outcome.of_step(self.given.get("state"), state, updates, unknown)
+        came = outcome.of_step(self.given.get("state"), state, updates, self.update.limit, unknown)
         around, steps = outcome.in_multi_steps(updates, unknown)
         if isinstance(steps, int):
             recorder.optimizers.tell(self.index, gradient_accumulation_steps=steps)

@@ -37,6 +37,8 @@ class TracedUpdate:
         self.sought: Any = given if _is_multi_steps(given) else given.update
         """By what functions are found that use it."""
         self.names = argument_names(given.update)
+        self.limit: int | None = None
+        """Of an `apply_if_finite` in it: see `Inside.limit`."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         binding = bindings.get(id(self))
@@ -94,6 +96,7 @@ def traced(given: Any, recorder: Recorder, line: str) -> tuple[Any, TracedUpdate
     index = recorder.optimizers.add(update, lambda: name, f"optax.{name}", KIND, made=line)
     bindings[id(update)] = Binding(update, recorder, index, _nothing_nested)
     known_inside = inside(given)
+    update.limit = known_inside.limit
     if known_inside.accumulates is not None:
         recorder.optimizers.tell(index, gradient_accumulation_steps=known_inside.accumulates)
     if known_inside.skips:
