@@ -6,6 +6,7 @@ import gc
 import inspect
 import pickle
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from support.libraries import is_keras3, keras2, keras3, needs_keras3
 
 import tracer
 from tracer import kinds
+from tracer.backends.tensorflow.ledger import Ledger
 from tracer.core import registry
 from tracer.core.instances import Living
 
@@ -212,6 +214,35 @@ def _compiled(library: Any, name: str) -> Any:
     model = library.Sequential([library.layers.Dense(1)])
     model.compile(name, "mse")
     return model.optimizer
+
+
+def test_a_block_settles_only_what_was_counted_since_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    optimizer, weight = legacy.SGD(1.0), tf.Variable([0.0])
+    step = tf.function(lambda: _step(optimizer, weight))
+    other = threading.Thread(target=step)
+    read, reads = Ledger.read, []
+    monkeypatch.setattr(Ledger, "read", lambda ledger: reads.append(ledger) or read(ledger))
+    blocks: list[tuple[Callable[[], object], int, bool]] = [
+        (step, 1, True),
+        (lambda: step.get_concrete_function()(), 1, True),
+        (lambda: None, 0, True),
+        (lambda: None, 0, False),
+        (step, 1, True),
+        (lambda: [other.start(), other.join()], 1, True),
+    ]
+    for run, updates, reading in blocks:
+        reads.clear()
+        with tracer.record() as recording:
+            run()
+        assert recording.trace().updates() == updates
+        assert bool(reads) == reading
+    step()  # between two blocks
+    with tracer.record() as recording:
+        step()
+    trace = recording.trace()
+    assert (trace.updates(), trace.steps, trace.complete) == (1, 1, True)
 
 
 @pytest.mark.parametrize("how", MAKERS)

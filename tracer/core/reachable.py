@@ -36,14 +36,15 @@ def layers(values: list[Any], depth: int) -> Iterator[list[Any]]:
     >>> list(layers([1, {"a": 2, "b": [3]}], depth=3))
     [[1, {'a': 2, 'b': [3]}], [2, [3]], [3]]
     """
-    for _ in range(depth):
-        yield values
+    yield values
+    for _ in range(depth - 1):
         values = [
             item
             for each in values
             if isinstance(each, _CONTAINERS)
             for item in (list(each.values()) if isinstance(each, dict) else list(each))
         ]
+        yield values
 
 
 def held_by(value: Any) -> Iterator[Any]:

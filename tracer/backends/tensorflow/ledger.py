@@ -259,9 +259,9 @@ class Ledger:
 
     def sign(self) -> Any:
         """What is another one once anything was counted, or a graph got a counter."""
-        with self._lock, compat.outside_of_graphs():
-            counted = [values_of(self._clock).tobytes()]
-            counted += [values_of(each.counter.variables()[0]).tobytes() for each in self._blocks]
+        with self._lock:
+            variables = [self._clock, *(each.counter.variables()[0] for each in self._blocks)]
+            counted = [compat.value_in(each.handle, tf.int64).tobytes() for each in variables]
             return counted, [block.graphs for block in self._blocks]
 
     def handles(self) -> list[Any]:
