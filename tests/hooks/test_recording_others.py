@@ -212,3 +212,26 @@ def test_a_train_op_from_before_a_block() -> None:
                 session.run(train)
     assert not recording.trace().complete
     assert "a graph of a Session has updates from before" in recording.trace().notes[0]
+
+
+def test_a_train_op_of_a_program_that_has_ended() -> None:
+    """Until Python collects it its optimizer is alive, too."""
+
+    def ended() -> None:
+        with tf.Graph().as_default():
+            optimizer = tf.compat.v1.train.GradientDescentOptimizer(1.0)
+            optimizer.itself = optimizer
+            weight = tf.compat.v1.get_variable("weight", [1])
+            optimizer.apply_gradients([(tf.ones([1]), weight)])
+
+    optimizer, weight = legacy.SGD(1.0), tf.Variable([0.0])
+    _begin()
+    gc.disable()
+    try:
+        ended()
+        with tracer.record() as recording:
+            _step(optimizer, weight)
+    finally:
+        gc.enable()
+    trace = recording.trace()
+    assert (trace.complete, trace.updates()) == (True, 1), trace.notes

@@ -99,8 +99,7 @@ class Functions:
     @cached_property
     def session_graphs(self) -> list[ReferenceType[Any]]:
         """The graphs of Sessions that are alive."""
-        if compat.session_graphs_alive():
-            gc.collect()  # a graph refers to itself, so it outlives its program
+        collect_dead_graphs()
         return [ref(each) for each in compat.session_graphs_alive()]
 
     @cached_property
@@ -176,6 +175,15 @@ def _follow(value: Any) -> Iterator[Any]:
     # Of the class it is asked: a variable of a strategy answers any name, by an op.
     if hasattr(type(value), "python_function") and inspect.isroutine(value.python_function):
         yield value.python_function
+
+
+def collect_dead_graphs() -> None:
+    """Free the graphs of Sessions that no program holds, with what they hold, as an optimizer.
+
+    A graph refers to itself, so it outlives its program until Python collects it.
+    """
+    if compat.session_graphs_alive():
+        gc.collect()
 
 
 _at_this_moment: Functions | None = None
