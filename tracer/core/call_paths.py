@@ -185,8 +185,22 @@ Stack = Sequence[tuple[CodeType, int]]
 
 
 def stack_above(frame: FrameType | None) -> Stack:
-    """What stands for the frames from this one on, the innermost first."""
-    return tuple((each.f_code, each.f_lasti) for each in frames_above(frame))
+    """What stands for the frames from this one on, the innermost first.
+
+    Empty, which is no stack, if what one of them is called depends on more than its code.
+    """
+    frames = frames_above(frame)
+    if any(each.f_code.co_name in _CODES_WITH_NAMES and _is_own_name(each) for each in frames):
+        return ()
+    return tuple((each.f_code, each.f_lasti) for each in frames)
+
+
+def _is_own_name(frame: FrameType) -> bool:
+    """Whether people know the frame's method by the class of its object."""
+    name = frame.f_code.co_name
+    if name in ("wrapper", "_step_of_scaler") or _NAMED.get(name, ("",))[0]:
+        return False  # of PyTorch, where `end` tells it, or always of one class
+    return bool(_name_of(frame))
 
 
 def is_stack(stack: Stack, at: Any) -> bool:

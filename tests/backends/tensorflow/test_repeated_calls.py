@@ -63,3 +63,50 @@ def test_a_repeated_call_in_another_graph_is_another_one() -> None:
     trace = tracer.trace_of(optimizer)
     assert (trace.steps, int(weights.numpy()[0])) == (4, 4)
     assert trace.complete, trace.notes
+
+
+def test_a_repeated_call_by_an_apply_method_outside_of_steps() -> None:
+    """The instructions are the same for an apply method of another recorder."""
+    weights, inner = tf.Variable([0.0]), ODOMETERS["v1"](name="inner")
+    step = tf.function(lambda: (inner._resource_apply_dense(tf.ones(1), weights), None)[1])
+
+    class Outer(ODOMETERS["v1"]):  # type: ignore[misc]
+        def _resource_apply_dense(self, *_: Any) -> None:
+            step()
+
+    outer, other = Outer(name="outer"), Outer(name="other")
+    outer.inner = inner
+    for each in outer, other:
+        tracer.wrap(each)
+    for each in other, other, outer, other, outer:
+        each._resource_apply_dense(tf.ones(1), weights)
+    trace = tracer.trace_of(outer)
+    # Twice it is part of an update by `outer`, and `other` is not of this trace.
+    assert (trace.updates(), trace.executions("_resource_apply_dense")) == (5, 7)
+    assert (int(weights.numpy()[0]), trace.complete) == (5, True)
+
+
+def test_a_repeated_call_in_a_step_of_another_optimizer() -> None:
+    """The instructions are the same for each class that inherits its step."""
+    weights, inner = tf.Variable([0.0]), tracer.wrap(ODOMETERS["v1"](name="inner"))
+    step = tf.function(lambda: (inner.apply_gradients([(tf.ones(1), weights)]), None)[1])
+
+    class First(ODOMETERS["v1"]):  # type: ignore[misc]
+        def apply_gradients(self, *_: Any, **__: Any) -> None:
+            step()
+
+    class Second(First):
+        pass
+
+    first, second = tracer.wrap(First(name="first")), tracer.wrap(Second(name="second"))
+    for each in first, first, second, first:
+        each.apply_gradients([])
+    data = tracer.trace_of(inner).data
+    told = Counter[str]()
+    for block in data.blocks:
+        if block.path is not None:
+            lines = [data.lines[line] for line in data.paths[block.path]]
+            methods = {each.function for each in lines if not (each.file or each.graph)}
+            for name in methods - {"V1Odometer.apply_gradients"}:
+                told[name] += block.total
+    assert told == {"First.apply_gradients": 3, "Second.apply_gradients": 1}

@@ -269,8 +269,7 @@ class Blocks(backend.Blocks):
 
     def _asked(self, region: Any, replica: int) -> Any:
         """The stamp of the step that calls the function with the graph `region`, a tensor there."""
-        steps = self._calls_under_way.steps
-        same_call = SameCall(self.callers, steps, self.threads, self._called)
+        same_call = SameCall(self.callers, self._calls_under_way, self.threads, self._called)
         ask = partial(self._enclosing_step, replica, compat.function_name(region), same_call)
         return self._ledger(replica).enclosing_step(region, ask, same_call)
 

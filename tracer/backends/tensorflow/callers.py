@@ -19,6 +19,7 @@ from tracer.backends.tensorflow.stacks import frames_around, traced_in
 from tracer.backends.tensorflow.tracings import Definitions
 from tracer.core.call_paths import UNKNOWN, is_stack, stack_above
 from tracer.core.callers import FunctionCallers, Lines, begin_of
+from tracer.core.calls import CallsUnderWay
 from tracer.core.late_wrap import SESSION_GRAPH
 from tracer.core.tracings import Definition
 from tracer.model.records import Line
@@ -123,13 +124,18 @@ class SameCall:
     """
 
     def __init__(
-        self, callers: Callers, steps: Sequence[Any], threads: Set[int], called: Callable[[], None]
+        self,
+        callers: Callers,
+        under_way: CallsUnderWay,
+        threads: Set[int],
+        called: Callable[[], None],
     ) -> None:
-        """`steps` are those under way in eager mode, `threads` as in `Callers`.
+        """`under_way` are the calls of the recorder, `threads` as in `Callers`.
 
         `called` is to be told of each such call.
         """
-        self._callers, self._steps, self._threads, self._called = callers, steps, threads, called
+        self._callers, self._threads, self._called = callers, threads, called
+        self._steps, self._stack = under_way.steps, under_way.stack
         self.known: tuple[int, int, Any] = (-1, 0, ())
         """How often the callers had changed, and the stack that called; how many frames it is
         further out than what asks.
@@ -139,6 +145,8 @@ class SameCall:
         """Asked by the function that TensorFlow asks for what its function captured."""
         changes, depth, stack = self.known
         if changes != self._callers.changes or self._steps or get_ident() not in self._threads:
+            return False
+        if self._stack():  # an apply method that is part of no step
             return False
         try:  # what `compat.in_eager` asks, without its call
             if not contexts._context._thread_local_data.is_eager:
