@@ -165,6 +165,18 @@ def steps_by_itself(cls: type) -> bool:
     return not all(home.startswith("torch.") for home in homes - {"abc", "builtins", "typing"})
 
 
+def names_data(cls: type) -> bool:
+    """Whether code of this class that is not PyTorch's own uses the name `data`, by which a step
+    writes to a parameter past its version.
+    """
+    return any(
+        inspect.isfunction(each) and "data" in each.__code__.co_names
+        for base in cls.__mro__
+        if not base.__module__.startswith("torch.")
+        for each in map(inspect.unwrap, filter(inspect.isfunction, vars(base).values()))
+    )
+
+
 def is_of_scheduler(step: Any) -> bool:
     """Whether a learning-rate schedule set this `step` on an optimizer: it calls that of the class.
 

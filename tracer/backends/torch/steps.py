@@ -45,9 +45,9 @@ _CLEARED = (
     "what that hook took away is not counted"
 )
 _PAST = (
-    "{name} has a step of its own that wrote past the versions of tensors, as to `.data`: where a "
-    "parameter with a gradient holds the same bits after a step, or a version was believed until "
-    "then, whether the step updated it is not known, and it is not counted"
+    "{name} has a step of its own that may write past the versions of tensors, as to `.data`: "
+    "where a parameter with a gradient holds the same bits after a step, or a version was believed "
+    "until then, whether the step updated it is not known, and it is not counted"
 )
 _NOT_COMPARABLE = (
     "{name} has a step of its own, and neither the versions nor the bits of all its parameters "
@@ -159,6 +159,8 @@ class StepCounter:
         """The parameters, by `id`, of which the version was seen to move."""
         self._past = False
         """Whether bits were seen to change where no version moved."""
+        self._may = self._own and compat.names_data(type(optimizer))
+        """Whether that may be so of what was left alone, too."""
         self._left = self._doubts = False
         """Whether a parameter was left alone, and whether one whose versions were believed then."""
         self._agreed = 0
@@ -395,12 +397,14 @@ class StepCounter:
 
         Who writes past versions may do so now and then, and an update by 0 leaves the same bits.
         """
+        doubtful = False
         if same:
             self._left |= asks
+            doubtful = asks and self._may and key not in self._versioned
             self._agreed += key in self._versioned
         elif not self._adds_zeros():
             self._past = True
-        if self._past and self._left:
+        if doubtful or (self._past and self._left):
             self.recorder.note(_PAST.format(name=self._name))
 
     # A `GradScaler`, and a program that `torch.compile` made.
