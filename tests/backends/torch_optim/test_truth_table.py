@@ -813,6 +813,21 @@ def test_what_writing_past_versions_hides_is_said(
     assert f"{cls.__name__} has a step of its own that may write past" in trace.notes[0]
 
 
+@pytest.mark.parametrize(("cls", "complete"), [(torch.optim.SGD, True), (Odometer, False)])
+@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.filterwarnings("error")
+def test_a_program_that_takes_away_the_hooks_before_a_step(
+    cls: type, complete: bool, others: bool
+) -> None:
+    """Those of an optimizer, ours too: what it wrote to is not known then of code of its own."""
+    optimizer = tracer.wrap(cls(zeros(), lr=1.0))
+    optimizer._optimizer_step_pre_hooks.clear()
+    if others:
+        optimizer.register_step_pre_hook(lambda *given: None)
+    ran = counted(optimizer, [3] * 4, value=lambda step: -1.0, complete=complete)
+    check(tracer.trace_of(optimizer), ran)
+
+
 def check(trace: CallTrace, ran: Ran) -> None:
     assert (trace.steps, by_step(trace)) == (len(ran.by_step), list(ran.by_step))
     assert trace.complete == ran.complete
