@@ -788,11 +788,20 @@ class Nothing(Own):
 
 
 class ToDataInTurn(Own):
-    """Writes past the versions in each second step."""
+    """Writes past the versions in each second step, which its code shows."""
 
     def add(self, parameters: Any) -> None:
         for parameter in parameters:
             add_to_data(parameter) if self.steps % 2 == 0 else parameter.add_(1)
+
+
+class ToNumPyInTurn(Own):
+    """The same, and nothing shows it before."""
+
+    def add(self, parameters: Any) -> None:
+        for parameter in parameters:
+            tensor = parameter.detach().numpy() if self.steps % 2 == 0 else parameter
+            tensor += 1
 
 
 @pytest.mark.parametrize(
@@ -800,8 +809,8 @@ class ToDataInTurn(Own):
     [
         (ToData, True, [3, 0, 3, 0]),  # an update by 0 changes no bit
         (Nothing, True, [0, 0, 0, 0]),
-        (ToDataInTurn, True, [3, 0, 3, 3]),
-        (ToDataInTurn, False, [3, 0, 3, 3]),  # the versions were right until then
+        (ToNumPyInTurn, True, [3, 0, 3, 3]),
+        (ToNumPyInTurn, False, [3, 0, 3, 3]),  # the versions were right until then
     ],
 )
 def test_what_writing_past_versions_hides_is_said(
@@ -826,6 +835,13 @@ def test_a_program_that_takes_away_the_hooks_before_a_step(
         optimizer.register_step_pre_hook(lambda *given: None)
     ran = counted(optimizer, [3] * 4, value=lambda step: -1.0, complete=complete)
     check(tracer.trace_of(optimizer), ran)
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_what_writes_past_versions_in_the_last_step(given: bool) -> None:
+    """Where the code shows it, no version is believed until then."""
+    ran = stepped(tracer.wrap, ToDataInTurn, given=given, steps=2)
+    check(tracer.trace_of(ran.optimizer), ran)
 
 
 def check(trace: CallTrace, ran: Ran) -> None:

@@ -167,14 +167,28 @@ def steps_by_itself(cls: type) -> bool:
 
 def names_data(cls: type) -> bool:
     """Whether code of this class that is not PyTorch's own uses the name `data`, by which a step
-    writes to a parameter past its version.
+    writes to a parameter past its version; or a function that this code uses by its name.
     """
-    return any(
-        inspect.isfunction(each) and "data" in each.__code__.co_names
+    found = [
+        inspect.unwrap(each)
         for base in cls.__mro__
-        if not base.__module__.startswith("torch.")
-        for each in map(inspect.unwrap, filter(inspect.isfunction, vars(base).values()))
-    )
+        for each in vars(base).values()
+        if inspect.isfunction(each)
+    ]
+    seen: set[Any] = set()
+    for each in found:  # it grows meanwhile
+        if not inspect.isfunction(each) or each in seen:
+            continue
+        seen.add(each)
+        if str(each.__module__).startswith("torch."):
+            continue
+        codes = [each.__code__]
+        for code in codes:
+            if "data" in code.co_names:
+                return True
+            codes += filter(inspect.iscode, code.co_consts)
+            found += map(each.__globals__.get, code.co_names)
+    return False
 
 
 def is_of_scheduler(step: Any) -> bool:

@@ -160,7 +160,7 @@ class StepCounter:
         self._past = False
         """Whether bits were seen to change where no version moved."""
         self._may = self._own and compat.names_data(type(optimizer))
-        """Whether that may be so of what was left alone, too."""
+        """Whether code of its own may do so, as far as it shows."""
         self._left = self._doubts = False
         """Whether a parameter was left alone, and whether one whose versions were believed then."""
         self._agreed = 0
@@ -249,7 +249,7 @@ class StepCounter:
     def _copies(self, parameters: Sequence[Any]) -> dict[int, Any]:
         """Copies of the parameters whose versions may not tell whether a step writes to them."""
         doubts = self._doubts and self._agreed < _ENOUGH
-        every = self._past or doubts or self._adds_zeros()
+        every = self._past or self._may or doubts or self._adds_zeros()
         return {
             id(each): effects.copy_of(each)
             for each in parameters
