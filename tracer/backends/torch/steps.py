@@ -363,7 +363,10 @@ class StepCounter:
         first = next(iter(optimizer._optimizer_step_post_hooks), None)
         if None in layouts and first != self._after.key and fused and not self._own:
             self.recorder.note(_CLEARED.format(name=self._name))
-        if self._before.key in optimizer._optimizer_step_pre_hooks and not self._is_last(optimizer):
+        if self._before.key not in optimizer._optimizer_step_pre_hooks:  # the program took it away
+            if self._own:
+                self.recorder.note(_NOT_COMPARABLE.format(name=self._name))
+        elif not self._is_last(optimizer):
             optimizer._optimizer_step_pre_hooks.move_to_end(self._before.key)
 
     def _moved(self, frame: Step, parameter: Any, asks: bool) -> Any:
@@ -373,8 +376,6 @@ class StepCounter:
         """
         key = id(parameter)
         if key not in frame.versions or (asks and not self._own and not frame.sites):
-            if asks and self._own and not frame.versions:  # the hook before it was taken away
-                self.recorder.note(_NOT_COMPARABLE.format(name=self._name))
             return asks  # it came while the step ran, or was lazy until then
         version = frame.versions[key]
         if version != compat.version_of(parameter) and (asks or not self._adds_zeros()):
