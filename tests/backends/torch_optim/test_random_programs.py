@@ -176,7 +176,7 @@ class Around(torch.optim.Optimizer):  # type: ignore[misc]
 
     def __init__(self, base: Any) -> None:
         self.base = base
-        super().__init__(base.param_groups, {})
+        super().__init__(base.param_groups, base.defaults)
         self.param_groups = base.param_groups
 
     turn = 0
