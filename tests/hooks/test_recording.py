@@ -222,15 +222,25 @@ def test_a_block_settles_only_what_was_counted_since_the_last(
     optimizer, weight = legacy.SGD(1.0), tf.Variable([0.0])
     step = tf.function(lambda: _step(optimizer, weight))
     other = threading.Thread(target=step)
-    read, reads = Ledger.read, []
-    monkeypatch.setattr(Ledger, "read", lambda ledger: reads.append(ledger) or read(ledger))
+    read = Ledger.read
+    reads: list[Ledger] = []
+
+    def noted(ledger: Ledger) -> Any:
+        reads.append(ledger)
+        return read(ledger)
+
+    def in_a_thread() -> None:
+        other.start()
+        other.join()
+
+    monkeypatch.setattr(Ledger, "read", noted)
     blocks: list[tuple[Callable[[], object], int, bool]] = [
         (step, 1, True),
         (lambda: step.get_concrete_function()(), 1, True),
         (lambda: None, 0, True),
         (lambda: None, 0, False),
         (step, 1, True),
-        (lambda: [other.start(), other.join()], 1, True),
+        (in_a_thread, 1, True),
     ]
     for run, updates, reading in blocks:
         reads.clear()

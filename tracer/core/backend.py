@@ -345,11 +345,8 @@ class StaleFunctions:
     def let_go(self, index: int) -> None:
         """Tracing of an optimizer ends, at least for a while."""
 
-    def unseen(self, variables: Sequence["ref[Any] | None"]) -> list[StaleFunction]:
-        """What runs, or may run, without a call that is seen: functions of data pipelines, graphs.
-
-        `variables` are those of the recorder.
-        """
+    def in_pipelines(self) -> list[StaleFunction]:
+        """The functions that data pipelines run, of which no call is seen."""
         return []
 
     def traced_anew(self) -> Counter[StaleFunction]:

@@ -3,7 +3,7 @@
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import ref
@@ -284,20 +284,15 @@ class Optimizers:
             return None  # they were made in the first step, and set
         return now - ((self._all[index].started or 0) if before is None else before.steps)
 
-    def missed(
-        self,
-        names: Sequence[str],
-        before: Mapping[StaleFunction, int],
-        unseen: Iterable[StaleFunction],
-    ) -> Iterator[str]:
+    def missed(self, names: Sequence[str], before: Mapping[StaleFunction, int]) -> Iterator[str]:
         """Notes on what ran in functions and graphs that were traced before the tracer came.
 
-        `before` is how often each of them had been run already, `unseen` what runs without a call.
+        `before` is how often each of them had been run already.
         """
         for stale, calls in list(self.stale.calls.items()):
             if calls > before.get(stale, 0):
                 yield note_of(stale, names[stale.optimizer], calls - before.get(stale, 0))
-        for stale in unseen:
+        for stale in self.stale.in_pipelines():
             yield note_of(stale, names[stale.optimizer], 1)
 
     def traced_anew(

@@ -214,7 +214,7 @@ class Reader:
         if (
             stale.calls != since.stale
             or stale.traced_anew() != since.anew
-            or stale.unseen(self._root.variables.objects)
+            or stale.in_pipelines()
             or self._optimizers.calls_beside != since.calls_beside
             or self._root.notes.keys() - since.notes
         ):
@@ -328,9 +328,7 @@ class Reader:
 
     def _all_notes(self, ran: _Ran, names: Sequence[str], baseline: Baseline) -> list[str]:
         """What was not seen; `names` are the optimizers'."""
-        unseen = self._optimizers.stale.unseen(self._root.variables.objects)
-        notes = [*self._root.notes, *ran.notes]
-        notes += self._optimizers.missed(names, baseline.stale, unseen)
+        notes = [*self._root.notes, *ran.notes, *self._optimizers.missed(names, baseline.stale)]
         notes += self._root.blocks.missed(self._optimizers.stepped(names))
         entries = [(block, entry) for block in ran.blocks for entry in block.entries]
         roles = {entry.role for _, entry in entries if entry.kind != "none"}

@@ -172,10 +172,6 @@ class Recording:
             for update in updates.watched():
                 self.attach(update)
         families = []
-        if any(_may_be_in_session(each) for each in _optimizers()):
-            from tracer.backends.tensorflow import users
-
-            users.collect_dead_graphs()
         for optimizer in _optimizers():
             try:
                 families.append(list(family(optimizer)))
@@ -321,12 +317,6 @@ def _was_compiled(data: TraceData) -> bool:
 def _optimizers() -> list[Any]:
     """Every optimizer that is alive."""
     return [each for each in _living.all() if kind_of(type(each)) is not None]
-
-
-def _may_be_in_session(optimizer: Any) -> bool:
-    """Whether the graph of a Session may hold it, which may be left of another program."""
-    kind = kind_of(type(optimizer))
-    return kind is not None and kind.name in ("legacy", "v1")
 
 
 # Those that are made later.

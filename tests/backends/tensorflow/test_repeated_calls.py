@@ -11,6 +11,8 @@ from support.odometers import ODOMETERS
 import tracer
 from tracer.core.call_paths import frames_above
 
+_Odometer: Any = ODOMETERS["v1"]
+
 
 def instructions_of_tracer(function: Any) -> int:
     """How many instructions of Python the tracer takes in the last of many calls."""
@@ -35,7 +37,7 @@ def instructions_of_tracer(function: Any) -> int:
 def test_a_repeated_call_takes_few_instructions() -> None:
     """In a loop, and in no step: training waits for them, in cold caches."""
     weights = tf.Variable([0.0])
-    optimizer = tracer.wrap(ODOMETERS["v1"]())
+    optimizer = tracer.wrap(_Odometer())
 
     @tf.function
     def step() -> None:
@@ -50,7 +52,7 @@ def test_a_repeated_call_takes_few_instructions() -> None:
 def test_a_repeated_call_in_another_graph_is_another_one() -> None:
     """The instructions are the same, and what is traced there is part of it."""
     weights = tf.Variable([0.0])
-    optimizer = tracer.wrap(ODOMETERS["v1"]())
+    optimizer = tracer.wrap(_Odometer())
 
     @tf.function
     def inner() -> None:
@@ -67,10 +69,10 @@ def test_a_repeated_call_in_another_graph_is_another_one() -> None:
 
 def test_a_repeated_call_by_an_apply_method_outside_of_steps() -> None:
     """The instructions are the same for an apply method of another recorder."""
-    weights, inner = tf.Variable([0.0]), ODOMETERS["v1"](name="inner")
+    weights, inner = tf.Variable([0.0]), _Odometer(name="inner")
     step = tf.function(lambda: (inner._resource_apply_dense(tf.ones(1), weights), None)[1])
 
-    class Outer(ODOMETERS["v1"]):  # type: ignore[misc]
+    class Outer(_Odometer):  # type: ignore[misc]
         def _resource_apply_dense(self, *_: Any) -> None:
             step()
 
@@ -88,10 +90,10 @@ def test_a_repeated_call_by_an_apply_method_outside_of_steps() -> None:
 
 def test_a_repeated_call_in_a_step_of_another_optimizer() -> None:
     """The instructions are the same for each class that inherits its step."""
-    weights, inner = tf.Variable([0.0]), tracer.wrap(ODOMETERS["v1"](name="inner"))
+    weights, inner = tf.Variable([0.0]), tracer.wrap(_Odometer(name="inner"))
     step = tf.function(lambda: (inner.apply_gradients([(tf.ones(1), weights)]), None)[1])
 
-    class First(ODOMETERS["v1"]):  # type: ignore[misc]
+    class First(_Odometer):  # type: ignore[misc]
         def apply_gradients(self, *_: Any, **__: Any) -> None:
             step()
 

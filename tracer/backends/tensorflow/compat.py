@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any
+from weakref import WeakMethod
 
 import tensorflow as tf
 from tensorflow.core.function import trace_type
@@ -167,6 +168,23 @@ def call_before(function: Any, updates: Iterable[Any]) -> bool:
         for op in near:
             op._add_control_input(callback)
     return bool(near)
+
+
+def call_at_runs(graph: Any, callback: WeakMethod[Any], *given: Any) -> None:
+    """Call the method `callback` with what is `given` whenever a Session runs this graph.
+
+    A Session takes the graph's lock for it (`client/session.py: BaseSession._extend_graph`), also
+    where a callable is made of it, but not where that is called.
+    """
+    lock = graph._session_run_lock
+
+    def locked() -> Any:
+        method = callback()
+        if method is not None:
+            method(*given)
+        return lock()
+
+    graph._session_run_lock = locked
 
 
 def is_called_before(op: Any) -> bool:

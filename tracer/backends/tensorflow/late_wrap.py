@@ -15,9 +15,9 @@ and while another function that calls it is traced.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple
-from weakref import WeakSet, ref
+from weakref import WeakMethod, WeakSet, ref
 
 from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.functions import (
@@ -59,7 +59,8 @@ class StaleFunctions(backend.StaleFunctions):
         self._since: dict[int, int] = {}
         self._spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self._in_part: WeakSet[Any] = WeakSet()  # graphs of which only the end is counted
-        self._unseen: list[tuple[StaleFunction, ref[Any]]] = []
+        self._in_pipelines: list[tuple[StaleFunction, ref[Any]]] = []
+        self._run_by_sessions: defaultdict[int, WeakSet[Any]] = defaultdict(WeakSet)
         self._looked_at: dict[int, tuple[int, bool]] = {}
 
     def begin(self, index: int) -> None:
@@ -104,7 +105,7 @@ class StaleFunctions(backend.StaleFunctions):
         """
         self.unsettled.discard(index)
         watched = {id(each.function()) for each in self._watched if each.stale.optimizer == index}
-        self._unseen = [each for each in self._unseen if each[0].optimizer != index]
+        self._in_pipelines = [each for each in self._in_pipelines if each[0].optimizer != index]
         handles = frozenset(map(id, own_handles(optimizer)))
         scope = name if kind.name == "v1" else ""
         forgettable = set()
@@ -118,7 +119,7 @@ class StaleFunctions(backend.StaleFunctions):
             else:
                 stale = stale._replace(caller=compat.function_name(function.graph))
             if feeds_a_dataset(function):
-                self._unseen.append((stale._replace(caller=PIPELINE), ref(function)))
+                self._in_pipelines.append((stale._replace(caller=PIPELINE), ref(function)))
             elif id(function) not in watched and function._captured_inputs:
                 # What captures nothing gets the variables as arguments, of a function around it.
                 self._watched.append(_Question(function, stale, self._called))
@@ -172,22 +173,10 @@ class StaleFunctions(backend.StaleFunctions):
                 if retrace and trace_anew(function):
                     self._forgetful.append(known)
 
-    def unseen(self, variables: Sequence[ref[Any] | None]) -> list[StaleFunction]:
-        """The functions of living datasets, which do not ask for what they captured, and graphs.
-
-        The graph of a Session may have belonged to another program of this process, as in tests:
-        it is left out if the optimizer has `variables` to update, and none of them is in there.
-        """
-        graphs = {getattr(each(), "graph", None) for each in variables if each is not None}
-        return list(
-            dict.fromkeys(
-                stale
-                for stale, known in self._unseen
-                if stale.optimizer in self._since
-                and (it := known()) is not None
-                and (stale.function != SESSION_GRAPH or not graphs or it in graphs)
-            )
-        )
+    def in_pipelines(self) -> list[StaleFunction]:
+        """The functions of living datasets, which do not ask for what they captured."""
+        alive = (stale for stale, function in self._in_pipelines if function() is not None)
+        return list(dict.fromkeys(each for each in alive if each.optimizer in self._since))
 
     def traced_anew(self) -> Counter[StaleFunction]:
         """The functions that were traced again since they forgot their graphs."""
@@ -206,7 +195,7 @@ class StaleFunctions(backend.StaleFunctions):
         ]
 
     def _find_in_sessions(self, index: int, name: str, own: bool, graphs: list[ref[Any]]) -> None:
-        """Note which `graphs` of Sessions hold updates already: nobody sees who runs them.
+        """Note when a Session runs one of `graphs` that holds updates already.
 
         They are those of a `legacy` or a `v1` optimizer called `name`, which puts them under
         `NAME/update...` (`training/optimizer.py`, `optimizer_v2/optimizer_v2.py`). One whose class
@@ -214,18 +203,20 @@ class StaleFunctions(backend.StaleFunctions):
         """
         by_name = updates_by(name)
         stale = StaleFunction(index, SESSION_GRAPH)
-        self._unseen += [
-            (stale, known)
-            for known in graphs
-            if (stale, known) not in self._unseen
-            and (graph := known()) is not None
-            and any(
+        for graph in filter(None, (each() for each in graphs)):
+            if graph not in self._run_by_sessions[index] and any(
                 (_UPDATE.search(op.type) if own else by_name.search(op.name))
                 and _WRITE.search(op.type)
                 and not compat.is_called_before(op)
                 for op in graph.get_operations()
-            )
-        ]
+            ):
+                self._run_by_sessions[index].add(graph)
+                compat.call_at_runs(graph, WeakMethod(self._ran_by_session), stale)
+
+    def _ran_by_session(self, stale: StaleFunction) -> None:
+        """A Session runs a graph with updates that are not counted."""
+        if stale.optimizer in self._since:
+            self.calls[stale] += 1
 
     def let_go(self, index: int) -> None:
         """Give back what was captured by the functions that are watched for an optimizer."""

@@ -5,7 +5,6 @@ variable), or if its Python code names the optimizer and one of its methods and 
 any variable, or, for a v1 optimizer, if its ops have the optimizer's name.
 """
 
-import gc
 import inspect
 import re
 from collections import defaultdict
@@ -99,7 +98,6 @@ class Functions:
     @cached_property
     def session_graphs(self) -> list[ReferenceType[Any]]:
         """The graphs of Sessions that are alive."""
-        collect_dead_graphs()
         return [ref(each) for each in compat.session_graphs_alive()]
 
     @cached_property
@@ -175,15 +173,6 @@ def _follow(value: Any) -> Iterator[Any]:
     # Of the class it is asked: a variable of a strategy answers any name, by an op.
     if hasattr(type(value), "python_function") and inspect.isroutine(value.python_function):
         yield value.python_function
-
-
-def collect_dead_graphs() -> None:
-    """Free the graphs of Sessions that no program holds, with what they hold, as an optimizer.
-
-    A graph refers to itself, so it outlives its program until Python collects it.
-    """
-    if compat.session_graphs_alive():
-        gc.collect()
 
 
 _at_this_moment: Functions | None = None
