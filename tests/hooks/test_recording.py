@@ -216,6 +216,12 @@ def _compiled(library: Any, name: str) -> Any:
     return model.optimizer
 
 
+def _ledgers_of(optimizer: Any) -> list[Ledger]:
+    """The ledgers of what is known of an optimizer."""
+    blocks: Any = registry.bindings[id(optimizer)].recorder.blocks
+    return [*blocks.counters.ledgers.values()]
+
+
 def test_a_block_settles_only_what_was_counted_since_the_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -247,7 +253,8 @@ def test_a_block_settles_only_what_was_counted_since_the_last(
         with tracer.record() as recording:
             run()
         assert recording.trace().updates() == updates
-        assert bool(reads) == reading
+        # Those of optimizers of other tests may be read, too.
+        assert any(own in reads for own in _ledgers_of(optimizer)) == reading
     step()  # between two blocks
     with tracer.record() as recording:
         step()
