@@ -240,11 +240,7 @@ class Recorder(Root):
         """A function with a step in it is called."""
         if _latest is not self.sites:
             self._take_turn()
-        for each in self.collectors.function_called:
-            try:
-                each()
-            except Exception as error:
-                self.collectors.drop(each, error)
+        self.collectors.call(self.collectors.function_called)
 
     def _take_turn(self) -> None:
         """A step begins, or a program with one runs: tell it, if another recorder had the last."""
