@@ -9,9 +9,10 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from types import FrameType
 from typing import Any
-from weakref import WeakMethod
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 import tensorflow as tf
 from tensorflow.core.function import trace_type
@@ -170,21 +171,27 @@ def call_before(function: Any, updates: Iterable[Any]) -> bool:
     return bool(near)
 
 
-def call_at_runs(graph: Any, callback: WeakMethod[Any], *given: Any) -> None:
-    """Call the method `callback` with what is `given` whenever a Session runs this graph.
+def watch_runs(graph: Any, watcher: Any) -> None:
+    """Call `watcher.ran_by_session(graph)` whenever a Session runs this graph, while both live.
 
     A Session takes the graph's lock for it (`client/session.py: BaseSession._extend_graph`), also
-    where a callable is made of it, but not where that is called.
+    where a callable is made of it, but not where that is called. The lock is exchanged once,
+    however many watch: a graph may outlive any number of them.
     """
-    lock = graph._session_run_lock
+    watchers = _watchers.get(graph)
+    if watchers is None:
+        watchers = _watchers[graph] = WeakSet()
+        graph._session_run_lock = partial(_run_lock, ref(graph), watchers, graph._session_run_lock)
+    watchers.add(watcher)
 
-    def locked() -> Any:
-        method = callback()
-        if method is not None:
-            method(*given)
-        return lock()
 
-    graph._session_run_lock = locked
+_watchers: WeakKeyDictionary[Any, WeakSet[Any]] = WeakKeyDictionary()
+
+
+def _run_lock(graph: ref[Any], watchers: WeakSet[Any], lock: Callable[[], Any]) -> Any:
+    for each in list(watchers):
+        each.ran_by_session(graph())
+    return lock()
 
 
 def is_called_before(op: Any) -> bool:

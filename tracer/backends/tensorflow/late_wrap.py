@@ -17,7 +17,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple
-from weakref import WeakMethod, WeakSet, ref
+from weakref import WeakSet, ref
 
 from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.functions import (
@@ -84,7 +84,7 @@ class StaleFunctions(backend.StaleFunctions):
             self._find_in_sessions(index, name, own, functions.session_graphs)
         elif kind.name == "legacy" and iterations_of(optimizer) is None:
             graph = getattr(canonical(getattr(optimizer, "_iterations", None)), "graph", None)
-            self._find_in_sessions(index, name, own, [] if graph is None else [ref(graph)])
+            self._find_in_sessions(index, name, own, [] if graph is None else [graph])
 
     def settle(self, index: int, optimizer: Any, kind: OptimizerKind, name: str) -> None:
         """Look again for what was not finished when it was found."""
@@ -194,7 +194,7 @@ class StaleFunctions(backend.StaleFunctions):
             if (graphs := each.graphs()) and each.written - _written_by_all(graphs)
         ]
 
-    def _find_in_sessions(self, index: int, name: str, own: bool, graphs: list[ref[Any]]) -> None:
+    def _find_in_sessions(self, index: int, name: str, own: bool, graphs: list[Any]) -> None:
         """Note when a Session runs one of `graphs` that holds updates already.
 
         They are those of a `legacy` or a `v1` optimizer called `name`, which puts them under
@@ -202,8 +202,7 @@ class StaleFunctions(backend.StaleFunctions):
         has its `own` step may put them anywhere, so each update is taken for one of them.
         """
         by_name = updates_by(name)
-        stale = StaleFunction(index, SESSION_GRAPH)
-        for graph in filter(None, (each() for each in graphs)):
+        for graph in graphs:
             if graph not in self._run_by_sessions[index] and any(
                 (_UPDATE.search(op.type) if own else by_name.search(op.name))
                 and _WRITE.search(op.type)
@@ -211,12 +210,13 @@ class StaleFunctions(backend.StaleFunctions):
                 for op in graph.get_operations()
             ):
                 self._run_by_sessions[index].add(graph)
-                compat.call_at_runs(graph, WeakMethod(self._ran_by_session), stale)
+                compat.watch_runs(graph, self)
 
-    def _ran_by_session(self, stale: StaleFunction) -> None:
+    def ran_by_session(self, graph: Any) -> None:
         """A Session runs a graph with updates that are not counted."""
-        if stale.optimizer in self._since:
-            self.calls[stale] += 1
+        for index in list(self._since):
+            if graph in self._run_by_sessions[index]:
+                self.calls[StaleFunction(index, SESSION_GRAPH)] += 1
 
     def let_go(self, index: int) -> None:
         """Give back what was captured by the functions that are watched for an optimizer."""

@@ -96,9 +96,9 @@ class Functions:
         return list({id(each): each for each in found}.values())
 
     @cached_property
-    def session_graphs(self) -> list[ReferenceType[Any]]:
+    def session_graphs(self) -> list[Any]:
         """The graphs of Sessions that are alive."""
-        return [ref(each) for each in compat.session_graphs_alive()]
+        return compat.session_graphs_alive()
 
     @cached_property
     def _alive(self) -> tuple[list[Any], list[Any]]:
