@@ -26,9 +26,6 @@ class Collector:
     def first_step_ends(self, frame: Frame) -> None:
         """The first step has ended, or was traced."""
 
-    def turn_begins(self) -> None:
-        """A step begins, and the step before was one of another recorder of the process."""
-
     def step_ends(self, frame: Frame) -> None:
         """A step has ended in eager mode."""
 
@@ -46,61 +43,57 @@ class Collector:
         return record
 
 
-CALLBACKS = [name for name in vars(Collector) if not name.startswith("_") and name != "snapshot"]
+CALLBACKS = [name for name in vars(Collector) if not name.startswith("_")]
 
 shared: Callable[[], Sequence[type[Collector]]] = tuple
 """Gives the collectors that every recorder has; the room of evidence sets it when it is there."""
 
-Listeners = Sequence[Callable[..., None]]
-
 
 class Collectors:
-    """The collectors of one recorder, and by callback those of their methods that do anything.
+    """The collectors of one recorder; only those are called that override a callback.
 
     The lists are exchanged and never changed: any thread may be going through one.
     """
-
-    first_step_begins: Listeners
-    first_step_ends: Listeners
-    turn_begins: Listeners
-    step_ends: Listeners
-    step_raised: Listeners
-    step_traced: Listeners
-    function_called: Listeners
 
     def __init__(self, root: Any) -> None:
         self._root = root
         self._use([each(root) for each in (*root.backend.collectors, *shared())])
 
-    def call(self, listeners: Listeners, *given: Any) -> None:
-        """Call those who listen to one of the callbacks."""
-        for each in listeners:
+    def call(self, callback: str, *given: Any) -> None:
+        """Call those that override this callback."""
+        for each in self._overriding[callback]:
             try:
                 each(*given)
             except Exception as error:
-                self.drop(each, error)
+                self._drop(each, error)
 
     def snapshot(self, records: Iterable[Optimizer]) -> tuple[Optimizer, ...]:
         """What a trace says of the optimizers, with the evidence."""
         found = tuple(records)
-        for collector in self._all:
+        for each in self._overriding["snapshot"]:
             try:
-                found = tuple(collector.snapshot(*each) for each in enumerate(found))
+                found = tuple(each(index, record) for index, record in enumerate(found))
             except Exception as error:
-                self.drop(collector.snapshot, error)
+                self._drop(each, error)
         return found
 
     def _use(self, collectors: Sequence[Collector]) -> None:
         self._all = collectors
-        for name in CALLBACKS:
-            idle = getattr(Collector, name)
-            does = [each for each in collectors if getattr(type(each), name) is not idle]
-            setattr(self, name, [getattr(each, name) for each in does])
+        self._overriding = {
+            name: [
+                getattr(each, name)
+                for each in collectors
+                if getattr(type(each), name) is not getattr(Collector, name)
+            ]
+            for name in CALLBACKS
+        }
+        self.watch_steps = bool(self._overriding["step_ends"])
+        """Whether any is called at the end of each step; asked there."""
 
-    def drop(self, method: Any, error: Exception) -> None:
-        """Call the collector of this method no more, which raised; for the program raise again."""
+    def _drop(self, method: Any, error: Exception) -> None:
+        """Call the collector of this method, which raised, no more."""
         if interrupt_in(error) is not None:
-            raise error
+            raise error  # the program's own
         dropped = method.__self__
         self._use([each for each in self._all if each is not dropped])
         self._root.note(

@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 from weakref import ref
 
@@ -22,6 +23,8 @@ FITTED = "fitted"
 """The code of the remark on an optimizer without a step with which `fit` came to its end."""
 NO_RESULT = "no-result"
 """The code of the remark on an apply method that returned None in a graph, which needs an op."""
+
+_turns = count(1)
 
 
 @dataclass(eq=False)
@@ -80,6 +83,7 @@ class Optimizers:
         """The iterations of each when its first step began; None if it had none yet."""
         self.calls_beside = 0
         """How often one of these methods was called."""
+        self._turns = (0, 0)
         self.stateless = True
         """Whether no step has ended: see `first_step_ended`."""
 
@@ -149,6 +153,15 @@ class Optimizers:
         """The methods of `tracer.kinds.BESIDE` that were called of one."""
         return self._all[index].called
 
+    def take_turn(self) -> None:
+        """One of them steps, and the step before was one of another recorder of the process.
+
+        The turns are numbered: two optimizers step in turns if theirs overlap. A turn has any
+        number of steps. Steps in a graph of a `Session` take none.
+        """
+        turn = next(_turns)
+        self._turns = self._turns[0] or turn, turn
+
     def first_step_ended(self) -> None:
         """Note what each is like then: it may be gone when a trace is read."""
         self.stateless = False
@@ -186,6 +199,7 @@ class Optimizers:
                     *([Remark(FITTED, "finalize_variable_values")] if fitted else ()),
                 ),
                 traced.made,
+                turns=self._turns if index == self.root else (0, 0),
             )
 
     def begin(self, index: int, retrace: bool) -> None:

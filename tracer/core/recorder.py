@@ -234,13 +234,13 @@ class Recorder(Root):
         frame.error = None  # it refers to Python's frames
         if frame.role != "step":
             return
-        self.collectors.call(self.collectors.step_raised, frame, error)
+        self.collectors.call("step_raised", frame, error)
 
     def called(self) -> None:
         """A function with a step in it is called."""
         if _latest is not self.sites:
             self._take_turn()
-        self.collectors.call(self.collectors.function_called)
+        self.collectors.call("function_called")
 
     def _take_turn(self) -> None:
         """A step begins, or a program with one runs: tell it, if another recorder had the last."""
@@ -248,7 +248,7 @@ class Recorder(Root):
         # Threads that step at once may both take a turn, or none.
         if _latest is not self.sites:
             _latest = self.sites
-            self.collectors.call(self.collectors.turn_begins)
+            self.optimizers.take_turn()
 
     def _note_writing(self, frame: Frame, number: int) -> None:
         """Find out whether an apply method has written to its variable; in a graph, by and by."""
@@ -349,7 +349,7 @@ class Recorder(Root):
         """Note what the variables hold that the first step is handed, which begins now."""
         if frame.place is EAGER:
             variables = [own for _, own in self.handed(frame.sites) if own is not None]
-            self.collectors.call(self.collectors.first_step_begins, variables)
+            self.collectors.call("first_step_begins", variables)
 
     def _request(self, frame: Frame, optimizer: int, method: str, pair: Any) -> None:
         """Note one pair, unless the framework will refuse it."""
@@ -440,12 +440,12 @@ class Recorder(Root):
             self._ended(frame, ran)
             if self.optimizers.stateless and parent is None and not failed:
                 self.optimizers.first_step_ended()
-                self.collectors.call(self.collectors.first_step_ends, frame)
+                self.collectors.call("first_step_ends", frame)
             if not eager:
                 if parent is None and not failed:
-                    self.collectors.call(self.collectors.step_traced, frame)
-            elif self.collectors.step_ends and not failed:
-                self.collectors.call(self.collectors.step_ends, frame)
+                    self.collectors.call("step_traced", frame)
+            elif self.collectors.watch_steps and not failed:
+                self.collectors.call("step_ends", frame)
         if error is not None:
             self._raised(frame, error)
         frame.gradient = frame.variable = frame.before = frame.extra = None

@@ -3,7 +3,6 @@
 from tracer.core.collectors import Collector
 from tracer.evidence.failures import Failures
 from tracer.evidence.inspection import Classes
-from tracer.evidence.interleaving import Interleaving
-from tracer.evidence.settings import Use
+from tracer.evidence.settings import Settings
 
-COLLECTORS: tuple[type[Collector], ...] = (Classes, Use, Interleaving, Failures)
+COLLECTORS: tuple[type[Collector], ...] = (Classes, Settings, Failures)

@@ -8,7 +8,7 @@ import math
 import re
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from types import CodeType
+from types import FrameType
 from typing import Any
 
 from msgspec.structs import replace
@@ -16,7 +16,8 @@ from msgspec.structs import replace
 from tracer.core.calls import EAGER, Frame
 from tracer.core.collectors import Collector
 from tracer.core.interrupts import suppress_faults
-from tracer.kinds import FRAMEWORKS
+from tracer.core.reachable import names_in
+from tracer.kinds import FRAMEWORKS, OptimizerKind
 from tracer.model.records import Decay, Optimizer, Remark
 
 EMA_UNUSED = "ema-unused"
@@ -33,7 +34,7 @@ _BY_HAND = {
 """The names in a program that does by itself what it does not call a method for."""
 
 
-class Use(Collector):
+class Settings(Collector):
     """The state of the optimizers of a recorder, and what the program does about it."""
 
     def __init__(self, root: Any) -> None:
@@ -72,7 +73,7 @@ class Use(Collector):
         return replace(record, remarks=tuple(remarks), **self._known.get(index, {}))
 
     def _look(self) -> None:
-        updated = list(self._updated())
+        updated = self._updated()
         for index, optimizer, kind in self._alive():
             with suppress_faults():  # of an optimizer that is made otherwise
                 slots = self.root.backend.slots_of(optimizer)
@@ -82,27 +83,25 @@ class Use(Collector):
                     called = self.root.optimizers.called(index)
                     self._unused[index] = list(_unused(optimizer, kind.name, called, self._names))
 
-    def _alive(self) -> Iterator[tuple[int, Any, Any]]:
+    def _alive(self) -> Iterator[tuple[int, Any, OptimizerKind]]:
         for index in range(len(self.root.optimizers)):
             optimizer, kind = self.root.optimizers.known(index)
             if optimizer is not None:
                 yield index, optimizer, kind
 
-    def _updated(self) -> Iterator[tuple[str, Any]]:
+    def _updated(self) -> list[tuple[str, Any]]:
         """The variables that are alive, each with its name."""
-        variables = self.root.variables
-        for row, reference in zip(variables.plain, list(variables.objects), strict=False):
-            variable = None if reference is None else reference()
-            if variable is not None:
-                yield row.name, variable
+        rows = zip(self.root.variables.plain, list(self.root.variables.objects), strict=False)
+        found = [(row.name, None if own is None else own()) for row, own in rows]
+        return [(name, variable) for name, variable in found if variable is not None]
 
     def _rate_of(self, optimizer: Any) -> float | None:
         """Its learning rate; None for a schedule, and if it cannot be read now."""
-        rate: float | None = None
         with suppress_faults():  # made in the graph that is being traced, say
             rate = self.root.backend.rate_of(optimizer)
             rate = rate if isinstance(rate, float | int) else self.root.backend.number_in(rate)
-        return None if rate is None else float(rate)
+            return None if rate is None else float(rate)
+        return None
 
 
 def _decay_of(optimizer: Any, updated: Sequence[tuple[str, Any]]) -> Decay | None:
@@ -112,30 +111,28 @@ def _decay_of(optimizer: Any, updated: Sequence[tuple[str, Any]]) -> Decay | Non
     name that this has.
     """
     own = object.__getattribute__(optimizer, "__dict__")
-    rate = own.get("weight_decay")
+    rate, listed = own.get("weight_decay"), own.get("_exclude_from_weight_decay") or ()
     joined = own.get("_exclude_from_weight_decay_pattern")
-    patterns = own.get("_exclude_from_weight_decay_names") or _parts(joined)
-    listed = own.get("_exclude_from_weight_decay") or ()
+    given = own.get("_exclude_from_weight_decay_names") or _parts(joined)
+    patterns = list(dict.fromkeys(map(str, given)))
     if not isinstance(rate, float | int) or not rate or not math.isfinite(rate):
         return None
     if not (patterns or listed) or not updated:
         return None
-    found = dict.fromkeys(map(str, patterns), False)
-    keys, decayed = set(), []
-    for name, variable in updated:
-        searched = str(getattr(variable, "name", ""))
-        hits = [each for each in found if re.search(each, searched)]
-        found.update(dict.fromkeys(hits, True))
-        key = optimizer._var_key(variable)
-        keys.add(key)
-        if not hits and key not in listed:
-            decayed.append(name)
+    searched = [str(getattr(variable, "name", "")) for _, variable in updated]
+    keys = [optimizer._var_key(variable) for _, variable in updated]
+    decayed = [
+        name
+        for (name, _), text, key in zip(updated, searched, keys, strict=True)
+        if key not in listed and not any(re.search(each, text) for each in patterns)
+    ]
+    unmatched = [
+        f"'{each}'" for each in patterns if not any(re.search(each, text) for text in searched)
+    ]
     missed = sum(each not in keys for each in listed)
-    unmatched = [f"'{each}'" for each, hit in found.items() if not hit]
     unmatched += [f"{missed} of var_list"] if missed else []
-    first = str(getattr(updated[0][1], "name", ""))
     matched = len(decayed) < len(updated)
-    return Decay(float(rate), tuple(unmatched), matched, tuple(decayed), first)
+    return Decay(float(rate), tuple(unmatched), matched, tuple(decayed), searched[0])
 
 
 def _parts(joined: Any) -> list[str]:
@@ -172,14 +169,10 @@ def _unused(
 def _names_under_way() -> set[str]:
     """What the functions of the program name that are under way, and the functions inside them."""
     names: set[str] = set()
-    frame: Any = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         module = str(frame.f_globals.get("__name__", ""))
         if module.partition(".")[0] not in (*FRAMEWORKS, "tracer"):
-            todo = [frame.f_code]
-            while todo:
-                code = todo.pop()
-                names.update(code.co_names)
-                todo += [each for each in code.co_consts if isinstance(each, CodeType)]
+            names |= names_in(frame.f_code)
         frame = frame.f_back
     return names

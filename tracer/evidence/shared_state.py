@@ -4,12 +4,13 @@ Such a variable is a step to the update, and goes on once for each variable. It 
 code does: a move that nothing decides and that no gradient goes into, and a use that reaches an
 assignment to something else. What is moved and only logged counts on purpose, what a gradient goes
 into is a sum over the variables, what seeds random numbers should differ from one to the next, and
-what another method assigns to may begin anew in each step.
+what another method assigns to may begin anew in each step. In doubt nothing is remarked, as where a
+move adds what a local name stands for.
 """
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 
 from tracer.evidence.source import attribute_of, calls_in, definition, dotted, statements
@@ -21,7 +22,9 @@ _FRAMEWORK_READS = ("_iterations", "_learning_rate", "iterations", "learning_rat
 _MOVING = ("assign_add", "assign_sub", "update_add", "update_sub")
 _SETTING = ("assign", "update")
 _WRITING = re.compile("^(assign|scatter|batch_scatter|update)|[aA]pply")
+_BRANCHING = ("case", "cond", "switch_case")
 _DIVIDING = ast.Div | ast.FloorDiv | ast.Mod | ast.Pow
+_ASSIGNING = ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr
 _PLAIN = {
     *("add", "cast", "constant", "convert_to_tensor", "float", "identity", "int", "multiply"),
     *("ones", "read_value", "subtract", "value"),
@@ -37,7 +40,7 @@ _MODULES = ("K", "backend", "keras", "ops", "state_ops", "tf", "tf_keras", "trai
 _BEFORE = ("__init__", "build", "_create_slots", "_create_all_weights")
 """Methods that run before the first step."""
 
-_Test = Callable[[ast.AST], bool]
+_Methods = Mapping[str, ast.FunctionDef]
 
 
 def moved_and_used(
@@ -51,25 +54,26 @@ def moved_and_used(
     if node is None or len(node.args.args) < 3:
         return
     me, names = node.args.args[0].arg, dict.fromkeys(_moved(node))
-    methods = _methods_of(own) if names else {}
-    others = methods.keys() - {*_BEFORE, *(each.name for each in kind.apply_methods)}
+    passed_over = {*_BEFORE, *(each.name for each in kind.apply_methods)}
+    methods = _methods_of(own, passed_over) if names else {}
+    set_elsewhere = {
+        _assigned(call, method.args.args[0].arg)
+        for method in methods.values()
+        for call in ast.walk(method)
+        if isinstance(call, ast.Call)
+    }
     for name in names:
-        managed = any(
-            isinstance(call, ast.Call) and _assigned(call, methods[other].args.args[0].arg) == name
-            for other in others
-            for call in ast.walk(methods[other])
-        )
-        if not managed and _uses(node, name, {other: methods[other] for other in others}):
+        if name not in set_elsewhere and (name in _FRAMEWORK_READS or _uses(node, name, methods)):
             yield Remark("step-per-variable", node.name, f"{me}.{name}")
 
 
-def _methods_of(own: Sequence[type]) -> dict[str, ast.FunctionDef]:
+def _methods_of(own: Sequence[type], passed_over: Collection[str]) -> _Methods:
     """The source of the methods and properties that the program defines, by name."""
     found: dict[str, ast.FunctionDef] = {}
     for name, value in ((name, value) for cls in own for name, value in vars(cls).items()):
         function = value.fget if isinstance(value, property) else value
         node = definition(function) if isinstance(function, FunctionType) else None
-        if node is not None and node.args.args:
+        if node is not None and node.args.args and name not in passed_over:
             found.setdefault(name, node)
     return found
 
@@ -78,30 +82,25 @@ def _methods_of(own: Sequence[type]) -> dict[str, ast.FunctionDef]:
 
 
 def _moved(node: ast.FunctionDef) -> Iterator[str]:
-    """The attributes that are moved whenever the method runs, by what is no gradient's."""
-    me, *parameters = (each.arg for each in node.args.args)
-    given = parameters[: 3 if "sparse" in node.name else 2]
-    tainted = _flow(node, lambda part: isinstance(part, ast.Name) and part.id in given)
+    """The attributes that are moved whenever the method runs, by the same for each variable."""
+    me = node.args.args[0].arg
     for statement, tests in statements(node.body, ()):
         for call in () if tests else calls_in(statement):
-            name, values = _assigned(call, me), _values(call)
-            target = _target(call, me)
-            amounts = [part for each in values if each is not target for part in ast.walk(each)]
-            moves = name in map(lambda part: attribute_of(me, part), amounts)
-            moves = dotted(call.func)[-1] in _MOVING or moves
-            if name and moves and all(_is_regular(part, tainted) for part in amounts):
+            name, target = _assigned(call, me), _target(call, me)
+            values = [each for each in (*call.args, *call.keywords) if each is not target]
+            amounts = [part for each in values for part in ast.walk(each)]
+            moves = dotted(call.func)[-1] in _MOVING or _reads([name], me, amounts)
+            if name and moves and all(_is_regular(part, me) for part in amounts):
                 yield name
 
 
-def _is_regular(part: ast.AST, tainted: set[str]) -> bool:
+def _is_regular(part: ast.AST, me: str) -> bool:
     """Whether it is the same for each variable, and not one part of as many as there are."""
     if isinstance(part, ast.Name):
-        return part.id not in tainted
-    if isinstance(part, ast.Call):
-        return dotted(part.func)[-1] in _PLAIN
+        return part.id in (me, *_MODULES)
     if isinstance(part, ast.BinOp) and isinstance(part.op, _DIVIDING):
         return isinstance(part.right, ast.Constant)
-    return True
+    return not isinstance(part, ast.Call) or dotted(part.func)[-1] in _PLAIN
 
 
 def _assigned(call: ast.Call, me: str) -> str:
@@ -113,120 +112,106 @@ def _assigned(call: ast.Call, me: str) -> str:
 def _target(call: ast.Call, me: str) -> ast.expr | None:
     """What a call like `x.assign(...)`, `self.assign(x, ...)` or `tf.assign(x, ...)` is for."""
     if isinstance(call.func, ast.Attribute):
-        of = call.func.value
-        if dotted(of) != [me] and dotted(of)[0] not in _MODULES:
-            return of
+        owner = call.func.value
+        if dotted(owner) != [me] and dotted(owner)[0] not in _MODULES:
+            return owner
     return call.args[0] if call.args else None
-
-
-def _values(call: ast.Call) -> list[ast.expr]:
-    """What a call is given, but for a seed."""
-    return [*call.args, *(each.value for each in call.keywords if "seed" not in str(each.arg))]
 
 
 # Uses.
 
 
-def _uses(node: ast.FunctionDef, name: str, methods: dict[str, ast.FunctionDef]) -> bool:
-    """Whether what the method assigns elsewhere depends on an attribute."""
+def _uses(node: ast.FunctionDef, name: str, methods: _Methods) -> bool:
+    """Whether what the method assigns to anything else depends on an attribute."""
     me, _, variable = (each.arg for each in node.args.args[:3])
-
-    def reads(part: ast.AST) -> bool:
-        read = attribute_of(me, part)
-        return read == name or (read in methods and _reads(methods[read], name, methods))
-
-    def depends(part: ast.AST) -> bool:
-        return reads(part) or (isinstance(part, ast.Name) and part.id in tainted)
-
-    def assigns(nodes: Sequence[ast.AST]) -> bool:
-        return any(map(is_assignment, (each for node in nodes for each in ast.walk(node))))
-
-    def is_assignment(call: ast.AST) -> bool:
-        """Whether it writes to anything but a plain attribute of the optimizer."""
-        if not isinstance(call, ast.Call) or not _WRITING.search(dotted(call.func)[-1]):
-            return False
-        return not attribute_of(me, _target(call, me))
-
-    def is_use(part: ast.AST) -> bool:
-        if isinstance(part, ast.If | ast.While):
-            return _mentions(part.test, depends) and assigns([*part.body, *part.orelse])
-        if not isinstance(part, ast.Call) or _is_aside(part):
-            return False
-        *_, last = path = dotted(part.func)
-        if not any(_mentions(each, depends) for each in _values(part)):
-            return False
-        if last in ("cond", "case", "switch_case"):
-            named = {dotted(each)[-1] for each in _values(part)}
-            return assigns([*_values(part), *(inner[each] for each in inner.keys() & named)])
-        passes = any(dotted(each) == [variable] for each in _values(part))
-        return is_assignment(part) or (passes and not (path[0] == me and last.startswith("assign")))
-
-    tainted = _flow(node, reads)
-    inner = {each.name: each for each in ast.walk(node) if isinstance(each, ast.FunctionDef)}
-    del inner[node.name]
-    return name in _FRAMEWORK_READS or any(map(is_use, ast.walk(node)))
+    sources = _with_readers(name, methods)
+    derived = _derived_names(node, me, sources)
+    for part in ast.walk(node):
+        if isinstance(part, ast.If | ast.IfExp | ast.While):
+            inputs: Sequence[ast.AST] = [part.test]
+            updates = _writes(part, me)
+        elif isinstance(part, ast.Call) and not _is_aside(part):
+            inputs = [*part.args, *part.keywords]
+            values = [*part.args, *(each.value for each in part.keywords)]
+            branches = dotted(part.func)[-1] in _BRANCHING
+            updates = [variable] in map(dotted, values) or _writes(part, me, inside=branches)
+        else:
+            continue
+        if updates and any(_depends(each, me, sources, derived) for each in inputs):
+            return True
+    return False
 
 
-def _reads(
-    node: ast.FunctionDef,
-    name: str,
-    methods: dict[str, ast.FunctionDef],
-    seen: frozenset[str] = frozenset(),
-) -> bool:
-    """Whether a method reads an attribute for more than to move it, or one that it calls does."""
-    me, seen = node.args.args[0].arg, seen | {node.name}
-    read = {attribute_of(me, part) for part in _parts(node)}
-    return name in read or any(
-        _reads(methods[each], name, methods, seen) for each in methods.keys() & read - seen
+def _writes(node: ast.AST, me: str, inside: bool = True) -> bool:
+    """Whether a call, or one `inside` of it, writes to anything but a plain attribute."""
+    return any(
+        isinstance(call, ast.Call)
+        and _WRITING.search(dotted(call.func)[-1])
+        and not attribute_of(me, _target(call, me))
+        for call in (ast.walk(node) if inside else [node])
     )
 
 
-# What goes where.
+def _with_readers(name: str, methods: _Methods) -> set[str]:
+    """An attribute, and the methods and properties that read it, or call one that does."""
+    found = {name}
+    while (
+        readers := {
+            other
+            for other, method in methods.items()
+            if _reads(found, method.args.args[0].arg, _parts(method))
+        }
+        - found
+    ):
+        found |= readers
+    return found
 
 
-def _flow(node: ast.FunctionDef, begins: _Test) -> set[str]:
-    """The local names that get a value in which there is a part of that kind, by and by."""
-    names = {each.arg for each in node.args.args if begins(ast.Name(id=each.arg))}
-
-    def depends(part: ast.AST) -> bool:
-        return begins(part) or (isinstance(part, ast.Name) and part.id in names)
-
-    known = -1
-    while known != len(names):
-        known = len(names)
-        for part in ast.walk(node):
-            if isinstance(
-                part, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.NamedExpr | ast.For
-            ):
-                value = part.iter if isinstance(part, ast.For) else part.value
-                if value is not None and _mentions(value, depends):
-                    targets = part.targets if isinstance(part, ast.Assign) else [part.target]
-                    inside = (each for target in targets for each in ast.walk(target))
-                    names |= {each.id for each in inside if isinstance(each, ast.Name)}
-    return names
+def _derived_names(node: ast.FunctionDef, me: str, sources: Collection[str]) -> set[str]:
+    """The local names that get a value that depends on one of the attributes, by and by."""
+    found: set[str] = set()
+    assignments = [each for each in ast.walk(node) if isinstance(each, _ASSIGNING)]
+    while (
+        names := {
+            inner.id
+            for each in assignments
+            if each.value is not None and _depends(each.value, me, sources, found)
+            for inner in ast.walk(each)
+            if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store)
+        }
+        - found
+    ):
+        found |= names
+    return found
 
 
-def _mentions(node: ast.AST, test: _Test) -> bool:
-    return any(map(test, _parts(node)))
+def _depends(node: ast.AST, me: str, sources: Collection[str], derived: Collection[str]) -> bool:
+    """Whether a value is made of one of the attributes, or of a local name that is."""
+    parts = list(_parts(node))
+    names = (part.id for part in parts if isinstance(part, ast.Name))
+    return _reads(sources, me, parts) or any(name in derived for name in names)
 
 
-def _is_aside(node: ast.AST) -> bool:
-    """Whether a node logs, or seeds random numbers."""
-    path = dotted(node.func) if isinstance(node, ast.Call) else []
+def _reads(attributes: Collection[str], me: str, parts: Iterable[ast.AST]) -> bool:
+    return any(attribute_of(me, part) in attributes for part in parts)
+
+
+def _is_aside(part: ast.AST) -> bool:
+    """Whether a part of the code only moves or sets a variable, logs, or seeds random numbers.
+
+    What a move gives back is the value after it, so one inside an expression is not aside.
+    """
+    if isinstance(part, ast.Expr) and isinstance(part.value, ast.Call):
+        return dotted(part.value.func)[-1] in (*_MOVING, *_SETTING)
+    if isinstance(part, ast.keyword):
+        return "seed" in str(part.arg)
+    path = dotted(part.func) if isinstance(part, ast.Call) else []
     return bool(_ASIDE.search(".".join(path).lower()))
 
 
 def _parts(node: ast.AST) -> Iterator[ast.AST]:
-    """What a node is made of, without what is logged or seeds random numbers, or moves alone.
-
-    What a move gives back is the value after it, so that of a move inside an expression is a part.
-    """
-    todo = [node]
-    while todo:
-        part = todo.pop()
-        call = part.value if isinstance(part, ast.Expr) else None
-        moves = isinstance(call, ast.Call) and dotted(call.func)[-1] in (*_MOVING, *_SETTING)
-        seeds = isinstance(part, ast.keyword) and "seed" in str(part.arg)
-        if not (moves or seeds or _is_aside(part)):
-            yield part
-            todo += ast.iter_child_nodes(part)
+    """What a node is made of, without what is aside."""
+    if not _is_aside(node):
+        yield node
+        for child in ast.iter_child_nodes(node):
+            yield from _parts(child)

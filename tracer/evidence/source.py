@@ -132,24 +132,18 @@ def _asks_for(test: ast.AST, name: str) -> bool:
     return False
 
 
-def calls_in(statement: ast.AST) -> Iterator[ast.Call]:
+_NOT_ALWAYS = (
+    *(ast.Lambda, ast.IfExp, ast.BoolOp, ast.ListComp, ast.SetComp, ast.DictComp),
+    ast.GeneratorExp,
+)
+
+
+def calls_in(node: ast.AST) -> Iterator[ast.Call]:
     """The calls in a statement that are made whenever it runs, and once."""
-    todo = [statement]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, ast.Call):
-            yield node
-        if not isinstance(
-            node,
-            ast.Lambda
-            | ast.IfExp
-            | ast.BoolOp
-            | ast.ListComp
-            | ast.SetComp
-            | ast.DictComp
-            | ast.GeneratorExp,
-        ):
-            todo.extend(ast.iter_child_nodes(node))
+    if isinstance(node, ast.Call):
+        yield node
+    for child in () if isinstance(node, _NOT_ALWAYS) else ast.iter_child_nodes(node):
+        yield from calls_in(child)
 
 
 def _shortened(text: str) -> str:

@@ -96,7 +96,7 @@ class Optimizer(msgspec.Struct, frozen=True):
     """The steps that raised, each kind once."""
     turns: tuple[int, int] = (0, 0)
     """Its first and its last turn, where each optimizer of the process that steps after another one
-    has the next turn: see `tracer.evidence.interleaving`. Both are 0 if that is not known."""
+    has the next turn: see `core.optimizers.take_turn`. Both are 0 if that is not known."""
     decay: Decay | None = None
     """None if it was told of no variable that shall not decay."""
     rate: float | None = None

@@ -265,8 +265,8 @@ class StepCounter:
 
     def _note_begin(self, optimizer: Any) -> None:
         """Note what the weights are before the first step, and whether it goes on with a state."""
-        collectors = self.recorder.collectors
-        collectors.call(collectors.first_step_begins, parameters_of(optimizer.param_groups))
+        parameters = parameters_of(optimizer.param_groups)
+        self.recorder.collectors.call("first_step_begins", parameters)
         if optimizer.state:
             self.recorder.optimizers.tell(self.index, state_loaded=True)
 
