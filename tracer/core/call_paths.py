@@ -22,7 +22,7 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from itertools import takewhile
 from types import CodeType, FrameType
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from tracer.kinds import FRAMEWORKS
 from tracer.model.records import Line
@@ -72,8 +72,17 @@ _NO_SOURCE = re.compile(r"^<frozen |^<eval_with_key>|[/\\]torchinductor_")
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+)_at_\d+$")
 """What it calls the rest of a function that it had to part."""
 
-Original = Callable[[CodeType, int], "tuple[CodeType, int] | None"]
-"""From generated code and a line in it to the author's code and line; None if it is not known."""
+
+class Author(NamedTuple):
+    """Where the author's line stands that a line of generated code was made of."""
+
+    function: str
+    file: str
+    line: int
+
+
+AuthorOf = Callable[[CodeType, int], Author | None]
+"""From generated code and a line in it to the author's line; None if it is not known."""
 
 
 def shown_file(file: str) -> str:
@@ -115,11 +124,11 @@ def _cell(file: str) -> str:
 class Paths:
     """Paths by number, and the stacks that are known to be one."""
 
-    def __init__(self, original: Original) -> None:
-        """`original` says which code of an author generated code was made of."""
+    def __init__(self, author_of: AuthorOf) -> None:
+        """`author_of` says which line of an author a line of generated code was made of."""
         self.rows: list[tuple[Line, ...]] = []
         self._numbers: dict[tuple[Line, ...], int] = {}
-        self._original = original
+        self._author_of = author_of
         self._known: dict[tuple[Hashable, ...], tuple[int, list[CodeType]]] = {}
         self._recent: list[tuple[Stack, Hashable, int]] = []
         self._shown = lru_cache(_MOST_STACKS)(shown_file)
@@ -162,7 +171,7 @@ class Paths:
         if known is None:
             if len(self._known) >= _MOST_STACKS:
                 self._known = {}
-            number = self.number(lines_of(frames, self._original, outermost, self.file))
+            number = self.number(lines_of(frames, self._author_of, outermost, self.file))
             known = self._known[key] = number, [each.f_code for each in frames]
         return known[0]
 
@@ -217,7 +226,7 @@ def is_stack(stack: Stack, at: Any) -> bool:
 
 def lines_of(
     frames: Sequence[FrameType],
-    original: Original,
+    author_of: AuthorOf,
     outermost: bool = True,
     named: Callable[[str], str] = shown_file,
 ) -> list[Line]:
@@ -235,41 +244,44 @@ def lines_of(
     elif outermost:
         sorts = ["program" if sort == "package" else sort for sort in sorts]
     lines: list[Line] = []
-    last = ""  # the file that AutoGraph wrote, or the package, that the last line is of
+    within = ""  # the file that AutoGraph wrote, or the package, that the last line is of
     for frame, sort in zip(frames, sorts, strict=True):
-        code, of, replaces = frame.f_code, "", False
-        if sort == "program":
-            number = frame.f_lineno or code.co_firstlineno
-            if code.co_name in _COMPREHENSIONS:
-                if not lines or _is_generated(code):
-                    continue
-                # It is part of the function around it, as it is from Python 3.12 on.
-                replaces, line = True, Line(lines[-1].function, lines[-1].file, number)
-            else:
-                if _is_generated(code):
-                    of, name = code.co_filename, code.co_name
-                    code, number = original(code, number) or (code, number)
-                    # That of the loop or the branch, of which this is the body, is not named.
-                    body = name != code.co_name and not name.startswith(("tf__", "<"))
-                    replaces = body and of == last
-                line = Line(_qualified(code), named(code.co_filename), number)
-        elif sort == "package":
-            of = _root_of(frame)
-            if of == last:  # what a package calls in itself is not named
+        code, now_within = frame.f_code, ""
+        if sort == "package":
+            now_within = _root_of(frame)
+            line = Line(f"{now_within}: {qualified(code)}")
+            if now_within == within:  # what a package calls in itself is not named
                 continue
-            line = Line(f"{of}: {_qualified(code)}")
-        else:
+        elif sort == "other":
             line = Line(_name_of(frame))
             if not line.function:
                 continue
-        if replaces:
-            lines.pop()
+        elif code.co_name in _COMPREHENSIONS:
+            if not lines or _is_generated(code):
+                continue
+            # It is part of the function around it, as it is from Python 3.12 on.
+            line = lines.pop()
+            line = Line(line.function, line.file, frame.f_lineno)
+        else:
+            name, file, number = qualified(code), code.co_filename, frame.f_lineno
+            if _is_generated(code):
+                now_within = file
+                name, file, number = author_of(code, number) or (name, file, number)
+                if now_within == within and _is_body(code, name):
+                    lines.pop()  # that of the loop or the branch is not named
+            line = Line(name, named(file), number or code.co_firstlineno)
         if lines[-1:] != [line]:  # what calls itself is named once
             lines.append(line)
-        last = of
+        within = now_within
     if len(lines) > _LONGEST:
         lines[_LONGEST // 2 : -_LONGEST // 2] = [Line("...")]
     return lines
+
+
+def _is_body(code: CodeType, author: str) -> bool:
+    """Whether AutoGraph made a function of a loop or a branch in the author's function."""
+    own = code.co_name
+    return own != author.rpartition(".")[2] and not own.startswith(("tf__", "<"))
 
 
 def _starts_programs(frame: FrameType) -> bool:
@@ -308,7 +320,7 @@ _WRAPPERS = ("decorator", "pluggy", "six", "wrapt")
 """Packages that only call what they are given."""
 
 
-def _qualified(code: CodeType) -> str:
+def qualified(code: CodeType) -> str:
     """The name of a function; from Python 3.11 on with its class: `MyModel.train_step`."""
     resumed = _RESUMED.match(code.co_name)
     qualified = str(getattr(code, "co_qualname", code.co_name))

@@ -22,7 +22,7 @@ from tensorflow.python.eager.polymorphic_function import (
 )
 from tensorflow.python.framework import func_graph
 
-from tracer.core.call_paths import frames_above
+from tracer.core.call_paths import Author, frames_above, qualified
 
 
 def newest_function() -> int:
@@ -264,49 +264,20 @@ def any_is_inside(threads: Set[int]) -> bool:
     )
 
 
-def author_of(code: CodeType, line: int) -> tuple[CodeType, int] | None:
-    """The author's code, and the line in it, of a line in code that AutoGraph wrote.
+def author_of(code: CodeType, line: int) -> Author | None:
+    """What a line is in the author's program that AutoGraph wrote into `code`.
 
-    It keeps with each function that it converted the code it made, and from which line each line
-    came (`autograph/pyct/transpiler.py`, `_PythonFnFactory`).
+    It keeps with each function that it converted the code it made, and from which line, of which
+    function in it, each line came (`autograph/pyct/transpiler.py`, `_PythonFnFactory`).
     """
     place = origin_info.LineLocation(code.co_filename, line)
     for original, factories in list(autograph._TRANSPILER._cache._cache.items()):
         for factory in list(factories.values()):
             if factory.module.__file__ == code.co_filename:
                 origin = factory.source_map.get(place)
+                inner = None if origin is None else origin.function_name
                 number = original.co_firstlineno if origin is None else origin.loc.lineno
-                named = _named(original, code.co_name, number)
-                return named or _innermost(original, number), number
+                name = qualified(original) if inner in (None, original.co_name) else str(inner)
+                name = code.co_name if code.co_name == "<lambda>" else name
+                return Author(name, original.co_filename, number)
     return None
-
-
-def _named(code: CodeType, name: str, line: int) -> CodeType | None:
-    """The innermost function in `code` with this name that has this line; None if none has.
-
-    AutoGraph keeps the names of functions that are defined in the one that it converts, and gives
-    those that it makes of loops and branches other names.
-    """
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            lines = _lines(constant)
-            if lines and min(lines) <= line <= max(lines):
-                found = _named(constant, name, line)
-                if found is not None or constant.co_name == name:
-                    return found or constant
-    return None
-
-
-def _innermost(code: CodeType, line: int) -> CodeType:
-    """The function in `code` that this line is in."""
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType) and not constant.co_name.startswith("<"):
-            lines = _lines(constant)
-            if lines and min(lines) < line <= max(lines):
-                return _innermost(constant, line)
-    return code
-
-
-def _lines(code: CodeType) -> list[int]:
-    """The lines that a function has instructions of."""
-    return [number for _, _, number in code.co_lines() if number is not None]
