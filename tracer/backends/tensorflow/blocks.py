@@ -53,7 +53,7 @@ class Blocks(backend.Blocks):
     def __init__(self, root: backend.Root) -> None:
         super().__init__(root)
         self.counters = LedgerCounters()
-        self.write_checks = WriteChecks(root)
+        self.write_checks = WriteChecks()
         self.callers = Callers(self.threads)
         functions.time_tracings(self)
         self._begun_in_sessions = 0

@@ -223,8 +223,8 @@ def _called(summary: Summary, optimizer: Optimizer, name: str) -> tuple[Selectio
     explanation=(
         "`variable = variable - rate * gradient` only gives the result a Python name; it takes "
         "`assign_sub`, or another op that writes to the variable. In a graph that is known by the "
-        "ops that the method added, in eager mode by a look at the variable's memory, and there "
-        "only for a method without a condition. Gradients of 0 and a rate of 0 are not reported, "
+        "ops that the method added, in eager mode by a look at the variable's memory at each call "
+        "until one has written to it. Gradients of 0 and a rate of 0 are not reported, "
         "for then something is assigned. What such a method did is not counted as an update. Also "
         "reported is a method of a legacy Keras or tf.compat.v1 optimizer that returned None in a "
         "graph, where TensorFlow needs the op that makes the update."
