@@ -9,21 +9,22 @@ step is noted: from here on it is this one (`spans.Spans`). Nothing is added to 
 `FunctionCallers.parts` puts both together when a trace is read.
 
 A **region** is what is called as one thing, a function; here it is a name, the same for all
-graphs of functions of that name. A region may be called in several others: then the outermost one
-that ran it is not told by the region alone, and from then on there is one list of spans for all.
+graphs of functions of that name. A function may be called in several others, so each region has
+spans of its own: a call changes those of the function that is called and of all that run in it.
 """
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from itertools import takewhile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import takewhile, zip_longest
 from typing import Any, NamedTuple
 
 from tracer.core.call_paths import UNKNOWN, Paths
 from tracer.core.counters import CountedBlock
 from tracer.core.log import Reading
-from tracer.core.spans import Spans, Stretch, layers, of_caller, without
+from tracer.core.spans import Spans, Stretch, layers, of_caller
 from tracer.model.records import Line
+from tracer.model.timeline import union
 
 Lines = tuple[Line, ...]
 
@@ -73,26 +74,31 @@ class FunctionCallers(Callers):
         """`is_alone` says whether no other thread is in a function now."""
         super().__init__(author_of)
         self.changes = 0
-        """Moves whenever another caller calls."""
+        """Moves whenever another caller calls, or a function turns out to call another one."""
         self._is_alone = is_alone
-        self._at_any_time: set[str] = set()
+        self._in_datasets: set[str] = set()
         """The regions that a dataset runs, whenever it is asked for an element."""
         self._callers_of: dict[str, dict[tuple[str, int], None]] = defaultdict(dict)
         """For each region those it is called in, with the path there."""
-        self._seen: dict[int, dict[Caller, None]] = defaultdict(dict)
-        """By replica: everyone who ever called."""
-        self._now: dict[tuple[int, str | None], Caller | None] = {}
-        self._spans: dict[tuple[int, str | None], Spans[Caller]] = defaultdict(Spans)
-        """By replica and region: who called it; without a region: who called any."""
-        self._together = False
+        self._regions_in: dict[str, frozenset[str]] = {}
+        """For each region that calls others: itself, and all that run when it does."""
+        self._spans: dict[tuple[int, str], Spans[Caller]] = defaultdict(Spans)
+        """By replica and region: who called it, or a function that calls it."""
         self._lock = threading.RLock()
 
     def called_inside(self, region: str, around: str, path: int) -> None:
         """A function is called while the one `around` is traced, by a `path` in there."""
-        if (around, path) not in self._callers_of[region]:
-            with self._lock:
-                self._callers_of[region][around, path] = None
-                self._find_shared(region)
+        if (around, path) in self._callers_of[region]:
+            return
+        with self._lock:
+            self._callers_of[region][around, path] = None
+            inner = self._regions_in.get(region, frozenset({region}))
+            known = {around: frozenset({around}), **self._regions_in}
+            self._regions_in = {
+                each: regions | inner if around in regions else regions
+                for each, regions in known.items()
+            }
+            self.changes += 1
 
     def called(self, region: str, replica: int, path: int, number: Callable[[], int]) -> bool:
         """A function is about to run that this thread called in eager mode, by `path`.
@@ -100,41 +106,29 @@ class FunctionCallers(Callers):
         `number` gives that of the next step. Returns whether the same call need not be looked at
         until `changes` moves.
         """
-        caller = Caller(region, path)
-        key = replica, None if self._together else region
-        if self._now.get(key) == caller:
+        caller, all_spans = Caller(region, path), self._spans_in(region, replica)
+        if all(spans.now == caller for spans in all_spans):
             return True
         with self._lock:
             self.changes += 1
-            if caller not in self._seen[replica]:
-                self._seen[replica][caller] = None
-                self._find_shared(region)
-                key = replica, None if self._together else region
-            self._now[key] = None  # who calls from now on waits for the lock, and is inside by then
-            now = caller if self._is_alone() else None
-            new, spans = key not in self._spans, self._spans[key]
-            if spans.full:
-                now = caller
-            else:
-                step = number()
-                for (of, _), each in self._spans.items() if new and self._together else ():
-                    if of == replica:
-                        each.change(step, None)
+            for spans in all_spans:
+                spans.callers[caller] = None
+                spans.now = None  # who calls from now on waits for the lock, and is inside by then
+            now, step = caller if self._is_alone() else None, number()
+            for spans in all_spans:
                 spans.change(step, now)
-            self._now[key] = now
-            return now is not None
+        return now is not None
 
     def passed_to_dataset(self, region: str, replica: int, path: int) -> None:
         """A dataset is made by `path` that will run a function."""
         with self._lock:
-            self._at_any_time.add(region)
-            self._seen[replica].setdefault(Caller(region, path))
+            self._in_datasets.add(region)
+            for spans in self._spans_in(region, replica):
+                spans.callers[Caller(region, path)] = None
 
-    def _find_shared(self, region: str) -> None:
-        """Note spans together from now on if a region has several callers."""
-        callers = {around for around, _ in self._callers_of[region]}
-        callers |= {each.region for seen in self._seen.values() for each in seen} & {region}
-        self._together |= len(callers) > 1
+    def _spans_in(self, region: str, replica: int) -> list[Spans[Caller]]:
+        """The spans of a region and of those that run when it does."""
+        return [self._spans[replica, each] for each in self._regions_in.get(region, (region,))]
 
     # Reading.
 
@@ -142,54 +136,27 @@ class FunctionCallers(Callers):
         self, block: CountedBlock, reading: Reading, steps: int, past: int
     ) -> Iterator[tuple[Lines, Reading]]:
         """What of a block's `reading` each path led to: see `Callers.parts`."""
-        replica, region, path = block.replica, block.region, block.path
-        if not region:
-            yield self.lines(path), reading
+        if not block.region:
+            yield from super().parts(block, reading, steps, past)
             return
-        ways = self._ways_to(region)
-        seen = [each for each in list(self._seen[replica]) if each.region in ways]
-        inner = (begin_of(region), *self.lines(path))
-        at_any_time = len(seen) > 1 and not self._at_any_time.isdisjoint(ways)
-        if at_any_time or not reading.total:  # it may be anybody's turn when it runs
-            known = not reading.total or region in self._at_any_time
-            yield (known and self.lines(block.whole)) or inner, reading
-            return
-        if len(seen) == 1:
-            yield self._lines(seen[0], ways[seen[0].region], inner), reading
-            return
-        graphs, idle = reading.graphs, reading.idle
-        left = {flags: list(runs) for flags, runs in reading.runs.items()}
-        for caller, stretches in self._spans_on(replica, seen, steps + 1).items():
-            lines = self._lines(caller, ways[caller.region], inner)
-            found = {
-                flags: layers(of_caller(runs, stretches, past))
-                for flags, runs in reading.runs.items()
-            }
-            for depth in range(max(map(len, found.values()), default=0)):
-                runs = {flags: each[depth] for flags, each in found.items() if each[depth:]}
-                yield lines, Reading(runs, graphs=graphs, idle=idle)
-                graphs = idle = 0
-            for flags, each in found.items():
-                left[flags] = without(left[flags], [run for layer in each for run in layer])
-        runs = {flags: each for flags, each in left.items() if each}
-        rest = reading._replace(runs=runs, graphs=graphs, idle=idle)
-        if rest.total or graphs:
-            yield inner, rest
-
-    def _spans_on(
-        self, replica: int, callers: Sequence[Caller], end: int
-    ) -> dict[Caller, list[Stretch]]:
-        """In which steps it was each of these callers."""
-        found: dict[Caller, list[Stretch]] = defaultdict(list)
-        with self._lock:
-            for (of, _), spans in self._spans.items():
-                for caller, stretches in spans.by_caller(end).items() if of == replica else ():
-                    if caller in callers:
-                        found[caller] += stretches
-        return found
+        spans, ways = self._spans[block.replica, block.region], self._ways_to(block.region)
+        callers, in_dataset = list(spans.callers), not self._in_datasets.isdisjoint(ways)
+        inner = (begin_of(block.region), *self.lines(block.path))
+        if not reading.total or (len(callers) > 1 and block.region in self._in_datasets):
+            yield self.lines(block.whole) or inner, reading  # the path by which it was traced
+        elif len(callers) == 1:
+            yield self._lines(callers[0], ways, inner), reading
+        elif in_dataset:  # it may be anybody's turn when it runs
+            yield inner, reading
+        else:
+            with self._lock:
+                stretches = spans.by_caller(steps + 1)
+            paths: dict[Caller | None, Lines] = {None: inner}
+            paths.update((each, self._lines(each, ways, inner)) for each in callers)
+            yield from _divided(reading, stretches, past, paths)
 
     def _ways_to(self, region: str) -> dict[str, list[Lines]]:
-        """From each region that is called in eager mode the lines to this one, of each way."""
+        """From each region that runs this one the lines to this one, of each way."""
         ways: dict[str, list[Lines]] = defaultdict(list)
         todo: list[tuple[str, Lines, tuple[str, ...]]] = [(region, (), (region,))]
         for _ in range(_MOST_WAYS):
@@ -204,11 +171,36 @@ class FunctionCallers(Callers):
             ]
         return ways
 
-    def _lines(self, caller: Caller, ways: Sequence[Lines], inner: Lines) -> Lines:
+    def _lines(self, caller: Caller, ways: Mapping[str, Sequence[Lines]], inner: Lines) -> Lines:
         """The path from a caller to a block: of several ways that which they have in common."""
-        common = (lines[0] for lines in takewhile(_are_equal, zip(*ways, strict=False)))
+        together = zip(*ways.get(caller.region, ()), strict=False)
+        common = (lines[0] for lines in takewhile(lambda lines: len({*lines}) == 1, together))
         return (*self.lines(caller.path), *common, *inner)
 
 
-def _are_equal(lines: Sequence[Line]) -> bool:
-    return len(set(lines)) == 1
+def _divided(
+    reading: Reading,
+    stretches: Mapping[Caller | None, Sequence[Stretch]],
+    past: int,
+    paths: Mapping[Caller | None, Lines],
+) -> Iterator[tuple[Lines, Reading]]:
+    """A reading divided among callers, with the path of each.
+
+    What is known of no step is nobody's. The graphs are counted once, with the first part.
+    """
+    found = {
+        caller: {flags: of_caller(runs, own, past) for flags, runs in reading.runs.items()}
+        for caller, own in stretches.items()
+    }
+    rest = {flags: union(runs) for flags, runs in found.pop(None, {}).items() if runs}
+    parts: list[tuple[Caller | None, Reading]] = []
+    for caller, by_flags in found.items():
+        for together in zip_longest(*map(layers, by_flags.values()), fillvalue=()):
+            runs = {flags: each for flags, each in zip(by_flags, together, strict=True) if each}
+            parts.append((caller, Reading(runs)))
+    parts.append((None, reading._replace(runs=rest)))
+    graphs, idle = reading.graphs, reading.idle
+    for caller, part in parts:
+        if part.total:
+            yield paths[caller], part._replace(graphs=graphs, idle=idle)
+            graphs = idle = 0

@@ -11,7 +11,6 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from tracer.model.runs import Run, join
-from tracer.model.timeline import Timeline
 
 MOST = 4000
 """How many stretches a record keeps; callers without any order end it."""
@@ -56,48 +55,52 @@ class Stretch:
 
 
 class Spans(Generic[Who]):
-    """Who called, from which step on: each has the steps until the next one comes."""
+    """Who called, from which step on: each step is of one caller, or of nobody who is known."""
 
     def __init__(self) -> None:
+        self.callers: dict[Who, None] = {}
+        """Everyone who ever called, in the order in which they came."""
+        self.now: Who | None = None
+        """Who calls now; None if that is not known, or about to change."""
         self.full = False
         """Whether there were too many changes to keep: from then on nobody is known."""
-        self._stretches: dict[Who, list[list[int]]] = {}
+        self._stretches: dict[Who | None, list[list[int]]] = {}
         self._kept = 0
-        self._now: Who | None = None
+        self._last: Who | None = None
         self._since = 1
 
     def change(self, step: int, caller: Who | None) -> None:
         """From `step` on it is `caller`; None if that cannot be known."""
-        if self.full:
-            return
-        self._close(step)
-        self._now, self._since = caller, max(step, self._since)
-        if self._kept >= MOST:
-            self.full, self._now = True, None
+        self.now = caller
+        if not self.full:
+            self._close(step)
+            self._last, self._since = caller, max(step, self._since)
+            if self._kept >= MOST:
+                self.full, self._last = True, None
 
     def _close(self, step: int) -> None:
+        """The span that is open ends before `step`."""
         length = step - self._since
-        if length <= 0 or self._now is None:
+        if length <= 0:
             return
-        stretches = self._stretches.setdefault(self._now, [])
+        stretches = self._stretches.setdefault(self._last, [])
         if stretches:
-            last = stretches[-1]
-            first, stride, count, known_length = last
+            first, stride, count, known_length = stretches[-1]
             gap = self._since - first - (count - 1) * stride
             if length == known_length and (count == 1 or gap == stride):
-                last[1], last[2] = gap, count + 1
+                stretches[-1][1:3] = gap, count + 1
                 return
         self._kept += 1
         stretches.append([self._since, 1, 1, length])
 
-    def by_caller(self, end: int) -> dict[Who, list[Stretch]]:
-        """The spans of each before the step `end`."""
+    def by_caller(self, end: int) -> dict[Who | None, list[Stretch]]:
+        """The spans of each before the step `end`; together they are all steps until then."""
         found = {
             caller: [Stretch(*each) for each in stretches]
-            for caller, stretches in list(self._stretches.items())
+            for caller, stretches in self._stretches.items()
         }
-        if self._now is not None and end > self._since:
-            found.setdefault(self._now, []).append(Stretch(self._since, 1, 1, end - self._since))
+        if end > self._since:
+            found.setdefault(self._last, []).append(Stretch(self._since, 1, 1, end - self._since))
         return found
 
 
@@ -120,18 +123,6 @@ def of_caller(runs: Iterable[Run], stretches: Sequence[Stretch], earlier: int = 
                 if part is not None:
                     found.append(part)
     return found
-
-
-def without(runs: Sequence[Run], parts: Sequence[Run]) -> list[Run]:
-    """Those steps of `runs` that are not in `parts`, which are steps of them.
-
-    >>> without([Run(1, 1, 10)], [Run(3, 1, 6)])
-    [Run(first=1, stride=1, count=2, times=1), Run(first=9, stride=1, count=2, times=1)]
-    """
-    if sum(run.total for run in runs) == sum(run.total for run in parts):
-        return []
-    weighted = [*((run, (1,)) for run in runs), *((part, (-1,)) for part in parts)]
-    return Timeline.of(weighted, max(run.last for run in runs), 1).runs()
 
 
 def layers(runs: Iterable[Run]) -> list[list[Run]]:
