@@ -76,8 +76,6 @@ class FunctionCallers(Callers):
         self.changes = 0
         """Moves whenever another caller calls, or a function turns out to call another one."""
         self._is_alone = is_alone
-        self._in_datasets: set[str] = set()
-        """The regions that a dataset runs, whenever it is asked for an element."""
         self._callers_of: dict[str, dict[tuple[str, int], None]] = defaultdict(dict)
         """For each region those it is called in, with the path there."""
         self._regions_in: dict[str, frozenset[str]] = {}
@@ -119,12 +117,17 @@ class FunctionCallers(Callers):
                 spans.change(step, now)
         return now is not None
 
-    def passed_to_dataset(self, region: str, replica: int, path: int) -> None:
-        """A dataset is made by `path` that will run a function."""
+    def passed_to_dataset(
+        self, region: str, replica: int, path: int, number: Callable[[], int]
+    ) -> None:
+        """A dataset is made by `path`, which will run a function whenever it likes.
+
+        From the next step on, which has this `number`, nobody can say who calls it.
+        """
         with self._lock:
-            self._in_datasets.add(region)
             for spans in self._spans_in(region, replica):
                 spans.callers[Caller(region, path)] = None
+                spans.give_up(number())
 
     def _spans_in(self, region: str, replica: int) -> list[Spans[Caller]]:
         """The spans of a region and of those that run when it does."""
@@ -139,43 +142,38 @@ class FunctionCallers(Callers):
         if not block.region:
             yield from super().parts(block, reading, steps, past)
             return
-        spans, ways = self._spans[block.replica, block.region], self._ways_to(block.region)
-        callers, in_dataset = list(spans.callers), not self._in_datasets.isdisjoint(ways)
-        inner = (begin_of(block.region), *self.lines(block.path))
-        if not reading.total or (len(callers) > 1 and block.region in self._in_datasets):
-            yield self.lines(block.whole) or inner, reading  # the path by which it was traced
-        elif len(callers) == 1:
-            yield self._lines(callers[0], ways, inner), reading
-        elif in_dataset:  # it may be anybody's turn when it runs
-            yield inner, reading
+        spans, inner = self._spans[block.replica, block.region], self.lines(block.path)
+        inner = (begin_of(block.region), *inner)
+        paths: dict[Caller | None, Lines] = {None: inner}
+        for caller in list(spans.callers):
+            common = self._common_lines(caller.region, block.region)
+            paths[caller] = (*self.lines(caller.path), *common, *inner)
+        if not reading.total:  # who traced it is known
+            yield self.lines(block.whole) or inner, reading
+        elif len(spans.callers) == 1:
+            yield paths[next(iter(spans.callers))], reading
         else:
             with self._lock:
                 stretches = spans.by_caller(steps + 1)
-            paths: dict[Caller | None, Lines] = {None: inner}
-            paths.update((each, self._lines(each, ways, inner)) for each in callers)
             yield from _divided(reading, stretches, past, paths)
 
-    def _ways_to(self, region: str) -> dict[str, list[Lines]]:
-        """From each region that runs this one the lines to this one, of each way."""
-        ways: dict[str, list[Lines]] = defaultdict(list)
+    def _common_lines(self, outer: str, region: str) -> Iterator[Line]:
+        """The lines from one region to another that runs in it: those that all ways begin with."""
+        ways: list[Lines] = []
         todo: list[tuple[str, Lines, tuple[str, ...]]] = [(region, (), (region,))]
         for _ in range(_MOST_WAYS):
             if not todo:
                 break
             at, lines, passed = todo.pop()
-            ways[at].append(lines)
+            if at == outer:
+                ways.append(lines)
             todo += [
                 (around, (begin_of(around), *self.lines(path), *lines), (*passed, around))
                 for around, path in list(self._callers_of[at])
                 if around not in passed
             ]
-        return ways
-
-    def _lines(self, caller: Caller, ways: Mapping[str, Sequence[Lines]], inner: Lines) -> Lines:
-        """The path from a caller to a block: of several ways that which they have in common."""
-        together = zip(*ways.get(caller.region, ()), strict=False)
-        common = (lines[0] for lines in takewhile(lambda lines: len({*lines}) == 1, together))
-        return (*self.lines(caller.path), *common, *inner)
+        together = zip(*ways, strict=False)
+        return (lines[0] for lines in takewhile(lambda lines: len({*lines}) == 1, together))
 
 
 def _divided(

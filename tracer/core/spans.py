@@ -63,7 +63,7 @@ class Spans(Generic[Who]):
         self.now: Who | None = None
         """Who calls now; None if that is not known, or about to change."""
         self.full = False
-        """Whether there were too many changes to keep: from then on nobody is known."""
+        """Whether nobody is known from now on, as when there were too many changes to keep."""
         self._stretches: dict[Who | None, list[list[int]]] = {}
         self._kept = 0
         self._last: Who | None = None
@@ -74,9 +74,13 @@ class Spans(Generic[Who]):
         self.now = caller
         if not self.full:
             self._close(step)
-            self._last, self._since = caller, max(step, self._since)
-            if self._kept >= MOST:
-                self.full, self._last = True, None
+            self.full = self._kept >= MOST
+            self._last, self._since = None if self.full else caller, max(step, self._since)
+
+    def give_up(self, step: int) -> None:
+        """From `step` on nobody is known."""
+        self.change(step, None)
+        self.full = True
 
     def _close(self, step: int) -> None:
         """The span that is open ends before `step`."""

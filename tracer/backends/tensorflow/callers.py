@@ -93,7 +93,7 @@ class Callers(FunctionCallers):
         while _module_of(frame).startswith(_CALLING) and frame.f_back is not None:
             frame, depth = frame.f_back, depth + 1
         if _module_of(frame).startswith("tensorflow.python.data."):
-            self.passed_to_dataset(region, replica, path)
+            self.passed_to_dataset(region, replica, path, number)
         elif self.called(region, replica, path, number) and same_call and not distributed:
             same_call.known = changes, depth, stack_above(frame)
 
