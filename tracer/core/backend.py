@@ -9,7 +9,7 @@ import platform
 import sys
 import threading
 import zlib
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from types import FrameType
@@ -23,11 +23,10 @@ from tracer.core.collectors import Collector, Collectors
 from tracer.core.counters import CountedBlock, Counters, Source
 from tracer.core.effects import UNHANDED
 from tracer.core.interrupts import suppress_faults
-from tracer.core.late_wrap import StaleFunction
+from tracer.core.late_wrap import StaleFunctions
 from tracer.core.sites import SiteTable
 from tracer.core.stamps import UNIT
 from tracer.core.tracings import Definition, Part, StepCall, Tracings
-from tracer.kinds import OptimizerKind
 from tracer.model.names import distinct, plain_name
 from tracer.model.records import Kind, Remark, Variable
 
@@ -314,48 +313,6 @@ class Blocks:
 
     def end(self) -> None:
         """Tracing of an optimizer ends; what was counted goes on counting."""
-
-
-class StaleFunctions:
-    """How often functions that were traced before were called while their optimizer was traced."""
-
-    begins_anew = ""
-    """What else is said of a function that was traced again: what it did not go on with."""
-
-    def __init__(self) -> None:
-        self.calls: Counter[StaleFunction] = Counter()
-        self.unsettled: set[int] = set()
-        """The optimizers that are used in programs that were not finished when they were found."""
-
-    def find(
-        self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
-    ) -> None:
-        """Find what uses an optimizer uncounted, and watch that from now on.
-
-        If `retrace`, the functions that use it are to be traced anew. `own` says whether its step
-        method may update variables by itself.
-        """
-
-    def begin(self, index: int) -> None:
-        """What is traced from now on with an optimizer is counted, until it is let go."""
-
-    def settle(self, index: int, optimizer: Any, kind: OptimizerKind, name: str) -> None:
-        """Look again for what was not finished when it was found."""
-
-    def let_go(self, index: int) -> None:
-        """Tracing of an optimizer ends, at least for a while."""
-
-    def in_pipelines(self) -> list[StaleFunction]:
-        """The functions that data pipelines run, of which no call is seen."""
-        return []
-
-    def traced_anew(self) -> Counter[StaleFunction]:
-        """The functions that were traced again since they forgot their graphs."""
-        return Counter()
-
-    def other_now(self) -> list[StaleFunction]:
-        """Those of them that no longer write to all of the variables that they wrote to before."""
-        return []
 
 
 class Backend:

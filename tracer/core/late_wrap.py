@@ -1,7 +1,11 @@
 """What ran in functions and graphs that were traced before the tracer came: by their names."""
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tracer.kinds import OptimizerKind
+from tracer.model.words import listed
 
 SESSION_GRAPH = "v1 graph"
 """What the graph of a Session is called."""
@@ -14,8 +18,8 @@ class StaleFunction(NamedTuple):
     """The optimizer's index."""
     function: str
     caller: str = ""
-    """The function that was traced since and calls it; empty if the program does, `PIPELINE` if
-    tf.data does."""
+    """The function that was traced since and calls it, or one of those below; empty if the program
+    calls it."""
 
 
 KEPT = "jit"
@@ -23,6 +27,66 @@ KEPT = "jit"
 
 PIPELINE = "tf.data"
 """What calls the function of a dataset."""
+
+IN_PART = "in part"
+"""Stands for the caller of a function that was being traced when the tracer came."""
+
+
+class StaleFunctions:
+    """How often functions that were traced before were called while their optimizer was traced."""
+
+    begins_anew = ""
+    """What else is said of a function that was traced again: what it did not go on with."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[StaleFunction] = Counter()
+
+    def find(
+        self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
+    ) -> None:
+        """Find what uses an optimizer uncounted, and watch that from now on.
+
+        If `retrace`, the functions that use it are to be traced anew. `own` says whether its step
+        method may update variables by itself.
+        """
+
+    def begin(self, index: int) -> None:
+        """What is traced from now on with an optimizer is counted, until it is let go."""
+
+    def let_go(self, index: int) -> None:
+        """Tracing of an optimizer ends, at least for a while."""
+
+    def unseen(self) -> list[StaleFunction]:
+        """The functions that run uncounted, or in part, and of which no call is seen."""
+        return []
+
+    def traced_anew(self) -> Counter[StaleFunction]:
+        """The functions that were traced again since they forgot their graphs."""
+        return Counter()
+
+    def missed(self, names: Sequence[str], before: Mapping[StaleFunction, int]) -> Iterator[str]:
+        """Notes on what was not counted; `before` is how often each had been called already."""
+        for stale, calls in list(self.calls.items()):
+            if calls > before.get(stale, 0):
+                yield note_of(stale, names[stale.optimizer], calls - before.get(stale, 0))
+        for stale in self.unseen():
+            yield note_of(stale, names[stale.optimizer], 1)
+
+    def remarks(self, names: Sequence[str], before: Mapping[StaleFunction, int]) -> Iterator[str]:
+        """What is said of functions that were traced again for the tracer, for each optimizer.
+
+        `before` is how many of each name there were already.
+        """
+        anew = Counter(self.traced_anew())
+        anew.subtract(before)
+        for index, name in enumerate(names):
+            functions = outermost(each.function for each in (+anew) if each.optimizer == index)
+            if functions:
+                yield (
+                    f"{name}: {listed(functions)}, traced before the tracer came, "
+                    f"{'was' if len(functions) == 1 else 'were'} traced again for it"
+                    f"{self.begins_anew}"
+                )
 
 
 def outermost(names: Iterable[str]) -> list[str]:
@@ -39,29 +103,27 @@ def outermost(names: Iterable[str]) -> list[str]:
 
 def note_of(stale: StaleFunction, name: str, calls: int) -> str:
     """What a trace says of `calls` of a function of the optimizer `name`."""
+    function, before = repr(stale.function), "traced before the tracer came"
+    what, advice = "what it does there is not counted", "it trains"
     if stale.caller == KEPT:
+        which = f"{function} was {before} and keeps its program"
+        what = "what runs in it is not counted"
+    elif stale.caller == PIPELINE:
+        which = f"{function}, which a dataset runs, was {before}"
+        what, advice = "what it does is not counted", "the dataset is made"
+    elif stale.caller == IN_PART:
+        which = f"{function} was being traced when the tracer came"
+        what = "what had been traced of it by then is not counted"
+    elif stale.caller:
+        which = f"{function}, a function {before}, is called by {stale.caller!r}"
+    elif stale.function == SESSION_GRAPH:
+        which = "a graph of a Session has updates from before the tracer came"
+        what, advice = "what a Session runs of them is not counted", "apply_gradients"
+    else:
+        times = "1 call" if calls == 1 else f"{calls:,} calls"
+        are = "is" if calls == 1 else "are"
         return (
-            f"{name}: {stale.function!r} was traced before the tracer came and keeps its program: "
-            "what runs in it is not counted; wrap the optimizer before it trains"
+            f"{name}: {times} of {function}, a function {before}, {are} not counted; "
+            f"wrap the optimizer before {advice}"
         )
-    if stale.caller == PIPELINE:
-        return (
-            f"{name}: {stale.function!r}, which a dataset runs, was traced before the tracer came: "
-            "what it does is not counted; wrap the optimizer before the dataset is made"
-        )
-    if stale.caller:
-        return (
-            f"{name}: {stale.function!r}, a function traced before the tracer came, is called by "
-            f"{stale.caller!r}: what it does there is not counted; wrap the optimizer before it "
-            "trains"
-        )
-    if stale.function == SESSION_GRAPH:
-        return (
-            f"{name}: a graph of a Session has updates from before the tracer came: what a Session "
-            "runs of them is not counted; wrap the optimizer before apply_gradients"
-        )
-    times = "1 call" if calls == 1 else f"{calls:,} calls"
-    return (
-        f"{name}: {times} of {stale.function!r}, a function traced before the tracer came, "
-        f"{'is' if calls == 1 else 'are'} not counted; wrap the optimizer before it trains"
-    )
+    return f"{name}: {which}: {what}; wrap the optimizer before {advice}"

@@ -2,7 +2,6 @@
 
 import math
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -11,11 +10,9 @@ from weakref import ref
 
 from tracer.core.backend import Backend, Blocks, Iterations, Stepped
 from tracer.core.interrupts import suppress_faults
-from tracer.core.late_wrap import StaleFunction, note_of, outermost
 from tracer.kinds import SETTINGS, OptimizerKind
 from tracer.model.names import distinct
 from tracer.model.records import Optimizer, Remark, Setting
-from tracer.model.words import listed
 
 OWN_STEP = "own-step"
 """The code of the remark on a step method that may update variables by itself."""
@@ -218,17 +215,6 @@ class Optimizers:
         self.stale.find(index, optimizer, traced.kind, traced.name(), own, retrace)
         self.stale.begin(index)
 
-    def settle(self) -> None:
-        """Find the functions that were still being traced when what they run uncounted was found.
-
-        That was said then, once. From now on each of their calls is.
-        """
-        for index in list(self.stale.unsettled):
-            traced = self._all[index]
-            optimizer = traced.optimizer()
-            if optimizer is not None:
-                self.stale.settle(index, optimizer, traced.kind, traced.name())
-
     def end(self, index: int) -> None:
         """Tracing of this one ends, at least for a while."""
         self.stale.let_go(index)
@@ -297,46 +283,6 @@ class Optimizers:
         if index in self.stepping and self._backend.is_restored(optimizer):
             return None  # they were made in the first step, and set
         return now - ((self._all[index].started or 0) if before is None else before.steps)
-
-    def missed(self, names: Sequence[str], before: Mapping[StaleFunction, int]) -> Iterator[str]:
-        """Notes on what ran in functions and graphs that were traced before the tracer came.
-
-        `before` is how often each of them had been run already.
-        """
-        for stale, calls in list(self.stale.calls.items()):
-            if calls > before.get(stale, 0):
-                yield note_of(stale, names[stale.optimizer], calls - before.get(stale, 0))
-        for stale in self.stale.in_pipelines():
-            yield note_of(stale, names[stale.optimizer], 1)
-
-    def traced_anew(
-        self, names: Sequence[str], before: Mapping[StaleFunction, int]
-    ) -> Iterator[str]:
-        """A remark on the functions that were traced again for the tracer, for each optimizer.
-
-        `before` is how many of each name there were already.
-        """
-        anew = Counter(self.stale.traced_anew())
-        anew.subtract(before)
-        for index, name in enumerate(names):
-            functions = outermost(each.function for each in (+anew) if each.optimizer == index)
-            if functions:
-                yield (
-                    f"{name}: {listed(functions)}, traced before the tracer came, "
-                    f"{'was' if len(functions) == 1 else 'were'} traced again for it"
-                    f"{self.stale.begins_anew}"
-                )
-            changed = outermost(
-                each.function
-                for each in self.stale.other_now()
-                if each.optimizer == index and each in +anew
-            )
-            if changed:
-                yield (
-                    f"{name}: {listed(changed)}, traced again, no longer updates each variable "
-                    "that it updated before: what it reads in Python, as `trainable`, had changed, "
-                    "and without the tracer it would not read that again"
-                )
 
     def _name_of(self, index: int) -> str:
         traced = self._all[index]

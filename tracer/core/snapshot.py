@@ -162,7 +162,6 @@ class Reader:
 
     def baseline(self) -> Baseline:
         """What has been counted so far, for a trace that counts from here."""
-        self._optimizers.settle()
         stale = self._optimizers.stale
         base = _THE_BEGINNING
         if self._root.sites.calls:  # those of nearly all that are alive are not used
@@ -214,7 +213,7 @@ class Reader:
         if (
             stale.calls != since.stale
             or stale.traced_anew() != since.anew
-            or stale.in_pipelines()
+            or stale.unseen()
             or self._optimizers.calls_beside != since.calls_beside
             or self._root.notes.keys() - since.notes
         ):
@@ -280,7 +279,7 @@ class Reader:
             calls=called,
             graphs=tuple(graphs.values()),
             complete=not notes,
-            notes=(*_remarks(where), *optimizers.traced_anew(names, baseline.anew), *notes),
+            notes=(*_remarks(where), *optimizers.stale.remarks(names, baseline.anew), *notes),
             environment=self._root.backend.versions()
             | {"strategy": where.strategy, "cluster": ", ".join(where.cluster)},
             lines=tuple(ran.paths.lines),
@@ -328,7 +327,11 @@ class Reader:
 
     def _all_notes(self, ran: _Ran, names: Sequence[str], baseline: Baseline) -> list[str]:
         """What was not seen; `names` are the optimizers'."""
-        notes = [*self._root.notes, *ran.notes, *self._optimizers.missed(names, baseline.stale)]
+        notes = [
+            *self._root.notes,
+            *ran.notes,
+            *self._optimizers.stale.missed(names, baseline.stale),
+        ]
         notes += self._root.blocks.missed(self._optimizers.stepped(names))
         entries = [(block, entry) for block in ran.blocks for entry in block.entries]
         roles = {entry.role for _, entry in entries if entry.kind != "none"}

@@ -6,7 +6,7 @@ import jax
 
 from tracer.backends.jax import arrays, blocks, compat
 from tracer.backends.jax.late_wrap import StaleFunctions
-from tracer.core import backend
+from tracer.core import backend, late_wrap
 from tracer.core.backend import Surroundings
 from tracer.model.records import Kind
 
@@ -16,7 +16,7 @@ class JaxBackend(backend.Backend):
 
     packages: tuple[str, ...] = ("jax", "keras")
     new_blocks: type[backend.Blocks] = blocks.Blocks
-    new_stale: type[backend.StaleFunctions] = StaleFunctions
+    new_stale: type[late_wrap.StaleFunctions] = StaleFunctions
     locate = staticmethod(blocks.locate)
     in_eager = staticmethod(blocks.in_eager)
     value_of = staticmethod(arrays.value_of)

@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary, WeakSet, ref
 import jax
 
 from tracer.backends.jax import compat
-from tracer.core import backend
+from tracer.core import late_wrap
 from tracer.core.late_wrap import KEPT, StaleFunction
 from tracer.core.reachable import held_by, reachable
 from tracer.kinds import OptimizerKind
@@ -37,7 +37,7 @@ _of_recorders: "WeakSet[StaleFunctions]" = WeakSet()
 """Those of all recorders: each knows which functions were traced while its optimizers were."""
 
 
-class StaleFunctions(backend.StaleFunctions):
+class StaleFunctions(late_wrap.StaleFunctions):
     """The functions that were traced with an optimizer before it was wrapped."""
 
     def __init__(self) -> None:

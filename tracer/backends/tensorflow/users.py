@@ -90,10 +90,10 @@ class Functions:
                 users += _writing(named.function())
         return list({id(each): each for each in users}.values())
 
-    def polymorphics_of(self, concretes: Collection[int]) -> list[Any]:
-        """The `tf.function`s with one of these concrete functions, given by their `id`."""
-        found = [each for key in concretes for each in self._by_concrete.get(key, ())]
-        return list({id(each): each for each in found}.values())
+    @property
+    def polymorphic(self) -> list[Any]:
+        """Every living `tf.function`."""
+        return self._alive[1]
 
     @cached_property
     def session_graphs(self) -> list[Any]:
@@ -110,14 +110,6 @@ class Functions:
         for function in self._alive[0]:
             for handle in written_by(function.graph).captured:
                 found[handle].append(function)
-        return found
-
-    @cached_property
-    def _by_concrete(self) -> dict[int, list[Any]]:
-        found: dict[int, list[Any]] = defaultdict(list)
-        for function in self._alive[1]:
-            for each in concrete_functions(function):
-                found[id(each)].append(function)
         return found
 
     @cached_property
