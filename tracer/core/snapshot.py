@@ -20,7 +20,7 @@ from weakref import ref
 
 from msgspec.structs import replace
 
-from tracer.core import effects as of_effects, settle
+from tracer.core import effects as of_effects, settle, tracings
 from tracer.core.backend import Iterations, Root, Surroundings
 from tracer.core.call_paths import UNKNOWN
 from tracer.core.counters import Counted, CountedBlock, Counts
@@ -28,7 +28,7 @@ from tracer.core.late_wrap import StaleFunction
 from tracer.core.log import Reading
 from tracer.core.optimizers import Optimizers
 from tracer.core.sites import Site
-from tracer.core.tracings import OTHERS, Figures, Key
+from tracer.core.tracings import OTHERS, Key
 from tracer.model.names import Objects, finder
 from tracer.model.records import (
     Block,
@@ -57,7 +57,7 @@ class Baseline(NamedTuple):
 
     counts: Counts
     calls: _Called
-    graphs: dict[Key, Figures]
+    graphs: dict[Key, Graph]
     events: int
     """How many graph tracings were kept as events."""
     stale: dict[StaleFunction, int]
@@ -182,12 +182,12 @@ class Reader:
         """The part of a baseline that stays the same until something is counted."""
         sign = self._sign()  # first: what graphs count meanwhile makes it another one
         if sign is None or sign != self._so_far.sign:
-            tracings, counts = self._root.blocks.tracings, self._counted()
+            known, counts = self._root.blocks.tracings, self._counted()
             self._so_far = _THE_BEGINNING._replace(
                 counts=counts,
                 calls=self._called_so_far(),
-                graphs=tracings.figures(_totals(counts)),
-                events=len(tracings.kept),
+                graphs=known.figures(_totals(counts)),
+                events=len(known.kept),
                 notes=frozenset(
                     [*_remarks(self._root.where), *self._ran(counts, _THE_BEGINNING).notes]
                 ),
@@ -349,19 +349,12 @@ class Reader:
     ) -> dict[Key, Graph]:
         records = {}
         for key, figures in self._root.blocks.tracings.figures(_totals(counts)).items():
-            old = baseline.graphs.get(key, Figures())
             past = baseline.counts.get(key.replica, Counted(0, {})).past
-            new = Figures(
-                figures.tracings - old.tracings,
-                max(0, figures.idle - old.idle),
-                figures.steps - old.steps,
-                max(0, figures.after - past),
-                figures.step_calls,
-                max(0, figures.failed - old.failed),
-                figures.parted,
-            )
+            new = tracings.since(figures, baseline.graphs.get(key), past)
             if new.tracings or new.steps:
-                records[key] = new.record(self._optimizers.root, key, replicas)
+                records[key] = replace(
+                    new, root=self._optimizers.root, replica=replicas[key.replica]
+                )
         return records
 
     def _events(

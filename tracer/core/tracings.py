@@ -5,12 +5,13 @@ A framework says when a program is traced, what for, and what it was traced for 
 outermost function. One that can run no more is only added up.
 """
 
-import dataclasses
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary, ref
+
+from msgspec.structs import replace
 
 from tracer.model.records import Graph
 
@@ -39,24 +40,6 @@ class Key(NamedTuple):
     signature: str
     replica: int
     """The first of the replicas that it updates."""
-
-
-@dataclasses.dataclass
-class Figures:
-    """What is reported of such graph tracings: the fields of `records.Graph`."""
-
-    tracings: int = 0
-    idle: int = 0
-    steps: int = 0
-    after: int = 0
-    step_calls: int = 0
-    failed: int = 0
-    parted: bool = False
-
-    def record(self, root: int, key: Key, replicas: dict[int, int]) -> Graph:
-        """The record of a trace in which `replicas` has the indices of the replicas."""
-        figures = dataclasses.asdict(self)
-        return Graph(root, replicas[key.replica], key.function, key.signature, **figures)
 
 
 class Leaf(NamedTuple):
@@ -155,24 +138,54 @@ class Tracing:
         self._most_calls = max(self._most_calls, len(before) + 1)
         steps.append(step)
 
-    def add_to(self, figures_of: dict[Key, Figures], total_of: TotalOf) -> None:
-        """Add it to the figures of those like it."""
+    def figures(self, total_of: TotalOf) -> Graph:
+        """What is reported of it, with the ids of its root and its replica, which have no index."""
         replica = self.replica
         ran = [(part, part.ran(total_of)) for part in self.parts]
         steps = [times for part, times in ran if part.step and part.replica == replica]
         idle = not any(times for _, times in ran)
         inside = _idle_inside(ran)
-        key = Key(self.function, self.signature, replica)
-        if key not in figures_of and len(figures_of) >= MAX_SIGNATURES:
-            key = key._replace(signature=OTHERS)
-        figures = figures_of.setdefault(key, Figures(after=self.after))
-        figures.tracings += 1 + inside
-        figures.idle += inside + idle
-        figures.failed += idle and self.failed
-        figures.steps += sum(steps) if steps else max(times for _, times in ran)
-        figures.step_calls = max(figures.step_calls, self._most_calls)
-        figures.parted |= self._parted
-        figures.after = min(figures.after, self.after)
+        return Graph(
+            root=0,
+            replica=replica,
+            function=self.function,
+            signature=self.signature,
+            tracings=1 + inside,
+            idle=inside + idle,
+            steps=sum(steps) if steps else max(times for _, times in ran),
+            after=self.after,
+            step_calls=self._most_calls,
+            failed=int(idle and self.failed),
+            parted=self._parted,
+        )
+
+
+def _added(one: Graph, other: Graph) -> Graph:
+    """What is reported of two tracings as one."""
+    return replace(
+        one,
+        tracings=one.tracings + other.tracings,
+        idle=one.idle + other.idle,
+        steps=one.steps + other.steps,
+        after=min(one.after, other.after),
+        step_calls=max(one.step_calls, other.step_calls),
+        failed=one.failed + other.failed,
+        parted=one.parted or other.parted,
+    )
+
+
+def since(now: Graph, before: Graph | None, past: int) -> Graph:
+    """What of the figures `now` came after those `before`, when so many steps were past."""
+    figures = replace(now, after=max(0, now.after - past))
+    if before is None:
+        return figures
+    return replace(
+        figures,
+        tracings=now.tracings - before.tracings,
+        idle=max(0, now.idle - before.idle),
+        steps=now.steps - before.steps,
+        failed=max(0, now.failed - before.failed),
+    )
 
 
 def _idle_inside(ran: Iterable[tuple[Part, int]]) -> int:
@@ -197,7 +210,7 @@ class Tracings:
         """The first ones one by one, in the order in which they began."""
         self._of: WeakKeyDictionary[Any, Tracing] = WeakKeyDictionary()
         self._open: list[Tracing] = []
-        self._sums: dict[Key, Figures] = {}
+        self._sums: dict[Key, Graph] = {}
 
     def add(
         self,
@@ -223,12 +236,12 @@ class Tracings:
         tracing.parts.append(part)
         return tracing
 
-    def figures(self, total_of: TotalOf) -> dict[Key, Figures]:
+    def figures(self, total_of: TotalOf) -> dict[Key, Graph]:
         """The figures now, in the order of the first tracing of each."""
         self._add_up()
-        figures_of = {key: dataclasses.replace(figures) for key, figures in self._sums.items()}
+        figures_of = dict(self._sums)
         for tracing in self._open:
-            tracing.add_to(figures_of, total_of)
+            _add(figures_of, tracing.figures(total_of))
         return figures_of
 
     def _add_up(self) -> None:
@@ -236,10 +249,20 @@ class Tracings:
         still = []
         for tracing in self._open:
             if all(part.is_gone() for part in tracing.parts):
-                tracing.add_to(self._sums, lambda replica, number: 0)
+                _add(self._sums, tracing.figures(lambda replica, number: 0))
             else:
                 still.append(tracing)
         self._open = still
+
+
+def _add(figures_of: dict[Key, Graph], figures: Graph) -> None:
+    """Add figures to those of tracings that are reported as one with it."""
+    key = Key(figures.function, figures.signature, figures.replica)
+    if key not in figures_of and len(figures_of) >= MAX_SIGNATURES:
+        key = key._replace(signature=OTHERS)
+        figures = replace(figures, signature=OTHERS)
+    known = figures_of.get(key)
+    figures_of[key] = figures if known is None else _added(known, figures)
 
 
 def _why(definition: Definition) -> tuple[Cause, str]:

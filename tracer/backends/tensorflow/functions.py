@@ -206,9 +206,6 @@ class Timing:
         _timings.pop(self._by, None)
         self._cell.increase_by(microseconds)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._cell, name)
-
 
 _timings: dict[int, Timing] = {}
 """The tracings under way, by the `id` of the frame that traces."""
@@ -222,9 +219,6 @@ class _Timings:
 
     def get_cell(self, *labels: str) -> Timing:
         return Timing(self.counter.get_cell(*labels), id(sys._getframe(1)))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.counter, name)
 
 
 _owners: set[int] = set()
