@@ -26,7 +26,7 @@ from functools import partial
 from typing import Any
 from weakref import ref
 
-from tracer.backends.tensorflow import compat, functions
+from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.callers import Callers, SameCall
 from tracer.backends.tensorflow.counters import LedgerCounters
 from tracer.backends.tensorflow.effects import Effects
@@ -34,6 +34,7 @@ from tracer.backends.tensorflow.ineffective import WriteChecks
 from tracer.backends.tensorflow.late_wrap import forget_graphs_with
 from tracer.backends.tensorflow.ledger import Ledger, Use
 from tracer.backends.tensorflow.places import current_place, parent_of, step_around
+from tracer.backends.tensorflow.tracings import time_tracings
 from tracer.core import backend
 from tracer.core.calls import EAGER, Frame, Place, applying
 from tracer.core.counters import CountedBlock
@@ -55,7 +56,7 @@ class Blocks(backend.Blocks):
         self.counters = LedgerCounters()
         self.write_checks = WriteChecks()
         self.callers = Callers(self.threads)
-        functions.time_tracings(self)
+        time_tracings(self)
         self._begun_in_sessions = 0
         """How many steps began in Sessions and have not ended."""
         self._calls_under_way = root.calls_under_way

@@ -5,11 +5,9 @@ The facts that it rests on are named with the file of TensorFlow 2.21 where they
 
 import sys
 import threading
-import time
-import weakref
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Set
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from tensorflow.python.autograph.impl import api as autograph
 from tensorflow.python.autograph.pyct import origin_info
@@ -18,7 +16,6 @@ from tensorflow.python.eager.polymorphic_function import (
     concrete_function,
     polymorphic_function,
     tf_method_target,
-    tracing_compilation,
 )
 from tensorflow.python.framework import func_graph
 
@@ -134,114 +131,6 @@ def graphs_being_traced() -> list[Any]:
 def graph_traced_by(frame: FrameType) -> Any | None:
     """The graph that Python's frame builds by calling a function, if it is one that does."""
     return frame.f_locals.get("func_graph") if frame.f_code is _TRACE else None
-
-
-class TracingCall(NamedTuple):
-    """A call by which a function is traced."""
-
-    function: Any
-    """The `tf.function`; None if it is something else that is traced."""
-    code: CodeType | None
-    """That of the Python function in it, if it is known."""
-    first: bool
-    """Whether it was never traced before."""
-    made_variables: bool
-    """Whether it has just been traced, by the same call, and made variables."""
-    wanted: Any
-    """The type of the function that is traced, by its arguments."""
-    known: list[Any]
-    """The types of those it was traced to before, and that it has not forgotten."""
-    timing: "Timing | None"
-    """How long it takes, if TensorFlow times it."""
-
-
-def tracing_call(frames: Sequence[FrameType]) -> TracingCall | None:
-    """The call by which these frames, the innermost first, trace an outermost function.
-
-    A function that makes variables is traced by `_initialize` and then again, in one call
-    (`eager/polymorphic_function/polymorphic_function.py`).
-    """
-    codes = [frame.f_code for frame in frames]
-    define, cls = tracing_compilation._maybe_define_function.__code__, polymorphic_function.Function
-    if define not in codes:
-        return None
-    place = len(codes) - 1 - codes[::-1].index(define)
-    values, timing = frames[place].f_locals, _timings.get(id(frames[place]))
-    cache = getattr(values.get("tracing_options"), "function_cache", None)
-    known = [] if cache is None else [each.function_type for each in cache.values()]
-    inside = (each for each in reversed(frames[:place]) if not _is_of_tensorflow(each))
-    code = next((each.f_code for each in inside), None)
-    first = cls._initialize.__code__ in codes[place:]
-    calls = (cls._call.__code__, cls._get_concrete_function_garbage_collected.__code__)
-    call = next((each.f_locals for each in frames[place:] if each.f_code in calls), {})
-    again = not first and "initializers" in call
-    wanted = values.get("lookup_func_type")
-    return TracingCall(call.get("self"), code, first, again, wanted, known, timing)
-
-
-def _is_of_tensorflow(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).startswith("tensorflow.")
-
-
-class Timing:
-    """How long it takes to trace an outermost function: a cell of the counter that says so.
-
-    TensorFlow times such tracings, and adds each to one sum (`_maybe_define_function` in
-    `eager/polymorphic_function/tracing_compilation.py`): it takes a cell as a tracing begins, and
-    adds the time to it as it ends, also by an error.
-    """
-
-    def __init__(self, cell: Any, by: int) -> None:
-        """`by` is the `id` of the frame that traces."""
-        self.began = time.time()
-        """In seconds since 1970 (UTC)."""
-        self.seconds = 0.0
-        """How long it took, once it is over."""
-        self._cell, self._by = cell, by
-        _timings[by] = self
-
-    def increase_by(self, microseconds: int) -> None:
-        """It is over."""
-        self.seconds = microseconds / 1e6
-        _timings.pop(self._by, None)
-        self._cell.increase_by(microseconds)
-
-
-_timings: dict[int, Timing] = {}
-"""The tracings under way, by the `id` of the frame that traces."""
-
-
-class _Timings:
-    """In place of the counter of the time that tracings take: each is known by itself as well."""
-
-    def __init__(self, counter: Any) -> None:
-        self.counter = counter
-
-    def get_cell(self, *labels: str) -> Timing:
-        return Timing(self.counter.get_cell(*labels), id(sys._getframe(1)))
-
-
-_owners: set[int] = set()
-"""The ids of those that want tracings to be timed."""
-
-
-def time_tracings(owner: Any) -> None:
-    """Time each tracing as long as `owner` lives; TensorFlow gets its counter back then."""
-    _owners.add(id(owner))
-    weakref.finalize(owner, _time_no_more, id(owner)).atexit = False
-    counter = getattr(tracing_compilation, _COUNTER, None)
-    if counter is not None and not isinstance(counter, _Timings):
-        setattr(tracing_compilation, _COUNTER, _Timings(counter))
-
-
-def _time_no_more(owner: int) -> None:
-    _owners.discard(owner)
-    counter = getattr(tracing_compilation, _COUNTER, None)
-    if not _owners and isinstance(counter, _Timings):
-        setattr(tracing_compilation, _COUNTER, counter.counter)
-
-
-_COUNTER = "_graph_building_time_counter"
 
 
 def any_is_inside(threads: Set[int]) -> bool:

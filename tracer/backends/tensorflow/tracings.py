@@ -1,12 +1,27 @@
-"""What TensorFlow traces a function for, by the call that does: see `tracer.core.tracings`."""
+"""What TensorFlow traces a function for, by the call that does, and how long that takes.
 
+What is done with it stands in `tracer.core.tracings`. The facts that it rests on are named with the
+file of TensorFlow 2.21 where they can be read.
+"""
+
+import sys
+import time
 from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any
-from weakref import ref
+from weakref import finalize, ref
 
-from tracer.backends.tensorflow import compat, functions
+from tensorflow.python.eager.polymorphic_function import polymorphic_function, tracing_compilation
+
+from tracer.backends.tensorflow import compat
 from tracer.core.tracings import Arguments, Cause, Definition, Leaf
+
+_DEFINE = tracing_compilation._maybe_define_function.__code__
+_FIRST = polymorphic_function.Function._initialize.__code__
+_CALLS = (
+    polymorphic_function.Function._call.__code__,
+    polymorphic_function.Function._get_concrete_function_garbage_collected.__code__,
+)
 
 
 class Definitions:
@@ -18,27 +33,40 @@ class Definitions:
 
     def of(self, graph: Any, frames: Sequence[FrameType]) -> Definition:
         """What these frames, the innermost first, trace an outermost function to `graph` for."""
-        call = functions.tracing_call(frames)
         name, signature = compat.function_name(graph), compat.signature(graph)
-        cause = self._cause(call)
-        if call is None or cause is not None:
-            timing = None if call is None else call.timing
-            return Definition(name, signature, cause, {}, (), timing)
-        known = [_arguments(each) for each in call.known]
-        return Definition(name, signature, None, _arguments(call.wanted), known, call.timing)
+        place = next((n for n, each in reversed([*enumerate(frames)]) if each.f_code is _DEFINE), 0)
+        if not place:
+            return Definition(name, signature, "unknown", {}, ())
+        values = frames[place].f_locals
+        cache = getattr(values.get("tracing_options"), "function_cache", None)
+        known = [] if cache is None else [each.function_type for each in cache.values()]
+        cause = self._cause(frames[:place], frames[place:]) or (None if known else "forgotten")
+        wanted = {} if cause else _arguments(values["lookup_func_type"])
+        timing = _timings.get(id(frames[place]))
+        return Definition(name, signature, cause, wanted, map(_arguments, known), timing)
 
-    def _cause(self, call: functions.TracingCall | None) -> Cause | None:
-        if call is None or call.function is None:
+    def _cause(self, inside: Sequence[FrameType], around: Sequence[FrameType]) -> Cause | None:
+        """Why a function is traced, as far as the frames tell that do it, and those inside.
+
+        A function that makes variables is traced by `_initialize` and then again, in one call
+        (`eager/polymorphic_function/polymorphic_function.py`).
+        """
+        call = next((each.f_locals for each in around if each.f_code in _CALLS), {})
+        function, first = call.get("self"), any(each.f_code is _FIRST for each in around)
+        if function is None:
             return "unknown"
-        if call.made_variables:
+        if not first and "initializers" in call:
             return "variables"
-        before = self._functions.get(call.code) if call.code is not None else None
-        if call.code is not None:
-            self._functions[call.code] = ref(call.function)
-        if call.first:
-            other = before is not None and before() is not call.function
-            return "function" if other else "first"
-        return None if call.known else "forgotten"
+        code = next(each.f_code for each in reversed(inside) if not _is_of_tensorflow(each))
+        before = self._functions.get(code)
+        self._functions[code] = ref(function)
+        if not first:
+            return None
+        return "first" if before is None or before() is function else "function"
+
+
+def _is_of_tensorflow(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).startswith("tensorflow.")
 
 
 def _arguments(kind: Any) -> Arguments:
@@ -78,3 +106,64 @@ def _leaves(name: str, kind: Any) -> Iterator[tuple[str, Leaf]]:
 
 _SAME_AS = {"List": "components_tuple", "Attrs": "named_attributes"}
 """Types that are told apart by another one, and the attribute that it is."""
+
+
+class Timing:
+    """How long it takes to trace an outermost function: a cell of the counter that says so.
+
+    TensorFlow times such tracings, and adds each to one sum (`_maybe_define_function` in
+    `eager/polymorphic_function/tracing_compilation.py`): it takes a cell as a tracing begins, and
+    adds the time to it as it ends, also by an error.
+    """
+
+    def __init__(self, cell: Any, by: int) -> None:
+        """`by` is the `id` of the frame that traces."""
+        self.began = time.time()
+        """In seconds since 1970 (UTC)."""
+        self.seconds = 0.0
+        """How long it took, once it is over."""
+        self._cell, self._by = cell, by
+        _timings[by] = self
+
+    def increase_by(self, microseconds: int) -> None:
+        """It is over."""
+        self.seconds = microseconds / 1e6
+        _timings.pop(self._by, None)
+        self._cell.increase_by(microseconds)
+
+
+_timings: dict[int, Timing] = {}
+"""The tracings under way, by the `id` of the frame that traces."""
+
+
+class _Timings:
+    """In place of the counter of the time that tracings take: each is known by itself as well."""
+
+    def __init__(self, counter: Any) -> None:
+        self.counter = counter
+
+    def get_cell(self, *labels: str) -> Timing:
+        return Timing(self.counter.get_cell(*labels), id(sys._getframe(1)))
+
+
+_owners: set[int] = set()
+"""The ids of those that want tracings to be timed."""
+
+
+def time_tracings(owner: Any) -> None:
+    """Time each tracing as long as `owner` lives; TensorFlow gets its counter back then."""
+    _owners.add(id(owner))
+    finalize(owner, _time_no_more, id(owner)).atexit = False
+    counter = getattr(tracing_compilation, _COUNTER, None)
+    if counter is not None and not isinstance(counter, _Timings):
+        setattr(tracing_compilation, _COUNTER, _Timings(counter))
+
+
+def _time_no_more(owner: int) -> None:
+    _owners.discard(owner)
+    counter = getattr(tracing_compilation, _COUNTER, None)
+    if not _owners and isinstance(counter, _Timings):
+        setattr(tracing_compilation, _COUNTER, counter.counter)
+
+
+_COUNTER = "_graph_building_time_counter"
