@@ -251,23 +251,6 @@ def test_counts_of_replicas_are_summed(keras: Any) -> None:
     assert float(model.get_weights()[1][0]) == 20
 
 
-def test_callbacks_before_it_get_no_counts(keras: Any, tmp_path: Path) -> None:
-    class Mine(tracer.keras.TraceCallback):
-        def on_train_begin(self, logs: object = None) -> None:
-            super().on_train_begin(logs)
-
-    def log(name: str) -> Any:
-        return keras.callbacks.CSVLogger(str(tmp_path / name))
-
-    quiet = keras.callbacks.TerminateOnNaN()  # it does not look at the logs of an epoch
-    with pytest.warns(UserWarning, match="^put TraceCallback before CSVLogger in the list"):
-        fit(model_of(keras), quiet, log("before"), Mine(None, logs=True), epochs=1)
-    assert "tracer" not in (tmp_path / "before").read_text()
-    fit(model_of(keras), quiet, Mine(None, logs=True), log("after"), epochs=1)
-    assert "tracer/updates" in (tmp_path / "after").read_text()
-    fit(model_of(keras), log("none"), tracer.keras.TraceCallback(None), epochs=1)  # no warning
-
-
 def test_steps_that_are_not_known_are_no_number() -> None:
     lost = tracer.keras.counts(traces.incomplete())
     assert (lost["tracer/steps"], lost["tracer/updates"]) == (100, 200)

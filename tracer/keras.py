@@ -6,7 +6,6 @@ neither is TensorFlow before training begins.
 
 import sys
 import threading
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +28,8 @@ class TraceCallback:
     With `logs` it adds what an epoch counted to the epoch's logs, as Keras's own learning rate
     schedulers add `learning_rate`, so that the callbacks after it record that as any metric:
     `tracer/steps`, `tracer/updates` of all replicas together, `tracer/steps_without_updates` (NaN
-    if the trace lost which steps those are) and `tracer/graph_tracings`. Put it first.
+    if the trace lost which steps those are) and `tracer/graph_tracings`. Put it first: what stands
+    before it gets none of that.
 
     With `effects` the weights are compared before and after each step, as by
     `tracer.wrap(optimizer, effects=True)`. A line then says of how many variables no step changed a
@@ -111,7 +111,6 @@ class TraceCallback:
         self._epoch = 0  # batches of this epoch
         if self.logs:
             self._logged = counts(self.trace, self.effects)  # when the last epoch ended
-            self._warn_of_earlier_callbacks()
 
     def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
         """Count on from the epochs before."""
@@ -144,21 +143,6 @@ class TraceCallback:
             from tracer.reporters import formats
 
             formats.write(trace, "tensorboard", None, Path(self.log_dir))
-
-    def _warn_of_earlier_callbacks(self) -> None:
-        """Say which callbacks look at the logs of an epoch before the counts are in them."""
-        ignoring = {base.on_epoch_end for base in _callback_classes()}
-        earlier = [
-            type(each).__name__
-            for each in _callbacks_before(self)
-            if getattr(each.on_epoch_end, "__func__", None) not in ignoring
-        ]
-        if earlier:
-            warnings.warn(
-                f"put TraceCallback before {' and '.join(earlier)} in the list of callbacks: "
-                "what stands before it does not get its counts",
-                stacklevel=2,
-            )
 
     def _tell(self, trace: Trace, every: int) -> None:
         """Print a line about each `every` steps that have run since the last line."""
@@ -209,18 +193,6 @@ def counts(trace: Trace, effects: bool = False) -> dict[str, float]:
             for what in (_EFFECTS if effects else ())
         },
     }
-
-
-def _callbacks_before(callback: object) -> list[Any]:
-    """Those that Keras calls before this one; none if what calls it is no `CallbackList`.
-
-    Keras tells a callback neither of the list nor of its place, so the callers are looked at.
-    """
-    frame: Any = sys._getframe(1)
-    while frame and type(frame.f_locals.get("self")).__name__ != "CallbackList":
-        frame = frame.f_back
-    callbacks = frame.f_locals["self"].callbacks if frame else []
-    return callbacks[: callbacks.index(callback)] if callback in callbacks else []
 
 
 def _callback_classes() -> list[Any]:
