@@ -582,15 +582,3 @@ def test_a_million_steps_answer_at_once() -> None:
     }
     assert list(trace.per_step("executions", method="apply_gradients")) == [(1, 10**6, 1)]
     assert list(islice(trace.per_step("updates"), 3)) == [(1, 3, 2), (4, 4, 3), (5, 7, 2)]
-
-
-def test_what_a_notebook_displays_can_be_read() -> None:
-    shown = traces.embedding_on_two_replicas().per_step("updates", replica=0)
-    steps = list(shown)  # showing it takes nothing from it, nor does going through it from that
-    said = ", ".join(
-        f"{first}{'' if first == last else f'-{last}'}: {count}" for first, last, count in steps
-    )
-    assert repr(shown) == f"<in each step: {said}>"
-    many = traces.accumulation().per_step("updates")
-    assert repr(many).endswith(", ...>") and len(repr(many)) < 200
-    assert next(many) == (1, 3, 0)

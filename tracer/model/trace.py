@@ -9,7 +9,7 @@ import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, Literal, TypeVar
 
 from msgspec.structs import replace
@@ -46,7 +46,6 @@ SplitBy = Literal[
     "variable", "step", "replica", "worker", "optimizer", "method", "kind", "context", "caller"
 ]
 
-_FEW = 10  # items of a text
 _COMMON = ("kind", "variable", "replica", "worker", "optimizer")
 _FILTERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(ROLES, (*_COMMON, "step")),
@@ -55,23 +54,6 @@ _FILTERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(OBSERVATIONS, ("variable", "step", "replica", "worker", "optimizer")),
 }
 """What a question can be limited to."""
-
-
-class PerStep(Iterator[tuple[int, int, int]]):
-    """The steps in a row that count the same; as a text it shows the first of them."""
-
-    def __init__(self, begin: Callable[[], Iterator[tuple[int, int, int]]]) -> None:
-        self._begin = begin
-        self._left = begin()
-
-    def __next__(self) -> tuple[int, int, int]:
-        return next(self._left)
-
-    def __repr__(self) -> str:
-        first = [
-            f"{a:,}{'' if a == b else f'-{b:,}'}: {n:,}" for a, b, n in islice(self._begin(), _FEW)
-        ]
-        return f"<in each step: {', '.join(first)}{', ...' if len(first) == _FEW else ''}>"
 
 
 def _of_data(name: str) -> Any:
@@ -172,10 +154,6 @@ class Trace:
         return dict(steps)
 
     # Questions.
-
-    def selection(self, what: What = "executions", **filters: Any) -> Selection:
-        """The entries of `what` that the filters leave, with what one execution of each counts."""
-        return select_entries(self._data, self._objects, what, **filters)
 
     def updates(
         self,
@@ -298,7 +276,7 @@ class Trace:
         selection = self._selection_from(what, filters)
         counted = self._blocks_with(selection)
         weighted = [(run, number) for block, number in counted for run in selection.runs(block)]
-        return PerStep(lambda: segments(weighted, self.steps))
+        return segments(weighted, self.steps)
 
     def callers(
         self,
@@ -341,7 +319,7 @@ class Trace:
             if name not in _FILTERS[what]:
                 known = ", ".join(_FILTERS[what])
                 raise TypeError(f"{what} has no filter {name!r}; it has {known}")
-        return self.selection(what, **filters)
+        return select_entries(self._data, self._objects, what, **filters)
 
     @cached_property
     def _counted(self) -> tuple[Block, ...]:
@@ -404,7 +382,8 @@ def select(
         if not found:
             raise UnknownName(f"no such step: the trace holds {some(trace.steps, 'step')}")
         steps = found
-    kept = trace.selection(method=method, variable=variable, replica=replica)
+    filters = {"method": method, "variable": variable, "replica": replica}
+    kept = select_entries(trace.data, trace.objects, "executions", **filters)
     own = {index: index for index in range(len(trace.replicas)) if kept.holds_replica(index)}
     data = _cut(trace.data, {"replicas": own.get, "variables": kept.kept})
     if kept.methods is not None:
