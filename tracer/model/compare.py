@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from itertools import chain, islice, product
+from itertools import islice, product
 from os.path import commonprefix
 from typing import Any, NamedTuple
 
@@ -496,8 +496,8 @@ Path = tuple[Line, ...]
 def _callers(before: Summary, after: Summary) -> tuple[list[Change], list[tuple[str, str]]]:
     """The lines that lead to other updates than before, and those that have moved.
 
-    Lines of one function have moved if all of them lead to the same, one after the other, or all
-    but those that are where they were. Nothing if a trace knows no callers.
+    Where functions are called from as many lines as before, these are the same lines in their
+    order; where not, the lines with the same numbers are. Nothing if a trace knows no callers.
     """
     if not (before.trace.data.paths and after.trace.data.paths):
         return [], []
@@ -506,24 +506,26 @@ def _callers(before: Summary, after: Summary) -> tuple[list[Change], list[tuple[
     for path in dict.fromkeys((*old, *new)):
         functions = tuple((line.file, line.function) for line in path)
         by_functions.setdefault(functions, []).append(path)
-    shifted: dict[tuple[str, str], None] = {}
-    rest: list[Path] = []
+    moved: dict[tuple[str, str], None] = {}
+    differing: list[tuple[Path, Path]] = []
     for paths in by_functions.values():
-        differing = [path for path in paths if old.get(path) != new.get(path)]
-        for known in (paths, differing):
-            gone, come = ([path for path in known if path in counts] for counts in (old, new))
-            if [old[path] for path in gone] == [new[path] for path in come]:
-                lines = zip(chain(*gone), chain(*come), strict=True)
-                moved = (tuple(map(callers.label, each)) for each in lines)
-                shifted |= dict.fromkeys((one, other) for one, other in moved if one != other)
-                break
-        else:
-            rest += differing
-    names = _without_common([tuple(map(callers.label, path)) for path in rest])
+        paths.sort(key=lambda path: [line.number for line in path])
+        gone, come = ([path for path in paths if path in counts] for counts in (old, new))
+        pairs = zip(*((gone, come) if len(gone) == len(come) else (paths, paths)), strict=True)
+        for one, other in pairs:
+            if old.get(one) != new.get(other):
+                differing.append((one, other))
+            else:
+                labels = (
+                    tuple(map(callers.label, lines)) for lines in zip(one, other, strict=True)
+                )
+                moved |= dict.fromkeys(both for both in labels if both[0] != both[1])
+    names = _without_common([tuple(map(callers.label, path)) for _, path in differing])
     changes = [
-        Change(name, old.get(path), new.get(path)) for name, path in zip(names, rest, strict=True)
+        Change(name, old.get(one), new.get(other))
+        for name, (one, other) in zip(names, differing, strict=True)
     ]
-    return changes, list(shifted)
+    return changes, list(moved)
 
 
 def _updates_by_path(summary: Summary) -> dict[Path, int]:
