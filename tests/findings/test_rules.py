@@ -36,7 +36,7 @@ from tracer.model.records import (
 )
 from tracer.model.runs import Run, fold
 from tracer.model.trace import select
-from tracer.reporters import formats, text
+from tracer.reporters import formats
 from tracer.reporters.text import render
 
 ROOT = Path(__file__).parents[2]
@@ -808,7 +808,7 @@ def test_the_documentation_has_every_rule() -> None:
     assert title and where
     assert rules_by_backend.ELSEWHERE.keys() == {each.code for each in RULES}
     head = f"{begin}{where}{said.partition(chr(10) * 2)[0]}\n\n{rules_by_backend.table()}\n\n"
-    assert_golden(PAGE, head + title + text.page(RULES))
+    assert_golden(PAGE, head + title + rules_by_backend.page())
     assert len({each.code for each in RULES}) == len(RULES)
     assert f" {len(RULES)} rules in all" in (ROOT / "README.md").read_text(encoding="utf-8")
     assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", each.code) for each in RULES)

@@ -72,3 +72,12 @@ def table() -> str:
         found = ["yes" if each in where.split() else "" for each in keys]
         rows.append((f"`{rule.code}`", "yes", *found, why))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def page() -> str:
+    """All rules in Markdown, for `docs/findings.md`."""
+    return "\n".join(
+        f"### `{rule.code}`: {rule.title}\n\n*{rule.severity}.* {rule.explanation}\n\n"
+        f"*Why it matters:* {rule.why}\n\n*What to do:* {rule.advice}\n"
+        for rule in RULES
+    )

@@ -1,5 +1,4 @@
-"""What a rule is, and what it finds. The rules are in the modules of `rules`, each with its text;
-`rule_list` lists them.
+"""What a rule is, and what it finds. The rules are in the modules of `rules`, each with its text.
 
 A rule is a function that finds its cases, below `@rule(...)` with what is said of every case:
 
@@ -113,9 +112,18 @@ class Rule:
                     yield summary.root, structs.replace(case, advice=advice)
 
 
+RULES: list[Rule] = []
+"""All rules, in the order in which cases of one severity are reported: see `rule_list`."""
+
+
 def rule(code: str, **texts: Any) -> Callable[[Find], Rule]:
     """Makes a rule of the function below it, with the fields of a `Rule`."""
-    return lambda find: Rule(code, find, **texts)
+
+    def add(find: Find) -> Rule:
+        RULES.append(Rule(code, find, **texts))
+        return RULES[-1]
+
+    return add
 
 
 class _Range(tuple[int, int]):

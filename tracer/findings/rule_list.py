@@ -1,20 +1,23 @@
 """What looks wrong in a trace: `CallTrace.findings()`, and the rules that find it.
 
-No TensorFlow. Rules are functions, in the modules of `tracer.findings.rules`; a rule says nothing
-that the trace does not show. Where a trace is incomplete, rules on what did *not* happen are
-silent.
+No TensorFlow. Rules are functions, in the modules of `tracer.findings.rules`, whose order here is
+that of their cases in a report; a rule says nothing that the trace does not show. Where a trace is
+incomplete, rules on what did *not* happen are silent.
 """
 
 from collections.abc import Collection
+from importlib import import_module
 from typing import get_args
 
 import msgspec
 
 from tracer.errors import shown, unknown_name
-from tracer.findings.rule import Rule, Severity
-from tracer.findings.rules import classes, steps, updates, usage
+from tracer.findings.rule import RULES as RULES, Rule, Severity
 from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace
+
+for _module in ("classes", "updates", "usage", "steps"):
+    import_module(f"tracer.findings.rules.{_module}")  # which adds its rules to `RULES`
 
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 """From the worst to the least."""
@@ -102,47 +105,3 @@ def rule(code: str) -> Rule:
     if code not in known:
         raise unknown_name("finding", code, list(known), "there are")
     return known[code]
-
-
-RULES: tuple[Rule, ...] = (
-    # Found in the class, at `wrap`.
-    classes.override_unreached,
-    classes.wrong_signature,
-    classes.sparse_missing,
-    classes.python_side_effect,
-    classes.step_per_variable,
-    # Found in what raised.
-    usage.keras_mixed,
-    steps.apply_raised,
-    # Found in the updates.
-    updates.not_finite,
-    classes.never_assigned,
-    updates.unchanged,
-    updates.replicas_disagree,
-    updates.never_updated,
-    usage.never_handed,
-    usage.frozen_but_updated,
-    usage.shared_variable,
-    usage.optimizer_renewed,
-    updates.no_gradient,
-    updates.stopped,
-    updates.updated_twice,
-    updates.densified,
-    updates.gradient_missing,
-    # Found in the steps.
-    steps.apply_gradients_twice,
-    steps.steps_skipped,
-    steps.steps_differ,
-    steps.gradients_left,
-    usage.never_used,
-    # Found in what an optimizer was told, and nobody makes use of.
-    usage.loss_not_scaled,
-    usage.ema_unused,
-    usage.decay_exclusion,
-    usage.state_not_loaded,
-    # Found in the graphs.
-    steps.retraced,
-    steps.traced_again,
-    steps.graph_never_ran,
-)
-"""All rules, in the order in which cases of one severity are reported."""

@@ -1,7 +1,7 @@
 """The rows of a report's tables as plain values: worked out here once, for every format.
 
 JSON, CSV and Markdown have a column for each field of a row, and the page has some; the text report
-picks some of them, and adds notes and colours.
+has columns of its own (`text.COLUMNS`), and adds notes and colours.
 """
 
 from collections import namedtuple
@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, get_args
 
 from tracer.errors import shown
-from tracer.layout import Column
 from tracer.model import callers, measures
 from tracer.model.phrases import accumulations
 from tracer.model.records import Line
@@ -75,78 +74,6 @@ FIELDS: Mapping[By, tuple[str, ...]] = {
     "caller": CallerRow._fields,
     "layer": LayerRow._fields,
 }
-
-UPDATES = {
-    "updates": Column("updates"),
-    "dense": Column("dense", drop=3),
-    "sparse": Column("sparse", drop=3),
-}
-_BEHIND = {"behind": Column("behind", drop=3, left=True, optional=True)}
-EFFECTS = {
-    "unchanged": Column("unchanged", drop=1, optional=True),
-    "not_finite": Column("not\nfinite", drop=1, optional=True),
-}
-IN_TEXT: Mapping[By | Literal["optimizer"], Mapping[str, Column]] = {
-    "optimizer": {
-        "": Column("optimizer"),
-        "made_in": Column("made in", drop=1, left=True, optional=True),
-        "worker": Column("worker", drop=5, left=True, optional=True),
-        "steps": Column("steps"),
-        "updates": Column("updates"),
-        "per_step": Column("{per_step}", drop=3),
-        "calls": Column("Python\ncalls", drop=4),
-        "updates_of": Column("updates of", drop=2, left=True),
-    },
-    "variable": {
-        "": Column("{variable}"),
-        "updates": Column("updates"),
-        "per_step": Column("{per_step}", drop=2),
-        "dense": Column("dense", drop=3),
-        "sparse": Column("sparse", drop=3),
-        "by_replica": Column("by {replica}", drop=4, optional=True),
-        **EFFECTS,
-    },
-    "step": {"": Column("{per_step_of_all}"), **UPDATES, **EFFECTS},
-    "replica": {
-        "": Column("{replica}"),
-        "steps": Column("steps"),
-        **UPDATES,
-        **_BEHIND,
-        "device": Column("device", drop=4, left=True),
-    },
-    "worker": {
-        "": Column("worker"),
-        "replicas": Column("replicas", drop=2, optional=True),
-        "steps": Column("steps"),
-        **UPDATES,
-        **_BEHIND,
-    },
-    "method": {
-        "": Column("method"),
-        "executions": Column("executions"),
-        "calls_eager": Column("calls\neager", drop=2),
-        "calls_tracing": Column("calls\ntracing", drop=1),
-        "graphs": Column("\n{program}s", drop=3),
-        "graphs_never_ran": Column("never\nran", drop=3),
-    },
-    "caller": {
-        "": Column("who calls {methods}"),
-        "executions": Column("executions"),
-        "steps": Column("steps", drop=2),
-        "calls": Column("Python\ncalls", drop=1),
-    },
-    "layer": {
-        "": Column("layer"),
-        "variables": Column("{variable}s", drop=3),
-        "updates": Column("updates"),
-        "of_each": Column("of each", drop=2),
-        "dense": Column("dense", drop=4),
-        "sparse": Column("sparse", drop=4),
-    },
-}
-"""The columns of each table in their order; that of the names has no name. Words of the trace
-stand in braces."""
-
 
 # The rows.
 

@@ -1,6 +1,6 @@
 """The report as text: the answer, then the evidence, in tables that fit the terminal; the rules.
 
-`IN_TEXT` lists the columns of each table. A row has a value for each name there: the field of the
+`COLUMNS` lists the columns of each table. A row has a value for each name there: the field of the
 row of `tables`, or what is worked out here because no other format has it.
 """
 
@@ -43,11 +43,82 @@ from tracer.model.words import all_true, dash, first_true, some
 from tracer.reporters import tables, trees
 from tracer.reporters.answer import question, sentences
 from tracer.reporters.colors import ERROR, WARNING
-from tracer.reporters.tables import EFFECTS, IN_TEXT, UPDATES, By, StepRow
+from tracer.reporters.tables import By, StepRow
 
 MAX_ROWS = 30  # rows of a table in the whole report
 MAX_ROWS_IN_FULL = 1000  # rows of a table that was asked for
 _LINE = 24  # cells of a line of the program; it is cut at the front
+
+_UPDATES = {
+    "updates": Column("updates"),
+    "dense": Column("dense", drop=3),
+    "sparse": Column("sparse", drop=3),
+}
+_BEHIND = {"behind": Column("behind", drop=3, left=True, optional=True)}
+_EFFECTS = {
+    "unchanged": Column("unchanged", drop=1, optional=True),
+    "not_finite": Column("not\nfinite", drop=1, optional=True),
+}
+COLUMNS: Mapping[By | Literal["optimizer"], Mapping[str, Column]] = {
+    "optimizer": {
+        "": Column("optimizer"),
+        "made_in": Column("made in", drop=1, left=True, optional=True),
+        "worker": Column("worker", drop=5, left=True, optional=True),
+        "steps": Column("steps"),
+        "updates": Column("updates"),
+        "per_step": Column("{per_step}", drop=3),
+        "calls": Column("Python\ncalls", drop=4),
+        "updates_of": Column("updates of", drop=2, left=True),
+    },
+    "variable": {
+        "": Column("{variable}"),
+        "updates": Column("updates"),
+        "per_step": Column("{per_step}", drop=2),
+        "dense": Column("dense", drop=3),
+        "sparse": Column("sparse", drop=3),
+        "by_replica": Column("by {replica}", drop=4, optional=True),
+        **_EFFECTS,
+    },
+    "step": {"": Column("{per_step_of_all}"), **_UPDATES, **_EFFECTS},
+    "replica": {
+        "": Column("{replica}"),
+        "steps": Column("steps"),
+        **_UPDATES,
+        **_BEHIND,
+        "device": Column("device", drop=4, left=True),
+    },
+    "worker": {
+        "": Column("worker"),
+        "replicas": Column("replicas", drop=2, optional=True),
+        "steps": Column("steps"),
+        **_UPDATES,
+        **_BEHIND,
+    },
+    "method": {
+        "": Column("method"),
+        "executions": Column("executions"),
+        "calls_eager": Column("calls\neager", drop=2),
+        "calls_tracing": Column("calls\ntracing", drop=1),
+        "graphs": Column("\n{program}s", drop=3),
+        "graphs_never_ran": Column("never\nran", drop=3),
+    },
+    "caller": {
+        "": Column("who calls {methods}"),
+        "executions": Column("executions"),
+        "steps": Column("steps", drop=2),
+        "calls": Column("Python\ncalls", drop=1),
+    },
+    "layer": {
+        "": Column("layer"),
+        "variables": Column("{variable}s", drop=3),
+        "updates": Column("updates"),
+        "of_each": Column("of each", drop=2),
+        "dense": Column("dense", drop=4),
+        "sparse": Column("sparse", drop=4),
+    },
+}
+"""The columns of each table in their order, by what a row says there; that of the names has none.
+Words of the trace stand in braces."""
 
 _Row = tuple[str, Mapping[str, Figure], str, str]
 """The name of a row, a value for each column and perhaps others, a note, and a style."""
@@ -83,7 +154,7 @@ def _columns(by: By | Literal["optimizer"], *summaries: Summary) -> list[Column]
         "per_step_of_all": f"per step,\nall {copy}s" if several else "per step",
         "methods": (trees.method_names(summaries[0]) or "it") if by == "caller" else "",
     }
-    columns = IN_TEXT[by].values()
+    columns = COLUMNS[by].values()
     return [replace(each, header=each.header.format_map(words)) for each in columns]
 
 
@@ -93,9 +164,9 @@ def _table(
     rows: Iterable[_Row],
     below: Sequence[str] = (),
 ) -> Table:
-    """A table of these rows, with the columns that `IN_TEXT` has for it."""
+    """A table of these rows, with the columns that `COLUMNS` has for it."""
     names, *columns = _columns(by, *summaries)
-    keys = [key for key in IN_TEXT[by] if key]
+    keys = [key for key in COLUMNS[by] if key]
     made = [Row(name, [values[key] for key in keys], *said) for name, values, *said in rows]
     return Table(names.header, columns, made, cut_names=by != "step", below=below)
 
@@ -223,12 +294,12 @@ def by_step(summary: Summary, width: int, asked: Asked) -> list[Text]:
     why, idle = reason(summary), bool(summary.total(measures.ineffective))
     kept = figures if len(figures) <= asked.most else figures[: asked.most - 1]
     rows = [_step(row, summary, why, idle) for row in kept]
-    unseen = dict.fromkeys(EFFECTS)
+    unseen = dict.fromkeys(_EFFECTS)
     for count, name, note in (
         (summary.step_unknown, "step not known", "in all; steps above may have more"),
         (summary.outside, "outside any step", "in all; a direct call"),
     ):
-        counts = {key: count(getattr(measures, key)) for key in UPDATES}
+        counts = {key: count(getattr(measures, key)) for key in _UPDATES}
         if any(counts.values()) or (count == summary.step_unknown and count(measures.steps)):
             rows.append((name, counts | unseen, note, WARNING))
     compared = [row.unchanged is not None for row in kept]
@@ -264,7 +335,7 @@ def _step(row: StepRow, summary: Summary, why: Reason, idle: bool) -> _Row:
     )
     note = "; ".join(all_true((said, said), (on_some, f"on {row.on_replicas:,} of {copies}")))
     expected = not row.updates and why.usual and said in why.text and not on_some
-    values = row._asdict() | (dict.fromkeys(UPDATES, "?") if unknown else {})
+    values = row._asdict() | (dict.fromkeys(_UPDATES, "?") if unknown else {})
     label = steps_label(Steps(row.first, row.last, row.length, row.every))
     return (
         label,
@@ -500,15 +571,6 @@ def listing(rules: Sequence[Rule], width: int | None, color: bool) -> str:
         first.stylize("bold", 0, len(name))
         lines += [first, *rest]
     return printed(lines, width, color)
-
-
-def page(rules: Sequence[Rule]) -> str:
-    """All rules in Markdown: that part of `docs/findings.md` is made by this."""
-    return "\n".join(
-        f"### `{rule.code}`: {rule.title}\n\n*{rule.severity}.* {rule.explanation}\n\n"
-        f"*Why it matters:* {rule.why}\n\n*What to do:* {rule.advice}\n"
-        for rule in rules
-    )
 
 
 def explanation(rule: Rule, width: int | None, color: bool) -> str:

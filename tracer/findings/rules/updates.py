@@ -25,81 +25,254 @@ _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
 
 
 @rule(
-    "no-gradient",
-    severity="warning",
-    title="the gradient was always None",
-    why="The loss does not depend on the variable, so it never learns.",
+    "not-finite",
+    severity="error",
+    title="a weight became infinite or NaN",
+    why=(
+        "NaN spreads: what is computed with it is NaN, its gradients too, and soon all weights "
+        "are. No later step can mend it."
+    ),
     advice=(
-        "Look for what cuts the variable from the loss (tf.stop_gradient, an unused output, a "
-        "rounding or numpy in between), or take it out of the list."
+        "Go back to a checkpoint from before that step. Look at the data and the loss of that step "
+        "(log of 0, a division by 0, an overflow of float16): tf.debugging.enable_check_numerics() "
+        "stops where it begins, as jax_debug_nans and torch.autograd.detect_anomaly() do. A lower "
+        "learning rate or clipping helps where gradients explode."
     ),
     explanation=(
-        "apply_gradients was asked for it and got None each time. The optimizer leaves such a "
-        "variable out, and Keras warns once. For PyTorch: a parameter of the optimizer that "
-        "requires a gradient had none in each step. "
-        "It is info for a tf.compat.v1 optimizer, of which "
-        "`minimize` hands over every trainable variable of the graph. That of a frozen "
-        "layer is not handed over at all, so it is not reported."
+        "Needs effects: `tracer.wrap(optimizer, effects=True)` or `tracer run --effects`. Each "
+        "variable that a step is handed is looked at when the step has ended; the finding names "
+        "the first step after which one held an infinite value or NaN, and the variables that did "
+        "so first. If it is the first step that was looked at, they may have been so before, as "
+        "those of a checkpoint."
     ),
-    needs=("complete",),
-    explains=FEW,
+    explains=("not_finite",),
 )
-def no_gradient(summary: Summary) -> Iterable[Case]:
-    """Every gradient that was handed over for a variable was `None`."""
-    of_graph = any(each.kind == "v1" for each in summary.optimizers)
-    every = summary.trace.variables
-    return [
-        Case(
-            "{which} {were} never updated: the gradient was None each time, in {none:step}.",
-            "minimize without var_list hands over every trainable variable of the graph, also "
-            "those of other networks. Of one that should learn, look for what cuts it from the "
-            "loss."
-            if of_graph
-            else "",
-            "info" if of_graph else None,
-            with_elements,
-            step=1,
-            numbers={"none": max(pattern.total(missing, each) for each in pattern.replicas)},
-        )
-        for pattern in summary.asked
-        if pattern.total(missing)
-        and not pattern.total(_requests_or_tries)
-        # An empty part of a parameter has its elements, and their gradient, on other ranks.
-        and (with_elements := [each for each in pattern.variables if 0 not in every[each].shape])
-    ]
+def not_finite(summary: Summary) -> Iterator[Case]:
+    """Something in a variable was infinite or NaN when a step had ended."""
+    seen = [each for each in summary.effects if each.what == "not_finite" and each.total]
+    if not seen:
+        return
+    looked = [each for each in summary.effects if each.what == "compared" and each.total]
+    first = min(_first_step([each]) for each in seen)
+    at_first = [each for each in seen if _first_step([each]) == first]
+    replicas = {each.replica for each in at_first}
+    everyone, beginning = _variables(seen), _variables(at_first)
+    from_the_start = first and first == _first_step(looked)
+    start = first_true(
+        (not from_the_start, ""),
+        (first > 1, ", the first one that was looked at, or before it"),
+        (True, ", the first one, or before it"),
+    )
+    more = f" of {some(len(_variables(looked)), 'variable')} did so in the end"
+    yield Case(
+        "{which} held infinite or NaN values after {when}{start}{more}.",
+        "Look at the checkpoint that was loaded, or at what the weights were made with, and at the "
+        "data of that step."
+        if from_the_start
+        else "Go back to a checkpoint from before that step. Look at the data and the loss of that "
+        "step (log of 0, a division by 0, an overflow of float16): "
+        f"{summary.dialect.find_nan} stops where it begins. A lower learning "
+        "rate or clipping helps where gradients explode.",
+        variables=beginning,
+        step=first or None,
+        replica=min(replicas) if len(summary.replicas) > 1 == len(replicas) else None,
+        words={
+            "when": f"step {first:,}" if first else "some steps",
+            "start": start,
+            "more": f", and {len(everyone):,}{more}" if len(everyone) > len(beginning) else "",
+        },
+        names=names_of(summary, everyone),
+    )
 
 
-_requests_or_tries = counting(["request", "update", "vain"])
+def _variables(effects: Sequence[Effect]) -> list[int]:
+    return sorted({index for each in effects for index in each.variables})
+
+
+def _first_step(effects: Sequence[Effect]) -> int:
+    """The first step in which any of it was seen; 0 if that is not known."""
+    return min((run.first for each in effects for run in each.runs), default=0)
+
+
+MIN_UPDATES = 3
+"""Fewer updates that change nothing are usual: a warm-up begins with a learning rate of 0."""
+MIN_LAST_UPDATES = 5
+"""The same for the last updates."""
+LAST_SHARE = 4
+"""They are at least one of so many."""
 
 
 @rule(
-    "gradient-missing",
-    severity="info",
-    title="the gradient was None in some steps",
-    why="In these steps the variable was not updated.",
-    advice="If a branch of the model is not used in each step, this is as it should be.",
+    "unchanged",
+    severity="error",
+    title="updates changed nothing",
+    why="The update was executed, and every bit of the variable is what it was: it does not learn.",
+    advice=(
+        "Look at its gradient: 0 for a layer that is cut off (a dead ReLU, a mask, a rounding), "
+        "or too small beside the weight for its type, as in float16 and bfloat16."
+    ),
     explanation=(
-        "See no-gradient for a gradient that was always None, and updates-stopped for one that was "
-        "None from some step on."
+        "Needs effects: `tracer.wrap(optimizer, effects=True)` or `tracer run --effects`. A "
+        "variable is named that was updated in at least 3 steps, none of which changed any bit of "
+        "it, or that did not change in its last updates, at least 5 and a quarter of all. It is an "
+        "error if that is so of all variables from the first step on, as with a learning rate of "
+        "0, else a warning. Steps that a loss scale skipped or that only accumulated are no "
+        "updates. Nor are those from the first step on that made a weight infinite or NaN, which "
+        "`not-finite` reports."
     ),
     needs=("complete",),
-    explains=FEW,
+    explains=("changes", "unchanged"),
 )
-def gradient_missing(summary: Summary) -> Iterator[Case]:
-    """A variable had a gradient in some steps and `None` in others."""
-    for pattern in summary.asked:
-        none = pattern.timeline(missing, replica=pattern.replicas[0])
-        parts = [steps for steps, (number,) in none.parts() if number]
-        sometimes = parts and pattern.total(requests) and pattern.steps_known
-        # Of a part without elements it is always None.
-        if sometimes and not _is_split(summary, pattern) and not _silence(summary, pattern):
+def unchanged(summary: Summary) -> Iterator[Case]:
+    """A variable was updated, and did not change."""
+    end = _first_step([each for each in summary.effects if each.what == "not_finite"])
+    before = f" before step {end:,}, which made a weight infinite or NaN" if end else ""
+    moves = list(_moves(summary, end))
+    learns = any(last for _, _, last, _ in moves)
+    dead = [i for variables, _, _, since in moves if since >= MIN_UPDATES for i in variables]
+    if dead and not learns:
+        yield Case(
+            "No step changed any bit of {which}, and {all} updated in {steps:step}{before}.",
+            "Print the learning rate: it may be 0, or so small that the change is lost. If it is "
+            "not, all gradients are 0: look at the loss.",
+            variables=dead,
+            step=1,
+            words={"all": plural(len(dead), "it was", "all of them were"), "before": before},
+            numbers={"steps": max(updated for _, updated, _, _ in moves)},
+        )
+    for variables, updated, last, since in moves if learns else ():
+        if not last and since >= MIN_UPDATES:
             yield Case(
-                "{which} had no gradient (None) in {none} of {steps}, first in step {step:,}.",
-                variables=pattern.variables,
-                step=parts[0].first,
-                words={"steps": some(summary.steps, "step")},
-                numbers={"none": sum(steps.number for steps in parts)},
+                "{which} {were} updated in {steps:step}{before}, and no bit of {them} changed.",
+                severity="warning",
+                variables=variables,
+                words={"before": before},
+                numbers={"steps": since},
             )
+        elif last and since >= max(MIN_LAST_UPDATES, updated / LAST_SHARE):
+            yield Case(
+                "{which} {have} not changed since step {step:,}: {updates:update}{before} changed "
+                "nothing.",
+                "Print the learning rate: a schedule may have come to 0. If it has not, the "
+                "gradient is 0 (a layer that is cut off, a loss at its minimum), or too small "
+                "beside the weight for its type.",
+                "warning",
+                variables,
+                last + 1,
+                words={"before": before},
+                numbers={"updates": since},
+            )
+
+
+def _moves(summary: Summary, end: int) -> Iterator[tuple[list[int], int, int, int]]:
+    """What came of the updates before step `end`, or of all if it is 0, on the first replica.
+
+    Variables, in how many steps they were updated, the last of these that changed them (0 if none
+    did), and how many came after that one. Other replicas do as the first that updates a variable.
+    """
+    every = summary.trace.variables
+    for pattern in summary.asked:
+        variables = [each for each in pattern.variables if 0 not in every[each].shape]
+        updating = [each for each in pattern.replicas if pattern.total(updates, each)]
+        for replica in updating[:1] if pattern.total(effects[0]) and variables else ():
+            steps = min(summary.steps_on[replica], end - 1) if end else summary.steps_on[replica]
+            timeline = pattern.timeline(updates, *effects[:2], replica=replica)
+            looked = [(at, still) for at, (made, seen, still) in timeline.parts() if made and seen]
+            changed = max(
+                (at.last_before(steps + 1) for at, still in looked if not still), default=0
+            )
+            updated, since = (
+                sum(n for n, (made, seen, _) in timeline.within(first, steps) if made and seen)
+                for first in (1, changed + 1)
+            )
+            yield variables, updated, changed, since
+
+
+@rule(
+    "replicas-disagree",
+    severity="error",
+    title="replicas or workers did not do the same",
+    why="Each of them has a copy of the variable, and the copies are no longer the same.",
+    advice="Look for a condition on the replica or on its own data around apply_gradients.",
+    explanation=(
+        "Compared are the steps that both replicas ran. That one replica or worker ran fewer steps "
+        "than another is a warning. Strategies with one copy of each variable "
+        "(`CentralStorageStrategy`, `ParameterServerStrategy`) are left out, and PyTorch's "
+        "`ZeroRedundancyOptimizer` and FSDP, with which each rank updates a part."
+    ),
+    needs=("complete",),
+    explains=(*FEW, *MANY),
+)
+def replicas_disagree(summary: Summary) -> Iterator[Case]:
+    """Replicas that should do the same in each step did not."""
+    if len(summary.replicas) < 2 or _one_copy(summary):
+        return
+    names = replica_names(summary.trace)
+    if summary.trace.finished:
+        yield from _steps_disagree(summary, names)
+    for pattern in summary.asked:
+        total = {each: pattern.total(updates, each) for each in summary.replicas}
+        most, least = max(total, key=lambda r: total[r]), min(total, key=lambda r: total[r])
+        if total[most] == total[least] or not pattern.steps_known or _is_split(summary, pattern):
+            continue
+        steps = min(summary.steps_on[most], summary.steps_on[least])
+        runs = [(run, (number, 0)) for run, number in pattern.runs(updates, most)]
+        runs += [(run, (0, number)) for run, number in pattern.runs(updates, least)]
+        parts = Timeline.of(runs, steps, 2).parts()
+        differ = ((at.first, *made) for at, made in parts if len({*made}) > 1)
+        for step, more, less in islice(differ, 1):
+            yield Case(
+                "{which} {were} updated {more:times} on {most} and {less:times} on {least} in step "
+                "{step:,}, where they first differ; {all_more:times} and {all_less:times} in all.",
+                _look_for_a_condition(summary),
+                variables=pattern.variables,
+                step=step,
+                replica=least,
+                words={"most": names[most], "least": names[least]},
+                numbers={
+                    "more": more,
+                    "less": less,
+                    "all_more": total[most],
+                    "all_less": total[least],
+                },
+            )
+
+
+def _look_for_a_condition(summary: Summary) -> str:
+    noun = replica_noun(summary.trace)
+    around = "the step" if noun == "rank" else summary.dialect.step_method
+    return f"Look for a condition on the {noun} or on its own data around {around}."
+
+
+def _steps_disagree(summary: Summary, names: Sequence[str]) -> Iterator[Case]:
+    steps, noun = summary.steps_on, replica_noun(summary.trace)
+    most = max(summary.replicas, key=lambda r: steps[r])
+    behind = {each: steps[each] for each in summary.replicas if steps[each] < steps[most]}
+    if behind:
+        low, high = min(behind.values()), max(behind.values())
+        lagging = [names[each] for each in behind]
+        which = listed(lagging) if len(behind) <= MAX_NAMES else some(len(behind), noun)
+        workers = {summary.trace.replicas[each].worker for each in (*behind, most)}
+        yield Case(
+            f"{which}{of_optimizer(summary)} ran {some((low, high), 'step')}, {names[most]} ran "
+            f"{steps[most]:,}: they differ from step {low + 1:,} on.",
+            _look_for_a_condition(summary) if len(workers) == 1 else _AS_MUCH[noun],
+            "warning",
+            step=low + 1,
+            replica=min(behind),
+        )
+
+
+_AS_MUCH = {
+    "replica": (
+        "Give each worker as much data (`dataset.repeat()` with `steps_per_epoch`), and look for "
+        "a worker that left the loop early."
+    ),
+    "rank": (
+        "Give each rank as many batches (`DistributedSampler` does), and look for a rank that left "
+        "the loop early."
+    ),
+}
 
 
 @rule(
@@ -148,6 +321,54 @@ def _only_skipped(summary: Summary, pattern: Pattern) -> bool:
     asked = counting(["request"], variable=pattern.variables[0])
     in_steps = summary.spread(tries, asked)
     return scaled and not summary.step_unknown(tries) and not any(map(all, in_steps))
+
+
+@rule(
+    "no-gradient",
+    severity="warning",
+    title="the gradient was always None",
+    why="The loss does not depend on the variable, so it never learns.",
+    advice=(
+        "Look for what cuts the variable from the loss (tf.stop_gradient, an unused output, a "
+        "rounding or numpy in between), or take it out of the list."
+    ),
+    explanation=(
+        "apply_gradients was asked for it and got None each time. The optimizer leaves such a "
+        "variable out, and Keras warns once. For PyTorch: a parameter of the optimizer that "
+        "requires a gradient had none in each step. "
+        "It is info for a tf.compat.v1 optimizer, of which "
+        "`minimize` hands over every trainable variable of the graph. That of a frozen "
+        "layer is not handed over at all, so it is not reported."
+    ),
+    needs=("complete",),
+    explains=FEW,
+)
+def no_gradient(summary: Summary) -> Iterable[Case]:
+    """Every gradient that was handed over for a variable was `None`."""
+    of_graph = any(each.kind == "v1" for each in summary.optimizers)
+    every = summary.trace.variables
+    return [
+        Case(
+            "{which} {were} never updated: the gradient was None each time, in {none:step}.",
+            "minimize without var_list hands over every trainable variable of the graph, also "
+            "those of other networks. Of one that should learn, look for what cuts it from the "
+            "loss."
+            if of_graph
+            else "",
+            "info" if of_graph else None,
+            with_elements,
+            step=1,
+            numbers={"none": max(pattern.total(missing, each) for each in pattern.replicas)},
+        )
+        for pattern in summary.asked
+        if pattern.total(missing)
+        and not pattern.total(_requests_or_tries)
+        # An empty part of a parameter has its elements, and their gradient, on other ranks.
+        and (with_elements := [each for each in pattern.variables if 0 not in every[each].shape])
+    ]
+
+
+_requests_or_tries = counting(["request", "update", "vain"])
 
 
 @rule(
@@ -274,93 +495,6 @@ def updated_twice(summary: Summary) -> Iterator[Case]:
 
 
 @rule(
-    "replicas-disagree",
-    severity="error",
-    title="replicas or workers did not do the same",
-    why="Each of them has a copy of the variable, and the copies are no longer the same.",
-    advice="Look for a condition on the replica or on its own data around apply_gradients.",
-    explanation=(
-        "Compared are the steps that both replicas ran. That one replica or worker ran fewer steps "
-        "than another is a warning. Strategies with one copy of each variable "
-        "(`CentralStorageStrategy`, `ParameterServerStrategy`) are left out, and PyTorch's "
-        "`ZeroRedundancyOptimizer` and FSDP, with which each rank updates a part."
-    ),
-    needs=("complete",),
-    explains=(*FEW, *MANY),
-)
-def replicas_disagree(summary: Summary) -> Iterator[Case]:
-    """Replicas that should do the same in each step did not."""
-    if len(summary.replicas) < 2 or _one_copy(summary):
-        return
-    names = replica_names(summary.trace)
-    if summary.trace.finished:
-        yield from _steps_disagree(summary, names)
-    for pattern in summary.asked:
-        total = {each: pattern.total(updates, each) for each in summary.replicas}
-        most, least = max(total, key=lambda r: total[r]), min(total, key=lambda r: total[r])
-        if total[most] == total[least] or not pattern.steps_known or _is_split(summary, pattern):
-            continue
-        steps = min(summary.steps_on[most], summary.steps_on[least])
-        runs = [(run, (number, 0)) for run, number in pattern.runs(updates, most)]
-        runs += [(run, (0, number)) for run, number in pattern.runs(updates, least)]
-        parts = Timeline.of(runs, steps, 2).parts()
-        differ = ((at.first, *made) for at, made in parts if len({*made}) > 1)
-        for step, more, less in islice(differ, 1):
-            yield Case(
-                "{which} {were} updated {more:times} on {most} and {less:times} on {least} in step "
-                "{step:,}, where they first differ; {all_more:times} and {all_less:times} in all.",
-                _look_for_a_condition(summary),
-                variables=pattern.variables,
-                step=step,
-                replica=least,
-                words={"most": names[most], "least": names[least]},
-                numbers={
-                    "more": more,
-                    "less": less,
-                    "all_more": total[most],
-                    "all_less": total[least],
-                },
-            )
-
-
-def _look_for_a_condition(summary: Summary) -> str:
-    noun = replica_noun(summary.trace)
-    around = "the step" if noun == "rank" else summary.dialect.step_method
-    return f"Look for a condition on the {noun} or on its own data around {around}."
-
-
-def _steps_disagree(summary: Summary, names: Sequence[str]) -> Iterator[Case]:
-    steps, noun = summary.steps_on, replica_noun(summary.trace)
-    most = max(summary.replicas, key=lambda r: steps[r])
-    behind = {each: steps[each] for each in summary.replicas if steps[each] < steps[most]}
-    if behind:
-        low, high = min(behind.values()), max(behind.values())
-        lagging = [names[each] for each in behind]
-        which = listed(lagging) if len(behind) <= MAX_NAMES else some(len(behind), noun)
-        workers = {summary.trace.replicas[each].worker for each in (*behind, most)}
-        yield Case(
-            f"{which}{of_optimizer(summary)} ran {some((low, high), 'step')}, {names[most]} ran "
-            f"{steps[most]:,}: they differ from step {low + 1:,} on.",
-            _look_for_a_condition(summary) if len(workers) == 1 else _AS_MUCH[noun],
-            "warning",
-            step=low + 1,
-            replica=min(behind),
-        )
-
-
-_AS_MUCH = {
-    "replica": (
-        "Give each worker as much data (`dataset.repeat()` with `steps_per_epoch`), and look for "
-        "a worker that left the loop early."
-    ),
-    "rank": (
-        "Give each rank as many batches (`DistributedSampler` does), and look for a rank that left "
-        "the loop early."
-    ),
-}
-
-
-@rule(
     "densified",
     severity="warning",
     title="a sparse gradient was applied as a dense one",
@@ -416,165 +550,31 @@ def _is_split(summary: Summary, pattern: Pattern) -> bool:
     return any(each.part_of == each.name for each in variables)
 
 
-MIN_UPDATES = 3
-"""Fewer updates that change nothing are usual: a warm-up begins with a learning rate of 0."""
-MIN_LAST_UPDATES = 5
-"""The same for the last updates."""
-LAST_SHARE = 4
-"""They are at least one of so many."""
-
-
 @rule(
-    "not-finite",
-    severity="error",
-    title="a weight became infinite or NaN",
-    why=(
-        "NaN spreads: what is computed with it is NaN, its gradients too, and soon all weights "
-        "are. No later step can mend it."
-    ),
-    advice=(
-        "Go back to a checkpoint from before that step. Look at the data and the loss of that step "
-        "(log of 0, a division by 0, an overflow of float16): tf.debugging.enable_check_numerics() "
-        "stops where it begins, as jax_debug_nans and torch.autograd.detect_anomaly() do. A lower "
-        "learning rate or clipping helps where gradients explode."
-    ),
+    "gradient-missing",
+    severity="info",
+    title="the gradient was None in some steps",
+    why="In these steps the variable was not updated.",
+    advice="If a branch of the model is not used in each step, this is as it should be.",
     explanation=(
-        "Needs effects: `tracer.wrap(optimizer, effects=True)` or `tracer run --effects`. Each "
-        "variable that a step is handed is looked at when the step has ended; the finding names "
-        "the first step after which one held an infinite value or NaN, and the variables that did "
-        "so first. If it is the first step that was looked at, they may have been so before, as "
-        "those of a checkpoint."
-    ),
-    explains=("not_finite",),
-)
-def not_finite(summary: Summary) -> Iterator[Case]:
-    """Something in a variable was infinite or NaN when a step had ended."""
-    seen = [each for each in summary.effects if each.what == "not_finite" and each.total]
-    if not seen:
-        return
-    looked = [each for each in summary.effects if each.what == "compared" and each.total]
-    first = min(_first_step([each]) for each in seen)
-    at_first = [each for each in seen if _first_step([each]) == first]
-    replicas = {each.replica for each in at_first}
-    everyone, beginning = _variables(seen), _variables(at_first)
-    from_the_start = first and first == _first_step(looked)
-    start = first_true(
-        (not from_the_start, ""),
-        (first > 1, ", the first one that was looked at, or before it"),
-        (True, ", the first one, or before it"),
-    )
-    more = f" of {some(len(_variables(looked)), 'variable')} did so in the end"
-    yield Case(
-        "{which} held infinite or NaN values after {when}{start}{more}.",
-        "Look at the checkpoint that was loaded, or at what the weights were made with, and at the "
-        "data of that step."
-        if from_the_start
-        else "Go back to a checkpoint from before that step. Look at the data and the loss of that "
-        "step (log of 0, a division by 0, an overflow of float16): "
-        f"{summary.dialect.find_nan} stops where it begins. A lower learning "
-        "rate or clipping helps where gradients explode.",
-        variables=beginning,
-        step=first or None,
-        replica=min(replicas) if len(summary.replicas) > 1 == len(replicas) else None,
-        words={
-            "when": f"step {first:,}" if first else "some steps",
-            "start": start,
-            "more": f", and {len(everyone):,}{more}" if len(everyone) > len(beginning) else "",
-        },
-        names=names_of(summary, everyone),
-    )
-
-
-def _variables(effects: Sequence[Effect]) -> list[int]:
-    return sorted({index for each in effects for index in each.variables})
-
-
-def _first_step(effects: Sequence[Effect]) -> int:
-    """The first step in which any of it was seen; 0 if that is not known."""
-    return min((run.first for each in effects for run in each.runs), default=0)
-
-
-@rule(
-    "unchanged",
-    severity="error",
-    title="updates changed nothing",
-    why="The update was executed, and every bit of the variable is what it was: it does not learn.",
-    advice=(
-        "Look at its gradient: 0 for a layer that is cut off (a dead ReLU, a mask, a rounding), "
-        "or too small beside the weight for its type, as in float16 and bfloat16."
-    ),
-    explanation=(
-        "Needs effects: `tracer.wrap(optimizer, effects=True)` or `tracer run --effects`. A "
-        "variable is named that was updated in at least 3 steps, none of which changed any bit of "
-        "it, or that did not change in its last updates, at least 5 and a quarter of all. It is an "
-        "error if that is so of all variables from the first step on, as with a learning rate of "
-        "0, else a warning. Steps that a loss scale skipped or that only accumulated are no "
-        "updates. Nor are those from the first step on that made a weight infinite or NaN, which "
-        "`not-finite` reports."
+        "See no-gradient for a gradient that was always None, and updates-stopped for one that was "
+        "None from some step on."
     ),
     needs=("complete",),
-    explains=("changes", "unchanged"),
+    explains=FEW,
 )
-def unchanged(summary: Summary) -> Iterator[Case]:
-    """A variable was updated, and did not change."""
-    end = _first_step([each for each in summary.effects if each.what == "not_finite"])
-    before = f" before step {end:,}, which made a weight infinite or NaN" if end else ""
-    moves = list(_moves(summary, end))
-    learns = any(last for _, _, last, _ in moves)
-    dead = [i for variables, _, _, since in moves if since >= MIN_UPDATES for i in variables]
-    if dead and not learns:
-        yield Case(
-            "No step changed any bit of {which}, and {all} updated in {steps:step}{before}.",
-            "Print the learning rate: it may be 0, or so small that the change is lost. If it is "
-            "not, all gradients are 0: look at the loss.",
-            variables=dead,
-            step=1,
-            words={"all": plural(len(dead), "it was", "all of them were"), "before": before},
-            numbers={"steps": max(updated for _, updated, _, _ in moves)},
-        )
-    for variables, updated, last, since in moves if learns else ():
-        if not last and since >= MIN_UPDATES:
-            yield Case(
-                "{which} {were} updated in {steps:step}{before}, and no bit of {them} changed.",
-                severity="warning",
-                variables=variables,
-                words={"before": before},
-                numbers={"steps": since},
-            )
-        elif last and since >= max(MIN_LAST_UPDATES, updated / LAST_SHARE):
-            yield Case(
-                "{which} {have} not changed since step {step:,}: {updates:update}{before} changed "
-                "nothing.",
-                "Print the learning rate: a schedule may have come to 0. If it has not, the "
-                "gradient is 0 (a layer that is cut off, a loss at its minimum), or too small "
-                "beside the weight for its type.",
-                "warning",
-                variables,
-                last + 1,
-                words={"before": before},
-                numbers={"updates": since},
-            )
-
-
-def _moves(summary: Summary, end: int) -> Iterator[tuple[list[int], int, int, int]]:
-    """What came of the updates before step `end`, or of all if it is 0, on the first replica.
-
-    Variables, in how many steps they were updated, the last of these that changed them (0 if none
-    did), and how many came after that one. Other replicas do as the first that updates a variable.
-    """
-    every = summary.trace.variables
+def gradient_missing(summary: Summary) -> Iterator[Case]:
+    """A variable had a gradient in some steps and `None` in others."""
     for pattern in summary.asked:
-        variables = [each for each in pattern.variables if 0 not in every[each].shape]
-        updating = [each for each in pattern.replicas if pattern.total(updates, each)]
-        for replica in updating[:1] if pattern.total(effects[0]) and variables else ():
-            steps = min(summary.steps_on[replica], end - 1) if end else summary.steps_on[replica]
-            timeline = pattern.timeline(updates, *effects[:2], replica=replica)
-            looked = [(at, still) for at, (made, seen, still) in timeline.parts() if made and seen]
-            changed = max(
-                (at.last_before(steps + 1) for at, still in looked if not still), default=0
+        none = pattern.timeline(missing, replica=pattern.replicas[0])
+        parts = [steps for steps, (number,) in none.parts() if number]
+        sometimes = parts and pattern.total(requests) and pattern.steps_known
+        # Of a part without elements it is always None.
+        if sometimes and not _is_split(summary, pattern) and not _silence(summary, pattern):
+            yield Case(
+                "{which} had no gradient (None) in {none} of {steps}, first in step {step:,}.",
+                variables=pattern.variables,
+                step=parts[0].first,
+                words={"steps": some(summary.steps, "step")},
+                numbers={"none": sum(steps.number for steps in parts)},
             )
-            updated, since = (
-                sum(n for n, (made, seen, _) in timeline.within(first, steps) if made and seen)
-                for first in (1, changed + 1)
-            )
-            yield variables, updated, changed, since
