@@ -294,12 +294,11 @@ def judge(trace: Trace, expected: Expectation, notes: bool = True) -> str:
         table = _TABLES[expected.what](claim)
         return text_of(trace, heads, table, likely(claim), notes=notes)
     rows = failure_rows.rows_of(parts)
-    if all(any(counts) for *_, counts, _ in rows) and (frozen := explaining(claim)):
+    if all(any(row.counts) for row in rows) and (frozen := explaining(claim)):
         cause = not_handed(trace, frozen)
         return text_of(trace, heads, causes=[cause], notes=notes)
     table = failure_rows.table_of_work(claim, rows)
-    indices = {index for _, index, *_ in rows}
-    names = {trace.variables[index].name for index in indices if -1 not in indices}
+    names = {trace.variables[row.variable].name for row in rows if row.variable >= 0}
     why = likely(claim, names, any(each.short for each in parts), parts)
     return text_of(trace, heads, table, why, callers_at_fault(claim, parts), notes)
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
-from itertools import count
+from typing import Any, NamedTuple
 
 from tracer.layout import Column, Row, Table, shown
 from tracer.model.measures import (
@@ -18,9 +18,9 @@ from tracer.model.measures import (
 )
 from tracer.model.phrases import replica_ids, replica_names, steps_label
 from tracer.model.records import OBSERVATIONS
-from tracer.model.summary import Pattern, Summary
+from tracer.model.summary import Counts, Pattern, Summary
 from tracer.model.timeline import Steps, Timeline, Values
-from tracer.model.words import dialect_of, first_of, first_true, plural, some, span
+from tracer.model.words import dialect_of, first_of, first_true, listed, plural, some, span
 from tracer.testing.expected import Claim
 
 WIDTH = 76  # pytest indents a message by 4
@@ -31,13 +31,19 @@ _MAX_ROWS = 30
 _MISSED = (missing, requests, ineffective)
 """What is counted to say why there was no update: see `why_none`."""
 
-_Group = Mapping[int, str]
-"""Variables that are counted together, by their indices; -1 stands for a step method, or for all
-variables together."""
 
-Difference = tuple[int, int, str, tuple[Steps, ...], Values, str]
-"""What some steps did to a variable: the first of them, the variable's index and name as in
-a `_Group`, the steps, what each of them counts, and a note."""
+class Difference(NamedTuple):
+    """What some steps did to a variable on one replica, where that is not as in most steps."""
+
+    first: int
+    """The first of the steps."""
+    variable: int
+    """Its index; -1 for a step method."""
+    name: str
+    steps: tuple[Steps, ...]
+    counts: Values
+    """What each of the steps counts, in the columns of the table."""
+    note: str
 
 
 def why_none(made: int, missed: Sequence[int], otherwise: str = "not handed over") -> str:
@@ -54,9 +60,10 @@ def why_none(made: int, missed: Sequence[int], otherwise: str = "not handed over
 
 def columns_of(claim: Claim) -> dict[str, Selection]:
     """What is counted of each variable in a table, or of a step method."""
+    counted = replace(claim.selection, variables=None)
     if claim.of_steps or not claim.of_work:
-        return {claim.expected.what.replace("_", " "): claim.selection}
-    return {each: replace(claim.selection, kinds=frozenset({each})) for each in KINDS[:2]}
+        return {claim.expected.what.replace("_", " "): counted}
+    return {each: replace(counted, kinds=frozenset({each})) for each in KINDS[:2]}
 
 
 class JudgedSteps:
@@ -93,15 +100,11 @@ class JudgedSteps:
         return frozenset(each for each in wrong if not lost or any(each[-3:-1]))
 
     @cached_property
-    def unapplied(self) -> frozenset[Values]:
-        """What the wrong steps count in which gradients came, and none was applied."""
-        wrong = self.wrong if self.claim.of_work else ()
-        return frozenset(each for each in wrong if each[-2] and not (each[-3] or each[-1]))
-
-    @cached_property
     def unapplied_steps(self) -> tuple[Steps, ...]:
         """The wrong steps in which gradients came, and none was applied."""
-        return self.timeline.steps_with(self.unapplied)
+        wrong = self.wrong if self.claim.of_work else ()
+        unapplied = {each for each in wrong if each[-2] and not (each[-3] or each[-1])}
+        return self.timeline.steps_with(unapplied)
 
     @cached_property
     def short(self) -> bool:
@@ -136,69 +139,50 @@ class JudgedSteps:
         return f"got {' and '.join(texts)}" if texts else ""
 
     def rows(self) -> Iterator[tuple[Difference, int]]:
-        """What wrong steps did to each variable, each with its replica, unless that is usual.
-
-        One row stands for each variable in the steps in which none of their gradients was applied.
-        """
+        """What wrong steps did to each variable, each with its replica, unless that is usual."""
         claim, columns = self.claim, [*columns_of(self.claim).values()]
         of = f"{shown(self.summary.optimizers[0].name)}: " if len(claim.summaries) > 1 else ""
-        one_row = claim.selection.variables is None and (self.short or claim.expected.per_step)
-        unapplied = self.unapplied if one_row else frozenset()
-        keys = [(group, replica) for replica in self._replicas for group in self._groups()]
-        measures = (each for key in keys for each in self._counting(columns, *key))
-        timeline = self.summary.timeline(*self._measures, *measures, replica=self.replica)
-        steps_in = cache(timeline.steps_with)  # most groups differ in the same steps
-        size, width = len(columns), len(columns) + len(_MISSED)
-        work = [
-            (*key, steps_in(values), counts)
-            for key, at in zip(keys, count(len(self._measures), width), strict=False)
-            for values, counts in self._unusual(timeline, slice(at, at + width), unapplied)
-        ]
-        if unapplied:
-            name = f"each {self.summary.dialect.variable}"
-            every = self.unapplied_steps, (*(0,) * size, 0, 1, 0)
-            work += [({-1: name}, replica, *every) for replica in self._replicas]
-        for group, replica, steps, counts in work:
-            is_noted = claim.of_work and (claim.selection.methods is None or counts[size])
-            note = why_none(sum(counts[:size]), counts[size:]) if is_noted else ""
-            for index, name in group.items():
-                yield (steps[0].first, index, of + name, steps, counts[:size], note), replica
+        beside = cache(self.timeline.beside)  # most variables got the same in each step
+        for replica in filter(self.summary.steps_on.get, self._replicas if self.wrong else ()):
+            for counted, names in self._counted():
+                own = counted.timeline(*columns, *_MISSED, replica=replica)
+                for steps, counts in self._unusual(beside(own)):
+                    made, missed = counts[: len(columns)], counts[len(columns) :]
+                    noted = claim.of_work and (claim.selection.methods is None or missed[0])
+                    note = why_none(sum(made), missed) if noted else ""
+                    for index, name in names.items():
+                        place = steps[0].first, index, of + name
+                        yield Difference(*place, steps, made, note), replica
 
-    def _groups(self) -> list[_Group]:
-        """The variables that are meant, those together that got the same in every step."""
+    def _counted(self) -> Iterator[tuple[Counts, Mapping[int, str]]]:
+        """What is counted, with the variables that it is of; -1 stands for a step method."""
         selection, names = self.claim.selection, self.claim.trace.variables
         if self.claim.of_steps and selection.variables is None:
-            return [{-1: self.claim.expected.method or ""}]
+            yield self.summary, {-1: self.claim.expected.method or ""}
+            return
         patterns = [each for each in self.summary.patterns if each.has(selection)]
         if selection.methods is None or not patterns:
             asked = (selection, *_MISSED)
             patterns = [each for each in self.summary.patterns if any(map(each.has, asked))]
-        kept = (selection.kept(each.variables) for each in patterns)
-        return [{index: names[index].name for index in own} for own in kept if own]
+        for pattern in patterns:
+            yield pattern, {at: names[at].name for at in selection.kept(pattern.variables)}
 
-    @staticmethod
-    def _counting(columns: Iterable[Selection], group: _Group, replica: int) -> list[Selection]:
-        """The measures of a group on a replica: what is shown of it, then `_MISSED`."""
-        only = frozenset(index for index in [*group][:1] if index >= 0)
-        counted = [replace(each, variables=only or None) for each in columns]
-        missed = [replace(each, variables=only) for each in _MISSED]
-        return [replace(each, replicas=frozenset({replica})) for each in (*counted, *missed)]
+    def _unusual(self, timeline: Timeline) -> Iterator[tuple[tuple[Steps, ...], Values]]:
+        """The wrong steps in which a variable gets other than in most steps, and what it gets.
 
-    def _unusual(
-        self, timeline: Timeline, place: slice, but: frozenset[Values]
-    ) -> Iterator[tuple[frozenset[Values], Values]]:
-        """What wrong steps count in which a group gets other than in most, and what it gets."""
+        The timeline has the asserted counts and what `timeline` has besides, then those.
+        """
+        size = len(self._measures)
         alike: dict[Values, set[Values]] = {}
         usual: Counter[Values] = Counter()
         for values, number in timeline.spread.items():
-            asserted, counts = values[: len(self._measures)], values[place]
-            if asserted not in self.wrong:
-                usual[counts] += number
-            elif asserted not in but:
-                alike.setdefault(counts, set()).add(values)
+            if values[:size] in self.wrong:
+                alike.setdefault(values[size:], set()).add(values)
+            else:
+                usual[values[size:]] += number
         for counts in alike.keys() - dict(usual.most_common(1)).keys():
             if self.short or self.claim.expected.per_step or any(counts[: -len(_MISSED)]):
-                yield frozenset(alike[counts]), counts
+                yield timeline.steps_with(alike[counts]), counts
 
 
 def rows_of(parts: Iterable[JudgedSteps]) -> dict[Difference, list[int]]:
@@ -213,18 +197,25 @@ def table_of_work(claim: Claim, rows: Mapping[Difference, Sequence[int]]) -> lis
     """The rows that differ, each with its replicas, and what ran outside any step."""
     columns, several = columns_of(claim), len(claim.trace.replicas) > 1
     in_all = [] if claim.expected.per_step else ["in all"]
-    lines = []
+    noun = dialect_of(claim.trace.data).variable
+    every = {index for each in claim.summaries for index in each.variables}
+    alike: dict[tuple[Any, ...], list[str]] = {}
     for row in sorted(rows):
-        _, _, name, steps, counts, note = row
-        total = sum(counts) * sum(each.number for each in steps) * len(rows[row])
-        on = [_ids(claim, rows[row])] * several
-        lines.append(row_of(name, [label(steps), *on, *counts, *[total for _ in in_all]], note))
+        same = row.steps, row.counts, row.note, tuple(rows[row])
+        alike.setdefault(same, []).append(row.name)
+    lines = []
+    for (steps, counts, note, replicas), names in alike.items():
+        total = sum(counts) * sum(each.number for each in steps) * len(replicas) * len(names)
+        on = [_ids(claim, replicas)] * several
+        cells = [label(steps), *on, *counts, *[total for _ in in_all]]
+        of_all = len(names) == len(every) > 1 and claim.selection.variables is None
+        lines.append(row_of(f"each {noun}" if of_all else listed(names, 2), cells, note))
     for summary in claim.summaries if not claim.of_steps else ():
         outside = [summary.outside(each) for each in columns.values()]
         if any(outside):
             cells = [*"-" * (1 + several), *outside, *[sum(outside) for _ in in_all]]
             lines.append(row_of("outside any step", cells, "a direct call"))
-    header = "method" if claim.of_steps else dialect_of(claim.trace.data).variable
+    header = "method" if claim.of_steps else noun
     return as_lines(header, ["per step", *["replica"] * several, *columns, *in_all], lines)
 
 
