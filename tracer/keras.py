@@ -106,8 +106,8 @@ class TraceCallback:
 
         if self.effects or not registry.is_traced(self._model.optimizer):
             wrap(self._model.optimizer, effects=self.effects)
-        self._told = self.trace.steps  # the last step that a line was about
-        self._before = self._told  # steps before this epoch
+        self._reported = self.trace.steps  # the last step that a line was about
+        self._before = self._reported  # steps before this epoch
         self._epoch = 0  # batches of this epoch
         if self.logs:
             self._logged = counts(self.trace, self.effects)  # when the last epoch ended
@@ -122,7 +122,7 @@ class TraceCallback:
         with self._lock:  # Keras 3 calls from several threads
             self._epoch = max(self._epoch, batch + 1)
             steps = self._before + self._epoch
-            if self.every is not None and steps - self._told >= self.every:
+            if self.every is not None and steps - self._reported >= self.every:
                 self._tell(self.trace, self.every)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
@@ -136,7 +136,7 @@ class TraceCallback:
         trace = self.trace
         if self.every is not None:
             self._tell(trace, self.every)
-            self._tell(trace, max(1, trace.steps - self._told))
+            self._tell(trace, max(1, trace.steps - self._reported))
         if self.save is not None:
             trace.save(self.save)
         if self.log_dir is not None:
@@ -147,10 +147,10 @@ class TraceCallback:
     def _tell(self, trace: Trace, every: int) -> None:
         """Print a line about each `every` steps that have run since the last line."""
         start = "\n" if self.params.get("verbose") == 1 else ""  # the progress bar holds the line
-        while trace.steps - self._told >= every:
-            first = self._told + 1
-            self._told += every
-            print(f"{start}tracer: {line(trace, first, self._told)}", flush=True)
+        while trace.steps - self._reported >= every:
+            first = self._reported + 1
+            self._reported += every
+            print(f"{start}tracer: {line(trace, first, self._reported)}", flush=True)
             start = ""
 
 

@@ -196,7 +196,7 @@ def test_each_of_a_million_steps_can_be_reached(open_page: Open) -> None:
 def test_what_is_too_irregular_is_summed_up_exactly(
     open_page: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(html, "_CHARACTERS", 30_000)
+    monkeypatch.setattr(html, "_MAX_CHARACTERS", 30_000)
     dice = random.Random(1)
     runs = fold((n, dice.randint(1, 3)) for n in range(1, 20_001) if dice.random() < 0.7)
     work = (

@@ -329,9 +329,9 @@ def test_a_page_has_a_size_however_irregular_the_steps() -> None:
     heat.levels = [(1, 1), (2, 2)]
     (summary,) = summaries_of(traces.eager())
     summary.steps_on = {0: 100_000}
-    grain, described, drawn = html.fitting(summary, heat, html._CHARACTERS // 4)
+    grain, described, drawn = html.fitting(summary, heat, html._MAX_CHARACTERS // 4)
     described_rows = list(described.rows)
-    assert len(json.dumps([described_rows, drawn])) < html._CHARACTERS // 3
+    assert len(json.dumps([described_rows, drawn])) < html._MAX_CHARACTERS // 3
     assert grain == 4
     first, second, _ = (each["sizes"] for each in drawn)
     assert first[0][0] == 4

@@ -79,8 +79,10 @@ def _add(leaves: _Leaves, data: TraceData, block: Block, selection: Selection) -
         return
     times = block.total if called else selection.executions(block)
     end = _leaf(leaves, data, block.path)
-    mine = selection.optimizers
-    if block.step and (mine is None or any(each.optimizer in mine for each in block.entries)):
+    optimizers = selection.optimizers
+    if block.step and (
+        optimizers is None or any(each.optimizer in optimizers for each in block.entries)
+    ):
         end.steps[block.root, block.replica] += times
     for entry in filter(selection.holds, block.entries):
         if each := contribution(entry, selection.variables):

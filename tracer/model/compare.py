@@ -157,24 +157,24 @@ def _by_words(shapes: Mapping[str, Shape]) -> dict[str, _Layers]:
     }
 
 
-def _in_order(mine: _Layers, others: _Layers) -> dict[str, str]:
-    """For each of `others` the next of `mine` with the same shapes, each in one pair only.
+def _in_order(own: _Layers, others: _Layers) -> dict[str, str]:
+    """For each of `others` the next of `own` with the same shapes, each in one pair only.
 
     Where one trace has all of the other's, each keeps its name: then a layer was added or removed.
     """
-    found = {name: name for name in mine if name in others and _fit(mine[name], others[name])}
-    if len(found) < min(len(mine), len(others)):
+    found = {name: name for name in own if name in others and _fit(own[name], others[name])}
+    if len(found) < min(len(own), len(others)):
         found = {}
-        for layer, shapes in mine.items():
+        for layer, shapes in own.items():
             fitting = (e for e in others if e not in found and _fit(shapes, others[e]))
             found |= dict.fromkeys(islice(fitting, 1), layer)
     return found
 
 
-def _fit(mine: Mapping[str, Shape], other: Mapping[str, Shape]) -> bool:
+def _fit(own: Mapping[str, Shape], other: Mapping[str, Shape]) -> bool:
     """Whether two layers hold a variable of one name, and all such of one shape."""
-    both = mine.keys() & other.keys()
-    return bool(both) and all(_same_shape(mine[name], other[name]) for name in both)
+    both = own.keys() & other.keys()
+    return bool(both) and all(_same_shape(own[name], other[name]) for name in both)
 
 
 def _same_shape(one: Shape, other: Shape) -> bool:
@@ -186,7 +186,7 @@ def _same_shape(one: Shape, other: Shape) -> bool:
 
 # What is different.
 
-_FEW = 3
+_MAX_STRETCHES = 3
 """The stretches of steps that are named for a variable."""
 
 
@@ -448,8 +448,11 @@ def _changed(pair: Pair, before: Counts, after: Counts) -> Iterator[Change]:
         one, other = before.get(name), after.get(name)
         if one != other:
             stretches = list(_differing(pair, one or _NONE, other or _NONE))
-            rest = len(stretches) - _FEW
-            where = [*map(_words, stretches[:_FEW]), *([f"and {rest} more"] if rest > 0 else [])]
+            rest = len(stretches) - _MAX_STRETCHES
+            where = [
+                *map(_words, stretches[:_MAX_STRETCHES]),
+                *([f"and {rest} more"] if rest > 0 else []),
+            ]
             totals = one and one.total, other and other.total
             if where or totals[0] != totals[1]:
                 yield Change(name, *totals, "; ".join(where))
@@ -516,9 +519,8 @@ def _callers(before: Summary, after: Summary) -> tuple[list[Change], list[tuple[
             if old.get(one) != new.get(other):
                 differing.append((one, other))
             else:
-                labels = (
-                    tuple(map(callers.label, lines)) for lines in zip(one, other, strict=True)
-                )
+                lines = zip(one, other, strict=True)
+                labels = ((callers.label(was), callers.label(now)) for was, now in lines)
                 moved |= dict.fromkeys(both for both in labels if both[0] != both[1])
     names = _without_common([tuple(map(callers.label, path)) for _, path in differing])
     changes = [

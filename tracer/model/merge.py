@@ -16,7 +16,7 @@ from tracer.model.records import Failure, Optimizer, Replica, TraceData, Variabl
 from tracer.model.trace import Trace
 from tracer.model.words import first_of, listed
 
-_NAMED = 8  # workers of which there is no trace, variables that one of them has alone
+_MAX_NAMES = 8  # workers of which there is no trace, variables that one of them has alone
 
 Reference = ref[Any] | None
 """A variable's object, held weakly; None for the argument of a function."""
@@ -149,9 +149,9 @@ def _missing(parts: Sequence[TraceData]) -> Iterator[str]:
     replicas = {replica.worker for data in parts for replica in data.replicas}
     programs = {program.worker for data in parts for program in data.programs}
     missing = sorted(cluster - replicas - programs - {""}, key=_in_order)
-    for worker in missing[:_NAMED]:
+    for worker in missing[:_MAX_NAMES]:
         yield f"{worker}: there is no trace of this worker, so what it ran is not counted"
-    if more := missing[_NAMED:]:
+    if more := missing[_MAX_NAMES:]:
         yield f"there is no trace of {len(more):,} more workers: {more[0]} to {more[-1]}"
 
 
@@ -182,11 +182,11 @@ def _difference(first: TraceData, other: TraceData) -> str:
             both = [dict.fromkeys(map(described, getattr(e, table))) for e in (first, other)]
             if both[0].keys() != both[1].keys():
                 alone = [
-                    first_of([name for name in own if name not in others], _NAMED) or "none"
+                    first_of([name for name in own if name not in others], _MAX_NAMES) or "none"
                     for own, others in (both, both[::-1])
                 ]
-                here, there = map(_workers_in, (first, other))
-                return f"{here} has the {table} {alone[0]}, {there} has {alone[1]}"
+                before, after = map(_workers_in, (first, other))
+                return f"{before} has the {table} {alone[0]}, {after} has {alone[1]}"
     return ""
 
 

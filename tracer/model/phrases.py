@@ -119,8 +119,8 @@ def why_idle(summary: Summary) -> str:
 
 # Processes: which ran, and how they ended.
 
-_TOLD = 8  # processes
-_SILENT = 30  # seconds: more than a file is behind while its program runs, as it is written
+_MAX_PROGRAMS = 8  # processes
+_MAX_SILENCE = 30  # seconds: more than a file is behind while its program runs, as it is written
 
 
 def has_ended(trace: Trace) -> bool:
@@ -151,7 +151,7 @@ def runs(trace: Trace) -> Iterator[str]:
     There is no rate of a run that was too short to time its steps, nor of a part of a run.
     """
     steps_of = _steps_by_worker(trace)
-    for program in trace.programs[:_TOLD]:
+    for program in trace.programs[:_MAX_PROGRAMS]:
         began = datetime.fromtimestamp(program.started, timezone.utc)
         whose, rate = f"{program.worker}: " if program.worker else "", ""
         trained = steps_of[program.worker] and (program.worker or len(trace.workers) == 1)
@@ -162,8 +162,8 @@ def runs(trace: Trace) -> Iterator[str]:
             f"{whose}{program.command}, on {began:%Y-%m-%d} at {began:%H:%M:%S} UTC, "
             f"for {_seconds(program.seconds)} with its start{rate}"
         )
-    if len(trace.programs) > _TOLD:
-        yield f"{len(trace.programs) - _TOLD:,} more processes"
+    if len(trace.programs) > _MAX_PROGRAMS:
+        yield f"{len(trace.programs) - _MAX_PROGRAMS:,} more processes"
 
 
 def _ending(program: Program) -> str:
@@ -188,7 +188,7 @@ def _silent(trace: Trace) -> list[Program]:
         return []
     others_ended = len(running) < len(trace.programs)
     latest = math.inf if others_ended else max(each.started + each.seconds for each in running)
-    return [each for each in running if latest - each.started - each.seconds > _SILENT]
+    return [each for each in running if latest - each.started - each.seconds > _MAX_SILENCE]
 
 
 def _whose(workers: list[str]) -> str:
@@ -303,15 +303,15 @@ def accumulated(summary: Summary) -> str:
 def _words(summary: Summary) -> tuple[str, str]:
     """Why they updated nothing, in brackets and as a clause."""
     by, kept = skipper(summary.optimizers), "gradients are being accumulated"
-    told, reached = accumulated_steps(summary) > 1, accumulations(summary)
+    accumulates, reached = accumulated_steps(summary) > 1, accumulations(summary)
     number = None if reached is None else summary.total(reached)
     all_reached = not by or (number is not None and number >= summary.total(measures.steps))
     seems = summary.replicas and every(summary, measures.tries, summary.replicas[0])
     both = f"{accumulated(summary)}, or skipped by {by}", f"{kept}, or {by} skipped them"
     why = f"skipped by {by}: {_WHY.get(by, 'a gradient was inf or NaN')}"
     cases = (
-        (told and all_reached, (accumulated(summary), kept)),
-        (told and number != 0, both),
+        (accumulates and all_reached, (accumulated(summary), kept)),
+        (accumulates and number != 0, both),
         (by, (f"skipped by {by}", why)),
         (seems, ("accumulating, it seems", f"{kept}, it seems")),
         (True, ("", f"{kept}, or a condition skipped them")),

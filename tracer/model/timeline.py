@@ -21,9 +21,9 @@ Part = tuple[int, Values]
 """A number of steps in a row, and what each of them counts."""
 
 _head = operator.itemgetter(0)  # the first step of a stretch, the length of a part
-_LONGEST_CYCLE = 8  # parts; each is a row of a report
-_TURNS = 3  # a cycle that turns fewer times than this is clearer written out
-_EPOCHS = 16  # runs at one distance: fewer may be so by chance, and cost little each
+_MAX_CYCLE = 8  # parts; each is a row of a report
+_MIN_TURNS = 3  # a cycle that turns fewer times than this is clearer written out
+_MIN_ROWS = 16  # runs at one distance: fewer may be so by chance, and cost little each
 
 
 class Steps(NamedTuple):
@@ -56,17 +56,6 @@ class Steps(NamedTuple):
         end = min(end, self.last + 1)
         rows = self.rows(end - (self.every or self.length), end)
         return max((after for _, after in rows), default=1) - 1
-
-    def ranges(self) -> list[range]:
-        """The same as ranges, those of one place in each turn together.
-
-        >>> Steps(1, 63, 2, 4).ranges()
-        [range(1, 64, 4), range(2, 64, 4)]
-        """
-        if self.every is None:
-            return [range(self.first, self.last + 1)]
-        firsts = range(self.first, self.first + self.length)
-        return [range(first, self.last + 1, self.every) for first in firsts]
 
     def rows(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
         """Those from `begin` to before `end`: of each in a row the first, and the step after them.
@@ -174,7 +163,7 @@ class Timeline:
         """
         spans = self.map(lambda values: (int(values in counts),)).spans()
         by_length = groupby(spans, key=lambda span: span[1] - span[0] + 1)
-        rows = (_rows((first for first, *_ in of), size, _TURNS + 1) for size, of in by_length)
+        rows = (_rows((first for first, *_ in of), size, _MIN_TURNS + 1) for size, of in by_length)
         return tuple(chain.from_iterable(rows))
 
     def parts(self, first_step: int = 1) -> Iterator[tuple[Steps, Values]]:
@@ -274,7 +263,7 @@ def _recurring(weighted: Iterable[tuple[Run, Values]]) -> list[_Active]:
         if not steps.every:
             rows.setdefault((steps.length, values), []).append(steps.first)
     for (length, values), firsts in rows.items():
-        active += [(steps, values) for steps in _rows(sorted(firsts), length, _EPOCHS)]
+        active += [(steps, values) for steps in _rows(sorted(firsts), length, _MIN_ROWS)]
     return active
 
 
@@ -322,8 +311,8 @@ def _region(begin: int, end: int, active: Sequence[_Active], base: Values) -> It
     """The steps from `begin` to before `end`, in which all of `active` recurs regularly."""
     period = math.lcm(*(steps.every or 1 for steps, _ in active))
     turns = (end - begin) // period
-    cycle = _parts(begin, begin + period, active, base) if turns >= _TURNS else ()
-    if 0 < len(cycle) <= _LONGEST_CYCLE:
+    cycle = _parts(begin, begin + period, active, base) if turns >= _MIN_TURNS else ()
+    if 0 < len(cycle) <= _MAX_CYCLE:
         alike = Stretch(begin, ((period * turns, cycle[0][1]),))
         yield alike if len(cycle) == 1 else Stretch(begin, cycle, turns)
         begin += period * turns
@@ -392,12 +381,12 @@ def _cycles(pieces: Sequence[Stretch]) -> Iterator[Stretch]:
 
 def _repeats(pieces: Sequence[Stretch], at: int) -> tuple[int, int]:
     """The fewest parts that come at least three times from `at` on, and how often they come."""
-    for size in range(2, min(_LONGEST_CYCLE, (len(pieces) - at) // _TURNS) + 1):
+    for size in range(2, min(_MAX_CYCLE, (len(pieces) - at) // _MIN_TURNS) + 1):
         end = at + size
         while end < len(pieces) and pieces[end].cycle == pieces[end - size].cycle:
             if len(pieces[end].cycle) > 1:
                 break
             end += 1
-        if (end - at) // size >= _TURNS:
+        if (end - at) // size >= _MIN_TURNS:
             return size, (end - at) // size
     return 1, 1

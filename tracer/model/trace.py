@@ -382,7 +382,7 @@ def select(
         if not found:
             raise UnknownName(f"no such step: the trace holds {some(trace.steps, 'step')}")
         steps = found
-    filters = {"method": method, "variable": variable, "replica": replica}
+    filters: dict[str, Any] = {"method": method, "variable": variable, "replica": replica}
     kept = select_entries(trace.data, trace.objects, "executions", **filters)
     own = {index: index for index in range(len(trace.replicas)) if kept.holds_replica(index)}
     data = _cut(trace.data, {"replicas": own.get, "variables": kept.kept})

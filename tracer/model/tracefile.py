@@ -257,7 +257,7 @@ def _expand(lists: Sequence[_Ranges], variables: int) -> list[tuple[int, ...]]:
 # Files.
 
 _STRANGE = re.compile(r"[^\w+-]", re.ASCII)
-_LONGEST = 100  # characters of a worker's name in that of its file
+_MAX_NAME = 100  # characters of a worker's name in that of its file
 
 MAX_BYTES = 1_000_000_000
 """A larger file is refused unread: it is no trace, or would take ten times that in memory."""
@@ -273,7 +273,7 @@ def file_name(trace: Trace) -> str:
     """
     workers = "+".join(trace.workers) or "+".join(each.worker for each in trace.programs)
     plain = workers.replace(":", "-")
-    name = _STRANGE.sub("-", plain)[:_LONGEST]
+    name = _STRANGE.sub("-", plain)[:_MAX_NAME]
     if name != plain:
         digest = hashlib.sha256(workers.encode("utf-8", "surrogatepass")).hexdigest()
         name += f"-{digest[:8]}"

@@ -13,8 +13,8 @@ from tracer.model.words import all_true, first_of
 from tracer.reporters.colors import WARNING
 from tracer.reporters.text import printed
 
-_MOST = 100  # rows of a table
-_FEW = 10  # lines that have moved
+_MAX_ROWS = 100  # rows of a table
+_MAX_MOVES = 10  # lines that have moved
 
 _HEADERS = {
     "steps": "steps{on}",
@@ -106,7 +106,9 @@ def _one(difference: Difference, width: int, named: bool) -> list[Text]:
 def _sentences(difference: Difference) -> list[tuple[str, str]]:
     """What is said above the tables, each after the mark that it begins with."""
     pairs = ", ".join(f"{before} = {after}" for before, after in difference.renamed)
-    moves = first_of([f"{before} is now {after}" for before, after in difference.shifted], _FEW)
+    moves = first_of(
+        [f"{before} is now {after}" for before, after in difference.shifted], _MAX_MOVES
+    )
     renamed = f"Layers with other names were matched by their order and shapes: {pairs}."
     moved = f"Lines that lead to updates have moved: {moves}."
     return [
@@ -120,8 +122,8 @@ def _table(what: str, header: str, changes: Sequence[Change]) -> Table:
     """The changes of one kind. Of a line of the program the end and the file tell most."""
     rows = [
         Row(shown(each.name), (each.before, each.after), shown(each.where))
-        for each in changes[:_MOST]
+        for each in changes[:_MAX_ROWS]
     ]
-    below = [f"... and {len(changes) - _MOST:,} more"] if len(changes) > _MOST else []
+    below = [f"... and {len(changes) - _MAX_ROWS:,} more"] if len(changes) > _MAX_ROWS else []
     columns = (Column("first"), Column("second"))
     return Table(header, columns, rows, cut_names=what != "callers", below=below)

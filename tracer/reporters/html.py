@@ -136,25 +136,25 @@ def _lists(timeline: Timeline, size: int, cells: heatmap.Cells) -> Iterator[list
 
 # The page.
 
-_CHARACTERS = 2_000_000  # of the table of variables, and as many of the lanes: of 6 MB in all
-_OPTIMIZERS = 50
-_ROWS = 500  # of each other table, and boxes of callers, of all optimizers together
-_FEWEST = 30  # of each optimizer
-_BARS = 40  # of a chart
-_NAME = 120  # characters of a command
-_NOTES = 200
+_MAX_CHARACTERS = 2_000_000  # of the table of variables, and as many of the lanes: of 6 MB in all
+_MAX_OPTIMIZERS = 50
+_MAX_ROWS = 500  # of each other table, and boxes of callers, of all optimizers together
+_MIN_ROWS = 30  # of each optimizer
+_MAX_BARS = 40  # of a chart
+_MAX_NAME = 120  # characters of a command
+_MAX_NOTES = 200
 
 
 def render(trace: Trace) -> str:
     """The report as a page."""
     summaries = summaries_of(trace)
-    drawn = summaries[:_OPTIMIZERS]
+    drawn = summaries[:_MAX_OPTIMIZERS]
     parts = max(1, len(drawn))
     found = findings(trace)
     variable = dialect_of(trace.data).variable
     fields = tables.VariableRow._fields[1 : None if trace.has_effects else -2]
     columns = [variable, *(name.removeprefix("requests_").replace("_", " ") for name in fields)]
-    optimizers = [_drawn(summary, _CHARACTERS // parts) for summary in drawn]
+    optimizers = [_drawn(summary, _MAX_CHARACTERS // parts) for summary in drawn]
     data = {
         "first": trace.first_step,
         "columns": columns,
@@ -172,7 +172,7 @@ def render(trace: Trace) -> str:
         title=_title(trace, found),
         question=question(trace),
         answers=sentences(trace),
-        findings=found[:_NOTES],
+        findings=found[:_MAX_NOTES],
         runs=list(phrases.runs(trace)),
         endings=phrases.endings(trace),
         variables=len({index for summary in summaries for index in summary.variables}),
@@ -180,9 +180,9 @@ def render(trace: Trace) -> str:
         columns=columns,
         optimizers=list(zip(drawn, optimizers, strict=True)),
         optimizers_left=len(summaries) - len(drawn),
-        most_notes=_NOTES,
-        most=max(_FEWEST, _ROWS // parts),
-        most_bars=_BARS,
+        most_notes=_MAX_NOTES,
+        most=max(_MIN_ROWS, _MAX_ROWS // parts),
+        most_bars=_MAX_BARS,
         light=colors.LIGHT,
         dark=colors.DARK,
         style=Markup(source("report.css")),
@@ -210,7 +210,7 @@ def _title(trace: Trace, found: Sequence[Finding]) -> str:
     if trace.programs:
         first = min(trace.programs, key=lambda each: each.started)
         began = datetime.fromtimestamp(first.started, timezone.utc)
-        parts = [f"{cut(first.command, _NAME, _NAME // 2)}, {began:%Y-%m-%d %H:%M} UTC"]
+        parts = [f"{cut(first.command, _MAX_NAME, _MAX_NAME // 2)}, {began:%Y-%m-%d %H:%M} UTC"]
     severities = [each.severity for each in found]
     counts = [some(severities.count(x), x) for x in ("error", "warning") if x in severities]
     return shown(": ".join([*parts, listed(counts) or "no errors and no warnings"]))

@@ -28,9 +28,9 @@ from tracer.reporters.text import render
 
 # The heat map as a picture: at most 20 rows, in which variables with the same updates are one.
 
-_COLUMNS = 120
-_ROWS = 20
-_LABEL = 16  # characters of a name
+_MAX_COLUMNS = 120
+_MAX_ROWS = 20
+_MAX_LABEL = 16  # characters of a name
 _SCALE = 2  # so that it is sharp on a card of TensorBoard, and can be made larger
 
 
@@ -43,8 +43,8 @@ def picture(summary: Summary) -> bytes | None:
     members: dict[int, list[str]] = {}
     for variable, pattern in heat.patterns.items():
         members.setdefault(pattern, []).append(shown(summary.trace.variables[variable].name))
-    kept, size, rows = list(members)[:_ROWS], -(-view.steps // _COLUMNS), []
-    labels = distinct([members[pattern][0] for pattern in kept], _LABEL)
+    kept, size, rows = list(members)[:_MAX_ROWS], -(-view.steps // _MAX_COLUMNS), []
+    labels = distinct([members[pattern][0] for pattern in kept], _MAX_LABEL)
     for label, pattern in zip(labels, kept, strict=True):
         lane = heat.lanes[view.lanes[pattern]]
         stretches = coarser(lane.timeline, size).stretches

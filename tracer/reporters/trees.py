@@ -38,7 +38,9 @@ def folded(node: Node) -> Node:
     children = tuple(map(folded, node.children))
     if len(children) == 1:
         (child,) = children
-        alike = all(mine in ("", cell) for mine, cell in zip(child.cells, node.cells, strict=True))
+        alike = all(
+            below in ("", cell) for below, cell in zip(child.cells, node.cells, strict=True)
+        )
         if alike and node.note in ("", child.note) and not child.begins:
             names = (*node.names, *child.names)
             return child._replace(names=names, cells=node.cells, begins=node.begins)

@@ -37,7 +37,7 @@ from tracer.testing.expected import (
     variables_in,
     why_unknown,
 )
-from tracer.testing.failure import are_frozen, names_in, not_handed, together
+from tracer.testing.failure import are_frozen, names_in, not_passed, together
 
 Check = Callable[[Trace], str]
 """Says why a trace is not as expected; an empty string if it is."""
@@ -377,7 +377,7 @@ def _check(expected: Expectation) -> Check:
         except UnknownName as error:
             why, names = "no such variable was handed over", _alive(expected.variable)
             known = names and trace.complete
-            causes = [not_handed(trace, names)] if known else []
+            causes = [not_passed(trace, names)] if known else []
             instead = "" if known else error.instead
             return failure.not_judged(trace, expected.wanted, why, instead, causes)
 

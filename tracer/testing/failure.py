@@ -48,7 +48,7 @@ def are_frozen(layers: Sequence[Frozen]) -> str:
     return f"{layer} {together([name for name, _ in layers])} {are} frozen (trainable=False)"
 
 
-def not_handed(trace: Trace, names: Sequence[str]) -> str:
+def not_passed(trace: Trace, names: Sequence[str]) -> str:
     """A sentence that says so of these variables; if some of them are frozen, of those alone."""
     layers = [each for each in trace.objects.frozen() if not set(names).isdisjoint(each[1])]
     names = [name for _, own in layers for name in own if name in names] or names
@@ -86,7 +86,7 @@ def explaining(claim: Claim) -> list[str]:
 
 # The likely causes.
 
-_MAX_STRETCHES = 20
+_MAX_STRETCHES = 100
 """The most stretches of steps in which callers are looked up."""
 
 
@@ -150,7 +150,7 @@ def _unused(claim: Claim) -> Iterator[str]:
     if trace.complete:
         yield first_true(
             (trace.calls(), f"an error ended each call of {methods}: nothing was updated"),
-            (frozen, not_handed(trace, names_in(frozen))),
+            (frozen, not_passed(trace, names_in(frozen))),
             (names, f"{first_of(names, failure_rows.MAX_NAMES)} {used}"),
             (True, f"no optimizer was used in {scope}"),
         )
@@ -237,8 +237,8 @@ def callers_at_fault(claim: Claim, parts: Iterable[failure_rows.JudgedSteps]) ->
                 blocks[summary.root, replica].append(block)
     failed = [replace(claim.selection, kinds=each.kinds) for each in claim.failed]
     for part in parts:
-        stretches = (each.ranges() for each in part.timeline.steps_with(part.wrong))
-        wrong = [*islice(chain.from_iterable(stretches), _MAX_STRETCHES)]
+        spans = islice(part.timeline.spans(part.wrong.__contains__), _MAX_STRETCHES)
+        wrong = [range(first, last + 1) for first, last, _ in spans]
         for block in blocks[part.summary.root, part.replica]:
             ran = not block.runs or any(run.only(each) for run in block.runs for each in wrong)
             is_meant = any(each(block) for each in failed) or (block.step and part.short)
@@ -295,7 +295,7 @@ def judge(trace: Trace, expected: Expectation, notes: bool = True) -> str:
         return text_of(trace, heads, table, likely(claim), notes=notes)
     rows = failure_rows.rows_of(parts)
     if all(any(row.counts) for row in rows) and (frozen := explaining(claim)):
-        cause = not_handed(trace, frozen)
+        cause = not_passed(trace, frozen)
         return text_of(trace, heads, causes=[cause], notes=notes)
     table = failure_rows.table_of_work(claim, rows)
     names = {trace.variables[row.variable].name for row in rows if row.variable >= 0}
