@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -25,6 +25,7 @@ from tracer.errors import MergeError, TraceFileError, UnknownName
 from tracer.model import tracefile
 from tracer.model.compare import differences
 from tracer.model.records import (
+    INDICES,
     Block,
     Calls,
     Effect,
@@ -281,39 +282,62 @@ def test_fields_that_a_reader_does_not_know_are_skipped(path: Path) -> None:
 # Files that are no trace.
 
 
-def test_a_missing_file(path: Path) -> None:
+NESTED = [
+    f"{head}{opening * 100_000}1{closing * 100_000}}}"
+    for head in ('{"format":', '{"a":', '{"format":"optimizer-tracer","a":')
+    for opening, closing in ("[]", ('{"a":', "}"))
+]
+NO_TRACES: dict[str, Sequence[str | bytes]] = {
+    "is not a trace file: not JSON (JSON is malformed: ": [
+        *(b"hello", b"\x80\x04K\x01.", b"\xef\xbb\xbf{a", b"{} {}"),
+    ],
+    "is JSON of another program, not a trace file": [
+        *("[]", "3", "null", '{"version": "1.0"}', '{"format": []}'),
+    ],
+    "is not a trace file: not UTF-8 text": [b'{"format": "\xff"}', b"note"],
+    "was written by a newer tracer; update tracer to read it (the file has version 2 of the "
+    "format, this tracer reads up to 1)": [
+        '{"format": "optimizer-tracer", "version": 2, "blocks": "quite different"}'
+    ],
+    "is not a trace file: nested too deeply": NESTED,
+}
+
+
+@pytest.mark.parametrize(
+    ("reason", "content"), [(reason, each) for reason, of in NO_TRACES.items() for each in of]
+)
+def test_what_is_no_trace_file(path: Path, reason: str, content: str | bytes) -> None:
+    if content == b"note":
+        content = written(example()).decode().encode("latin-1")
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    assert refusal(path).startswith(reason)
+    assert reason.endswith(": ") or refusal(path) == reason
+
+
+@pytest.mark.parametrize("version", [0, -1, True, "1", 1.0, None])
+def test_no_version(path: Path, version: object) -> None:
+    path.write_text(json.dumps(document() | {"version": version}))
+    assert refusal(path) == f"is damaged: {version!r} is no version of the format"
+
+
+def test_what_is_no_file(tmp_path: Path, path: Path) -> None:
     assert refusal(path) == "cannot be read: No such file or directory"
-
-
-def test_a_folder(tmp_path: Path) -> None:
     assert refusal(tmp_path) == "is a folder without a trace file (*.json)"
-
-
-def test_a_file_used_as_a_folder(path: Path) -> None:
+    os.mkfifo(path)  # which does not hang
+    assert refusal(path) == "is a device or a pipe, not a trace file"
+    path.unlink()
     path.write_text("{}")
     assert refusal(path / "run.json") == "cannot be read: Not a directory"
-
-
-def test_a_pipe_does_not_hang(path: Path) -> None:
-    os.mkfifo(path)
-    assert refusal(path) == "is a device or a pipe, not a trace file"
-
-
-def test_no_permission_to_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tracefile.save(example(), path)
-
-    def denied(self: Path) -> bytes:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
-
-    monkeypatch.setattr(Path, "read_bytes", denied)
-    assert refusal(path) == "cannot be read: Permission denied"
-
-
-def test_a_path_with_a_nul_or_a_line_feed() -> None:
     with pytest.raises(TraceFileError, match=r"cannot be read: .*embedded null"):
         tracefile.load("a\0b")
     with pytest.raises(TraceFileError, match=r"^no such/file\.json: cannot be read"):
         tracefile.load("no\nsuch/file.json")
+
+
+def test_no_permission_to_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tracefile.save(example(), path)
+    monkeypatch.setattr(Path, "read_bytes", fail_with(errno.EACCES))
+    assert refusal(path) == "cannot be read: Permission denied"
 
 
 def test_a_huge_file_is_refused_unread(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,47 +347,6 @@ def test_a_huge_file_is_refused_unread(path: Path, monkeypatch: pytest.MonkeyPat
     assert refusal(path) == (
         "is too large for a trace file: 1,000,000,001 bytes, more than 1,000,000,000"
     )
-
-
-@pytest.mark.parametrize("content", [b"hello", b"\x80\x04K\x01.", b"\xef\xbb\xbf{a", b"{} {}"])
-def test_not_json(path: Path, content: bytes) -> None:
-    path.write_bytes(content)
-    assert refusal(path).startswith("is not a trace file: not JSON (JSON is malformed: ")
-
-
-@pytest.mark.parametrize("content", ["[]", "3", "null", '{"version": "1.0"}', '{"format": []}'])
-def test_json_of_another_program(path: Path, content: str) -> None:
-    path.write_text(content)
-    assert refusal(path) == "is JSON of another program, not a trace file"
-
-
-@pytest.mark.parametrize("content", [b'{"format": "\xff"}', b"note"])
-def test_not_utf_8(path: Path, content: bytes) -> None:
-    if content == b"note":
-        content = written(example()).decode().encode("latin-1")
-    path.write_bytes(content)
-    assert refusal(path) == "is not a trace file: not UTF-8 text"
-
-
-def test_a_newer_version(path: Path) -> None:
-    path.write_text('{"format": "optimizer-tracer", "version": 2, "blocks": "quite different"}')
-    assert refusal(path) == (
-        "was written by a newer tracer; update tracer to read it (the file has version 2 of the "
-        "format, this tracer reads up to 1)"
-    )
-
-
-@pytest.mark.parametrize("version", [0, -1, True, "1", 1.0, None])
-def test_no_version(path: Path, version: object) -> None:
-    path.write_text(json.dumps(document() | {"version": version}))
-    assert refusal(path) == f"is damaged: {version!r} is no version of the format"
-
-
-@pytest.mark.parametrize("head", ['{"format":', '{"a":', '{"format":"optimizer-tracer","a":'])
-@pytest.mark.parametrize(("opening", "closing"), ["[]", ('{"a":', "}")])
-def test_deep_nesting(path: Path, head: str, opening: str, closing: str) -> None:
-    path.write_text(f"{head}{opening * 100_000}1{closing * 100_000}}}")
-    assert refusal(path) == "is not a trace file: nested too deeply"
 
 
 # Trace files that are damaged.
@@ -391,56 +374,29 @@ def damaged(path: Path, place: str, value: object) -> str:
         ("blocks.0.total", "7", "Expected `int`, got `str` - at `$.blocks[0].total`"),
         ("blocks.0.total", 1.5, "Expected `int`, got `float` - at `$.blocks[0].total`"),
         ("blocks.0.total", None, "Expected `int`, got `null` - at `$.blocks[0].total`"),
+        ("blocks.0.total", 12, "blocks[0].runs hold 13, more than the total, 12"),
         ("blocks.0.context", "v\n1", "Invalid enum value 'v\\n1' - at `$.blocks[0].context`"),
         ("blocks.0.runs.0", [1, 1], "Expected `array` of at least length 3, got 2"),
+        ("blocks.0.runs.1", [10, 1, 1, 1], "blocks[0].runs hold steps that do not rise"),
+        ("blocks.0.runs.1", [1, 1, 1, 1], "blocks[0].runs hold steps that do not rise"),
+        (
+            "blocks.0.runs.1",
+            [12, 2**62, 3, 1],
+            f"blocks[0].runs[1].last holds {12 + 2**63}, outside 1 to {LARGEST}",
+        ),
         ("calls.0.variables", True, "Expected `array`, got `bool` - at `$.calls[0].variables`"),
+        ("calls.0.variables", [0, 0], "calls[0].variables holds several lists"),
         ("calls.0", {}, "Object missing required field `optimizer` - at `$.calls[0]`"),
+        ("lists.0", [], "lists[0] holds [0, 0], outside a table of 2 variables"),
         ("lists.0.0", [0], "Expected `array` of length 2 - at `$.lists[0][0]`"),
+        *(
+            ("lists.0.0", pair, f"lists[0] holds {pair}, outside a table of 2 variables")
+            for pair in ([0, 3], [2, 3], [-1, 1], [1, 1], [1, 0], [0, LARGEST])
+        ),
     ],
 )
-def test_wrong_types(path: Path, place: str, value: object, reason: str) -> None:
+def test_a_value_that_cannot_be(path: Path, place: str, value: object, reason: str) -> None:
     assert damaged(path, place, value).startswith(f"is damaged: {reason}")
-
-
-@pytest.mark.parametrize(
-    ("place", "size"),
-    [
-        ("optimizers.0.root", 1),
-        ("blocks.1.root", 1),
-        ("blocks.1.replica", 2),
-        ("blocks.1.entries.2.optimizer", 1),
-        ("blocks.1.entries.2.method", 2),
-        ("blocks.1.entries.2.variables.0", 1),
-        ("calls.0.optimizer", 1),
-        ("calls.0.method", 2),
-        ("calls.0.replica", 2),
-        ("calls.0.variables.0", 1),
-    ],
-)
-@pytest.mark.parametrize("beyond", [True, False])
-def test_indices_outside_their_table(path: Path, place: str, size: int, beyond: bool) -> None:
-    index = size if beyond else -1
-    where = re.sub(r"\.(\d+)", r"[\1]", place).removesuffix("variables[0]")
-    where += "variables" if place.endswith("variables.0") else ""
-    assert damaged(path, place, index) == (
-        f"is damaged: {where} holds {index}, outside a table of {size}"
-    )
-
-
-def test_a_record_has_one_list_of_variables_and_no_list_is_empty(path: Path) -> None:
-    assert damaged(path, "calls.0.variables", [0, 0]) == (
-        "is damaged: calls[0].variables holds several lists"
-    )
-    assert damaged(path, "lists.0", []) == (
-        "is damaged: lists[0] holds [0, 0], outside a table of 2 variables"
-    )
-
-
-@pytest.mark.parametrize("pair", [[0, 3], [2, 3], [-1, 1], [1, 1], [1, 0], [0, LARGEST]])
-def test_variables_outside_their_table(path: Path, pair: list[int]) -> None:
-    assert damaged(path, "lists.0.0", pair) == (
-        f"is damaged: lists[0] holds {pair}, outside a table of 2 variables"
-    )
 
 
 def test_lists_that_would_fill_the_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -454,17 +410,12 @@ def test_lists_that_would_fill_the_memory(path: Path, monkeypatch: pytest.Monkey
     ("place", "where", "least"),
     [
         ("variables.0.shape.0", "variables[0].shape", 0),
-        ("replicas.0.id", "replicas[0].id", 0),
         ("blocks.0.total", "blocks[0].total", 0),
-        ("blocks.0.graphs", "blocks[0].graphs", 0),
-        ("blocks.0.idle", "blocks[0].idle", 0),
         ("blocks.0.entries.0.times", "blocks[0].entries[0].times", 1),
-        ("blocks.0.runs.0.0", "blocks[0].runs[0].first", 1),
-        ("blocks.0.runs.0.1", "blocks[0].runs[0].stride", 1),
-        ("blocks.0.runs.0.2", "blocks[0].runs[0].count", 1),
-        ("blocks.0.runs.0.3", "blocks[0].runs[0].times", 1),
-        ("calls.0.eager", "calls[0].eager", 0),
-        ("calls.0.tracing", "calls[0].tracing", 0),
+        *(
+            (f"blocks.0.runs.0.{at}", f"blocks[0].runs[0].{name}", 1)
+            for at, name in enumerate(("first", "stride", "count", "times"))
+        ),
     ],
 )
 def test_absurd_numbers(path: Path, place: str, where: str, least: int) -> None:
@@ -490,45 +441,33 @@ def of_every_record() -> dict[str, Any]:
     return content
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", [*TABLES, "blocks.0.entries"])
 def test_no_index_and_no_number_of_any_record_is_beyond_its_bounds(path: Path, table: str) -> None:
+    """Not below 0, and of an index not the size of its table."""
+    kind = TABLES.get(table, Entry)
     numbers = {
-        name: kind
-        for name, kind in get_type_hints(TABLES[table]).items()
-        if kind in (int, float, int | None) or name in ("shape", "variables")
+        name
+        for name, each in get_type_hints(kind).items()
+        if each in (int, float, int | None) or name in ("shape", "variables")
     }
     unbounded = {"iterations", "rate", "values", "slots", "status", "failed"}
     path.write_text(json.dumps(of_every_record()))
     tracefile.load(path)
-    for name in numbers.keys() - unbounded:
-        content = of_every_record()
-        content[table][0][name] = [-1] if name in ("shape", "variables") else -1
-        path.write_text(json.dumps(content))
-        assert refusal(path).startswith("is damaged: "), name
+    for name in numbers - unbounded:
+        of = {"variables": "lists"}.get(name, INDICES.get(kind, {}).get(name))
+        for wrong in (-1, *([len(of_every_record()[of])] if of else [])):
+            content: Any = of_every_record()
+            (*_, record) = content["blocks"][0]["entries"] if kind is Entry else content[table]
+            record[name] = [wrong] if name in ("shape", "variables") else wrong
+            path.write_text(json.dumps(content))
+            reason = refusal(path)
+            assert reason.startswith("is damaged: "), name
+            assert not of or f".{name} holds {wrong}, outside a table of " in reason
 
 
 def test_the_lines_of_a_path_are_in_their_table(path: Path) -> None:
     path.write_text(json.dumps(of_every_record() | {"paths": [[1]]}))
     assert refusal(path) == "is damaged: paths hold 1, outside a table of 1 line"
-
-
-def test_runs_beyond_the_largest_step(path: Path) -> None:
-    assert damaged(path, "blocks.0.runs.1", [12, 2**62, 3, 1]) == (
-        f"is damaged: blocks[0].runs[1].last holds {12 + 2**63}, outside 1 to {LARGEST}"
-    )
-
-
-@pytest.mark.parametrize("run", [[10, 1, 1, 1], [1, 1, 1, 1]])
-def test_runs_that_do_not_rise(path: Path, run: list[int]) -> None:
-    assert damaged(path, "blocks.0.runs.1", run) == (
-        "is damaged: blocks[0].runs hold steps that do not rise"
-    )
-
-
-def test_runs_that_hold_more_than_the_total(path: Path) -> None:
-    assert damaged(path, "blocks.0.total", 12) == (
-        "is damaged: blocks[0].runs hold 13, more than the total, 12"
-    )
 
 
 # Fuzz: any bytes are a trace or are refused.
