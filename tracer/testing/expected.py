@@ -2,20 +2,29 @@
 
 An `Expectation` says what is counted and where, and which counts are `Limits`. Which variables are
 meant by a variable, a layer, a model, a tree of JAX's arrays or a name, a `Target` says. A `Claim`
-is an expectation of a trace. `tracer.testing.failure` says why a trace is not as expected.
+is an expectation of a trace, and `JudgedSteps` are those of one optimizer, with what is wrong in
+them. `tracer.testing.failure` says why a trace is not as expected.
 """
 
-import functools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from typing import Any, Literal, NamedTuple
 
 from tracer.backends.objects import is_loose_tensor, leaves_of, name_of, names_alive
 from tracer.errors import UnknownName, shown, unknown_name
 from tracer.kinds import KINDS
-from tracer.model.measures import ROLES, Selection, counted
+from tracer.model.measures import (
+    KINDS as GRADIENTS,
+    ROLES,
+    Selection,
+    counted,
+    ineffective,
+    missing,
+    requests,
+)
 from tracer.model.names import (
     is_meant,
     near_patterns,
@@ -23,10 +32,12 @@ from tracer.model.names import (
     variables_meant,
     with_namesakes,
 )
+from tracer.model.phrases import replica_names
 from tracer.model.records import OBSERVATIONS, Kind, Variable, contribution
-from tracer.model.summary import Pattern, Summary, summaries_of
+from tracer.model.summary import Counts, Pattern, Summary, summaries_of
+from tracer.model.timeline import Steps, Timeline, Values
 from tracer.model.trace import Trace
-from tracer.model.words import some
+from tracer.model.words import first_true, some, span
 
 __tracebackhide__ = True  # of wrong arguments pytest shows where they were given
 
@@ -342,7 +353,7 @@ def require_sense(wanted: Iterable[Limits], needed: str) -> tuple[Limits, ...]:
     return given
 
 
-@functools.cache
+@cache
 def known_methods() -> tuple[str, ...]:
     """The methods that `tracer` counts, of optimizers of any kind."""
     names = (
@@ -351,3 +362,170 @@ def known_methods() -> tuple[str, ...]:
         for name in (*kind.step_methods, *(each.name for each in kind.apply_methods))
     )
     return tuple(dict.fromkeys(names))
+
+
+# Which steps are not as they should be.
+
+MISSED = (missing, requests, ineffective)
+"""What is counted to say why there was no update: see `why_none`."""
+
+
+class Difference(NamedTuple):
+    """What some steps did to a variable on one replica, where that is not as in most steps."""
+
+    first: int
+    """The first of the steps."""
+    variable: int
+    """Its index; -1 for a step method."""
+    name: str
+    steps: tuple[Steps, ...]
+    counts: Values
+    """What each of the steps counts, in the columns of the table."""
+    note: str
+
+
+def why_none(made: int, missed: Sequence[int], otherwise: str = "not handed over") -> str:
+    """Why there was no update, from what `MISSED` counts; empty if one was `made`."""
+    none, requested, vain = missed
+    return first_true(
+        (made, ""),
+        (vain, "nothing was assigned"),
+        (requested, "not applied"),
+        (none, "no gradient"),
+        (True, otherwise),
+    )
+
+
+def columns_of(claim: Claim) -> dict[str, Selection]:
+    """What is counted of each variable in a table, or of a step method."""
+    counted = replace(claim.selection, variables=None)
+    if claim.of_steps or not claim.of_work:
+        return {claim.expected.what.replace("_", " "): counted}
+    return {each: replace(counted, kinds=frozenset({each})) for each in GRADIENTS[:2]}
+
+
+class JudgedSteps:
+    """The steps of an optimizer, on all replicas together or on one, and which of them are wrong.
+
+    All steps are wrong if what is wrong is their sum.
+    """
+
+    def __init__(self, claim: Claim, summary: Summary, replica: int | None) -> None:
+        self.claim, self.summary, self.replica = claim, summary, replica
+        self._replicas = summary.replicas if replica is None else (replica,)
+        asserted = [replace(claim.selection, kinds=each.kinds) for each in claim.expected.wanted]
+        others = (replace(e, variables=claim.selection.variables) for e in (requests, ineffective))
+        self._measures = [*asserted, claim.selection, *others]
+
+    @property
+    def name(self) -> str:
+        """`adam#2 on replica 1`; empty for all replicas of the only optimizer."""
+        trace, of_several = self.claim.trace, len(self.claim.summaries) > 1
+        names = [self.summary.optimizers[0].name] if of_several else []
+        names += [] if self.replica is None else [trace.derived(replica_names)[self.replica]]
+        return shown(" on ".join(names))
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """Of each step the asserted counts, then what was executed, requested and in vain."""
+        return self.summary.timeline(*self._measures, replica=self.replica)
+
+    @cached_property
+    def wrong(self) -> frozenset[Values]:
+        """What wrong steps count. A step without any work is none if the steps of some are lost."""
+        expected, lost = self.claim.expected, self.summary.step_unknown(self.claim.selection)
+        wrong = (each for each in self.timeline.spread if not expected.is_right(each))
+        return frozenset(each for each in wrong if not lost or any(each[-3:-1]))
+
+    @cached_property
+    def unapplied_steps(self) -> tuple[Steps, ...]:
+        """The wrong steps in which gradients came, and none was applied."""
+        wrong = self.wrong if self.claim.of_work else ()
+        unapplied = {each for each in wrong if each[-2] and not (each[-3] or each[-1])}
+        return self.timeline.steps_with(unapplied)
+
+    @cached_property
+    def short(self) -> bool:
+        """Whether a count is too small."""
+        wanted = self.claim.expected.wanted
+        totals = tuple(self.claim.total(each, self.replica) for each in wanted)
+        counts = (self.claim.expected.per_step and self.wrong) or {totals}
+        return any(of[at] < (each.low or 0) for of in counts for at, each in enumerate(wanted))
+
+    def got(self, number: int) -> str:
+        """`got 0 in step 33 of 64`, or `got 0 to 3 in 12 of 64 steps`; empty if no step is wrong.
+
+        `number` is the place of the asserted count.
+        """
+        spread, holds = self.timeline.spread, self.claim.expected.wanted[number].holds
+        wrong = {values: times for values, times in spread.items() if not holds(values[number])}
+        steps, times = sum(spread.values()), sum(wrong.values())
+        if self.summary.steps and not steps:
+            return "but no step ran"
+        measure = replace(self._measures[number], replicas=frozenset(self._replicas))
+        counts = sorted({values[number] for values in wrong}) or [0]
+        text = span((counts[0], counts[-1])).replace("to", "or" if len(counts) == 2 else "to")
+        first = next(self.timeline.spans(wrong.__contains__), (0,))[0]
+        said = first_true(
+            (not wrong, ""),
+            (times == 1, f"{text} in step {first:,} of {steps:,}"),
+            (times == steps, f"{text} in each of {steps:,} steps"),
+            (True, f"{text} in {times:,} of {steps:,} steps"),
+        )
+        outside = self.summary.outside(measure)
+        texts = [f"{outside:,} outside any step"] * (outside > 0) + [said] * bool(wrong)
+        return f"got {' and '.join(texts)}" if texts else ""
+
+    def rows(self) -> Iterator[tuple[Difference, int]]:
+        """What wrong steps did to each variable, each with its replica, unless that is usual."""
+        claim, columns = self.claim, [*columns_of(self.claim).values()]
+        of = f"{shown(self.summary.optimizers[0].name)}: " if len(claim.summaries) > 1 else ""
+        beside = cache(self.timeline.beside)  # most variables got the same in each step
+        for replica in filter(self.summary.steps_on.get, self._replicas if self.wrong else ()):
+            for group, names in self._groups():
+                own = group.timeline(*columns, *MISSED, replica=replica)
+                for steps, counts in self._unusual(beside(own)):
+                    made, missed = counts[: len(columns)], counts[len(columns) :]
+                    noted = claim.of_work and (claim.selection.methods is None or missed[0])
+                    note = why_none(sum(made), missed) if noted else ""
+                    for index, name in names.items():
+                        place = steps[0].first, index, of + name
+                        yield Difference(*place, steps, made, note), replica
+
+    def _groups(self) -> Iterator[tuple[Counts, Mapping[int, str]]]:
+        """What is counted, with the variables that it is of; -1 stands for a step method."""
+        selection, names = self.claim.selection, self.claim.trace.variables
+        if self.claim.of_steps and selection.variables is None:
+            yield self.summary, {-1: self.claim.expected.method or ""}
+            return
+        patterns = [each for each in self.summary.patterns if each.has(selection)]
+        if selection.methods is None or not patterns:
+            asked = (selection, *MISSED)
+            patterns = [each for each in self.summary.patterns if any(map(each.has, asked))]
+        for pattern in patterns:
+            yield pattern, {at: names[at].name for at in selection.kept(pattern.variables)}
+
+    def _unusual(self, timeline: Timeline) -> Iterator[tuple[tuple[Steps, ...], Values]]:
+        """The wrong steps in which a variable gets other than in most steps, and what it gets.
+
+        The timeline has the asserted counts and what `timeline` has besides, then those.
+        """
+        size = len(self._measures)
+        alike: dict[Values, set[Values]] = {}
+        usual: Counter[Values] = Counter()
+        for values, number in timeline.spread.items():
+            if values[:size] in self.wrong:
+                alike.setdefault(values[size:], set()).add(values)
+            else:
+                usual[values[size:]] += number
+        for counts in alike.keys() - dict(usual.most_common(1)).keys():
+            if self.short or self.claim.expected.per_step or any(counts[: -len(MISSED)]):
+                yield timeline.steps_with(alike[counts]), counts
+
+
+def rows_of(parts: Iterable[JudgedSteps]) -> dict[Difference, list[int]]:
+    """The rows of all parts, each with its replicas."""
+    rows: dict[Difference, list[int]] = {}
+    for row, replica in (each for part in parts for each in part.rows()):
+        rows.setdefault(row, []).append(replica)
+    return rows

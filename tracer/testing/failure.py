@@ -8,18 +8,44 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import chain, islice
+from typing import Any
 
 from tracer.findings.rule_list import causes
-from tracer.layout import paragraph, shown
+from tracer.layout import Column, Row, Table, paragraph, shown
 from tracer.model import callers
-from tracer.model.measures import ROLES, counted, ineffective, require_effects
+from tracer.model.measures import (
+    ROLES,
+    counted,
+    ineffective,
+    observing,
+    require_effects,
+    updates,
+)
 from tracer.model.names import is_meant
-from tracer.model.phrases import never_reached, reason, replica_names
+from tracer.model.phrases import never_reached, reason, replica_ids, replica_names, steps_label
 from tracer.model.records import OBSERVATIONS, Block
+from tracer.model.summary import Pattern
+from tracer.model.timeline import Steps
 from tracer.model.trace import Trace
-from tracer.model.words import first_of, first_true, listed, plural, some
-from tracer.testing import failure_rows
-from tracer.testing.expected import Claim, Expectation, Limits, Quantity, claim_of
+from tracer.model.words import dialect_of, first_of, first_true, listed, plural, some
+from tracer.testing.expected import (
+    MISSED,
+    Claim,
+    Difference,
+    Expectation,
+    JudgedSteps,
+    Limits,
+    Quantity,
+    claim_of,
+    columns_of,
+    rows_of,
+    why_none,
+)
+
+WIDTH = 76  # pytest indents a message by 4
+MAX_NAMES = 3
+"""The most names in a sentence, and the most stretches of steps in a row."""
+_MAX_ROWS = 30
 
 # Frozen layers: what is alive and was not handed over.
 
@@ -39,7 +65,7 @@ def together(names: Sequence[str]) -> str:
     heads = {name.rpartition("/")[0] for name in names}
     if len(heads) == 1 and heads != {""}:
         names = [names[0], *(name.rpartition("/")[2] for name in names[1:])]
-    return listed(names, failure_rows.MAX_NAMES)
+    return listed(names, MAX_NAMES)
 
 
 def are_frozen(layers: Sequence[Frozen]) -> str:
@@ -117,7 +143,7 @@ def likely(
     claim: Claim,
     names: Set[str] = frozenset(),
     short: bool = False,
-    parts: Sequence[failure_rows.JudgedSteps] = (),
+    parts: Sequence[JudgedSteps] = (),
 ) -> Iterator[str]:
     """Why a claim does not hold; the arguments are as for `found`."""
     trace, summaries = claim.trace, claim.summaries
@@ -145,13 +171,13 @@ def _unused(claim: Claim) -> Iterator[str]:
     trace, scope = claim.trace, "the run" if claim.expected.text else "the block"
     names = [shown(each.name) for i, each in enumerate(trace.optimizers) if each.root == i]
     used = f"{plural(len(names), 'was', 'were')} not used in {scope}: did another optimizer train?"
-    methods = first_of([shown(method.name) for method in trace.methods], failure_rows.MAX_NAMES)
+    methods = first_of([shown(method.name) for method in trace.methods], MAX_NAMES)
     frozen = trace.objects.frozen()
     if trace.complete:
         yield first_true(
             (trace.calls(), f"an error ended each call of {methods}: nothing was updated"),
             (frozen, not_passed(trace, names_in(frozen))),
-            (names, f"{first_of(names, failure_rows.MAX_NAMES)} {used}"),
+            (names, f"{first_of(names, MAX_NAMES)} {used}"),
             (True, f"no optimizer was used in {scope}"),
         )
 
@@ -173,7 +199,7 @@ def _graphs(claim: Claim, said: Mapping[str, str]) -> Iterator[str]:
             yield raised if idle and failed >= idle else f"traced but never executed: {tracing}"
 
 
-def _unapplied(parts: Iterable[failure_rows.JudgedSteps]) -> Iterator[str]:
+def _unapplied(parts: Iterable[JudgedSteps]) -> Iterator[str]:
     """In which steps gradients came and none was applied, so that too little ran."""
     short = [each for each in parts if each.short]
     steps = {each for part in short for each in part.unapplied_steps}
@@ -181,7 +207,7 @@ def _unapplied(parts: Iterable[failure_rows.JudgedSteps]) -> Iterator[str]:
         reasons = [reason(part.summary) for part in short]
         clauses = dict.fromkeys(each.clause for each in reasons if each.text)
         why = ", or ".join(clauses) or reasons[0].clause
-        yield f"gradients of {failure_rows.in_steps(sorted(steps))} were not applied: {why}"
+        yield f"gradients of {in_steps(sorted(steps))} were not applied: {why}"
 
 
 def _slips(claim: Claim, wanted: Limits) -> Iterator[str]:
@@ -222,7 +248,7 @@ def _calls(claim: Claim, wanted: Limits) -> int:
     return sum(each.total * of_calls(each) for each in counted(claim.trace.data))
 
 
-def callers_at_fault(claim: Claim, parts: Iterable[failure_rows.JudgedSteps]) -> list[str]:
+def callers_at_fault(claim: Claim, parts: Iterable[JudgedSteps]) -> list[str]:
     """The lines that called what is not as wanted; what ran most often comes first.
 
     They are those that are nearest to the optimizer, of what counts, and of steps that ran too
@@ -248,11 +274,120 @@ def callers_at_fault(claim: Claim, parts: Iterable[failure_rows.JudgedSteps]) ->
     return [shown(line) for line, _ in (+counts).most_common()]
 
 
+# The table of what differs.
+
+
+def table_of_work(claim: Claim, rows: Mapping[Difference, Sequence[int]]) -> list[str]:
+    """The rows that differ, each with its replicas, and what ran outside any step."""
+    columns, several = columns_of(claim), len(claim.trace.replicas) > 1
+    in_all = [] if claim.expected.per_step else ["in all"]
+    noun = dialect_of(claim.trace.data).variable
+    every = {index for each in claim.summaries for index in each.variables}
+    alike: dict[tuple[Any, ...], list[str]] = {}
+    for row in sorted(rows):
+        same = row.steps, row.counts, row.note, tuple(rows[row])
+        alike.setdefault(same, []).append(row.name)
+    lines = []
+    for (steps, counts, note, replicas), names in alike.items():
+        total = sum(counts) * sum(each.number for each in steps) * len(replicas) * len(names)
+        on = [_ids(claim, replicas)] * several
+        cells = [label(steps), *on, *counts, *[total for _ in in_all]]
+        of_all = len(names) == len(every) > 1 and claim.selection.variables is None
+        lines.append(row_of(f"each {noun}" if of_all else listed(names, 2), cells, note))
+    for summary in claim.summaries if not claim.of_steps else ():
+        outside = [summary.outside(each) for each in columns.values()]
+        if any(outside):
+            cells = [*"-" * (1 + several), *outside, *[sum(outside) for _ in in_all]]
+            lines.append(row_of("outside any step", cells, "a direct call"))
+    header = "method" if claim.of_steps else noun
+    return as_lines(header, ["per step", *["replica"] * several, *columns, *in_all], lines)
+
+
+def table_of_calls(claim: Claim) -> list[str]:
+    """How often what was called, by its name and the context."""
+    calls, contexts = claim.calls(), ["eager", "tracing"]
+    names = dict.fromkeys(name for name, _ in calls)
+    rows = [row_of(name, [calls.get((name, each), 0) for each in contexts]) for name in names]
+    return as_lines("calls of", contexts, rows)
+
+
+def rows_of_missed(claim: Claim) -> list[tuple[str, Row]]:
+    """The targets that were not updated, or not changed, with what each got instead."""
+    missed = []
+    for target in claim.expected.targets or ():
+        patterns = [] if target.index is None else claim.patterns_of.get(target.index, [])
+        made, *counts = (sum(each.total(of) for each in patterns) for of in (updates, *MISSED))
+        traced = any(each.entries for each in patterns)
+        nothing = "never handed to the optimizer" if claim.trace.complete else "not seen"
+        note = why_none(made, counts, "its graph never ran" if traced else nothing)
+        if claim.expected.what == "changes":
+            note = _why_not_changed(claim, target.index, patterns, made)
+        if note:
+            missed.append((target.name, row_of(target.name, counts[1::-1], note)))
+    return missed
+
+
+def _why_not_changed(
+    claim: Claim, index: int | None, patterns: Sequence[Pattern], made: int
+) -> str:
+    """Why some replica that was handed a variable did not change it; empty if each did."""
+    replicas = range(len(claim.trace.replicas))
+    compared, unchanged = (
+        [sum(each.total(observing(what), on) for each in patterns) for on in replicas]
+        for what in OBSERVATIONS[:2]
+    )
+    still = [on for on in replicas if unchanged[on] == compared[on] > 0]
+    if not still or (index is not None and 0 in claim.trace.variables[index].shape):
+        return "" if any(compared) else "never handed over"
+    some_changed = any(compared[on] for on in replicas if on not in still)
+    on = f" on replica {claim.trace.replicas[still[0]].id}" if some_changed else ""
+    return f"no bit changed{on}" if made else "never updated"
+
+
+def row_of(name: str, cells: Iterable[object], note: str = "") -> Row:
+    """A row with these texts and numbers."""
+    texts = (f"{each:,}" if isinstance(each, int) else str(each) for each in cells)
+    return Row(shown(name) or "''", tuple(texts), note)
+
+
+def _ids(claim: Claim, replicas: Sequence[int]) -> str:
+    """`0, 1`, or `all 8`."""
+    ids = replica_ids(claim.trace)
+    names = shown(first_of([ids[index] for index in replicas], MAX_NAMES))
+    return f"all {len(ids):,}" if len(replicas) == len(ids) > MAX_NAMES else names
+
+
+def label(steps: Sequence[Steps]) -> str:
+    """The steps as text; of many stretches the first are named.
+
+    >>> label([Steps(1, 15, 3, 4), Steps(20, 20, 1), Steps(24, 25, 2), Steps(31, 33, 3)])
+    '1-3, 5-7 … 13-15, 20, 24-25 and 3 more'
+    """
+    names = ", ".join(map(steps_label, steps[:MAX_NAMES]))
+    rest = sum(each.number for each in steps[MAX_NAMES:])
+    return f"{names} and {rest:,} more" if rest else names
+
+
+def in_steps(steps: Sequence[Steps]) -> str:
+    """`step 33`, or `steps 1-3, 5-7 … 13-15`."""
+    return f"{plural(sum(each.number for each in steps), 'step')} {label(steps)}"
+
+
+def as_lines(header: str, columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    """The table with these rows, or with the first of them if they are many; none without rows."""
+    ranked = sorted(range(len(rows)), key=lambda index: (not rows[index].note, index))
+    kept = [rows[index] for index in sorted(ranked[:_MAX_ROWS])]  # the odd ones first
+    below = [f"… and {some(len(rows) - _MAX_ROWS, 'more row')}"] * (len(rows) > _MAX_ROWS)
+    named = [Column(each, left=each in ("per step", "replica")) for each in columns]
+    table = Table(header, named, kept, below=below)
+    return [line.plain for line in table.lines(WIDTH)] if rows else []
+
+
 # The judge.
 
 _TABLES: Mapping[Quantity, Callable[[Claim], list[str]]] = {
     "steps": lambda claim: [],
-    "calls": failure_rows.table_of_calls,
+    "calls": table_of_calls,
 }
 """The table of a failure that is not about the steps of variables."""
 
@@ -281,9 +416,7 @@ def judge(trace: Trace, expected: Expectation, notes: bool = True) -> str:
     if expected.what in OBSERVATIONS:
         require_effects(trace.data, expected.what, trace.steps)
     parts = [
-        failure_rows.JudgedSteps(claim, each, on)
-        for each in claim.summaries
-        for on in claim.replicas(each)
+        JudgedSteps(claim, each, on) for each in claim.summaries for on in claim.replicas(each)
     ]
     got = {each: _got(claim, parts, at) for at, each in enumerate(expected.wanted)}
     claim = replace(claim, failed=tuple(each for each in got if got[each]))
@@ -293,11 +426,11 @@ def judge(trace: Trace, expected: Expectation, notes: bool = True) -> str:
     if expected.what in _TABLES:
         table = _TABLES[expected.what](claim)
         return text_of(trace, heads, table, likely(claim), notes=notes)
-    rows = failure_rows.rows_of(parts)
+    rows = rows_of(parts)
     if all(any(row.counts) for row in rows) and (frozen := explaining(claim)):
         cause = not_passed(trace, frozen)
         return text_of(trace, heads, causes=[cause], notes=notes)
-    table = failure_rows.table_of_work(claim, rows)
+    table = table_of_work(claim, rows)
     names = {trace.variables[row.variable].name for row in rows if row.variable >= 0}
     why = likely(claim, names, any(each.short for each in parts), parts)
     return text_of(trace, heads, table, why, callers_at_fault(claim, parts), notes)
@@ -308,7 +441,7 @@ def _head(expected: Expectation, wanted: Limits, got: str) -> str:
     return f"{wanted.what}: expected {wanted}{expected.where}, {got}"
 
 
-def _got(claim: Claim, parts: Iterable[failure_rows.JudgedSteps], number: int) -> str:
+def _got(claim: Claim, parts: Iterable[JudgedSteps], number: int) -> str:
     """What there was instead, with where it was; empty if it was as wanted.
 
     `number` is the place of the asserted count.
@@ -334,12 +467,12 @@ def _got(claim: Claim, parts: Iterable[failure_rows.JudgedSteps], number: int) -
 
 def _of_targets(claim: Claim, notes: bool) -> str:
     """Why not each of the targets was updated or changed; empty if each was."""
-    missed = failure_rows.rows_of_missed(claim)
+    missed = rows_of_missed(claim)
     if not missed:
         return ""
     got = f"got none of {len(missed):,} of them"
     columns = ["gradients", "None"]
-    table = failure_rows.as_lines("variable", columns, [row for _, row in missed])
+    table = as_lines("variable", columns, [row for _, row in missed])
     why = likely(claim, {name for name, _ in missed}, short=True)
     heads = [_head(claim.expected, each, got) for each in claim.expected.wanted]
     return text_of(claim.trace, heads, table, why, notes=notes)
@@ -354,9 +487,7 @@ def not_judged(
 ) -> str:
     """That nothing can be said of what is wanted, why, and what the trace holds instead."""
     heads = [f"{each.what}: expected {each}, but {why}" for each in wanted]
-    lines = (
-        [line.plain for line in paragraph(shown(instead), failure_rows.WIDTH)] if instead else []
-    )
+    lines = [line.plain for line in paragraph(shown(instead), WIDTH)] if instead else []
     return text_of(trace, heads, lines, causes)
 
 
@@ -379,11 +510,7 @@ def text_of(
     With `notes`, those of a trace that is not complete.
     """
     why = list(dict.fromkeys(causes))
-    called = (
-        paragraph(f"Called from {first_of(callers, failure_rows.MAX_NAMES)}", failure_rows.WIDTH)
-        if callers
-        else []
-    )
+    called = paragraph(f"Called from {first_of(callers, MAX_NAMES)}", WIDTH) if callers else []
     lines = list(heads)
     if notes and not trace.complete:
         lines += _items('The trace is incomplete, so its counts are "at least":', trace.notes)
@@ -394,7 +521,5 @@ def text_of(
 
 
 def _items(head: str, texts: Iterable[str]) -> list[str]:
-    items = (
-        line.plain for text in texts for line in paragraph(shown(text), failure_rows.WIDTH, "  - ")
-    )
+    items = (line.plain for text in texts for line in paragraph(shown(text), WIDTH, "  - "))
     return ["", head, *items]
