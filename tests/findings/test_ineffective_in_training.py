@@ -16,7 +16,7 @@ from support.libraries import keras2, keras3, needs_keras3
 
 import tracer
 from tracer.backends.tensorflow import writes
-from tracer.backends.tensorflow.ineffective import WriteChecks
+from tracer.backends.tensorflow.writes import WriteChecks
 
 pytestmark = pytest.mark.wide
 

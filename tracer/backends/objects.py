@@ -13,7 +13,7 @@ from tracer.model.records import Variable
 from tracer.model.trace import Trace
 
 if TYPE_CHECKING:
-    from tracer.backends.tensorflow.frozen_layers import FrozenLayer
+    from tracer.backends.tensorflow.freeze_monitor import FrozenLayer
 
 _VARIABLES = {
     "tensorflow": ("tensorflow.*", "tracer.backends.tensorflow.variables"),
@@ -62,9 +62,9 @@ def frozen_in(given: object) -> "list[FrozenLayer]":
     """The layers in a layer or a model that are not trainable, with what they would train."""
     if "tensorflow" not in sys.modules:
         return []
-    from tracer.backends.tensorflow import frozen_layers
+    from tracer.backends.tensorflow import freeze_monitor
 
-    return frozen_layers.frozen_in(given)
+    return freeze_monitor.frozen_in(given)
 
 
 def frozen_beside(trace: Trace, optimizer: object = None) -> "list[FrozenLayer]":
@@ -76,8 +76,8 @@ def frozen_beside(trace: Trace, optimizer: object = None) -> "list[FrozenLayer]"
     handed = {index for block in blocks for entry in block.entries for index in entry.variables}
     if "tensorflow" not in sys.modules or (handed and index_of is None):
         return []
-    from tracer.backends.tensorflow import frozen_layers
+    from tracer.backends.tensorflow import freeze_monitor
 
-    return frozen_layers.frozen_beside(
+    return freeze_monitor.frozen_beside(
         lambda variable: index_of is not None and index_of(variable) in handed, optimizer
     )

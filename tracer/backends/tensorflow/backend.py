@@ -3,7 +3,7 @@
 from types import FrameType
 from typing import Any
 
-from tracer.backends.tensorflow import compat, own_variables, places, variables
+from tracer.backends.tensorflow import compat, places, variables
 from tracer.backends.tensorflow.blocks import Blocks
 from tracer.backends.tensorflow.freeze_monitor import FreezeMonitor
 from tracer.backends.tensorflow.late_wrap import StaleFunctions
@@ -29,9 +29,9 @@ class TensorFlowBackend(backend.Backend):
     surroundings = staticmethod(compat.surroundings)
     canonical = staticmethod(variables.canonical)
     row = staticmethod(variables.row_of)
-    value_of = staticmethod(own_variables.value_of)
-    iterations_of = staticmethod(own_variables.iterations_of)
-    is_restored = staticmethod(own_variables.is_restored)
+    value_of = staticmethod(variables.value_of)
+    iterations_of = staticmethod(variables.iterations_of)
+    is_restored = staticmethod(variables.is_restored)
 
     def kind_of_gradient(self, gradient: Any) -> Kind:
         """`sparse` for `tf.IndexedSlices`, `none` for None, else `dense`."""

@@ -30,11 +30,11 @@ from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.callers import Callers, SameCall
 from tracer.backends.tensorflow.counters import LedgerCounters
 from tracer.backends.tensorflow.effects import Effects
-from tracer.backends.tensorflow.ineffective import WriteChecks
 from tracer.backends.tensorflow.late_wrap import forget_graphs_with
 from tracer.backends.tensorflow.ledger import Ledger, Use
 from tracer.backends.tensorflow.places import current_place, parent_of, step_around
 from tracer.backends.tensorflow.tracings import time_tracings
+from tracer.backends.tensorflow.writes import WriteChecks
 from tracer.core import backend
 from tracer.core.calls import EAGER, Frame, Place, applying
 from tracer.core.counters import CountedBlock

@@ -15,16 +15,16 @@ While tf_keras trains in `fit`, each layer shows itself as it was at `compile`: 
 before `fit` is not seen there.
 """
 
+import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import Any, NamedTuple
 from weakref import WeakSet, ref
 
 from msgspec.structs import replace
 
-from tracer.backends.tensorflow.own_variables import value_of
-from tracer.backends.tensorflow.variables import canonical, own_path
+from tracer.backends.tensorflow.variables import canonical, name_of, own_path, value_of
 from tracer.core.calls import Frame
 from tracer.core.collectors import Collector, Throttle
 from tracer.core.instances import instances
@@ -250,3 +250,56 @@ def _is_plain_layer(cls: type) -> bool:
 
 def _of_keras(cls: type) -> bool:
     return cls.__module__.startswith(("keras.", "tf_keras.", "tensorflow."))
+
+
+# What is frozen now: asked where an assertion has failed, so it may take a look at all objects.
+
+_HOMES = (
+    "keras.src.layers.layer",
+    "tf_keras.src.engine.base_layer",
+    "keras.src.engine.base_layer",  # 2.13 to 2.15
+    "keras.engine.base_layer",
+    "tensorflow.python.keras.engine.base_layer",
+)
+"""The modules that define the class `Layer`, of which models are instances too."""
+
+FrozenLayer = tuple[str, tuple[str, ...]]
+"""The name of a layer that is not trainable, and the names of what it would train."""
+
+
+def frozen_in(given: object) -> list[FrozenLayer]:
+    """The frozen layers in a layer or a model, which is one itself; none in anything else."""
+    if not isinstance(given, tuple(_layer_classes())):
+        return []
+    return [(str(layer.name), tuple(map(name_of, own))) for layer, own in _frozen(given)]
+
+
+def frozen_beside(is_handed: Callable[[Any], bool], optimizer: object) -> list[FrozenLayer]:
+    """The frozen layers of the models of which other variables are handed to an optimizer.
+
+    Those of a model that was compiled with `optimizer` too, if nothing of that is trainable.
+    """
+    gc.collect()  # what nothing holds any more is no model
+    found: dict[int, FrozenLayer] = {}
+    for model in instances(_layer_classes()):
+        with suppress_faults():  # a model may compute what it shows
+            compiled = optimizer is not None and getattr(model, "optimizer", None) is optimizer
+            if any(map(is_handed, model.variables)) or (compiled and not model.trainable_variables):
+                for layer, own in _frozen(model):
+                    if not any(map(is_handed, own)):
+                        found[id(layer)] = (str(layer.name), tuple(map(name_of, own)))
+    return list(found.values())
+
+
+def _frozen(model: Any) -> Iterator[tuple[Any, list[Any]]]:
+    """The layers in `model` that are not trainable, each with what it would train of its own."""
+    for layer in model._flatten_layers():
+        own = getattr(layer, "_trainable_variables", None)  # Keras 3
+        own = getattr(layer, "_trainable_weights", ()) if own is None else own
+        if not layer.trainable and own:
+            yield layer, list(own)
+
+
+def _layer_classes() -> list[type]:
+    classes = (getattr(sys.modules.get(home), "Layer", None) for home in _HOMES)
+    return [each for each in classes if isinstance(each, type)]

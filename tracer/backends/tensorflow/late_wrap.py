@@ -29,7 +29,6 @@ from tracer.backends.tensorflow.functions import (
     running_functions,
     trace_anew,
 )
-from tracer.backends.tensorflow.own_variables import iterations_of, own_handles
 from tracer.backends.tensorflow.users import (
     Functions,
     functions_alive,
@@ -37,7 +36,7 @@ from tracer.backends.tensorflow.users import (
     look,
     updates_by,
 )
-from tracer.backends.tensorflow.variables import canonical
+from tracer.backends.tensorflow.variables import canonical, iterations_of, own_handles
 from tracer.backends.tensorflow.writes import Written, written_by, written_so_far
 from tracer.core import late_wrap
 from tracer.core.late_wrap import IN_PART, PIPELINE, SESSION_GRAPH, StaleFunction
