@@ -196,20 +196,6 @@ def test_one_line_that_calls_several_apply_methods() -> None:
     }
 
 
-def test_a_comprehension_of_several_lines(program: Program, end: str) -> None:
-    """The line is that of the call in it, as it is in a traceback, not that of its bracket."""
-
-    def many() -> list[Any]:
-        return [
-            number  # the first line of it
-            or program.optimizer.apply_gradients(program.pairs)  # @in-brackets
-            for number in [0] * 3
-        ]
-
-    many()  # @many
-    assert program.told() == {f"many > in-brackets > {end}": 3}
-
-
 def test_a_program_that_changes_its_folder(
     program: Program, end: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

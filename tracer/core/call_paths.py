@@ -256,12 +256,8 @@ def lines_of(
             line = Line(_name_of(frame))
             if not line.function:
                 continue
-        elif code.co_name in _COMPREHENSIONS:
-            if not lines or _is_generated(code):
-                continue
-            # It is part of the function around it, as it is from Python 3.12 on.
-            line = lines.pop()
-            line = Line(line.function, line.file, frame.f_lineno)
+        elif code.co_name in _COMPREHENSIONS:  # a part of the function around it
+            continue
         else:
             name, file, number = qualified(code), code.co_filename, frame.f_lineno
             if _is_generated(code):

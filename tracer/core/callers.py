@@ -16,7 +16,7 @@ spans of its own: a call changes those of the function that is called and of all
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import takewhile, zip_longest
+from itertools import islice, takewhile, zip_longest
 from typing import Any, NamedTuple
 
 from tracer.core.call_paths import UNKNOWN, Paths
@@ -159,21 +159,17 @@ class FunctionCallers(Callers):
 
     def _common_lines(self, outer: str, region: str) -> Iterator[Line]:
         """The lines from one region to another that runs in it: those that all ways begin with."""
-        ways: list[Lines] = []
-        todo: list[tuple[str, Lines, tuple[str, ...]]] = [(region, (), (region,))]
-        for _ in range(_MOST_WAYS):
-            if not todo:
-                break
-            at, lines, passed = todo.pop()
-            if at == outer:
-                ways.append(lines)
-            todo += [
-                (around, (begin_of(around), *self.lines(path), *lines), (*passed, around))
-                for around, path in list(self._callers_of[at])
-                if around not in passed
-            ]
-        together = zip(*ways, strict=False)
+        together = zip(*islice(self._ways(outer, region, ()), _MOST_WAYS), strict=False)
         return (lines[0] for lines in takewhile(lambda lines: len({*lines}) == 1, together))
+
+    def _ways(self, outer: str, region: str, passed: tuple[str, ...]) -> Iterator[Lines]:
+        """The lines from one region to another that runs in it, of each way."""
+        if region == outer:
+            yield ()
+        for around, path in list(self._callers_of[region]):
+            if around not in passed:
+                for lines in self._ways(outer, around, (*passed, region)):
+                    yield *lines, begin_of(around), *self.lines(path)
 
 
 def _divided(

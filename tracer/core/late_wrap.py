@@ -103,27 +103,29 @@ def outermost(names: Iterable[str]) -> list[str]:
 
 def note_of(stale: StaleFunction, name: str, calls: int) -> str:
     """What a trace says of `calls` of a function of the optimizer `name`."""
-    function, before = repr(stale.function), "traced before the tracer came"
-    what, advice = "what it does there is not counted", "it trains"
-    if stale.caller == KEPT:
-        which = f"{function} was {before} and keeps its program"
-        what = "what runs in it is not counted"
-    elif stale.caller == PIPELINE:
-        which = f"{function}, which a dataset runs, was {before}"
-        what, advice = "what it does is not counted", "the dataset is made"
-    elif stale.caller == IN_PART:
-        which = f"{function} was being traced when the tracer came"
-        what = "what had been traced of it by then is not counted"
-    elif stale.caller:
-        which = f"{function}, a function {before}, is called by {stale.caller!r}"
-    elif stale.function == SESSION_GRAPH:
-        which = "a graph of a Session has updates from before the tracer came"
-        what, advice = "what a Session runs of them is not counted", "apply_gradients"
-    else:
-        times = "1 call" if calls == 1 else f"{calls:,} calls"
-        are = "is" if calls == 1 else "are"
-        return (
-            f"{name}: {times} of {function}, a function {before}, {are} not counted; "
-            f"wrap the optimizer before {advice}"
-        )
-    return f"{name}: {which}: {what}; wrap the optimizer before {advice}"
+    of_session = stale.function == SESSION_GRAPH and not stale.caller
+    text = _NOTES.get(SESSION_GRAPH if of_session else stale.caller, _CALLED_BY)
+    return f"{name}: " + text.format(
+        function=repr(stale.function),
+        caller=repr(stale.caller),
+        calls="1 call" if calls == 1 else f"{calls:,} calls",
+        are="is" if calls == 1 else "are",
+    )
+
+
+_NOTES = {
+    "": "{calls} of {function}, a function traced before the tracer came, {are} not counted; "
+    "wrap the optimizer before it trains",
+    KEPT: "{function} was traced before the tracer came and keeps its program: what runs in it is "
+    "not counted; wrap the optimizer before it trains",
+    PIPELINE: "{function}, which a dataset runs, was traced before the tracer came: what it does "
+    "is not counted; wrap the optimizer before the dataset is made",
+    IN_PART: "{function} was being traced when the tracer came: what had been traced of it by then "
+    "is not counted; wrap the optimizer before it trains",
+    SESSION_GRAPH: "a graph of a Session has updates from before the tracer came: what a Session "
+    "runs of them is not counted; wrap the optimizer before apply_gradients",
+}
+_CALLED_BY = (
+    "{function}, a function traced before the tracer came, is called by {caller}: what it does "
+    "there is not counted; wrap the optimizer before it trains"
+)

@@ -59,12 +59,12 @@ def held_by(value: Any) -> Iterator[Any]:
         used.append(getattr(value, "__wrapped__", None))
         yield from used
         for each in used:
-            yield from _attributes(each, names)
+            yield from attributes_of(each, names)
     elif isinstance(value, MethodType):
         yield value.__self__
         yield value.__func__
         if isinstance(value.__func__, FunctionType):
-            yield from _attributes(value.__self__, names_in(value.__func__.__code__))
+            yield from attributes_of(value.__self__, names_in(value.__func__.__code__))
     elif isinstance(value, partial):
         yield from (value.func, *value.args, *value.keywords.values())
     elif isinstance(value, ref):
@@ -90,7 +90,7 @@ def _cells(cells: Iterable[CellType]) -> Iterator[Any]:
             yield cell.cell_contents
 
 
-def _attributes(value: Any, names: set[str]) -> Iterator[Any]:
+def attributes_of(value: Any, names: set[str]) -> Iterator[Any]:
     """What an object itself has under one of these names."""
     own = getattr(type(value), "__dict__", None) and getattr(value, "__dict__", None)
     if isinstance(own, dict) and not inspect.ismodule(value):

@@ -8,8 +8,8 @@ Which model it is, is seen on the stack while the step is traced: the one whose 
 are just those that the optimizer is passed. A list that somebody chose otherwise has no model, and
 nothing is said of it, nor where one optimizer trains several models. The layers are looked at again
 when the function is called, for what was made trainable after the last step may be compiled next.
-What changes its value all the same is trained by somebody else; and what is frozen in a model that
-is a part of one with an optimizer of its own, as the critic of a GAN, is frozen for that one.
+What changes its value all the same is trained by somebody else; and what a part with an optimizer
+of its own holds, as the critic of a GAN, is left to that.
 
 While tf_keras trains in `fit`, each layer shows itself as it was at `compile`: what was changed
 before `fit` is not seen there.
@@ -18,6 +18,7 @@ before `fit` is not seen there.
 import gc
 import sys
 from collections.abc import Callable, Iterator
+from itertools import chain
 from time import perf_counter
 from typing import Any, NamedTuple
 from weakref import WeakSet, ref
@@ -29,6 +30,7 @@ from tracer.core.calls import Frame
 from tracer.core.collectors import Collector, Throttle
 from tracer.core.instances import instances
 from tracer.core.interrupts import suppress_faults
+from tracer.core.reachable import attributes_of
 from tracer.kinds import kind_of
 from tracer.model.names import tensorflow_name
 from tracer.model.records import Optimizer
@@ -83,7 +85,7 @@ class FreezeMonitor(Collector):
         self._late: dict[int, _Late] = {}
         self._trained: set[int] = set()  # of the late ones, those that somebody else trains
         self._frozen: dict[int, str] = {}
-        """The names of what was frozen; empty if another model with an optimizer holds it."""
+        """The names of what was frozen after the step was traced with it."""
         self._throttle = Throttle()
 
     def step_traced(self, frame: Frame) -> None:
@@ -118,7 +120,7 @@ class FreezeMonitor(Collector):
             if key not in self._trained
             and not any(other.root.variables.knows(key, each.variable) for other in list(_all))
         )
-        frozen = (n for key, n in self._frozen.items() if n and not self._is_elsewhere(key))
+        frozen = (name for key, name in self._frozen.items() if not self._is_elsewhere(key))
         return replace(record, never_handed=tuple(never), frozen=tuple(frozen))
 
     def _look(self) -> None:
@@ -130,7 +132,8 @@ class FreezeMonitor(Collector):
                     late[id(own)] = known or _Late(ref(own), _name(own, variable), _value(own))
                 self._late = late
                 self._note_trained(late)
-                self._note_frozen()
+                for own, variable in self._passed_and_frozen():
+                    self._frozen.setdefault(id(own), _name(own, variable))
 
     def _note_trained(self, late: dict[int, _Late]) -> None:
         """Note which of these somebody else trains: if one has changed, all."""
@@ -138,35 +141,21 @@ class FreezeMonitor(Collector):
             self._trained |= late.keys()
 
     def _thawed(self) -> Iterator[tuple[Any, Any]]:
-        """What was not trainable and is now, as `canonical` and as the model has it.
-
-        What a part of the model holds that has an optimizer of its own is left to that.
-        """
+        """What was not trainable and is now, as `canonical` and as the model has it."""
         for known in self._models:
             model = known.model()
-            if model is not None:
-                parts = [each for each in model._flatten_layers() if each is not model]
-                apart = {id(v) for part in parts if _is_compiled(part) for v in part.variables}
-                for variable in model.trainable_variables:
-                    own = canonical(variable)
-                    other = known.others.get(id(own))
-                    if other is not None and other() is own and id(variable) not in apart:
-                        yield own, variable
+            for own, variable in _own(model, [] if model is None else model.trainable_variables):
+                other = known.others.get(id(own))
+                if other is not None and other() is own:
+                    yield own, variable
 
-    def _note_frozen(self) -> None:
-        """Note what is passed on and is frozen now, and was not when the step was traced."""
-        new = [
-            (layer, id(canonical(variable)), variable)
-            for known in self._models
-            for layer in known.changed()
-            if not layer.trainable
-            for variable in layer.variables
-            if id(canonical(variable)) in known.passed - self._frozen.keys()
-        ]
-        apart = _layers_of_others([each.model() for each in self._models]) if new else ()
-        for layer, key, variable in new:
-            name = _name(canonical(variable), variable)
-            self._frozen[key] = "" if id(layer) in apart else name
+    def _passed_and_frozen(self) -> Iterator[tuple[Any, Any]]:
+        """What is passed on and is frozen now, and was not when the step was traced."""
+        for known in self._models:
+            frozen = (layer.variables for layer in known.changed() if not layer.trainable)
+            for own, variable in _own(known.model(), list(chain.from_iterable(frozen))):
+                if id(own) in known.passed:
+                    yield own, variable
 
     def _is_elsewhere(self, key: int) -> bool:
         """Whether a model that another optimizer trains holds a variable."""
@@ -201,16 +190,15 @@ def _is_compiled(model: Any) -> bool:
     return kind_of(type(getattr(model, "optimizer", None))) is not None
 
 
-def _layers_of_others(models: list[Any]) -> set[int]:
-    """The ids of the layers of all other living models that were compiled."""
-    mro = [base for model in models for base in type(model).__mro__]
-    bases = {base for base in mro if base.__name__ == "Layer" and _of_keras(base)}
-    return {
-        id(layer)
-        for other in instances(bases)
-        if _is_compiled(other) and all(other is not model for model in models)
-        for layer in other._flatten_layers()
-    }
+def _own(model: Any, variables: list[Any]) -> Iterator[tuple[Any, Any]]:
+    """Those of `variables`, each with what is `canonical` of it, that the model itself trains.
+
+    What a part of the model holds that has an optimizer of its own is left to that.
+    """
+    parts = model._flatten_layers() if variables else ()
+    compiled = [each for each in parts if each is not model and _is_compiled(each)]
+    apart = {id(variable) for part in compiled for variable in part.variables}
+    return ((canonical(each), each) for each in variables if id(each) not in apart)
 
 
 def _models_around(passed: frozenset[int]) -> list[Any]:
@@ -230,26 +218,23 @@ def _values_around() -> Iterator[Any]:
     while frame is not None:
         if str(frame.f_globals.get("__name__")).rpartition(".")[2] in _TRACING:
             return
-        names = frame.f_code.co_names
+        names = {*frame.f_code.co_names}
         known = [*frame.f_locals.values(), *map(frame.f_globals.get, names)]
         yield from known
         for value in known:
-            with suppress_faults():  # it has no attributes of its own
-                own = object.__getattribute__(value, "__dict__")
-                yield from [own[name] for name in names if name in own]
+            yield from attributes_of(value, names)
         frame = frame.f_back
 
 
 def _is_plain_layer(cls: type) -> bool:
     """Whether it is a layer or model of Keras that has not its own idea of what is trainable."""
-    return any(base.__name__ == "Layer" and _of_keras(base) for base in cls.__mro__) and all(
-        _of_keras(next(base for base in cls.__mro__ if name in vars(base)))
+    return issubclass(cls, tuple(_layer_classes())) and all(
+        next(base for base in cls.__mro__ if name in vars(base)).__module__.startswith(_KERAS)
         for name in ("trainable_variables", "trainable_weights", "variables")
     )
 
 
-def _of_keras(cls: type) -> bool:
-    return cls.__module__.startswith(("keras.", "tf_keras.", "tensorflow."))
+_KERAS = ("keras.", "tf_keras.", "tensorflow.")
 
 
 # What is frozen now: asked where an assertion has failed, so it may take a look at all objects.

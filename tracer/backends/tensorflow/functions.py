@@ -91,7 +91,7 @@ def trace_anew(function: Any) -> bool:
 def running_functions() -> list[Any]:
     """Each `tf.function` that a thread has called and that is at work, but for what it traces."""
     running = []
-    for stack in _stacks():
+    for stack in _stacks().values():
         traced = False
         for frame in stack:
             if frame.f_code is _CALL and not traced:
@@ -105,14 +105,14 @@ _CALL_CONCRETE = concrete_function.ConcreteFunction._call_impl.__code__
 _TRACE = func_graph.func_graph_from_py_func.__code__
 
 
-def _stacks() -> list[list[FrameType]]:
+def _stacks() -> dict[int, list[FrameType]]:
     """The frames of each thread, the innermost first; of this one those around who asks.
 
     A frame that held itself would hold all that the program works with, until it is collected.
     """
     frames = sys._current_frames()
     frames[threading.get_ident()] = sys._getframe(2)
-    return [frames_above(each) for each in frames.values()]
+    return {thread: frames_above(each) for thread, each in frames.items()}
 
 
 def feeds_a_dataset(function: Any) -> bool:
@@ -124,7 +124,7 @@ def feeds_a_dataset(function: Any) -> bool:
 
 def graphs_being_traced() -> list[Any]:
     """The graphs of functions, branches and loops that a thread is tracing now."""
-    graphs = (graph_traced_by(frame) for stack in _stacks() for frame in stack)
+    graphs = (graph_traced_by(frame) for stack in _stacks().values() for frame in stack)
     return [graph for graph in graphs if graph is not None]
 
 
@@ -135,15 +135,12 @@ def graph_traced_by(frame: FrameType) -> Any | None:
 
 def any_is_inside(threads: Set[int]) -> bool:
     """Whether one of these threads, but for this one, is in a function that it has called."""
-    if threads <= {threading.get_ident()}:
-        return False
-    frames = sys._current_frames()
-    # The frame of this call must not hold itself: it would hold all that the program works with.
-    frames.pop(threading.get_ident(), None)
-    return any(
+    others = threads - {threading.get_ident()}
+    return bool(others) and any(
         frame.f_code in (_CALL, _CALL_CONCRETE)
-        for thread in threads & frames.keys()
-        for frame in frames_above(frames[thread])
+        for thread, stack in _stacks().items()
+        if thread in others
+        for frame in stack
     )
 
 

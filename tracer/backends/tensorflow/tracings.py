@@ -87,9 +87,6 @@ def _leaves(name: str, kind: Any) -> Iterator[tuple[str, Leaf]]:
         inner = [(name, getattr(kind, _SAME_AS[of]))]
     elif of == "Tuple":
         inner = [(f"{name}[{index}]", each) for index, each in enumerate(kind.components)]
-    elif of == "NamedTuple":
-        names = (f"{name}.{field}" for field in kind.attribute_names)
-        inner = zip(names, kind.attributes.components, strict=True)
     elif of == "Dict":
         inner = [(f"{name}[{key!r}]", each) for key, each in kind.mapping.items()]
     elif of == "Literal":
@@ -104,7 +101,11 @@ def _leaves(name: str, kind: Any) -> Iterator[tuple[str, Leaf]]:
         yield from _leaves(each, part)
 
 
-_SAME_AS = {"List": "components_tuple", "Attrs": "named_attributes"}
+_SAME_AS = {
+    "List": "components_tuple",
+    "NamedTuple": "attributes",
+    "Attrs": "named_attributes",
+}
 """Types that are told apart by another one, and the attribute that it is."""
 
 
