@@ -99,8 +99,18 @@ GATES = ("accumulate", "skipping", "finite", "every")
 AROUND = ("own", "tuple", "injected")
 HOLDING = (*GATES, *GATES, *AROUND, *AROUND, "masked", "jitted", "remat", "identity")
 SEEN_THROUGH = (*GATES, *AROUND, "chain", "jitted", "remat", "identity")
-RECOMPUTED = ("grad_remat", "grad_remat", "grad_remat", "remat")
-WAYS = ("remat", "grad", "jvp", "grad_only", "custom_vjp", "jit", "vmap", "vmap_all", "shard_map")
+WAYS = (
+    "remat",
+    "grad_remat",
+    "grad",
+    "jvp",
+    "grad_only",
+    "custom_vjp",
+    "jit",
+    "vmap",
+    "vmap_all",
+    "shard_map",
+)
 
 
 def transformations(depth: int) -> st.SearchStrategy[Tx]:
@@ -128,10 +138,8 @@ def bodies(depth: int) -> st.SearchStrategy[Body]:
     several = st.lists(inner, min_size=1, max_size=2).map(tuple)
     loop = st.builds(Loop, st.sampled_from(("scan", "fori", "while")), st.integers(1, 3), inner)
     choice = st.builds(Choice, st.integers(0, 2), several)
-    jitted = st.builds(Around, st.just("jit"), inner)
-    recomputed = st.builds(Around, st.sampled_from(RECOMPUTED), st.one_of(loop, choice, jitted))
     around = st.builds(Around, st.sampled_from(WAYS), inner)
-    return st.one_of(step, st.builds(Seq, several), loop, choice, *[recomputed] * 3, around)
+    return st.one_of(step, st.builds(Seq, several), loop, choice, around)
 
 
 def _is_small(body: Body) -> bool:

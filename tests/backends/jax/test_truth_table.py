@@ -193,7 +193,7 @@ def differentiated_loop() -> Run:
             def body(state: Any, _: Any) -> Any:
                 return loop.step(state, x, Y[:8]), None
 
-            state = lax.scan(jax.checkpoint(body), state, None, length=3)[0]
+            state = lax.scan(body, state, None, length=3)[0]
             return loop.loss(state[0], x, Y[:8]), state
 
         derived = jax.jit(jax.grad(trained, has_aux=True))
@@ -202,20 +202,6 @@ def differentiated_loop() -> Run:
         return loop.state
 
     return looped(run, [4] * 6)
-
-
-def ensemble_with_loss_scale() -> Run:
-    """The branch runs for each member, and for the 2nd it is thrown away in the 3rd step."""
-    loop = Loop(tracer.wrap(scaled(Odometer())))
-    state = jax.tree.map(lambda each: jnp.stack([each] * 3), loop.state)
-    step = jax.jit(jax.vmap(loop.step, in_axes=(0, 0, None)))
-    for number in range(4):
-        x = np.stack([X[:8]] * 3)
-        if number == 2:
-            x[1] = np.inf
-        state = step(state, x, Y[:8])
-    weights, _ = by_copy(state, 3)
-    return came_to(loop, weights, [12, 12, 8, 12], discarded=4)
 
 
 def by_copy(state: Any, copies: int) -> Any:
@@ -293,7 +279,6 @@ OWN = [
     ensemble_without_jit,
     members_that_share_a_count,
     *([differentiated_loop] if jax.__version_info__ >= (0, 8) else []),
-    ensemble_with_loss_scale,
     pmap,
     shard_map,
     data_parallel,

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from backends.jax.keras_on_jax import Loop, Odometer, X, Y, model
+from backends.keras_programs import scaled
 from jax import lax
 
 import tracer
@@ -43,9 +44,26 @@ def in_a_branch_that_some_members_take(loop: Loop) -> Any:
     return jax.tree.map(lambda each: each[0], stepped)
 
 
+def in_a_branch_of_the_loss_scale(loop: Loop) -> Any:
+    """The second member's gradients are not finite, so it leaves out the step in its branch."""
+    states = jax.tree.map(lambda each: jnp.stack([each] * 2), loop.state)
+    x = np.stack([X[:8], np.full_like(X[:8], np.inf)])
+    stepped = jax.jit(jax.vmap(loop.step, in_axes=(0, 0, None)))(states, x, Y[:8])
+    return jax.tree.map(lambda each: each[0], stepped)
+
+
+def in_a_checkpoint(loop: Loop) -> Any:
+    def loss(x: Any) -> Any:
+        state = jax.checkpoint(loop.step)(loop.state, x, Y[:8])
+        return loop.loss(state[0], x, Y[:8]), state
+
+    return jax.jit(jax.grad(loss, has_aux=True))(X[:8])[1]
+
+
 @pytest.mark.parametrize(
     ("program", "said"),
     [
+        (in_a_checkpoint, "jax.checkpoint computes again"),
         (in_some_axes, "some of the axes of a mesh"),
         pytest.param(in_a_shard_map_without_jit, "outside of jax.jit", marks=pytest.mark.long),
         (in_a_branch_that_some_members_take, "that each member takes or not"),
@@ -58,6 +76,15 @@ def test_the_program_runs_and_the_trace_says_it(program: Any, said: str) -> None
     trace = tracer.trace_of(loop.optimizer)
     assert not trace.complete
     assert said in trace.notes[0]
+
+
+def test_members_of_which_some_leave_out_a_branch() -> None:
+    loop = Loop(tracer.wrap(scaled(Odometer())))
+    weights, _ = in_a_branch_of_the_loss_scale(loop)
+    assert float(np.asarray(weights[0])[0, 0]) == 1
+    trace = tracer.trace_of(loop.optimizer)
+    assert (trace.steps, trace.updates(), trace.complete) == (1, 2 * 4, False)
+    assert "that each member takes or not" in trace.notes[0]
 
 
 def test_a_step_method_that_returns_what_it_likes() -> None:

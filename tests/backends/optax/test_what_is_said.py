@@ -74,7 +74,6 @@ def plain(inner: Any) -> Any:
         (in_a_state_of_its_own(), [2, 0, 2]),
         (behind(optax.scale(0.5)), [2, 0, 2]),
         (behind(optax.add_decayed_weights(0.1)), [2, 2, 2]),
-        (of_two_models(apply_if_finite, apply_if_finite), [2, 0, 2]),
     ],
 )
 def test_updates_that_are_none_wherever_that_is_decided(tx: Any, per_step: list[int]) -> None:
@@ -93,6 +92,7 @@ def test_updates_that_are_none_wherever_that_is_decided(tx: Any, per_step: list[
     [
         (optax.conditionally_mask(optax.sgd(1.0), lambda n: n % 2 == 0), "conditionally_mask dec"),
         (behind(optax.apply_every(2)), "apply_if_finite decides"),
+        (of_two_models(apply_if_finite, apply_if_finite), "apply_if_finite decides"),
         (
             optax.partition(
                 {"w": optax.MultiSteps(optax.sgd(1.0), 2), "b": optax.sgd(1.0)},
@@ -162,18 +162,6 @@ def test_nan_in_a_step_that_accumulates(tx: Any, around: Any) -> None:
     assert moved >= 2
 
 
-def test_updates_that_are_not_finite_in_multi_steps() -> None:
-    """What is wrapped is inside: its updates are multiplied by 0, and 0 times NaN is NaN."""
-    inner = tracer.wrap(optax.sgd(1.0))
-    accumulating = optax.MultiSteps(inner, 4)
-    state = accumulating.init(params())
-    gradients = jax.tree.map(lambda each: each + np.nan, params())
-    updates, state = jax.jit(accumulating.update)(gradients, state, params())
-    assert np.isnan(np.asarray(updates["w"])).all()
-    trace = tracer.trace_of(inner)
-    assert trace.updates() == 2 and not trace.complete
-
-
 def test_a_chain_in_what_returns_its_updates() -> None:
     """Also with names, compiled by itself, and under `inject_hyperparams`."""
     last = [optax.clip(1.0), optax.apply_if_finite(optax.sgd(1.0), 9)]
@@ -224,10 +212,14 @@ def test_what_is_no_pair_is_handed_on() -> None:
     assert "something else than updates and a state" in trace.notes[0]
 
 
-def test_what_a_multi_steps_around_a_branch_throws_away() -> None:
+@pytest.mark.parametrize("between", [lambda tx: tx, lambda tx: optax.apply_if_finite(tx, 3)])
+def test_what_a_multi_steps_around_it_throws_away(between: Any) -> None:
+    """What is wrapped is inside: it is called each time, and the result is mostly thrown away."""
     inner = tracer.wrap(optax.sgd(1.0))
-    once(optax.MultiSteps(optax.apply_if_finite(inner, 3), 4))
-    assert not tracer.trace_of(inner).complete
+    once(optax.MultiSteps(between(inner), 4))
+    trace = tracer.trace_of(inner)
+    assert (trace.updates(), trace.complete) == (2, False)
+    assert trace.notes[0].startswith("MultiSteps around it decides")
 
 
 def test_a_shard_map_over_some_axes_is_not_counted_and_runs() -> None:

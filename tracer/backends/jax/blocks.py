@@ -23,9 +23,9 @@ from weakref import WeakSet
 import jax
 
 from tracer.backends.jax import compat, primitive
-from tracer.backends.jax.effects import NOT_COMPARED, Effects
+from tracer.backends.jax.effects import NOT_COMPARED, Compared, Effects
 from tracer.backends.jax.late_wrap import forget, functions_with
-from tracer.backends.jax.programs import DOUBTS, Program, Programs, Work
+from tracer.backends.jax.programs import NOT_PLACED, Program, Programs, Work
 from tracer.backends.jax.tracings import Definitions
 from tracer.core import backend
 from tracer.core.backend import Stepped
@@ -99,10 +99,9 @@ def _begin_step(frame: Any) -> _Begun | None:
     if frame.method != "stateless_apply":
         return _Begun(optimizer, clock, None, clock.value)
     state = frame.args[0] if frame.args else frame.kwargs.get("optimizer_variables", ())
-    with suppress(TypeError, KeyError, IndexError):  # Keras will refuse what has no such place
-        for number, variable in enumerate(optimizer.variables):
-            if variable is clock:
-                return _Begun(optimizer, clock, number, state[number])
+    with suppress(TypeError, ValueError, KeyError, IndexError):  # Keras will refuse such a state
+        place = [each is clock for each in optimizer.variables].index(True)
+        return _Begun(optimizer, clock, place, state[place])
     return None
 
 
@@ -150,39 +149,51 @@ class Blocks(backend.Blocks):
         """All that was called from `frame` executes as a whole: count it."""
         effects = self.programs.effects if frame.parent is None and frame.role == "step" else None
         compared = NOT_COMPARED if effects is None else effects.compared(frame)
-        once = compat.is_plain()  # else a `vmap` may be around
-        in_python = frame.place is EAGER and once and not (self.programs.all or frame.site_notes)
-        if in_python and not compared.variables:
+        eager, once = frame.place is EAGER, compat.is_plain()  # else a `vmap` may be around
+        in_program = self.programs.all or frame.site_notes or compared.variables
+        if eager and once and not in_program:
             super().close(frame, failed)
             return
         self._note_unhanded(frame)
-        path = self._path_to(frame)
+        work, numbers = self._work(frame, compared)
+        if not eager:
+            program = self._count_in_program(work, numbers, frame)
+            if outermost(frame).place is not EAGER:  # else it is a branch, which each step traces
+                self._note_tracing(frame, program, failed)
+            return
+        program = self.programs.eager(work)
+        if not once:
+            primitive.count(program, *numbers, auxiliary=self.auxiliary(frame))
+            return
+        program.alone = program.alone or primitive.counting_alone(program)
+        self._latest = program.alone(*numbers)
+
+    def _work(self, frame: Frame, compared: Compared) -> tuple[Work, list[Any]]:
+        """What the block of a call is, and the numbers that its op tells."""
         alone = "step" if frame.role == "step" else "alone"
         role = alone if frame.parent is None else "part"
         groups, outcomes = _groups(frame)
         before, after, clock = self.steps_so_far(frame)
         function = "" if frame.place is EAGER else compat.function_name(frame.place.graph)
-        stepped = frame.extra.__class__ is _Begun
-        key = path, id(clock), stepped, compared.variables
+        key = self._path_to(frame), id(clock), compared.variables
         work = Work(function, role, tuple(frame.sites), groups, *key)
-        numbers = [before, after, *outcomes, *compared.numbers()]
-        if frame.place is EAGER:
-            program = self.programs.eager(work)
-            if not once:
-                primitive.count(program, *numbers, auxiliary=self.auxiliary(frame))
-                return
-            program.alone = program.alone or primitive.counting_alone(program)
-            self._latest = program.alone(*numbers)
-            return
+        return work, [before, after, *outcomes, *compared.numbers()]
+
+    def _count_in_program(self, work: Work, numbers: list[Any], frame: Frame) -> Program:
+        """Add the op of a block to the program that is traced."""
         for number in frame.sites:
             if self._sites.sites[number].role != "request":
-                self.callers.traced[number, path] += 1
-        if frame.extra is not None:
+                self.callers.traced[number, work.path] += 1
+        if isinstance(frame.extra, _Begun):
             self._stepping.add(frame.extra.optimizer)
-        hidden = _is_hidden(frame, before)
-        program = self._count_in_program(work, numbers, self.auxiliary(frame), hidden=hidden)
-        if outermost(frame).place is not EAGER:  # else it is a branch, which each step traces
-            self._note_tracing(frame, program, failed)
+        axes = compat.axis_names()  # the program says what each device does: each is a replica
+        here = compat.axis_size(axes) // jax.process_count() if axes else 0
+        program = self.programs.new(work, replicas=here)
+        if compat.is_mapped_eagerly():
+            program.doubt("not compiled")
+        which = [jax.lax.axis_index(axes)] if axes else []
+        primitive.count(program, *which, *numbers, auxiliary=self.auxiliary(frame))
+        return program
 
     def _note_tracing(self, frame: Any, program: Program, failed: bool) -> None:
         """Say for what arguments, and by whom, the program is traced that the block is in."""
@@ -217,32 +228,6 @@ class Blocks(backend.Blocks):
         """Arrays that make a `vmap` visible to the op when none of its numbers is batched."""
         return _made_in(frame)
 
-    def _count_in_program(
-        self, work: Work, numbers: list[Any], auxiliary: Sequence[Any], *, hidden: bool
-    ) -> Program:
-        """Add the op of a block to the program that is traced.
-
-        `hidden` if the optimizer's count of steps is not that of the step.
-        """
-        axes = compat.axis_names()
-        here = compat.axis_size(axes) // jax.process_count() if axes else 0
-        program = self.programs.new(work, replicas=here)
-        if compat.is_mapped_eagerly():
-            program.doubt("not compiled")
-        if hidden:
-            program.doubt("hidden")
-        if axes:  # the program says what each device does: each is a replica
-            primitive.count(program, jax.lax.axis_index(axes), *numbers, auxiliary=auxiliary)
-            return program
-        mesh = _mesh_of_processes()
-        if mesh is None:
-            primitive.count(program, *numbers, auxiliary=auxiliary)
-            return program
-        own = [device.process_index == jax.process_index() for device in mesh.devices.flat]
-        program.device = own.index(True)
-        primitive.count_on_each_device(program, mesh, *numbers)
-        return program
-
     def forget_graphs(self) -> None:
         """Let each function with an op of this recorder be traced anew."""
         for optimizer in list(self._stepping):
@@ -270,16 +255,16 @@ class Blocks(backend.Blocks):
         The optimizer's own count is compared with what the last step told of it. In a loop of the
         program's own that count is in the state, and the variable may never hear of it.
         """
+        self.programs.empty_queue()  # of what told meanwhile that it moved the count
         for name, optimizer, started in optimizers:
             clock = getattr(optimizer, "_iterations", None)
-            now = self._root.backend.number_in(clock)
-            self.programs.empty_queue()  # of what told meanwhile that it moved the count
-            counted = self.programs.latest.get(id(clock))
-            if counted is None and started is not None:
-                counted = started + self.counters.steps()
-            missed = 0 if started is None else max(self.programs.passed_over(id(clock)), 0)
-            if now is not None and counted is not None and now > counted:
-                missed += int(now) - counted
+            now, known = self._root.backend.number_in(clock), self.programs.progress_of(clock)
+            missed, last = 0, max((each.last for each in known), default=None)
+            if started is not None:
+                missed = max([0, *(each.passed_over for each in known)])
+                last = started + self.counters.steps() if last is None else last
+            if now is not None and last is not None:
+                missed += max(0, int(now) - last)
             if missed:
                 yield (
                     f"{name}: its own count of steps is {some(missed, 'step')} further than what "
@@ -287,8 +272,8 @@ class Blocks(backend.Blocks):
                     "count was set, as by a checkpoint; wrap the optimizer before its steps are "
                     "compiled"
                 )
-        if any(program.ran_again_uncounted() for program in self.programs.all):
-            yield DOUBTS["recomputed"]
+        if self.programs.are_parts_waiting():
+            yield NOT_PLACED
         if self.programs.all and compat.is_called_by_program():
             yield "it was read in a callback of a program: what runs there may not be counted yet"
 
@@ -299,8 +284,8 @@ class Blocks(backend.Blocks):
         nor do those of the optimizers inside of it.
         """
         for clock in map(clock_of, [*self._stepping, optimizer]):
-            now, told = self._root.backend.number_in(clock), self.programs.latest.get(id(clock))
-            if now is not None and told is not None and now < told:
+            now, known = self._root.backend.number_in(clock), self.programs.progress_of(clock)
+            if now is not None and any(now < each.last for each in known):
                 return True
         return False
 
@@ -335,18 +320,6 @@ def _stepping_around(frame: Any) -> Any:
     return frame
 
 
-def _is_hidden(frame: Any, count: Any) -> bool:
-    """Whether what a part of a step reads of the optimizer's count is not what its step has."""
-    around = _stepping_around(frame)
-    if around is None or around is frame:
-        return False
-    return _is_traced(around.extra.value) and not _is_traced(count)
-
-
-def _is_traced(value: Any) -> bool:
-    return isinstance(value, jax.core.Tracer)
-
-
 def _made_in(frame: Any) -> list[Any]:
     """What a block made of the variables that it updates, as far as JAX is tracing it.
 
@@ -358,12 +331,4 @@ def _made_in(frame: Any) -> list[Any]:
         values = frame.result
     else:
         values = [each.value for each in frame.original.__self__._trainable_variables]
-    return [each for each in jax.tree.leaves(values) if _is_traced(each)]
-
-
-def _mesh_of_processes() -> Any:
-    """The mesh of `keras.distribution`, if its devices are of several processes; else None."""
-    if jax.process_count() == 1:
-        return None
-    mesh = getattr(distribution(), "device_mesh", None)
-    return None if mesh is None else mesh.backend_mesh
+    return [each for each in jax.tree.leaves(values) if isinstance(each, jax.core.Tracer)]

@@ -9,7 +9,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax
 from jax.interpreters import ad, batching, mlir, partial_eval
@@ -22,7 +22,6 @@ try:
         ad_checkpoint as _checkpoint,
         api as _api,
         callback as _callback,
-        config as _config,
         core,
         pjit as _pjit,
         sharding_impls,
@@ -30,12 +29,15 @@ try:
     )
     from jax._src.interpreters import partial_eval as _partial_eval, pxla as _pxla
     from jax._src.interpreters.partial_eval import DynamicJaxprTrace
-    from jax._src.lax.control_flow import common as _loops
-    from jax._src.lib import xla_client
+    from jax._src.lax.control_flow import common as _loops, loops as _scans
     from jax.extend.core import Primitive
 
     _trace_context = core.trace_ctx
     _EvalTrace = core.EvalTrace
+    _sharding_of = _callback._callback_op_sharding
+    _hoisting = (
+        "_scan_known_hoisting" if hasattr(_scans, "_scan_known_hoisting") else "_scan_partial_eval"
+    )
     _emit = getattr(_callback, "emit_python_callback", None) or mlir.emit_python_callback
     _traced: list[Any] = [
         cache
@@ -90,11 +92,6 @@ def is_plain() -> bool:
     return isinstance(_trace_context.trace, _EvalTrace)
 
 
-def is_of_outside(value: Any) -> bool:
-    """Whether a value is of another program than that which is being traced."""
-    return isinstance(value, jax.core.Tracer) and value._trace is not _trace_context.trace
-
-
 def is_chosen_by_members() -> bool:
     """Whether what JAX batches now is a branch of which each member says whether it is taken.
 
@@ -112,31 +109,9 @@ def is_looped_by_members() -> bool:
     return any(known.get("batched") for known in _locals_of("_while_lowering"))
 
 
-def taken_from_loop() -> Literal["", "step", "function"]:
-    """What JAX takes out of a loop now, which is differentiated, as it is the same in each pass.
-
-    A `function` that was jitted by itself, or a branch, it takes as a whole. There may be loops in
-    the loop, of each of which it finds out what is known.
-    """
-    frame, evaluations = sys._getframe(1), 0
-    while frame is not None:
-        name = frame.f_code.co_name
-        if name == "_partial_eval_jaxpr_nounits":
-            evaluations += 1
-        elif name == "_scan_partial_eval_custom":  # which evaluates the loop by that function
-            return "step" if evaluations == 1 else "function"
-        elif name == "_scan_known_hoisting" or (name == "_scan_partial_eval" and not evaluations):
-            return "function" if evaluations else "step"  # the latter before JAX 0.7
-        elif name == "_scan_partial_eval":
-            evaluations -= 1
-        frame = frame.f_back  # type: ignore[assignment]
-    return ""
-
-
-def is_differentiated_eagerly() -> bool:
-    """Whether what JAX lowers now is called by a derivative that is computed in eager mode."""
-    rules = ("backward_pass", "backward_pass3", "remat_impl")  # the first in JAX 0.6
-    return any(True for rule in rules for _ in _locals_of(rule))
+def is_taken_from_loop() -> bool:
+    """Whether JAX takes what is the same in each pass out of a loop, which is differentiated."""
+    return any(True for _ in _locals_of(_hoisting))
 
 
 def _locals_of(rule: str) -> Iterator[dict[str, Any]]:
@@ -156,12 +131,10 @@ def are_known(tracers: Sequence[Any]) -> bool:
 def stage(trace: Any, primitive: Any, tracers: Sequence[Any], parameters: Any) -> bool:
     """Execute a primitive that gives nothing if all that it is given is known; else keep it.
 
-    It stays in a loop, too, though what it is given is the same in each pass.
-
     As `JaxprTrace.default_process_primitive` does with a primitive that has an effect. False where
     JAX is too old to keep it.
     """
-    if are_known(tracers) and taken_from_loop() != "step":
+    if are_known(tracers):
         primitive.bind(*(each.pval.get_known() for each in tracers), **parameters)
         return True
     if not hasattr(trace, "effect_handles"):
@@ -219,12 +192,6 @@ def platform(context: Any) -> str:
     return str(context.module_context.platforms[0])
 
 
-def kept_with_program(context: Any) -> dict[Any, Any]:
-    """What is kept as long as a program is being lowered, by keys of whoever keeps it."""
-    kept: dict[Any, Any] = context.module_context.cached_primitive_lowerings
-    return kept
-
-
 def call_python(context: Any, function: Callable[..., Any], operands: Sequence[Any]) -> Any:
     """Lower a call of `function` with the operands, which XLA may not drop and gives nothing.
 
@@ -240,7 +207,7 @@ def call_python(context: Any, function: Callable[..., Any], operands: Sequence[A
         context.avals_in,
         context.avals_out,
         has_side_effect=True,
-        sharding=_where(context),
+        sharding=_sharding_of(context.module_context.axis_context, None, context.avals_out),
         **_NO_TOKEN,
     )
     return result
@@ -249,44 +216,6 @@ def call_python(context: Any, function: Callable[..., Any], operands: Sequence[A
 def register_lowering(primitive: Any, rule: Callable[..., Any]) -> None:
     """Say how a primitive is lowered, each time anew."""
     mlir.register_lowering(primitive, rule, **_UNCACHED)
-
-
-def _where(context: Any) -> Any:
-    """The sharding of a call of Python, as `debug_callback_lowering` of JAX has it."""
-    axes = context.module_context.axis_context
-    shardy = _config.use_shardy_partitioner.value
-    if isinstance(axes, sharding_impls.SPMDAxisContext):
-        if shardy:
-            return _callback._get_sdy_array_list_for_callbacks(context.avals_out)
-        sharding = xla_client.OpSharding()
-        sharding.type = xla_client.OpSharding.Type.MANUAL
-        return sharding
-    if isinstance(axes, sharding_impls.ShardingContext):
-        if shardy:
-            first = sharding_impls.SdyArray(
-                mesh_shape=(), dim_shardings=(), logical_device_ids=(0,)
-            )
-            return sharding_impls.SdyArrayList((first,))
-        sharding = xla_client.OpSharding()
-        sharding.type = xla_client.OpSharding.Type.MAXIMAL
-        sharding.tile_assignment_dimensions = [1]
-        sharding.tile_assignment_devices = [0]
-        return sharding
-    return None
-
-
-def shard_map(function: Callable[..., Any], mesh: Any, everywhere: Any) -> Callable[..., Any]:
-    """`function` on each device of a mesh, with arguments and a result that all have alike."""
-    make: Any = getattr(jax, "shard_map", None)
-    unchecked = {"check_vma": False}
-    if make is None:
-        from jax.experimental import shard_map as stale
-
-        make, unchecked = stale.shard_map, {"check_rep": False}
-    mapped: Callable[..., Any] = make(
-        function, mesh=mesh, in_specs=everywhere, out_specs=everywhere, **unchecked
-    )
-    return mapped
 
 
 def traced_functions() -> "Counter[Any]":

@@ -5,14 +5,12 @@ numbers of that run: the optimizer's own count of steps before and after the blo
 group that may be thrown away whether it was kept. The op of a step has what the step made among its
 operands, so what stands in branches and loops inside of the step is told before it. Beyond that XLA
 promises no order: of two steps in one program the parts of the second may be told before the end of
-the first. So the parts wait until a step is told whose count of steps encloses theirs. A part on
-which nothing depends that the step tells may be told after it: it is of one of the steps told last.
-
-A part that no step encloses ran outside of every step: a function that was traced inside a step may
-be called by itself later, and JAX does not call Python then.
+the first. So the parts wait until a step is told whose count of steps encloses theirs. A part that
+waits for good is not counted, and the trace says so: a function that was traced inside a step may
+be called by itself later, and what nothing that the step tells depends on may be told after it.
 
 Under `vmap` one call tells of all members. Then the step is one step in which each member did its
-part; a branch runs for all of them, and for those that did not choose it, what it did is discarded.
+part.
 
 What is told comes on threads of XLA, several at once. They never wait for the lock of the counters,
 for who holds it may wait for an array of the program that tells: they put it into a queue, and who
@@ -27,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracer.backends.jax.effects import sources
-from tracer.backends.jax.primitive import Doubt, Passes
+from tracer.backends.jax.primitive import Doubt
 from tracer.core.counters import CountedBlock, Counters, Counts
 from tracer.core.log import HostLog
 from tracer.core.sites import SiteTable
@@ -39,6 +37,12 @@ DISCARDED, KEPT, SKIPPED, PARTLY = range(4)
 _MAX_WAITING = 4096
 """How many parts wait for their step on a replica; no step has so many."""
 
+NOT_PLACED = (
+    "parts of steps ran, as in a branch, and in which steps is not known, or not yet: they are not "
+    "counted"
+)
+"""What is said where parts wait for their step."""
+
 DOUBTS: dict[Doubt, str] = {
     "not compiled": (
         "a step ran in a shard_map outside of jax.jit: it is not counted there; jit the shard_map"
@@ -47,34 +51,25 @@ DOUBTS: dict[Doubt, str] = {
         "a step under vmap is in a branch or a loop that each member takes or not: it runs for all "
         "of them, and for those that did not take it is counted, too"
     ),
-    "hidden": (
-        "an apply method is called in a branch or a loop of its own, in a StatelessScope that "
-        "hides the optimizer's count of steps: in which step it ran is not known"
-    ),
     "hoisted": (
         "a step is in a loop that is differentiated: in this version of JAX it is not counted there"
     ),
     "the same in each pass": (
-        "a step is in a function or a branch of its own that is given the same in each pass of a "
-        "loop, which is differentiated: JAX runs it once before the loop, and it is counted once"
+        "a step is given the same in each pass of a loop, which is differentiated: JAX may run it "
+        "once before the loop, and then it is counted once"
     ),
     "recomputed": (
-        "a step is in a function that jax.checkpoint computes again, and several programs or calls "
-        "differentiate that function: in which of them JAX dropped the first pass is not known, so "
-        "a step may be counted twice or not at all"
+        "a step is in a function that jax.checkpoint computes again: the first time counts, and "
+        "JAX may have dropped that where only the gradient is used"
     ),
     "another process": (
-        "a step is in a program that XLA splits over processes: the first of them counts it; "
-        "keras.distribution, pmap and shard_map are counted in each"
+        "a step is in a program that XLA splits over processes, as keras.distribution makes it: "
+        "the first of them counts it; pmap and shard_map are counted in each"
     ),
 }
 
-
 _PATIENCE = 1.0
-"""For how many seconds nothing has to be told until nothing more is waited for."""
-
-_MAX_ENDED = 64
-"""How many steps may be told before a part of the first of them is."""
+"""For how many seconds a reading waits for the replicas that have not told of what others did."""
 
 
 class Row(NamedTuple):
@@ -84,10 +79,9 @@ class Row(NamedTuple):
     """The optimizer's own count of its steps when the block began."""
     after: int
     """The same when it ended."""
-    kept: tuple[int, ...] | None
-    """Of each group that is not always kept, what came of it: `DISCARDED`, `KEPT`...; None if it is
-    in a branch that this member of a `vmap` did not take."""
-    seen: tuple[int, ...] = ()
+    kept: tuple[int, ...]
+    """Of each group that is not always kept, what came of it: `DISCARDED`, `KEPT`..."""
+    seen: tuple[int, ...]
     """The bits of the variables that were compared: see `effects`."""
 
 
@@ -103,9 +97,7 @@ class Work(NamedTuple):
     path: int
     clock: int
     """Whose count of steps the rows have: a number that is the same for the same optimizer."""
-    stepped: bool
-    """Whether the rows have the count before and after it; else that of the step it is in."""
-    variables: tuple[int, ...] = ()
+    variables: tuple[int, ...]
     """The variables of a step that are compared, if effects are asked for."""
 
 
@@ -116,18 +108,13 @@ class Program:
         """So many `replicas` tell of themselves in this process; if any do, the op says which."""
         self.work = work
         self.groups = 1 + max((each for each in work.groups if each is not None), default=-1)
-        self.total = 0
+        self.block = programs.block_of(work, 0, (KEPT,) * self.groups)
+        """What a run of it is that keeps all."""
         self.told: Counter[int] = Counter()
         """How often it was executed on each replica, however many members that has."""
-        self.passes: Counter[tuple[Passes, int]] = Counter()
-        """How often each pass under `jax.checkpoint` was executed."""
         self.logs: dict[tuple[Any, ...], HostLog] = {}
         """By replica and what each member kept: to find the log of a block takes a look at all of
         its sites, which is too much for each run."""
-        self.device: int | None = None
-        """The device that counts for this process, if the others of it tell the same."""
-        self.is_uneven = False
-        """Whether it does not run alike on each replica, as in a branch that one of them takes."""
         self.alone: Callable[..., Any] | None = None
         """A program of JAX that does nothing but call it, for a block in eager mode."""
         self._programs = programs
@@ -135,10 +122,8 @@ class Program:
 
     def lags(self) -> bool:
         """Whether some replicas have not told of it as often as others."""
-        told = list(self.told.values())
-        if self.is_uneven or not told:
-            return False
-        return len(told) < self._replicas or len(set(told)) > 1
+        told = self.told.values()
+        return bool(told) and (len(told) < self._replicas or len(set(told)) > 1)
 
     def ran(self, *numbers: Any) -> None:
         """The op was executed, with these numbers: scalars, or arrays with one for each member.
@@ -146,18 +131,14 @@ class Program:
         The program waits for it, and has cleared the processor's caches: little code is fast code.
         """
         try:
-            tells_which = self._replicas or self.device is not None
-            if not (tells_which or numbers[0].ndim):
+            if not (self._replicas or numbers[0].ndim):
                 row = self._row([int(each) for each in numbers])
                 self._programs.enqueue(self._programs.ran, self, 0, [row])
                 return
             by_replica: dict[int, list[Row]] = defaultdict(list)
             for each in zip(*(np.ravel(each).tolist() for each in numbers), strict=True):
-                replica, *values = each if tells_which else (0, *each)
-                if self.device is None:
-                    by_replica[replica].append(self._row(values))
-                elif replica == self.device:
-                    by_replica[0].append(self._row(values))
+                replica, *values = each if self._replicas else (0, *each)
+                by_replica[replica].append(self._row(values))
             for replica, rows in by_replica.items():
                 self._programs.enqueue(self._programs.ran, self, replica, rows)
         except Exception as error:  # it would end the program of the user
@@ -166,7 +147,7 @@ class Program:
     def _row(self, numbers: Sequence[int]) -> Row:
         before, after, *more = numbers
         if not more:
-            return Row(before, after, ())
+            return Row(before, after, (), ())
         return Row(before, after, tuple(more[: self.groups]), tuple(more[self.groups :]))
 
     def lowered(self, platform: str) -> None:
@@ -182,17 +163,26 @@ class Program:
 
     def doubt(self, reason: Doubt) -> None:
         """What it tells is not what ran."""
-        if not (reason == "all members" and self.work.role == "part" and self.work.stepped):
-            self._programs.note(DOUBTS[reason])
+        self._programs.note(DOUBTS[reason])
 
-    def ran_pass(self, passes: Passes, number: int) -> None:
-        """One pass under `jax.checkpoint` was executed, whether or not it counts."""
-        self._programs.enqueue(self.passes.update, [(passes, number)])
 
-    def ran_again_uncounted(self) -> bool:
-        """Whether something was computed again more often than it was counted."""
-        counted = {passes: self.passes[passes, int(passes.first)] for passes, _ in self.passes}
-        return any(times > counted[passes] for (passes, _), times in self.passes.items())
+class Progress(NamedTuple):
+    """How the steps that were told moved an optimizer's own count of steps."""
+
+    first: int
+    """Where the first of them began."""
+    last: int
+    """Where the last one ended."""
+    moved: int
+    """How far all of them moved it together; of one member, where a `vmap` has several."""
+
+    @property
+    def passed_over(self) -> int:
+        """How many steps were not told that lie between others.
+
+        There may be more, if several states were trained, each with a count of its own.
+        """
+        return self.last - self.first - self.moved
 
 
 class Programs(Counters):
@@ -209,23 +199,17 @@ class Programs(Counters):
         self.fault = fault
         self.all: list[Program] = []
         """What was traced."""
-        self.latest: dict[int, int] = {}
-        """How far the steps that were told say that each optimizer's own count of steps is."""
         self.members = 1
         """How many members of a `vmap` a step had at most."""
-        self.progress: dict[tuple[int, int], list[int]] = {}
-        """By that count and replica: where the steps that were told began, where they ended, and
-        how far all of them moved it together; of one member, where a `vmap` has several."""
+        self.progress: dict[tuple[int, int], Progress] = {}
+        """By the number of an optimizer's own count of steps (`Work.clock`), and the replica."""
         self._eager: dict[Work, Program] = {}
         self._sites = sites
         self._queue: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self._waiting: dict[int, list[tuple[Program, list[Row]]]] = defaultdict(list)
-        """By replica the parts that were told before their step."""
-        self._ended: dict[int, deque[tuple[int, list[Row], int]]] = defaultdict(
-            lambda: deque(maxlen=_MAX_ENDED)
+        self._waiting: dict[int, deque[tuple[Program, list[Row]]]] = defaultdict(
+            lambda: deque(maxlen=_MAX_WAITING)
         )
-        """By replica the steps that were told last, each with its stamp for what is part of it."""
-        self._blocks: dict[tuple[Any, ...], CountedBlock] = {}
+        """By replica the parts that were told before their step."""
 
     @property
     def in_programs(self) -> bool:  # type: ignore[override]
@@ -237,8 +221,7 @@ class Programs(Counters):
         program = Program(self, work, replicas)
         with self.lock:
             self.all.append(program)
-            # It has a log, so that it is known if it never runs.
-            self.logs.setdefault(self._block_as_traced(program), HostLog())
+            self.logs.setdefault(program.block, HostLog())  # so that it is known if it never runs
         return program
 
     def eager(self, work: Work) -> Program:
@@ -266,12 +249,11 @@ class Programs(Counters):
     def ran(self, program: Program, replica: int, rows: list[Row]) -> None:
         """A block was executed on a replica, once for each row; the lock is held."""
         work, stamp = program.work, 0
-        program.total += len(rows)
         program.told[replica] += 1
         if len(rows) > self.members:
             self.members = len(rows)
         if work.role == "part":
-            self._part_ran(program, replica, rows)
+            self._waiting[replica].append((program, rows))
             return
         row = rows[0]
         self.moved_on(work.clock, replica, row.before, row.after)
@@ -280,172 +262,110 @@ class Programs(Counters):
             stamp = UNIT * self.take_number(replica)
             if self._waiting:
                 self._log_parts(replica, work.clock, rows, stamp | WITHIN)
-            self._ended[replica].append((work.clock, rows, stamp | WITHIN))
-        self._log_of(program, replica, [row.kept for row in rows]).add(stamp)
+        self._log_of(program, replica, rows).add(stamp)
         if stamp and work.variables and self.effects is not None:
             seen = sources(work.variables, tuple([row.seen for row in rows]))
             self.effects.log(replica, seen, stamp)
 
     def moved_on(self, clock: int, replica: int, before: int, after: int) -> None:
         """A step moved an optimizer's own count of steps, perhaps in a state that it was given."""
-        if after > self.latest.get(clock, -1):
-            self.latest[clock] = after
-        steps = self.progress.get((clock, replica))
-        if steps is None:
-            steps = self.progress[clock, replica] = [before, after, 0]
-        if before < steps[0]:
-            steps[0] = before
-        if after > steps[1]:
-            steps[1] = after
-        steps[2] += after - before
-
-    def _part_ran(self, program: Program, replica: int, rows: list[Row]) -> None:
-        """A part was executed: count it if its step was told, else let it wait."""
-        for clock, steps, stamp in () if program.work.stepped else reversed(self._ended[replica]):
-            # A step that did not move the count is not known by it.
-            known = clock == program.work.clock and steps[0].before < steps[0].after
-            if known and len(rows) == len(steps) and all(_are_in(program, rows, clock, steps)):
-                self._log_of(program, replica, [row.kept for row in rows]).add(stamp)
-                return
-        waiting = self._waiting[replica]
-        waiting.append((program, rows))
-        if len(waiting) > _MAX_WAITING:
-            self.log(self._block_of(*waiting.pop(0), replica), 0)
+        first, last, moved = self.progress.get((clock, replica), (before, after, 0))
+        self.progress[clock, replica] = Progress(
+            before if before < first else first,
+            after if after > last else last,
+            moved + after - before,
+        )
 
     def _log_parts(self, replica: int, clock: int, steps: Sequence[Row], stamp: int) -> None:
         """Count the parts that the step is made of."""
-        waiting, self._waiting[replica] = self._waiting[replica], []
+        waiting = self._waiting.pop(replica, ())
         for program, rows in waiting:
-            fits = _are_in(program, rows, clock, steps)
-            if all(fits) or len(rows) == len(steps) > 1:
-                kept = [row.kept if fit else None for row, fit in zip(rows, fits, strict=True)]
-                self._log_of(program, replica, kept).add(stamp)
+            if program.work.clock != clock or any(map(_is_in, rows, steps)):
+                self._log_of(program, replica, rows).add(stamp)
             else:
                 self._waiting[replica].append((program, rows))
 
+    def progress_of(self, clock: Any) -> list[Progress]:
+        """How the steps that were told moved the count in the variable `clock`, by replica."""
+        return [known for (of, _), known in list(self.progress.items()) if of == id(clock)]
+
     def moved(self, optimizer: Any) -> int | None:
         """How far the steps say that an optimizer's own count moved; None if none was told."""
-        known = self._of_clock(id(getattr(optimizer, "_iterations", None)))
-        return max((last - first for first, last, _ in known), default=None)
+        known = self.progress_of(getattr(optimizer, "_iterations", None))
+        return max((each.last - each.first for each in known), default=None)
 
     def begun_anew(self) -> int:
         """How many steps began with one and the same count of steps, if all that are known did."""
         known = list(self.progress.values())
-        alike = all(last - first == 1 for first, last, _ in known)
-        return max((moved for _, _, moved in known), default=0) if alike else 0
-
-    def passed_over(self, clock: int) -> int:
-        """How many steps were not told that lie between others, by an optimizer's own count.
-
-        There may be more, if several states were trained, each with a count of its own.
-        """
-        return max(
-            (last - first - moved for first, last, moved in self._of_clock(clock)), default=0
-        )
-
-    def _of_clock(self, clock: int) -> list[list[int]]:
-        return [known for (of, _), known in list(self.progress.items()) if of == clock]
+        alike = all(each.last - each.first == 1 for each in known)
+        return max((each.moved for each in known), default=0) if alike else 0
 
     def wait_for_replicas(self) -> None:
-        """Wait until each replica told of what the others did, as long as anything is told.
+        """Wait until each replica told of what the others did.
 
         The results of one may be there before those of another, and results that the program does
         not hold cannot be waited for.
         """
-        known, since = None, time.monotonic()
-        while late := {each: each.total for each in list(self.all) if each.lags()}:
-            if late != known:
-                known, since = late, time.monotonic()
-            elif time.monotonic() - since > _PATIENCE:
-                for each in late:
-                    each.is_uneven = True
+        end = time.monotonic() + _PATIENCE
+        while any(each.lags() for each in list(self.all)) and time.monotonic() < end:
             time.sleep(0.001)
             with self.lock:
                 self.empty_queue()
 
+    def are_parts_waiting(self) -> bool:
+        """Whether the step of some part was not told, at least not yet."""
+        return any(self._waiting.values())
+
     def read(self, under_way: Iterable[dict[int, int]], calm: bool) -> Counts:
         """What was counted on each replica: see `Counters.read`.
 
-        What waits for its step is shown as what ran outside of every step: its step may come yet.
+        With how many programs have each block, and how many of these never ran.
         """
         with self.lock:
             self.empty_queue()
-            waiting = Counter(
-                (replica, self._block_of(*part, replica))
-                for replica, parts in self._waiting.items()
-                for part in parts
-            )
-            for _, block in waiting:
-                self.logs.setdefault(block, HostLog())
             counts = super().read(under_way, calm)
-            for (replica, block), times in waiting.items():
-                blocks = counts[replica].blocks
-                reading = blocks[block][1]
-                outside = {**reading.outside, 0: reading.outside.get(0, 0) + times}
-                blocks[block] = block, reading._replace(outside=outside)
-            self._show_programs(counts)
+            for program in self.all:
+                blocks = counts[0].blocks
+                block, reading = blocks[program.block]
+                graphs, idle = reading.graphs + 1, reading.idle + (not program.told)
+                blocks[block] = block, reading._replace(graphs=graphs, idle=idle)
             return counts
 
     def sign(self) -> Any:
         """The same with what the programs have told: see `Counters.sign`."""
         self.empty_queue()
-        sign, waiting = super().sign(), sum(map(len, self._waiting.values()))
-        return sign and (sign, waiting, [program.total for program in self.all])
+        sign = super().sign()
+        return sign and (sign, sum(sum(program.told.values()) for program in self.all))
 
-    def _show_programs(self, counts: Counts) -> None:
-        """Say of each block how many programs have it, and how many of these never ran."""
-        idle: dict[CountedBlock, list[bool]] = defaultdict(list)
-        for program in self.all:
-            idle[self._block_as_traced(program)].append(not program.total)
-        for counted in counts.values():
-            for key, (block, reading) in counted.blocks.items():
-                if block in idle:
-                    graphs, never_ran = len(idle[block]), sum(idle[block])
-                    reading = reading._replace(graphs=graphs, idle=never_ran)
-                    counted.blocks[key] = block, reading
-
-    def _log_of(self, program: Program, replica: int, members: Sequence[Any]) -> HostLog:
+    def _log_of(self, program: Program, replica: int, rows: Iterable[Row]) -> HostLog:
         """The log of what a program did, and of how much of it each member kept."""
-        key = replica, *members
+        key = replica, *[row.kept for row in rows]
         log = program.logs.get(key)
         if log is None:
-            block = self._block(program.work, replica, members)
+            block = self.block_of(program.work, *key)
             log = program.logs[key] = self.logs.setdefault(block, HostLog())
         return log
 
-    def _block_of(self, program: Program, rows: list[Row], replica: int) -> CountedBlock:
-        """What the log knows a part by."""
-        return self._block(program.work, replica, [row.kept for row in rows])
-
-    def _block_as_traced(self, program: Program) -> CountedBlock:
-        """The same of a program that keeps all that it does."""
-        return self._block(program.work, 0, [(KEPT,) * program.groups])
-
-    def _block(self, work: Work, replica: int, members: Sequence[Any]) -> CountedBlock:
-        """What the log knows a block by that did its work so often, and kept so much of it."""
-        key = (work, replica, *members)
-        block = self._blocks.get(key)
-        if block is None:
-            sites = [
-                site
-                for number, kept in enumerate(members)
-                for site in self._as_done(work, replica, kept, first=not number)
-            ]
-            step = work.role == "step"
-            block = CountedBlock(replica, work.function, step, tuple(sites), work.path)
-            self._blocks[key] = block
-        return block
+    def block_of(self, work: Work, replica: int, *members: tuple[int, ...]) -> CountedBlock:
+        """The block that did its work for each of the members, which kept so much of it."""
+        sites = [
+            site
+            for number, kept in enumerate(members)
+            for site in self._as_done(work, replica, kept, first=not number)
+        ]
+        step = work.role == "step"
+        return CountedBlock(replica, work.function, step, tuple(sites), work.path)
 
     def _as_done(
-        self, work: Work, replica: int, kept: tuple[int, ...] | None, first: bool
+        self, work: Work, replica: int, kept: tuple[int, ...], first: bool
     ) -> Iterator[int]:
         """The sites of one member; of the `first` with what is the same for all members."""
         for number, group in zip(work.sites, work.groups, strict=True):
             site = self._sites.sites[number]
             if not first and site.role in ("step", "request"):
                 continue
-            if site.role in ("update", "vain"):
-                outcome = KEPT if group is None or kept is None else kept[group]
+            if group is not None and site.role in ("update", "vain"):
+                outcome = kept[group]
                 if outcome == SKIPPED:
                     continue
                 if outcome == PARTLY:
@@ -454,24 +374,15 @@ class Programs(Counters):
                         "update nothing return 0 for some leaves alone, or are not finite, so 0 "
                         "times them is not 0: each of their updates is counted as if it were kept"
                     )
-                if outcome == DISCARDED or kept is None:
+                if outcome == DISCARDED:
                     site = site._replace(role="discarded")
             yield self._sites.number(*site._replace(replica=replica))
 
 
-def _are_in(program: Program, rows: list[Row], clock: int, steps: Sequence[Row]) -> list[bool]:
-    """Whether a part is in a step, for each member: as their counts say, if they are of one clock.
+def _is_in(part: Row, step: Row) -> bool:
+    """Whether a part is in a step, as their counts of steps say, which are of one optimizer.
 
     A part in which the count moves has a count before and after of its own.
     """
-    if program.work.clock != clock:
-        return [True] * len(rows)
-    if not len(rows) == len(steps) > 1:
-        before, after = min(row.before for row in steps), max(row.after for row in steps)
-        steps = [Row(before, after, ())] * len(rows)
-    return [
-        step.before <= row.before < step.after
-        if step.before < step.after and not program.work.stepped
-        else step.before <= row.before and row.after <= step.after
-        for row, step in zip(rows, steps, strict=True)
-    ]
+    inside = step.before <= part.before and part.after <= step.after
+    return inside and (part.before < step.after or step.before == step.after)

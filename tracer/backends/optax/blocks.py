@@ -1,16 +1,12 @@
 """Closes blocks of optax: one call of `update` is one block, with one op in the program."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any
 
 from tracer.backends.jax import blocks, late_wrap
 from tracer.core.backend import Stepped
 from tracer.core.calls import EAGER, Frame
 from tracer.kinds import OptimizerKind
-
-_MAX_LOOKS = 100
-"""In how many eager steps at most the count in the state is read, for which the program waits."""
 
 
 class Blocks(blocks.Blocks):
@@ -22,23 +18,12 @@ class Blocks(blocks.Blocks):
         "the weights, and never sees them after it"
     )
     steps_models = True
-    _looks_left = _MAX_LOOKS
 
     def close(self, frame: Any, failed: bool) -> None:
         """A call of `update` has ended: count it."""
         if frame.place is not EAGER:
             self._stepping.add(frame.update)
-        elif frame.count is not None and self._looks_left and not self.programs.all:
-            self._look(frame.count)
         super().close(frame, failed)
-
-    def _look(self, count: Any) -> None:
-        self._looks_left -= 1
-        with suppress(TypeError, RuntimeError):  # of a `vmap`, or donated since
-            now = int(count)
-            self.programs.moved_on(id(None), 0, now - 1, now)
-        if not self.programs.begun_anew():  # it is a state that goes on
-            self._looks_left = 0
 
     def steps_so_far(self, frame: Any) -> tuple[Any, Any, Any]:
         """The count in the state that was returned, and that before it."""

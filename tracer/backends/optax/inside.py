@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from tracer.core.reachable import reachable
+
 ARGUMENTS = ("updates", "state", "params")
 """The arguments of an `update`, which may call them otherwise."""
-_MAX_OBJECTS = 10_000
-"""How many objects are looked at."""
+_FAR = 50
+"""Over how many objects something is looked for from a transformation."""
 
 
 class Inside(NamedTuple):
@@ -31,7 +33,7 @@ def inside(transformation: Any) -> Inside:
     accumulates: set[Any] = set()
     skips: set[str] = set()
     limits: set[Any] = set()
-    for held in _reachable(transformation):
+    for held in reachable(transformation, _held_by, _FAR):
         maker = str(getattr(held, "__qualname__", "")).partition(".")[0]
         if maker == "apply_if_finite":
             skips.add(maker)
@@ -50,17 +52,6 @@ def inside(transformation: Any) -> Inside:
         " or ".join(sorted(skips)),
         limit if isinstance(limit, int) else None,
     )
-
-
-def _reachable(start: Any) -> list[Any]:
-    """The object, and what is found from it, each once."""
-    found, seen = [start], {id(start)}
-    for held in found:  # which grows meanwhile
-        for each in _held_by(held) if len(found) < _MAX_OBJECTS else ():
-            if id(each) not in seen:
-                seen.add(id(each))
-                found.append(each)
-    return found
 
 
 def _held_by(held: Any) -> Iterable[Any]:

@@ -83,14 +83,12 @@ class Step(Frame):
         self.result = [each for each in every if isinstance(each, jax.core.Tracer)]
         unknown: list[str] = []
         came = outcome.of_step(self.given.get("state"), state, updates, self.update.limit, unknown)
-        around, steps = outcome.in_multi_steps(updates, unknown)
-        if isinstance(steps, int):
-            recorder.optimizers.tell(self.index, gradient_accumulation_steps=steps)
+        if outcome.is_in_multi_steps():
+            unknown.append("MultiSteps around it")
         for each in unknown:
             recorder.note(
                 f"{each} decides in some steps that an update is none, and here that is not seen: "
                 "each is counted as if it were kept"
             )
-        if came is not None or around is not None:
-            came = outcome.both(came, around)
+        if came is not None:
             self.site_notes += [(came, site) for site in sites]
