@@ -164,9 +164,9 @@ class Recording:
     def begin(self) -> None:
         """Attach every optimizer that is alive, each as the root of what is nested in it."""
         if "torch" in sys.modules:
-            from tracer.backends.torch import optimizers
+            from tracer.backends.torch import optimizer_hooks
 
-            for optimizer in optimizers.watched():
+            for optimizer in optimizer_hooks.watched():
                 self.attach(optimizer)
         if "optax" in sys.modules:
             for update in updates.watched():
@@ -366,10 +366,10 @@ def _listen_to_torch() -> None:
 
     They need not be reported when they are made: the hook of any of them sees its first step.
     """
-    from tracer.backends.torch import optimizers
+    from tracer.backends.torch import optimizer_hooks
 
     with _lock:
-        (optimizers.listen if _active else optimizers.ignore)(_stepped)
+        (optimizer_hooks.listen if _active else optimizer_hooks.ignore)(_stepped)
 
 
 def wrap_transformation(given: T, *, retrace: bool, effects: bool) -> T:

@@ -157,9 +157,9 @@ def release(members: Iterable[Any]) -> None:
         if isinstance(member, TracedUpdate):
             binding.watch = None
         elif binding.watch is not None:
-            from tracer.backends.torch import optimizers
+            from tracer.backends.torch import optimizer_hooks
 
-            optimizers.detach(binding)
+            optimizer_hooks.detach(binding)
         else:
             set_class(member, plain_class(type(member)))
         binding.recorder.end(binding.index)
@@ -189,9 +189,11 @@ def _wrap(
     optimizer = members[0][0]
     proxies: list[Any] = []
     if members[0][1].name == TORCH:
-        from tracer.backends.torch import optimizers  # there is PyTorch: this is one of its own
+        from tracer.backends.torch import (
+            optimizer_hooks,  # there is PyTorch: this is one of its own
+        )
 
-        proxies = [member for member, _ in members if optimizers.is_proxy(member)]
+        proxies = [member for member, _ in members if optimizer_hooks.is_proxy(member)]
         members = [each for each in members if not any(each[0] is proxy for proxy in proxies)]
         if not members:
             raise UnsupportedOptimizer(
@@ -226,9 +228,9 @@ def _trace(
         if not is_traced(member):
             recorder.optimizers.begin(binding.index, retrace)
             if kind.name == TORCH:
-                from tracer.backends.torch import optimizers
+                from tracer.backends.torch import optimizer_hooks
 
-                optimizers.attach(member, binding)
+                optimizer_hooks.attach(member, binding)
                 continue
             binding.traced = True
             for name in methods_of(kind).keys() & own_attributes(member).keys():

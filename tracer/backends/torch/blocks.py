@@ -9,11 +9,14 @@ parameters on a device, where effects are asked for.
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 from tracer.backends.torch import compat
+from tracer.backends.torch.compiled_steps import Program
 from tracer.backends.torch.effects import Effects
-from tracer.backends.torch.programs import Program
+from tracer.backends.torch.operators import VALUES
 from tracer.backends.torch.steps import Step, Unsure, abandoned
+from tracer.backends.torch.writes import Writes
 from tracer.core import backend
 from tracer.core.backend import Stepped
 from tracer.core.calls import Frame
@@ -28,14 +31,12 @@ class _Waiting(NamedTuple):
 
     block: CountedBlock
     seen: Any
-    skipped: Any = None
-    unsure: Sequence[Unsure] = ()
+    skipped: Any
+    unsure: Sequence[Unsure]
 
-    @property
-    def is_known(self) -> bool:
-        """Whether it can be counted without waiting for a device."""
-        held_back = getattr(self.seen, "held_back", ())
-        return self.skipped is None and not self.unsure and not held_back
+
+_comparing: "WeakSet[Blocks]" = WeakSet()
+"""Those of which effects are asked for."""
 
 
 class Blocks(backend.Blocks):
@@ -45,22 +46,26 @@ class Blocks(backend.Blocks):
 
     def __init__(self, root: backend.Root) -> None:
         super().__init__(root)
+        self.writes: list[Writes] = []
+        """Of each optimizer with a step of its own."""
         self._waiting: list[_Waiting] = []
         self._programs: dict[CountedBlock, set[Program]] = defaultdict(set)
 
     def log(self, block: CountedBlock, seen: Any, frame: Frame | None = None) -> None:
         """Count a block now, or when the device has said what it did."""
-        waiting = _Waiting(block, seen)
+        skipped: Any = None
+        unsure: Sequence[Unsure] = ()
         with self.counters.lock:
             if isinstance(frame, Step):
-                waiting = waiting._replace(skipped=frame.skipped, unsure=frame.unsure)
+                skipped, unsure = frame.skipped, frame.unsure
                 if frame.program is not None:
                     self._programs[block].add(frame.program)
                     self.counters.session_graphs[block] = len(self._programs[block])
-            if waiting.is_known and not self._waiting:
+            held_back = seen and getattr(seen, "held_back", ())
+            if skipped is None and not (unsure or held_back or self._waiting):
                 super().log(block, seen)
                 return
-            self._waiting.append(waiting)
+            self._waiting.append(_Waiting(block, seen, skipped, unsure))
             if len(self._waiting) > MOST:
                 self._settle()
 
@@ -75,10 +80,14 @@ class Blocks(backend.Blocks):
         """Compare the parameters of each step, or no more; returns whether that is new."""
         with self.counters.lock:
             self._settle()  # the steps so far, of which the other was wanted, have their numbers
+            (_comparing.add if wanted else _comparing.discard)(self)
+            VALUES.wanted = bool(_comparing)
             return super().compare(wanted)
 
     def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
-        """Say of one that has a `step` of its own, and never called the hooks, that it has."""
+        """Say what may write past versions, and what has a `step` of its own without hooks."""
+        for writes in self.writes:
+            yield from writes.notes()
         for each in optimizers:
             own = vars(each.optimizer).get("step")
             if own is not None and not compat.is_of_scheduler(own) and not self.counters.steps():

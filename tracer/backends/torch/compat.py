@@ -8,8 +8,9 @@ the optimizer's out, or gives `found_inf` to one that is fused, whose kernel lea
 import inspect
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -83,20 +84,26 @@ FROZEN = "frozen"
 """In place of a layout: there is no gradient, and none was to be expected."""
 
 
-def layouts_of(parameters: list[Any]) -> list[Any]:
+def layouts_of(parameters: Sequence[Any]) -> list[Any]:
     """The layout of the gradient of each parameter; None if it has none, `FROZEN` if it needs none.
 
     Training waits for this in each step.
     """
-    return [
-        grad.layout if (grad := p.grad) is not None else None if p.requires_grad else FROZEN
-        for p in parameters
-    ]
+    try:
+        return list(map(_LAYOUT, parameters))
+    except AttributeError:  # one of them has no gradient
+        return [
+            grad.layout if (grad := p.grad) is not None else None if p.requires_grad else FROZEN
+            for p in parameters
+        ]
 
 
-def layout_if(handed: bool | None) -> Any:
+_LAYOUT = attrgetter("grad.layout")
+
+
+def layout_if(has: bool | None) -> Any:
     """What `layouts_of` gives for a dense gradient, for none, and for none that is needed: None."""
-    return torch.strided if handed else FROZEN if handed is None else None
+    return torch.strided if has else FROZEN if has is None else None
 
 
 _STRIDED = {torch.strided, getattr(torch, "_mkldnn", None)}
@@ -153,7 +160,7 @@ def version_of(parameter: Any) -> int | None:
     return None if parameter.is_inference() else int(parameter._version)
 
 
-def versions_of(parameters: list[Any]) -> dict[int, int | None]:
+def versions_of(parameters: Sequence[Any]) -> dict[int, int | None]:
     """The versions of parameters by `id`, but for lazy ones."""
     return {id(each): version_of(each) for each in parameters if not is_lazy(each)}
 
@@ -163,32 +170,6 @@ def steps_by_itself(cls: type) -> bool:
     step = inspect.unwrap(cls.step)  # type: ignore[attr-defined]
     homes = {step.__module__, *(base.__module__ for base in cls.__mro__)}
     return not all(home.startswith("torch.") for home in homes - {"abc", "builtins", "typing"})
-
-
-def names_data(cls: type) -> bool:
-    """Whether code of this class that is not PyTorch's own uses the name `data`, by which a step
-    writes to a parameter past its version; or a function that this code uses by its name.
-    """
-    found = [
-        inspect.unwrap(each)
-        for base in cls.__mro__
-        for each in vars(base).values()
-        if inspect.isfunction(each)
-    ]
-    seen: set[Any] = set()
-    for each in found:  # it grows meanwhile
-        if not inspect.isfunction(each) or each in seen:
-            continue
-        seen.add(each)
-        if str(each.__module__).startswith("torch."):
-            continue
-        codes = [each.__code__]
-        for code in codes:
-            if "data" in code.co_names:
-                return True
-            codes += filter(inspect.iscode, code.co_consts)
-            found += map(each.__globals__.get, code.co_names)
-    return False
 
 
 def is_of_scheduler(step: Any) -> bool:

@@ -1,6 +1,5 @@
 """What is relied on of Dynamo, which builds a program of the code that `torch.compile` is given."""
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import wraps
 from types import FrameType
@@ -78,8 +77,8 @@ def mark() -> Mark:
     return Mark(ref(graph), next(iter(reversed(graph.nodes)), None))
 
 
-def uses_since(place: Mark, tensors: Sequence[Any]) -> list[tuple[bool, bool]] | None:
-    """Whether ops after `place` use each of these tensors, and whether one writes to it.
+def used_since(place: Mark, tensors: Sequence[Any]) -> list[bool] | None:
+    """Whether ops after `place` use each of these tensors.
 
     None if the program was parted meanwhile.
     """
@@ -89,30 +88,19 @@ def uses_since(place: Mark, tensors: Sequence[Any]) -> list[tuple[bool, bool]] |
         return None
     nodes = list(graph.nodes)
     later = nodes[1 + nodes.index(place.last) :] if place.last in nodes else nodes
-    used = {each for node in later for each in node.all_input_nodes}
-    written = {each for node in later if _is_in_place(node) for each in node.all_input_nodes}
-    inputs: dict[int, set[Any]] = defaultdict(set)
-    for node in nodes:
+    used = set()
+    for node in {each for op in later for each in op.all_input_nodes}:
         if node.op == "get_attr":  # the parameters of an optimizer are constants of its program
-            inputs[id(output.nn_modules.get(node.target))].add(node)
+            used.add(id(output.nn_modules.get(node.target)))
         elif node.op == "placeholder" and "grapharg" in node.meta:
-            inputs[id(node.meta["grapharg"].example)].add(node)
-    found = [inputs[id(each)] for each in tensors]
-    return [(not used.isdisjoint(each), not written.isdisjoint(each)) for each in found]
+            used.add(id(node.meta["grapharg"].example))
+    return [id(each) in used for each in tensors]
 
 
 def _output() -> Any:
     from torch._dynamo.symbolic_convert import InstructionTranslator  # is there: it runs
 
     return InstructionTranslator.current_tx().output
-
-
-def _is_in_place(node: Any) -> bool:
-    target = node.target
-    name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    if name == "_get_data_attr":
-        return any(map(_is_in_place, node.users))
-    return name == "setitem" or (name.endswith("_") and not name.endswith("__"))
 
 
 def frame_around(python: FrameType) -> FrameType:

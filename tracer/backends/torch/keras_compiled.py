@@ -11,16 +11,15 @@ none is left out as useless. Where Dynamo breaks a graph, each part has its own 
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 from weakref import finalize, ref
 
 import torch
 from torch._dynamo import trace_rules
 
+from tracer.backends.torch.compiled_steps import PROGRAM
 from tracer.backends.torch.dynamo import constant, frame_around
-from tracer.backends.torch.operators import BEGIN, END, MOVED, number_for
-from tracer.backends.torch.programs import PROGRAM
+from tracer.backends.torch.operators import BEGIN, END, MOVED, VALUES, number_for
 from tracer.backends.torch.steps import drop, take_off
 from tracer.core.calls import Frame, known_by, outermost
 from tracer.core.instances import instances
@@ -103,9 +102,6 @@ class _Step(Frame):
 _calls: dict[tuple[Any, ...], _Call] = {}
 _applies: dict[tuple[int, str], ApplyMethod | None] = {}
 """The methods of which there is a traced one, by the id of their class: it is kept."""
-_counters = SimpleNamespace()
-"""The counters of each optimizer, by a name made of its id: Dynamo compiles anew if effects are
-asked for, or no more."""
 _making = threading.Lock()
 OLDEST = (2, 10)
 """The first PyTorch whose Dynamo takes ids and operators as they are made here. An older one ends
@@ -179,10 +175,9 @@ def _also_compiled(
             result = original(self, *args, **kwargs)
             END(MOVED, number, [], None)
             return result
-        compares = getattr(_counters, _name_of(id(self))).effects is not None
-        BEGIN(MOVED, number, _values(variables) if compares else [])
+        BEGIN(MOVED, number, _values(variables) if VALUES.wanted else [])
         result = original(self, *args, **kwargs)
-        END(MOVED, number, _values(variables) if compares else [], None)
+        END(MOVED, number, _values(variables) if VALUES.wanted else [], None)
         return result
 
     # Dynamo limits how many programs it keeps of one code, which all methods would share.
@@ -223,10 +218,6 @@ def _values(variables: Sequence[Any]) -> list[Any]:
     return [getattr(variable, "_value", variable).detach() for variable in variables]
 
 
-def _name_of(optimizer: int) -> str:
-    return f"of_{optimizer}"
-
-
 # What runs while Dynamo traces.
 
 
@@ -251,22 +242,15 @@ def _number(
             binding.bring_in_nested(alive, binding)
         gradients = tuple(None if each is None else _Gradient(each) for each in sparse)
         key = optimizer, base, name, sparse, variables
-        setattr(_counters, _name_of(optimizer), binding.recorder.blocks.counters)
         with _making:
             call = _calls.get(key)
             if call is None or call.optimizer() is not alive:
                 call = _calls[key] = _Call(alive, name, apply, gradients, variables)
-                finalize(alive, _forget, key).atexit = False
+                finalize(alive, _calls.pop, key, None).atexit = False
         return call.number
     except Exception as error:
         binding.recorder.fault(error)
         return -1
-
-
-def _forget(key: tuple[Any, ...]) -> None:
-    """The optimizer of a call is gone, so it runs no more."""
-    _calls.pop(key, None)
-    vars(_counters).pop(_name_of(key[0]), None)
 
 
 @constant

@@ -1,4 +1,4 @@
-"""Who is notified of each optimizer of PyTorch that steps while a recording runs."""
+"""What counts the steps of an optimizer; and who is notified of one that nothing counts yet."""
 
 import threading
 import warnings
@@ -11,17 +11,38 @@ from tracer.core.interrupts import interrupt_in
 from tracer.core.registry import bindings
 
 Listener = Callable[[Any], None]
-"""Is called with an optimizer before its first step."""
+"""Is called with an optimizer before its first step, while a recording runs."""
 
 listeners: list[Listener] = []
 _notifying = threading.RLock()
 _notified_of: set[int] = set()
-"""By `id`, the optimizer of which listeners are notified now: what it counts is not settled yet."""
+"""By `id`, the optimizer of which listeners are notified now. A recording notes then what was
+counted before: a step that another thread took meanwhile would be a part of that."""
+
+
+@dynamo.without_dynamo
+def counter_of(optimizer: Any) -> Any:
+    """What counts the steps of an optimizer, or of the one in it; None if nothing does.
+
+    Listeners are notified of one that nothing counted so far.
+    """
+    binding = bindings.get(id(optimizer))
+    if binding is None or binding.watch is None:
+        if not listeners:
+            return None
+        _notify(optimizer)
+        binding = bindings.get(id(optimizer))
+    elif id(optimizer) in _notified_of:
+        with _notifying:
+            pass
+    return None if binding is None else binding.watch
 
 
 @dynamo.left_alone
-def notify(optimizer: Any) -> None:
+def _notify(optimizer: Any) -> None:
     """Notify all listeners of an optimizer; a fault of the tracer is not the program's."""
+    if not compat.is_optimizer(optimizer):
+        return
     try:
         with _notifying:
             _notified_of.add(id(optimizer))
@@ -38,27 +59,3 @@ def notify(optimizer: Any) -> None:
             warnings.warn(
                 f"tracer: an optimizer is not traced: {text}", RuntimeWarning, stacklevel=2
             )
-
-
-def wait_until_notified(optimizer: Any) -> None:
-    """Wait for another thread that gave an optimizer its hooks and still notifies listeners.
-
-    A recording notes then what was counted before: a step that another thread took between would
-    be a part of that.
-    """
-    if id(optimizer) in _notified_of:
-        with _notifying:
-            pass
-
-
-def counter_of(optimizer: Any) -> Any:
-    """What counts the steps of an optimizer, or of the one in it; None if nothing does.
-
-    Listeners are notified of one that nothing counted so far.
-    """
-    binding = bindings.get(id(optimizer))
-    if (binding is None or binding.watch is None) and listeners and compat.is_optimizer(optimizer):
-        notify(optimizer)
-        binding = bindings.get(id(optimizer))
-    wait_until_notified(optimizer)
-    return None if binding is None else binding.watch

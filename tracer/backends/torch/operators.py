@@ -1,13 +1,14 @@
-"""Operators in programs that `torch.compile` builds: they tell that a step begins, or has ended.
+"""Operators in programs that `torch.compile` builds: they notify that a step begins, or has ended.
 
 Dynamo runs no line of a method that it traces, and what it compiles calls none. So a step in a
-program has an operator at its begin and one at its end, each with the number of who is told when
-it runs. All of them say that they write to one tensor: so they keep their order, and no compiler
-leaves one out. What a program writes to another tensor may be in its memory only when all of it
-has run: where effects are asked for, they are handed the values, and not the variables.
+program has an operator at its begin and one at its end, each with the number of its listener. All
+of them say that they write to one tensor: so they keep their order, and no compiler leaves one out.
+What a program writes to another tensor may be in its memory only when all of it has run: where
+effects are asked for, they are passed the values, and not the variables.
 """
 
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -16,37 +17,38 @@ import torch
 from tracer.backends.torch.dynamo import left_alone
 
 _numbers = count(1)
-_told: WeakValueDictionary[int, Any] = WeakValueDictionary()
+_listeners: WeakValueDictionary[int, Any] = WeakValueDictionary()
+
+VALUES = SimpleNamespace(wanted=False)
+"""Whether the operators get values, as effects are asked for of anything.
+
+Dynamo guards what it reads here: it compiles anew if that changes.
+"""
 
 
-def number_for(told: Any) -> int:
-    """A number for the operators of those who are told, as long as somebody keeps `told`.
+def number_for(listener: Any) -> int:
+    """A number by which operators notify `listener`, as long as somebody keeps it.
 
     Its method `begins` gets the values where a step begins; `ends` gets those where it has ended,
     and None or a tensor that says whether the step did nothing.
     """
     number = next(_numbers)
-    _told[number] = told
+    _listeners[number] = listener
     return number
-
-
-def told_by(number: int) -> Any:
-    """Who is told by that number; None if nobody keeps it any more."""
-    return _told.get(number)
 
 
 @left_alone
 def _begins(moved: Any, number: int, values: list[Any]) -> None:
-    told = told_by(number)
-    if told is not None:
-        told.begins(values)
+    listener = _listeners.get(number)
+    if listener is not None:
+        listener.begins(values)
 
 
 @left_alone
 def _ends(moved: Any, number: int, values: list[Any], skipped: Any) -> None:
-    told = told_by(number)
-    if told is not None:
-        told.ends(values, skipped)
+    listener = _listeners.get(number)
+    if listener is not None:
+        listener.ends(values, skipped)
 
 
 MOVED = torch.zeros((), dtype=torch.int64, device="cpu")

@@ -266,6 +266,9 @@ def _named_in_lists(module: Any, prefix: str = "") -> Iterator[tuple[Any, str]]:
 _search = _Search()
 
 
-def parameters_of(groups: Iterable[dict[str, Any]]) -> list[Any]:
+def parameters_of(groups: Sequence[dict[str, Any]]) -> Sequence[Any]:
     """The parameters of all groups, in their order."""
+    if len(groups) == 1:
+        only: Sequence[Any] = groups[0]["params"]
+        return only
     return [parameter for group in groups for parameter in group["params"]]

@@ -1,11 +1,10 @@
 """The steps of an optimizer of PyTorch: a hook before each opens a call, and one after it ends it.
 
 Its requests are the gradients that its parameters have when it begins; if it is given a closure,
-which computes them, or if other hooks come after ours, those that they have when it ends. A step of
-PyTorch's own code in which no other is called updates each parameter that has a gradient. Code of
-the program may leave some out, and one step may call others, by `super().step()` or of an optimizer
-that it is around: then it updated what it wrote to. A tensor has a version that counts that; where
-the version may not tell, the bits are compared.
+which computes them, or if the program has hooks of its own, those that they have when it ends. A
+step of PyTorch's own code in which no other is called updates each parameter that has a gradient.
+Code of the program may leave some out, and one step may call others, by `super().step()` or of an
+optimizer that it is around: then it updated what it wrote to, as `writes` finds out.
 
 PyTorch calls no hook for a step that raises: see `abandoned`.
 """
@@ -18,9 +17,10 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from tracer.backends.torch import compat, dynamo, effects
+from tracer.backends.torch.compiled_steps import PROGRAM, Program
+from tracer.backends.torch.grad_scaler import found_inf
 from tracer.backends.torch.parameters import parameters_of
-from tracer.backends.torch.programs import PROGRAM, Program, Programs
-from tracer.backends.torch.step_hooks import After, Before, found_inf
+from tracer.backends.torch.writes import Before, Writes
 from tracer.core.calls import Frame, known_by
 from tracer.core.registry import Binding
 
@@ -41,21 +41,9 @@ _CAME_LATE = (
     "an optimizer was given a parameter while it stepped: effects of that step on it are not known"
 )
 _CLEARED = (
-    "a closure gave {name} its gradients, and a hook came after its step before the tracer's own: "
-    "what that hook took away is not counted"
+    "a closure or a hook gave {name} its gradients, and a hook came after its step before the "
+    "tracer's own: what that hook took away is not counted"
 )
-_PAST = (
-    "{name} has a step of its own that may write past the versions of tensors, as to `.data`: "
-    "where a parameter with a gradient holds the same bits after a step, or a version was believed "
-    "until then, whether the step updated it is not known, and it is not counted"
-)
-_NOT_COMPARABLE = (
-    "{name} has a step of its own, and neither the versions nor the bits of all its parameters "
-    "can be compared: each that has a gradient counts as updated"
-)
-
-_ENOUGH = 100
-"""So often the bits agree with the versions before versions are believed again."""
 
 
 class Unsure(NamedTuple):
@@ -73,7 +61,6 @@ class Step(Frame):
     """A step that is under way; it keeps no parameter alive, nor what its program computed."""
 
     __slots__ = (
-        "copies",
         "counter",
         "expected",
         "function",
@@ -83,29 +70,29 @@ class Step(Frame):
         "requests",
         "skipped",
         "unsure",
-        "versions",
+        "values",
+        "written",
     )
 
     def __init__(self, counter: "StepCounter", method: str = STEP) -> None:
         self.counter = counter
         self.method = method
         self.function = ""
-        self.layouts: list[Any] | None = None
-        """The layouts of the gradients that it was given; None if they come until its end."""
+        self.layouts: Sequence[Any] = ()
+        """The layouts of the gradients that it was given; empty if they come until its end."""
         self.requests: Sequence[int] | None = None
         """The sites of what it was asked for; None if that is not known yet."""
         self.expected: Sequence[int] = ()
         """Those of the updates that it makes if it updates what has a gradient."""
-        self.versions: Mapping[int, int | None] = {}
-        """By `id`, the versions of its parameters, if they may be asked for: `compat.versions_of`.
-        """
-        self.copies: Mapping[int, Any] = {}
-        """Copies of those whose versions may not tell, by `id`; None of one that has none."""
+        self.written: Before | None = None
+        """The parameters as it began, if what it writes to them tells what it updates."""
         self.skipped: Any = None
         """A number on the device: whether it was skipped; None if that is known."""
-        self.unsure: list[Unsure] = []
+        self.unsure: Sequence[Unsure] = ()
         self.program: Program | None = None
         """The program of which it is a run; None if Python runs it."""
+        self.values: Sequence[Any] = ()
+        """Of a program copies of its parameters as it began, if effects are asked for."""
 
     @property
     def interrupted(self) -> str:
@@ -151,48 +138,16 @@ class StepCounter:
         self.optimizer = binding.optimizer
         self.recorder = binding.recorder
         self.index = binding.index
-        self.programs = Programs(optimizer)
         self._name = type(optimizer).__name__
-        self._own = _is_lbfgs(optimizer) or compat.steps_by_itself(type(optimizer))
-        """Whether a gradient proves no update, as in code of the program."""
-        self._versioned: set[int] = set()
-        """The parameters, by `id`, of which the version was seen to move."""
-        self._past = False
-        """Whether bits were seen to change where no version moved."""
-        self._may = self._own and compat.names_data(type(optimizer))
-        """Whether code of its own may do so, as far as it shows."""
-        self._left = self._doubts = False
-        """Whether a parameter was left alone, and whether one whose versions were believed then."""
-        self._agreed = 0
-        """How often the bits agreed since then."""
+        self._writes: Writes | None = None
+        """What its steps write to, if a gradient proves no update, as in code of the program."""
+        if _is_lbfgs(optimizer) or compat.steps_by_itself(type(optimizer)):
+            blocks: Any = self.recorder.blocks
+            self._writes = Writes(self._name)
+            blocks.writes.append(self._writes)
         self._scaled = False  # whether a `GradScaler` was ever asked for its step
-        self._last: tuple[list[int], list[Any], list[int], list[int]] | None = None
+        self._last: tuple[list[int], Sequence[Any], list[int], list[int]] | None = None
         self._alive: list[ref[Any]] = []
-        self._before, self._after = compat.HookPlace(Before(self)), compat.HookPlace(After(self))
-
-    def attach(self, optimizer: Any) -> None:
-        """Give the optimizer the hooks, behind its others, which may give it gradients.
-
-        So they can be taken away while another thread is in one of them: of what it iterates over
-        they are the end.
-        """
-        self.proxies.clear()
-        self._before.put_in(optimizer._optimizer_step_pre_hooks)
-        self._after.put_in(optimizer._optimizer_step_post_hooks)
-
-    def remove(self) -> None:
-        """Take the hooks away."""
-        optimizer: Any = self.optimizer()
-        self._before.take_out(optimizer._optimizer_step_pre_hooks)
-        self._after.take_out(optimizer._optimizer_step_post_hooks)
-
-    def _leaves_alone(self, optimizer: Any) -> bool:
-        """Whether nothing is counted; also of a copy that has the hooks of the original."""
-        return self.recorder.broken or self.optimizer() is not optimizer
-
-    def _is_last(self, optimizer: Any) -> bool:
-        """Whether no hook comes between ours and the step."""
-        return bool(next(reversed(optimizer._optimizer_step_pre_hooks), None) == self._before.key)
 
     # A step that Python runs.
 
@@ -209,28 +164,31 @@ class StepCounter:
 
         In code that is `compiled` in part it is that of the program, which runs on afterwards.
         """
-        if self._leaves_alone(optimizer):
+        recorder = self.recorder
+        if recorder.broken:
             return
         try:
-            stack = self.recorder.calls_under_way.stack()
+            stack = recorder.calls_under_way.stack()
             if stack and compiled:
                 self._drop(stack, known_by(python))
             elif stack:
-                self.recorder.drop_interrupted(python.f_back)
-            if self.recorder.optimizers.stateless:
+                recorder.drop_interrupted(python.f_back)
+            if recorder.optimizers.stateless:
                 self._note_begin(optimizer)
             frame = self._enter(Step(self), python)
             parameters = parameters_of(optimizer.param_groups)
-            if self._is_last(optimizer) and not _computes(given, named):
+            # A closure or a hook of the program may still change the gradients.
+            if not optimizer._optimizer_step_pre_hooks and not _computes(given, named):
                 frame.layouts = compat.layouts_of(parameters)
                 frame.requests, frame.expected = self.sites(parameters, frame.layouts)
-            if frame.requests is None or self._own or not self.programs.alone:
-                frame.versions = compat.versions_of(parameters)
-            if self._own:
-                frame.copies = self._copies(parameters)
-            self._hold(frame)
+            if self._writes is not None:
+                frame.written = self._writes.before(parameters, bits=self._adds_zeros())
+            elif frame.requests is None or len(recorder.optimizers) > 1:
+                frame.written = Before(compat.versions_of(parameters), {})
+            if recorder.effects is not None and frame.parent is None:
+                self._hold(frame)
         except Exception as error:
-            self.recorder.fault(error)
+            recorder.fault(error)
 
     def _enter(self, frame: Step, python: FrameType) -> Step:
         self.recorder.enter(frame, self.index, frame.method, "step", python)
@@ -245,16 +203,6 @@ class StepCounter:
                 isinstance(frame, Step) and (frame.counter, frame.python) == (self, known)
             ),
         )
-
-    def _copies(self, parameters: Sequence[Any]) -> dict[int, Any]:
-        """Copies of the parameters whose versions may not tell whether a step writes to them."""
-        doubts = self._doubts and self._agreed < _ENOUGH
-        every = self._past or self._may or doubts or self._adds_zeros()
-        return {
-            id(each): effects.copy_of(each)
-            for each in parameters
-            if (every or id(each) not in self._versioned) and not compat.is_lazy(each)
-        }
 
     def _adds_zeros(self) -> bool:
         """Whether versions do not tell which parameters without a gradient a step moves.
@@ -271,144 +219,106 @@ class StepCounter:
             self.recorder.optimizers.tell(self.index, state_loaded=True)
 
     def _hold(self, frame: Step) -> None:
-        """Copy what a step may change that begins now, if effects are asked for.
+        """Copy what a step may change that begins now, as effects are asked for.
 
-        What it is handed is not known yet, if it is given a closure; and an optimizer in it may
+        What it is passed is not known yet, if it is given a closure; and an optimizer in it may
         have parameters of its own.
         """
-        comparing = self.recorder.effects
-        if comparing is None or frame.parent is not None:
-            return
         frame.before = {}
         variables: Any = self.recorder.variables
         for optimizer in self.recorder.optimizers.alive():
             variables.meet(optimizer)
             for each in parameters_of(optimizer.param_groups):
                 if (each.requires_grad or each.grad is not None) and not compat.is_lazy(each):
-                    comparing.hold(frame, variables.index(each, None), each)
+                    self.recorder.effects.hold(frame, variables.index(each, None), each)
 
     @dynamo.left_alone
     def after(
         self, optimizer: Any, named: Mapping[str, Any], python: FrameType, compiled: bool = False
     ) -> None:
         """A step has ended; in code that is `compiled` in part, its begin was in another frame."""
-        if self._leaves_alone(optimizer):
+        if self.recorder.broken:
             return
         try:
-            known = None if compiled else known_by(python)
-            frame = self._under_way(known) or self._enter(Step(self), python)
-            skips = self._skips(frame, optimizer, named)
-            updates = self._updates(frame, optimizer, skips)
-            if skips and not self._own:
-                updates = ()
-            self._leave(frame, updates)
+            frame = self._under_way(None if compiled else known_by(python))
+            frame = frame or self._enter(Step(self), python)
+            found, skipped = found_inf(optimizer), False
+            if found is None and "grad_scaler" in named:
+                self.recorder.note(_UNKNOWN_SKIP)
+            elif found is not None and effects.is_held_back(found):
+                frame.skipped = found
+            elif found is not None:
+                skipped = bool(found)
+            if frame.requests is None or self._writes is not None or frame.sites:
+                updates = self._look(frame, optimizer, skipped)
+            else:
+                updates = frame.expected
+            self._leave(frame, () if skipped and self._writes is None else updates)
         except Exception as error:
             self.recorder.fault(error)
 
     def _under_way(self, known: tuple[int, int] | None) -> Step | None:
         """The innermost step of this optimizer, run by the frame that is `known` by this if any."""
-        steps = [f for f in self.recorder.calls_under_way.stack() if isinstance(f, Step)]
-        own = (f for f in reversed(steps) if f.counter is self and f.method == STEP)
-        return next((frame for frame in own if known in (None, frame.python)), None)
+        for frame in reversed(self.recorder.calls_under_way.stack()):
+            own = isinstance(frame, Step) and frame.counter is self and frame.method is STEP
+            if own and known in (None, frame.python):
+                return frame  # type: ignore[return-value]
+        return None
 
-    def _skips(self, frame: Step, optimizer: Any, named: Mapping[str, Any]) -> bool:
-        """Whether a fused step is known to have left out its work."""
-        found = found_inf(optimizer)
-        if found is None:
-            if "grad_scaler" in named:
-                self.recorder.note(_UNKNOWN_SKIP)
-            return False
-        if effects.is_held_back(found):
-            frame.skipped = found
-            return False
-        return bool(found)
+    def _look(self, frame: Step, optimizer: Any, skipped: bool) -> Sequence[int]:
+        """Find out what a step did by itself, now that it has ended; returns the sites of updates.
 
-    def _updates(self, frame: Step, optimizer: Any, skips: bool) -> Sequence[int]:
-        """The sites of the updates that a step made by itself; its requests are known then.
-
-        What has no gradient counts too if it was written to: a step may make its own gradients,
-        and a hook may have taken them away.
+        Its requests are known then. A parameter that it wrote to is one of them, also if it has no
+        gradient: a step may make its own, and a hook may have taken that away.
         """
-        if frame.requests is not None and not self._own and not frame.sites:
-            return frame.expected
         parameters = parameters_of(optimizer.param_groups)
-        layouts = list(frame.layouts or ())
+        layouts = list(frame.layouts)
         if len(layouts) != len(parameters):  # they come late, or others came while it stepped
             layouts = compat.layouts_of(parameters)
         if frame.requests is None:
-            self._note_late(layouts, optimizer)
-        done = {id(each) for each in self.recorder.variables_of(frame.sites).values()}
-        moved: list[Any] = []
-        for place, (parameter, layout) in enumerate(zip(parameters, layouts, strict=True)):
-            asks = _asks(layout)
-            moves = id(parameter) not in done and self._moved(frame, parameter, asks and not skips)
-            moved.append(moves)
-            if moves is True and not asks:
+            self._note_cleared(layouts, optimizer)
+        inner = {id(each) for each in self.recorder.variables_of(frame.sites).values()}
+        if inner and self._writes is not None:
+            self._writes.seen = True
+        updated: list[Any] = []
+        for place, parameter in enumerate(parameters):
+            asks = _asks(layouts[place]) and not skipped
+            wrote = id(parameter) not in inner and self._wrote_to(frame, parameter, asks)
+            updated.append(wrote)
+            if wrote is True and not _asks(layouts[place]):
                 (now,) = compat.layouts_of([parameter])
                 layouts[place] = now if _asks(now) else compat.layout_if(True)
-        frame.requests, updates = self.sites(parameters, layouts)
-        asked = [each for each in zip(parameters, moved, layouts, strict=True) if _asks(each[2])]
-        made = []
-        for site, (parameter, moves, _) in zip(updates, asked, strict=True):
-            if moves is True:
-                made.append(site)
-            elif moves is not False:
-                learn = partial(self._learn, id(parameter), True)
-                frame.unsure.append(Unsure(moves, site, learn))
-        return made
+        frame.requests, sites = self.sites(parameters, layouts)
+        asked = [wrote for wrote, layout in zip(updated, layouts, strict=True) if _asks(layout)]
+        keys = [id(p) for p, layout in zip(parameters, layouts, strict=True) if _asks(layout)]
+        frame.unsure = [
+            Unsure(wrote, site, partial(self._writes.learn, key, True))
+            for site, wrote, key in zip(sites, asked, keys, strict=True)
+            if self._writes is not None and not isinstance(wrote, bool)
+        ]
+        return [site for site, wrote in zip(sites, asked, strict=True) if wrote is True]
 
-    def _note_late(self, layouts: Sequence[Any], optimizer: Any) -> None:
-        """Gradients are looked at when the step has ended: next time perhaps when it begins."""
-        fused = any(group.get("fused") for group in optimizer.param_groups)
-        first = next(iter(optimizer._optimizer_step_post_hooks), None)
-        if None in layouts and first != self._after.key and fused and not self._own:
-            self.recorder.note(_CLEARED.format(name=self._name))
-        if self._before.key not in optimizer._optimizer_step_pre_hooks:  # the program took it away
-            if self._own:
-                self.recorder.note(_NOT_COMPARABLE.format(name=self._name))
-        elif not self._is_last(optimizer):
-            optimizer._optimizer_step_pre_hooks.move_to_end(self._before.key)
-
-    def _moved(self, frame: Step, parameter: Any, asks: bool) -> Any:
+    def _wrote_to(self, frame: Step, parameter: Any, asks: bool) -> Any:
         """Whether a step updated a parameter, which had a gradient if it `asks`.
 
         True, False or a tensor that will say whether it holds what it held.
         """
-        key = id(parameter)
-        if key not in frame.versions or (asks and not self._own and not frame.sites):
-            return asks  # it came while the step ran, or was lazy until then
-        version = frame.versions[key]
-        if version != compat.version_of(parameter) and (asks or not self._adds_zeros()):
-            self._versioned.add(key)
-            return True
-        if key not in frame.copies:
-            self._left = self._doubts = True
-            return False
-        before = frame.copies[key]
-        if before is None:
-            if asks:
-                self.recorder.note(_NOT_COMPARABLE.format(name=self._name))
+        before, key = frame.written, id(parameter)
+        if before is None or (asks and self._writes is None and not frame.sites):
             return asks
-        same = effects.is_left(before, parameter)
-        if not isinstance(same, bool) and asks and frame.parent is None:
-            return same
-        self._learn(key, asks, bool(same))
-        return not same
+        bits = self._adds_zeros()
+        if self._writes is not None:
+            waits = frame.parent is not None
+            return self._writes.wrote_to(before, parameter, asks, bits=bits, waits=waits)
+        moved = before.versions.get(key) != compat.version_of(parameter)
+        return moved and (asks or not bits) if key in before.versions else asks
 
-    def _learn(self, key: int, asks: bool, same: bool) -> None:
-        """Learn from the bits of a parameter of which the version did not move.
-
-        Who writes past versions may do so now and then, and an update by 0 leaves the same bits.
-        """
-        doubtful = False
-        if same:
-            self._left |= asks
-            doubtful = asks and self._may and key not in self._versioned
-            self._agreed += key in self._versioned
-        elif not self._adds_zeros():
-            self._past = True
-        if doubtful or (self._past and self._left):
-            self.recorder.note(_PAST.format(name=self._name))
+    def _note_cleared(self, layouts: Sequence[Any], optimizer: Any) -> None:
+        """Say it if a hook may have taken away gradients of a kernel that moves no version."""
+        fused = any(group.get("fused") for group in optimizer.param_groups)
+        hooks = optimizer._optimizer_step_post_hooks
+        if fused and hooks and None in layouts and self._writes is None:
+            self.recorder.note(_CLEARED.format(name=self._name))
 
     # A `GradScaler`, and a program that `torch.compile` made.
 
@@ -425,7 +335,8 @@ class StepCounter:
             if self.recorder.calls_under_way.stack():
                 self.recorder.drop_interrupted(python.f_back)
             frame = self._enter(Step(self, ASKED), python)
-            self._hold(frame)
+            if self.recorder.effects is not None and frame.parent is None:
+                self._hold(frame)
             return frame
         except Exception as error:
             self.recorder.fault(error)
@@ -455,7 +366,7 @@ class StepCounter:
             self._drop(self.recorder.calls_under_way.stack(), known_by(python))
             frame = self._enter(Step(self), python)
             if frame.parent is None:
-                frame.copies = dict(enumerate(map(comparing.copy_of, values)))
+                frame.values = list(map(comparing.copy_of, values))
         except Exception as error:
             self.recorder.fault(error)
 
@@ -464,20 +375,21 @@ class StepCounter:
 
         `now` has what its parameters hold, if it was built to compare them.
         """
-        python = dynamo.frame_around(sys._getframe())
-        frame = self._under_way(known_by(python)) or self._enter(Step(self), python)
-        frame.function, frame.program = PROGRAM, program
-        frame.requests, updates = program.requests, program.updates
-        if len(frame.copies) == len(now) == len(program.requests):
-            handed = self.recorder.handed(program.requests)
-            for (index, variable), before, value in zip(
-                handed, frame.copies.values(), now, strict=True
-            ):
-                self.recorder.effects.compare(frame, index, variable, before, value)
-        if skipped is not None and not effects.is_held_back(skipped):
-            updates, skipped = [] if float(skipped) else updates, None
-        frame.skipped = skipped
-        self._leave(frame, updates)
+        try:
+            python = dynamo.frame_around(sys._getframe())
+            frame = self._under_way(known_by(python)) or self._enter(Step(self), python)
+            frame.function, frame.program = PROGRAM, program
+            frame.requests, updates = program.requests, program.updates
+            if len(frame.values) == len(now) == len(program.requests):
+                passed = self.recorder.handed(program.requests)
+                for (index, variable), before, value in zip(passed, frame.values, now, strict=True):
+                    self.recorder.effects.compare(frame, index, variable, before, value)
+            if skipped is not None and not effects.is_held_back(skipped):
+                updates, skipped = [] if float(skipped) else updates, None
+            frame.skipped = skipped
+            self._leave(frame, updates)
+        except Exception as error:
+            self.recorder.fault(error)
 
     def _leave(self, frame: Step, updates: Sequence[int]) -> None:
         """A step has ended that made these updates by itself: count it, or add it to the one
@@ -485,31 +397,28 @@ class StepCounter:
         """
         take_off(self.recorder.calls_under_way.stack(), frame)
         around = frame.parent
-        if around is None:
-            self._note_uncompared(frame, updates)
-        elif isinstance(around, Step):
+        if isinstance(around, Step):
             around.skipped = around.skipped if frame.skipped is None else frame.skipped
-            if around.method == ASKED:
+            if around.method is ASKED:
                 around.requests = frame.requests
             frame.requests = ()
         frame.sites += frame.requests or ()
         frame.sites += updates
+        if frame.before is not None and frame.program is None and around is None:
+            self._note_uncompared(frame)
         self.recorder.leave(frame, False)
 
-    def _note_uncompared(self, frame: Step, updates: Sequence[int]) -> None:
+    def _note_uncompared(self, frame: Step) -> None:
         """Say it if effects are asked for on a parameter that came while the step ran."""
-        held = frame.before
-        if held is not None and frame.program is None:
-            sites = (*frame.sites, *(frame.requests or ()), *updates)
-            found = dict(self.recorder.handed(sites)) | self.recorder.variables_of(sites)
-            came = [each for index, each in found.items() if index not in held]
-            if any(each is not None and not compat.is_lazy(each) for each in came):
-                self.recorder.note(_CAME_LATE)
+        found = dict(self.recorder.handed(frame.sites)) | self.recorder.variables_of(frame.sites)
+        came = [each for index, each in found.items() if index not in frame.before]
+        if any(each is not None and not compat.is_lazy(each) for each in came):
+            self.recorder.note(_CAME_LATE)
 
     # Sites.
 
     def sites(
-        self, parameters: list[Any], layouts: list[Any]
+        self, parameters: Sequence[Any], layouts: Sequence[Any]
     ) -> tuple[Sequence[int], Sequence[int]]:
         """The sites of requests for these parameters, and of their updates.
 
@@ -523,7 +432,7 @@ class StepCounter:
             variables: Any = self.recorder.variables
             variables.meet(self.optimizer())
             # One that is gone may leave its `id` to another one.
-            self._alive = [ref(parameter, self._forget) for parameter in parameters]
+            self._alive = [ref(each, partial(self._forget, id(each))) for each in parameters]
         requests, updates = [], []
         for parameter, layout in zip(parameters, layouts, strict=True):
             if layout is compat.FROZEN:
@@ -538,9 +447,10 @@ class StepCounter:
         self._last = ids, layouts, requests, updates
         return requests, updates
 
-    def _forget(self, reference: Any) -> None:
+    def _forget(self, key: int, reference: Any) -> None:
         self._last = None
-        self._versioned.clear()  # another one may come to have its `id`
+        if self._writes is not None:
+            self._writes.forget(key)
 
 
 def _asks(layout: Any) -> bool:

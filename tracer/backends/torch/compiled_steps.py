@@ -1,0 +1,226 @@
+"""Steps that `torch.compile` makes programs of: operators notify of them each time that they run.
+
+Dynamo inlines `before_step` and `after_step` where it compiles a step. Each puts an operator into
+the program, whether or not the optimizer is traced: a program is run later, too, and asks each time
+who counts the steps of its optimizer then. The first operator is there only where effects are asked
+for of anything; both are passed what the parameters hold then.
+"""
+
+import sys
+from typing import Any
+from weakref import finalize, ref
+
+from tracer.backends.torch import compat, dynamo
+from tracer.backends.torch.grad_scaler import found_inf
+from tracer.backends.torch.listeners import counter_of
+from tracer.backends.torch.operators import BEGIN, END, MOVED, VALUES, number_for
+from tracer.backends.torch.parameters import parameters_of
+from tracer.core.instances import instances
+from tracer.core.registry import bindings
+
+Gradients = tuple[bool | None, ...]
+"""Of each parameter whether it has a gradient; None if it has none and needs none."""
+PROGRAM = "torch.compile"
+"""What stands for the name of a function, where `torch.compile` made a program of a step."""
+
+_PARTED = (
+    "a step of {name} was compiled in parts by torch.compile: it has a step of its own, of which "
+    "it is not known then what it updated: each parameter that has a gradient counts"
+)
+_NO_GRADIENT = (
+    "a step of {name} was compiled by torch.compile and uses a parameter that has no gradient: "
+    "whether it updates it is not known, and it is not counted"
+)
+
+# What Dynamo inlines.
+
+
+def before_step(optimizer: Any, given: Any, named: Any) -> None:
+    """A step begins in code that is compiled."""
+    key = id(optimizer)
+    if not _is_whole(key):
+        _before_eagerly(optimizer, given, named)
+        return
+    if VALUES.wanted:
+        BEGIN(MOVED, _number(key), _values(optimizer))
+    # A closure or a hook of the program may still change the gradients.
+    final = len(given) == 1 and not named and not len(optimizer._optimizer_step_pre_hooks)
+    _begin(key, _gradients(optimizer) if final else None)
+
+
+def after_step(optimizer: Any, named: Any) -> None:
+    """It ends there."""
+    key = id(optimizer)
+    if not _is_whole(key):
+        _after_eagerly(optimizer, named)
+        return
+    # The number before the values are asked for: that is use.
+    number, skipped = _end(key, _gradients(optimizer)), found_inf(optimizer)
+    END(MOVED, number, _values(optimizer) if VALUES.wanted else [], skipped)
+
+
+def _gradients(optimizer: Any) -> Gradients:
+    found = []
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            none = False if parameter.requires_grad else None
+            found.append(True if parameter.grad is not None else none)
+    return tuple(found)
+
+
+def _values(optimizer: Any) -> list[Any]:
+    """What the parameters hold of which a step is notified whether they have a gradient.
+
+    With one on the device `meta`, an operator would be run there alone, which is not at all.
+    """
+    return [
+        parameter.detach()
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if (parameter.grad is not None or parameter.requires_grad) and not parameter.is_meta
+    ]
+
+
+# What is called while a program is built: an older Dynamo passes on no object, but its `id`.
+
+
+@dynamo.constant
+def _is_whole(optimizer: int) -> bool:
+    return _programs_of(optimizer).are_whole()
+
+
+@dynamo.constant
+def _number(optimizer: int) -> int:
+    return _programs_of(optimizer).number
+
+
+@dynamo.constant
+def _begin(optimizer: int, gradients: Gradients | None) -> int:
+    programs = _programs_of(optimizer)
+    programs.begin = dynamo.mark(), gradients
+    return 0
+
+
+@dynamo.constant
+def _end(optimizer: int, gradients: Gradients) -> int:
+    return _programs_of(optimizer).add(gradients).number
+
+
+# What parts a program: one that Python has to run between the parts.
+
+
+@dynamo.eagerly
+def _before_eagerly(optimizer: Any, given: Any, named: Any) -> None:
+    counter, python = counter_of(optimizer), dynamo.frame_around(sys._getframe(1))
+    if counter is not None:
+        counter.before(optimizer, given, named, python, compiled=True)
+
+
+@dynamo.eagerly
+def _after_eagerly(optimizer: Any, named: Any) -> None:
+    counter, python = counter_of(optimizer), dynamo.frame_around(sys._getframe(1))
+    if counter is not None:
+        counter.after(optimizer, named, python, compiled=True)
+
+
+_all: dict[int, "Programs"] = {}
+"""By the `id` of the optimizer."""
+
+
+def _programs_of(optimizer: int) -> "Programs":
+    known = _all.get(optimizer)
+    if known is None:
+        binding = bindings.get(optimizer)
+        alive = None if binding is None else binding.optimizer()
+        if alive is None:
+            alive = next(each for each in instances([compat.Optimizer]) if id(each) == optimizer)
+        known = _all[optimizer] = Programs(alive)
+        finalize(alive, _all.pop, optimizer, None).atexit = False
+    return known
+
+
+class Programs:
+    """The programs that `torch.compile` makes of the steps of one optimizer."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.number = number_for(self)
+        self.optimizer = ref(optimizer)
+        self.begin: tuple[dynamo.Mark | None, Gradients | None] = None, None
+        """Where the step begins that is being compiled; its gradients, if they are final there."""
+        self._made: list[Program] = []  # which nothing else keeps
+
+    def are_whole(self) -> bool:
+        """Whether no other step is called inside of its steps, as far as the class shows."""
+        optimizer = self.optimizer()
+        binding = bindings.get(id(optimizer))
+        if binding is None or binding.watch is None:
+            others = compat.holds_optimizer(optimizer)
+        else:
+            others = len(binding.recorder.optimizers) > 1
+        return compat.steps_with_hooks(type(optimizer)) == 1 and not others
+
+    def add(self, gradients: Gradients) -> "Program":
+        """A step that was compiled ends: one more program."""
+        mark, at_begin = self.begin
+        program = Program(self.optimizer(), at_begin or gradients, mark)
+        self._made.append(program)
+        counter = counter_of(self.optimizer())
+        if counter is not None:
+            program.count_by(counter)
+        return program
+
+    def begins(self, values: Any) -> None:
+        """A program runs, and its step begins: see `tracer.backends.torch.operators.number_for`."""
+        counter = counter_of(self.optimizer())
+        if counter is not None:
+            counter.begins(values)
+
+
+class Program:
+    """A program that has a step in it."""
+
+    def __init__(self, optimizer: Any, gradients: Gradients, begin: dynamo.Mark | None) -> None:
+        """`begin` is where the step begins in the program that is being built."""
+        self.number = number_for(self)
+        self.optimizer = ref(optimizer)
+        self.requests: Any = ()
+        self.updates: Any = ()
+        self._gradients = gradients
+        self._updates = [bool(each) for each in gradients]
+        """Of each parameter whether it updates it."""
+        self._note = ""
+        self._sites_of: Any = None  # the recorder that the sites above are of
+        if compat.steps_by_itself(type(optimizer)):
+            parameters = parameters_of(optimizer.param_groups)
+            uses = None if begin is None else dynamo.used_since(begin, parameters)
+            if uses is None:
+                self._note = _PARTED.format(name=type(optimizer).__name__)
+            else:
+                self._updates = [a and b for a, b in zip(self._updates, uses, strict=True)]
+                if any(use and not has for use, has in zip(uses, gradients, strict=True)):
+                    self._note = _NO_GRADIENT.format(name=type(optimizer).__name__)
+
+    def count_by(self, counter: Any) -> bool:
+        """Find the sites that stand for it where the steps are counted; False after a fault."""
+        recorder = counter.recorder
+        try:
+            if self._sites_of is not recorder and not recorder.broken:
+                layouts = [compat.layout_if(each) for each in self._gradients]
+                parameters = parameters_of(counter.optimizer().param_groups)
+                self.requests, sites = counter.sites(parameters, layouts)
+                asked = [u for u, has in zip(self._updates, self._gradients, strict=True) if has]
+                self.updates = [site for site, went in zip(sites, asked, strict=True) if went]
+                if self._note:
+                    recorder.note(self._note)
+                self._sites_of = recorder
+                recorder.step_traced(counter.index, "step", self.updates)
+        except Exception as error:
+            recorder.fault(error)
+        return not recorder.broken
+
+    def ends(self, values: Any, skipped: Any) -> None:
+        """It has run: see `tracer.backends.torch.operators.number_for`."""
+        optimizer = self.optimizer()
+        counter = None if optimizer is None else counter_of(optimizer)
+        if counter is not None and self.count_by(counter):
+            counter.ran(self, skipped, values)

@@ -1,0 +1,110 @@
+"""The two hooks that PyTorch calls around each `step` of each optimizer, in compiled code, too.
+
+They are in place, as is `GradScaler.step` of ours, while an optimizer is traced or a recording
+runs; nothing of an optimizer is exchanged. No other method, such as `zero_grad`, calls a hook.
+
+In eager mode they call the `StepCounter` of the optimizer. `torch.compile` inlines them where it
+compiles a step: see `compiled_steps`.
+"""
+
+import sys
+import threading
+from typing import Any
+from weakref import finalize
+
+from tracer.backends.torch import compat, compiled_steps, dynamo, grad_scaler
+from tracer.backends.torch.listeners import Listener, counter_of, listeners
+from tracer.backends.torch.steps import StepCounter
+from tracer.core.registry import Binding, bindings
+
+
+def before_step(optimizer: Any, given: Any, named: Any) -> None:
+    """Some optimizer steps: PyTorch calls this first, before the hooks of the program."""
+    if dynamo.is_compiling():
+        compiled_steps.before_step(optimizer, given, named)
+        return
+    counter = counter_of(optimizer)
+    if counter is not None:
+        counter.before(optimizer, given, named, sys._getframe(1))
+
+
+def after_step(optimizer: Any, given: Any, named: Any) -> None:
+    """It has stepped: PyTorch calls this last, after the hooks of the program."""
+    if dynamo.is_compiling():
+        compiled_steps.after_step(optimizer, named)
+        return
+    binding = bindings.get(id(optimizer))
+    if binding is not None and binding.watch is not None:
+        binding.watch.after(optimizer, named, sys._getframe(1))
+
+
+def attach(optimizer: Any, binding: Binding) -> None:
+    """Count the steps of an optimizer."""
+    counter = binding.former  # which knows how its steps write
+    if counter is None or counter.recorder is not binding.recorder:
+        counter = binding.former = StepCounter(binding)
+        finalize(optimizer, _let_go, id(optimizer)).atexit = False
+    counter.proxies.clear()
+    binding.watch = counter
+    _need(id(optimizer))
+    for listener in list(listeners):
+        listener(optimizer)
+
+
+def detach(binding: Binding) -> None:
+    """Count the steps of an optimizer no more."""
+    counter = binding.watch
+    for each in (*counter.proxies, counter.binding):
+        each.watch = None
+    _let_go(id(counter.optimizer()))
+
+
+def is_proxy(optimizer: Any) -> bool:
+    """Whether it is one around another, as that of Accelerate, whose own `step` calls no hooks."""
+    return not compat.has_hooks(optimizer)
+
+
+def watched() -> list[Any]:
+    """The optimizers whose steps are counted now."""
+    watches = dict.fromkeys(each.watch for each in list(bindings.values()))
+    found = [each.optimizer() for each in watches if isinstance(each, StepCounter)]
+    return [optimizer for optimizer in found if optimizer is not None]
+
+
+def listen(listener: Listener) -> None:
+    """Have it called with each optimizer that steps, before its first step, until `ignore`."""
+    if listener not in listeners:
+        listeners.append(listener)
+        _need(id(listener))
+
+
+def ignore(listener: Listener) -> None:
+    """Call it no more."""
+    if listener in listeners:
+        listeners.remove(listener)
+        _let_go(id(listener))
+
+
+_users: set[int] = set()
+"""Who needs the hooks, by `id`. A garbage collection may take one away at any moment: each change
+of a set is atomic."""
+_lock = threading.RLock()
+_hooks = compat.HookPlace(before_step), compat.HookPlace(after_step)
+
+
+def _need(user: int) -> None:
+    _users.add(user)
+    _put_in_place()
+
+
+def _let_go(user: int) -> None:
+    _users.discard(user)
+    _put_in_place()
+
+
+def _put_in_place() -> None:
+    """Have the hooks in place if anybody needs them, and else not."""
+    with _lock:
+        for place, hooks in zip(_hooks, compat.global_hooks, strict=True):
+            (place.put_in if _users else place.take_out)(hooks)
+        grad_scaler.replace_step(bool(_users))
