@@ -15,7 +15,7 @@ from weakref import WeakSet, ref
 from msgspec.structs import replace
 
 from tracer.backends.torch import compat
-from tracer.backends.torch.parameters import beside, known_names, parameters_of
+from tracer.backends.torch.parameters import known_names, others_than, parameters_of
 from tracer.core.calls import Frame
 from tracer.core.collectors import Collector, Throttle
 from tracer.core.instances import instances
@@ -127,7 +127,7 @@ class FreezeMonitor(Collector):
         self._add_others(parameters, same_model=True)
 
     def _add_others(self, parameters: list[Any], *, same_model: bool) -> None:
-        for own, name in beside(parameters, same_model=same_model):
+        for own, name in others_than(parameters, same_model=same_model):
             if id(own) not in self._passed:
                 self._others.setdefault(id(own), _Other(ref(own), name, same_model))
 

@@ -3,8 +3,8 @@
 Dynamo runs no line of a method that it traces, and what it compiles calls no method. So the traced
 classes for PyTorch have methods that put operators into the graph: one where a step begins and one
 where it ends, and one for each call of an apply method. An operator has the number of a `_Call`, of
-what stood there when the code was compiled, and tells the recorder when it runs what a method tells
-it that Python calls. All of them say that they write to one tensor: so they keep their order, and
+what stood there when the code was compiled, and notifies the recorder when it runs, as a method
+does that Python calls. All of them say that they write to one tensor: so they keep their order, and
 none is left out as useless. Where Dynamo breaks a graph, each part has its own operators.
 """
 
@@ -24,7 +24,7 @@ from tracer.backends.torch.steps import drop, take_off
 from tracer.core.calls import Frame, known_by, outermost
 from tracer.core.instances import instances
 from tracer.core.recorder import Recorder
-from tracer.core.registry import Binding, bindings, plain_class, traced_classes
+from tracer.core.registry import bindings, plain_class, traced_classes
 from tracer.kinds import BESIDE, ApplyMethod, OptimizerKind
 
 for _name in ("tracer.core", "tracer.hooks.interception"):
@@ -38,7 +38,7 @@ class _Gradient(NamedTuple):
 
 
 class _Call:
-    """A call of a method as it was compiled, which is told when it runs."""
+    """A call of a method as it was compiled, which is notified when it runs."""
 
     def __init__(
         self,
@@ -68,21 +68,17 @@ class _Call:
 
     def begins(self, values: list[Any]) -> None:
         """A step begins to run."""
-        self._tell(lambda binding: _enter(self, binding.recorder, binding.index, values))
+        self._notify(_enter, values)
 
     def ends(self, values: list[Any], skipped: Any) -> None:
         """A step has run, or an apply method."""
-        apply = self.apply
-        if apply is None:
-            self._tell(lambda binding: _leave(self, binding.recorder, values))
-        else:
-            self._tell(lambda binding: _applied(self, apply, binding))
+        self._notify(_leave if self.apply is None else _applied, values)
 
-    def _tell(self, tell: Callable[[Binding], None]) -> None:
+    def _notify(self, of_call: Callable[..., None], values: list[Any]) -> None:
         binding = bindings.get(id(self.optimizer()))
         if binding is not None and not binding.recorder.broken:
             try:
-                tell(binding)
+                of_call(self, binding.recorder, binding.index, values)
             except Exception as error:
                 binding.recorder.fault(error)
 
@@ -90,13 +86,13 @@ class _Call:
 class _Step(Frame):
     """A step that runs in compiled code."""
 
-    __slots__ = ("call", "compiled", "function", "handed")
+    __slots__ = ("call", "compiled", "function", "has_requests")
 
     call: _Call
     compiled: int
     """How many of its sites were noted here; others are calls of Python, between such code."""
-    handed: bool
-    """Whether the gradients that it was handed have been noted."""
+    has_requests: bool
+    """Whether the gradients that it was passed have been noted."""
 
 
 _calls: dict[tuple[Any, ...], _Call] = {}
@@ -160,12 +156,11 @@ def _also_compiled(
     """The traced `method` named `name` of the class `base`, for compiled code, too."""
     original = getattr(base, name)
     _applies[id(base), name] = apply
-    handed = _handed_to_step if apply is None else _handed_to_many if apply.many else _handed_to_one
 
     def compiled(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not torch.compiler.is_dynamo_compiling():
             return method(self, *args, **kwargs)
-        gradients, variables = handed(self, name, args, kwargs)
+        gradients, variables = _passed(self, name, apply, args, kwargs)
         sparse = tuple([None if g is None else getattr(g, "is_sparse", False) for g in gradients])
         known = tuple([id(variable) for variable in variables])
         number = _number(id(self), id(base), name, sparse, known)
@@ -185,27 +180,22 @@ def _also_compiled(
     return compiled
 
 
-# What Dynamo traces: the gradients and the variables that a call is handed.
+# What Dynamo traces.
 
 
-def _handed_to_one(optimizer: Any, name: str, args: Any, kwargs: Any) -> Any:
-    gradient = args[0] if args else kwargs["gradient"]
-    variable = args[1] if len(args) > 1 else kwargs["variable"]
-    return [gradient], [variable]
+def _passed(optimizer: Any, name: str, apply: ApplyMethod | None, args: Any, kwargs: Any) -> Any:
+    """The gradients and the variables that a call is passed.
 
-
-def _handed_to_many(optimizer: Any, name: str, args: Any, kwargs: Any) -> Any:
-    gradients = args[0] if args else kwargs["grads"]
-    variables = args[1] if len(args) > 1 else kwargs["variables"]
-    return gradients, variables
-
-
-def _handed_to_step(optimizer: Any, name: str, args: Any, kwargs: Any) -> Any:
-    """None of an `apply_gradients`: its pairs may come from an iterator, and `apply` gets them."""
-    if name != "apply":
+    None of an `apply_gradients`: its pairs may come from an iterator, and `apply` gets them.
+    """
+    if apply is None and name != "apply":
         return [], []
-    gradients = args[0] if args else kwargs["grads"]
-    variables = args[1] if len(args) > 1 else kwargs.get("trainable_variables")
+    one = apply is not None and not apply.many
+    others = "trainable_variables" if apply is None else "variable" if one else "variables"
+    gradients = args[0] if args else kwargs["gradient" if one else "grads"]
+    variables = args[1] if len(args) > 1 else kwargs.get(others)
+    if one:
+        return [gradients], [variables]
     if variables is None:
         variables = optimizer._trainable_variables
     if not (isinstance(gradients, list | tuple) and isinstance(variables, list | tuple)):
@@ -281,13 +271,13 @@ def _note_uncounted() -> int:
 def _enter(call: _Call, recorder: Recorder, index: int, values: list[Any]) -> None:
     stack = recorder.calls_under_way.stack()
     drop(stack, lambda frame: isinstance(frame, _Step) and frame.call is call)
-    frame, python = _Step(), frame_around(sys._getframe(1))
-    frame.call, frame.handed, frame.compiled, frame.function = call, False, 0, ""
+    frame, python = _Step(), frame_around(sys._getframe(2))
+    frame.call, frame.has_requests, frame.compiled, frame.function = call, False, 0, ""
     recorder.enter(frame, index, call.method, "step", python)
     frame.python = known_by(python)
     around = outermost(frame)
-    if isinstance(around, _Step) and not around.handed and call.ids:
-        around.handed = True
+    if isinstance(around, _Step) and not around.has_requests and call.ids:
+        around.has_requests = True
         variables, before = call.variables, len(around.sites)
         pairs = list(zip(call.gradients, variables, strict=False))
         for _ in recorder.requests(around, index, around.call.method, pairs, compared=False):
@@ -299,30 +289,29 @@ def _enter(call: _Call, recorder: Recorder, index: int, values: list[Any]) -> No
                 recorder.effects.hold(around, of_variable, variable, value)
 
 
-def _leave(call: _Call, recorder: Recorder, values: list[Any]) -> None:
+def _leave(call: _Call, recorder: Recorder, index: int, values: list[Any]) -> None:
     stack = recorder.calls_under_way.stack()
-    for frame in reversed(stack):
-        if isinstance(frame, _Step) and frame.call is call:
-            take_off(stack, frame)
-            around = outermost(frame)
-            if around.before and recorder.effects is not None:
-                for variable, value in zip(call.variables, values, strict=False):
-                    index = recorder.variables.index(variable, None)
-                    recorder.effects.look(around, index, value)
-            parent, wholly = frame.parent, frame.compiled == len(frame.sites)
-            frame.function = PROGRAM if wholly else ""
-            recorder.leave(frame, False)
-            if wholly and isinstance(parent, _Step):
-                parent.compiled += frame.compiled + 1
-            return
+    own = (each for each in reversed(stack) if isinstance(each, _Step) and each.call is call)
+    frame = next(own, None)
+    if frame is None:
+        return
+    take_off(stack, frame)
+    around, parent = outermost(frame), frame.parent
+    if around.before and recorder.effects is not None:
+        for variable, value in zip(call.variables, values, strict=False):
+            recorder.effects.look(around, recorder.variables.index(variable, None), value)
+    wholly = frame.compiled == len(frame.sites)
+    frame.function = PROGRAM if wholly else ""
+    recorder.leave(frame, False)
+    if wholly and isinstance(parent, _Step):
+        parent.compiled += frame.compiled + 1
 
 
-def _applied(call: _Call, apply: ApplyMethod, binding: Binding) -> None:
-    recorder, index, variables = binding.recorder, binding.index, call.variables
-    if apply.many:
-        frame = recorder.enter_apply(index, apply, call.gradients, variables)
-    else:
-        frame = recorder.enter_apply(index, apply, call.gradients[0], variables[0])
+def _applied(call: _Call, recorder: Recorder, index: int, values: list[Any]) -> None:
+    apply, gradients, variables = call.apply, call.gradients, call.variables
+    many = apply is not None and apply.many
+    given = (gradients, variables) if many else (gradients[0], variables[0])
+    frame = recorder.enter_apply(index, apply, *given)  # type: ignore[arg-type]
     if frame is not None:
         step = frame if frame.role == "step" else frame.parent
         before = len(step.sites) if step is not None else 0

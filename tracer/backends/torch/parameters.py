@@ -7,7 +7,7 @@ are searched, once for all parameters of an optimizer, when it steps first; noth
 import gc
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import ref
 
 import msgspec
@@ -15,7 +15,6 @@ import msgspec
 from tracer.backends.torch import compat
 from tracer.core import backend
 from tracer.core.instances import instances
-from tracer.core.interrupts import suppress_faults
 from tracer.model.records import Variable
 
 
@@ -26,7 +25,8 @@ class Parameters(backend.Variables):
         super().__init__(root)
         self._row = self._record
         self._names: dict[int, str] = {}
-        self._unsearched: dict[int, _Unsearched] = {}  # by index
+        self._unsearched: dict[int, ref[Any]] = {}
+        """By index those for which the models have not been searched yet."""
 
     def meet(self, optimizer: Any) -> None:
         """Find the names of the parameters of an optimizer, which will be asked for next."""
@@ -34,47 +34,37 @@ class Parameters(backend.Variables):
             self._names = names_in(optimizer)
 
     def _record(self, parameter: Any) -> Variable:
-        dtype = str(parameter.dtype).removeprefix("torch.")
         name = self._names.get(id(parameter), "parameter")
-        if compat.is_parameter(parameter) and not _search.knows(parameter):
-            self._unsearched[len(self._plain)] = _Unsearched(ref(parameter), _search.times)
+        if compat.is_parameter(parameter) and not _models.knows(parameter):
+            self._unsearched[len(self._plain)] = ref(parameter)
+        dtype = str(parameter.dtype).removeprefix("torch.")
         part_of = name if compat.is_split_by_fsdp(parameter) else ""
         return Variable(name, compat.shape_of(parameter), dtype, part_of=part_of)
 
     @property
     def rows(self) -> list[Variable]:
         """What a trace says of each; names that have not been searched for yet are now."""
+        alive = [each for own in self._unsearched.values() if (each := own()) is not None]
+        if not all(map(_models.knows, alive)):
+            _models.search()
         while self._unsearched:
-            index, (reference, times) = self._unsearched.popitem()
-            parameter = reference()
-            if parameter is not None:
-                if _search.times == times:
-                    _search.again()
-                name = _search.names_of([parameter]).get(id(parameter))
-                if name is not None:
-                    part_of = name if self._plain[index].part_of else ""
-                    self._plain[index] = msgspec.structs.replace(
-                        self._plain[index], name=name, part_of=part_of
-                    )
+            index, reference = self._unsearched.popitem()
+            for name in _models.names_of([reference()]).values():
+                plain = self._plain[index]
+                self._plain[index] = msgspec.structs.replace(
+                    plain, name=name, part_of=plain.part_of and name
+                )
         return super().rows
-
-
-class _Unsearched(NamedTuple):
-    """A parameter for which no models have been searched yet."""
-
-    parameter: "ref[Any]"
-    times: int
-    """How many searches there had been when it was met."""
 
 
 def names_in(optimizer: Any) -> dict[int, str]:
     """The name of each parameter of an optimizer, by its `id`.
 
-    It is the one that it was handed over with, or that of `named_parameters()` of the outermost
-    module that holds it; else its place: `param_groups[0][3]`.
+    It is the one that the program gave it in the groups, or that of `named_parameters()` of the
+    outermost module that holds it; else its place: `param_groups[0][3]`.
     """
     groups = optimizer.param_groups
-    names = _search.names_for(optimizer, parameters_of(groups))
+    names = _models.find(parameters_of(groups))
     for place, group in enumerate(groups):
         given = group.get("param_names") or ()
         for index, parameter in enumerate(group["params"]):
@@ -90,22 +80,22 @@ def name_of(parameter: Any) -> str:
 
     All models are searched for one that is not known, and so for those that are asked for next.
     """
-    if not _search.knows(parameter):
-        _search.again()
-    return _search.names_of([parameter]).get(id(parameter), "parameter")
+    if not _models.knows(parameter):
+        _models.search()
+    return _models.names_of([parameter]).get(id(parameter), "parameter")
 
 
 def known_names(wanted: Sequence[Any]) -> dict[int, str]:
     """The names of parameters by `id`, as they were when the models were searched last."""
-    return _search.names_of(wanted)
+    return _models.names_of(wanted)
 
 
-def beside(handed: Sequence[Any], *, same_model: bool) -> Iterator[tuple[Any, str]]:
-    """The other parameters of models with one of `handed`, or of all other models; their names.
+def others_than(passed: Sequence[Any], *, same_model: bool) -> Iterator[tuple[Any, str]]:
+    """The other parameters of models with one of `passed`, or of all other models; their names.
 
     The models are as they were when they were searched last.
     """
-    return _search.beside(handed, same_model)
+    return _models.others_than(passed, same_model)
 
 
 def names_alive() -> set[str]:
@@ -114,55 +104,47 @@ def names_alive() -> set[str]:
     What nothing holds any more, as the model of a test that has ended, is collected first.
     """
     gc.collect()
-    _search.again()
-    return _search.all_names()
+    _models.search()
+    return _models.all_names()
 
 
-ENOUGH = 3
-"""After so many searches in a row that found nothing new, what is known of parameters is taken, and
-a search for others has to wait."""
-_LONGEST_REST = 100
-"""It waits at most so many times as long as the last one took."""
+_REST = 100
+"""After a search that found no name, the next one waits so many times as long as that took."""
 
 
-class _Search:
+class _Models:
     """What the living models call their parameters, as it was found last.
 
-    All objects are searched for them, which takes some 100 ms. There may be an optimizer for each
-    parameter, or a new one in each step, of parameters that no model holds: if searches find
-    nothing, the next one waits, at most until a trace is read. Meanwhile young objects alone are
-    searched, among which the model of a new optimizer mostly is.
+    All objects are searched for them, which takes some 100 ms. There may be a new optimizer in each
+    step, of parameters that no model holds: if a search finds nothing, the next one waits, at most
+    until a trace is read. Meanwhile young objects alone are searched, among which the model of a
+    new optimizer mostly is.
     """
 
-    times = 0
-    """How often it was done."""
-
     def __init__(self) -> None:
-        self._models: dict[int, tuple[str, dict[int, str]]] = {}  # by id: class, names
-        self._seen: dict[int, ref[Any]] = {}  # the parameters of models and optimizers
-        self._optimizers: dict[int, ref[Any]] = {}  # that were alive
-        self._in_vain = 0  # searches in a row
+        self._models: dict[int, tuple[str, dict[int, tuple[ref[Any], str]]]] = {}
+        """By `id` the class of each, and by `id` its parameters and their names."""
+        self._asked: dict[int, ref[Any]] = {}
+        """The parameters that models are to be searched for."""
+        self._seen: dict[int, ref[Any]] = {}
+        """Those that they were searched for, or that were found in one."""
         self._due = 0.0
 
-    def names_for(self, optimizer: Any, wanted: Sequence[Any]) -> dict[int, str]:
-        """The names of the parameters of an optimizer, by `id`."""
+    def find(self, wanted: Sequence[Any]) -> dict[int, str]:
+        """The names of parameters by `id`; models are searched for those that are not known."""
         parameters = [each for each in wanted if compat.is_parameter(each)]
-        known, alive = all(map(self.knows, parameters)), self._optimizers.pop(id(optimizer), None)
-        is_new = alive is None or alive() is not optimizer
-        begin, before = time.perf_counter(), self.names_of(wanted)
-        if begin < self._due:
-            if not known:
-                self.again(young=True)  # a part of an older model would have a name of its own
-        elif parameters and (not known or (is_new and self._in_vain < ENOUGH)):
-            self.again()
-            end = time.perf_counter()
-            self._in_vain = self._in_vain + 1 if self.names_of(wanted) == before else 0
-            rest = min(_LONGEST_REST, 2 ** (self._in_vain - ENOUGH))
-            self._due = end + rest * (end - begin) if self._in_vain >= ENOUGH else 0.0
+        if not all(map(self.knows, parameters)):
+            self._asked |= {id(each): ref(each) for each in parameters}
+            begin, before = time.perf_counter(), self.names_of(wanted)
+            young = begin < self._due
+            self.search(young=young)
+            if not young:
+                end = time.perf_counter()
+                self._due = end + _REST * (end - begin) * (self.names_of(wanted) == before)
         return self.names_of(wanted)
 
     def knows(self, parameter: Any) -> bool:
-        """Whether a parameter was there."""
+        """Whether a parameter was there when models were searched."""
         seen = self._seen.get(id(parameter))
         return seen is not None and seen() is parameter
 
@@ -172,60 +154,46 @@ class _Search:
         Where several models hold them, as a model and a part of it that something else holds too,
         that one names them which holds the most of them.
         """
-        ids = {id(each) for each in wanted if self.knows(each)}
+        wanted = {id(each): each for each in wanted if each is not None}
+        found = [
+            {key: own[key][1] for key in wanted if key in own and own[key][0]() is wanted[key]}
+            for _, own in self._models.values()
+        ]
         names: dict[int, str] = {}
-        models = [model for _, model in self._models.values()]
-        for model in sorted(models, key=lambda model: -len(ids & model.keys())):
-            names = {**{each: model[each] for each in ids & model.keys()}, **names}
+        for each in sorted(found, key=len, reverse=True):
+            names = each | names
         return names
 
-    def beside(self, handed: Iterable[Any], same_model: bool) -> Iterator[tuple[Any, str]]:
-        """See `beside`."""
-        ids = {id(each) for each in handed}
+    def others_than(self, passed: Iterable[Any], same_model: bool) -> Iterator[tuple[Any, str]]:
+        """See `others_than`."""
+        ids = {id(each) for each in passed}
         for cls, model in self._models.values():
-            if bool(ids & model.keys()) == same_model:
-                for key, name in model.items():
-                    own = self._seen[key]()
-                    if key not in ids and own is not None:
+            alive = {key: own for key, (each, _) in model.items() if (own := each()) is not None}
+            if bool(ids & alive.keys()) == same_model:
+                for key, own in alive.items():
+                    if key not in ids:
+                        name = model[key][1]
                         yield own, name if same_model else f"{cls}.{name}"
 
     def all_names(self) -> set[str]:
         """All that any model has."""
-        return {name for _, model in self._models.values() for name in model.values()}
+        return {name for _, model in self._models.values() for _, name in model.values()}
 
-    def again(self, *, young: bool = False) -> None:
+    def search(self, *, young: bool = False) -> None:
         """Search all objects, or add what is found among young ones to what is known."""
-        found = instances([compat.Module, compat.Optimizer], young=young)
-        if young:
-            self._forget_dead()
-        else:
-            self.times += 1
-            self._seen, self._models, self._optimizers = {}, {}, {}
-        modules = [each for each in found if issubclass(type(each), compat.Module)]
+        modules = instances([compat.Module], young=young)
+        if not young:
+            self._asked = {key: each for key, each in self._asked.items() if each() is not None}
+            self._seen, self._models = dict(self._asked), {}
         inner = {id(c) for each in modules for c in vars(each).get("_modules", {}).values()}
         for module in modules:
             outermost = id(module) not in inner and "_modules" in vars(module)
             if outermost and not compat.is_generated(module):
-                names: dict[int, str] = {}
-                for parameter, name in (*_named(module), *_named_in_lists(module)):
-                    names.setdefault(id(parameter), name)  # `named_parameters` takes the first, too
-                    self._seen[id(parameter)] = ref(parameter)
+                names: dict[int, tuple[ref[Any], str]] = {}
+                for parameter, name in _named(module):
+                    names.setdefault(id(parameter), (ref(parameter), name))
                 self._models[id(module)] = type(module).__name__, names
-        for optimizer in filter(compat.is_optimizer, found):
-            self._optimizers[id(optimizer)] = ref(optimizer)
-            with suppress_faults():  # one that is being made, or is like none that there is
-                for parameter in parameters_of(optimizer.param_groups):
-                    self._seen.setdefault(id(parameter), ref(parameter))
-
-    def _forget_dead(self) -> None:
-        """Forget parameters that are gone: others may have their ids by now."""
-        self._seen = {key: each for key, each in self._seen.items() if each() is not None}
-        alive = self._seen.keys()
-        of_living = {
-            key: (cls, {each: name for each, name in names.items() if each in alive})
-            for key, (cls, names) in self._models.items()
-        }
-        self._models = {key: model for key, model in of_living.items() if model[1]}
+                self._seen |= {key: reference for key, (reference, _) in names.items()}
 
 
 _WRAPPING = {
@@ -237,8 +205,11 @@ _WRAPPING = {
 """Modules around a model, and what they call it: the program knows the names without it."""
 
 
-def _named(module: Any, prefix: str = "") -> Iterator[tuple[Any, str]]:
-    """Each parameter in a module, with its name, in the order of `named_parameters()`."""
+def _named(module: Any, prefix: str = "", lists: bool = True) -> Iterator[tuple[Any, str]]:
+    """Each parameter in a module, with its name, in the order of `named_parameters()`.
+
+    Then those of layers in plain `lists` and dicts, of which PyTorch does not know.
+    """
     own = vars(module)
     for name, parameter in own.get("_parameters", {}).items():
         if parameter is not None:
@@ -246,24 +217,16 @@ def _named(module: Any, prefix: str = "") -> Iterator[tuple[Any, str]]:
     around = {_WRAPPING.get(each.__name__) for each in type(module).__mro__}
     for name, child in own.get("_modules", {}).items():
         if child is not None:
-            yield from _named(child, prefix if name in around else f"{prefix}{name}.")
+            yield from _named(child, prefix if name in around else f"{prefix}{name}.", lists)
+    for name, held in own.items() if lists else ():
+        if type(held) in (list, tuple, dict) and name != "_modules":
+            for key, layer in held.items() if isinstance(held, dict) else enumerate(held):
+                if not issubclass(type(layer), compat.Module):
+                    break
+                yield from _named(layer, f"{prefix}{name}[{key!r}].", lists=False)
 
 
-def _named_in_lists(module: Any, prefix: str = "") -> Iterator[tuple[Any, str]]:
-    """Each parameter of the layers in plain lists and dicts, of which PyTorch does not know."""
-    for name, held in vars(module).items():
-        plain = type(held) in (list, tuple, dict) and name != "_modules"
-        items = [*(held.items() if isinstance(held, dict) else enumerate(held))] if plain else []
-        if items and issubclass(type(items[0][1]), compat.Module):
-            for key, layer in items:
-                if issubclass(type(layer), compat.Module):
-                    yield from _named(layer, f"{prefix}{name}[{key!r}].")
-    for name, child in vars(module).get("_modules", {}).items():
-        if child is not None:
-            yield from _named_in_lists(child, f"{prefix}{name}.")
-
-
-_search = _Search()
+_models = _Models()
 
 
 def parameters_of(groups: Sequence[dict[str, Any]]) -> Sequence[Any]:
