@@ -779,14 +779,6 @@ class ToData(Own):
             parameter.data.add_(parameter.grad.data, alpha=self.steps % 2)
 
 
-class Nothing(Own):
-    """Adds 0, and no bit ever changes."""
-
-    def add(self, parameters: Any) -> None:
-        for parameter in parameters:
-            parameter.data.add_(parameter.grad.data, alpha=0)
-
-
 class ToNumPyInTurn(Own):
     """Writes past the versions in each second step."""
 
@@ -800,7 +792,6 @@ class ToNumPyInTurn(Own):
     ("cls", "given", "counted"),
     [
         (ToData, True, [3, 0, 3, 0]),  # an update by 0 changes no bit
-        (Nothing, True, [0, 0, 0, 0]),
         (ToNumPyInTurn, True, [3, 0, 3, 3]),
         (ToNumPyInTurn, False, [3, 0, 3, 3]),  # the versions were right until then
     ],

@@ -278,8 +278,6 @@ class StepCounter:
         if frame.requests is None:
             self._note_cleared(layouts, optimizer)
         inner = {id(each) for each in self.recorder.variables_of(frame.sites).values()}
-        if inner and self._writes is not None:
-            self._writes.seen = True
         updated: list[Any] = []
         for place, parameter in enumerate(parameters):
             asks = _asks(layouts[place]) and not skipped

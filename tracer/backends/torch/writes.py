@@ -41,8 +41,8 @@ class Writes:
         """Those that held the same bits while their version stood still, as was compared."""
         self._left: set[int] = set()
         """Those that had a gradient and were left alone, as their versions or bits say."""
-        self.seen = self._past = False
-        """Whether an update was ever seen that moved a version; and one that moved none."""
+        self._past = False
+        """Whether bits were seen to change where no version moved."""
         self._was_left = self._is_not_comparable = False
 
     def before(self, parameters: Sequence[Any], bits: bool) -> Before:
@@ -67,7 +67,6 @@ class Writes:
         moved = before.versions[key] != compat.version_of(parameter)
         if moved and (asks or not bits):
             self._moved.add(key)
-            self.seen = True
             return True
         if key not in before.copies:
             self._left.add(key)
@@ -99,7 +98,6 @@ class Writes:
 
     def notes(self) -> list[str]:
         """What a trace has to say of it: an update that changes no bit may have been missed."""
-        left = bool(self._left) or self._was_left
-        found = [_PAST] * (left and (self._past or not self.seen))
+        found = [_PAST] * (self._past and (bool(self._left) or self._was_left))
         found += [_NOT_COMPARABLE] * self._is_not_comparable
         return [each.format(name=self.name) for each in found]
