@@ -30,7 +30,7 @@ from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.callers import Callers, SameCall
 from tracer.backends.tensorflow.counters import LedgerCounters
 from tracer.backends.tensorflow.effects import Effects
-from tracer.backends.tensorflow.late_wrap import forget_graphs_with
+from tracer.backends.tensorflow.functions import forget_graphs_with
 from tracer.backends.tensorflow.ledger import Ledger, Use
 from tracer.backends.tensorflow.places import current_place, parent_of, step_around
 from tracer.backends.tensorflow.tracings import time_tracings

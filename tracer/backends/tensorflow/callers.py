@@ -51,7 +51,7 @@ class Callers(FunctionCallers):
         traced = traced_in(frames)
         own = next((place for each, place in traced if each is graph), len(frames))
         path = self.paths.of(frames[:own], outermost=False)
-        whole = self._whole(frames, traced)
+        whole = self.paths.number(self._lines_to(frames, traced))
         self._note_traced(sites, whole)
         return path, compat.function_name(graph), whole
 
@@ -60,10 +60,9 @@ class Callers(FunctionCallers):
         the path of the call.
         """
         frames = frames_around(sys._getframe(1))
-        traced = traced_in(frames)
-        begins = [begin_of(compat.function_name(graph)) for graph, _ in traced[-1:]]
-        path = self.paths.number([*self._outer(frames, traced), *begins])
-        return self._definitions.of(root, frames), path
+        lines = self._lines_to(frames, traced_in(frames))
+        begins = next((n for n, line in enumerate(lines, start=1) if line.graph), len(lines))
+        return self._definitions.of(root, frames), self.paths.number(lines[:begins])
 
     def in_session(self, sites: Sequence[int]) -> int:
         """The path to a block that is built into the graph of a Session by this thread."""
@@ -97,18 +96,16 @@ class Callers(FunctionCallers):
         elif self.called(region, replica, path, number) and same_call and not distributed:
             same_call.known = changes, depth, stack_above(frame)
 
-    def _outer(self, frames: Sequence[FrameType], traced: Sequence[tuple[Any, int]]) -> Lines:
-        """The lines to the call that traced the outermost function."""
-        return self.lines(self.paths.of(frames[traced[-1][1] + 1 :] if traced else frames))
-
-    def _whole(self, frames: Sequence[FrameType], traced: Sequence[tuple[Any, int]]) -> int:
+    def _lines_to(self, frames: Sequence[FrameType], traced: Sequence[tuple[Any, int]]) -> Lines:
         """The whole path of what is traced, from the call that traced it on."""
-        lines = self._outer(frames, traced)
-        ends = [-1, *(place for _, place in traced)]
-        for (graph, place), inner in reversed(list(zip(traced, ends, strict=False))):
-            part = self.paths.of(frames[inner + 1 : place], outermost=False)
-            lines += (begin_of(compat.function_name(graph)), *self.lines(part))
-        return self.paths.number(lines)
+        lines: Lines = ()
+        end = len(frames)
+        for graph, place in reversed(traced):
+            outermost = end == len(frames)
+            lines += self.lines(self.paths.of(frames[place + 1 : end], outermost))
+            lines += (begin_of(compat.function_name(graph)),)
+            end = place
+        return lines + self.lines(self.paths.of(frames[:end], outermost=not traced))
 
     def _note_traced(self, sites: Sequence[int], path: int) -> None:
         with self._lock:

@@ -5,9 +5,10 @@ The facts that it rests on are named with the file of TensorFlow 2.21 where they
 
 import sys
 import threading
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from types import CodeType, FrameType
 from typing import Any
+from weakref import ReferenceType, ref
 
 from tensorflow.python.autograph.impl import api as autograph
 from tensorflow.python.autograph.pyct import origin_info
@@ -20,6 +21,7 @@ from tensorflow.python.eager.polymorphic_function import (
 from tensorflow.python.framework import func_graph
 
 from tracer.core.call_paths import Author, frames_above, qualified
+from tracer.core.instances import instances
 
 
 def newest_function() -> int:
@@ -28,24 +30,28 @@ def newest_function() -> int:
     return hash(frozenset(names))
 
 
-def function_classes() -> list[type]:
-    """The classes of functions that were traced, and of what `tf.function` gives."""
-    return [concrete_function.ConcreteFunction, polymorphic_function.Function]
+_alive: tuple[int, list[ReferenceType[Any]]] = (-1, [])
 
 
-def is_concrete(function: Any) -> bool:
-    """Whether it is a function that was traced, and not what `tf.function` gives."""
-    return isinstance(function, concrete_function.ConcreteFunction)
+def functions_alive() -> tuple[list[Any], list[Any]]:
+    """Every living `ConcreteFunction`, and every `tf.function`.
+
+    To look for them takes a walk over all objects, so they are kept, weakly, as long as TensorFlow
+    knows of no new function.
+    """
+    global _alive
+    classes = (concrete_function.ConcreteFunction, polymorphic_function.Function)
+    newest = newest_function()
+    if newest != _alive[0]:
+        _alive = (newest, [ref(each) for each in instances(classes)])
+    functions = [each for known in _alive[1] if (each := known()) is not None]
+    concretes = [each for each in functions if isinstance(each, classes[0])]
+    return concretes, [each for each in functions if not isinstance(each, classes[0])]
 
 
 def concrete_functions(function: Any) -> list[Any]:
     """The functions that a `tf.function` was traced to."""
     return list(function._function_cache.values())
-
-
-def is_traced(function: Any) -> bool:
-    """Whether a `tf.function` has any of them."""
-    return len(function._function_cache) > 0
 
 
 def ops_in(graph: Any) -> Iterator[Any]:
@@ -86,6 +92,15 @@ def trace_anew(function: Any) -> bool:
     finally:
         function._lock.release()
     return True
+
+
+def forget_graphs_with(handles: Iterable[Any]) -> None:
+    """Let each `tf.function` one of whose graphs captured one of `handles` be traced anew."""
+    wanted = {id(handle) for handle in handles}
+    for function in functions_alive()[1]:
+        graphs = (each.graph for each in concrete_functions(function))
+        if any(id(outer) in wanted for graph in graphs for outer, _ in graph.captures):
+            trace_anew(function)
 
 
 def running_functions() -> list[Any]:

@@ -25,13 +25,11 @@ from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.functions import (
     concrete_functions,
     feeds_a_dataset,
-    is_traced,
     running_functions,
     trace_anew,
 )
 from tracer.backends.tensorflow.users import (
     Functions,
-    functions_alive,
     has_updates_by,
     look,
     updates_by,
@@ -169,7 +167,9 @@ class StaleFunctions(late_wrap.StaleFunctions):
     def traced_anew(self) -> Counter[StaleFunction]:
         """The functions that were traced again since they forgot their graphs."""
         known = ((stale, function()) for stale, function in list(self._forgetful))
-        return Counter(stale for stale, function in known if function and is_traced(function))
+        return Counter(
+            stale for stale, function in known if function and concrete_functions(function)
+        )
 
     def _find_in_sessions(
         self,
@@ -260,12 +260,3 @@ def _listen_no_more(function: Any, listener: Callable[[], None]) -> None:
         first.listeners.remove(listener)
         if not first.listeners:
             function._captured_inputs = [first.first, *others]
-
-
-def forget_graphs_with(handles: Iterable[Any]) -> None:
-    """Let each `tf.function` one of whose graphs captured one of `handles` be traced anew."""
-    wanted = {id(handle) for handle in handles}
-    for function in functions_alive()[1]:
-        graphs = (each.graph for each in concrete_functions(function))
-        if any(id(outer) in wanted for graph in graphs for outer, _ in graph.captures):
-            trace_anew(function)

@@ -12,21 +12,18 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from types import FunctionType
-from typing import Any, NamedTuple
-from weakref import ReferenceType, WeakKeyDictionary, ref
+from typing import Any
 
 from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.functions import (
     bound_to,
     concrete_functions,
-    function_classes,
+    functions_alive,
     graphs_being_traced,
-    is_concrete,
     newest_function,
     ops_in,
 )
 from tracer.backends.tensorflow.writes import written_by
-from tracer.core.instances import instances
 from tracer.core.reachable import held_by, names_in, reachable
 from tracer.kinds import kind_of
 
@@ -48,24 +45,6 @@ def has_updates_by(graph: Any, name: str) -> bool:
     return any(by_name.search(op.name) for op in ops_in(graph))
 
 
-_known_functions: tuple[int, list[ReferenceType[Any]]] = (-1, [])
-
-
-def functions_alive() -> tuple[list[Any], list[Any]]:
-    """Every living `ConcreteFunction`, and every `tf.function`.
-
-    To look for them takes a walk over all objects, so they are kept, weakly, as long as TensorFlow
-    knows of no new function.
-    """
-    global _known_functions
-    newest = newest_function()
-    if newest != _known_functions[0]:
-        _known_functions = (newest, [ref(each) for each in instances(function_classes())])
-    functions = [each for known in _known_functions[1] if (each := known()) is not None]
-    concretes = [each for each in functions if is_concrete(each)]
-    return concretes, [each for each in functions if not is_concrete(each)]
-
-
 class Functions:
     """The functions that are alive at one moment, asked which of them use an optimizer."""
 
@@ -85,9 +64,9 @@ class Functions:
         users = [each for handle in handles for each in self._by_handle.get(handle, ())]
         if scope:
             users += [each for each in self._alive[0] if has_updates_by(each.graph, scope)]
-        for named in self._by_optimizer.get(id(optimizer), ()):
-            if named.names is None or not named.names.isdisjoint((*methods, "minimize")):
-                users += _writing(named.function())
+        for names, writing in self._by_optimizer.get(id(optimizer), ()):
+            if names is None or not names.isdisjoint((*methods, "minimize")):
+                users += writing
         return list({id(each): each for each in users}.values())
 
     @property
@@ -113,51 +92,26 @@ class Functions:
         return found
 
     @cached_property
-    def _by_optimizer(self) -> "dict[int, list[_Named]]":
-        """By the id of an optimizer, which functions name it in their Python code."""
-        found: dict[int, list[_Named]] = defaultdict(list)
+    def _by_optimizer(self) -> dict[int, list[tuple[set[str] | None, list[Any]]]]:
+        """By the id of an optimizer, for each function whose Python code works with it the names in
+        that code, and what of it writes to a variable.
+
+        There are no names if it calls a `tf.function` that is the optimizer's method.
+        """
+        found: dict[int, list[tuple[set[str] | None, list[Any]]]] = defaultdict(list)
         for function in self._alive[1]:
-            writing = _writing(function)
-            if writing:
-                traced = frozenset(map(id, writing))
-                known = _known_names.get(function)
-                if known is None or known[0] != traced:
-                    known = _known_names[function] = traced, list(_named_by(function))
-                for named in known[1]:
-                    found[id(named.optimizer())].append(named)
+            traced = concrete_functions(function)
+            writing = [each for each in traced if written_by(each.graph).anything]
+            held = reachable(function.python_function, _follow, _DEEP) if writing else []
+            codes = [each.__code__ for each in held if isinstance(each, FunctionType)]
+            names = {name for code in codes for name in names_in(code)}
+            for each in held:
+                owner = bound_to(each)
+                if owner is not None and kind_of(type(owner)) is not None:
+                    found[id(owner)].append((None, writing))
+                elif kind_of(type(each)) is not None:
+                    found[id(each)].append((names, writing))
         return found
-
-
-def _writing(function: Any) -> list[Any]:
-    """What a `tf.function` was traced to that writes to a variable."""
-    traced = [] if function is None else concrete_functions(function)
-    return [each for each in traced if written_by(each.graph).anything]
-
-
-class _Named(NamedTuple):
-    """An optimizer that the Python code of a `tf.function` names."""
-
-    optimizer: ReferenceType[Any]
-    function: ReferenceType[Any]
-    names: frozenset[str] | None
-    """All the names in that code; None if it calls a `tf.function` that is the optimizer's method.
-    """
-
-
-_known_names: WeakKeyDictionary[Any, tuple[frozenset[int], list[_Named]]] = WeakKeyDictionary()
-"""By the ids of what a function was traced to: what it named then."""
-
-
-def _named_by(function: Any) -> Iterator[_Named]:
-    found = reachable(function.python_function, _follow, _DEEP)
-    codes = [each.__code__ for each in found if isinstance(each, FunctionType)]
-    names = frozenset(name for code in codes for name in names_in(code))
-    for each in found:
-        owner = bound_to(each)
-        if owner is not None and kind_of(type(owner)) is not None:
-            yield _Named(ref(owner), ref(function), None)
-        elif kind_of(type(each)) is not None:
-            yield _Named(ref(each), ref(function), names)
 
 
 def _follow(value: Any) -> Iterator[Any]:

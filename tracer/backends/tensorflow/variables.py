@@ -237,6 +237,12 @@ def canonical(variable: Any) -> Any:
     return variable
 
 
+def copies_of(whole: Any) -> tuple[Any, ...]:
+    """What a variable is on each replica; itself alone if it is no variable of a strategy."""
+    copies = getattr(whole, "values", None)  # others have a method of this name
+    return copies if isinstance(copies, tuple) else (whole,)
+
+
 def _shape(own: Any) -> tuple[int | None, ...]:
     """The shape of a variable; empty for one of unknown rank too."""
     shape: Any = getattr(own, "shape", ())
@@ -311,8 +317,6 @@ def _handles_in(values: list[Any]) -> Iterator[Any]:
     for layer in layers(values, depth=5):
         for value in layer:
             if hasattr(type(value), "dtype"):  # as every variable has
-                whole = canonical(value)
-                copies = getattr(whole, "values", None)  # others have a method of this name
-                for item in copies if isinstance(copies, tuple) else (whole,):
+                for item in copies_of(canonical(value)):
                     if isinstance(item, compat.ResourceVariable):
                         yield item.handle

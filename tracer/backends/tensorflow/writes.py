@@ -24,7 +24,7 @@ from tracer.backends.tensorflow.compat import (
     graphs_around,
     stop_recording,
 )
-from tracer.backends.tensorflow.variables import canonical
+from tracer.backends.tensorflow.variables import canonical, copies_of
 from tracer.core import backend
 from tracer.core.calls import Frame
 from tracer.core.interrupts import suppress_faults
@@ -247,8 +247,7 @@ class WriteChecks(backend.WriteChecks):
 def _copies(variable: Any) -> Sequence[Any]:
     """The handles of all copies of a variable; none if there may be others."""
     own, raw = canonical(variable), getattr(variable, "_value", variable)  # of Keras 3
-    copies = getattr(own, "values", None)
-    found = [*copies] if isinstance(copies, tuple) else [own]
+    found = [*copies_of(own)]
     found += [getattr(each, "_v", None) for each in found]
     if any(getattr(each, "_packed_var", None) is not None for each in (own, raw)):
         return ()
