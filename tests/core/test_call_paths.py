@@ -121,7 +121,7 @@ def test_equal_code_of_two_files_is_two_paths() -> None:
 
 def test_there_is_an_end_to_paths(monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes later is not known, and what is known stays so."""
-    monkeypatch.setattr(paths_module, "MOST", 2)
+    monkeypatch.setattr(paths_module, "MAX_PATHS", 2)
     paths = Paths(not_known)
     rows = [[Line(name)] for name in "abc"]
     assert [paths.number(row) for row in rows] == [0, 1, UNKNOWN]
@@ -130,7 +130,7 @@ def test_there_is_an_end_to_paths(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_stacks_are_forgotten_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their paths keep their numbers."""
-    monkeypatch.setattr(paths_module, "_MOST_STACKS", 1)
+    monkeypatch.setattr(paths_module, "_MAX_STACKS", 1)
     paths = Paths(not_known)
     numbers = []
     for _ in range(3):

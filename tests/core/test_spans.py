@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, strategies as st
 
-from tracer.core.spans import MOST, Spans, layers, of_caller
+from tracer.core.spans import MAX_STRETCHES, Spans, layers, of_caller
 from tracer.model.runs import Run
 from tracer.model.timeline import union
 
@@ -113,11 +113,11 @@ def test_callers_without_any_order_come_to_an_end() -> None:
     """What is kept of them is bounded, and what comes later is nobody's."""
     spans: Spans[str] = Spans()
     step = 1
-    for number in range(3 * MOST):
+    for number in range(3 * MAX_STRETCHES):
         spans.change(step, "ab"[number % 2])
         step += 1 + number * number % 7
     assert spans.full
     found = spans.by_caller(step)
-    assert sum(map(len, found.values())) <= MOST + 1
+    assert sum(map(len, found.values())) <= MAX_STRETCHES + 1
     (rest,) = of_caller([Run(1, 1, step - 1)], found[None])
     assert rest.last == step - 1

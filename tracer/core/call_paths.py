@@ -30,13 +30,13 @@ from tracer.model.records import Line
 UNKNOWN = -1
 """The number of no path: it is not known, or there are too many."""
 
-MOST = 2000
+MAX_PATHS = 2000
 """How many paths are told apart; a program has a handful."""
 
-_MOST_STACKS = 4096
+_MAX_STACKS = 4096
 """How many stacks are known by their instructions, until they are forgotten and found again."""
 
-_LONGEST = 200
+_MAX_LINES = 200
 """How many lines a path has at most; of a longer one the middle is left out."""
 
 _COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>")
@@ -47,7 +47,7 @@ _SCRIPTS = os.path.normcase(sysconfig.get_paths()["scripts"]) + os.sep
 """The folder of what an installer wrote to start a package, as `pytest`."""
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
-_NAMED = {
+_KNOWN_METHODS = {
     "fit": ("Model", "compile"),
     "train_on_batch": ("Model", "compile"),
     "train_step": ("Model", "compile"),
@@ -60,8 +60,8 @@ _NAMED = {
 """Methods of the framework that people know: the class by which they do, if it is not that of the
 object, and an attribute that this class has."""
 
-_CODES_WITH_NAMES = {
-    *_NAMED,
+_KNOWN_CODES = {
+    *_KNOWN_METHODS,
     *("step_method", "tf__step_method", "apply_method", "tf__apply_method"),
     *("wrapper", "_step_of_scaler"),  # around each `step` of PyTorch; `GradScaler.step`
 }
@@ -131,7 +131,7 @@ class Paths:
         self._author_of = author_of
         self._known: dict[tuple[Hashable, ...], tuple[int, list[CodeType]]] = {}
         self._recent: list[tuple[Stack, Hashable, int]] = []
-        self._shown = lru_cache(_MOST_STACKS)(shown_file)
+        self._shown = lru_cache(_MAX_STACKS)(shown_file)
         self._lock = threading.Lock()
 
     def number(self, lines: Sequence[Line]) -> int:
@@ -140,7 +140,7 @@ class Paths:
         with self._lock:
             number = self._numbers.get(row)
             if number is None:
-                if len(self.rows) >= MOST:
+                if len(self.rows) >= MAX_PATHS:
                     return UNKNOWN
                 number = self._numbers[row] = len(self.rows)
                 self.rows.append(row)
@@ -166,10 +166,10 @@ class Paths:
         key: tuple[Hashable, ...] = (outermost, *map(id, (each.f_code for each in frames)))
         key += tuple(each.f_lasti for each in frames)
         # One instruction may call this optimizer or that one, and this method or that one.
-        key += tuple(_name_of(each) for each in frames if each.f_code.co_name in _CODES_WITH_NAMES)
+        key += tuple(_name_of(each) for each in frames if each.f_code.co_name in _KNOWN_CODES)
         known = self._known.get(key)
         if known is None:
-            if len(self._known) >= _MOST_STACKS:
+            if len(self._known) >= _MAX_STACKS:
                 self._known = {}
             number = self.number(lines_of(frames, self._author_of, outermost, self.file))
             known = self._known[key] = number, [each.f_code for each in frames]
@@ -199,7 +199,7 @@ def stack_above(frame: FrameType | None) -> Stack:
     Empty, which is no stack, if what one of them is called depends on more than its code.
     """
     frames = frames_above(frame)
-    if any(each.f_code.co_name in _CODES_WITH_NAMES and _is_own_name(each) for each in frames):
+    if any(each.f_code.co_name in _KNOWN_CODES and _is_own_name(each) for each in frames):
         return ()
     return tuple((each.f_code, each.f_lasti) for each in frames)
 
@@ -207,7 +207,7 @@ def stack_above(frame: FrameType | None) -> Stack:
 def _is_own_name(frame: FrameType) -> bool:
     """Whether people know the frame's method by the class of its object."""
     name = frame.f_code.co_name
-    if name in ("wrapper", "_step_of_scaler") or _NAMED.get(name, ("",))[0]:
+    if name in ("wrapper", "_step_of_scaler") or _KNOWN_METHODS.get(name, ("",))[0]:
         return False  # of PyTorch, where `end` tells it, or always of one class
     return bool(_name_of(frame))
 
@@ -269,8 +269,8 @@ def lines_of(
         if lines[-1:] != [line]:  # what calls itself is named once
             lines.append(line)
         within = now_within
-    if len(lines) > _LONGEST:
-        lines[_LONGEST // 2 : -_LONGEST // 2] = [Line("...")]
+    if len(lines) > _MAX_LINES:
+        lines[_MAX_LINES // 2 : -_MAX_LINES // 2] = [Line("...")]
     return lines
 
 
@@ -328,7 +328,7 @@ def _name_of(frame: FrameType) -> str:
     code, root = frame.f_code, _root_of(frame)
     if root == "tracer" and code.co_name == "_step_of_scaler":
         return "GradScaler.step"
-    if root == "tracer" and code.co_name in _CODES_WITH_NAMES:  # as AutoGraph has it, too
+    if root == "tracer" and code.co_name in _KNOWN_CODES:  # as AutoGraph has it, too
         method: Any = frame.f_locals.get("intercepted")
         if getattr(method, "role", "group") != "group":
             return f"{type(frame.f_locals['self']).__name__}.{method.name}"
@@ -336,8 +336,8 @@ def _name_of(frame: FrameType) -> str:
         given = frame.f_locals.get("args")
         if isinstance(given, tuple) and given and hasattr(type(given[0]), "add_param_group"):
             return f"{type(given[0]).__name__}.step"
-    if root in FRAMEWORKS and code.co_name in _NAMED and code.co_varnames[:1] == ("self",):
-        known_as, attribute = _NAMED[code.co_name]
+    if root in FRAMEWORKS and code.co_name in _KNOWN_METHODS and code.co_varnames[:1] == ("self",):
+        known_as, attribute = _KNOWN_METHODS[code.co_name]
         of = type(frame.f_locals.get("self"))
         if any(attribute in vars(cls) for cls in of.__mro__):
             return f"{known_as or of.__name__}.{code.co_name}"

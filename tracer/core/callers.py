@@ -28,7 +28,7 @@ from tracer.model.timeline import union
 
 Lines = tuple[Line, ...]
 
-_MOST_WAYS = 64
+_MAX_WAYS = 64
 """How many ways into a function are looked at."""
 
 
@@ -159,7 +159,7 @@ class FunctionCallers(Callers):
 
     def _common_lines(self, outer: str, region: str) -> Iterator[Line]:
         """The lines from one region to another that runs in it: those that all ways begin with."""
-        together = zip(*islice(self._ways(outer, region, ()), _MOST_WAYS), strict=False)
+        together = zip(*islice(self._ways(outer, region, ()), _MAX_WAYS), strict=False)
         return (lines[0] for lines in takewhile(lambda lines: len({*lines}) == 1, together))
 
     def _ways(self, outer: str, region: str, passed: tuple[str, ...]) -> Iterator[Lines]:

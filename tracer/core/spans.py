@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from tracer.model.runs import Run, join
 
-MOST = 4000
+MAX_STRETCHES = 4000
 """How many stretches a record keeps; callers without any order end it."""
 
 MAX_RUNS = 32
@@ -69,7 +69,7 @@ class Spans(Generic[Who]):
         self.now = caller
         if not self.full:
             self._close(step)
-            self.full = self._kept >= MOST
+            self.full = self._kept >= MAX_STRETCHES
             self._last, self._since = None if self.full else caller, max(step, self._since)
 
     def give_up(self, step: int) -> None:

@@ -27,7 +27,7 @@ from tracer.backends.tensorflow.writes import written_by
 from tracer.core.reachable import held_by, names_in, reachable
 from tracer.kinds import kind_of
 
-_DEEP = 6
+_MAX_STEPS = 6
 """In how many steps an optimizer is looked for from a function's Python code."""
 
 
@@ -102,7 +102,7 @@ class Functions:
         for function in self._alive[1]:
             traced = concrete_functions(function)
             writing = [each for each in traced if written_by(each.graph).anything]
-            held = reachable(function.python_function, _follow, _DEEP) if writing else []
+            held = reachable(function.python_function, _follow, _MAX_STEPS) if writing else []
             codes = [each.__code__ for each in held if isinstance(each, FunctionType)]
             names = {name for code in codes for name in names_in(code)}
             for each in held:
