@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from support import golden, traces
 from support.golden import assert_golden
 from support.traces import block, called, request, step, update
@@ -85,15 +85,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trace = traces.embedding_on_two_replicas()
     names = {"embedding": "embedding_1", "dense": "dense_3", "dense_1": "dense_4"}
     renamed = tuple(
-        msgspec.structs.replace(each, name=f"{names[layer]}/{leaf}")
+        replace(each, name=f"{names[layer]}/{leaf}")
         for each in trace.variables
         for layer, leaf in [each.name.split("/")]
     )
     traces.changed(trace, variables=renamed).save(folder / "renamed.json")
     fewer = tuple(
-        each
-        if each.step
-        else msgspec.structs.replace(each, runs=(Run(1, 1, 40), Run(45, 1, 20)), total=60)
+        each if each.step else replace(each, runs=(Run(1, 1, 40), Run(45, 1, 20)), total=60)
         for each in trace.blocks
     )
     older = {"tensorflow": "2.15.0"}
@@ -102,13 +100,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     called = traces.several_callers()
     edited = {41: 43, 44: 46, 50: 52}
     lines = tuple(
-        msgspec.structs.replace(each, number=edited.get(each.number, each.number))
-        for each in called.data.lines
+        replace(each, number=edited.get(each.number, each.number)) for each in called.data.lines
     )
     traces.changed(called, lines=lines).save(folder / "edited.json")
-    elsewhere = tuple(
-        msgspec.structs.replace(each, path=1) if each.path == 2 else each for each in called.blocks
-    )
+    elsewhere = tuple(replace(each, path=1) if each.path == 2 else each for each in called.blocks)
     traces.changed(called, blocks=elsewhere).save(folder / "elsewhere.json")
 
     seen = traces.with_effects()

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
+from msgspec.structs import replace
 from support import rules_by_backend, traces
 from support.golden import assert_golden
 from support.traces import block, called, request, step, update
@@ -55,7 +55,7 @@ def trace(
 ) -> CallTrace:
     """A trace of one optimizer that has these blocks, on as many replicas as they need."""
     made = traces.keras3(names, tuple(blocks), tuple(calls), methods=tuple(methods))
-    variables = [msgspec.structs.replace(each, shape=(rows, 4)) for each in made.variables]
+    variables = [replace(each, shape=(rows, 4)) for each in made.variables]
     return traces.changed(
         made,
         optimizers=tuple(optimizers) or made.optimizers,
@@ -79,7 +79,7 @@ def optimizer(
 
 def graph(function: str, signature: str = "", **figures: int) -> Graph:
     known = Graph(0, 0, function, signature, 1, 0, 10, 0, 1)
-    return msgspec.structs.replace(known, **figures)
+    return replace(known, **figures)
 
 
 def traced_for(detail: str, made: CallTrace) -> CallTrace:
@@ -94,7 +94,7 @@ def healthy(*runs: Run, replica: int = 0) -> Block:
 
 def thawed(*names: str, steps: int = 20) -> CallTrace:
     """A model of which these variables became trainable after its step was traced."""
-    late = msgspec.structs.replace(optimizer(iterations=steps), never_handed=names)
+    late = replace(optimizer(iterations=steps), never_handed=names)
     return trace(*([healthy(Run(1, 1, steps))] if steps else []), optimizers=(late,))
 
 
@@ -115,12 +115,12 @@ def watched(*effects: Effect, steps: int = 20, blocks: Sequence[Block] = ()) -> 
 def emptied(made: CallTrace) -> CallTrace:
     """The same with a kernel that has no elements."""
     kernel, bias = made.variables
-    return traces.changed(made, variables=(msgspec.structs.replace(kernel, shape=(0, 4)), bias))
+    return traces.changed(made, variables=(replace(kernel, shape=(0, 4)), bias))
 
 
 def in_parts(made: CallTrace) -> CallTrace:
     """The same with variables of which each worker has a part."""
-    parts = (msgspec.structs.replace(each, part_of=each.name) for each in made.variables)
+    parts = (replace(each, part_of=each.name) for each in made.variables)
     return traces.changed(made, variables=tuple(parts))
 
 
@@ -437,14 +437,14 @@ def raised(
     """A step that raised, after others of two variables."""
     failure = Failure("apply_gradients", error, cause, names, after, function, last)
     mine = optimizer(*([] if remark is None else [remark]), iterations=after)
-    failed = msgspec.structs.replace(mine, failures=(failure,))
+    failed = replace(mine, failures=(failure,))
     return trace(*([healthy(Run(1, 1, after))] if after else []), optimizers=(failed,))
 
 
 def frozen(*names: str, more: bool = False) -> CallTrace:
     """Variables that were frozen after the step was traced."""
-    late = msgspec.structs.replace(optimizer(iterations=10), frozen=names)
-    other = msgspec.structs.replace(optimizer(iterations=0), name="other", root=1)
+    late = replace(optimizer(iterations=10), frozen=names)
+    other = replace(optimizer(iterations=0), name="other", root=1)
     return trace(TRAINED, optimizers=(late, other) if more else (late,))
 
 
@@ -457,7 +457,7 @@ def told(
 ) -> CallTrace:
     """An optimizer that trained, with something that it was told."""
     mine = optimizer(*([] if remark is None else [remark]), iterations=10, **options)
-    mine = msgspec.structs.replace(mine, decay=decay)
+    mine = replace(mine, decay=decay)
     made = trace(TRAINED, optimizers=(mine,))
     return traces.changed(made, programs=(ENDED,)) if ended else made
 
@@ -477,9 +477,7 @@ def several(
         value = values[root]
         one = Optimizer(named, "keras.Adam", "keras3", root, options, 10, (), made)
         optimizers.append(
-            msgspec.structs.replace(
-                one, turns=turns, slots=slots, rate=rates[root] if rates else 0.1, values=value
-            )
+            replace(one, turns=turns, slots=slots, rate=rates[root] if rates else 0.1, values=value)
         )
         entries = [
             step(root),

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from support import traces
 
 from tracer.errors import UnknownName
@@ -108,7 +108,7 @@ def test_steps_are_those_of_one_replica_of_each_optimizer() -> None:
 
 def test_what_has_no_path_stands_apart() -> None:
     trace = traces.several_callers()
-    blocks = [msgspec.structs.replace(each, path=None) for each in trace.blocks[:1]]
+    blocks = [replace(each, path=None) for each in trace.blocks[:1]]
     trace = traces.changed(trace, blocks=(*blocks, *trace.blocks[1:]))
     lines = [callers.label(each.line or NONE) for each in trace.callers("update_step").children]
     assert lines == ["train.py:50", "caller not known"]

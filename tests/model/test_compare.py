@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from support import traces
 from support.traces import block, request, step, update
 
@@ -139,10 +139,7 @@ def test_what_steps_did_to_the_variables() -> None:
 
 def test_optimizers_are_matched_by_class() -> None:
     both = traces.two_optimizers()
-    swapped = (
-        both.data.optimizers[0],
-        msgspec.structs.replace(both.data.optimizers[1], class_name="other.SGD"),
-    )
+    swapped = (both.data.optimizers[0], replace(both.data.optimizers[1], class_name="other.SGD"))
     other = traces.changed(both, optimizers=swapped)
     assert [bool(each) for each in differences(both, other)] == [False, True]
     assert len(differences(traces.eager(), traces.nothing())) == 1
@@ -187,7 +184,7 @@ def of_keras_2(names: Sequence[str], *, replicas: int = 1) -> CallTrace:
     (optimizer,) = trace.optimizers
     return traces.changed(
         trace,
-        optimizers=(msgspec.structs.replace(optimizer, kind="legacy", class_name="tf_keras.SGD"),),
+        optimizers=(replace(optimizer, kind="legacy", class_name="tf_keras.SGD"),),
         methods=(traces.APPLY_GRADIENTS, traces.DENSE),
     )
 
@@ -278,7 +275,7 @@ def test_optimizers_of_one_short_name_are_matched_by_class_first(swapped: bool) 
         traces.changed(
             gan,
             optimizers=tuple(
-                msgspec.structs.replace(each, class_name=name)
+                replace(each, class_name=name)
                 for each, name in zip(gan.optimizers, names, strict=True)
             ),
         )
@@ -311,7 +308,7 @@ def test_what_is_executed_is_the_same_in_a_trace_and_itself(name: str) -> None:
 def renumbered(trace: CallTrace, **numbers: int) -> CallTrace:
     """The trace of a program in which functions have moved to other lines."""
     lines = tuple(
-        msgspec.structs.replace(each, number=each.number + numbers.get(each.function, 0))
+        replace(each, number=each.number + numbers.get(each.function, 0))
         for each in trace.data.lines
     )
     return traces.changed(trace, lines=lines)
@@ -331,12 +328,10 @@ def test_lines_that_an_edit_moved_lead_to_the_same() -> None:
 def test_updates_that_come_from_another_line() -> None:
     """20 steps of 11 variables on 2 replicas are those of the first `fit` instead of the second."""
     trace = traces.several_callers()
-    moved = tuple(
-        msgspec.structs.replace(each, path=0) if each.path == 1 else each for each in trace.blocks
-    )
+    moved = tuple(replace(each, path=0) if each.path == 1 else each for each in trace.blocks)
     (difference,) = differences(trace, traces.changed(trace, blocks=moved))
     assert not difference and not difference.shifted
-    rows = [(name.split(" > ")[0], *both) for name, *both in counts(difference, "callers")]
+    rows = [(name.split(" > ")[1], *both) for name, *both in counts(difference, "callers")]
     assert rows == [("train.py:41 main", 880, 1320), ("train.py:44 main", 440, None)]
 
 
@@ -345,7 +340,7 @@ def called_from(**updates: int) -> CallTrace:
     names = [int(name.removeprefix("line_")) for name in updates]
     firsts = [1 + sum([*updates.values()][:at]) for at in range(len(updates))]
     blocks = [
-        msgspec.structs.replace(block([step(), update(0)], Run(first, 1, number)), path=at)
+        replace(block([step(), update(0)], Run(first, 1, number)), path=at)
         for at, (first, number) in enumerate(zip(firsts, updates.values(), strict=True))
     ]
     return traces.changed(
@@ -381,10 +376,7 @@ def test_only_the_lines_that_lead_to_others_are_named(
 
 def test_updates_of_which_the_caller_is_not_known_any_more() -> None:
     trace = traces.several_callers()
-    unknown = tuple(
-        msgspec.structs.replace(each, path=None) if each.path == 2 else each
-        for each in trace.blocks
-    )
+    unknown = tuple(replace(each, path=None) if each.path == 2 else each for each in trace.blocks)
     (difference,) = differences(trace, traces.changed(trace, blocks=unknown))
     rows = counts(difference, "callers")
     assert sorted(rows) == [
@@ -395,7 +387,7 @@ def test_updates_of_which_the_caller_is_not_known_any_more() -> None:
 
 def test_a_trace_that_knows_no_callers_is_not_compared_by_them() -> None:
     trace = traces.several_callers()
-    older = tuple(msgspec.structs.replace(each, path=None) for each in trace.blocks)
+    older = tuple(replace(each, path=None) for each in trace.blocks)
     older_trace = traces.changed(trace, blocks=older, lines=(), paths=(), graph_tracings=())
     for pair in ((trace, older_trace), (older_trace, trace), (trace, trace)):
         (difference,) = differences(*pair)

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from support import traces
 
 import tracer
@@ -48,7 +49,7 @@ def test_a_trace_without_effects_says_that_it_has_none() -> None:
 def test_a_trace_in_which_nothing_was_compared_says_why() -> None:
     """Who asked for effects is not told to ask for them."""
     why = "effects in the graph of a Session are not known: its variables are not compared"
-    data = msgspec.structs.replace(traces.eager().data, complete=False, notes=("another", why))
+    data = replace(traces.eager().data, complete=False, notes=("another", why))
     with pytest.raises(tracer.UnknownName, match=f"nothing was compared: {why}"):
         CallTrace(data).count("unchanged", by="variable")
 
@@ -111,9 +112,9 @@ def test_an_excerpt_has_the_effects_of_its_part() -> None:
 
 def of_worker(name: str, unchanged: Run) -> TraceData:
     data = traces.with_effects().data
-    replicas = tuple(msgspec.structs.replace(each, worker=name) for each in data.replicas)
+    replicas = tuple(replace(each, worker=name) for each in data.replicas)
     effects = (*data.effects[:1], Effect(0, 0, "unchanged", (1,), unchanged.total, (unchanged,)))
-    return msgspec.structs.replace(data, replicas=replicas, effects=effects)
+    return replace(data, replicas=replicas, effects=effects)
 
 
 def test_the_effects_of_workers_stay_apart() -> None:

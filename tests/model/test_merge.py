@@ -8,8 +8,8 @@ import textwrap
 from pathlib import Path
 from weakref import ref
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 import tracer
 from tracer.api import CallTrace
@@ -89,10 +89,8 @@ def test_counts_add_up_and_stay_apart() -> None:
 
 def test_variables_and_methods_in_another_order_are_the_same() -> None:
     other = worker("worker:1", 7, ("b", "a"))
-    only_b = msgspec.structs.replace(
-        other.blocks[0], entries=(Entry(0, 1, "update", "sparse", (0,)),)
-    )
-    other = msgspec.structs.replace(
+    only_b = replace(other.blocks[0], entries=(Entry(0, 1, "update", "sparse", (0,)),))
+    other = replace(
         other, blocks=(only_b,), methods=(Method("apply_gradients", "step"), other.methods[1])
     )
     trace = merged(worker("worker:0"), other)
@@ -109,9 +107,7 @@ def test_a_missing_worker_is_said() -> None:
 
 def saw(part: TraceData, **fields: object) -> TraceData:
     """The worker's trace, in which its optimizer has these fields."""
-    return msgspec.structs.replace(
-        part, optimizers=(msgspec.structs.replace(part.optimizers[0], **fields),)
-    )
+    return replace(part, optimizers=(replace(part.optimizers[0], **fields),))
 
 
 FAILURE = Failure("apply", "ValueError: no", "other", ("a",), 3)
@@ -134,7 +130,7 @@ def test_what_one_worker_saw_is_found(
 ) -> None:
     parts = [
         saw(
-            msgspec.structs.replace(worker(f"worker:{index}"), environment={}),
+            replace(worker(f"worker:{index}"), environment={}),
             **({"iterations": 10} | (fields if index == which else {})),
         )
         for index in (0, 1)
@@ -149,10 +145,10 @@ def test_what_one_worker_saw_is_found(
 
 
 def test_what_all_workers_saw_is_said_once() -> None:
-    failures = [msgspec.structs.replace(FAILURE, after=n, last=n > 3) for n in (3, 5)]
+    failures = [replace(FAILURE, after=n, last=n > 3) for n in (3, 5)]
     parts = [saw(part, failures=(f,)) for part, f in zip(ALL[:2], failures, strict=True)]
     trace = merged(*parts)
-    assert trace.optimizers[0].failures == (msgspec.structs.replace(FAILURE, after=3, last=True),)
+    assert trace.optimizers[0].failures == (replace(FAILURE, after=3, last=True),)
     assert not [note for note in trace.notes if "alone" in note]
     healthy = [saw(part, iterations=part.blocks[0].total) for part in ALL]
     assert merged(*healthy).notes == ()
@@ -176,7 +172,7 @@ def test_a_worker_alone_is_not_the_run(tmp_path: Path) -> None:
 
 def test_of_many_missing_workers_the_first_are_named() -> None:
     cluster = {"cluster": ", ".join(f"rank:{each}" for each in range(64))}
-    trace = merged(msgspec.structs.replace(worker("rank:0"), environment=cluster))
+    trace = merged(replace(worker("rank:0"), environment=cluster))
     assert len(trace.notes) == 9 and not trace.complete
     assert trace.notes[-1] == "there is no trace of 55 more workers: rank:9 to rank:63"
 
@@ -184,7 +180,7 @@ def test_of_many_missing_workers_the_first_are_named() -> None:
 def at(began: float, data: TraceData, name: str = "") -> TraceData:
     """The trace of a program that began then and ran for 5 s."""
     workers = name or data.replicas[0].worker
-    return msgspec.structs.replace(data, programs=(Program("train.py", began, 5.0, workers, 0),))
+    return replace(data, programs=(Program("train.py", began, 5.0, workers, 0),))
 
 
 def test_a_worker_that_used_no_optimizer_is_one_of_the_run() -> None:
@@ -207,7 +203,7 @@ def test_a_file_that_is_left_of_an_earlier_run_is_said() -> None:
 def test_a_variable_that_is_split_has_other_shapes_on_other_workers() -> None:
     def part(name: str, size: int) -> TraceData:
         split = tuple(Variable(each, (size,), "float32", part_of=each) for each in "ab")
-        return msgspec.structs.replace(worker(name), variables=split, environment={})
+        return replace(worker(name), variables=split, environment={})
 
     trace = merged(part("rank:0", 15), part("rank:1", 0))
     assert [(each.name, each.shape) for each in trace.variables] == [("a", (None,)), ("b", (None,))]
@@ -215,7 +211,7 @@ def test_a_variable_that_is_split_has_other_shapes_on_other_workers() -> None:
 
 
 def test_notes_say_whose_they_are() -> None:
-    noted = msgspec.structs.replace(ALL[0], notes=("detail was lost",), complete=False)
+    noted = replace(ALL[0], notes=("detail was lost",), complete=False)
     trace = merged(noted, *ALL[1:])
     assert trace.notes == ("worker:10: detail was lost",)
     assert not trace.complete
@@ -231,20 +227,13 @@ def test_notes_say_whose_they_are() -> None:
             r"worker:1 has the variables c float32\[2, 3\], worker:10 has b float32\[2, 3\]",
         ),
         (
-            [
-                ALL[0],
-                msgspec.structs.replace(
-                    ALL[1], optimizers=(Optimizer("sgd", "keras.SGD", "keras3", 0),)
-                ),
-            ],
+            [ALL[0], replace(ALL[1], optimizers=(Optimizer("sgd", "keras.SGD", "keras3", 0),))],
             r"worker:1 has the optimizers sgd \(keras.SGD\), worker:10 has adam \(keras.Adam\)",
         ),
         (
             [
                 ALL[0],
-                msgspec.structs.replace(
-                    ALL[1], variables=(Variable("a", (9,), "float32"), ALL[1].variables[1])
-                ),
+                replace(ALL[1], variables=(Variable("a", (9,), "float32"), ALL[1].variables[1])),
             ],
             r"worker:1 has the variables a float32\[9\], worker:10 has a float32\[2, 3\]",
         ),
@@ -270,7 +259,7 @@ def test_excerpts_of_the_same_steps_stay_excerpts(tmp_path: Path) -> None:
     for part in parts:
         CallTrace(part).save(tmp_path)
     assert tracer.load(tmp_path) == trace
-    assert trace != merged(*(msgspec.structs.replace(part, only="") for part in parts))
+    assert trace != merged(*(replace(part, only="") for part in parts))
 
 
 @pytest.mark.parametrize(
@@ -312,12 +301,10 @@ def test_a_folder_without_traces_is_refused(tmp_path: Path) -> None:
 def test_a_thousand_workers_in_little_time_and_memory(tmp_path: Path) -> None:
     names = tuple(f"encoder/layer_{i // 6}/attention/kernel_{i}" for i in range(500))
     one = worker("worker:0", 100_000, names)
-    one = msgspec.structs.replace(
+    one = replace(
         one,
         replicas=tuple(Replica("worker:0", index, f"CPU:{index}") for index in range(8)),
-        blocks=tuple(
-            msgspec.structs.replace(one.blocks[0], replica=replica) for replica in range(8)
-        ),
+        blocks=tuple(replace(one.blocks[0], replica=replica) for replica in range(8)),
         environment={},
     )
     CallTrace(one).save(tmp_path / "0000.json")
@@ -424,15 +411,15 @@ def process(started: float, data: TraceData | None = None, launch: str = "one") 
     data = nothing if data is None else data
     workers = ", ".join(dict.fromkeys(each.worker for each in data.replicas))
     program = Program("train.py", started, 1.0, workers, None, "", launch)
-    return msgspec.structs.replace(data, programs=(program,))
+    return replace(data, programs=(program,))
 
 
 def alone(steps: int, optimizer: str = "adam", notes: tuple[str, ...] = ()) -> TraceData:
     """The trace of a process that is no worker of a cluster."""
     data = worker("", steps)
-    return msgspec.structs.replace(
+    return replace(
         data,
-        optimizers=tuple(msgspec.structs.replace(each, name=optimizer) for each in data.optimizers),
+        optimizers=tuple(replace(each, name=optimizer) for each in data.optimizers),
         environment={},
         complete=not notes,
         notes=notes,
@@ -466,10 +453,7 @@ def test_the_only_training_of_a_launch_reads_as_if_it_had_been_alone() -> None:
 
 def test_the_workers_of_a_cluster_stay_one_training_beside_others() -> None:
     cluster = {"cluster": "worker:0, worker:1, worker:2"}
-    workers = [
-        msgspec.structs.replace(worker(f"worker:{number}"), environment=cluster)
-        for number in (0, 1)
-    ]
+    workers = [replace(worker(f"worker:{number}"), environment=cluster) for number in (0, 1)]
     parts = [process(1.0), *(process(2.0 + n, each) for n, each in enumerate(workers))]
     trace = merged(*parts, process(9.0, alone(3)))
     assert trace.workers == ("process:4", "worker:0", "worker:1")

@@ -3,9 +3,8 @@
 import re
 from pathlib import Path
 
-import msgspec
 import pytest
-from msgspec import structs
+from msgspec.structs import replace
 from support import traces
 from support.traces import block, request, step, update
 
@@ -39,17 +38,14 @@ def with_programs(*programs: Program) -> CallTrace:
             ["The program of worker:1 ended with RuntimeError: no *data*, after step 8."],
         ),
         (
-            [
-                msgspec.structs.replace(FAILED, worker=f"worker:{n}", error="", status=3)
-                for n in (0, 1)
-            ],
+            [replace(FAILED, worker=f"worker:{n}", error="", status=3) for n in (0, 1)],
             [
                 "The program of worker:0 ended with status 3, after step 10.",
                 "The program of worker:1 ended with status 3, after step 8.",
             ],
         ),
         (
-            [msgspec.structs.replace(FAILED, worker=f"worker:{n}") for n in (5, 6)],
+            [replace(FAILED, worker=f"worker:{n}") for n in (5, 6)],
             [
                 "The programs of worker:5 and worker:6 ended with RuntimeError: no *data*, "
                 "before the first step."
@@ -75,7 +71,7 @@ def running(worker: str, seconds: float) -> Program:
     [
         # Killed: the other one ended.
         (
-            [running("worker:0", 9), msgspec.structs.replace(FAILED, error="", status=0)],
+            [running("worker:0", 9), replace(FAILED, error="", status=0)],
             ["The program of worker:0 wrote nothing after step 10."],
         ),
         # The others wait for it, and their files go on.
@@ -96,7 +92,7 @@ def test_who_died_is_named(programs: list[Program], said: list[str]) -> None:
 
 
 def test_when_and_how_fast_they_ran() -> None:
-    timed = msgspec.structs.replace(GOOD, timed_steps=6, timed_seconds=1.5)
+    timed = replace(GOOD, timed_steps=6, timed_seconds=1.5)
     assert list(runs(with_programs(timed, FAILED))) == [
         "worker:0: train.py, on 2026-09-21 at 14:13:20 UTC, for 1 h 6 min with its start, "
         "4 steps a second while it trained",
@@ -105,7 +101,7 @@ def test_when_and_how_fast_they_ran() -> None:
 
 
 def test_a_part_of_a_run_has_no_rate() -> None:
-    timed = msgspec.structs.replace(GOOD, timed_steps=6, timed_seconds=1.5)
+    timed = replace(GOOD, timed_steps=6, timed_seconds=1.5)
     (said,) = runs(select(with_programs(timed), steps=range(4, 5)))
     assert said.endswith("for 1 h 6 min with its start")
 
@@ -141,8 +137,7 @@ def test_files_keep_it_and_merging_too(tmp_path: Path) -> None:
         traces.changed(
             traces.eager(),
             replicas=tuple(
-                msgspec.structs.replace(replica, worker=program.worker)
-                for replica in traces.eager().replicas
+                replace(replica, worker=program.worker) for replica in traces.eager().replicas
             ),
             programs=(program,),
         )
@@ -166,7 +161,7 @@ def _summary(steps: int, *updated: Run, **settings: Setting) -> Summary:
         block([update(0)], *updated, is_step=False),
     )
     trace = traces.keras3(("kernel",), blocks, ())
-    optimizer = structs.replace(trace.optimizers[0], settings=settings)
+    optimizer = replace(trace.optimizers[0], settings=settings)
     return Summary(traces.changed(trace, optimizers=(optimizer,)), 0)
 
 

@@ -4,6 +4,7 @@ import shlex
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from support import traces
 
 from tracer.model.records import Line, Program, Remark
@@ -13,7 +14,7 @@ from tracer.model.redaction import command_line, message
 def test_no_folder_is_left() -> None:
     trace = traces.several_callers()
     (adam,) = trace.optimizers
-    adam = msgspec.structs.replace(
+    adam = replace(
         adam,
         made="secret/models/train.py:30",
         remarks=(Remark("densified", "update_step", "x", "/secret/optimizers.py:7"),),

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
+from msgspec.structs import replace
 from support import traces
 
 import tracer
@@ -115,10 +115,10 @@ def trace_data(draw: st.DrawFn) -> TraceData:
     for table in ("blocks", "effects"):
         for number, each in enumerate(tables[table]):
             total = sum(run.total for run in each.runs) + each.total % 4
-            tables[table][number] = msgspec.structs.replace(each, total=total)
+            tables[table][number] = replace(each, total=total)
     paths = (tuple(line % len(data.lines) for line in path if data.lines) for path in data.paths)
     fixed = {table: tuple(records) for table, records in tables.items()}
-    return msgspec.structs.replace(data, **fixed, paths=tuple(paths))
+    return replace(data, **fixed, paths=tuple(paths))
 
 
 TABLES = {
@@ -428,7 +428,7 @@ def test_absurd_numbers(path: Path, place: str, where: str, least: int) -> None:
 
 def of_every_record() -> dict[str, Any]:
     """The example with a record in each table, as JSON."""
-    data = msgspec.structs.replace(
+    data = replace(
         example(),
         graphs=(Graph(0, 0, "f", "", 1, 0, 1, 0, 1),),
         lines=(Line("f", "a.py", 1),),
@@ -574,7 +574,7 @@ def test_a_worker_is_no_path(tmp_path: Path, worker: str) -> None:
     replicas = tuple(Replica(worker, each.id, each.device) for each in data.replicas)
     folder = tmp_path / "deep" / "er"
     folder.mkdir(parents=True)
-    tracefile.save(msgspec.structs.replace(data, replicas=replicas), tmp_path / "sent.json")
+    tracefile.save(replace(data, replicas=replicas), tmp_path / "sent.json")
     trace = tracer.load(tmp_path / "sent.json").without_paths()
     trace.save(folder)
     (written,) = folder.iterdir()
@@ -590,7 +590,7 @@ def test_a_worker_is_no_path(tmp_path: Path, worker: str) -> None:
 def test_workers_with_names_that_are_no_file_names_have_files_of_their_own(tmp_path: Path) -> None:
     for worker in ("a/b", "a\\b", "a-b", "a" * 200, "a" * 201):
         replicas = (Replica(worker, 0, ""), Replica(worker, 1, ""))
-        CallTrace(msgspec.structs.replace(example(), replicas=replicas)).save(tmp_path)
+        CallTrace(replace(example(), replicas=replicas)).save(tmp_path)
     assert len(list(tmp_path.iterdir())) == 5
     assert tmp_path.joinpath("a-b.json").exists()
 

@@ -14,9 +14,9 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any, ClassVar
 
-import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
+from msgspec.structs import replace
 from support import traces
 from support.traces import block, called, request, step, update
 
@@ -279,7 +279,7 @@ def test_nothing_in_the_trace_can_leave_its_place() -> None:
         paths=((0, 1),),
     )
     (one,) = dirty.blocks
-    dirty = traces.changed(dirty, blocks=(msgspec.structs.replace(one, path=0),))
+    dirty = traces.changed(dirty, blocks=(replace(one, path=0),))
     page = html.render(dirty)
     assert "alert(1)</script>" not in page
     assert "\u2028" not in page
@@ -396,7 +396,7 @@ def test_a_page_has_a_size_however_many_callers() -> None:
     trace = traces.several_callers()
     lines = tuple(Line("層" * 300, f"{'層' * 300}.py", number) for number in range(1_000))
     (one, *_) = trace.blocks
-    blocks = [msgspec.structs.replace(one, path=number) for number in range(1_000)]
+    blocks = [replace(one, path=number) for number in range(1_000)]
     paths = [(number, (number + 1) % 1_000) for number in range(1_000)]
     many = traces.changed(trace, lines=lines, paths=tuple(paths), blocks=tuple(blocks), calls=())
     page = html.render(many)
@@ -407,7 +407,7 @@ def test_a_page_has_a_size_however_many_callers() -> None:
 
 def test_a_healthy_run_has_nothing_yellow() -> None:
     usual = (Graph(0, 0, "train_function", "x: float32[32, 4]", 2, 1, 64, 0, 1),)
-    trace = CallTrace(msgspec.structs.replace(traces.accumulation().data, graphs=usual))
+    trace = CallTrace(replace(traces.accumulation().data, graphs=usual))
     page = html.render(trace)
     assert 'class="banner odd"' not in page
     assert '<tr class="odd"' not in page
@@ -580,9 +580,7 @@ def test_a_page_has_a_size_however_many_optimizers() -> None:
     gan = traces.two_optimizers()
     many = traces.changed(
         gan,
-        optimizers=tuple(
-            msgspec.structs.replace(gan.optimizers[0], name=f"adam#{n}", root=n) for n in range(500)
-        ),
+        optimizers=tuple(replace(gan.optimizers[0], name=f"adam#{n}", root=n) for n in range(500)),
         graphs=tuple(Graph(n % 500, 0, "step", "x" * 5_000, 1, 0, 10, 0, 1) for n in range(3_000)),
     )
     page = html.render(many)

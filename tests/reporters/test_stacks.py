@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import msgspec
 import pytest
+from msgspec.structs import replace
 from support import traces
 
 from tracer.errors import Mistake
@@ -148,7 +148,7 @@ def test_collapsed_stacks_are_what_their_readers_split() -> None:
 def test_several_optimizers_have_a_frame_each() -> None:
     two = traces.two_optimizers()
     path = traces.several_callers().data
-    blocks = tuple(msgspec.structs.replace(each, path=2) for each in two.blocks)
+    blocks = tuple(replace(each, path=2) for each in two.blocks)
     trace = traces.changed(two, lines=path.lines, paths=path.paths, blocks=blocks)
     assert stacks.collapsed(trace).splitlines() == [
         'Adam "adam";train.py:50;steps/warm.py:12 warm_up;Adam.apply_gradients;update_step 20',

@@ -2,7 +2,7 @@
 
 import io
 
-import msgspec
+from msgspec.structs import replace
 from rich.cells import cell_len
 from support import traces
 from support.traces import block, called, request, step, update
@@ -57,7 +57,7 @@ def loss_scaled() -> CallTrace:
         block([update(0, 1)], Run(1, 1, 4), Run(6, 1, 5), is_step=False, graphs=1),
     )
     paths = ((0, 1, 2), (0, 1, 2, 3))
-    placed = [msgspec.structs.replace(each, path=n) for n, each in enumerate(blocks)]
+    placed = [replace(each, path=n) for n, each in enumerate(blocks)]
     calls = (called(1, (0, 1), tracing=1, path=1),)
     trace = traces.keras3(("kernel", "bias"), blocks, ())
     graphs = (Graph(0, 0, "train_function", "", 1, 0, 10, 0, 1),)
@@ -83,14 +83,11 @@ def test_graphs_that_never_ran_are_told_where_they_were_traced() -> None:
     """Of such a graph only the part of the path is known that is in it."""
     trace = traces.several_callers()
     idle = [
-        msgspec.structs.replace(each, total=0, runs=(), graphs=1, idle=1, path=5)
+        replace(each, total=0, runs=(), graphs=1, idle=1, path=5)
         for each in trace.blocks
         if each.path == 0
     ]
-    ran = [
-        msgspec.structs.replace(each, graphs=1, idle=0) if each.path == 0 else each
-        for each in trace.blocks
-    ]
+    ran = [replace(each, graphs=1, idle=0) if each.path == 0 else each for each in trace.blocks]
     paths = (*trace.data.paths, (3, 4, 5, 6))
     trace = traces.changed(trace, blocks=(*idle, *ran), paths=paths)
     text = render(trace, "caller")
@@ -109,8 +106,8 @@ def test_it_is_said_if_nobody_knows_who_ran_a_graph() -> None:
 def test_what_was_called_and_never_ran_says_so() -> None:
     data = traces.several_callers().data
     made = traces.never_ran()
-    calls = tuple(msgspec.structs.replace(each, path=3) for each in made.data.calls)
-    blocks = tuple(msgspec.structs.replace(each, path=3) for each in made.blocks)
+    calls = tuple(replace(each, path=3) for each in made.data.calls)
+    blocks = tuple(replace(each, path=3) for each in made.blocks)
     trace = traces.changed(made, calls=calls, blocks=blocks, lines=data.lines, paths=data.paths)
     text = render(trace, "caller")
     assert "update_step: never ran, 2 variables" in text
@@ -131,7 +128,7 @@ def test_a_path_as_long_as_paths_can_be() -> None:
     trace = traces.several_callers()
     lines = tuple(Line("call_it_again", "deep.py", number) for number in range(1, 201))
     path = tuple(range(200))
-    blocks = tuple(msgspec.structs.replace(each, path=0) for each in trace.blocks)
+    blocks = tuple(replace(each, path=0) for each in trace.blocks)
     deep = traces.changed(trace, lines=lines, paths=(path,), blocks=blocks, calls=())
     deep = traces.changed(deep, graph_tracings=())
     text = render(deep, "caller")

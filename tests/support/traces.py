@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from tracer.api import CallTrace
 from tracer.model.records import (
@@ -180,9 +181,7 @@ def discarding() -> CallTrace:
         block([*handed, update(0, 1, 2, 3)], Run(4, 4, 16), graphs=1),
     )
     trace = keras3(names, blocks, (called(1, range(4), tracing=2),))
-    told = msgspec.structs.replace(
-        trace.data.optimizers[0], settings={"gradient_accumulation_steps": 4}
-    )
+    told = replace(trace.data.optimizers[0], settings={"gradient_accumulation_steps": 4})
     return changed(trace, optimizers=(told,))
 
 
@@ -395,7 +394,7 @@ def loss_scaled() -> CallTrace:
     )
     trace = keras3(("dense/kernel", "dense/bias"), blocks, ())
     (inner,) = trace.optimizers
-    outer = msgspec.structs.replace(
+    outer = replace(
         inner, name="loss_scale_optimizer", class_name="keras.optimizers.LossScaleOptimizer"
     )
     return changed(trace, optimizers=(outer, inner))
@@ -500,7 +499,7 @@ def several_callers() -> CallTrace:
         second = block(work, Run(44, 1, 20), replica=replica, graphs=1)
         for path, each in ((2, eagerly), (0, first), (1, second)):
             graphs = each.graphs if path != 1 else 0  # they stand in the first of them
-            blocks.append(msgspec.structs.replace(each, path=path, graphs=graphs))
+            blocks.append(replace(each, path=path, graphs=graphs))
         calls += [
             called(0, (), tracing=2, kind=None, replica=replica, path=0),
             called(1, range(11), tracing=2, replica=replica, path=0),
@@ -566,7 +565,7 @@ def trained(names: Sequence[str], *runs: Run, replicas: int = 1, graphs: int = 0
 
 def changed(trace: CallTrace, **fields: object) -> CallTrace:
     """The same trace with other `fields` of its data."""
-    return CallTrace(msgspec.structs.replace(trace.data, **fields))
+    return CallTrace(replace(trace.data, **fields))
 
 
 ALL: dict[str, Callable[[], CallTrace]] = {

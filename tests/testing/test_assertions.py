@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from support import traces
 from support.golden import assert_golden
 from support.traces import block, called, request, step, update
@@ -69,7 +69,7 @@ def still(trace: CallTrace) -> CallTrace:
 def test_each_replica_must_change_what_can_change() -> None:
     def of(*effects: Effect, shape: tuple[int, ...] = (8, 4)) -> str:
         made = traces.with_effects()
-        weight = msgspec.structs.replace(made.variables[0], shape=shape)
+        weight = replace(made.variables[0], shape=shape)
         made = traces.changed(made, variables=(weight, made.variables[1]), effects=effects)
         made = traces.changed(made, replicas=traces.replicas(2))
         once = (Limits("changes", 1, None),)
@@ -102,7 +102,7 @@ def test_each_replica_is_judged_by_what_it_did() -> None:
 def test_a_method_that_never_ran_is_named_once() -> None:
     trace = traces.eager()
     remark = Remark("override-unreached", "_resource_apply_dense", detail="update_step")
-    optimizer = msgspec.structs.replace(trace.optimizers[0], remarks=(remark,))
+    optimizer = replace(trace.optimizers[0], remarks=(remark,))
     trace = traces.changed(trace, optimizers=(optimizer,))
     text = " ".join(expect_updates(dense=4, per_step=True)(trace).split())
     assert "overrides nothing" in text and "never ran" not in text
@@ -111,7 +111,7 @@ def test_a_method_that_never_ran_is_named_once() -> None:
 def unused(name: str) -> CallTrace:
     """What an assertion knows of an optimizer that it was given, and that was not used."""
     (optimizer,) = traces.eager().optimizers
-    optimizer = msgspec.structs.replace(optimizer, name=name)
+    optimizer = replace(optimizer, name=name)
     return traces.changed(traces.nothing(), optimizers=(optimizer,))
 
 
@@ -120,16 +120,16 @@ def nothing_returned() -> CallTrace:
     trace = traces.never_ran()
     (optimizer,) = trace.optimizers
     remark = Remark("no-result", "update_step")
-    graphs = [msgspec.structs.replace(each, failed=each.idle) for each in trace.graphs]
+    graphs = [replace(each, failed=each.idle) for each in trace.graphs]
     graphs = graphs or [Graph(0, 0, "train_step", "", 1, 1, 0, 0, 1, failed=1)]
-    optimizers = (msgspec.structs.replace(optimizer, remarks=(remark,)),)
+    optimizers = (replace(optimizer, remarks=(remark,)),)
     return traces.changed(trace, optimizers=optimizers, graphs=tuple(graphs))
 
 
 def test_a_loss_scale_that_accumulates_need_not_have_skipped() -> None:
     trace = traces.loss_scaled()
     outer, inner = trace.optimizers
-    inner = msgspec.structs.replace(inner, settings={"gradient_accumulation_steps": 4})
+    inner = replace(inner, settings={"gradient_accumulation_steps": 4})
     trace = traces.changed(trace, optimizers=(outer, inner))
     text = " ".join(expect_updates(dense=2, per_step=True)(trace).split())
     assert "gradients are being accumulated, or the loss scale skipped them" in text
@@ -140,10 +140,10 @@ def one_line_goes_wrong() -> CallTrace:
     trace = traces.several_callers()
     blocks = [each for each in trace.blocks if each.replica == 0]
     twice = [
-        msgspec.structs.replace(
+        replace(
             each,
             entries=tuple(
-                msgspec.structs.replace(entry, times=2) if entry.role == "update" else entry
+                replace(entry, times=2) if entry.role == "update" else entry
                 for entry in each.entries
             ),
         )
@@ -167,9 +167,7 @@ def one_replica_goes_wrong() -> CallTrace:
         (1, block([*once, update(0)], Run(3, 1, 2), replica=1)),
         (2, block(once[:2], Run(5, 1, 2), replica=1)),
     )
-    trace = traces.keras3(
-        ("a",), tuple(msgspec.structs.replace(each, path=path) for path, each in blocks), ()
-    )
+    trace = traces.keras3(("a",), tuple(replace(each, path=path) for path, each in blocks), ())
     paths, replicas = ((0,), (1,), (2,)), traces.replicas(2)
     return traces.changed(trace, lines=lines, paths=paths, replicas=replicas)
 
@@ -204,9 +202,7 @@ def test_who_called_what_is_wrong_of_its_kind() -> None:
     )
     trace = traces.changed(
         traces.keras3(
-            ("kernel", "words"),
-            tuple(msgspec.structs.replace(each, path=at) for at, each in enumerate(blocks)),
-            (),
+            ("kernel", "words"), tuple(replace(each, path=at) for at, each in enumerate(blocks)), ()
         ),
         lines=(Line("head", "head.py", 1), Line("words", "words.py", 2)),
         paths=((0,), (1,)),
@@ -225,8 +221,7 @@ def test_a_step_on_many_replicas_is_judged_in_no_time() -> None:
     """Each replica is looked at once for the callers and the names, not once for each other one."""
     trace, work = one_replica_goes_wrong(), [step(), request(0), update(0)]
     blocks = tuple(
-        msgspec.structs.replace(block(work, Run(1, 1, 6), replica=number), path=0)
-        for number in range(1_500)
+        replace(block(work, Run(1, 1, 6), replica=number), path=0) for number in range(1_500)
     )
     trace = traces.changed(trace, blocks=blocks, replicas=traces.replicas(1_500))
     began = time.process_time()
@@ -366,7 +361,7 @@ def test_a_sharded_variable_is_asserted_by_its_name() -> None:
         (block([step(), request(0, 1, 2), update(0, 1, 2)], Run(1, 1, 3)),),
         (called(1, (0, 1, 2), eager=3),),
     )
-    shards = [msgspec.structs.replace(each, part_of="table") for each in trace.variables[:2]]
+    shards = [replace(each, part_of="table") for each in trace.variables[:2]]
     trace = traces.changed(trace, variables=(*shards, trace.variables[2]))
     assert expect_updates(total=6, variable="table")(trace) == ""
     assert expect_updates(total=2, per_step=True, variable="table")(trace) == ""

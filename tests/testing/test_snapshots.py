@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from support import traces
 from support.golden import assert_golden
 from support.traces import block, step, update
@@ -92,16 +92,14 @@ def test_versions_calls_and_graphs_make_no_difference() -> None:
         trace,
         environment={"tensorflow": "3.0"},
         calls=(),
-        blocks=tuple(
-            msgspec.structs.replace(each, graphs=7, idle=3, function="f") for each in trace.blocks
-        ),
+        blocks=tuple(replace(each, graphs=7, idle=3, function="f") for each in trace.blocks),
     )
     assert difference(trace, other) == ""
 
 
 def test_executions_of_which_the_step_is_not_known_count() -> None:
     trace = traces.trained(["a"], Run(1, 1, 3))
-    more = msgspec.structs.replace(trace.blocks[0], total=4)
+    more = replace(trace.blocks[0], total=4)
     assert difference(trace, traces.changed(trace, blocks=(more,))) == (
         "apply_gradients: 3 to 4\na, update_step (dense): 3 to 4"
     )

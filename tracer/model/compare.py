@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import islice, product
-from os.path import commonprefix
 from typing import Any, NamedTuple
 
 from tracer.model import callers, measures
@@ -522,10 +521,11 @@ def _callers(before: Summary, after: Summary) -> tuple[list[Change], list[tuple[
                 lines = zip(one, other, strict=True)
                 labels = ((callers.label(was), callers.label(now)) for was, now in lines)
                 moved |= dict.fromkeys(both for both in labels if both[0] != both[1])
-    names = _without_common([tuple(map(callers.label, path)) for _, path in differing])
     changes = [
-        Change(name, old.get(one), new.get(other))
-        for name, (one, other) in zip(names, differing, strict=True)
+        Change(
+            " > ".join(map(callers.label, other or [callers.UNKNOWN])), old.get(one), new.get(other)
+        )
+        for one, other in differing
     ]
     return changes, list(moved)
 
@@ -540,17 +540,3 @@ def _updates_by_path(summary: Summary) -> dict[Path, int]:
             counts[tuple(line for line in lines if line.file)] += number
     ordered = sorted(counts, key=lambda path: [(line.file, line.number) for line in path])
     return {path: counts[path] for path in ordered}
-
-
-def _without_common(paths: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """Each path without what all begin and end with, unless nothing is left."""
-    known = [path for path in paths if path]
-    begin, end = _shared(known), _shared([path[::-1] for path in known])
-    for path in paths:
-        lines = path[begin : max(begin + 1, len(path) - end)] or path[-1:]
-        yield " > ".join(lines or [callers.label(callers.UNKNOWN)])
-
-
-def _shared(paths: Sequence[tuple[str, ...]]) -> int:
-    """With how many lines all paths begin, if there are several."""
-    return len(commonprefix(paths)) if len(paths) > 1 else 0  # noqa: RUF071  # of lists it is right
