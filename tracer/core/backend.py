@@ -8,12 +8,13 @@ what it compiles to programs it counts by itself.
 import platform
 import sys
 import threading
+import warnings
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from weakref import ref
 
 from tracer.core.call_paths import UNKNOWN
@@ -22,7 +23,7 @@ from tracer.core.calls import EAGER, CallsUnderWay, Frame, FrameRole, outermost,
 from tracer.core.collectors import Collector, Collectors
 from tracer.core.counters import CountedBlock, Counters, Source
 from tracer.core.effects import UNHANDED
-from tracer.core.interrupts import suppress_faults
+from tracer.core.interrupts import interrupt_in, suppress_faults
 from tracer.core.late_wrap import StaleFunctions
 from tracer.core.sites import SiteTable
 from tracer.core.stamps import UNIT
@@ -69,6 +70,8 @@ class Stepped(NamedTuple):
 class Root:
     """One root optimizer, as the parts of its recorder share it; its `Recorder` is one."""
 
+    stepped_last: ClassVar[Any] = None
+    """The table of sites of the recorder that stepped last: each has one, which is small."""
     optimizers: Any
     """The optimizers: see `optimizers.Optimizers`, which asks the backend."""
     variables: "Variables"
@@ -81,6 +84,8 @@ class Root:
         self.calls_under_way = CallsUnderWay()
         self.devices: dict[int, str] = {}
         """Where the variables of each replica are."""
+        self.broken = False
+        """Whether the tracer has failed, and counts no more."""
         self.notes: dict[str, None] = {}
         """What was not seen, in the order in which it was noted."""
         self.where = NO_STRATEGY
@@ -90,12 +95,52 @@ class Root:
         """Say in the trace that something was not seen."""
         self.notes.setdefault(text)
 
-    def fault(self, error: BaseException) -> None:
-        """Something failed in the tracer itself."""
-        raise error
-
     def called(self) -> None:
-        """A function with a block in it is called."""
+        """A function with a step in it is called."""
+        if self.stepped_last is not self.sites:
+            self.take_turn()
+        self.collectors.call("function_called")
+
+    def take_turn(self) -> None:
+        """A step begins, or a program with one runs: tell it, if another recorder had the last."""
+        if self.stepped_last is not self.sites:
+            Root.stepped_last = self.sites  # threads that step at once may both take it, or none
+            self.optimizers.take_turn()
+
+    def fault(self, error: BaseException) -> None:
+        """Something failed in the tracer itself: say so once, and let training go on untraced.
+
+        An exception of the program is raised again.
+        """
+        interrupt = interrupt_in(error)
+        if interrupt is not None:
+            self.note(
+                f"{type(interrupt).__name__} interrupted the tracer: what the program did just "
+                "then may not be counted"
+            )
+            raise interrupt
+        if self.broken:
+            return
+        self.broken = True
+        step = self.step_count() + 1
+        self.note(
+            f"the tracer failed with {type(error).__name__}: {error}; nothing is counted from step "
+            f"{step} on"
+        )
+        text = (
+            f"tracer: {type(error).__name__}: {error}. Training goes on, untraced from step {step} "
+            "on. This is a bug in tracer: please report it."
+        )
+        try:
+            warnings.warn(text, RuntimeWarning, stacklevel=4)
+        except RuntimeWarning:  # warnings are errors here, but this one must not stop training
+            print(text, file=sys.stderr)
+
+    def step_count(self) -> int:
+        try:
+            return self.blocks.counters.steps()
+        except Exception:
+            return 0  # asked after a fault too, and the ledger may be what is broken
 
 
 class Variables:
@@ -149,29 +194,6 @@ class Variables:
         return list(self._plain)
 
 
-class WriteChecks:
-    """Which sites of updates were seen to write to their variable; all are taken to."""
-
-    def ineffective(self) -> set[int]:
-        """The sites that certainly never wrote."""
-        return set()
-
-    def look(self, site: int, variable: Any) -> Any:
-        """What `variable` holds before a call in eager mode; None if there is no need to look."""
-        return None
-
-    def look_again(self, site: int, variable: Any, before: Any) -> bool:
-        """Look at `variable`, which held `before`, after a call; False to look at the next too."""
-        return True
-
-    def traced(self, site: int, frame: Frame) -> bool:
-        """An apply method was called, `frame`, and its ops are the last ones of its graph.
-
-        Whether that is the graph of a function, and not one of a Session.
-        """
-        return True
-
-
 class Blocks:
     """The blocks of one root optimizer, and where they are counted; thread-safe."""
 
@@ -185,7 +207,8 @@ class Blocks:
         self.counters = Counters()
         self.callers = Callers()
         self.tracings = Tracings()
-        self.write_checks = WriteChecks()
+        self.write_checks: Any = None
+        """Which sites of updates were seen to write to their variable; None: all are taken to."""
         self.threads: set[int] = set()
         """The threads that called a function with a block in it."""
         self.called_by_apply_methods = False
@@ -325,27 +348,28 @@ class Backend:
     new_stale: type[StaleFunctions] = StaleFunctions
     collectors: tuple[type[Collector], ...] = ()
     """Those that gather evidence for findings of this framework."""
+    raised_by_programs: tuple[type[BaseException], ...] = ()
+    """The errors that may end a function after a part of its work had been done."""
+    raised_to_stop: tuple[str, ...] = ()
+    """The names of errors that only say that the thread failed for which this one waited."""
 
     # Of a call, on the thread that makes it.
 
     def locate(
         self, frame: Frame, role: FrameRole, stack: list[Frame], calls_under_way: CallsUnderWay
-    ) -> None:
+    ) -> bool:
         """Write into a new frame where its call is made, and what it is part of.
 
-        `stack` is that of this thread, on which the frame is not yet.
+        `stack` is that of this thread, on which the frame is not yet. Returns False if nothing is
+        to be noted of the call: see `start_frame`.
         """
-        top = stack[-1] if stack else None
-        parent = top.parent if top is not None and top.gathers else top
-        start_frame(frame, role, EAGER, 0, parent)
+        return start_frame(frame, role, EAGER, 0, stack[-1] if stack else None)
 
-    def in_eager(self) -> bool:
-        """Whether what is called now is executed now."""
-        return True
-
-    def update_replica_id(self) -> int | None:
-        """The replica of which a strategy updates the copies now; None if it updates none."""
-        return None
+    def eager_replica(self, replica: int) -> int | None:
+        """The replica that an apply method updates now, called in eager mode from a step of
+        `replica`; None if it is not executed now.
+        """
+        return replica
 
     def kind_of_gradient(self, gradient: Any) -> Kind:
         """Whether a gradient is dense, sparse or None."""
@@ -366,14 +390,6 @@ class Backend:
     def function_around(self, graph: Any) -> str:
         """The name of the outermost function whose program `graph` is in."""
         return ""
-
-    def may_have_run(self, error: BaseException) -> bool:
-        """Whether an error may have ended a function after a part of its work had been done."""
-        return False
-
-    def is_told_to_stop(self, error: BaseException) -> bool:
-        """Whether an error only says that the thread failed for which this one waited."""
-        return False
 
     def caller_of(self, helper: FrameType) -> FrameType | None:
         """Python's frame of the apply method that calls `helper`, another such frame."""

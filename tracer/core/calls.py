@@ -41,16 +41,13 @@ class Frame:
         "applying",
         "before",
         "distributed",
-        "error",
         "extra",
         "failing",
-        "gathers",
         "gradient",
         "numbers",
         "own",
         "parent",
         "path",
-        "pending",
         "place",
         "python",
         "recorder",
@@ -76,25 +73,19 @@ class Frame:
     parent: "Frame | None"
     path: int
     """The number of the path of calls to a step in eager mode: see `tracer.core.call_paths`."""
-    applying: bool
-    """Whether an apply method is under way here: what it calls is no update of its own."""
-    pending: int
-    """The fast path: the site of that apply method, where it has no frame of its own.
+    applying: int | None
+    """The site of the apply method that this is part of, or that is under way here: what it calls
+    is no update of its own. None if there is none.
 
-    It is set in the frame of a step in eager mode, by `Recorder.enter_apply`, together with
-    `applying`; `Recorder.leave_apply`, on the same thread, adds it to the sites of the step. What
-    the method calls meanwhile is no update, and takes the slow path with a frame of its own.
+    In the fast path the method has no frame: `Recorder.enter_apply` sets this in the frame of a
+    step in eager mode, and `leave_apply` adds the site to the step.
     """
-    gathers: bool
-    """Whether it is a group in the graph of its step: calls made from here are its parent's."""
     own: Sequence[int]
     """The sites of the call itself: that of a step, that of each variable of an apply method."""
     sites: list[int]
     """The sites of what was called in it; those of its own come last, when it has ended."""
     site_notes: list[Any]
     """What a backend notes of what was called in it; it goes to the parent with the sites."""
-    error: BaseException | None
-    """Of an outermost step: what was raised in a call that it waits for."""
     failing: int | None
     """Of an outermost step: the variable on which an apply method raised."""
     result: Any
@@ -105,7 +96,7 @@ class Frame:
     for; a step in a cross-replica context is one of each replica. Until it has ended only a
     function that it calls asks."""
     variable: Any
-    """What an apply method updates, in a graph or where `before` is of it."""
+    """What an apply method updates, if that is one variable."""
     before: Any
     """What was there before it may change: of an apply method what its variable held, if that is
     looked at (`Assigning`); of a step what each variable held that it was handed, where effects
@@ -133,23 +124,26 @@ def start_frame(
     parent: Frame | None,
     *,
     distributed: bool = False,
-) -> None:
+) -> bool:
     """Write into a new frame what its call is, where it is made and what it is part of.
 
-    `distributed` if a strategy was entered.
+    `distributed` if a strategy was entered. Returns False for a call of a group method that adds
+    nothing to its parent: that stands below it on the stack of this thread, in the same place.
     """
     frame.role = role
     frame.place = place
     frame.replica = replica
     frame.distributed = distributed
     frame.parent = parent
-    frame.applying = role == "apply" or (parent is not None and applying(parent))
-    frame.gathers = role == "group" and parent is not None and parent.place == place
+    frame.applying = None if parent is None else parent.applying
     frame.path, frame.own = UNKNOWN, ()
     frame.sites, frame.site_notes = [], []
-    frame.error = frame.failing = frame.result = frame.python = frame.numbers = None
+    frame.failing = frame.result = frame.python = frame.numbers = None
     frame.variable = frame.before = frame.gradient = frame.extra = None
     frame.thread = threading.get_ident()
+    if role != "group" or parent is None:
+        return True
+    return parent.thread != frame.thread or parent.place != place
 
 
 def known_by(python: Any) -> tuple[int, int]:
@@ -177,6 +171,14 @@ class CallsUnderWay:
             stack = self.of_thread.stack = []
         return stack
 
+    def take_off(self, frame: Frame) -> None:
+        """Take a call that ends off the stack of this thread."""
+        stack = self.stack()
+        if stack and stack[-1] is frame:
+            stack.pop()
+        else:  # something between entered and left out of order
+            stack[:] = [other for other in stack if other is not frame]
+
     def abandoned(self, at: Any) -> list[Frame]:
         """Take off the stack of this thread the calls that ended and were never closed.
 
@@ -201,8 +203,3 @@ def outermost(frame: Frame) -> Frame:
     while frame.parent is not None:
         frame = frame.parent
     return frame
-
-
-def applying(frame: Frame) -> bool:
-    """Whether what is called from this frame is called by an apply method."""
-    return frame.applying or (frame.gathers and frame.parent is not None and frame.parent.applying)

@@ -42,9 +42,9 @@ class SiteTable:
         optimizer: int,
         method: str,
         role: Role,
-        kind: Kind | None,
-        variable: int | None,
-        replica: int,
+        kind: Kind | None = None,
+        variable: int | None = None,
+        replica: int = 0,
     ) -> int:
         """The number of a site, which it gets when it is asked for first."""
         fields = (optimizer, method, role, kind, variable, replica)

@@ -321,7 +321,8 @@ class Reader:
     def _sites_as_seen(self) -> list[Site]:
         """The sites; those of updates that assign nothing to their variable are in vain."""
         sites = list(self._root.sites.sites)
-        for number in self._root.blocks.write_checks.ineffective():
+        checks = self._root.blocks.write_checks
+        for number in () if checks is None else checks.ineffective():
             sites[number] = sites[number]._replace(role="vain")
         return sites
 

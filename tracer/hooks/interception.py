@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from tracer.core.calls import Frame, FrameRole
-from tracer.core.registry import bindings, traced_classes
+from tracer.core.registry import Binding, bindings, traced_classes
 from tracer.kinds import ApplyMethod
 
 
@@ -68,20 +68,33 @@ def disguised(method: Callable[..., Any], base: type, name: str) -> Callable[...
 
 def _note_beside(base: type, name: str, optimizer: Any, given: Sequence[Any]) -> Callable[..., Any]:
     """The original of such a method, whose call is noted."""
-    traced = traced_classes[id(base)]
-    original: Callable[..., Any] = getattr(super(traced, optimizer), name)
-    binding = bindings.get(id(optimizer))
-    if binding is not None and type(optimizer) is traced and not binding.recorder.broken:
+    original, binding = _original(base, name, optimizer)
+    if binding is not None:
+        optimizers = binding.recorder.optimizers
         try:
             if not binding.settled:
                 binding = binding.bring_in_nested(optimizer, binding)
             if name == "load_own_variables":
-                binding.recorder.optimizers.loads(binding.index)
+                optimizers.loads(binding.index)
             if _matters(name, optimizer, given):
-                binding.recorder.optimizers.called_beside(binding.index, name)
+                optimizers.called_beside(binding.index, name)
         except BaseException as error:
             binding.recorder.fault(error)
     return original
+
+
+def _original(base: type, name: str, optimizer: Any) -> tuple[Callable[..., Any], Binding | None]:
+    """The method that an intercepted one stands for, and by what its call is noted.
+
+    None if the optimizer is not wrapped, or is of a class derived from the traced one, which is
+    traced by its own.
+    """
+    traced = traced_classes[id(base)]
+    original = getattr(super(traced, optimizer), name)
+    binding = bindings.get(id(optimizer))
+    if binding is None or type(optimizer) is not traced or binding.recorder.broken:
+        return original, None
+    return original, binding
 
 
 vars(_note_beside)["autograph_info__"] = None
@@ -111,19 +124,14 @@ def _begin_apply(
     method: _Method, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], Frame | None]:
     """The original of an apply method, and the frame by which `_end_apply` ends its call."""
-    base, name, _, apply = method
-    traced = traced_classes[id(base)]
-    original = getattr(super(traced, optimizer), name)
-    binding = bindings.get(id(optimizer))
-    if binding is None or binding.recorder.broken or apply is None:
-        return original, None
-    if type(optimizer) is not traced:  # of a class derived from it, which is traced by its own
+    original, binding = _original(method.base, method.name, optimizer)
+    apply = method.apply
+    if binding is None or apply is None:
         return original, None
     try:
-        pair = args if len(args) > 1 else _in_order(original, args, kwargs)
-        if len(pair) < 2:  # the framework will refuse it
-            return original, None
-        return original, binding.recorder.enter_apply(binding.index, apply, pair[0], pair[1])
+        if len(args) < 2:
+            args = (*_in_order(original, args, kwargs), None, None)
+        return original, binding.recorder.enter_apply(binding.index, apply, args[0], args[1])
     except BaseException as error:
         binding.recorder.fault(error)
         return original, None
@@ -155,22 +163,19 @@ class _Call(Frame):
     def __init__(
         self, method: _Method, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        base, name, role, _ = method
-        self.method = name
-        traced = traced_classes[id(base)]
-        self.original = getattr(super(traced, optimizer), name)
+        base, self.method, role, _ = method
+        self.original, binding = _original(base, self.method, optimizer)
         self.args, self.kwargs = args, kwargs
         self.recorder = None  # until that has seen it
-        binding = bindings.get(id(optimizer))
-        if binding is None or binding.recorder.broken or type(optimizer) is not traced:
+        if binding is None:
             return
         if role == "step" and not binding.settled:
             binding = binding.bring_in_nested(optimizer, binding)
         recorder = binding.recorder
         try:
-            recorder.enter(self, binding.index, name, role)
+            recorder.enter(self, binding.index, self.method, role)
             if role == "step" and self.parent is None:
-                self._watch(optimizer, binding.index, name)
+                self._watch(optimizer, binding.index, self.method)
         except BaseException as error:
             recorder.fault(error)
 
@@ -198,7 +203,8 @@ class _Call(Frame):
             variables: Any = values[1] if len(values) > 1 else None
             if variables is None:
                 variables = getattr(optimizer, "_trainable_variables", ())
-            pairs = list(zip(pairs, variables, strict=False)) if _sized(pairs, variables) else ()
+            sized = isinstance(pairs, Collection) and isinstance(variables, Collection)
+            pairs = list(zip(pairs, variables, strict=False)) if sized else ()
         if isinstance(pairs, Collection):
             for _ in self.recorder.requests(self, index, name, pairs):
                 pass
@@ -209,8 +215,7 @@ class _Call(Frame):
             if self.args:
                 self.args = (watched, *self.args[1:])
             else:
-                first = next(iter(inspect.signature(self.original).parameters))
-                self.kwargs = {**self.kwargs, first: watched}
+                self.kwargs = {k: watched if v is pairs else v for k, v in self.kwargs.items()}
 
 
 def _in_order(
@@ -225,7 +230,3 @@ def _in_order(
     except TypeError:
         return ()
     return [bound.get(name) for name in signature.parameters]
-
-
-def _sized(*values: Any) -> bool:
-    return all(isinstance(each, Collection) for each in values)

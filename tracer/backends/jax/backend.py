@@ -18,7 +18,7 @@ class JaxBackend(backend.Backend):
     new_blocks: type[backend.Blocks] = blocks.Blocks
     new_stale: type[late_wrap.StaleFunctions] = StaleFunctions
     locate = staticmethod(blocks.locate)
-    in_eager = staticmethod(blocks.in_eager)
+    eager_replica = staticmethod(blocks.eager_replica)
     value_of = staticmethod(arrays.value_of)
 
     def kind_of_gradient(self, gradient: Any) -> Kind:

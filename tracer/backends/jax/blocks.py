@@ -57,26 +57,26 @@ def current_place() -> Place:
     return EAGER if trace is None else Place(trace, None, trace)
 
 
-def in_eager() -> bool:
-    """Whether what is called now is executed now."""
-    return compat.current_trace() is None
+def eager_replica(replica: int) -> int | None:
+    """The replica of a step in eager mode, if what it calls is executed now; else None."""
+    return replica if compat.current_trace() is None else None
 
 
 def locate(
     frame: Frame, role: FrameRole, stack: list[Frame], calls_under_way: CallsUnderWay
-) -> None:
+) -> bool:
     """Write into a new frame where its call is made, and what it is part of.
 
-    What calls it is below it on the stack of this thread, also while a program is traced.
+    What calls it is below it on the stack of this thread, also while a program is traced. Returns
+    as `start_frame`, and True of a group of which the result may be thrown away.
     """
-    top = stack[-1] if stack else None
-    parent = top.parent if top is not None and top.gathers else top
-    start_frame(frame, role, current_place(), 0, parent, distributed=is_distributed())
+    parent = stack[-1] if stack else None
+    is_own = start_frame(frame, role, current_place(), 0, parent, distributed=is_distributed())
     if role == "step":
         frame.extra = _begin_step(frame)
     elif role == "group":
         frame.extra = _whether_kept(frame)
-        frame.gathers = frame.gathers and frame.extra is None
+    return is_own or frame.extra is not None
 
 
 def is_distributed() -> bool:

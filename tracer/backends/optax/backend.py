@@ -22,12 +22,12 @@ class OptaxBackend(JaxBackend):
 
     def locate(
         self, frame: Frame, role: FrameRole, stack: list[Frame], calls_under_way: CallsUnderWay
-    ) -> None:
+    ) -> bool:
         """Write into a new frame where its call is made; it is part of none.
 
         A transformation that calls itself is none that optax can make.
         """
-        start_frame(frame, role, current_place(), 0, None, distributed=is_distributed())
+        return start_frame(frame, role, current_place(), 0, None, distributed=is_distributed())
 
     def row(self, variable: Leaf) -> Variable:
         """What a trace says of a leaf."""

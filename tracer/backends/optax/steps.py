@@ -77,7 +77,8 @@ class Step(Frame):
         if self.wanted is None:  # `lookahead` updates other leaves than it is given gradients for
             self._request(pairs)
         pairs = [pair for pair in pairs if pair[0] is not None]
-        sites = recorder.updated(self, self.index, _LEAF, pairs)
+        sites = recorder.sites_of(self, self.index, _LEAF, "update", pairs)
+        self.sites += sites
         self.count = outcome.count_in(state)
         every = jax.tree.leaves((self.given.get("updates"), updates, state))
         self.result = [each for each in every if isinstance(each, jax.core.Tracer)]

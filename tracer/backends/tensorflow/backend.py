@@ -20,10 +20,11 @@ class TensorFlowBackend(backend.Backend):
     new_variables = variables.VariableTable
     new_blocks = Blocks
     collectors = (FreezeMonitor,)
+    raised_by_programs = (compat.OpError,)
+    raised_to_stop = ("_RequestedStop",)  # by `distribute/mirrored_run.py`, on replicas' threads
     new_stale = StaleFunctions
     locate = staticmethod(places.locate)
-    in_eager = staticmethod(compat.in_eager)
-    update_replica_id = staticmethod(compat.update_replica_id)
+    eager_replica = staticmethod(places.eager_replica)
     tensor_of = staticmethod(compat.tensor_of)
     device_of = staticmethod(variables.device_of)
     surroundings = staticmethod(compat.surroundings)
@@ -44,14 +45,6 @@ class TensorFlowBackend(backend.Backend):
     def function_around(self, graph: Any) -> str:
         """The name of the outermost function whose graph `graph` is in."""
         return compat.function_name(compat.graphs_around(graph)[-1])
-
-    def may_have_run(self, error: BaseException) -> bool:
-        """Whether an error may have ended a function after a part of its work had been done."""
-        return isinstance(error, compat.OpError)
-
-    def is_told_to_stop(self, error: BaseException) -> bool:
-        """Whether it is what `distribute/mirrored_run.py` raises on the threads of replicas."""
-        return type(error).__name__ == "_RequestedStop"
 
     def caller_of(self, helper: FrameType) -> FrameType | None:
         """The frame around `helper`, past AutoGraph: it makes the calls that it has converted."""

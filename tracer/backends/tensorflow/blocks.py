@@ -36,7 +36,7 @@ from tracer.backends.tensorflow.places import current_place, parent_of, step_aro
 from tracer.backends.tensorflow.tracings import time_tracings
 from tracer.backends.tensorflow.writes import WriteChecks
 from tracer.core import backend
-from tracer.core.calls import EAGER, Frame, Place, applying
+from tracer.core.calls import EAGER, Frame, Place
 from tracer.core.counters import CountedBlock
 from tracer.core.stamps import APPLYING, UNIT, WITHIN
 from tracer.core.tracings import Part
@@ -231,7 +231,7 @@ class Blocks(backend.Blocks):
                 number = self.number_of(step, replica)
                 self.callers.called(region, replica, step.path, lambda: number)
                 stamp = UNIT * number | WITHIN
-            if applying(frame):
+            if frame.applying is not None:
                 self.called_by_apply_methods = True
                 stamp |= APPLYING
             return compat.constant(stamp) if stamp else ledger.alone
@@ -263,7 +263,7 @@ class Blocks(backend.Blocks):
             stamp = self._asked(place.region, replica)
         else:
             stamp = self._stamps_of(step, replica)[1]
-        if calling and frame is not None and applying(frame):
+        if calling and frame is not None and frame.applying is not None:
             self.called_by_apply_methods = True
             stamp = compat.with_flags(stamp, APPLYING)
         return stamp

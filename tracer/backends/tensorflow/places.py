@@ -41,30 +41,37 @@ class Extra:
 
 def locate(
     frame: Frame, role: FrameRole, stack: list[Frame], calls_under_way: CallsUnderWay
-) -> None:
+) -> bool:
     """Write into a new frame where its call is made, and what it is part of.
 
-    `stack` is that of this thread, on which the frame is not yet.
+    `stack` is that of this thread, on which the frame is not yet. Returns as `start_frame`.
     """
     top = stack[-1] if stack else None
     place = current_place()
-    parent: Frame | None
+    replica, parent = 0, None
     if top is not None and not top.distributed and top.place == place:
-        distributed, replica = False, top.replica
-        parent = top.parent if top.gathers else top
-        if role == "apply":
-            number = compat.update_replica_id()
-            replica = replica if number is None else number
+        distributed, parent = False, top
+        replica = _replica_of(role, top, distributed) if role == "apply" else top.replica
     else:
         distributed = compat.has_strategy()
-        replica, parent = 0, None
         if distributed or top is not None or place is not EAGER:
             replica = _replica_of(role, top, distributed)
             parent = parent_of(role, place, replica, stack, distributed, calls_under_way)
-    start_frame(frame, role, place, replica, parent, distributed=distributed)
-    if place is not EAGER or distributed:
+    is_own = start_frame(frame, role, place, replica, parent, distributed=distributed)
+    if is_own and (place is not EAGER or distributed):
         start = 0 if place is EAGER else place.graph.num_operations()
         frame.extra = Extra(start, id(compat.replica_run()) if distributed else 0)
+    return is_own
+
+
+def eager_replica(replica: int) -> int | None:
+    """The replica that an apply method updates now, called in eager mode from a step of `replica`;
+    None if it is not executed now.
+    """
+    if not compat.in_eager():
+        return None
+    number = compat.update_replica_id()
+    return replica if number is None else number
 
 
 def _run_of(frame: Frame) -> int:
@@ -74,12 +81,11 @@ def _run_of(frame: Frame) -> int:
 
 
 def _replica_of(role: FrameRole, top: Frame | None, distributed: bool) -> int:
-    number = None
-    if distributed:
-        number = compat.update_replica_id() if role == "apply" else None
-        number = compat.replica_id() if number is None else number
+    number = compat.update_replica_id() if role == "apply" else None
+    if number is None and distributed:
+        number = compat.replica_id()
     if number is None:  # no strategy, or a call for all replicas
-        number = top.replica if top is not None else 0
+        number = 0 if top is None else top.replica
     return number
 
 
@@ -129,16 +135,18 @@ def parent_of(
 
 def step_around(frame: Frame, replica: int, calls_under_way: CallsUnderWay) -> Frame | None:
     """The step that what is called from `frame` for `replica` is part of, in its region."""
-    frame = outermost(frame)
-    if frame.role != "step":
+    own = outermost(frame)
+    if own.role != "step":
         return None
-    if frame.replica != replica:  # each replica has a step of its own, or one serves all
-        for step in list(calls_under_way.steps):
-            alone = step.parent is None and step.replica == replica
-            same = step.place.region is frame.place.region and _run_of(step) == _run_of(frame)
-            if alone and same:
-                return step
-    return frame
+    of_replica = (  # each has a step of its own, or one serves all
+        step
+        for step in list(calls_under_way.steps)
+        if step.parent is None
+        and step.replica == replica
+        and step.place.region is own.place.region
+        and _run_of(step) == _run_of(own)
+    )
+    return own if own.replica == replica else next(of_replica, own)
 
 
 def current_place() -> Place:

@@ -25,7 +25,6 @@ from tracer.backends.tensorflow.compat import (
     stop_recording,
 )
 from tracer.backends.tensorflow.variables import canonical, copies_of
-from tracer.core import backend
 from tracer.core.calls import Frame
 from tracer.core.interrupts import suppress_faults
 
@@ -180,7 +179,7 @@ class _Traced(NamedTuple):
     end: int
 
 
-class WriteChecks(backend.WriteChecks):
+class WriteChecks:
     """Which sites of updates were seen to write to their variable, and which not to."""
 
     def __init__(self) -> None:

@@ -23,10 +23,11 @@ class TorchBackend(backend.Backend):
 
     def locate(
         self, frame: Frame, role: FrameRole, stack: list[Frame], calls_under_way: CallsUnderWay
-    ) -> None:
+    ) -> bool:
         """Write into a new frame that its call is executed now, and whether there are others."""
-        super().locate(frame, role, stack, calls_under_way)
+        is_own = super().locate(frame, role, stack, calls_under_way)
         frame.distributed = role == "step" and ranks.is_one_of_several()
+        return is_own
 
     def kind_of_gradient(self, gradient: Any) -> Kind:
         """`sparse` for a sparse tensor, `none` for None, else `dense`."""
