@@ -142,19 +142,18 @@ class FunctionCallers(Callers):
         if not block.region:
             yield from super().parts(block, reading, steps, past)
             return
-        spans, inner = self._spans[block.replica, block.region], self.lines(block.path)
-        inner = (begin_of(block.region), *inner)
+        spans, region = self._spans[block.replica, block.region], block.region
+        with self._lock:
+            callers, stretches = list(spans.callers), spans.by_caller(steps + 1)
+        inner = (begin_of(region), *self.lines(block.path))
         paths: dict[Caller | None, Lines] = {None: inner}
-        for caller in list(spans.callers):
-            common = self._common_lines(caller.region, block.region)
-            paths[caller] = (*self.lines(caller.path), *common, *inner)
-        if not reading.total:  # who traced it is known
-            yield self.lines(block.whole) or inner, reading
-        elif len(spans.callers) == 1:
-            yield paths[next(iter(spans.callers))], reading
+        for each in callers:
+            paths[each] = (*self.lines(each.path), *self._common_lines(each.region, region), *inner)
+        if not reading.total:
+            yield self.lines(block.whole) or inner, reading  # at least who traced it is known
+        elif len(callers) == 1:
+            yield paths[callers[0]], reading
         else:
-            with self._lock:
-                stretches = spans.by_caller(steps + 1)
             yield from _divided(reading, stretches, past, paths)
 
     def _common_lines(self, outer: str, region: str) -> Iterator[Line]:
