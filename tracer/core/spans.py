@@ -15,8 +15,12 @@ from tracer.model.runs import Run, join
 MAX_STRETCHES = 4000
 """How many stretches a record keeps; callers without any order end it."""
 
-MAX_RUNS = 32
-"""How many runs of one block take the room of a block; those that overlap are of several blocks."""
+_LONG = 64
+"""From which length on a run for each step of a span takes more room than one for each span, if
+these are not many: runs that overlap are of blocks of their own."""
+
+_MAX_RUNS = 32
+"""How many runs of one block take the room of a block."""
 
 Who = TypeVar("Who", bound=Hashable)
 
@@ -38,10 +42,10 @@ class Stretch:
     def runs(self) -> Iterator[Run]:
         """The steps in them: a run for each span, or overlapping ones if that takes less room.
 
-        >>> list(Stretch(first=1, stride=4, count=900, length=2).runs())
-        [Run(first=1, stride=4, count=900, times=1), Run(first=2, stride=4, count=900, times=1)]
+        >>> list(Stretch(first=1, stride=4, count=100, length=2).runs())
+        [Run(first=1, stride=4, count=100, times=1), Run(first=2, stride=4, count=100, times=1)]
         """
-        if self.count <= self.length * MAX_RUNS:
+        if self.count <= self.length * (_MAX_RUNS if self.length > _LONG else 1):
             for index in range(self.count):
                 yield Run(self.first + index * self.stride, 1, self.length)
         else:
