@@ -319,7 +319,8 @@ class Blocks:
         if part.step:
             keys = (self._sites.sites[number] for number in sites)
             variables = frozenset(each.variable for each in keys if each.role == "request")
-            step, graph = StepCall(variables, frame.gradient), frame.place.graph
+            gradient = None if frame.gradient is None else ref(frame.gradient)
+            step, graph = StepCall(variables, gradient), frame.place.graph
             tracing.add_step(graph, part.replica, step, of_models=self.steps_models)
 
     def compare(self, wanted: bool) -> bool:

@@ -22,7 +22,9 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from itertools import takewhile
 from types import CodeType, FrameType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
+
+from msgspec.structs import replace
 
 from tracer.kinds import FRAMEWORKS
 from tracer.model.records import Line
@@ -72,17 +74,9 @@ _NO_SOURCE = re.compile(r"^<frozen |^<eval_with_key>|[/\\]torchinductor_")
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+)_at_\d+$")
 """What it calls the rest of a function that it had to part."""
 
-
-class Author(NamedTuple):
-    """Where the author's line stands that a line of generated code was made of."""
-
-    function: str
-    file: str
-    line: int
-
-
-AuthorOf = Callable[[CodeType, int], Author | None]
-"""From generated code and a line in it to the author's line; None if it is not known."""
+AuthorOf = Callable[[CodeType, int], Line | None]
+"""From generated code and a line in it to the author's line, with the whole name of its file; None
+if that is not known."""
 
 
 def shown_file(file: str) -> str:
@@ -259,13 +253,13 @@ def lines_of(
         elif code.co_name in _COMPREHENSIONS:  # a part of the function around it
             continue
         else:
-            name, file, number = qualified(code), code.co_filename, frame.f_lineno
+            file, number = code.co_filename, frame.f_lineno or code.co_firstlineno
+            line = Line(qualified(code), file, number)
             if _is_generated(code):
-                now_within = file
-                name, file, number = author_of(code, number) or (name, file, number)
-                if now_within == within and _is_body(code, name):
+                now_within, line = file, author_of(code, number) or line
+                if now_within == within and _is_body(code, line.function):
                     lines.pop()  # that of the loop or the branch is not named
-            line = Line(name, named(file), number or code.co_firstlineno)
+            line = replace(line, file=named(line.file))
         if lines[-1:] != [line]:  # what calls itself is named once
             lines.append(line)
         within = now_within

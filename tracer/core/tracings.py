@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
@@ -83,18 +83,17 @@ class Part(NamedTuple):
     """Whether it can run no more, and its counter serves another one."""
 
 
-class StepCall:
+class StepCall(NamedTuple):
     """A call of a step method while a program is traced: with what it is called."""
 
-    def __init__(self, variables: frozenset[int | None], gradient: Any) -> None:
-        """`gradient` is that of the first variable, None if it is not known; it is not kept."""
-        self.variables = variables
-        self._gradient = (lambda: None) if gradient is None else ref(gradient)
+    variables: frozenset[int | None]
+    gradient: Any
+    """The plain reference to that of the first variable, of which Python makes only one; None if it
+    is not known."""
 
     def is_part_of(self, other: "StepCall") -> bool:
         """Whether both are parts of one step: with other variables, or the same gradient."""
-        gradient = self._gradient()
-        same = gradient is not None and gradient is other._gradient()
+        same = self.gradient is not None and self.gradient is other.gradient
         return same or self.variables != other.variables
 
 

@@ -20,8 +20,9 @@ from tensorflow.python.eager.polymorphic_function import (
 )
 from tensorflow.python.framework import func_graph
 
-from tracer.core.call_paths import Author, frames_above, qualified
+from tracer.core.call_paths import frames_above, qualified
 from tracer.core.instances import instances
+from tracer.model.records import Line
 
 
 def newest_function() -> int:
@@ -159,7 +160,7 @@ def any_is_inside(threads: Set[int]) -> bool:
     )
 
 
-def author_of(code: CodeType, line: int) -> Author | None:
+def author_of(code: CodeType, line: int) -> Line | None:
     """What a line is in the author's program that AutoGraph wrote into `code`.
 
     It keeps with each function that it converted the code it made, and from which line, of which
@@ -174,5 +175,5 @@ def author_of(code: CodeType, line: int) -> Author | None:
                 number = original.co_firstlineno if origin is None else origin.loc.lineno
                 name = qualified(original) if inner in (None, original.co_name) else str(inner)
                 name = code.co_name if code.co_name == "<lambda>" else name
-                return Author(name, original.co_filename, number)
+                return Line(name, original.co_filename, number)
     return None
