@@ -57,7 +57,7 @@ class Table:
     def names(self, room: int) -> Sequence[str]:
         """The names for a column of `room` cells; one may have several lines."""
         names = [row.name for row in self.rows]
-        return distinct(names, room) if self.cut_names else names
+        return cut_apart(names, room) if self.cut_names else names
 
     def lines(self, width: int) -> list[Text]:
         """The table in at most `width` cells, if the figures alone are not wider than that."""
@@ -122,7 +122,7 @@ def cut(name: str, width: int, tail: int) -> str:
     return set_cell_size(name, width - 1 - tail) + "…" + set_cell_size(name[::-1], tail)[::-1]
 
 
-def distinct(names: Sequence[str], width: int) -> list[str]:
+def cut_apart(names: Sequence[str], width: int) -> list[str]:
     """The names cut to `width`; where that would make two of them equal, they are cut elsewhere.
 
     A name is left whole if no cut at this width keeps it different from the others.

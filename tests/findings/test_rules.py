@@ -16,7 +16,7 @@ from support.traces import block, called, request, step, update
 from tracer import keras
 from tracer.api import CallTrace
 from tracer.errors import UnknownName
-from tracer.findings.rule_list import RULES, SEVERITIES, Finding, at_least, rule, to_report
+from tracer.findings.rule_list import RULES, SEVERITIES, Finding, at_least, rule_of, to_report
 from tracer.kinds import TORCH
 from tracer.model.records import (
     Block,
@@ -752,7 +752,7 @@ def test_findings_are_worded_alike(name: str) -> None:
     found = made.findings()
     assert found == sorted(found, key=lambda each: SEVERITIES.index(each.severity))
     for each in found:
-        of = rule(each.code)
+        of = rule_of(each.code)
         assert SEVERITIES.index(each.severity) >= SEVERITIES.index(of.severity)
         assert each.text.endswith((".", "…"))
         assert "  " not in each.text + each.advice + each.why
@@ -797,7 +797,7 @@ def test_at_least() -> None:
 
 def test_an_unknown_code_lists_the_near_ones() -> None:
     with pytest.raises(UnknownName, match="there are never-updated"):
-        rule("never-update")
+        rule_of("never-update")
 
 
 def test_the_documentation_has_every_rule() -> None:

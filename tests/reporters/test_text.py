@@ -18,7 +18,7 @@ from support.traces import block, called, request, step, update
 from tracer.api import CallTrace
 from tracer.errors import UnknownName
 from tracer.findings import rule_list
-from tracer.layout import distinct, shown
+from tracer.layout import cut_apart, shown
 from tracer.model.measures import updates
 from tracer.model.merge import combine
 from tracer.model.phrases import brand_of, reason
@@ -607,15 +607,15 @@ def test_the_least_in_a_step_counts_the_steps_without_updates() -> None:
 
 def test_names_are_cut_so_that_they_stay_different() -> None:
     names = [f"encoder/layer_{layer}/attention/kernel" for layer in range(12)]
-    cuts = distinct(names, 19)
+    cuts = cut_apart(names, 19)
     assert len(set(cuts)) == 12
     assert all(cell_len(each) <= 19 for each in cuts)
-    assert distinct(names[:1], 19) == ["encoder/lay…/kernel"]
+    assert cut_apart(names[:1], 19) == ["encoder/lay…/kernel"]
 
 
 def test_names_that_cannot_be_cut_apart_stay_whole() -> None:
     names = ["a" * 20 + "x" + "b" * 20, "a" * 20 + "y" + "b" * 20]
-    assert distinct(names, 5) == names
+    assert cut_apart(names, 5) == names
 
 
 @given(st.text())

@@ -1,4 +1,4 @@
-"""Trees: what is folded, how rows are wrapped, and what they say of callers and layers."""
+"""Trees: what is chained, how rows are wrapped, and what they say of callers and layers."""
 
 import io
 
@@ -14,21 +14,21 @@ from tracer.model.runs import Run
 from tracer.model.summary import Summary
 from tracer.reporters import formats, trees
 from tracer.reporters.text import render
-from tracer.reporters.trees import Node, Tree, folded, in_order
+from tracer.reporters.trees import Node, Tree, chained, in_order
 
 
 def test_what_has_one_child_and_the_same_figures_is_one_row() -> None:
     leaf = Node(("d",), ("1",))
     same = Node(("a",), ("2",), children=(Node(("b",), ("2",), children=(leaf,)),))
-    assert folded(same) == Node(("a", "b"), ("2",), children=(leaf,))
+    assert chained(same) == Node(("a", "b"), ("2",), children=(leaf,))
     begins = Node(("a",), ("2",), children=(Node(("b",), ("2",), begins=True),))
-    assert folded(begins) == begins
+    assert chained(begins) == begins
     two = Node(("a",), ("2",), children=(Node(("b",), ("2",)), Node(("c",), ("0",))))
-    assert folded(two) == two
+    assert chained(two) == two
     said = Node(("a",), ("2",), "never ran", children=(Node(("b",), ("2",), "other"),))
-    assert folded(said) == said
+    assert chained(said) == said
     empty = Node(("a",), ("2", "3"), children=(Node(("b",), ("2", "")),))
-    assert folded(empty) == Node(("a", "b"), ("2", "3"))
+    assert chained(empty) == Node(("a", "b"), ("2", "3"))
 
 
 def test_a_chain_is_wrapped_at_its_joints_and_stays_in_its_branch() -> None:

@@ -375,11 +375,11 @@ def explain(
 
     Also why it matters, and when it is reported.
     """
-    from tracer.findings.rule_list import RULES, rule
+    from tracer.findings.rule_list import RULES, rule_of
     from tracer.reporters import formats, text
 
     formats.print_text(
-        partial(text.listing, RULES) if code is None else partial(text.explanation, rule(code))
+        partial(text.listing, RULES) if code is None else partial(text.explanation, rule_of(code))
     )
 
 

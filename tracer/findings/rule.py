@@ -31,7 +31,7 @@ class Case(Struct, frozen=True):
     """One case of a rule; without `severity` or `advice` it has those of the rule."""
 
     text: str
-    """A sentence; a template, see `folded`, if there are `words` or `numbers`."""
+    """A sentence; a template, see `gathered`, if there are `words` or `numbers`."""
     advice: str = ""
     severity: Severity | None = None
     variables: Sequence[int] = ()
@@ -107,7 +107,7 @@ class Rule:
             return
         for summary in summaries_of(trace):
             if all(_HOLDS[need](summary) for need in self.needs):
-                for case in folded(summary, self.find(summary)):
+                for case in gathered(summary, self.find(summary)):
                     advice = case.advice or summary.dialect.advice(self.code, self.advice)
                     yield summary.root, structs.replace(case, advice=advice)
 
@@ -133,7 +133,7 @@ class _Range(tuple[int, int]):
         return {"": span, "times": times}.get(noun, partial(some, noun=noun))(self)
 
 
-def folded(summary: Summary, cases: Iterable[Case]) -> Iterator[Case]:
+def gathered(summary: Summary, cases: Iterable[Case]) -> Iterator[Case]:
     """The cases, with one for all those that say the same of several variables.
 
     That are those of one template with the same numbers; and all of one template if they are more

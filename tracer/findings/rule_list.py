@@ -99,7 +99,7 @@ def to_report(trace: Trace) -> list[Finding]:
     return [] if trace.only else at_least(findings(trace), "warning")
 
 
-def rule(code: str) -> Rule:
+def rule_of(code: str) -> Rule:
     """The rule with this code; raises `tracer.UnknownName`, with near codes, if there is none."""
     known = {each.code: each for each in RULES}
     if code not in known:

@@ -27,7 +27,7 @@ from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.reporters import text
 from tracer.reporters.answer import answer, question, sentences
-from tracer.reporters.tables import FIELDS, TABLES, TREES, By, Row, Value, rows, tracings
+from tracer.reporters.tables import FIELDS, TABLES, TREES, By, TableRow, Value, rows, tracings
 from tracer.reporters.text import IN_FULL, TABLES as TEXT_TABLES, headline, warnings
 
 
@@ -310,7 +310,7 @@ def _fenced(summary: Summary, tree: By) -> str:
     return "\n".join((f"{fence}text", *lines, fence))
 
 
-def _markdown_table(rows: Sequence[Row]) -> str:
+def _markdown_table(rows: Sequence[TableRow]) -> str:
     """A table without the columns that are empty in every row."""
     columns = [
         (

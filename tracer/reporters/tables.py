@@ -64,7 +64,7 @@ LayerRow = namedtuple("LayerRow", "depth layer variables never_updated updates d
 
 What is in it follows it with a greater `depth`."""
 
-Row = VariableRow | StepRow | ReplicaRow | WorkerRow | MethodRow | CallerRow | LayerRow
+TableRow = VariableRow | StepRow | ReplicaRow | WorkerRow | MethodRow | CallerRow | LayerRow
 FIELDS: Mapping[By, tuple[str, ...]] = {
     "variable": VariableRow._fields,
     "step": StepRow._fields,
@@ -78,7 +78,7 @@ FIELDS: Mapping[By, tuple[str, ...]] = {
 # The rows.
 
 
-def rows(summary: Summary, by: By) -> Sequence[Row]:
+def rows(summary: Summary, by: By) -> Sequence[TableRow]:
     """The rows of one table."""
     return _ROWS[by](summary)
 
@@ -192,7 +192,7 @@ def by_layer(summary: Summary) -> list[LayerRow]:
     ]
 
 
-_ROWS: dict[By, Callable[[Summary], Sequence[Row]]] = {
+_ROWS: dict[By, Callable[[Summary], Sequence[TableRow]]] = {
     "variable": by_variable,
     "step": by_step,
     "replica": by_replica,

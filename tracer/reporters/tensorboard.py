@@ -16,7 +16,7 @@ import vl_convert
 from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, types_pb2
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from tracer.layout import distinct, shown
+from tracer.layout import cut_apart, shown
 from tracer.model import measures
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
@@ -44,7 +44,7 @@ def picture(summary: Summary) -> bytes | None:
     for variable, pattern in heat.patterns.items():
         members.setdefault(pattern, []).append(shown(summary.trace.variables[variable].name))
     kept, size, rows = list(members)[:_MAX_ROWS], -(-view.steps // _MAX_COLUMNS), []
-    labels = distinct([members[pattern][0] for pattern in kept], _MAX_LABEL)
+    labels = cut_apart([members[pattern][0] for pattern in kept], _MAX_LABEL)
     for label, pattern in zip(labels, kept, strict=True):
         lane = heat.lanes[view.lanes[pattern]]
         stretches = coarser(lane.timeline, size).stretches

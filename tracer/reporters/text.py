@@ -120,7 +120,7 @@ COLUMNS: Mapping[By | Literal["optimizer"], Mapping[str, Column]] = {
 """The columns of each table in their order, by what a row says there; that of the names has none.
 Words of the trace stand in braces."""
 
-_Row = tuple[str, Mapping[str, Figure], str, str]
+_Line = tuple[str, Mapping[str, Figure], str, str]
 """The name of a row, a value for each column and perhaps others, a note, and a style."""
 
 
@@ -161,7 +161,7 @@ def _columns(by: By | Literal["optimizer"], *summaries: Summary) -> list[Column]
 def _table(
     by: By | Literal["optimizer"],
     summaries: Sequence[Summary],
-    rows: Iterable[_Row],
+    rows: Iterable[_Line],
     below: Sequence[str] = (),
 ) -> Table:
     """A table of these rows, with the columns that `COLUMNS` has for it."""
@@ -171,7 +171,7 @@ def _table(
     return Table(names.header, columns, made, cut_names=by != "step", below=below)
 
 
-def _cut(by: By, noun: str, rows: Sequence[_Row], asked: Asked) -> tuple[list[_Row], str]:
+def _cut(by: By, noun: str, rows: Sequence[_Line], asked: Asked) -> tuple[list[_Line], str]:
     """The rows that are odd, which have a note or a style, and the first of the others.
 
     Also the line that says how many are left out; empty if none is.
@@ -194,7 +194,7 @@ def overview(summaries: Sequence[Summary], width: int, asked: Asked) -> list[Tex
     return _table("optimizer", summaries, map(_optimizer, summaries), below).lines(width)
 
 
-def _optimizer(summary: Summary) -> _Row:
+def _optimizer(summary: Summary) -> _Line:
     root, trace = summary.optimizers[0], summary.trace
     updates = summary.total(measures.updates)
     first, *more = [trace.variables[index].name for index in summary.variables] or [""]
@@ -241,7 +241,7 @@ def by_variable(summary: Summary, width: int, asked: Asked) -> list[Text]:
     return _table("variable", [summary], kept, below).lines(width)
 
 
-def _variables(summary: Summary) -> list[_Row]:
+def _variables(summary: Summary) -> list[_Line]:
     made = {}
     figures = dict(zip(summary.variables, tables.by_variable(summary), strict=True))
     unapplied = reason_for_all(summary)
@@ -315,7 +315,7 @@ def by_step(summary: Summary, width: int, asked: Asked) -> list[Text]:
     return _table("step", [summary], rows, below).lines(width)
 
 
-def _step(row: StepRow, summary: Summary, why: Reason, idle: bool) -> _Row:
+def _step(row: StepRow, summary: Summary, why: Reason, idle: bool) -> _Line:
     """The row, with a note: why it has no update, or what is missing."""
     missing = row.requests_without_gradient
     unknown = not row.updates and summary.step_unknown(measures.updates)
@@ -354,7 +354,7 @@ def by_group(by: By, summary: Summary, width: int, asked: Asked) -> list[Text]:
     if by == "worker":
         groups = [(worker or "(local)", indices) for worker, indices in summary.workers.items()]
     behind = _behind(summary, [group for _, group in groups])
-    rows: list[_Row] = []
+    rows: list[_Line] = []
     for (name, group), row, late in zip(groups, figures, behind, strict=True):
         extra = {
             "replicas": None if noun == "rank" else len(group),  # each rank is one
@@ -382,7 +382,7 @@ def _behind(summary: Summary, groups: Sequence[Sequence[int]]) -> list[str | Non
 
 def by_method(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for each method: executions, Python calls, and the graphs that calls traced."""
-    rows: list[_Row] = [
+    rows: list[_Line] = [
         (shown(row.method), row._asdict(), "", "" if row.executions else ERROR)
         for row in tables.by_method(summary)
     ]

@@ -30,12 +30,12 @@ Node = namedtuple("Node", "names cells note style children begins", defaults=(""
 into its parent."""
 
 
-def folded(node: Node) -> Node:
+def chained(node: Node) -> Node:
     """The node, with what has one child and the same cells as one node with it, at each depth.
 
     A cell of the child that is empty is the same as any.
     """
-    children = tuple(map(folded, node.children))
+    children = tuple(map(chained, node.children))
     if len(children) == 1:
         (child,) = children
         alike = all(
@@ -160,7 +160,7 @@ def layer_nodes(summary: Summary, odd: str = "", wrong: str = "") -> list[Node]:
     `odd` and `wrong` are the styles of layers of which some, or all, variables were never updated.
     """
     layers = _together(layers_of(summary).children)
-    return [folded(_layer_node(*each, odd, wrong)) for each in layers]
+    return [chained(_layer_node(*each, odd, wrong)) for each in layers]
 
 
 def _layer_node(layer: Layer, name: str, alike: int, odd: str, wrong: str, times: int = 1) -> Node:
@@ -230,7 +230,7 @@ def caller_nodes(summary: Summary, style: str = "") -> list[Node]:
     begins a path it is said that nobody knows who ran it.
     """
     whole = callers_of(summary)
-    return [folded(_caller_node(each, whole, summary, style)) for each in whole.children]
+    return [chained(_caller_node(each, whole, summary, style)) for each in whole.children]
 
 
 def _caller_node(

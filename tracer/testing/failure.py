@@ -291,7 +291,7 @@ def table_of_work(claim: Claim, rows: Mapping[Difference, Sequence[int]]) -> lis
     for (steps, counts, note, replicas), names in alike.items():
         total = sum(counts) * sum(each.number for each in steps) * len(replicas) * len(names)
         on = [_ids(claim, replicas)] * several
-        cells = [label(steps), *on, *counts, *[total for _ in in_all]]
+        cells = [steps_text(steps), *on, *counts, *[total for _ in in_all]]
         of_all = len(names) == len(every) > 1 and claim.selection.variables is None
         lines.append(row_of(f"each {noun}" if of_all else listed(names, 2), cells, note))
     for summary in claim.summaries if not claim.of_steps else ():
@@ -357,10 +357,10 @@ def _ids(claim: Claim, replicas: Sequence[int]) -> str:
     return f"all {len(ids):,}" if len(replicas) == len(ids) > MAX_NAMES else names
 
 
-def label(steps: Sequence[Steps]) -> str:
+def steps_text(steps: Sequence[Steps]) -> str:
     """The steps as text; of many stretches the first are named.
 
-    >>> label([Steps(1, 15, 3, 4), Steps(20, 20, 1), Steps(24, 25, 2), Steps(31, 33, 3)])
+    >>> steps_text([Steps(1, 15, 3, 4), Steps(20, 20, 1), Steps(24, 25, 2), Steps(31, 33, 3)])
     '1-3, 5-7 … 13-15, 20, 24-25 and 3 more'
     """
     names = ", ".join(map(steps_label, steps[:MAX_NAMES]))
@@ -370,7 +370,7 @@ def label(steps: Sequence[Steps]) -> str:
 
 def in_steps(steps: Sequence[Steps]) -> str:
     """`step 33`, or `steps 1-3, 5-7 … 13-15`."""
-    return f"{plural(sum(each.number for each in steps), 'step')} {label(steps)}"
+    return f"{plural(sum(each.number for each in steps), 'step')} {steps_text(steps)}"
 
 
 def as_lines(header: str, columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
