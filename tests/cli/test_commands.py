@@ -329,9 +329,14 @@ def test_a_byte_order_mark_is_no_damage(files: Path, tmp_path: Path) -> None:
     assert "is a trace, not a program" in tracer("run", "t.json", folder=tmp_path).stderr
 
 
-def test_the_shell_completes_codes() -> None:
-    done = tracer(_TRACER_COMPLETE="complete_bash", COMP_WORDS="tracer explain ov", COMP_CWORD="2")
-    assert done.stdout.split() == ["override-unreached"]
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [("tracer explain ov", "override-unreached"), ("tracer re", "report")],
+)
+def test_the_shell_completes_commands_and_codes(words: str, completed: str) -> None:
+    at = str(words.count(" "))
+    done = tracer(_TRACER_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=at)
+    assert done.stdout.split() == [completed]
 
 
 def test_a_folder_of_separate_runs(tmp_path: Path) -> None:
@@ -431,11 +436,6 @@ def test_help_has_examples() -> None:
         assert "\x1b" not in done.stdout
     assert tracer().stdout == tracer("-h").stdout
     assert tracer("--version").stdout.startswith("tracer 0.")
-
-
-def test_completion() -> None:
-    done = tracer(_TRACER_COMPLETE="complete_bash", COMP_WORDS="tracer re", COMP_CWORD="1")
-    assert done.stdout.split() == ["report"]
 
 
 def test_a_reader_who_has_seen_enough(files: Path) -> None:

@@ -18,23 +18,21 @@ from tracer.reporters.text import render
 @st.composite
 def _recurring(draw: st.DrawFn) -> list[tuple[Run, Values]]:
     weights = draw(st.tuples(st.integers(0, 2), st.integers(0, 2)))
-    first, period, turns = (
-        draw(st.integers(1, 9)),
-        draw(st.integers(1, 9)),
-        draw(st.integers(1, 9)),
-    )
-    count, stride = draw(st.integers(1, 9)), draw(st.integers(1, 3))
+    first, period, turns = (draw(st.integers(1, most)) for most in (30, 9, 9))
+    count, stride = draw(st.integers(1, 20)), draw(st.integers(1, 6))
     times = draw(st.integers(1, 2))
     return [(Run(first + period * n, stride, count, times), weights) for n in range(turns)]
 
 
-@given(st.lists(_recurring(), max_size=3), st.integers(0, 90))
+@given(st.lists(_recurring(), max_size=6), st.integers(0, 90))
 def test_recurring_runs_fold_to_the_steps_they_are(
     groups: list[list[tuple[Run, Values]]], steps: int
 ) -> None:
     weighted = [each for group in groups for each in group]
     timeline = Timeline.of(weighted, steps, 2)
     assert written_out(timeline) == counts_of(weighted, steps)
+    for each in timeline.stretches:
+        assert each.period * each.turns == each.last - each.first + 1
 
 
 @given(st.lists(_recurring(), min_size=1, max_size=3), st.data())

@@ -35,7 +35,6 @@ from tracer.model.records import (
 )
 from tracer.model.runs import Run
 from tracer.model.summary import Summary, summaries_of
-from tracer.model.timeline import Stretch, Timeline, Values
 from tracer.model.trace import Trace
 from tracer.reporters import formats
 from tracer.reporters.answer import answer, question
@@ -621,43 +620,6 @@ def test_names_that_cannot_be_cut_apart_stay_whole() -> None:
 @given(st.text())
 def test_shown_names_are_one_printable_line(name: str) -> None:
     assert shown(name).isprintable()
-
-
-# Folding.
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.builds(
-                Run,
-                first=st.integers(1, 30),
-                stride=st.integers(1, 6),
-                count=st.integers(1, 20),
-                times=st.integers(1, 2),
-            ),
-            st.tuples(st.integers(0, 2), st.integers(0, 2)),
-        ),
-        max_size=6,
-    ),
-    st.integers(0, 80),
-)
-def test_folded_steps_are_the_steps(weighted: list[tuple[Run, Values]], steps: int) -> None:
-    expected = Counter[tuple[int, int]]()
-    for run, weights in weighted:
-        for at in range(run.first, run.last + 1, run.stride):
-            for place, weight in enumerate(weights):
-                expected[at, place] += weight * run.times
-    unfolded = [
-        values for each in Timeline.of(weighted, steps, 2).stretches for values in unfold(each)
-    ]
-    assert unfolded == [(expected[at, 0], expected[at, 1]) for at in range(1, steps + 1)]
-
-
-def unfold(stretch: Stretch) -> list[Values]:
-    cycle = [values for length, values in stretch.cycle for _ in range(length)]
-    assert len(cycle) * stretch.turns == stretch.last - stretch.first + 1
-    return cycle * stretch.turns
 
 
 # Printing.
