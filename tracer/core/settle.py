@@ -10,9 +10,9 @@ A step that began and did not end may still run, may have been ended by an error
 its detail; which of these it was is decided in `settle` alone.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tracer.core.call_paths import UNKNOWN
@@ -42,67 +42,66 @@ class Ended(NamedTuple):
 
 
 _OWN = 1 << 40
-"""What a step's own block weighs beside what runs in it, which is less often."""
+"""What a step's own block weighs besides what runs in it, which is less often."""
+
+_CountedBlocks = Sequence[tuple[CountedBlock, Reading]]
+_Span = tuple[int, int]
+"""The first and the last of some steps in a row."""
 
 
 def settle(begun: Counted) -> Ended:
     """Leave out the steps that have not ended, and number the others from 1 without a gap.
 
-    A step takes its number when it begins. It is missing among those that ended if it is still
-    under way, if an error ended it, or if the detail of the block that it ran was lost.
+    A step takes its number when it begins. If its own block is not among those that ended, it is
+    still under way, or was ended by an error, or the detail of its block was lost.
     """
-    return _settled(begun)._replace(torn=len(begun.torn))
+    in_vain = _steps_without_effect(begun)
+    known = {*begun.under_way, *in_vain}
+    blocks: _CountedBlocks = [_without_steps(each, in_vain) for each in begun.blocks.values()]
+    missing = _missing(blocks, begun.steps)
+    unknown = [  # with how much ran in each
+        (*span, ran) for first, last, ran in missing for span in _without([(first, last)], known)
+    ]
+    gone = [
+        (number, number) for first, last, _ in missing for number in _between(known, first, last)
+    ]
 
+    found = _with_lost_steps(blocks, [(first, last) for first, last, _ in unknown])
+    if found is not None:
+        blocks, unknown = found, []
+    lost = None
+    if any(reading.lost for _, reading in blocks):
+        lost = 1, begun.steps
+    if any(reading.lost for key, reading in blocks if key.step):
+        if unknown:
+            lost = unknown[0][0], unknown[-1][1]
+        unknown = []
 
-def _settled(begun: Counted) -> Ended:
-    hollow = set(begun.empty)
-    if hollow:
-        hollow -= _ran_in((run for run, _ in _inside(begun.blocks.values())), sorted(hollow))
-    blocks = [_without_steps(block, hollow) for block in begun.blocks.values()]
-    own = [(run, _OWN) for key, reading in blocks if key.step for run in reading.runs.get(0, ())]
-    missing = _missing(own, _inside(blocks), begun.steps)
-    lost = any(reading.lost for _, reading in blocks)
-    effects = list(begun.effects.items())
-    if not missing:
-        span = (1, begun.steps) if lost else None
-        return Ended(begun.steps, blocks, lost=span, effects=effects)
-    short = [index for index, (key, reading) in enumerate(blocks) if key.step and reading.lost]
-    known = {*begun.under_way, *hollow}
-    if short:
-        free = _without([(first, last) for first, last, _ in missing], known)
-        if len(short) == 1:
-            key, reading = blocks[short[0]]
-            ran = [Run(first, 1, last - first + 1) for first, last in free]
-            if sum(run.count for run in ran) == reading.lost:
-                runs = union([*reading.runs.get(0, ()), *ran])
-                blocks[short[0]] = key, reading._replace(runs={**reading.runs, 0: runs}, lost=0)
-                return _settled(begun._replace(blocks=dict(enumerate(blocks))))
-        gone = [(number, number) for number in sorted(known)]
-        span = (free[0][0], free[-1][1]) if free else (1, begun.steps)
-        return _numbered(begun.steps, blocks, gone, Ended(0, (), lost=span, effects=effects))
-    last_ended = max((run.last for run, _ in own), default=0)
     raised: list[int] = []
-    gone, stopped = [], 0
-    for first, last, count in missing:
-        for low, high in _without([(first, last)], known):
-            if not begun.calm and low > last_ended:
-                gone.append((low, high))
-            elif count:
-                raised += range(low, high + 1)
-            else:
-                gone.append((low, high))
-                stopped += high - low + 1
-        gone += [(number, number) for number in sorted(known) if first <= number <= last]
-    gone.sort()
-    lost_in = (1, begun.steps) if lost else None
-    ended = Ended(0, (), raised, stopped, lost_in, effects)
-    return _numbered(begun.steps, blocks, gone, ended)
+    stopped = 0
+    last_ended = max((run.last for run in _own_runs(blocks)), default=0)
+    for first, last, ran in unknown:
+        if not begun.calm and first > last_ended:  # it may be under way in a program
+            gone.append((first, last))
+        elif ran:
+            raised += range(first, last + 1)
+        else:
+            gone.append((first, last))
+            stopped += last - first + 1
+    effects = list(begun.effects.items())
+    ended = Ended(begun.steps, blocks, raised, stopped, lost, effects, len(begun.torn))
+    return _renumbered(ended, sorted(gone))
 
 
-def _inside(blocks: Iterable[tuple[CountedBlock, Reading]]) -> list[tuple[Run, int]]:
+def _own_runs(blocks: _CountedBlocks) -> list[Run]:
+    """The steps that were blocks of their own."""
+    return [run for key, reading in blocks if key.step for run in reading.runs.get(0, ())]
+
+
+def _runs_inside(blocks: _CountedBlocks) -> list[Run]:
     """What ran as a part of a step."""
     return [
-        (run, 1)
+        run
         for key, reading in blocks
         for flags, runs in reading.runs.items()
         for run in runs
@@ -110,13 +109,15 @@ def _inside(blocks: Iterable[tuple[CountedBlock, Reading]]) -> list[tuple[Run, i
     ]
 
 
-def _ran_in(runs: Iterable[Run], numbers: Sequence[int]) -> set[int]:
-    """Those of the numbers, which rise, that are in one of the runs."""
-    found: set[int] = set()
-    for run in runs:
-        near = numbers[bisect_left(numbers, run.first) : bisect_right(numbers, run.last)]
-        found.update(number for number in near if (number - run.first) % run.stride == 0)
-    return found
+def _steps_without_effect(begun: Counted) -> set[int]:
+    """The steps that were ended by an error, and in which no function ran either."""
+    numbers = sorted(begun.empty)
+    without = set(numbers)
+    if numbers:
+        for run in _runs_inside(list(begun.blocks.values())):
+            near = _between(numbers, run.first, run.last)
+            without -= {number for number in near if (number - run.first) % run.stride == 0}
+    return without
 
 
 def _without_steps(
@@ -135,36 +136,54 @@ def _without_steps(
     return key, reading._replace(runs={**reading.runs, 0: left})
 
 
-def _missing(
-    own: Sequence[tuple[Run, int]], inside: Sequence[tuple[Run, int]], steps: int
-) -> list[tuple[int, int, int]]:
+def _with_lost_steps(blocks: _CountedBlocks, missing: Sequence[_Span]) -> _CountedBlocks | None:
+    """The blocks, if it is known which was the block of the steps that are missing, with them.
+
+    That is so if one block only is short of steps, by just as many.
+    """
+    short = [place for place, (key, reading) in enumerate(blocks) if key.step and reading.lost]
+    runs = [Run(first, 1, last - first + 1) for first, last in missing]
+    if len(short) != 1 or sum(run.count for run in runs) != blocks[short[0]][1].lost:
+        return None
+    found = list(blocks)
+    key, reading = blocks[short[0]]
+    own = union([*reading.runs.get(0, ()), *runs])
+    found[short[0]] = key, reading._replace(runs={**reading.runs, 0: own}, lost=0)
+    return found
+
+
+def _missing(blocks: _CountedBlocks, steps: int) -> list[tuple[int, int, int]]:
     """The steps of which no block of their own ended: `(first, last, what else ran in each)`.
 
     No two blocks of their own have one number, so where as many ended as the last one says, all
     before it did. To find the others each step of each run is looked at.
     """
-    ended = sum(run.total for run, _ in own)
+    own, inside = _own_runs(blocks), _runs_inside(blocks)
+    ended = sum(run.total for run in own)
     if ended == steps:
         return []
-    if ended == max((run.last for run, _ in own), default=0):
-        later = [
-            (later_run, weight)
-            for run, weight in inside
-            if (later_run := run.only(range(ended + 1, steps + 1)))
-        ]
-        parts = segments(later, steps)
-        return [
-            (max(first, ended + 1), last, count) for first, last, count in parts if last > ended
-        ]
-    parts = segments([*own, *inside], steps)
-    return [(first, last, count) for first, last, count in parts if count < _OWN]
+    first = 1
+    if ended == max((run.last for run in own), default=0):
+        first, own = ended + 1, []
+    weighed = [(run, _OWN) for run in own]
+    weighed += [(run, 1) for each in inside if (run := each.only(range(first, steps + 1)))]
+    return [
+        (max(low, first), high, ran)
+        for low, high, ran in segments(weighed, steps)
+        if high >= first and ran < _OWN
+    ]
 
 
-def _without(spans: Sequence[tuple[int, int]], numbers: Collection[int]) -> list[tuple[int, int]]:
-    """The spans, first and last, without some numbers."""
-    left: list[tuple[int, int]] = []
+def _between(numbers: Iterable[int], first: int, last: int) -> list[int]:
+    """Those of the numbers that are in a span, in rising order."""
+    return sorted(number for number in numbers if first <= number <= last)
+
+
+def _without(spans: Iterable[_Span], numbers: Collection[int]) -> list[_Span]:
+    """The spans, without some numbers."""
+    left: list[_Span] = []
     for first, last in spans:
-        for number in sorted(each for each in numbers if first <= each <= last):
+        for number in _between(numbers, first, last):
             if number > first:
                 left.append((first, number - 1))
             first = number + 1
@@ -173,56 +192,45 @@ def _without(spans: Sequence[tuple[int, int]], numbers: Collection[int]) -> list
     return left
 
 
-def _numbered(
-    steps: int,
-    blocks: Sequence[tuple[CountedBlock, Reading]],
-    gone: Sequence[tuple[int, int]],
-    ended: Ended,
-) -> Ended:
-    """`ended` with what ran, without the steps `gone`, which are spans in rising order."""
+def _renumbered(ended: Ended, gone: Sequence[_Span]) -> Ended:
+    """The same without the steps `gone`, which are spans in rising order."""
     if not gone:
-        return ended._replace(steps=steps, blocks=blocks)
-    kept, number, shift = [], 1, 0  # spans that stay, with how far they move
+        return ended
+    kept: list[tuple[int, int, int]] = []  # spans that stay, with how far they move
+    number, shift = 1, 0
     for first, last in gone:
         if number < first:
             kept.append((number, first - 1, shift))
         number, shift = last + 1, shift + last - first + 1
-    kept.append((number, max(steps, number), shift))
+    kept.append((number, max(ended.steps, number), shift))
     starts = [first for first, _, _ in kept]
 
     def moved(run: Run) -> Iterator[Run]:
-        index = max(0, bisect_right(starts, run.first) - 1)
-        for first, last, by in kept[index:]:
+        nearest = max(0, bisect_right(starts, run.first) - 1)
+        for first, last, by in kept[nearest:]:
             if first > run.last:
                 return
-            kept_run = run.only(range(first, last + 1))
-            if kept_run is not None:
-                yield kept_run.moved(-by)
+            part = run.only(range(first, last + 1))
+            if part is not None:
+                yield part.moved(-by)
 
     def read(reading: Reading) -> Reading:
-        runs = {
-            flags: join(moved_run for run in kept_runs for moved_run in moved(run))
-            for flags, kept_runs in reading.runs.items()
+        every = {
+            flags: join(part for run in runs for part in moved(run))
+            for flags, runs in reading.runs.items()
         }
-        return reading._replace(
-            runs={flags: kept_runs for flags, kept_runs in runs.items() if kept_runs}
-        )
+        return reading._replace(runs={flags: runs for flags, runs in every.items() if runs})
 
-    raised = [number for each in ended.raised for number in _places(moved, each)]
-    span = ended.lost
-    if span is not None:
-        span = (min(span[0], steps - shift) or 1, max(1, span[1] - shift))
+    lost = ended.lost
+    if lost is not None:
+        lost = min(lost[0], ended.steps - shift) or 1, max(1, lost[1] - shift)
     return ended._replace(
-        steps=steps - shift,
-        blocks=[(key, read(reading)) for key, reading in blocks],
-        raised=raised,
-        lost=span,
+        steps=ended.steps - shift,
+        blocks=[(key, read(reading)) for key, reading in ended.blocks],
+        raised=[run.first for each in ended.raised for run in moved(Run(each, 1, 1))],
+        lost=lost,
         effects=[(key, read(reading)) for key, reading in ended.effects],
     )
-
-
-def _places(moved: Callable[[Run], Iterator[Run]], number: int) -> Iterator[int]:
-    return (run.first for run in moved(Run(number, 1, 1)))
 
 
 def blocks_of(
@@ -399,7 +407,7 @@ def _lost(replica: int, steps: tuple[int, int], role_unknown: bool) -> str:
         exact = "the executions are exact, but whether some of them were updates of their own, and"
     return (
         f"on replica {replica} the detail of {which} was lost: {exact} {unknown} "
-        "(several threads ran one function, or the steps changed too often between two readings)"
+        "(a function ran more of them in one call than are kept)"
     )
 
 
