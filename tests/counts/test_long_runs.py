@@ -18,6 +18,6 @@ from support import endurance
 def test_long_runs(what: str, kind: str, number: int) -> None:
     outcome = endurance.run(what, kind, number)
     assert outcome.right(), outcome
-    # Each optimizer that is used in graphs has 192 KiB of its own.
+    # Each optimizer that is used in graphs has 128 KiB of its own.
     allowed = endurance.MEGABYTES + (0.3 * number if what == "many_optimizers" else 0)
     assert outcome.more < allowed, outcome

@@ -32,12 +32,10 @@ class CountedBlock(NamedTuple):
 
 
 class Source(NamedTuple):
-    """What one counter or log of effects is of; it keeps this for good."""
+    """What one log of effects is of; it keeps this for good."""
 
     variables: tuple[int, ...]
     what: Observation
-    of: tuple[tuple[int, ...], int] | None = None
-    """In graphs: the variables of the step and the place among them; None for a log."""
 
 
 class Counted(NamedTuple):
@@ -190,7 +188,8 @@ class Counters:
             blocks: dict[Hashable, tuple[CountedBlock, Reading]] = dict(enumerate(counted))
             for block, log in self.logs.items():
                 if block.replica == replica:
-                    blocks[block] = (block, log.reading(self.session_graphs[block]))
+                    graphs = self.session_graphs[block]
+                    blocks[block] = (block, log.reading(graphs, 0 if log.total else graphs))
             mine = {numbers[replica] for numbers in running if replica in numbers}
             empty, torn = set(self._empty[replica]), set(self._torn[replica])
             effects = {} if self.compared is None else self.compared.read(replica, steps)
@@ -215,4 +214,4 @@ class Counters:
 
     def variables(self) -> dict[str, Any]:
         """What an exported function captures, by name."""
-        return {} if self.compared is None else dict(self.compared.children())
+        return {}

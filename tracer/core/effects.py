@@ -5,11 +5,10 @@ What was seen is counted as blocks are, and settled with them: see `tracer.core.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from tracer.core.counters import Counted, Source
 from tracer.core.late_wrap import SESSION_GRAPH
-from tracer.core.log import HostLog, Reading
+from tracer.core.log import HostLog, Reading, until
 from tracer.core.settle import Ended
 from tracer.model.records import Effect, Observation
 from tracer.model.runs import Run
@@ -38,11 +37,8 @@ class Logs:
 
     def read(self, replica: int, begun: int) -> dict[Source, Reading]:
         """What was counted on a replica, of the steps up to `begun`."""
-        return {source: log.reading(0) for source, log in self._logs[replica].items()}
-
-    def children(self) -> dict[str, Any]:
-        """What an exported function captures, by name: nothing of this."""
-        return {}
+        logs = self._logs[replica]
+        return {source: until(log.reading(0, 0), begun) for source, log in logs.items()}
 
 
 def sources_of(
@@ -103,6 +99,6 @@ def effects_lost(replicas: Mapping[int, Ended]) -> Iterator[str]:
         if any(reading.lost for _, reading in ended.effects):
             yield (
                 f"on replica {replica} the steps of some effects are lost: how often a variable "
-                "was unchanged or not finite is exact, but not in which steps (it changed too "
-                "often between two readings, or several threads ran one function)"
+                "was unchanged or not finite is exact, but not in which steps (a function ran more "
+                "of them in one call than are kept)"
             )

@@ -1,9 +1,9 @@
 """When blocks ran: stamps of executions, as they are counted, and as they are read. No framework.
 
-Every execution has a stamp (`tracer.core.stamps`). Stamps that rise by one stride are one run: a
-million equal steps are one. What Python counts is put into a `HostLog`; a backend keeps the same
-runs where its programs can add to them. `reading_of` makes a `Reading` of either: the steps in
-which a block ran, numbered as they began. `until` and `since` limit it to some steps.
+Every execution has a stamp (`tracer.core.stamps`). What Python counts, and what it takes out of
+the journals of programs, is put into a `HostLog`, where stamps that rise by one stride are one run:
+a million equal steps are one. `reading_of` makes a `Reading` of it: the steps in which a block ran,
+numbered as they began. `until` and `since` limit it to some steps.
 """
 
 from collections import defaultdict
@@ -108,12 +108,14 @@ def _after(run: Run, steps: int) -> Run | None:
 
 
 class HostLog:
-    """When a block ran that Python counts, as the same runs of stamps."""
+    """When a block ran, as runs of stamps."""
 
-    __slots__ = ("runs", "total")
+    __slots__ = ("lost", "runs", "total")
 
     def __init__(self) -> None:
         self.total = 0
+        self.lost = 0
+        """How often it ran besides: see `Reading`."""
         self.runs: list[list[int]] = []  # [first, stride, count, times], open at the end
 
     def add(self, stamp: int) -> None:
@@ -138,7 +140,7 @@ class HostLog:
                 self.runs[-2:] = [[r.first, r.stride, r.count, r.times] for r in tail]
         self.runs.append([stamp, 1, 1, 1])
 
-    def reading(self, graphs: int) -> Reading:
-        """What was added so far; `graphs` of a Session hold the block."""
+    def reading(self, graphs: int, idle: int) -> Reading:
+        """What was added so far; so many graphs hold the block, of which `idle` never ran."""
         runs = join(Run(*run) for run in self.runs)
-        return reading_of(runs, self.total, graphs, graphs if not self.total else 0)
+        return reading_of(runs, self.total + self.lost, graphs, idle)

@@ -52,7 +52,7 @@ def test_a_block_costs_the_same_however_many_variables(make: Any, variables: int
     few, types = _ops_added(make, 4)
     many, _ = _ops_added(make, variables)
     assert few == many
-    assert few <= 10
+    assert few <= 21  # with four arguments
     assert not types & {"PyFunc", "PyFuncStateless", "EagerPyFunc", "NumpyFunction"}
 
 

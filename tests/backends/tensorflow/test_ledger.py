@@ -3,7 +3,6 @@
 import gc
 import itertools
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import tensorflow as tf
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tracer.backends.tensorflow import ledger
-from tracer.backends.tensorflow.ledger import Ledger, Row, chain
+from tracer.backends.tensorflow.ledger import Ledger
 from tracer.core.stamps import UNIT, WITHIN
 from tracer.model.runs import Run
 
@@ -32,7 +31,7 @@ class Machine:
             graph = tf.compat.v1.get_default_graph()
             stamp = self.ledger.enclosing_step(graph, self._ask, lambda: False)
             if step:
-                stamp, _ = self.ledger.begin_step(stamp)
+                stamp = self.ledger.begin_step(stamp)
             self.ledger.count(name, graph, stamp)
 
         return function.get_concrete_function()
@@ -105,8 +104,9 @@ def test_every_step_of_every_block(compiled: bool, script: Any) -> None:
     assert found == {name: (len(each), each) for name, each in expected.items()}
 
 
-@pytest.mark.parametrize("number", [10_000, pytest.param(1_000_000, marks=pytest.mark.sweep)])
-def test_a_million_regular_steps_are_one_run(number: int) -> None:
+@pytest.mark.parametrize("number", [10_000, pytest.param(100_000, marks=pytest.mark.sweep)])
+def test_regular_steps_in_one_loop_are_one_run(number: int) -> None:
+    """More than the journal holds are counted, but when the first ones were is lost."""
     machine = Machine()
 
     @tf.function(autograph=False)
@@ -120,13 +120,15 @@ def test_a_million_regular_steps_are_one_run(number: int) -> None:
     loop(tf.constant(number))
     steps, ((_, reading), *_) = machine.ledger.read()
     assert (steps, reading.total) == (number, number)
-    assert reading.runs == {0: [Run(1, 1, number)]}
+    lost = max(0, number - ledger.ROWS)
+    assert reading.runs == {0: [Run(lost + 1, 1, number - lost)]}
+    assert reading.lost == lost
 
 
 @pytest.mark.long
 def test_a_shorter_last_batch_for_thousands_of_epochs() -> None:
     machine = Machine()
-    epochs = (ledger.ROWS - 4) // 2
+    epochs = 2000
     for _ in range(epochs):
         machine.steps[0]()
         machine.steps[0]()
@@ -137,8 +139,8 @@ def test_a_shorter_last_batch_for_thousands_of_epochs() -> None:
     assert found["A"] == (2 * epochs, [s for s in range(1, steps + 1) if s % 3])
 
 
-def test_the_total_stays_when_the_log_overflows() -> None:
-    machine = Machine(rows=8)
+def test_the_total_stays_when_the_journal_overflows() -> None:
+    machine = Machine(rows=9)
     rng = np.random.default_rng(5)
     expected: list[int] = []
     for step in range(1, 201):
@@ -148,11 +150,8 @@ def test_the_total_stays_when_the_log_overflows() -> None:
         machine.steps[0]()
     steps, found = machine.read()
     assert steps == 200
-    assert found["A"] == (200, list(range(1, 201)))
-    total, known = found["C"]
-    assert total == len(expected)
-    assert 0 < len(known) < total
-    assert all(known.count(step) <= expected.count(step) for step in set(known))
+    assert found["A"] == (200, list(range(192, 201)))
+    assert found["C"] == (len(expected), expected[-9:])
 
 
 def test_totals_are_exact_when_threads_share_a_function() -> None:
@@ -172,50 +171,8 @@ def test_totals_are_exact_when_threads_share_a_function() -> None:
     steps, found = machine.read()
     assert steps == 1600
     assert {name: total for name, (total, _) in found.items()} == {"A": 800, "B": 800, "C": 536}
-    for total, known in found.values():
-        assert len(known) <= total
-
-
-def interleaved(random: np.random.Generator, steps: int, threads: int = 4) -> list[Row]:
-    """The rows of a counter that threads advance, each half way in what others do.
-
-    A thread takes a stamp, reads the counter, writes what it read to the ring, and adds what comes
-    of it: see `ledger`. Between any two of these another thread may go on.
-    """
-    counter = np.zeros(5, np.int64)
-    ring = np.full((2 * steps, 5), -1, np.int64)
-    taken = 0
-    under_way: list[Any] = [None] * threads
-
-    def thread(stamp: int) -> Iterator[None]:
-        nonlocal counter
-        seen = counter.copy()
-        yield
-        ring[seen[3]] = seen
-        yield
-        gap = stamp - seen[0]
-        error = gap - seen[1]
-        counter = counter + np.array([gap, error, 1, error != 0, stamp**2])
-
-    while taken < steps or any(under_way):
-        which = int(random.integers(threads))
-        if under_way[which] is None and taken < steps:
-            taken += 1
-            under_way[which] = thread(UNIT * taken)
-        elif under_way[which] is not None and next(under_way[which], "done") == "done":
-            under_way[which] = None
-    ended = [Row(*map(int, row)) for row in ring[: counter[3]] if row[3] >= 0]
-    return [*ended, Row(*map(int, counter))]
-
-
-def test_no_step_is_named_that_another_one_was() -> None:
-    """Threads that share a function may hide what one of them added behind the others."""
-    random = np.random.default_rng(0)
-    for _ in range(400):
-        rows = interleaved(random, 30)
-        named = [stamp for run in chain(rows) for stamp in expand(run)]
-        assert len(set(named)) == len(named)
-        assert set(named) <= {UNIT * step for step in range(1, 31)}
+    assert all(total == len(known) for total, known in found.values())
+    assert sorted(found["A"][1] + found["B"][1]) == list(range(1, 1601))
 
 
 def test_reading_while_a_graph_runs_is_never_torn() -> None:
@@ -258,7 +215,7 @@ def test_a_counter_serves_again_when_its_graph_is_gone() -> None:
         @tf.function(autograph=False)
         def function() -> None:
             graph = tf.compat.v1.get_default_graph()
-            book.count("same", graph, book.begin_step(tf.constant(0, tf.int64))[0])
+            book.count("same", graph, book.begin_step(tf.constant(0, tf.int64)))
 
         function.get_concrete_function()
         for _ in range(runs):
@@ -279,7 +236,7 @@ def test_no_step_is_lost_when_many_graphs_share_counters() -> None:
     def trace_and_run() -> Any:
         @tf.function(autograph=False)
         def function() -> None:
-            stamp, _ = book.begin_step(tf.constant(0, tf.int64))
+            stamp = book.begin_step(tf.constant(0, tf.int64))
             book.count("same", tf.compat.v1.get_default_graph(), stamp)
 
         function()

@@ -61,7 +61,7 @@ class Blocks(backend.Blocks):
         """How many steps began in Sessions and have not ended."""
         self._calls_under_way = root.calls_under_way
         self._devices = root.devices
-        self._called = root.called
+        self._root_called = root.called
 
     def forget_graphs(self) -> None:
         """Let each function with a counter in its graph be traced anew."""
@@ -115,15 +115,14 @@ class Blocks(backend.Blocks):
         """
         graph = frame.place.graph
         if block.step:
-            stamp = self._stamps_of(frame, block.replica)[0]
+            stamp = self._stamp_of(frame, block.replica)
         else:
             stamp = self._stamp_inside(frame.parent, frame.place, block.replica)
         lifetime = compat.graphs_around(graph)[-1]
         work = compat.updates_since(graph, frame.extra.start)
         effects = self.counters.effects if block.step else None
         if effects is not None:  # before the block: who finds that it ended finds these, too
-            device = self._devices.get(block.replica, "")
-            effects.count(frame, block.replica, device, stamp, work)
+            effects.count(frame, block.replica, self._ledger(block.replica), stamp, work)
             work = compat.updates_since(graph, frame.extra.start)
         use = self._ledger(block.replica).count(block, lifetime, stamp, work)
         with self.counters.lock:
@@ -239,17 +238,20 @@ class Blocks(backend.Blocks):
             self._root.fault(error)
             return ledger.alone
 
-    def _stamps_of(self, step: Frame, replica: int) -> tuple[Any, Any]:
-        """The stamp of a step in a graph, and that of what is part of it."""
-        known: dict[int, tuple[Any, Any]] = step.extra.stamps
-        stamps = known.get(replica)
-        if stamps is None:
-            ledger, graph = self._ledger(replica), step.place.graph
-            after = [] if step.gradient is None else [step.gradient]
-            with graph.as_default():
-                enclosing = self._asked(step.place.region, replica)
-                stamps = known[replica] = ledger.begin_step(enclosing, after)
-        return stamps
+    def _stamp_of(self, step: Frame, replica: int, flags: int = 0) -> Any:
+        """The stamp of a step in a graph, or with `flags` that of what is part of it."""
+        known: dict[tuple[int, int], Any] = step.extra.stamps
+        stamp = known.get((replica, flags))
+        if stamp is None:
+            with step.place.graph.as_default():
+                if flags:
+                    stamp = compat.with_flags(self._stamp_of(step, replica), flags)
+                else:
+                    after = [] if step.gradient is None else [step.gradient]
+                    enclosing = self._asked(step.place.region, replica)
+                    stamp = self._ledger(replica).begin_step(enclosing, after)
+            known[replica, flags] = stamp
+        return stamp
 
     def _stamp_inside(
         self, frame: Frame | None, place: Place, replica: int, calling: bool = False
@@ -262,11 +264,19 @@ class Blocks(backend.Blocks):
         if step is None:
             stamp = self._asked(place.region, replica)
         else:
-            stamp = self._stamps_of(step, replica)[1]
+            stamp = self._stamp_of(step, replica, WITHIN)
         if calling and frame is not None and frame.applying is not None:
             self.called_by_apply_methods = True
             stamp = compat.with_flags(stamp, APPLYING)
         return stamp
+
+    def _called(self) -> None:
+        """A function with a counter is called in eager mode."""
+        self._root_called()
+        try:
+            self.counters.function_called()
+        except BaseException as error:
+            self._root.fault(error)
 
     def _asked(self, region: Any, replica: int) -> Any:
         """The stamp of the step that calls the function with the graph `region`, a tensor there."""

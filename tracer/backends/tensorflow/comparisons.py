@@ -25,6 +25,10 @@ _WHOLE = (
 )
 
 
+_WORD = 40
+"""How many bits a number of a journal holds: see `ledger`."""
+
+
 class Held(NamedTuple):
     """What a variable held when a step began."""
 
@@ -59,8 +63,7 @@ def hold(variable: int, replica: int, own: Any) -> Held:
 
 
 def questions(held: Sequence[Held]) -> list[Any]:
-    """The bits of a step that ends now: for each variable *unchanged*, then for each *not finite*,
-    and one that is always set: that it was compared.
+    """The bits of a step that ends now: for each variable *unchanged*, then for each *not finite*.
 
     Scalars in the current graph, or in eager mode.
     """
@@ -70,7 +73,27 @@ def questions(held: Sequence[Held]) -> list[Any]:
         with compat.device(each.device), compat.stop_recording():
             unchanged.append(_raw.LogicalNot(x=_differ(each.value, now)))
             not_finite.append(_infinite(now))
-    return [*unchanged, *not_finite, tf.constant(True)]
+    return [*unchanged, *not_finite]
+
+
+def row(stamp: Any, bits: Sequence[Any]) -> tuple[Any, Any]:
+    """A row of a journal in the current graph, and the bits as numbers.
+
+    The row is the stamp of a step, and words of its bits, of which some more are 0.
+    """
+    bits = [*bits, *[tf.constant(False)] * (-len(bits) % _WORD)]
+    with compat.stop_recording():
+        numbers = _raw.Cast(x=_raw.Pack(values=bits), DstT=tf.int64)
+        ones = _raw.Reshape(tensor=numbers, shape=tf.constant([-1, _WORD]))
+        values = _raw.Mul(x=ones, y=tf.constant([1 << place for place in range(_WORD)], tf.int64))
+        words = _raw.Sum(input=values, axis=tf.constant(1))
+        first = _raw.Reshape(tensor=stamp, shape=tf.constant([1]))
+        return _raw.ConcatV2(values=[first, words], axis=tf.constant(0)), numbers
+
+
+def bits_of(words: Sequence[int]) -> list[bool]:
+    """The bits of such words."""
+    return [bool(word >> place & 1) for word in words for place in range(_WORD)]
 
 
 def _read(handle: Any, dtype: Any, device: str) -> Any:

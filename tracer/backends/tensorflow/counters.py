@@ -10,6 +10,11 @@ from tracer.backends.tensorflow.ledger import Ledger
 from tracer.core.counters import CountedBlock, Counters
 from tracer.core.log import Reading
 
+_FULL = 1 / 8
+"""How full a journal may be when it is looked at: it must hold what comes until the next look."""
+_MOST_CALLS = 64
+"""How many calls of functions there are between two looks, at most."""
+
 
 class LedgerCounters(Counters):
     """The counters of one root optimizer, with a ledger for each replica that runs graphs."""
@@ -17,6 +22,7 @@ class LedgerCounters(Counters):
     def __init__(self) -> None:
         super().__init__()
         self.ledgers: dict[int, Ledger] = {}
+        self._calls_between = self._calls_to_look = 1
 
     def ledger(self, replica: int, device: str) -> Ledger:
         """The ledger of a replica, which is made on `device` if there is none."""
@@ -26,12 +32,29 @@ class LedgerCounters(Counters):
                 ledger = self.ledgers[replica] = Ledger(
                     device, self._numbers.setdefault(replica, 0)
                 )
+            self._calls_between = self._calls_to_look = 1  # a graph is traced, and may do much
             return ledger
 
     @property
     def in_programs(self) -> bool:  # type: ignore[override]
         """Whether anything is counted in graphs, that run without Python."""
         return bool(self.ledgers)
+
+    def function_called(self) -> None:
+        """A function with a counter is called: now and then take out what was counted so far.
+
+        So that no ring is full before it is read, though training must not wait for it: each call
+        is looked after as long as many rows come with one, else each 64th.
+        """
+        self._calls_to_look -= 1
+        if self._calls_to_look <= 0 and self.lock.acquire(blocking=False):
+            try:
+                fullest = max(ledger.look(_FULL) for ledger in list(self.ledgers.values()))
+                rarer = self._calls_between * 2 if fullest <= _FULL else self._calls_between // 2
+                self._calls_between = min(max(1, rarer), _MOST_CALLS)
+                self._calls_to_look = self._calls_between
+            finally:
+                self.lock.release()
 
     def take_number(self, replica: int) -> int:
         """The number of a step that begins outside of every graph."""

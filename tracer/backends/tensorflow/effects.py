@@ -2,28 +2,28 @@
 
 A step is compared as a whole. Each variable that the outermost step method is handed is read when
 the step begins, and once more when it has ended (`comparisons`): so what weight decay, a constraint
-or an average overwrites beside the apply methods counts too. The answers are bits. Those that a
-step in a graph sets are counted in the graph, with their steps (`ledger.RunCounters`); those of one
-in eager mode in a log.
+or an average overwrites besides the apply methods counts too. The answers are bits. A step in a
+graph writes them to a journal (`ledger.Journal`), out of which they come into the same logs as
+those of a step in eager mode.
 
 The value from the beginning is held until the end, so what writes to the variable in place has to
 copy it: that costs memory, never the result.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from functools import lru_cache, partial
 from typing import Any
 
 from tracer.backends.tensorflow import comparisons, compat
-from tracer.backends.tensorflow.ledger import ROWS, RunCounters, named
+from tracer.backends.tensorflow.ledger import Journal, Ledger
 from tracer.backends.tensorflow.variables import canonical
 from tracer.core.calls import Frame
 from tracer.core.counters import Source
 from tracer.core.effects import Logs, sources_of
-from tracer.core.log import Reading, reading_of, until
-from tracer.model.runs import Run
-
-_FEWEST_ROWS = 64
-"""How many runs of a bit may end between two readings, at least; more where there are few bits."""
+from tracer.core.log import Reading
+from tracer.core.stamps import flags_of
+from tracer.model.records import Observation
 
 
 class Effects(Logs):
@@ -35,8 +35,10 @@ class Effects(Logs):
         """`note` is called with what could not be compared."""
         super().__init__()
         self._note = note
-        self._counters: dict[tuple[int, tuple[int, ...]], RunCounters] = {}
+        self._journals: dict[tuple[int, tuple[int, ...]], Journal] = {}
         """By replica and the variables of a step: steps of several graphs may share them."""
+        self._found: dict[tuple[int, tuple[int, ...]], Counter[Source]] = defaultdict(Counter)
+        """How often each was found in a row of the same."""
 
     def hold(self, frame: Frame, index: int, variable: Any) -> None:
         """The step `frame` is handed the variable with this index: read it, before it changes."""
@@ -71,64 +73,62 @@ class Effects(Logs):
 
     # A step has ended, which a block counts; on the thread that made the call.
 
-    def count(
-        self, frame: Frame, replica: int, device: str, stamp: Any, work: Sequence[Any]
-    ) -> None:
+    def count(self, frame: Frame, replica: int, ledger: Ledger, stamp: Any, work: Any) -> None:
         """Add the count to the current graph, in which the ops `work` are the updates."""
         held = _of_replica(frame, replica)
-        key = replica, tuple(each.variable for each in held)
+        variables = tuple(each.variable for each in held)
         with compat.control_dependencies(work):
-            bits = comparisons.questions(held)
-        counters = self._counters.get(key)
-        if counters is None:
-            rows = max(_FEWEST_ROWS, ROWS // len(bits))
-            counters = self._counters.setdefault(key, RunCounters(device, rows, len(bits)))
-        counters.advance(stamp, bits, work)
+            row, bits = comparisons.row(stamp, comparisons.questions(held))
+        journal = self._journals.get((replica, variables))
+        if journal is None:
+            taken_out = partial(self._taken_out, replica, variables)
+            journal = ledger.auxiliary(taken_out, int(row.shape[0]), int(bits.shape[0]))
+            journal = self._journals.setdefault((replica, variables), journal)
+        journal.write(row, work, bits)
+
+    def _taken_out(self, replica: int, variables: tuple[int, ...], row: list[int]) -> None:
+        """Log what a step in a graph has found; one that is part of another is compared by it."""
+        stamp, *words = row
+        found = _sources(variables, tuple(words))
+        self._found[replica, variables].update(found)
+        if not flags_of(stamp):
+            self.log(replica, found, stamp)
 
     def seen(self, frame: Frame, replica: int) -> list[Source]:
         """What is to be logged of a step in eager mode."""
         held = _of_replica(frame, replica)
         variables = tuple(each.variable for each in held)
         bits = [bool(each) for each in comparisons.questions(held)]
-        return sources_of(variables, bits[: len(held)], bits[len(held) : -1])
+        return sources_of(variables, bits[: len(held)], bits[len(held) :])
 
-    # The lock of the counters is held by whoever calls these.
+    # The lock of the counters is held by whoever calls this.
 
     def read(self, replica: int, begun: int) -> dict[Source, Reading]:
         """What was counted on a replica, of the steps up to `begun`."""
         readings = super().read(replica, begun)
-        with compat.outside_of_graphs():
-            for (of, variables), counters in list(self._counters.items()):
-                if of == replica:
-                    states = counters.states()
-                    runs = counters.runs(states)
-                    for source, each, state in zip(_sources(variables), runs, states, strict=True):
-                        readings[source] = until(_reading(each, state.total), begun)
+        for key, journal in list(self._journals.items()):
+            if key[0] != replica or not journal.lost:
+                continue
+            lost = {Source(key[1], "compared"): journal.lost}
+            for source, total in zip(_sources_of_bits(key[1]), journal.totals(), strict=False):
+                lost[source] = min(journal.lost, int(total) - self._found[key][source])
+            for source, number in lost.items():
+                known = readings.get(source, Reading())
+                readings[source] = known._replace(lost=known.lost + number)
         return readings
 
-    def children(self) -> dict[str, Any]:
-        """What an exported function captures, by name."""
-        return {
-            f"effects_{name}": variable
-            for number, counters in enumerate(list(self._counters.values()))
-            for name, variable in named(counters, number).items()
-        }
+
+@lru_cache(maxsize=256)
+def _sources(variables: tuple[int, ...], words: tuple[int, ...]) -> list[Source]:
+    """What is to be logged of a step; most steps tell the same as the one before."""
+    bits = zip(_sources_of_bits(variables), comparisons.bits_of(words), strict=False)
+    return [Source(variables, "compared"), *(source for source, bit in bits if bit)]
 
 
-def _reading(runs: Sequence[Run], total: int) -> Reading:
-    """What a bit says of the steps that are part of no other; a part is compared by its whole."""
-    reading = reading_of(runs, total, 0, 0)
-    own = reading.runs.get(0, ())
-    return Reading({0: own} if own else {}, {}, reading.lost + sum(reading.outside.values()))
-
-
-def _sources(variables: tuple[int, ...]) -> Iterable[Source]:
-    """What the counters of a step are of, in their order."""
-    for place, index in enumerate(variables):
-        yield Source((index,), "unchanged", (variables, place))
-    for place, index in enumerate(variables):
-        yield Source((index,), "not_finite", (variables, place))
-    yield Source(variables, "compared", (variables, len(variables)))
+def _sources_of_bits(variables: tuple[int, ...]) -> list[Source]:
+    """What the bits of a step say, in their order: see `comparisons.questions`."""
+    whats: tuple[Observation, ...] = ("unchanged", "not_finite")
+    return [Source((each,), what) for what in whats for each in variables]
 
 
 def _of_replica(frame: Frame, replica: int) -> list[comparisons.Held]:

@@ -34,9 +34,8 @@ class Extra:
         """How many operations the graph had before."""
         self.run = run
         """The call of `strategy.run` in which it began: see `stacks.runs_under_way`."""
-        self.stamps: dict[int, tuple[Any, Any]] = {}
-        """Of a step in a graph, for each replica its stamp and that of what is part of it,
-        tensors."""
+        self.stamps: dict[tuple[int, int], Any] = {}
+        """Of a step in a graph, by replica and flags its stamp, and that of what is part of it."""
 
 
 def locate(
