@@ -171,13 +171,19 @@ class CallsUnderWay:
             stack = self.of_thread.stack = []
         return stack
 
-    def take_off(self, frame: Frame) -> None:
-        """Take a call that ends off the stack of this thread."""
+    def take_off(self, frame: Frame) -> Sequence[Frame]:
+        """Take a call that has ended off the stack of this thread; returns those above it.
+
+        An exception had ended these before they could leave.
+        """
         stack = self.stack()
         if stack and stack[-1] is frame:
             stack.pop()
-        else:  # something between entered and left out of order
-            stack[:] = [other for other in stack if other is not frame]
+            return ()
+        place = stack.index(frame) if frame in stack else len(stack)
+        inside = stack[place + 1 :]
+        del stack[place:]
+        return inside
 
     def abandoned(self, at: Any) -> list[Frame]:
         """Take off the stack of this thread the calls that ended and were never closed.

@@ -238,7 +238,12 @@ class Recorder(Root):
             self.abandon(frame)
 
     def abandon(self, frame: Frame) -> None:
-        """An exception ended a call before it could leave; whoever finds that first notes it."""
+        """An exception ended a call, and those in it, before it could leave.
+
+        Whoever finds that first notes it.
+        """
+        for inside in self.calls_under_way.take_off(frame):
+            self.abandon(inside)
         if frame.role == "step" and not self._ended(frame, ran=False):
             return
         if frame.interrupted:
@@ -375,7 +380,8 @@ class Recorder(Root):
 
         It `failed` if an exception ended it: `error`, of a step or group method.
         """
-        self.calls_under_way.take_off(frame)
+        for inside in self.calls_under_way.take_off(frame):
+            self.abandon(inside)
         if error is not None and isinstance(error, self.backend.raised_by_programs):
             self.blocks.counters.tear(outermost(frame).numbers or {})
         # What raises after a part of its work ran was executed, so far.

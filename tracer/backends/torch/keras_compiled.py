@@ -20,7 +20,7 @@ from torch._dynamo import trace_rules
 from tracer.backends.torch.compiled_steps import PROGRAM
 from tracer.backends.torch.dynamo import constant, frame_around
 from tracer.backends.torch.operators import BEGIN, END, MOVED, VALUES, number_for
-from tracer.backends.torch.steps import drop, take_off
+from tracer.backends.torch.steps import drop
 from tracer.core.calls import Frame, known_by, outermost
 from tracer.core.instances import instances
 from tracer.core.recorder import Recorder
@@ -295,7 +295,6 @@ def _leave(call: _Call, recorder: Recorder, index: int, values: list[Any]) -> No
     frame = next(own, None)
     if frame is None:
         return
-    take_off(stack, frame)
     around, parent = outermost(frame), frame.parent
     if around.before and recorder.effects is not None:
         for variable, value in zip(call.variables, values, strict=False):

@@ -113,18 +113,11 @@ def abandoned(steps: Iterable[Frame]) -> Iterator[Step]:
     return (each for each in seen if each.python not in running)
 
 
-def take_off(stack: list[Frame], frame: Frame) -> None:
-    """A call ends: what an exception had ended in it comes off the `stack` before."""
-    while stack[-1] is not frame:
-        frame.recorder.abandon(stack.pop())
-
-
 def drop(stack: list[Frame], ended: Callable[[Frame], bool]) -> None:
     """Forget the first call on the `stack` of which it is known that an exception `ended` it."""
     found = next(filter(ended, stack), None)
     if found is not None:
-        take_off(stack, found)
-        found.recorder.abandon(stack.pop())
+        found.recorder.abandon(found)
 
 
 class StepCounter:
@@ -393,7 +386,6 @@ class StepCounter:
         """A step has ended that made these updates by itself: count it, or add it to the one
         around it.
         """
-        take_off(self.recorder.calls_under_way.stack(), frame)
         around = frame.parent
         if isinstance(around, Step):
             around.skipped = around.skipped if frame.skipped is None else frame.skipped
