@@ -14,18 +14,18 @@ there: so the steps keep their order.
 """
 
 import sys
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import jax
 
 from tracer.backends.jax import compat, primitive
+from tracer.backends.jax.arrays import values_given, values_returned
 from tracer.backends.jax.effects import NOT_COMPARED, Compared, Effects
 from tracer.backends.jax.late_wrap import forget, functions_with
-from tracer.backends.jax.programs import NOT_PLACED, Program, Programs, Work
+from tracer.backends.jax.programs import Program, Programs, Work
 from tracer.backends.jax.tracings import Definitions
 from tracer.core import backend
 from tracer.core.backend import Stepped
@@ -38,6 +38,10 @@ from tracer.model.words import some
 _ANEW = 5
 """Fewer steps that begin anew may be the first ones of so many models."""
 
+_NOT_COMPILED = (
+    "a step ran in a shard_map outside of jax.jit: it is not counted there; jit the shard_map"
+)
+
 
 class _Begun(NamedTuple):
     """What is noted of a step as it begins."""
@@ -45,10 +49,8 @@ class _Begun(NamedTuple):
     optimizer: Any
     clock: Any
     """The variable in which the optimizer counts its steps."""
-    place_of_clock: int | None
-    """The place of that variable in the state that `stateless_apply` is given; None if it is in the
-    variable."""
     value: Any
+    """What it holds, or what `stateless_apply` is given for it."""
 
 
 def current_place() -> Place:
@@ -97,12 +99,9 @@ def _begin_step(frame: Any) -> _Begun | None:
     if clock is None:
         return None
     if frame.method != "stateless_apply":
-        return _Begun(optimizer, clock, None, clock.value)
-    state = frame.args[0] if frame.args else frame.kwargs.get("optimizer_variables", ())
-    with suppress(TypeError, ValueError, KeyError, IndexError):  # Keras will refuse such a state
-        place = [each is clock for each in optimizer.variables].index(True)
-        return _Begun(optimizer, clock, place, state[place])
-    return None
+        return _Begun(optimizer, clock, clock.value)
+    before = values_given(frame).get(id(clock))
+    return None if before is None else _Begun(optimizer, clock, before)
 
 
 def clock_of(optimizer: Any) -> Any:
@@ -190,7 +189,7 @@ class Blocks(backend.Blocks):
         here = compat.axis_size(axes) // jax.process_count() if axes else 0
         program = self.programs.new(work, replicas=here)
         if compat.is_mapped_eagerly():
-            program.doubt("not compiled")
+            program.doubt(_NOT_COMPILED)
         which = [jax.lax.axis_index(axes)] if axes else []
         primitive.count(program, *which, *numbers, auxiliary=self.auxiliary(frame))
         return program
@@ -216,13 +215,13 @@ class Blocks(backend.Blocks):
         around = _stepping_around(frame)
         if around is None:
             return 0, 0, None
-        begun = around.extra
-        before = begun.value if around is frame else begun.clock.value
-        if around is not frame or begun.place_of_clock is None:  # the former in a branch of its own
-            return before, begun.clock.value, begun.clock
-        with suppress(TypeError, KeyError, IndexError):
-            return before, frame.result[1][begun.place_of_clock], begun.clock
-        return 0, 0, None  # it raised, or it is the program's own and returns what it likes
+        _, clock, before = around.extra
+        if around is not frame:  # in a branch of its own
+            return clock.value, clock.value, clock
+        if frame.method != "stateless_apply":
+            return before, clock.value, clock
+        after = values_returned(frame).get(id(clock))
+        return (0, 0, None) if after is None else (before, after, clock)
 
     def auxiliary(self, frame: Frame) -> Sequence[Any]:
         """Arrays that make a `vmap` visible to the op when none of its numbers is batched."""
@@ -247,7 +246,6 @@ class Blocks(backend.Blocks):
             return
         for array in (self._latest, *jax.live_arrays()):
             compat.wait_for(array)
-        self.programs.wait_for_replicas()
 
     def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
         """Notes on steps of programs that hold no op, and on those that may not be counted.
@@ -261,7 +259,7 @@ class Blocks(backend.Blocks):
             now, known = self._root.backend.number_in(clock), self.programs.progress_of(clock)
             missed, last = 0, max((each.last for each in known), default=None)
             if started is not None:
-                missed = max([0, *(each.passed_over for each in known)])
+                missed = max([0, *(each.last - each.first - each.moved for each in known)])
                 last = started + self.counters.steps() if last is None else last
             if now is not None and last is not None:
                 missed += max(0, int(now) - last)
@@ -272,8 +270,7 @@ class Blocks(backend.Blocks):
                     "count was set, as by a checkpoint; wrap the optimizer before its steps are "
                     "compiled"
                 )
-        if self.programs.are_parts_waiting():
-            yield NOT_PLACED
+        yield from self.programs.gaps()
         if self.programs.all and compat.is_called_by_program():
             yield "it was read in a callback of a program: what runs there may not be counted yet"
 
@@ -299,18 +296,13 @@ class Blocks(backend.Blocks):
 
 def _groups(frame: Frame) -> tuple[tuple[int | None, ...], list[Any]]:
     """For each site of a frame the group that may be thrown away, and what comes of each group."""
-    outcomes: list[Any] = []
-    groups: list[int | None] = []
-    noted = deque(frame.site_notes)  # in the order of the sites
-    for site in frame.sites:
-        group = None
-        if noted and noted[0][1] == site:
-            outcome, _ = noted.popleft()
-            if not (outcomes and outcomes[-1] is outcome):
-                outcomes.append(outcome)
-            group = len(outcomes) - 1
-        groups.append(group)
-    return tuple(groups), outcomes
+    noted: dict[int, deque[Any]] = defaultdict(deque)
+    for outcome, site in frame.site_notes:
+        noted[site].append(outcome)
+    of_sites = [noted[site].popleft() if noted[site] else None for site in frame.sites]
+    outcomes = list({id(each): each for each in of_sites if each is not None}.values())
+    groups = {id(outcome): group for group, outcome in enumerate(outcomes)}
+    return tuple(groups.get(id(each)) for each in of_sites), outcomes
 
 
 def _stepping_around(frame: Any) -> Any:

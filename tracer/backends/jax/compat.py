@@ -165,15 +165,15 @@ def axis_size(names: Sequence[Any]) -> int:
 
 
 def why_not(context: Any) -> str:
-    """Why what is being lowered cannot call Python; empty if it can."""
-    parameters = context.module_context.lowering_parameters
-    if getattr(parameters, "for_export", False):
-        return "was exported (jax.export): an exported program calls no Python"
-    axes = context.module_context.axis_context
-    by_device = isinstance(axes, sharding_impls.SPMDAxisContext)
-    if by_device and set(axes.manual_axes) != set(axes.mesh.axis_names):
-        return "is in a shard_map over some of the axes of a mesh: XLA calls no Python there"
-    return ""
+    """Why what is being lowered cannot call Python, and so is not counted; empty if it can."""
+    axes, why = context.module_context.axis_context, ""
+    if getattr(context.module_context.lowering_parameters, "for_export", False):
+        why = "was exported (jax.export): an exported program calls no Python"
+    elif isinstance(axes, sharding_impls.SPMDAxisContext) and (
+        set(axes.manual_axes) != set(axes.mesh.axis_names)
+    ):
+        why = "is in a shard_map over some of the axes of a mesh: XLA calls no Python there"
+    return why and f"a step {why}, so what runs in it is not counted"
 
 
 def is_told_elsewhere(context: Any) -> bool:

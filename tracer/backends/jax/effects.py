@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from tracer.backends.jax.arrays import is_gone
+from tracer.backends.jax.arrays import is_gone, values_given, values_returned
 from tracer.core.calls import Frame
 from tracer.core.counters import Source
 from tracer.core.effects import Logs, sources_of
 
 _BITS = 31
 """How many of them a number holds: it is an int32 with a sign."""
-_UNSIGNED = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint64}
 
 
 _Held = dict[int, tuple[Any, Any]]
@@ -71,7 +70,9 @@ class Effects(Logs):
         """What the variables of a step held, which ends now."""
         held: _Held = frame.before or {}
         if frame.method == "stateless_apply":
-            pairs = _values_given(frame, held)
+            old, new = values_given(frame), values_returned(frame)
+            ids = {index: id(own) for index, (own, _) in held.items()}
+            pairs = {index: (old[own], new[own]) for index, own in ids.items() if own in new}
         else:
             pairs = {index: (before, own.value) for index, (own, before) in held.items()}
         known = {index: pair for index, pair in pairs.items() if self._is_comparable(pair)}
@@ -80,35 +81,14 @@ class Effects(Logs):
         )
 
     def _is_comparable(self, pair: tuple[Any, Any]) -> bool:
-        """Whether it is known how their bits are compared; if not, that is noted."""
+        """Whether both values can be read; if not, that is noted."""
         if any(map(is_gone, pair)):
             self._note(
                 "effects on a variable whose array the step gave away (donate_argnums) are not "
                 "known: it is not compared"
             )
             return False
-        for each in pair:
-            dtype = jnp.result_type(each)
-            known = jnp.issubdtype(dtype, jnp.bool_) or jnp.issubdtype(dtype, jnp.number)
-            if jnp.issubdtype(dtype, jnp.floating):  # some have 4 bits
-                known = jnp.finfo(dtype).bits == 8 * jnp.dtype(dtype).itemsize
-            if not known:
-                self._note(
-                    f"effects on a variable of the type {dtype} are not known: it is not compared"
-                )
-                return False
         return True
-
-
-def _values_given(frame: Any, held: "_Held") -> "_Held":
-    """What `stateless_apply` was given for the variables, and what it returned."""
-    if frame.result is None:  # it raised
-        return {}
-    given = frame.args[2] if len(frame.args) > 2 else frame.kwargs["trainable_variables"]
-    optimizer: Any = frame.original.__self__
-    known = map(id, optimizer._trainable_variables)
-    values = dict(zip(known, zip(given, frame.result[0], strict=False), strict=False))
-    return {index: values[id(own)] for index, (own, _) in held.items() if id(own) in values}
 
 
 @lru_cache(maxsize=256)
@@ -153,9 +133,8 @@ def _is_same(before: Any, after: Any) -> Any:
         return jnp.asarray(False)
     if jnp.iscomplexobj(before):
         return _is_same(before.real, after.real) & _is_same(before.imag, after.imag)
-    if jnp.issubdtype(before.dtype, jnp.floating):
-        unsigned = _UNSIGNED[before.dtype.itemsize]
-        before, after = (jax.lax.bitcast_convert_type(e, unsigned) for e in (before, after))
+    if jnp.issubdtype(before.dtype, jnp.floating) and jnp.finfo(before.dtype).bits >= 8:
+        before, after = (jax.lax.bitcast_convert_type(e, jnp.uint8) for e in (before, after))
     return jnp.all(before == after)
 
 

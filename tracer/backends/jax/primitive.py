@@ -15,7 +15,7 @@ the GIL meanwhile; nothing of JAX may be called there.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -33,26 +33,29 @@ class Counted(Hashable, Protocol):
         Called on any thread, by several at once. What it raises ends the program of the user.
         """
 
-    def lowered(self, platform: str) -> None:
-        """It is compiled for a platform."""
-
-    def left_out(self, why: str) -> None:
-        """It is compiled, and cannot be counted there."""
-
-    def doubt(self, reason: "Doubt") -> None:
+    def doubt(self, reason: str) -> None:
         """What it tells is not what ran."""
 
 
-Doubt = Literal[
-    "not compiled",
-    "all members",
-    "hoisted",
-    "the same in each pass",
-    "recomputed",
-    "another process",
-]
-"""Why: see `programs.DOUBTS`."""
-
+ALL_MEMBERS = (
+    "a step under vmap is in a branch or a loop that each member takes or not: it runs for all of "
+    "them, and for those that did not take it is counted, too"
+)
+HOISTED = (
+    "a step is in a loop that is differentiated: in this version of JAX it is not counted there"
+)
+SAME_IN_EACH_PASS = (
+    "a step is given the same in each pass of a loop, which is differentiated: JAX may run it once "
+    "before the loop, and then it is counted once"
+)
+RECOMPUTED = (
+    "a step is in a function that jax.checkpoint computes again: the first time counts, and JAX "
+    "may have dropped that where only the gradient is used"
+)
+ANOTHER_PROCESS = (
+    "a step is in a program that XLA splits over processes, as keras.distribution makes it: the "
+    "first of them counts it; pmap and shard_map are counted in each"
+)
 
 _count = compat.Primitive("tracer_count")
 _count.multiple_results = True
@@ -108,7 +111,7 @@ def _batch(
 ) -> tuple[Sequence[Any], Sequence[Any]]:
     """Each member of the batch is one execution, all in one call."""
     if compat.is_chosen_by_members():
-        counted.doubt("all members")
+        counted.doubt(ALL_MEMBERS)
     size = next(
         operand.shape[dimension]
         for operand, dimension in zip(operands, dimensions, strict=True)
@@ -135,7 +138,7 @@ def _once(
     JAX drops the first time where only the gradient of a loop, a branch or a jitted function is
     used, and does not say so.
     """
-    equation.params["counted"].doubt("recomputed")
+    equation.params["counted"].doubt(RECOMPUTED)
     if not any(unknown):
         return equation, None, [], [], []
     left = [v for v, there in zip(equation.invars, instantiated, strict=True) if not there]
@@ -145,9 +148,9 @@ def _once(
 def _stay(trace: Any, *tracers: Any, **parameters: Any) -> Sequence[Any]:
     """Where some is computed early it is not dropped from the rest, as what gives nothing is."""
     if compat.are_known(tracers) and compat.is_taken_from_loop():
-        parameters["counted"].doubt("the same in each pass")
+        parameters["counted"].doubt(SAME_IN_EACH_PASS)
     if not compat.stage(trace, _count, tracers, parameters):
-        parameters["counted"].doubt("hoisted")
+        parameters["counted"].doubt(HOISTED)
     return []
 
 
@@ -159,13 +162,15 @@ def _run(*operands: Any, counted: Counted, passed: int) -> Sequence[Any]:
 
 def _lower(context: Any, *operands: Any, counted: Counted, passed: int) -> Sequence[Any]:
     if why := compat.why_not(context):
-        counted.left_out(why)
+        counted.doubt(why)
         return []
     if compat.is_told_elsewhere(context):
-        counted.doubt("another process")
+        counted.doubt(ANOTHER_PROCESS)
     if compat.is_looped_by_members():
-        counted.doubt("all members")
-    counted.lowered(compat.platform(context))
+        counted.doubt(ALL_MEMBERS)
+    platform = compat.platform(context)
+    if platform != "cpu":
+        counted.doubt(f"counting on {platform} was never tried: compare the counts by other means")
 
     def ran(*numbers: Any) -> tuple[()]:
         counted.ran(*numbers)

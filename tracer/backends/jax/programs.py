@@ -17,7 +17,6 @@ for who holds it may wait for an array of the program that tells: they put it in
 has the lock empties that.
 """
 
-import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -25,7 +24,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tracer.backends.jax.effects import sources
-from tracer.backends.jax.primitive import Doubt
 from tracer.core.counters import CountedBlock, Counters, Counts
 from tracer.core.log import HostLog
 from tracer.core.sites import SiteTable
@@ -42,34 +40,6 @@ NOT_PLACED = (
     "counted"
 )
 """What is said where parts wait for their step."""
-
-DOUBTS: dict[Doubt, str] = {
-    "not compiled": (
-        "a step ran in a shard_map outside of jax.jit: it is not counted there; jit the shard_map"
-    ),
-    "all members": (
-        "a step under vmap is in a branch or a loop that each member takes or not: it runs for all "
-        "of them, and for those that did not take it is counted, too"
-    ),
-    "hoisted": (
-        "a step is in a loop that is differentiated: in this version of JAX it is not counted there"
-    ),
-    "the same in each pass": (
-        "a step is given the same in each pass of a loop, which is differentiated: JAX may run it "
-        "once before the loop, and then it is counted once"
-    ),
-    "recomputed": (
-        "a step is in a function that jax.checkpoint computes again: the first time counts, and "
-        "JAX may have dropped that where only the gradient is used"
-    ),
-    "another process": (
-        "a step is in a program that XLA splits over processes, as keras.distribution makes it: "
-        "the first of them counts it; pmap and shard_map are counted in each"
-    ),
-}
-
-_PATIENCE = 1.0
-"""For how many seconds a reading waits for the replicas that have not told of what others did."""
 
 
 class Row(NamedTuple):
@@ -133,14 +103,14 @@ class Program:
         try:
             if not (self._replicas or numbers[0].ndim):
                 row = self._row([int(each) for each in numbers])
-                self._programs.enqueue(self._programs.ran, self, 0, [row])
+                self._programs.enqueue(self, 0, [row])
                 return
             by_replica: dict[int, list[Row]] = defaultdict(list)
             for each in zip(*(np.ravel(each).tolist() for each in numbers), strict=True):
                 replica, *values = each if self._replicas else (0, *each)
                 by_replica[replica].append(self._row(values))
             for replica, rows in by_replica.items():
-                self._programs.enqueue(self._programs.ran, self, replica, rows)
+                self._programs.enqueue(self, replica, rows)
         except Exception as error:  # it would end the program of the user
             self._programs.fault(error)
 
@@ -150,20 +120,9 @@ class Program:
             return Row(before, after, (), ())
         return Row(before, after, tuple(more[: self.groups]), tuple(more[self.groups :]))
 
-    def lowered(self, platform: str) -> None:
-        """It is compiled for a platform."""
-        if platform != "cpu":
-            self._programs.note(
-                f"counting on {platform} was never tried: compare the counts by other means"
-            )
-
-    def left_out(self, why: str) -> None:
-        """It is compiled, and cannot be counted there."""
-        self._programs.note(f"a step {why}, so what runs in it is not counted")
-
-    def doubt(self, reason: Doubt) -> None:
+    def doubt(self, reason: str) -> None:
         """What it tells is not what ran."""
-        self._programs.note(DOUBTS[reason])
+        self._programs.note(reason)
 
 
 class Progress(NamedTuple):
@@ -174,15 +133,8 @@ class Progress(NamedTuple):
     last: int
     """Where the last one ended."""
     moved: int
-    """How far all of them moved it together; of one member, where a `vmap` has several."""
-
-    @property
-    def passed_over(self) -> int:
-        """How many steps were not told that lie between others.
-
-        There may be more, if several states were trained, each with a count of its own.
-        """
-        return self.last - self.first - self.moved
+    """How far all of them moved it together; of one member, where a `vmap` has several. If that is
+    less than from the first to the last, some between them were not told."""
 
 
 class Programs(Counters):
@@ -205,7 +157,7 @@ class Programs(Counters):
         """By the number of an optimizer's own count of steps (`Work.clock`), and the replica."""
         self._eager: dict[Work, Program] = {}
         self._sites = sites
-        self._queue: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._queue: deque[tuple[Any, ...]] = deque()
         self._waiting: dict[int, deque[tuple[Program, list[Row]]]] = defaultdict(
             lambda: deque(maxlen=_MAX_WAITING)
         )
@@ -228,23 +180,22 @@ class Programs(Counters):
         """What counts a block in eager mode; the same for the same work."""
         return self._eager.get(work) or self._eager.setdefault(work, Program(self, work))
 
-    def enqueue(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Have `function` called under the lock: now, or by who has it now or next."""
+    def enqueue(self, *told: Any) -> None:
+        """Have `ran` called under the lock: now, or by who has it now or next."""
         if not self.lock.acquire(blocking=False):
-            self._queue.append((function, arguments))
+            self._queue.append(told)
             return
         try:
             if self._queue:
                 self.empty_queue()
-            function(*arguments)
+            self.ran(*told)
         finally:
             self.lock.release()
 
     def empty_queue(self) -> None:
         """Count what was told while the lock was held, which it is by who calls this."""
         while self._queue:
-            function, arguments = self._queue.popleft()
-            function(*arguments)
+            self.ran(*self._queue.popleft())
 
     def ran(self, program: Program, replica: int, rows: list[Row]) -> None:
         """A block was executed on a replica, once for each row; the lock is held."""
@@ -300,21 +251,18 @@ class Programs(Counters):
         alike = all(each.last - each.first == 1 for each in known)
         return max((each.moved for each in known), default=0) if alike else 0
 
-    def wait_for_replicas(self) -> None:
-        """Wait until each replica told of what the others did.
-
-        The results of one may be there before those of another, and results that the program does
-        not hold cannot be waited for.
-        """
-        end = time.monotonic() + _PATIENCE
-        while any(each.lags() for each in list(self.all)) and time.monotonic() < end:
-            time.sleep(0.001)
-            with self.lock:
-                self.empty_queue()
-
-    def are_parts_waiting(self) -> bool:
-        """Whether the step of some part was not told, at least not yet."""
-        return any(self._waiting.values())
+    def gaps(self) -> Iterator[str]:
+        """What is not known of what the programs told."""
+        if any(program.lags() for program in self.all):
+            yield (
+                "the replicas of a program ran it unequally often, as in a branch that only some "
+                "of them take, or some of them run still: what they run is not counted yet"
+            )
+        if any(self._waiting.values()):
+            yield (
+                "parts of steps ran, as in a branch, and in which steps is not known, or not yet: "
+                "they are not counted"
+            )
 
     def read(self, under_way: Iterable[dict[int, int]], calm: bool) -> Counts:
         """What was counted on each replica: see `Counters.read`.

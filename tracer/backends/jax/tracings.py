@@ -5,6 +5,7 @@ the trace of JAX knows the function, and what each of its arguments is. A tracin
 outermost function, as far as JAX says which that is: from 0.7 on.
 """
 
+import math
 from typing import Any
 
 from tracer.backends.jax import compat
@@ -71,7 +72,5 @@ def _elements(leaf: str) -> int:
     >>> _elements("float32[2, 3]")
     6
     """
-    number = 1
-    for size in leaf.partition("[")[2].partition("]")[0].split(", "):
-        number *= int(size) if size.isdigit() else 1
-    return number
+    sizes = leaf.partition("[")[2].partition("]")[0].split(", ")
+    return math.prod(int(size) for size in sizes if size.isdigit())

@@ -1,57 +1,48 @@
 """What a transformation is made of, as far as it shows: functions that hold functions. No JAX."""
 
 import functools
-import inspect
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from tracer.core.reachable import reachable
 
-ARGUMENTS = ("updates", "state", "params")
-"""The arguments of an `update`, which may call them otherwise."""
 _FAR = 50
 """Over how many objects something is looked for from a transformation."""
 
 
-class Inside(NamedTuple):
-    """What is known of what a transformation holds."""
+def settings_in(transformation: Any) -> tuple[dict[str, Any], int | None]:
+    """What the transformations that one holds are told which changes the counts, for the trace.
 
-    accumulates: int | None
-    """Of how many steps a `MultiSteps` in it takes the gradients, or an `apply_every` the updates,
-    if that is a fixed number."""
-    skips: str
-    """What in it leaves out steps: `apply_if_finite`, or a `MultiSteps` that was told which."""
-    limit: int | None
-    """After how many steps in a row an `apply_if_finite` in it leaves out none, if that is known.
+    And after how many steps in a row an `apply_if_finite` in it leaves out none, if that is known.
+    Of how many steps a `MultiSteps` takes the gradients, or an `apply_every` the updates, is known
+    where that is a fixed number.
     """
-
-
-def inside(transformation: Any) -> Inside:
-    """What a transformation holds."""
-    accumulates: set[Any] = set()
+    numbers: set[Any] = set()
     skips: set[str] = set()
     limits: set[Any] = set()
     for held in reachable(transformation, _held_by, _FAR):
         maker = str(getattr(held, "__qualname__", "")).partition(".")[0]
         if maker == "apply_if_finite":
             skips.add(maker)
-            limits |= {v for k, v in _closure(held).items() if k == "max_consecutive_errors"}
+            limits.add(_closure(held).get("max_consecutive_errors"))
         elif maker == "apply_every":
-            accumulates.add(_closure(held).get("k"))
+            numbers.add(_closure(held).get("k"))
         elif type(held).__name__ == "MultiSteps":
-            schedule, skip = held._every_k_schedule, held._should_skip_update_fn
-            accumulates.add(_closure(schedule).get("every_k_schedule"))
-            if not getattr(skip, "__qualname__", "").startswith("MultiSteps."):
+            numbers.add(_closure(held._every_k_schedule).get("every_k_schedule"))
+            if not getattr(held._should_skip_update_fn, "__qualname__", "").startswith("MultiSt"):
                 skips.add("MultiSteps")
-    numbers = [each for each in accumulates if isinstance(each, int)]
-    limit = limits.pop() if len(limits) == 1 else None
-    return Inside(
-        numbers[0] if len(numbers) == 1 else None,
-        " or ".join(sorted(skips)),
-        limit if isinstance(limit, int) else None,
-    )
+    settings = {
+        "gradient_accumulation_steps": _only_number(numbers),
+        "skipped_by": " or ".join(sorted(skips)) or None,
+    }
+    return {name: each for name, each in settings.items() if each}, _only_number(limits)
+
+
+def _only_number(found: set[Any]) -> int | None:
+    numbers = [each for each in found if isinstance(each, int)]
+    return numbers[0] if len(numbers) == 1 else None
 
 
 def _held_by(held: Any) -> Iterable[Any]:
@@ -77,15 +68,6 @@ def _closure(function: Any) -> dict[str, Any]:
         with suppress(ValueError):  # empty as yet
             found[name] = cell.cell_contents
     return found
-
-
-def argument_names(update: Callable[..., Any]) -> tuple[str, ...]:
-    """What an `update` calls its first three arguments."""
-    try:
-        names = tuple(inspect.signature(update).parameters)[: len(ARGUMENTS)]
-    except (TypeError, ValueError):  # a callable that does not say
-        return ARGUMENTS
-    return names if len(names) > 1 else ARGUMENTS
 
 
 def label(transformation: Any) -> str:

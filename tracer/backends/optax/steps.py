@@ -6,12 +6,12 @@ from typing import Any
 import jax
 
 from tracer.backends.optax import outcome
-from tracer.backends.optax.inside import ARGUMENTS
 from tracer.backends.optax.leaves import Leaves, Pairs
 from tracer.core.calls import Frame
 from tracer.kinds import KINDS, OPTAX
 
 (_LEAF,), (_STEP,) = next((e.apply_methods, e.step_methods) for e in KINDS if e.name == OPTAX)
+_ARGUMENTS = ("updates", "state", "params")
 
 
 class Step(Frame):
@@ -24,14 +24,12 @@ class Step(Frame):
     ) -> None:
         self.update, self.index = update, binding.index
         self.recorder = self.count = self.wanted = None
-        named = {
-            ARGUMENTS[update.names.index(n)]: v for n, v in kwargs.items() if n in update.names
-        }
-        self.given = {**named, **dict(zip(ARGUMENTS, args, strict=False))}
+        self.given = {**kwargs, **dict(zip(_ARGUMENTS, args, strict=False))}
         try:
             binding.recorder.enter(self, self.index, _STEP, "step", sys._getframe(2))
             self.python = sys._getframe(1)
-            self.wanted = self._pairs(self.given.get("updates"))
+            if "updates" in self.given:  # else they have another name
+                self.wanted = self._pairs(self.given["updates"])
             self._request(self.wanted)
         except Exception as error:
             binding.recorder.fault(error)

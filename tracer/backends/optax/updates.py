@@ -15,7 +15,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from tracer.backends.optax.inside import argument_names, inside, label
+from tracer.backends.optax.inside import label, settings_in
 from tracer.core.recorder import Recorder
 from tracer.core.registry import Binding, bindings
 from tracer.errors import UnsupportedOptimizer, is_mistake
@@ -36,9 +36,8 @@ class TracedUpdate:
         self.original: Callable[..., Any] = given.update
         self.sought: Any = given if _is_multi_steps(given) else given.update
         """By what functions are found that use it."""
-        self.names = argument_names(given.update)
         self.limit: int | None = None
-        """Of an `apply_if_finite` in it: see `Inside.limit`."""
+        """After how many steps in a row an `apply_if_finite` in it leaves out none."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         binding = bindings.get(id(self))
@@ -95,12 +94,8 @@ def traced(given: Any, recorder: Recorder, line: str) -> tuple[Any, TracedUpdate
     name = label(given)
     index = recorder.optimizers.add(update, lambda: name, f"optax.{name}", KIND, made=line)
     bindings[id(update)] = Binding(update, recorder, index, _nothing_nested)
-    known_inside = inside(given)
-    update.limit = known_inside.limit
-    if known_inside.accumulates is not None:
-        recorder.optimizers.tell(index, gradient_accumulation_steps=known_inside.accumulates)
-    if known_inside.skips:
-        recorder.optimizers.tell(index, skipped_by=known_inside.skips)
+    settings, update.limit = settings_in(given)
+    recorder.optimizers.tell(index, **settings)
     if not _is_multi_steps(given):
         return given._replace(update=update), update
     made = copy.copy(given)
