@@ -167,6 +167,7 @@ def test_override_that_the_class_calls_itself_is_reached() -> None:
 
         def _resource_apply_dense(self, gradient: Any, variable: Any) -> None:
             type(self).calls += 1
+            self.assign_sub(variable, gradient)
 
         def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
             self._resource_apply_dense(gradient, variable)

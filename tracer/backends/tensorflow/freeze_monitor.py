@@ -8,8 +8,8 @@ Which model it is, is seen on the stack while the step is traced: the one whose 
 are just those that the optimizer is passed. A list that somebody chose otherwise has no model, and
 nothing is said of it, nor where one optimizer trains several models. The layers are looked at again
 when the function is called, for what was made trainable after the last step may be compiled next.
-What changes its value all the same is trained by somebody else; and what a part with an optimizer
-of its own holds, as the critic of a GAN, is left to that.
+What changes its value all the same is trained by somebody else; and what is frozen in a model that
+is a part of one with an optimizer of its own, as the critic of a GAN, is frozen for that one.
 
 While tf_keras trains in `fit`, each layer shows itself as it was at `compile`: what was changed
 before `fit` is not seen there.
@@ -18,7 +18,6 @@ before `fit` is not seen there.
 import gc
 import sys
 from collections.abc import Callable, Iterator
-from itertools import chain
 from time import perf_counter
 from typing import Any, NamedTuple
 from weakref import WeakSet, ref
@@ -85,7 +84,7 @@ class FreezeMonitor(Collector):
         self._late: dict[int, _Late] = {}
         self._trained: set[int] = set()  # of the late ones, those that somebody else trains
         self._frozen: dict[int, str] = {}
-        """The names of what was frozen after the step was traced with it."""
+        """The names of what was frozen; empty if another model with an optimizer holds it."""
         self._throttle = Throttle()
 
     def step_traced(self, frame: Frame) -> None:
@@ -120,7 +119,7 @@ class FreezeMonitor(Collector):
             if key not in self._trained
             and not any(other.root.variables.knows(key, each.variable) for other in list(_all))
         )
-        frozen = (name for key, name in self._frozen.items() if not self._is_elsewhere(key))
+        frozen = (n for key, n in self._frozen.items() if n and not self._is_elsewhere(key))
         return replace(record, never_handed=tuple(never), frozen=tuple(frozen))
 
     def _look(self) -> None:
@@ -132,8 +131,7 @@ class FreezeMonitor(Collector):
                     late[id(own)] = known or _Late(ref(own), _name(own, variable), _value(own))
                 self._late = late
                 self._note_trained(late)
-                for own, variable in self._passed_and_frozen():
-                    self._frozen.setdefault(id(own), _name(own, variable))
+                self._note_frozen()
 
     def _note_trained(self, late: dict[int, _Late]) -> None:
         """Note which of these somebody else trains: if one has changed, all."""
@@ -141,21 +139,35 @@ class FreezeMonitor(Collector):
             self._trained |= late.keys()
 
     def _thawed(self) -> Iterator[tuple[Any, Any]]:
-        """What was not trainable and is now, as `canonical` and as the model has it."""
+        """What was not trainable and is now, as `canonical` and as the model has it.
+
+        What a part of the model holds that has an optimizer of its own is left to that.
+        """
         for known in self._models:
             model = known.model()
-            for own, variable in _own(model, [] if model is None else model.trainable_variables):
-                other = known.others.get(id(own))
-                if other is not None and other() is own:
-                    yield own, variable
+            if model is not None:
+                parts = [each for each in model._flatten_layers() if each is not model]
+                apart = {id(v) for part in parts if _is_compiled(part) for v in part.variables}
+                for variable in model.trainable_variables:
+                    own = canonical(variable)
+                    other = known.others.get(id(own))
+                    if other is not None and other() is own and id(variable) not in apart:
+                        yield own, variable
 
-    def _passed_and_frozen(self) -> Iterator[tuple[Any, Any]]:
-        """What is passed on and is frozen now, and was not when the step was traced."""
-        for known in self._models:
-            frozen = (layer.variables for layer in known.changed() if not layer.trainable)
-            for own, variable in _own(known.model(), list(chain.from_iterable(frozen))):
-                if id(own) in known.passed:
-                    yield own, variable
+    def _note_frozen(self) -> None:
+        """Note what is passed on and is frozen now, and was not when the step was traced."""
+        new = {
+            id(canonical(variable)): variable
+            for known in self._models
+            for layer in known.changed()
+            if not layer.trainable
+            for variable in layer.variables
+            if id(canonical(variable)) in known.passed - self._frozen.keys()
+        }
+        elsewhere = _held_by_others([each.model() for each in self._models]) if new else ()
+        for key, variable in new.items():
+            name = _name(canonical(variable), variable)
+            self._frozen[key] = "" if key in elsewhere else name
 
     def _is_elsewhere(self, key: int) -> bool:
         """Whether a model that another optimizer trains holds a variable."""
@@ -190,15 +202,14 @@ def _is_compiled(model: Any) -> bool:
     return kind_of(type(getattr(model, "optimizer", None))) is not None
 
 
-def _own(model: Any, variables: list[Any]) -> Iterator[tuple[Any, Any]]:
-    """Those of `variables`, each with what is `canonical` of it, that the model itself trains.
-
-    What a part of the model holds that has an optimizer of its own is left to that.
-    """
-    parts = model._flatten_layers() if variables else ()
-    compiled = [each for each in parts if each is not model and _is_compiled(each)]
-    apart = {id(variable) for part in compiled for variable in part.variables}
-    return ((canonical(each), each) for each in variables if id(each) not in apart)
+def _held_by_others(models: list[Any]) -> set[int]:
+    """The ids of the variables of all other living models that were compiled."""
+    return {
+        id(canonical(variable))
+        for other in instances(_layer_classes())
+        if _is_compiled(other) and all(other is not model for model in models)
+        for variable in other.variables
+    }
 
 
 def _models_around(passed: frozenset[int]) -> list[Any]:
