@@ -533,62 +533,6 @@ show(model.get_weights(), model.optimizer.iterations)
 """
 )
 
-TF_KERAS = (
-    DATA
-    + """
-os.environ["TF_USE_LEGACY_KERAS"] = "1"
-import tensorflow as tf
-tf.keras.utils.set_random_seed(1)
-class Stop(tf.keras.callbacks.Callback):
-    def on_epoch_end(self, epoch, logs=None):
-        self.model.stop_training = epoch == 2
-inputs = tf.keras.Input((4,))
-model = tf.keras.Model(inputs, tf.keras.layers.Dense(1)(inputs))
-model.compile("rmsprop", "mse", steps_per_execution=2)
-model.fit(tf.data.Dataset.from_tensor_slices(data()).batch(8), epochs=9, verbose=0,
-          callbacks=[Stop()])
-model.save_weights("w.weights.h5")
-show(model.get_weights(), model.optimizer.iterations)
-"""
-)
-
-CUSTOM = (
-    DATA
-    + """
-import argparse
-import tensorflow as tf
-import tf_keras
-
-def main(argv=None):
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=1)
-    parser.add_argument("--output", "-o", required=True)
-    arguments = parser.parse_args(argv)
-    weight, bias = tf.Variable(tf.ones((4, 1))), tf.Variable([0.0])
-    optimizer = tf_keras.optimizers.legacy.SGD(0.01, momentum=0.9)
-
-    @tf.function
-    def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean((x @ weight + bias - y) ** 2)
-        gradients = tape.gradient(loss, [weight, bias])
-        if loss > 1e9:
-            print("never")
-        optimizer.apply_gradients(zip(gradients, [weight, bias]))
-        return loss
-
-    for _ in range(arguments.steps):
-        print(float(step(*data())))
-    checkpoint = tf.train.Checkpoint(optimizer=optimizer, weight=weight)
-    print(checkpoint.write(arguments.output))
-    show([weight, bias], optimizer.iterations)
-    return 3
-
-if __name__ == "__main__":
-    sys.exit(main())
-"""
-)
-
 SESSION = (
     DATA
     + """
@@ -664,29 +608,18 @@ step()
 )
 
 PROGRAMS = {
-    "keras 3": (KERAS3, []),
-    "tf_keras": (TF_KERAS, []),
-    "custom loop": (CUSTOM, ["--steps", "4", "-o", "checkpoint"]),
-    "session": (SESSION, []),
-    "raises": (RAISES, []),
-    "thread": (THREAD, []),
-    "raises in the optimizer": (GRADIENTS, []),
+    "keras 3": KERAS3,
+    "session": SESSION,
+    "raises": RAISES,
+    "raises in the optimizer": GRADIENTS,
 }
-REPEATED = {"tf_keras", "custom loop", "thread"}
-"""What others show too, in more time."""
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.sweep if name in REPEATED else pytest.mark.long)
-        for name in PROGRAMS
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_training(tmp_path: Path, name: str) -> None:
-    source, arguments = PROGRAMS[name]
-    (tmp_path / "train.py").write_text(source)
-    plain = both(tmp_path, "train.py", *arguments)
+    (tmp_path / "train.py").write_text(PROGRAMS[name])
+    plain = both(tmp_path, "train.py")
     expected = re.search(r"^expected (\d+)$", plain.stdout, re.MULTILINE)
     assert expected is not None, plain.stderr
     trace = tracer.load(tmp_path / "run.json")
