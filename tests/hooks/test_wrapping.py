@@ -56,7 +56,7 @@ def test_another_keras_backend_is_refused(backend: str, monkeypatch: pytest.Monk
         tracer.wrap(keras.optimizers.SGD())
 
 
-@pytest.mark.parametrize("place", ["enter", "requests", "enter_apply", "leave_apply", "leave"])
+@pytest.mark.parametrize("place", ["open", "requests", "open_apply", "close_apply", "close"])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_fault_of_the_tracer_never_stops_training(
     place: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
@@ -100,7 +100,7 @@ def _asynchronously() -> None:
 
 
 @pytest.mark.parametrize("interrupt", [_by_a_signal, _asynchronously])
-@pytest.mark.parametrize("place", ["enter", "requests", "enter_apply", "leave_apply", "leave"])
+@pytest.mark.parametrize("place", ["open", "requests", "open_apply", "close_apply", "close"])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_an_exception_that_interrupts_the_tracer_reaches_the_program(
     place: str, compiled: bool, interrupt: Callable[[], None], monkeypatch: pytest.MonkeyPatch

@@ -19,7 +19,7 @@ from weakref import ref
 
 from tracer.core.call_paths import UNKNOWN
 from tracer.core.callers import Callers
-from tracer.core.calls import EAGER, CallsUnderWay, Frame, FrameRole, outermost, start_frame
+from tracer.core.calls import EAGER, Call, CallRole, CallsUnderWay, outermost, start_call
 from tracer.core.collectors import Collector, Collectors
 from tracer.core.counters import CountedBlock, Counters, Source
 from tracer.core.effects import UNHANDED
@@ -217,36 +217,36 @@ class Blocks:
         self._sites = root.sites
         self._note = root.note
 
-    def close(self, frame: Frame, failed: bool) -> None:
-        """All that was called from `frame` executes as a whole: count it.
+    def close(self, call: Call, failed: bool) -> None:
+        """All that was called from `call` executes as a whole: count it.
 
         `failed` if an error ended it.
         """
-        step = frame.parent is None and frame.role == "step"
-        self._note_unhanded(frame)
-        parts: Iterable[tuple[int, Sequence[int]]] = ((frame.replica, frame.sites),)
-        if frame.distributed:
-            parts = self._by_replica(frame)
-        path = self._path_to(frame)
+        step = call.parent is None and call.role == "step"
+        self._note_unhanded(call)
+        parts: Iterable[tuple[int, Sequence[int]]] = ((call.replica, call.sites),)
+        if call.distributed:
+            parts = self._by_replica(call)
+        path = self._path_to(call)
         effects = self.counters.effects if step else None
         for replica, sites in parts:
-            block = CountedBlock(replica, frame.function, step, tuple(sites), path)
-            seen = () if effects is None else effects.seen(frame, replica)
-            self.log(block, seen, frame)
+            block = CountedBlock(replica, call.function, step, tuple(sites), path)
+            seen = () if effects is None else effects.seen(call, replica)
+            self.log(block, seen, call)
 
-    def _by_replica(self, frame: Frame) -> Iterable[tuple[int, list[int]]]:
+    def _by_replica(self, call: Call) -> Iterable[tuple[int, list[int]]]:
         """The sites of a call, by their replicas."""
         parts: dict[int, list[int]] = defaultdict(list)
-        for number in frame.sites:
+        for number in call.sites:
             parts[self._sites.sites[number].replica].append(number)
         return parts.items()
 
-    def log(self, block: CountedBlock, seen: Iterable[Source], frame: Frame | None = None) -> None:
-        """Count an execution of a block, the call `frame`, and what was `seen` of its variables."""
+    def log(self, block: CountedBlock, seen: Iterable[Source], call: Call | None = None) -> None:
+        """Count an execution of a block, the call `call`, and what was `seen` of its variables."""
         with self.counters.lock:  # who reads finds the number in the log, or not taken
             number = 0
-            if block.step and frame is not None:
-                number = self.number_of(frame, block.replica)
+            if block.step and call is not None:
+                number = self.number_of(call, block.replica)
             elif block.step:
                 number = self.counters.take_number(block.replica)
             stamp = UNIT * number
@@ -254,7 +254,7 @@ class Blocks:
             if seen:
                 self.counters.compared.log(block.replica, seen, stamp)
 
-    def number_of(self, step: Frame, replica: int) -> int:
+    def number_of(self, step: Call, replica: int) -> int:
         """The number of a step in eager mode, which it takes when it is asked for first."""
         if step.numbers is None:
             step.numbers = {}
@@ -263,25 +263,25 @@ class Blocks:
             number = step.numbers[replica] = self.counters.take_number(replica)
         return number
 
-    def _note_unhanded(self, frame: Frame) -> None:
+    def _note_unhanded(self, call: Call) -> None:
         """Say it if effects are asked for, and an update is part of a step that got no pairs."""
         if self.counters.effects is not None:
-            step, all_sites = outermost(frame), self._sites.sites
-            updates = any(all_sites[number].role == "update" for number in frame.sites)
+            step, all_sites = outermost(call), self._sites.sites
+            updates = any(all_sites[number].role == "update" for number in call.sites)
             requests = any(all_sites[number].role == "request" for number in step.sites)
             if step.role == "step" and updates and not requests:
                 self._note(UNHANDED)
 
-    def _path_to(self, frame: Frame) -> int:
+    def _path_to(self, call: Call) -> int:
         """The path to a call that this thread makes."""
-        if frame.path == UNKNOWN:
-            self.find_path(frame, sys._getframe(1))
-        return frame.path
+        if call.path == UNKNOWN:
+            self.find_path(call, sys._getframe(1))
+        return call.path
 
-    def find_path(self, frame: Frame, python: Any) -> None:
-        """Note by which path of calls `python` made the call `frame`, in eager mode."""
-        called = self._sites.sites[frame.own[0]][:2] if frame.own else None
-        frame.path = self.callers.paths.above(python, called)
+    def find_path(self, call: Call, python: Any) -> None:
+        """Note by which path of calls `python` made the call `call`, in eager mode."""
+        called = self._sites.sites[call.own[0]][:2] if call.own else None
+        call.path = self.callers.paths.above(python, called)
 
     def wait(self) -> None:
         """Wait until all that the program has begun to run is counted; no lock is held."""
@@ -298,12 +298,12 @@ class Blocks:
         """What the rules of findings should know of how it ran."""
         return ()
 
-    def note(self, frame: Frame) -> None:
-        """Note what is to be known of the sites of a call that ends: `Frame.site_notes`."""
+    def note(self, call: Call) -> None:
+        """Note what is to be known of the sites of a call that ends: `Call.site_notes`."""
 
     def note_traced(
         self,
-        frame: Frame,
+        call: Call,
         sites: Iterable[int],
         program: Any,
         part: Part,
@@ -319,8 +319,8 @@ class Blocks:
         if part.step:
             keys = (self._sites.sites[number] for number in sites)
             variables = frozenset(each.variable for each in keys if each.role == "request")
-            gradient = None if frame.gradient is None else ref(frame.gradient)
-            step, graph = StepCall(variables, gradient), frame.place.graph
+            gradient = None if call.gradient is None else ref(call.gradient)
+            step, graph = StepCall(variables, gradient), call.place.graph
             tracing.add_step(graph, part.replica, step, of_models=self.steps_models)
 
     def compare(self, wanted: bool) -> bool:
@@ -357,14 +357,14 @@ class Backend:
     # Of a call, on the thread that makes it.
 
     def locate(
-        self, frame: Frame, role: FrameRole, stack: list[Frame], calls_under_way: CallsUnderWay
+        self, call: Call, role: CallRole, stack: list[Call], calls_under_way: CallsUnderWay
     ) -> bool:
-        """Write into a new frame where its call is made, and what it is part of.
+        """Write into a new call where it is made, and what it is part of.
 
-        `stack` is that of this thread, on which the frame is not yet. Returns False if nothing is
-        to be noted of the call: see `start_frame`.
+        `stack` is that of this thread, on which the call is not yet. Returns False if nothing is
+        to be noted of the call: see `start_call`.
         """
-        return start_frame(frame, role, EAGER, 0, stack[-1] if stack else None)
+        return start_call(call, role, EAGER, 0, stack[-1] if stack else None)
 
     def eager_replica(self, replica: int) -> int | None:
         """The replica that an apply method updates now, called in eager mode from a step of

@@ -1,10 +1,10 @@
-"""Calls under way: a frame for each call of an intercepted method. No framework.
+"""Calls under way: a `Call` for each call of an intercepted method. No framework.
 
-A frame is made when a method is called and is done when it returns. Each thread has a stack of
+It is made when the method is called and is done when that returns. Each thread has a stack of
 them; steps under way are known to all threads, for a strategy runs parts of a step on other
-threads. Those read where its frame is, add what they did to it and take its number; all else is
-written by the thread that made the frame. The traced methods and `tracer.core.recorder` make
-frames, and `tracer.backends.tensorflow.places` decides what each one is part of.
+threads. Those read where the call was made, add what they did to it and take its number; all else
+is written by the thread that made the call. The traced methods and `tracer.core.recorder` make
+them, and `tracer.backends.tensorflow.places` decides what each one is part of.
 """
 
 import threading
@@ -13,12 +13,12 @@ from typing import Any, Literal, NamedTuple
 
 from tracer.core.call_paths import UNKNOWN
 
-FrameRole = Literal["step", "group", "apply"]
+CallRole = Literal["step", "group", "apply"]
 """What is called: a step method, a group method or an apply method: see `tracer.kinds`."""
 
 
 class Place(NamedTuple):
-    """Where a frame's ops go: None for eager mode; v1 branches share a graph, not a context."""
+    """Where the ops of a call go: None for eager mode; v1 branches share a graph, not a context."""
 
     graph: Any
     branch: Any
@@ -29,11 +29,11 @@ class Place(NamedTuple):
 EAGER = Place(None, None, None)
 
 
-class Frame:
+class Call:
     """A call of an intercepted method that is under way. Nothing in it may refer to itself.
 
-    `Recorder.enter` or `enter_apply` opens it and puts it on the stack of its thread, `leave` or
-    `leave_apply` closes it. A call that neither of these ended was abandoned, as by Ctrl-C:
+    `Recorder.open` or `open_apply` puts it on the stack of its thread, `close` or `close_apply`
+    takes it off. A call that neither of these ended was abandoned, as by Ctrl-C:
     `CallsUnderWay.abandoned` finds it.
     """
 
@@ -65,20 +65,20 @@ class Frame:
     it is no call of Python; a class derived from this one may say it."""
     recorder: Any
     """The recorder that counts it, which imports this module; None until it has been opened."""
-    role: FrameRole
+    role: CallRole
     place: Place
     replica: int
     distributed: bool
     """Whether it was made under a strategy."""
-    parent: "Frame | None"
+    parent: "Call | None"
     path: int
     """The number of the path of calls to a step in eager mode: see `tracer.core.call_paths`."""
     applying: int | None
     """The site of the apply method that this is part of, or that is under way here: what it calls
     is no update of its own. None if there is none.
 
-    In the fast path the method has no frame: `Recorder.enter_apply` sets this in the frame of a
-    step in eager mode, and `leave_apply` adds the site to the step.
+    On the fast path the method has no `Call`: `Recorder.open_apply` sets this in the call of a
+    step in eager mode, and `close_apply` adds the site to the step.
     """
     own: Sequence[int]
     """The sites of the call itself: that of a step, that of each variable of an apply method."""
@@ -116,34 +116,34 @@ class Frame:
         return "a call was interrupted, and what it had run until then is not counted"
 
 
-def start_frame(
-    frame: Frame,
-    role: FrameRole,
+def start_call(
+    call: Call,
+    role: CallRole,
     place: Place,
     replica: int,
-    parent: Frame | None,
+    parent: Call | None,
     *,
     distributed: bool = False,
 ) -> bool:
-    """Write into a new frame what its call is, where it is made and what it is part of.
+    """Write into a new call what it is, where it is made and what it is part of.
 
     `distributed` if a strategy was entered. Returns False for a call of a group method that adds
     nothing to its parent: that stands below it on the stack of this thread, in the same place.
     """
-    frame.role = role
-    frame.place = place
-    frame.replica = replica
-    frame.distributed = distributed
-    frame.parent = parent
-    frame.applying = None if parent is None else parent.applying
-    frame.path, frame.own = UNKNOWN, ()
-    frame.sites, frame.site_notes = [], []
-    frame.failing = frame.result = frame.python = frame.numbers = None
-    frame.variable = frame.before = frame.gradient = frame.extra = None
-    frame.thread = threading.get_ident()
+    call.role = role
+    call.place = place
+    call.replica = replica
+    call.distributed = distributed
+    call.parent = parent
+    call.applying = None if parent is None else parent.applying
+    call.path, call.own = UNKNOWN, ()
+    call.sites, call.site_notes = [], []
+    call.failing = call.result = call.python = call.numbers = None
+    call.variable = call.before = call.gradient = call.extra = None
+    call.thread = threading.get_ident()
     if role != "group" or parent is None:
         return True
-    return parent.thread != frame.thread or parent.place != place
+    return parent.thread != call.thread or parent.place != place
 
 
 def known_by(python: Any) -> tuple[int, int]:
@@ -155,37 +155,37 @@ def known_by(python: Any) -> tuple[int, int]:
 
 
 class CallsUnderWay:
-    """The stack of frames of each thread, and the steps under way in all of them."""
+    """The stack of calls of each thread, and the steps under way in all of them."""
 
     def __init__(self) -> None:
-        self.steps: list[Frame] = []
+        self.steps: list[Call] = []
         """Each change of the list is atomic; who reads it takes a copy."""
         self.of_thread = threading.local()
         """Its `stack` is that of this thread, if there was one yet."""
 
-    def stack(self) -> list[Frame]:
-        """The frames of this thread, the innermost last."""
+    def stack(self) -> list[Call]:
+        """The calls of this thread, the innermost last."""
         try:
-            stack: list[Frame] = self.of_thread.stack
+            stack: list[Call] = self.of_thread.stack
         except AttributeError:
             stack = self.of_thread.stack = []
         return stack
 
-    def take_off(self, frame: Frame) -> Sequence[Frame]:
+    def take_off(self, call: Call) -> Sequence[Call]:
         """Take a call that has ended off the stack of this thread; returns those above it.
 
         An exception had ended these before they could leave.
         """
         stack = self.stack()
-        if stack and stack[-1] is frame:
+        if stack and stack[-1] is call:
             stack.pop()
             return ()
-        place = stack.index(frame) if frame in stack else len(stack)
+        place = stack.index(call) if call in stack else len(stack)
         inside = stack[place + 1 :]
         del stack[place:]
         return inside
 
-    def abandoned(self, at: Any) -> list[Frame]:
+    def abandoned(self, at: Any) -> list[Call]:
         """Take off the stack of this thread the calls that ended and were never closed.
 
         An exception may come before the line that closes them, and PyTorch calls no hook after one.
@@ -198,14 +198,14 @@ class CallsUnderWay:
                 return []  # and so are those below, as they were when it began
             running |= {at, known_by(at)}
             at = at.f_back
-        ended = [frame for frame in stack if frame.python not in running]
+        ended = [call for call in stack if call.python not in running]
         if ended:
-            stack[:] = [frame for frame in stack if frame not in ended]
+            stack[:] = [call for call in stack if call not in ended]
         return ended
 
 
-def outermost(frame: Frame) -> Frame:
+def outermost(call: Call) -> Call:
     """The call that this one is part of, and that is part of no other one."""
-    while frame.parent is not None:
-        frame = frame.parent
-    return frame
+    while call.parent is not None:
+        call = call.parent
+    return call

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tracer.core.calls import Frame
+from tracer.core.calls import Call
 from tracer.core.interrupts import interrupt_in
 from tracer.model.records import Optimizer
 
@@ -23,16 +23,16 @@ class Collector:
     def first_step_begins(self, variables: Iterable[Any]) -> None:
         """The first step begins in eager mode, with gradients of these variables."""
 
-    def first_step_ends(self, frame: Frame) -> None:
+    def first_step_ends(self, call: Call) -> None:
         """The first step has ended, or was traced."""
 
-    def step_ends(self, frame: Frame) -> None:
+    def step_ends(self, call: Call) -> None:
         """A step has ended in eager mode."""
 
-    def step_raised(self, frame: Frame, error: BaseException) -> None:
+    def step_raised(self, call: Call, error: BaseException) -> None:
         """A step was ended by an exception."""
 
-    def step_traced(self, frame: Frame) -> None:
+    def step_traced(self, call: Call) -> None:
         """A step was traced, and Python's stack is still that of the tracing."""
 
     def function_called(self) -> None:

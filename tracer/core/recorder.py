@@ -1,24 +1,24 @@
-"""What one root optimizer did: each of its calls is reported here, and is a frame meanwhile.
+"""What one root optimizer did: each of its calls is reported here, and is a `Call` meanwhile.
 
 A `Recorder` belongs to a root optimizer and the optimizers nested in it. `hooks.wrapping` makes it
 when the first of them is wrapped, and it lives as long as one of them, or a graph that it counts
-in. Each traced method calls it on the thread that trains: `enter` and `leave` around a step or a
-group, `enter_apply` and `leave_apply` around an apply method, `requests` with the gradients that
-are handed over. A *frame* is a call under way.
+in. Each traced method calls it on the thread that trains: `open` and `close` around a step or a
+group, `open_apply` and `close_apply` around an apply method, `requests` with the gradients that a
+step is given. A call that an exception ended before it was closed is found later: `abandon`.
 
-A frame whose parent is in the same graph hands its sites to the parent; a frame whose parent is in
+A call whose parent is in the same graph hands its sites to the parent; a call whose parent is in
 another graph, or that has none, closes a block: all that was traced into this graph since executes
 as a whole, so it gets one counter (`tensorflow.blocks`). That one rule covers `tf.function`, loops,
 branches, XLA and eager mode, where a step is the block. `tensorflow.places` finds the parent.
 
-Any number of threads may train. A frame and the stack it is on belong to the thread that made the
-call (but see `calls`). What threads share is `CallsUnderWay.steps`, a list whose changes are
+Any number of threads may train. A call and the stack it is on belong to the thread that made it
+(but see `calls`). What threads share is `CallsUnderWay.steps`, a list whose changes are
 atomic; the table of sites and that of variables, each with a lock of its own, under which nothing
 else is asked for; and the counters, whose lock comes before all others. A call of a known variable
 in eager mode takes no lock. What has been counted is read by `snapshot`, from any thread.
 
-What fails in here is the tracer's fault: the traced methods hand it to `fault`, from which on they
-call the recorder no more, and training goes on.
+What fails in here is the tracer's fault: the traced methods hand it to `Root.fault`, from which on
+they call the recorder no more, and training goes on.
 """
 
 import sys
@@ -28,7 +28,7 @@ from weakref import ref
 
 from tracer.core.backend import Backend, Root
 from tracer.core.call_paths import UNKNOWN
-from tracer.core.calls import EAGER, Frame, FrameRole, Place, outermost
+from tracer.core.calls import EAGER, Call, CallRole, Place, outermost
 from tracer.core.collectors import Collectors
 from tracer.core.optimizers import Optimizers
 from tracer.core.snapshot import Reader
@@ -78,8 +78,8 @@ class Recorder(Root):
 
     # Calls.
 
-    def enter(
-        self, frame: Frame, optimizer: int, method: str, role: FrameRole, caller: Any = None
+    def open(
+        self, call: Call, optimizer: int, method: str, role: CallRole, caller: Any = None
     ) -> None:
         """A call of a step or group method begins.
 
@@ -88,36 +88,36 @@ class Recorder(Root):
         stack = self.calls_under_way.stack()
         if stack and role == "step":
             self.drop_interrupted(sys._getframe())
-        if not self.backend.locate(frame, role, stack, self.calls_under_way):
+        if not self.backend.locate(call, role, stack, self.calls_under_way):
             return
         if role == "step":
             if optimizer not in self.optimizers.stepping:
                 self.optimizers.first_step(optimizer)
-            site = self.sites.number(optimizer, method, "step", replica=frame.replica)
-            frame.own = (site,)
-            if frame.place is not EAGER:
+            site = self.sites.number(optimizer, method, "step", replica=call.replica)
+            call.own = (site,)
+            if call.place is not EAGER:
                 self.sites.traced(site)
-            elif frame.parent is None:
+            elif call.parent is None:
                 if self.stepped_last is not self.sites:
                     self.take_turn()
-                self.blocks.find_path(frame, caller or sys._getframe(2))
-            self.calls_under_way.steps.append(frame)
-            if frame.distributed and not self.where.strategy:
+                self.blocks.find_path(call, caller or sys._getframe(2))
+            self.calls_under_way.steps.append(call)
+            if call.distributed and not self.where.strategy:
                 self.where = self.backend.surroundings()
-        frame.recorder = self
-        stack.append(frame)
+        call.recorder = self
+        stack.append(call)
 
-    def enter_apply(
+    def open_apply(
         self, optimizer: int, apply: ApplyMethod, gradient: Any, variable: Any
-    ) -> Frame | None:
+    ) -> Call | None:
         """A call of an apply method begins, with this gradient on this variable, or with many.
 
-        Returns the frame to leave it by; None if that is no variable, which the framework will
+        Returns what `close_apply` gets; None if that is no variable, which the framework will
         refuse.
 
         Training in eager mode waits for each of these calls, so one of a known variable, as all are
-        after the first step, has no frame of its own. Its site is left in the frame of its step, as
-        `applying`, and that frame is what is returned; `leave_apply` knows it by its role.
+        after the first step, has no `Call` of its own. Its site is left in that of its step, as
+        `applying`, and the step is what is returned; `close_apply` knows it by its role.
         """
         stack = self.calls_under_way.stack()
         top = stack[-1] if stack else None
@@ -140,66 +140,66 @@ class Recorder(Root):
             if not (isinstance(gradient, Sequence) and isinstance(variable, Sequence)):
                 return None
             pairs = zip(gradient, variable, strict=False)
-        frame = Frame()
-        self.backend.locate(frame, "apply", stack, self.calls_under_way)
-        frame.python = self.backend.caller_of(sys._getframe(1))
-        role: Role = "update" if frame.applying is None else "apply"
-        frame.own = self.sites_of(frame, optimizer, apply, role, pairs)
-        frame.applying = frame.own[0] if frame.own else UNKNOWN
-        if not (apply.many or frame.own):
+        call = Call()
+        self.backend.locate(call, "apply", stack, self.calls_under_way)
+        call.python = self.backend.caller_of(sys._getframe(1))
+        role: Role = "update" if call.applying is None else "apply"
+        call.own = self.sites_of(call, optimizer, apply, role, pairs)
+        call.applying = call.own[0] if call.own else UNKNOWN
+        if not (apply.many or call.own):
             return None
         if not apply.many:
-            frame.variable, checks = variable, self.blocks.write_checks
-            if checks is not None and frame.place is EAGER and role == "update":
-                frame.before = checks.look(frame.own[0], variable)
-        frame.recorder = self
-        stack.append(frame)
-        return frame
+            call.variable, checks = variable, self.blocks.write_checks
+            if checks is not None and call.place is EAGER and role == "update":
+                call.before = checks.look(call.own[0], variable)
+        call.recorder = self
+        stack.append(call)
+        return call
 
     def sites_of(
-        self, frame: Frame, optimizer: int, apply: ApplyMethod, role: Role, pairs: Iterable[Any]
+        self, call: Call, optimizer: int, apply: ApplyMethod, role: Role, pairs: Iterable[Any]
     ) -> list[int]:
         """The sites of calls of an apply method with these gradients, on these variables.
 
-        `frame` is the call of that method, or a step that updates them by itself.
+        `call` is the call of that method, or a step that updates them by itself.
         """
         sites = []
         for gradient, variable in pairs:
             kind = apply.kind or self._kind_of(gradient)
-            site = self._site_of(frame, optimizer, apply.name, role, kind, variable)
+            site = self._site_of(call, optimizer, apply.name, role, kind, variable)
             if site is not None:
                 sites.append(site)
-                if frame.place is not EAGER:
+                if call.place is not EAGER:
                     self.sites.traced(site)
         return sites
 
-    def leave_apply(self, frame: Frame, result: Any, failed: bool) -> None:
-        """A call of an apply method ends; `frame` is what `enter_apply` returned."""
-        if frame.role != "apply":  # a step, in which the method had no frame
-            site: Any = frame.applying
-            frame.applying = None
+    def close_apply(self, call: Call, result: Any, failed: bool) -> None:
+        """A call of an apply method ends; `call` is what `open_apply` returned."""
+        if call.role != "apply":  # a step, in which the method has no `Call`
+            site: Any = call.applying
+            call.applying = None
             if failed:
-                self._apply_raised(frame, (site,))
+                self._apply_raised(call, (site,))
                 self.sites.failed(site)
             else:
-                frame.sites.append(site)
+                call.sites.append(site)
             return
-        frame.result, frame.python = result, None
+        call.result, call.python = result, None
         if failed:
-            self._apply_raised(frame, frame.own)
-        elif frame.variable is not None:
-            self._note_writing(frame, frame.own[0])
-        self.leave(frame, failed)
+            self._apply_raised(call, call.own)
+        elif call.variable is not None:
+            self._note_writing(call, call.own[0])
+        self.close(call, failed)
 
-    def _apply_raised(self, frame: Frame, sites: Sequence[int]) -> None:
+    def _apply_raised(self, call: Call, sites: Sequence[int]) -> None:
         """An apply method raised; its step, which may be on another thread, will raise next.
 
         Nobody knows what it had written. That is said once for each variable.
         """
-        step = outermost(frame)
+        step = outermost(call)
         if len(sites) == 1 and step.failing is None:
             step.failing = self.sites.sites[sites[0]].variable
-        for number in sites if frame.place is EAGER else ():
+        for number in sites if call.place is EAGER else ():
             site: Any = self.sites.sites[number]
             name = self.variables.plain[site.variable].name
             first = f"{site.method} raised on {name}, first in step "
@@ -209,48 +209,48 @@ class Recorder(Root):
                     "known, and such calls are not counted"
                 )
 
-    def _raised(self, frame: Frame, error: BaseException) -> None:
+    def _raised(self, call: Call, error: BaseException) -> None:
         """A step or group method was ended by an exception, that leaves its thread if it is the
         outermost call there.
 
         A replica that waits for what another thread does may only be told to stop, and not why.
         """
-        step, parent = outermost(frame), frame.parent
-        leaves = parent is None or parent.thread != frame.thread
+        step, parent = outermost(call), call.parent
+        leaves = parent is None or parent.thread != call.thread
         told_to_stop = type(error).__name__ in self.backend.raised_to_stop
         if leaves and step.role == "step" and not told_to_stop:
             self.collectors.call("step_raised", step, error)
 
-    def _note_writing(self, frame: Frame, number: int) -> None:
+    def _note_writing(self, call: Call, number: int) -> None:
         """Find out whether an apply method has written to its variable; in a graph, by and by."""
         checks, site = self.blocks.write_checks, self.sites.sites[number]
         if checks is None or site.role != "update":
             return
-        if frame.before is not None:
-            if not checks.look_again(number, frame.variable, frame.before):
-                self.sites.forget_object(frame.variable, site)  # so that it comes here again
-        elif frame.place is not EAGER and checks.traced(number, frame) and frame.result is None:
+        if call.before is not None:
+            if not checks.look_again(number, call.variable, call.before):
+                self.sites.forget_object(call.variable, site)  # so that it comes here again
+        elif call.place is not EAGER and checks.traced(number, call) and call.result is None:
             self.optimizers.returned_nothing(site.optimizer, site.method)
 
     def drop_interrupted(self, at: Any) -> None:
         """Forget calls that an exception ended before they could leave: `at` is no part of them."""
-        for frame in self.calls_under_way.abandoned(at):
-            self.abandon(frame)
+        for call in self.calls_under_way.abandoned(at):
+            self.abandon(call)
 
-    def abandon(self, frame: Frame) -> None:
+    def abandon(self, call: Call) -> None:
         """An exception ended a call, and those in it, before it could leave.
 
         Whoever finds that first notes it.
         """
-        for inside in self.calls_under_way.take_off(frame):
+        for inside in self.calls_under_way.take_off(call):
             self.abandon(inside)
-        if frame.role == "step" and not self._ended(frame, ran=False):
+        if call.role == "step" and not self._ended(call, ran=False):
             return
-        if frame.interrupted:
-            self.note(frame.interrupted)
-        self._note_failed(frame)
+        if call.interrupted:
+            self.note(call.interrupted)
+        self._note_failed(call)
 
-    def _ended(self, step: Frame, ran: bool) -> bool:
+    def _ended(self, step: Call, ran: bool) -> bool:
         """A step is under way no more; False if another thread has noted that already."""
         try:
             self.calls_under_way.steps.remove(step)
@@ -260,17 +260,17 @@ class Recorder(Root):
             self.blocks.counters.give_up(step.numbers)
         return True
 
-    def _note_failed(self, frame: Frame) -> None:
+    def _note_failed(self, call: Call) -> None:
         """A call was no execution; while a program is built it is none anyway."""
-        for site in frame.own if frame.place is EAGER else ():
+        for site in call.own if call.place is EAGER else ():
             self.sites.failed(site)
 
     def _site_of(
-        self, frame: Frame, optimizer: int, method: str, role: Role, kind: Kind, variable: Any
+        self, call: Call, optimizer: int, method: str, role: Role, kind: Kind, variable: Any
     ) -> int | None:
         """The site of a variable, None if it is none; known ones are found by its id, fast."""
-        replica = frame.replica
-        eager = frame.place is EAGER
+        replica = call.replica
+        eager = call.place is EAGER
         if eager:
             key = id(variable), method, role, kind, replica, optimizer
             known = self.sites.of_objects.get(key)
@@ -278,27 +278,27 @@ class Recorder(Root):
                 return known[1]
         if not (hasattr(variable, "name") and hasattr(variable, "dtype")):
             return None
-        site = self.site_of(optimizer, method, role, kind, variable, frame.place, replica)
+        site = self.site_of(optimizer, method, role, kind, variable, call.place, replica)
         if eager:
             self.sites.of_objects[key] = (ref(variable), site)
         return site
 
     def requests(
         self,
-        frame: Frame,
+        call: Call,
         optimizer: int,
         method: str,
         pairs: Iterable[Any],
         *,
         compared: bool = True,
     ) -> Iterator[Any]:
-        """`pairs`, gradients with their variables, which reached the outermost step method `frame`.
+        """`pairs`, gradients with their variables, which reached the outermost step method `call`.
 
         A pair is noted when it is taken, and if effects are asked for its variable is `compared`.
         """
         effects = self.effects if compared else None
-        known_ones = self.sites.of_objects if frame.place is EAGER else {}
-        replica, sites, kind_of = frame.replica, frame.sites, self._kind_of
+        known_ones = self.sites.of_objects if call.place is EAGER else {}
+        replica, sites, kind_of = call.replica, call.sites, self._kind_of
         for pair in pairs:
             before = len(sites)
             try:
@@ -310,20 +310,20 @@ class Recorder(Root):
                 if known is not None and known[0]() is variable:
                     sites.append(known[1])
                 else:
-                    self._request(frame, optimizer, method, pair)
+                    self._request(call, optimizer, method, pair)
                 if effects is not None and len(sites) > before:
-                    effects.hold(frame, self.sites.sites[sites[-1]].variable, pair[1])
+                    effects.hold(call, self.sites.sites[sites[-1]].variable, pair[1])
             except BaseException as error:
                 self.fault(error)
             yield pair
 
-    def look_before(self, frame: Frame) -> None:
+    def look_before(self, call: Call) -> None:
         """Note what the variables hold that the first step is handed, which begins now."""
-        if frame.place is EAGER:
-            variables = [own for _, own in self.handed(frame.sites) if own is not None]
+        if call.place is EAGER:
+            variables = [own for _, own in self.handed(call.sites) if own is not None]
             self.collectors.call("first_step_begins", variables)
 
-    def _request(self, frame: Frame, optimizer: int, method: str, pair: Any) -> None:
+    def _request(self, call: Call, optimizer: int, method: str, pair: Any) -> None:
         """Note one pair, unless the framework will refuse it."""
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             return
@@ -331,11 +331,11 @@ class Recorder(Root):
         if getattr(variable, "overwrite_with_gradient", False):
             return  # Keras assigns the gradient to it, as to the scales of float8
         kind = self._kind_of(gradient)
-        site = self._site_of(frame, optimizer, method, "request", kind, variable)
+        site = self._site_of(call, optimizer, method, "request", kind, variable)
         if site is not None:
-            frame.sites.append(site)
-            if frame.place is not EAGER and frame.gradient is None:
-                frame.gradient = self.backend.tensor_of(gradient)
+            call.sites.append(site)
+            if call.place is not EAGER and call.gradient is None:
+                call.gradient = self.backend.tensor_of(gradient)
 
     def site_of(
         self,
@@ -368,50 +368,50 @@ class Recorder(Root):
 
     def step_traced(self, optimizer: int, method: str, updates: Iterable[int]) -> None:
         """A step method was called to build a program, with the sites of its updates."""
-        frame = Frame()
-        frame.own = (self.sites.number(optimizer, method, "step"),)
-        self.blocks.find_path(frame, sys._getframe(1))
-        for site in (*frame.own, *updates):
+        call = Call()
+        call.own = (self.sites.number(optimizer, method, "step"),)
+        self.blocks.find_path(call, sys._getframe(1))
+        for site in (*call.own, *updates):
             self.sites.traced(site)
-            self.blocks.callers.traced[site, frame.path] += 1
+            self.blocks.callers.traced[site, call.path] += 1
 
-    def leave(self, frame: Frame, failed: bool, error: BaseException | None = None) -> None:
+    def close(self, call: Call, failed: bool, error: BaseException | None = None) -> None:
         """A call ends; a block that it closes is counted: now in eager mode, else in its graph.
 
         It `failed` if an exception ended it: `error`, of a step or group method.
         """
-        for inside in self.calls_under_way.take_off(frame):
+        for inside in self.calls_under_way.take_off(call):
             self.abandon(inside)
         if error is not None and isinstance(error, self.backend.raised_by_programs):
-            self.blocks.counters.tear(outermost(frame).numbers or {})
+            self.blocks.counters.tear(outermost(call).numbers or {})
         # What raises after a part of its work ran was executed, so far.
-        ran = not failed or any(self.sites.sites[each].role != "request" for each in frame.sites)
-        counts = ran or frame.numbers is not None  # what ran in there the counters tell
-        if counts and not (failed and len(frame.own) > 1):
-            frame.sites += frame.own
+        ran = not failed or any(self.sites.sites[each].role != "request" for each in call.sites)
+        counts = ran or call.numbers is not None  # what ran in there the counters tell
+        if counts and not (failed and len(call.own) > 1):
+            call.sites += call.own
         else:  # which of many updates ran, none knows
-            self._note_failed(frame)
-        if counts and frame.sites:
-            self._hand_on(frame, failed)
-        if frame.role == "step":  # until now it was under way, for who reads meanwhile
-            self._ended(frame, ran)
+            self._note_failed(call)
+        if counts and call.sites:
+            self._hand_on(call, failed)
+        if call.role == "step":  # until now it was under way, for who reads meanwhile
+            self._ended(call, ran)
             if not failed:
-                self._tell_collectors(frame)
+                self._tell_collectors(call)
         if error is not None:
-            self._raised(frame, error)
-        frame.gradient = frame.variable = frame.before = frame.extra = None
+            self._raised(call, error)
+        call.gradient = call.variable = call.before = call.extra = None
 
-    def _hand_on(self, frame: Frame, failed: bool) -> None:
+    def _hand_on(self, call: Call, failed: bool) -> None:
         """Add what a call did to the call that it is part of; in another place it is a block."""
-        self.blocks.note(frame)
-        parent = frame.parent
-        if parent is not None and parent.place == frame.place:
-            parent.sites += frame.sites
-            parent.site_notes += frame.site_notes
+        self.blocks.note(call)
+        parent = call.parent
+        if parent is not None and parent.place == call.place:
+            parent.sites += call.sites
+            parent.site_notes += call.site_notes
         else:
-            self.blocks.close(frame, failed)
+            self.blocks.close(call, failed)
 
-    def _tell_collectors(self, step: Frame) -> None:
+    def _tell_collectors(self, step: Call) -> None:
         """A step has ended."""
         collectors = self.collectors
         if step.parent is None and self.optimizers.stateless:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from tracer.core.calls import Frame
+from tracer.core.calls import Call
 from tracer.core.collectors import Collector
 from tracer.core.interrupts import suppress_faults
 from tracer.model.records import Failure, Optimizer
@@ -39,27 +39,27 @@ class Failures(Collector):
         self._begun: dict[tuple[Failure, tuple[int, ...]], tuple[int, int]] = {}
         """By failure and its variables how many steps had run, and how many had begun."""
 
-    def step_raised(self, frame: Frame, error: BaseException) -> None:
+    def step_raised(self, call: Call, error: BaseException) -> None:
         """A step was ended by an exception."""
         if not isinstance(error, Exception):
             return  # Ctrl-C, or the end of the program
         root, text = self.root, _one_line(error)
-        method = root.sites.sites[frame.own[0]].method
+        method = root.sites.sites[call.own[0]].method
         cause: Cause = next((cause for part, cause in _CAUSES.items() if part in text), "other")
-        passed, variables = list(root.handed(frame.sites)), []
+        passed, variables = list(root.handed(call.sites)), []
         if cause == "none":
             variables = [index for index, _ in passed]
         elif cause == "unknown":
             variables = list(_unknown(root.optimizers.alive(), passed))
-        if not variables and cause in ("unknown", "other") and frame.failing is not None:
-            variables = [frame.failing]
-        graph = frame.place.graph
+        if not variables and cause in ("unknown", "other") and call.failing is not None:
+            variables = [call.failing]
+        graph = call.place.graph
         function = "" if graph is None else root.backend.function_around(graph)
         failure = Failure(method, text[:_MAX_LENGTH], cause, (), 0, function)
         key = failure, tuple(dict.fromkeys(variables))
         if key in self._begun or len(self._begun) < _MAX_FAILURES:
             begun = root.blocks.counters.steps()
-            own = min(frame.numbers.values()) if frame.numbers else begun + 1
+            own = min(call.numbers.values()) if call.numbers else begun + 1
             self._begun[key] = own - 1, begun
 
     def snapshot(self, index: int, record: Optimizer) -> Optimizer:

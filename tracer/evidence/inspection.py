@@ -16,7 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tracer.core.backend import Root
-from tracer.core.calls import Frame
+from tracer.core.calls import Call
 from tracer.core.collectors import Collector
 from tracer.core.instances import instances
 from tracer.core.interrupts import suppress_faults
@@ -69,12 +69,12 @@ class Classes(Collector):
         super().__init__(root)
         self._remarks: dict[int, tuple[Remark, ...]] = {}
 
-    def first_step_ends(self, frame: Frame) -> None:
+    def first_step_ends(self, frame: Call) -> None:
         """Read the classes: an optimizer may be gone when a trace is read."""
         for index in range(len(self.root.optimizers)):
             self._remarks_on(index)
 
-    def step_raised(self, frame: Frame, error: BaseException) -> None:
+    def step_raised(self, frame: Call, error: BaseException) -> None:
         """The same, for its first step may be what raises."""
         self.first_step_ends(frame)
 

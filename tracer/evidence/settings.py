@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tracer.core.calls import EAGER, Frame
+from tracer.core.calls import EAGER, Call
 from tracer.core.collectors import Collector
 from tracer.core.interrupts import suppress_faults
 from tracer.core.reachable import names_in
@@ -50,7 +50,7 @@ class Settings(Collector):
         """Note what the variables hold that the first step will update."""
         self._values = self.root.backend.values_of(variables)
 
-    def first_step_ends(self, frame: Frame) -> None:
+    def first_step_ends(self, frame: Call) -> None:
         """Note what each optimizer is like then.
 
         What was made while the step was traced has no value before; others have those of before.

@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from tracer.core.calls import Frame, FrameRole
+from tracer.core.calls import Call, CallRole
 from tracer.core.registry import Binding, bindings, traced_classes
 from tracer.kinds import ApplyMethod
 
 
 def traced_method(
-    base: type, name: str, role: FrameRole, apply: ApplyMethod | None
+    base: type, name: str, role: CallRole, apply: ApplyMethod | None
 ) -> Callable[..., Any]:
     """`base`'s method `name`, which also reports its calls to the recorder.
 
@@ -26,7 +26,7 @@ def traced_method(
     intercepted = _Method(base, name, role, apply)  # `core.paths` looks for it
 
     def step_method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with _Call(intercepted, self, args, kwargs) as call:
+        with _TracedCall(intercepted, self, args, kwargs) as call:
             call.result = call.original(*call.args, **call.kwargs)
             return call.result
 
@@ -116,14 +116,14 @@ class _Method(NamedTuple):
 
     base: type
     name: str
-    role: FrameRole
+    role: CallRole
     apply: ApplyMethod | None
 
 
 def _begin_apply(
     method: _Method, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Callable[..., Any], Frame | None]:
-    """The original of an apply method, and the frame by which `_end_apply` ends its call."""
+) -> tuple[Callable[..., Any], Call | None]:
+    """The original of an apply method, and what `_end_apply` closes it by."""
     original, binding = _original(method.base, method.name, optimizer)
     apply = method.apply
     if binding is None or apply is None:
@@ -131,17 +131,17 @@ def _begin_apply(
     try:
         if len(args) < 2:
             args = (*_in_order(original, args, kwargs), None, None)
-        return original, binding.recorder.enter_apply(binding.index, apply, args[0], args[1])
+        return original, binding.recorder.open_apply(binding.index, apply, args[0], args[1])
     except BaseException as error:
         binding.recorder.fault(error)
         return original, None
 
 
-def _end_apply(call: Frame | None, result: Any, failed: bool) -> None:
+def _end_apply(call: Call | None, result: Any, failed: bool) -> None:
     """The call has ended."""
     if call is not None:
         try:
-            call.recorder.leave_apply(call, result, failed)
+            call.recorder.close_apply(call, result, failed)
         except BaseException as fault:
             call.recorder.fault(fault)
 
@@ -150,7 +150,7 @@ vars(_begin_apply)["autograph_info__"] = None
 vars(_end_apply)["autograph_info__"] = None
 
 
-class _Call(Frame):
+class _TracedCall(Call):
     """One call of a traced step or group method, from its first to its last line.
 
     A fault of the tracer is not the program's: it is reported once, and the call goes on.
@@ -173,13 +173,13 @@ class _Call(Frame):
             binding = binding.bring_in_nested(optimizer, binding)
         recorder = binding.recorder
         try:
-            recorder.enter(self, binding.index, self.method, role)
+            recorder.open(self, binding.index, self.method, role)
             if role == "step" and self.parent is None:
                 self._watch(optimizer, binding.index, self.method)
         except BaseException as error:
             recorder.fault(error)
 
-    def __enter__(self) -> "_Call":
+    def __enter__(self) -> "_TracedCall":
         self.python = sys._getframe(1)
         return self
 
@@ -187,7 +187,7 @@ class _Call(Frame):
         self.python = None
         if self.recorder is not None:
             try:
-                self.recorder.leave(self, kind is not None, error)
+                self.recorder.close(self, kind is not None, error)
             except BaseException as fault:
                 self.recorder.fault(fault)
 

@@ -11,7 +11,7 @@ from types import FunctionType
 from typing import Any
 
 from tracer.backends.backend_list import name_of
-from tracer.core.calls import FrameRole
+from tracer.core.calls import CallRole
 from tracer.core.instances import Living
 from tracer.core.interrupts import interrupt_in
 from tracer.core.registry import (
@@ -29,9 +29,9 @@ _making = threading.RLock()
 
 
 @cache
-def methods_of(kind: OptimizerKind) -> dict[str, tuple[FrameRole, ApplyMethod | None]]:
+def methods_of(kind: OptimizerKind) -> dict[str, tuple[CallRole, ApplyMethod | None]]:
     """What is intercepted, by name."""
-    methods: dict[str, tuple[FrameRole, ApplyMethod | None]] = {}
+    methods: dict[str, tuple[CallRole, ApplyMethod | None]] = {}
     methods.update((name, ("step", None)) for name in kind.step_methods)
     methods.update((name, ("group", None)) for name in kind.group_methods)
     methods.update((apply.name, ("apply", apply)) for apply in kind.apply_methods)

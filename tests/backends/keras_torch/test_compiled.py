@@ -190,7 +190,7 @@ def test_a_fault_ends_the_tracing_and_not_the_training(monkeypatch: pytest.Monke
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(recorder, "enter_apply", broken)
+    monkeypatch.setattr(recorder, "open_apply", broken)
     with pytest.warns(RuntimeWarning, match="a bug"):
         step(ones(variables))
     step(ones(variables))

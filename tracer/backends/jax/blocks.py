@@ -30,7 +30,7 @@ from tracer.backends.jax.tracings import Definitions
 from tracer.core import backend
 from tracer.core.backend import Stepped
 from tracer.core.call_paths import UNKNOWN
-from tracer.core.calls import EAGER, CallsUnderWay, Frame, FrameRole, Place, outermost, start_frame
+from tracer.core.calls import EAGER, Call, CallRole, CallsUnderWay, Place, outermost, start_call
 from tracer.core.tracings import Definition, Part
 from tracer.model.records import Remark
 from tracer.model.words import some
@@ -64,21 +64,19 @@ def eager_replica(replica: int) -> int | None:
     return replica if compat.current_trace() is None else None
 
 
-def locate(
-    frame: Frame, role: FrameRole, stack: list[Frame], calls_under_way: CallsUnderWay
-) -> bool:
-    """Write into a new frame where its call is made, and what it is part of.
+def locate(call: Call, role: CallRole, stack: list[Call], calls_under_way: CallsUnderWay) -> bool:
+    """Write into a new call where it is made, and what it is part of.
 
     What calls it is below it on the stack of this thread, also while a program is traced. Returns
-    as `start_frame`, and True of a group of which the result may be thrown away.
+    as `start_call`, and True of a group of which the result may be thrown away.
     """
     parent = stack[-1] if stack else None
-    is_own = start_frame(frame, role, current_place(), 0, parent, distributed=is_distributed())
+    is_own = start_call(call, role, current_place(), 0, parent, distributed=is_distributed())
     if role == "step":
-        frame.extra = _begin_step(frame)
+        call.extra = _begin_step(call)
     elif role == "group":
-        frame.extra = _whether_kept(frame)
-    return is_own or frame.extra is not None
+        call.extra = _whether_kept(call)
+    return is_own or call.extra is not None
 
 
 def is_distributed() -> bool:
@@ -139,12 +137,12 @@ class Blocks(backend.Blocks):
         self._latest: Any = None
         self._stepping: WeakSet[Any] = WeakSet()
 
-    def note(self, frame: Frame) -> None:
+    def note(self, frame: Call) -> None:
         """A group ends of which the result may be thrown away: note what was done in it."""
         if frame.role == "group" and frame.extra is not None:
             frame.site_notes += [(frame.extra, number) for number in frame.sites]
 
-    def close(self, frame: Frame, failed: bool) -> None:
+    def close(self, frame: Call, failed: bool) -> None:
         """All that was called from `frame` executes as a whole: count it."""
         effects = self.programs.effects if frame.parent is None and frame.role == "step" else None
         compared = NOT_COMPARED if effects is None else effects.compared(frame)
@@ -167,7 +165,7 @@ class Blocks(backend.Blocks):
         program.alone = program.alone or primitive.counting_alone(program)
         self._latest = program.alone(*numbers)
 
-    def _work(self, frame: Frame, compared: Compared) -> tuple[Work, list[Any]]:
+    def _work(self, frame: Call, compared: Compared) -> tuple[Work, list[Any]]:
         """What the block of a call is, and the numbers that its op tells."""
         alone = "step" if frame.role == "step" else "alone"
         role = alone if frame.parent is None else "part"
@@ -178,7 +176,7 @@ class Blocks(backend.Blocks):
         work = Work(function, role, tuple(frame.sites), groups, *key)
         return work, [before, after, *outcomes, *compared.numbers()]
 
-    def _count_in_program(self, work: Work, numbers: list[Any], frame: Frame) -> Program:
+    def _count_in_program(self, work: Work, numbers: list[Any], frame: Call) -> Program:
         """Add the op of a block to the program that is traced."""
         for number in frame.sites:
             if self._sites.sites[number].role != "request":
@@ -210,7 +208,7 @@ class Blocks(backend.Blocks):
         with self.counters.lock:
             self.note_traced(frame, program.work.sites, root, part, define, failed)
 
-    def steps_so_far(self, frame: Frame) -> tuple[Any, Any, Any]:
+    def steps_so_far(self, frame: Call) -> tuple[Any, Any, Any]:
         """The optimizer's own count of steps before and after a block, and what has it."""
         around = _stepping_around(frame)
         if around is None:
@@ -223,7 +221,7 @@ class Blocks(backend.Blocks):
         after = values_returned(frame).get(id(clock))
         return (0, 0, None) if after is None else (before, after, clock)
 
-    def auxiliary(self, frame: Frame) -> Sequence[Any]:
+    def auxiliary(self, frame: Call) -> Sequence[Any]:
         """Arrays that make a `vmap` visible to the op when none of its numbers is batched."""
         return _made_in(frame)
 
@@ -294,7 +292,7 @@ class Blocks(backend.Blocks):
         return (*twice, *renewed)
 
 
-def _groups(frame: Frame) -> tuple[tuple[int | None, ...], list[Any]]:
+def _groups(frame: Call) -> tuple[tuple[int | None, ...], list[Any]]:
     """For each site of a frame the group that may be thrown away, and what comes of each group."""
     noted: dict[int, deque[Any]] = defaultdict(deque)
     for outcome, site in frame.site_notes:

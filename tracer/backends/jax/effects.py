@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from tracer.backends.jax.arrays import is_gone, values_given, values_returned
-from tracer.core.calls import Frame
+from tracer.core.calls import Call
 from tracer.core.counters import Source
 from tracer.core.effects import Logs, sources_of
 
@@ -62,7 +62,7 @@ class Effects(Logs):
         frame.before = frame.before or {}
         frame.before.setdefault(index, (variable, before))
 
-    def seen(self, frame: Frame, replica: int) -> Sequence[Source]:
+    def seen(self, frame: Call, replica: int) -> Sequence[Source]:
         """Nothing: a step that was handed variables is counted by an op."""
         return ()
 

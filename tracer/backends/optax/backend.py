@@ -7,7 +7,7 @@ from tracer.backends.jax.blocks import current_place, is_distributed
 from tracer.backends.optax.blocks import Blocks, StaleFunctions
 from tracer.backends.optax.leaves import Leaf, Leaves
 from tracer.backends.optax.steps import Step
-from tracer.core.calls import CallsUnderWay, Frame, FrameRole, start_frame
+from tracer.core.calls import Call, CallRole, CallsUnderWay, start_call
 from tracer.model.records import Variable
 
 
@@ -21,13 +21,13 @@ class OptaxBackend(JaxBackend):
     new_step = Step
 
     def locate(
-        self, frame: Frame, role: FrameRole, stack: list[Frame], calls_under_way: CallsUnderWay
+        self, frame: Call, role: CallRole, stack: list[Call], calls_under_way: CallsUnderWay
     ) -> bool:
         """Write into a new frame where its call is made; it is part of none.
 
         A transformation that calls itself is none that optax can make.
         """
-        return start_frame(frame, role, current_place(), 0, None, distributed=is_distributed())
+        return start_call(frame, role, current_place(), 0, None, distributed=is_distributed())
 
     def row(self, variable: Leaf) -> Variable:
         """What a trace says of a leaf."""

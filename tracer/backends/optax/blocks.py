@@ -5,7 +5,7 @@ from typing import Any
 
 from tracer.backends.jax import blocks, late_wrap
 from tracer.core.backend import Stepped
-from tracer.core.calls import EAGER, Frame
+from tracer.core.calls import EAGER, Call
 from tracer.kinds import OptimizerKind
 
 
@@ -29,7 +29,7 @@ class Blocks(blocks.Blocks):
         """The count in the state that was returned, and that before it."""
         return (0, 0, None) if frame.count is None else (frame.count - 1, frame.count, None)
 
-    def auxiliary(self, frame: Frame) -> Sequence[Any]:
+    def auxiliary(self, frame: Call) -> Sequence[Any]:
         """What `update` was given and returned: if a `vmap` is around, it has the members."""
         return frame.result or ()
 

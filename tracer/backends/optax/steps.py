@@ -7,14 +7,14 @@ import jax
 
 from tracer.backends.optax import outcome
 from tracer.backends.optax.leaves import Leaves, Pairs
-from tracer.core.calls import Frame
+from tracer.core.calls import Call
 from tracer.kinds import KINDS, OPTAX
 
 (_LEAF,), (_STEP,) = next((e.apply_methods, e.step_methods) for e in KINDS if e.name == OPTAX)
 _ARGUMENTS = ("updates", "state", "params")
 
 
-class Step(Frame):
+class Step(Call):
     """One call of `update`; a fault of the tracer is not the program's."""
 
     __slots__ = ("count", "given", "index", "update", "wanted")
@@ -26,7 +26,7 @@ class Step(Frame):
         self.recorder = self.count = self.wanted = None
         self.given = {**kwargs, **dict(zip(_ARGUMENTS, args, strict=False))}
         try:
-            binding.recorder.enter(self, self.index, _STEP, "step", sys._getframe(2))
+            binding.recorder.open(self, self.index, _STEP, "step", sys._getframe(2))
             self.python = sys._getframe(1)
             if "updates" in self.given:  # else they have another name
                 self.wanted = self._pairs(self.given["updates"])
@@ -44,7 +44,7 @@ class Step(Frame):
         try:
             if error is None:
                 self._note(self.result)
-            self.recorder.leave(self, error is not None, error)
+            self.recorder.close(self, error is not None, error)
         except Exception as fault:
             self.recorder.fault(fault)
 

@@ -1,6 +1,6 @@
 """Closes blocks: what was traced into one graph, or ran in one eager step, gets one counter.
 
-A `Recorder` makes one `Blocks`, which makes the counters, and hands it each frame that closes a
+A `Recorder` makes one `Blocks`, which makes the counters, and hands it each call that closes a
 block, on the thread that made the call. A block in eager mode has just been executed: it goes into
 a log at once. One in the graph of a function gets a counter in that graph (see `ledger`), one in
 the graph of a Session a callback on the host.
@@ -9,9 +9,9 @@ What a function is part of is not decided when it is traced, for it may be calle
 later: each call of it asks (`Blocks._enclosing_step`), and the graph counts by the answer.
 TensorFlow asks on the thread that calls the function, which may be any.
 
-Data change form here: sites, numbers in the lists of frames, become `CountedBlock`s, and a step
-becomes a number that is taken once. In eager mode that number is kept in the step's frame
-(`Frame.numbers`); in a graph it is a tensor (`places.Extra.stamps`). A strategy may ask for them on
+Data change form here: sites, numbers in the lists of calls, become `CountedBlock`s, and a step
+becomes a number that is taken once. In eager mode that number is kept in the step's call
+(`Call.numbers`); in a graph it is a tensor (`places.Extra.stamps`). A strategy may ask for them on
 other threads than the step's; of its threads one runs at a time (TensorFlow 2.21,
 `mirrored_run.py`).
 
@@ -36,7 +36,7 @@ from tracer.backends.tensorflow.places import current_place, parent_of, step_aro
 from tracer.backends.tensorflow.tracings import time_tracings
 from tracer.backends.tensorflow.writes import WriteChecks
 from tracer.core import backend
-from tracer.core.calls import EAGER, Frame, Place
+from tracer.core.calls import EAGER, Call, Place
 from tracer.core.counters import CountedBlock
 from tracer.core.stamps import APPLYING, UNIT, WITHIN
 from tracer.core.tracings import Part
@@ -76,63 +76,63 @@ class Blocks(backend.Blocks):
                 "not counted"
             )
 
-    def close(self, frame: Frame, failed: bool) -> None:
-        """All that was called from `frame` executes as a whole: count it.
+    def close(self, call: Call, failed: bool) -> None:
+        """All that was called from `call` executes as a whole: count it.
 
         `failed` if an error ended it.
         """
-        graph = frame.place.graph
+        graph = call.place.graph
         if graph is None:
-            super().close(frame, failed)
+            super().close(call, failed)
             return
-        self._note_unhanded(frame)
-        step = frame.parent is None and frame.role == "step"
+        self._note_unhanded(call)
+        step = call.parent is None and call.role == "step"
         name = compat.function_name(graph)
         self.write_checks.judge(graph)
         in_function = compat.eager_outside_functions()
         where: tuple[Any, ...]
         if in_function:
-            where = self.callers.inside(frame.place.region, frame.sites)
+            where = self.callers.inside(call.place.region, call.sites)
         else:
-            where = (self.callers.in_session(frame.sites),)
-        for replica, sites in self._by_replica(frame):
+            where = (self.callers.in_session(call.sites),)
+        for replica, sites in self._by_replica(call):
             block = CountedBlock(replica, name, step, tuple(sites), *where)
             if in_function:
-                self._count_in_graph(block, frame, failed)
+                self._count_in_graph(block, call, failed)
             else:
-                self._count_in_session(block, frame)
+                self._count_in_session(block, call)
 
-    def find_path(self, frame: Frame, python: Any) -> None:
-        """Note by which path of calls `python` made the call `frame`, in eager mode."""
-        called = self._sites.sites[frame.own[0]][:2] if frame.own else None
-        frame.path = self.callers.here(python, frame.distributed, called)
+    def find_path(self, call: Call, python: Any) -> None:
+        """Note by which path of calls `python` made the call `call`, in eager mode."""
+        called = self._sites.sites[call.own[0]][:2] if call.own else None
+        call.path = self.callers.here(python, call.distributed, called)
 
-    def _count_in_graph(self, block: CountedBlock, frame: Frame, failed: bool) -> None:
+    def _count_in_graph(self, block: CountedBlock, call: Call, failed: bool) -> None:
         """Count a block in its graph, once its work is done: a step that fails is none.
 
         The counter waits for the stateful ops that were added since the call began, the updates;
         without that TensorFlow may run it although the gradients, or the data for them, never came.
         """
-        graph = frame.place.graph
+        graph = call.place.graph
         if block.step:
-            stamp = self._stamp_of(frame, block.replica)
+            stamp = self._stamp_of(call, block.replica)
         else:
-            stamp = self._stamp_inside(frame.parent, frame.place, block.replica)
+            stamp = self._stamp_inside(call.parent, call.place, block.replica)
         lifetime = compat.graphs_around(graph)[-1]
-        work = compat.updates_since(graph, frame.extra.start)
+        work = compat.updates_since(graph, call.extra.start)
         effects = self.counters.effects if block.step else None
         if effects is not None:  # before the block: who finds that it ended finds these, too
-            effects.count(frame, block.replica, self._ledger(block.replica), stamp, work)
-            work = compat.updates_since(graph, frame.extra.start)
+            effects.count(call, block.replica, self._ledger(block.replica), stamp, work)
+            work = compat.updates_since(graph, call.extra.start)
         use = self._ledger(block.replica).count(block, lifetime, stamp, work)
         with self.counters.lock:
-            self._note_tracing(block, frame, use, failed)
+            self._note_tracing(block, call, use, failed)
 
-    def _note_tracing(self, block: CountedBlock, frame: Frame, use: Use, failed: bool) -> None:
+    def _note_tracing(self, block: CountedBlock, call: Call, use: Use, failed: bool) -> None:
         """Say that a graph is traced with a block that makes `use` of a counter."""
-        replica, place = block.replica, ref(frame.place.region)
+        replica, place = block.replica, ref(call.place.region)
         hash(place)  # while it lives
-        root = compat.graphs_around(frame.place.graph)[-1]
+        root = compat.graphs_around(call.place.graph)[-1]
         part = Part(
             replica,
             block.step,
@@ -141,16 +141,16 @@ class Blocks(backend.Blocks):
             lambda: use.released is not None,
         )
         define = partial(self.callers.definition, root)
-        self.note_traced(frame, block.sites, root, part, define, failed)
+        self.note_traced(call, block.sites, root, part, define, failed)
 
-    def _count_in_session(self, block: CountedBlock, frame: Frame) -> None:
+    def _count_in_session(self, block: CountedBlock, call: Call) -> None:
         """Count a block of a v1 graph on the host: it has no variable that needs no initializer.
 
         The callback becomes a control input of the op that the method returned, so that this op,
         which the user's program runs, and its name stay what they were.
         """
         self.counters.session_graphs[block] += 1
-        inside = frame.parent is not None
+        inside = call.parent is not None
         if self._root.optimizers.kinds() & {"keras2", "keras3"}:
             self._note(
                 "an optimizer of Keras 2.11 or later was applied in a v1 graph: what it returns "
@@ -158,7 +158,7 @@ class Blocks(backend.Blocks):
                 "is counted; use tf_keras.optimizers.legacy or tf.compat.v1.train"
             )
             return
-        result = getattr(frame.result, "op", frame.result)
+        result = getattr(call.result, "op", call.result)
         if not hasattr(result, "_add_control_input"):
             self._note(
                 "a method returned no operation in a v1 graph, so its executions could not be "
@@ -166,19 +166,19 @@ class Blocks(backend.Blocks):
             )
             return
         before = [*result.control_inputs, *(tensor.op for tensor in result.inputs)]
-        begins = compat.call_before(partial(self._move_in_session, 1), frame.site_notes)
+        begins = compat.call_before(partial(self._move_in_session, 1), call.site_notes)
         with compat.control_dependencies(before):
             callback = compat.host_callback(partial(self._ran_in_session, block, inside, begins))
         result._add_control_input(getattr(callback, "op", callback))
 
-    def note(self, frame: Frame) -> None:
+    def note(self, call: Call) -> None:
         """Remember which ops an update is in the graph of a Session, which may run them alone."""
-        if frame.variable is None or compat.eager_outside_functions():
+        if call.variable is None or compat.eager_outside_functions():
             return
-        frame.site_notes += compat.updates_since(frame.place.graph, frame.extra.start)
-        result = getattr(frame.result, "op", frame.result)
+        call.site_notes += compat.updates_since(call.place.graph, call.extra.start)
+        result = getattr(call.result, "op", call.result)
         if hasattr(result, "_add_control_input"):
-            frame.site_notes.append(result)
+            call.site_notes.append(result)
 
     def _move_in_session(self, steps: int) -> None:
         """So many steps begin in a Session; -1 if one ends."""
@@ -213,24 +213,24 @@ class Blocks(backend.Blocks):
             if place is EAGER:
                 self.threads.add(threading.get_ident())
                 self._called()
-            frame = parent_of(
+            call = parent_of(
                 "apply", place, replica, stack, compat.has_strategy(), self._calls_under_way
             )
             if place is not EAGER:
                 self.callers.called_in(region)
-                return self._stamp_inside(frame, place, replica, calling=True)
-            step = None if frame is None else step_around(frame, replica, self._calls_under_way)
+                return self._stamp_inside(call, place, replica, calling=True)
+            step = None if call is None else step_around(call, replica, self._calls_under_way)
             if step is None:
-                again = None if frame is not None else same_call
+                again = None if call is not None else same_call
                 self.callers.called_from_here(region, replica, ledger.next_number, again)
-            if frame is None:
+            if call is None:
                 return ledger.alone
             stamp = 0
             if step is not None:
                 number = self.number_of(step, replica)
                 self.callers.called(region, replica, step.path, lambda: number)
                 stamp = UNIT * number | WITHIN
-            if frame.applying is not None:
+            if call.applying is not None:
                 self.called_by_apply_methods = True
                 stamp |= APPLYING
             return compat.constant(stamp) if stamp else ledger.alone
@@ -238,7 +238,7 @@ class Blocks(backend.Blocks):
             self._root.fault(error)
             return ledger.alone
 
-    def _stamp_of(self, step: Frame, replica: int, flags: int = 0) -> Any:
+    def _stamp_of(self, step: Call, replica: int, flags: int = 0) -> Any:
         """The stamp of a step in a graph, or with `flags` that of what is part of it."""
         known: dict[tuple[int, int], Any] = step.extra.stamps
         stamp = known.get((replica, flags))
@@ -254,18 +254,18 @@ class Blocks(backend.Blocks):
         return stamp
 
     def _stamp_inside(
-        self, frame: Frame | None, place: Place, replica: int, calling: bool = False
+        self, call: Call | None, place: Place, replica: int, calling: bool = False
     ) -> Any:
-        """The stamp of what is part of `frame`, or of nothing in its region, in a graph.
+        """The stamp of what is part of `call`, or of nothing in its region, in a graph.
 
         `calling` if it is for a function that is called, which cannot know what calls it.
         """
-        step = None if frame is None else step_around(frame, replica, self._calls_under_way)
+        step = None if call is None else step_around(call, replica, self._calls_under_way)
         if step is None:
             stamp = self._asked(place.region, replica)
         else:
             stamp = self._stamp_of(step, replica, WITHIN)
-        if calling and frame is not None and frame.applying is not None:
+        if calling and call is not None and call.applying is not None:
             self.called_by_apply_methods = True
             stamp = compat.with_flags(stamp, APPLYING)
         return stamp

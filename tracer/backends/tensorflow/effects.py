@@ -18,7 +18,7 @@ from typing import Any
 from tracer.backends.tensorflow import comparisons, compat
 from tracer.backends.tensorflow.ledger import Journal, Ledger
 from tracer.backends.tensorflow.variables import canonical
-from tracer.core.calls import Frame
+from tracer.core.calls import Call
 from tracer.core.counters import Source
 from tracer.core.effects import Logs, sources_of
 from tracer.core.log import Reading
@@ -40,28 +40,28 @@ class Effects(Logs):
         self._found: dict[tuple[int, tuple[int, ...]], Counter[Source]] = defaultdict(Counter)
         """How often each was found in a row of the same."""
 
-    def hold(self, frame: Frame, index: int, variable: Any) -> None:
-        """The step `frame` is handed the variable with this index: read it, before it changes."""
+    def hold(self, call: Call, index: int, variable: Any) -> None:
+        """The step `call` is handed the variable with this index: read it, before it changes."""
         if not compat.eager_outside_functions():
             self._note(
                 "effects in the graph of a Session are not known: its variables are not compared"
             )
             return
-        graph = frame.place.graph
+        graph = call.place.graph
         if graph is not None:
             with graph.as_default():
-                self._hold(frame, index, variable)
+                self._hold(call, index, variable)
         elif compat.in_eager():
-            self._hold(frame, index, variable)
+            self._hold(call, index, variable)
         else:
             with compat.outside_of_graphs():
-                self._hold(frame, index, variable)
+                self._hold(call, index, variable)
 
-    def _hold(self, frame: Frame, index: int, variable: Any) -> None:
-        held = frame.before
+    def _hold(self, call: Call, index: int, variable: Any) -> None:
+        held = call.before
         if held is None:
-            held = frame.before = {}
-        for replica, own in _copies(variable, frame):
+            held = call.before = {}
+        for replica, own in _copies(variable, call):
             if not isinstance(own, compat.ResourceVariable) or not comparisons.comparable(own):
                 self._note(
                     f"effects on a variable of the type {getattr(own.dtype, 'name', own.dtype)} "
@@ -73,9 +73,9 @@ class Effects(Logs):
 
     # A step has ended, which a block counts; on the thread that made the call.
 
-    def count(self, frame: Frame, replica: int, ledger: Ledger, stamp: Any, work: Any) -> None:
+    def count(self, call: Call, replica: int, ledger: Ledger, stamp: Any, work: Any) -> None:
         """Add the count to the current graph, in which the ops `work` are the updates."""
-        held = _of_replica(frame, replica)
+        held = _of_replica(call, replica)
         variables = tuple(each.variable for each in held)
         with compat.control_dependencies(work):
             row, bits = comparisons.row(stamp, comparisons.questions(held))
@@ -94,9 +94,9 @@ class Effects(Logs):
         if not flags_of(stamp):
             self.log(replica, found, stamp)
 
-    def seen(self, frame: Frame, replica: int) -> list[Source]:
+    def seen(self, call: Call, replica: int) -> list[Source]:
         """What is to be logged of a step in eager mode."""
-        held = _of_replica(frame, replica)
+        held = _of_replica(call, replica)
         variables = tuple(each.variable for each in held)
         bits = [bool(each) for each in comparisons.questions(held)]
         return sources_of(variables, bits[: len(held)], bits[len(held) :])
@@ -131,18 +131,18 @@ def _sources_of_bits(variables: tuple[int, ...]) -> list[Source]:
     return [Source((each,), what) for what in whats for each in variables]
 
 
-def _of_replica(frame: Frame, replica: int) -> list[comparisons.Held]:
+def _of_replica(call: Call, replica: int) -> list[comparisons.Held]:
     """What the step held on a replica, in the order of the variables: many steps share counters."""
-    held = [each for each in (frame.before or {}).values() if each.replica == replica]
+    held = [each for each in (call.before or {}).values() if each.replica == replica]
     return sorted(held, key=lambda each: each.variable)
 
 
-def _copies(variable: Any, frame: Frame) -> Iterable[tuple[int, Any]]:
+def _copies(variable: Any, call: Call) -> Iterable[tuple[int, Any]]:
     """The copies of a variable that a step reads, with their replicas."""
     own = canonical(variable)
     copies = getattr(own, "values", None)
     if not isinstance(copies, tuple):
-        return [(frame.replica, getattr(own, "_v", own))]
-    if frame.distributed and compat.replica_id() is None:  # a step of all replicas
+        return [(call.replica, getattr(own, "_v", own))]
+    if call.distributed and compat.replica_id() is None:  # a step of all replicas
         return list(enumerate(copies))
-    return [(frame.replica, copies[frame.replica])]
+    return [(call.replica, copies[call.replica])]

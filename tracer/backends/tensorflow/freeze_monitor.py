@@ -25,7 +25,7 @@ from weakref import WeakSet, ref
 from msgspec.structs import replace
 
 from tracer.backends.tensorflow.variables import canonical, name_of, own_path, value_of
-from tracer.core.calls import Frame
+from tracer.core.calls import Call
 from tracer.core.collectors import Collector, Throttle
 from tracer.core.instances import instances
 from tracer.core.interrupts import suppress_faults
@@ -87,9 +87,9 @@ class FreezeMonitor(Collector):
         """The names of what was frozen; empty if another model with an optimizer holds it."""
         self._throttle = Throttle()
 
-    def step_traced(self, frame: Frame) -> None:
+    def step_traced(self, call: Call) -> None:
         """Find the model whose trainable variables were passed."""
-        ids = frozenset(id(variable) for _, variable in self.root.handed(frame.sites))
+        ids = frozenset(id(variable) for _, variable in self.root.handed(call.sites))
         with suppress_faults():  # of a model, which may compute what it shows
             models = [_as_it_is(model, ids) for model in _models_around(ids)]
             again = {id(each.model()) for each in models}

@@ -2,11 +2,11 @@
 
 The recorder asks as a call begins (`locate`), and the counting of blocks as a function is called
 (`parent_of`): both on the thread that makes the call. Nothing is kept here, and no lock is taken.
-What is read of the frames of other threads (place, replica, `strategy.run`, thread) was written
+What is read of the calls of other threads (place, replica, `strategy.run`, thread) was written
 before they joined `CallsUnderWay.steps`, and stays as it is.
 
-A frame's parent is in the same **region**: in eager mode, or in the graph of one function with its
-branches and loops. What a function is part of is not decided when it is traced, for it may be
+The parent of a call is in the same **region**: in eager mode, or in the graph of one function with
+its branches and loops. What a function is part of is not decided when it is traced, for it may be
 called from anywhere later: see `tracer.backends.tensorflow.blocks`.
 """
 
@@ -15,17 +15,17 @@ from typing import Any
 from tracer.backends.tensorflow import compat, stacks
 from tracer.core.calls import (
     EAGER,
+    Call,
+    CallRole,
     CallsUnderWay,
-    Frame,
-    FrameRole,
     Place,
     outermost,
-    start_frame,
+    start_call,
 )
 
 
 class Extra:
-    """What is noted of a call in a graph, or under a strategy: `Frame.extra`."""
+    """What is noted of a call in a graph, or under a strategy: `Call.extra`."""
 
     __slots__ = ("run", "stamps", "start")
 
@@ -38,12 +38,10 @@ class Extra:
         """Of a step in a graph, by replica and flags its stamp, and that of what is part of it."""
 
 
-def locate(
-    frame: Frame, role: FrameRole, stack: list[Frame], calls_under_way: CallsUnderWay
-) -> bool:
-    """Write into a new frame where its call is made, and what it is part of.
+def locate(call: Call, role: CallRole, stack: list[Call], calls_under_way: CallsUnderWay) -> bool:
+    """Write into a new call where it is made, and what it is part of.
 
-    `stack` is that of this thread, on which the frame is not yet. Returns as `start_frame`.
+    `stack` is that of this thread, on which the call is not yet. Returns as `start_call`.
     """
     top = stack[-1] if stack else None
     place = current_place()
@@ -56,10 +54,10 @@ def locate(
         if distributed or top is not None or place is not EAGER:
             replica = _replica_of(role, top, distributed)
             parent = parent_of(role, place, replica, stack, distributed, calls_under_way)
-    is_own = start_frame(frame, role, place, replica, parent, distributed=distributed)
+    is_own = start_call(call, role, place, replica, parent, distributed=distributed)
     if is_own and (place is not EAGER or distributed):
         start = 0 if place is EAGER else place.graph.num_operations()
-        frame.extra = Extra(start, id(compat.replica_run()) if distributed else 0)
+        call.extra = Extra(start, id(compat.replica_run()) if distributed else 0)
     return is_own
 
 
@@ -73,13 +71,13 @@ def eager_replica(replica: int) -> int | None:
     return replica if number is None else number
 
 
-def _run_of(frame: Frame) -> int:
+def _run_of(call: Call) -> int:
     """The call of `strategy.run` in which it began, 0 if it began in none, or has ended."""
-    extra = frame.extra
+    extra = call.extra
     return 0 if extra is None else extra.run
 
 
-def _replica_of(role: FrameRole, top: Frame | None, distributed: bool) -> int:
+def _replica_of(role: CallRole, top: Call | None, distributed: bool) -> int:
     number = compat.update_replica_id() if role == "apply" else None
     if number is None and distributed:
         number = compat.replica_id()
@@ -89,14 +87,14 @@ def _replica_of(role: FrameRole, top: Frame | None, distributed: bool) -> int:
 
 
 def parent_of(
-    role: FrameRole,
+    role: CallRole,
     place: Place,
     replica: int,
-    stack: list[Frame],
+    stack: list[Call],
     distributed: bool,
     calls_under_way: CallsUnderWay,
-) -> Frame | None:
-    """The frame that a call is part of: that of its replica in its region, if there is one.
+) -> Call | None:
+    """The call that another one is part of: that of its replica in its region, if there is one.
 
     It may be on another thread. A strategy runs the update, and the inner optimizer of a loss
     scale, on other threads than the `apply_gradients` that asked for it. In a graph that step
@@ -104,10 +102,10 @@ def parent_of(
     mode it is one on whose behalf this thread works.
     """
     region = place.region
-    own = next((frame for frame in reversed(stack) if frame.place.region is region), None)
+    own = next((call for call in reversed(stack) if call.place.region is region), None)
     if own is not None and own.role != "group":
         return own
-    steps: list[Frame] = []
+    steps: list[Call] = []
     active = list(calls_under_way.steps)
     if active and place.graph is not None:
         around = {id(graph) for graph in compat.graphs_around(place.graph)}
@@ -132,9 +130,9 @@ def parent_of(
     return candidates[-1] if candidates else None
 
 
-def step_around(frame: Frame, replica: int, calls_under_way: CallsUnderWay) -> Frame | None:
-    """The step that what is called from `frame` for `replica` is part of, in its region."""
-    own = outermost(frame)
+def step_around(call: Call, replica: int, calls_under_way: CallsUnderWay) -> Call | None:
+    """The step that what is called from `call` for `replica` is part of, in its region."""
+    own = outermost(call)
     if own.role != "step":
         return None
     of_replica = (  # each has a step of its own, or one serves all

@@ -25,7 +25,7 @@ from tracer.backends.tensorflow.compat import (
     stop_recording,
 )
 from tracer.backends.tensorflow.variables import canonical, copies_of
-from tracer.core.calls import Frame
+from tracer.core.calls import Call
 from tracer.core.interrupts import suppress_faults
 
 _READS = (
@@ -193,16 +193,16 @@ class WriteChecks:
 
     # In a graph.
 
-    def traced(self, site: int, frame: Frame) -> bool:
-        """An apply method was called, `frame`, and its ops are the last ones of its graph.
+    def traced(self, site: int, call: Call) -> bool:
+        """An apply method was called, `call`, and its ops are the last ones of its graph.
 
         Whether that is the graph of a function, and not one of a Session.
         """
         in_function = bool(eager_outside_functions())
         if in_function and site not in self._writing:
-            graph, start = frame.place.graph, frame.extra.start
-            call = _Traced(site, _copies(frame.variable), start, graph.num_operations())
-            self._traced.setdefault(graph, []).append(call)
+            graph, start = call.place.graph, call.extra.start
+            traced = _Traced(site, _copies(call.variable), start, graph.num_operations())
+            self._traced.setdefault(graph, []).append(traced)
         return in_function
 
     def judge(self, graph: Any) -> None:

@@ -11,7 +11,7 @@ from tracer.backends.torch.freeze_monitor import FreezeMonitor
 from tracer.backends.torch.parameters import Parameters
 from tracer.core import backend
 from tracer.core.backend import Surroundings
-from tracer.core.calls import CallsUnderWay, Frame, FrameRole
+from tracer.core.calls import Call, CallRole, CallsUnderWay
 from tracer.model.records import Kind, Variable
 
 
@@ -22,7 +22,7 @@ class TorchBackend(backend.Backend):
     new_blocks = Blocks
 
     def locate(
-        self, frame: Frame, role: FrameRole, stack: list[Frame], calls_under_way: CallsUnderWay
+        self, frame: Call, role: CallRole, stack: list[Call], calls_under_way: CallsUnderWay
     ) -> bool:
         """Write into a new frame that its call is executed now, and whether there are others."""
         is_own = super().locate(frame, role, stack, calls_under_way)

@@ -19,7 +19,7 @@ from tracer.backends.torch.steps import Step, Unsure, abandoned
 from tracer.backends.torch.writes import Writes
 from tracer.core import backend
 from tracer.core.backend import Stepped
-from tracer.core.calls import Frame
+from tracer.core.calls import Call
 from tracer.core.counters import CountedBlock
 
 MOST = 4096
@@ -51,7 +51,7 @@ class Blocks(backend.Blocks):
         self._waiting: list[_Waiting] = []
         self._programs: dict[CountedBlock, set[Program]] = defaultdict(set)
 
-    def log(self, block: CountedBlock, seen: Any, frame: Frame | None = None) -> None:
+    def log(self, block: CountedBlock, seen: Any, frame: Call | None = None) -> None:
         """Count a block now, or when the device has said what it did."""
         skipped: Any = None
         unsure: Sequence[Unsure] = ()
@@ -96,7 +96,7 @@ class Blocks(backend.Blocks):
                     "its class: its calls are not seen"
                 )
 
-    def _note_unhanded(self, frame: Frame) -> None:
+    def _note_unhanded(self, frame: Call) -> None:
         if not frame.function and not isinstance(frame, Step):  # these say it themselves
             super()._note_unhanded(frame)
 

@@ -17,7 +17,7 @@ from weakref import ref
 
 import torch
 
-from tracer.core.calls import Frame
+from tracer.core.calls import Call
 from tracer.core.counters import Source
 from tracer.core.effects import Logs, sources_of
 
@@ -81,7 +81,7 @@ class Effects(Logs):
         super().__init__()
         self._note = note
 
-    def hold(self, frame: Frame, index: int, variable: Any, value: Any = None) -> None:
+    def hold(self, frame: Call, index: int, variable: Any, value: Any = None) -> None:
         """The step `frame` is handed the variable with this index: copy it as it is now.
 
         Compiled code hands over the `value` that the variable holds.
@@ -93,19 +93,19 @@ class Effects(Logs):
             before = self.copy_of(tensor_of(variable) if value is None else value)
             held[index] = Held(before, ref(variable))
 
-    def compare(self, frame: Frame, index: int, variable: Any, before: Any, now: Any) -> None:
+    def compare(self, frame: Call, index: int, variable: Any, before: Any, now: Any) -> None:
         """A program that has run says what a variable held before and holds now."""
         if frame.before is None:
             frame.before = {}
         frame.before[index] = Held(before, ref(variable), now.detach().clone())
 
-    def look(self, frame: Frame, index: int, value: Any) -> None:
+    def look(self, frame: Call, index: int, value: Any) -> None:
         """In compiled code, in which it may be written to later, a variable holds this `value`."""
         held = frame.before
         if held is not None and index in held:
             held[index] = held[index]._replace(now=value.detach().clone())
 
-    def seen(self, frame: Frame, replica: int) -> Iterable[Source]:
+    def seen(self, frame: Call, replica: int) -> Iterable[Source]:
         """What is to be logged of a step that has ended; nothing of one that held nothing."""
         held = frame.before
         if held is None and frame.function:

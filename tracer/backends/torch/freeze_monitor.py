@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from tracer.backends.torch import compat
 from tracer.backends.torch.parameters import known_names, others_than, parameters_of
-from tracer.core.calls import Frame
+from tracer.core.calls import Call
 from tracer.core.collectors import Collector, Throttle
 from tracer.core.instances import instances
 from tracer.core.interrupts import suppress_faults
@@ -63,7 +63,7 @@ class FreezeMonitor(Collector):
         self._looks = 0
         self._throttle = Throttle()
 
-    def step_ends(self, frame: Frame) -> None:
+    def step_ends(self, frame: Call) -> None:
         """Look at the gradients."""
         if perf_counter() >= self._throttle.due:
             self._throttle.run(self._look)

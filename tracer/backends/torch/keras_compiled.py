@@ -21,7 +21,7 @@ from tracer.backends.torch.compiled_steps import PROGRAM
 from tracer.backends.torch.dynamo import constant, frame_around
 from tracer.backends.torch.operators import BEGIN, END, MOVED, VALUES, number_for
 from tracer.backends.torch.steps import drop
-from tracer.core.calls import Frame, known_by, outermost
+from tracer.core.calls import Call, known_by, outermost
 from tracer.core.instances import instances
 from tracer.core.recorder import Recorder
 from tracer.core.registry import bindings, plain_class, traced_classes
@@ -83,7 +83,7 @@ class _Call:
                 binding.recorder.fault(error)
 
 
-class _Step(Frame):
+class _Step(Call):
     """A step that runs in compiled code."""
 
     __slots__ = ("call", "compiled", "function", "has_requests")
@@ -273,7 +273,7 @@ def _enter(call: _Call, recorder: Recorder, index: int, values: list[Any]) -> No
     drop(stack, lambda frame: isinstance(frame, _Step) and frame.call is call)
     frame, python = _Step(), frame_around(sys._getframe(2))
     frame.call, frame.has_requests, frame.compiled, frame.function = call, False, 0, ""
-    recorder.enter(frame, index, call.method, "step", python)
+    recorder.open(frame, index, call.method, "step", python)
     frame.python = known_by(python)
     around = outermost(frame)
     if isinstance(around, _Step) and not around.has_requests and call.ids:
@@ -301,7 +301,7 @@ def _leave(call: _Call, recorder: Recorder, index: int, values: list[Any]) -> No
             recorder.effects.look(around, recorder.variables.index(variable, None), value)
     wholly = frame.compiled == len(frame.sites)
     frame.function = PROGRAM if wholly else ""
-    recorder.leave(frame, False)
+    recorder.close(frame, False)
     if wholly and isinstance(parent, _Step):
         parent.compiled += frame.compiled + 1
 
@@ -310,11 +310,11 @@ def _applied(call: _Call, recorder: Recorder, index: int, values: list[Any]) -> 
     apply, gradients, variables = call.apply, call.gradients, call.variables
     many = apply is not None and apply.many
     given = (gradients, variables) if many else (gradients[0], variables[0])
-    frame = recorder.enter_apply(index, apply, *given)  # type: ignore[arg-type]
+    frame = recorder.open_apply(index, apply, *given)  # type: ignore[arg-type]
     if frame is not None:
         step = frame if frame.role == "step" else frame.parent
         before = len(step.sites) if step is not None else 0
-        recorder.leave_apply(frame, None, False)
+        recorder.close_apply(frame, None, False)
         if isinstance(step, _Step):
             step.compiled += len(step.sites) - before
 

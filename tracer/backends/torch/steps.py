@@ -21,7 +21,7 @@ from tracer.backends.torch.compiled_steps import PROGRAM, Program
 from tracer.backends.torch.grad_scaler import found_inf
 from tracer.backends.torch.parameters import parameters_of
 from tracer.backends.torch.writes import Before, Writes
-from tracer.core.calls import Frame, known_by
+from tracer.core.calls import Call, known_by
 from tracer.core.registry import Binding
 
 STEP, ASKED = "step", "GradScaler.step"
@@ -57,7 +57,7 @@ class Unsure(NamedTuple):
     """Is called with what the device says."""
 
 
-class Step(Frame):
+class Step(Call):
     """A step that is under way; it keeps no parameter alive, nor what its program computed."""
 
     __slots__ = (
@@ -100,7 +100,7 @@ class Step(Frame):
         return _RAISED if self.parent is None else ""
 
 
-def abandoned(steps: Iterable[Frame]) -> Iterator[Step]:
+def abandoned(steps: Iterable[Call]) -> Iterator[Step]:
     """Those of the `steps` that an exception ended: no Python code runs them any more."""
     seen = [each for each in steps if isinstance(each, Step)]
     frames = sys._current_frames() if seen else {}  # what began after that look is none of them
@@ -113,7 +113,7 @@ def abandoned(steps: Iterable[Frame]) -> Iterator[Step]:
     return (each for each in seen if each.python not in running)
 
 
-def drop(stack: list[Frame], ended: Callable[[Frame], bool]) -> None:
+def drop(stack: list[Call], ended: Callable[[Call], bool]) -> None:
     """Forget the first call on the `stack` of which it is known that an exception `ended` it."""
     found = next(filter(ended, stack), None)
     if found is not None:
@@ -184,11 +184,11 @@ class StepCounter:
             recorder.fault(error)
 
     def _enter(self, frame: Step, python: FrameType) -> Step:
-        self.recorder.enter(frame, self.index, frame.method, "step", python)
+        self.recorder.open(frame, self.index, frame.method, "step", python)
         frame.python = known_by(python)
         return frame
 
-    def _drop(self, stack: list[Frame], known: tuple[int, int]) -> None:
+    def _drop(self, stack: list[Call], known: tuple[int, int]) -> None:
         """No frame of Python runs two steps of one optimizer at once: the one before has ended."""
         drop(
             stack,
@@ -396,7 +396,7 @@ class StepCounter:
         frame.sites += updates
         if frame.before is not None and frame.program is None and around is None:
             self._note_uncompared(frame)
-        self.recorder.leave(frame, False)
+        self.recorder.close(frame, False)
 
     def _note_uncompared(self, frame: Step) -> None:
         """Say it if effects are asked for on a parameter that came while the step ran."""
