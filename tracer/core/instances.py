@@ -37,7 +37,8 @@ def instances(bases: Iterable[type], *, young: bool = False) -> list[Any]:
     sys.setswitchinterval(10)
     try:
         time.sleep(0)  # lets threads run that asked for it with the old interval
-        objects = [*gc.get_objects(0), *gc.get_objects(1)] if young else gc.get_objects()
+        # In a display the list that is being made would be one of the objects, and hold itself.
+        objects = gc.get_objects(0) + gc.get_objects(1) if young else gc.get_objects()
         return [each for each in objects if id(type(each)) in classes]
     finally:
         sys.setswitchinterval(interval)

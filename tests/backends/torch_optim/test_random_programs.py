@@ -187,8 +187,8 @@ class Around(torch.optim.Optimizer):  # type: ignore[misc]
 
 
 BEHAVIOURS = [None, Sometimes, Twice, Catches, Clears, First, Data, NumPy, Blind, Around]
-UNSEEN = (Data, NumPy, Blind)
-"""Of these not all that they do can be counted: a trace may be incomplete."""
+UNSEEN = (Sometimes, Data, NumPy, Blind)
+"""Of these not all that they do can be counted, or believed: a trace may be incomplete."""
 
 
 def _class(base: Any, behaviour: Any) -> Any:

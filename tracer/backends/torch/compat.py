@@ -18,6 +18,8 @@ from torch.optim import optimizer as _home
 from torch.optim.optimizer import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from tracer.model.records import Kind
+
 __all__ = [
     "FROZEN",
     "GradScaler",
@@ -33,7 +35,7 @@ __all__ = [
     "is_of_scheduler",
     "is_optimizer",
     "is_parameter",
-    "is_sparse",
+    "kind_of",
     "layout_if",
     "layouts_of",
     "shape_of",
@@ -109,9 +111,9 @@ def layout_if(has: bool | None) -> Any:
 _STRIDED = {torch.strided, getattr(torch, "_mkldnn", None)}
 
 
-def is_sparse(layout: Any) -> bool:
-    """Whether a gradient with this layout is sparse."""
-    return layout not in _STRIDED
+def kind_of(layout: Any) -> Kind:
+    """The kind of a gradient with this layout; None stands for no gradient."""
+    return "none" if layout is None else "dense" if layout in _STRIDED else "sparse"
 
 
 def steps_with_hooks(cls: type) -> int:

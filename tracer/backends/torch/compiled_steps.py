@@ -183,7 +183,7 @@ class Program:
         """`begin` is where the step begins in the program that is being built."""
         self.number = number_for(self)
         self.optimizer = ref(optimizer)
-        self.requests: Any = ()
+        self.asked: Any = None
         self.updates: Any = ()
         self._gradients = gradients
         self._updates = [bool(each) for each in gradients]
@@ -207,9 +207,11 @@ class Program:
             if self._sites_of is not recorder and not recorder.broken:
                 layouts = [compat.layout_if(each) for each in self._gradients]
                 parameters = parameters_of(counter.optimizer().param_groups)
-                self.requests, sites = counter.sites(parameters, layouts)
+                self.asked = counter.asked_for(parameters, layouts)
                 asked = [u for u, has in zip(self._updates, self._gradients, strict=True) if has]
-                self.updates = [site for site, went in zip(sites, asked, strict=True) if went]
+                self.updates = [
+                    s for s, went in zip(self.asked.updates, asked, strict=True) if went
+                ]
                 if self._note:
                     recorder.note(self._note)
                 self._sites_of = recorder

@@ -46,6 +46,19 @@ _CLEARED = (
 )
 
 
+class Asked(NamedTuple):
+    """The gradients that a step was given; nearly each has those of the step before."""
+
+    ids: Sequence[int]
+    """The `id` of each parameter."""
+    layouts: Sequence[Any]
+    """The layout of its gradient: `compat.layouts_of`."""
+    requests: Sequence[int]
+    """The sites of what it was asked for."""
+    updates: Sequence[int]
+    """Those of the updates that it makes if it updates what has a gradient."""
+
+
 class Unsure(NamedTuple):
     """A parameter of which only the device knows whether a step updated it."""
 
@@ -60,30 +73,13 @@ class Unsure(NamedTuple):
 class Step(Call):
     """A step that is under way; it keeps no parameter alive, nor what its program computed."""
 
-    __slots__ = (
-        "counter",
-        "expected",
-        "function",
-        "layouts",
-        "method",
-        "program",
-        "requests",
-        "skipped",
-        "unsure",
-        "values",
-        "written",
-    )
+    __slots__ = ("asked", "counter", "method", "program", "skipped", "unsure", "values", "written")
 
     def __init__(self, counter: "StepCounter", method: str = STEP) -> None:
         self.counter = counter
         self.method = method
-        self.function = ""
-        self.layouts: Sequence[Any] = ()
-        """The layouts of the gradients that it was given; empty if they come until its end."""
-        self.requests: Sequence[int] | None = None
-        """The sites of what it was asked for; None if that is not known yet."""
-        self.expected: Sequence[int] = ()
-        """Those of the updates that it makes if it updates what has a gradient."""
+        self.asked: Asked | None = None
+        """The gradients that it was given; None if they come until its end."""
         self.written: Before | None = None
         """The parameters as it began, if what it writes to them tells what it updates."""
         self.skipped: Any = None
@@ -93,6 +89,11 @@ class Step(Call):
         """The program of which it is a run; None if Python runs it."""
         self.values: Sequence[Any] = ()
         """Of a program copies of its parameters as it began, if effects are asked for."""
+
+    @property
+    def function(self) -> str:  # type: ignore[override]
+        """What stands for the name of a program, where one was compiled."""
+        return "" if self.program is None else PROGRAM
 
     @property
     def interrupted(self) -> str:
@@ -139,7 +140,7 @@ class StepCounter:
             self._writes = Writes(self._name)
             blocks.writes.append(self._writes)
         self._scaled = False  # whether a `GradScaler` was ever asked for its step
-        self._last: tuple[list[int], Sequence[Any], list[int], list[int]] | None = None
+        self._last: Asked | None = None
         self._alive: list[ref[Any]] = []
 
     # A step that Python runs.
@@ -171,12 +172,11 @@ class StepCounter:
             frame = self._enter(Step(self), python)
             parameters = parameters_of(optimizer.param_groups)
             # A closure or a hook of the program may still change the gradients.
-            if not optimizer._optimizer_step_pre_hooks and not _computes(given, named):
-                frame.layouts = compat.layouts_of(parameters)
-                frame.requests, frame.expected = self.sites(parameters, frame.layouts)
+            if not (optimizer._optimizer_step_pre_hooks or _computes(given, named)):
+                frame.asked = self.asked_for(parameters, compat.layouts_of(parameters))
             if self._writes is not None:
                 frame.written = self._writes.before(parameters, bits=self._adds_zeros())
-            elif frame.requests is None or len(recorder.optimizers) > 1:
+            elif frame.asked is None or len(recorder.optimizers) > 1:
                 frame.written = Before(compat.versions_of(parameters), {})
             if recorder.effects is not None and frame.parent is None:
                 self._hold(frame)
@@ -242,10 +242,10 @@ class StepCounter:
                 frame.skipped = found
             elif found is not None:
                 skipped = bool(found)
-            if frame.requests is None or self._writes is not None or frame.sites:
+            if frame.asked is None or self._writes is not None or frame.sites:
                 updates = self._look(frame, optimizer, skipped)
             else:
-                updates = frame.expected
+                updates = frame.asked.updates
             self._leave(frame, () if skipped and self._writes is None else updates)
         except Exception as error:
             self.recorder.fault(error)
@@ -254,7 +254,7 @@ class StepCounter:
         """The innermost step of this optimizer, run by the frame that is `known` by this if any."""
         for frame in reversed(self.recorder.calls_under_way.stack()):
             own = isinstance(frame, Step) and frame.counter is self and frame.method is STEP
-            if own and known in (None, frame.python):
+            if own and (known is None or frame.python == known):
                 return frame  # type: ignore[return-value]
         return None
 
@@ -264,30 +264,31 @@ class StepCounter:
         Its requests are known then. A parameter that it wrote to is one of them, also if it has no
         gradient: a step may make its own, and a hook may have taken that away.
         """
-        parameters = parameters_of(optimizer.param_groups)
-        layouts = list(frame.layouts)
-        if len(layouts) != len(parameters):  # they come late, or others came while it stepped
+        parameters, known = parameters_of(optimizer.param_groups), frame.asked
+        if known is not None and len(known.layouts) == len(parameters):
+            layouts = list(known.layouts)
+        else:  # they come late, or others came while it stepped
             layouts = compat.layouts_of(parameters)
-        if frame.requests is None:
-            self._note_cleared(layouts, optimizer)
+        if known is None:
+            self._note_cleared(optimizer, layouts)
         inner = {id(each) for each in self.recorder.variables_of(frame.sites).values()}
-        updated: list[Any] = []
+        wrote: list[Any] = []
         for place, parameter in enumerate(parameters):
-            asks = _asks(layouts[place]) and not skipped
-            wrote = id(parameter) not in inner and self._wrote_to(frame, parameter, asks)
-            updated.append(wrote)
-            if wrote is True and not _asks(layouts[place]):
+            asks = _asks(layouts[place])
+            alone = id(parameter) not in inner
+            wrote.append(alone and self._wrote_to(frame, parameter, asks and not skipped))
+            if wrote[-1] is True and not asks:
                 (now,) = compat.layouts_of([parameter])
                 layouts[place] = now if _asks(now) else compat.layout_if(True)
-        frame.requests, sites = self.sites(parameters, layouts)
-        asked = [wrote for wrote, layout in zip(updated, layouts, strict=True) if _asks(layout)]
-        keys = [id(p) for p, layout in zip(parameters, layouts, strict=True) if _asks(layout)]
+        frame.asked = self.asked_for(parameters, layouts)
+        places = [place for place, layout in enumerate(layouts) if _asks(layout)]
+        updates = [(site, wrote[p], p) for site, p in zip(frame.asked.updates, places, strict=True)]
         frame.unsure = [
-            Unsure(wrote, site, partial(self._writes.learn, key, True))
-            for site, wrote, key in zip(sites, asked, keys, strict=True)
-            if self._writes is not None and not isinstance(wrote, bool)
+            Unsure(same, site, partial(self._writes.learn, id(parameters[place]), True))
+            for site, same, place in updates
+            if self._writes is not None and not isinstance(same, bool)
         ]
-        return [site for site, wrote in zip(sites, asked, strict=True) if wrote is True]
+        return [site for site, did, _ in updates if did is True]
 
     def _wrote_to(self, frame: Step, parameter: Any, asks: bool) -> Any:
         """Whether a step updated a parameter, which had a gradient if it `asks`.
@@ -304,7 +305,7 @@ class StepCounter:
         moved = before.versions.get(key) != compat.version_of(parameter)
         return moved and (asks or not bits) if key in before.versions else asks
 
-    def _note_cleared(self, layouts: Sequence[Any], optimizer: Any) -> None:
+    def _note_cleared(self, optimizer: Any, layouts: Sequence[Any]) -> None:
         """Say it if a hook may have taken away gradients of a kernel that moves no version."""
         fused = any(group.get("fused") for group in optimizer.param_groups)
         hooks = optimizer._optimizer_step_post_hooks
@@ -340,9 +341,9 @@ class StepCounter:
             if failed:
                 drop(self.recorder.calls_under_way.stack(), lambda each: each is frame)
                 return
-            if frame.requests is None:
+            if frame.asked is None:
                 parameters = parameters_of(optimizer.param_groups)
-                frame.requests, _ = self.sites(parameters, compat.layouts_of(parameters))
+                frame.asked = self.asked_for(parameters, compat.layouts_of(parameters))
             self._leave(frame, ())
         except Exception as error:
             self.recorder.fault(error)
@@ -369,10 +370,9 @@ class StepCounter:
         try:
             python = dynamo.frame_around(sys._getframe())
             frame = self._under_way(known_by(python)) or self._enter(Step(self), python)
-            frame.function, frame.program = PROGRAM, program
-            frame.requests, updates = program.requests, program.updates
-            if len(frame.values) == len(now) == len(program.requests):
-                passed = self.recorder.handed(program.requests)
+            frame.program, frame.asked, updates = program, program.asked, program.updates
+            if len(frame.values) == len(now) == len(frame.asked.requests):
+                passed = self.recorder.handed(frame.asked.requests)
                 for (index, variable), before, value in zip(passed, frame.values, now, strict=True):
                     self.recorder.effects.compare(frame, index, variable, before, value)
             if skipped is not None and not effects.is_held_back(skipped):
@@ -390,9 +390,9 @@ class StepCounter:
         if isinstance(around, Step):
             around.skipped = around.skipped if frame.skipped is None else frame.skipped
             if around.method is ASKED:
-                around.requests = frame.requests
-            frame.requests = ()
-        frame.sites += frame.requests or ()
+                around.asked = frame.asked
+        elif frame.asked is not None:
+            frame.sites += frame.asked.requests
         frame.sites += updates
         if frame.before is not None and frame.program is None and around is None:
             self._note_uncompared(frame)
@@ -407,35 +407,26 @@ class StepCounter:
 
     # Sites.
 
-    def sites(
-        self, parameters: Sequence[Any], layouts: Sequence[Any]
-    ) -> tuple[Sequence[int], Sequence[int]]:
-        """The sites of requests for these parameters, and of their updates.
-
-        Nearly each step has those of the one before.
-        """
-        ids = list(map(id, parameters))
-        last = self._last
-        if last is not None and last[1] == layouts and last[0] == ids:
-            return last[2], last[3]
-        if last is None or last[0] != ids:
+    def asked_for(self, parameters: Sequence[Any], layouts: Sequence[Any]) -> Asked:
+        """What a step is asked for that is given gradients with these layouts."""
+        ids, last = list(map(id, parameters)), self._last
+        if last is not None and last.layouts == layouts and last.ids == ids:
+            return last
+        if last is None or last.ids != ids:
             variables: Any = self.recorder.variables
             variables.meet(self.optimizer())
             # One that is gone may leave its `id` to another one.
             self._alive = [ref(each, partial(self._forget, id(each))) for each in parameters]
+        site_of = partial(self.recorder.site_of, self.index)
         requests, updates = [], []
         for parameter, layout in zip(parameters, layouts, strict=True):
-            if layout is compat.FROZEN:
-                continue
-            kind = self.recorder.backend.kind_of_gradient(None)
-            if layout is not None:
-                kind = "sparse" if compat.is_sparse(layout) else "dense"
-            site = self.recorder.site_of
-            requests.append(site(self.index, "step", "request", kind, parameter))
-            if layout is not None:
-                updates.append(site(self.index, UPDATE, "update", kind, parameter))
-        self._last = ids, layouts, requests, updates
-        return requests, updates
+            if layout is not compat.FROZEN:
+                kind = compat.kind_of(layout)
+                requests.append(site_of("step", "request", kind, parameter))
+                if layout is not None:
+                    updates.append(site_of(UPDATE, "update", kind, parameter))
+        self._last = Asked(ids, layouts, requests, updates)
+        return self._last
 
     def _forget(self, key: int, reference: Any) -> None:
         self._last = None
@@ -458,4 +449,6 @@ def _computes(given: Sequence[Any], named: Mapping[str, Any]) -> bool:
     >>> _computes(("optimizer",), {"closure": None})
     False
     """
+    if len(given) == 1 and not named:
+        return False
     return any(map(callable, given[1:])) or any(map(callable, named.values()))

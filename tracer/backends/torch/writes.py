@@ -41,6 +41,8 @@ class Writes:
         """Those that held the same bits while their version stood still, as was compared."""
         self._left: set[int] = set()
         """Those that had a gradient and were left alone, as their versions or bits say."""
+        self._believed: set[int] = set()
+        """Those of them of which a version alone said so, and no bits since."""
         self._past = False
         """Whether bits were seen to change where no version moved."""
         self._was_left = self._is_not_comparable = False
@@ -70,6 +72,7 @@ class Writes:
             return True
         if key not in before.copies:
             self._left.add(key)
+            self._believed |= {key} - self._stood if asks else set()
             return False
         if before.copies[key] is None:
             self._is_not_comparable |= asks
@@ -87,17 +90,18 @@ class Writes:
             self._past = True
             return
         self._stood.add(key)
-        if asks:
-            self._left.add(key)
+        self._believed.discard(key)
+        self._left |= {key} if asks else set()
 
     def forget(self, key: int) -> None:
         """A parameter is gone: another one may come to have its `id`."""
         self._was_left |= key in self._left
-        for known in (self._moved, self._stood, self._left):
+        for known in (self._moved, self._stood, self._left, self._believed):
             known.discard(key)
 
     def notes(self) -> list[str]:
         """What a trace has to say of it: an update that changes no bit may have been missed."""
-        found = [_PAST] * (self._past and (bool(self._left) or self._was_left))
+        left = bool(self._left) or self._was_left
+        found = [_PAST] * (bool(self._believed) or (self._past and left))
         found += [_NOT_COMPARABLE] * self._is_not_comparable
         return [each.format(name=self.name) for each in found]
