@@ -9,6 +9,7 @@ from support import odometers
 from support.libraries import is_keras3, keras2, keras3, needs_keras3
 
 import tracer
+from tracer.backends.tensorflow import ledger
 
 legacy = keras2.optimizers.legacy
 
@@ -107,3 +108,31 @@ def _run_replicas(strategy: Any, optimizer: Any, variables: dict[str, Any]) -> N
         optimizer.apply_gradients(odometers.gradients(variables))
 
     tf.function(lambda: strategy.run(replica))()
+
+
+def test_journals_are_emptied_as_functions_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many executions there are, and nobody asks for a trace: no step is lost."""
+    monkeypatch.setattr(ledger, "ROWS", 1023)
+    optimizer = tracer.wrap(legacy.SGD())
+    weights = [tf.Variable([1.0, 2.0]) for _ in range(2)]
+
+    @tf.function(autograph=False)
+    def step(which: int) -> None:
+        optimizer.apply_gradients([(tf.ones(2), weights[which])])
+
+    @tf.function
+    def steps(count: Any) -> None:
+        for _ in tf.range(count):
+            step(0)
+
+    order = [number % 7 % 3 == 0 for number in range(3000)]
+    for which in order:
+        step(int(which))
+    for _ in range(20):
+        steps(tf.constant(200))
+    trace = tracer.trace_of(optimizer)
+    assert trace.complete
+    truth = {number for number, which in enumerate(order, 1) if which}
+    updates = trace.count("updates", by="step", variable=weights[1])
+    assert {number for (number,) in updates} == truth
+    assert trace.count("updates", by=()) == {(): 7000}

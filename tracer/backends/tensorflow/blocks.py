@@ -61,7 +61,7 @@ class Blocks(backend.Blocks):
         """How many steps began in Sessions and have not ended."""
         self._calls_under_way = root.calls_under_way
         self._devices = root.devices
-        self._root_called = root.called
+        self._called = root.called
 
     def forget_graphs(self) -> None:
         """Let each function with a counter in its graph be traced anew."""
@@ -213,6 +213,8 @@ class Blocks(backend.Blocks):
             if place is EAGER:
                 self.threads.add(threading.get_ident())
                 self._called()
+                if next(self.counters.quiet_calls, True):
+                    self._look()
             call = parent_of(
                 "apply", place, replica, stack, compat.has_strategy(), self._calls_under_way
             )
@@ -270,17 +272,17 @@ class Blocks(backend.Blocks):
             stamp = compat.with_flags(stamp, APPLYING)
         return stamp
 
-    def _called(self) -> None:
-        """A function with a counter is called in eager mode."""
-        self._root_called()
+    def _look(self) -> None:
+        """A function with a counter is called in eager mode, as many were before."""
         try:
-            self.counters.function_called()
+            self.counters.look()
         except BaseException as error:
             self._root.fault(error)
 
     def _asked(self, region: Any, replica: int) -> Any:
         """The stamp of the step that calls the function with the graph `region`, a tensor there."""
-        same_call = SameCall(self.callers, self._calls_under_way, self.threads, self._called)
+        watched = self.callers, self._calls_under_way, self.threads, self._called
+        same_call = SameCall(*watched, self.counters, self._look)
         ask = partial(self._enclosing_step, replica, compat.function_name(region), same_call)
         return self._ledger(replica).enclosing_step(region, ask, same_call)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from tracer.backends.tensorflow import compat, functions
 from tracer.backends.tensorflow.compat import contexts
+from tracer.backends.tensorflow.counters import LedgerCounters
 from tracer.backends.tensorflow.stacks import frames_around, traced_in
 from tracer.backends.tensorflow.tracings import Definitions
 from tracer.core.call_paths import UNKNOWN, is_stack, stack_above
@@ -126,12 +127,15 @@ class SameCall:
         under_way: CallsUnderWay,
         threads: Set[int],
         called: Callable[[], None],
+        counters: LedgerCounters,
+        look: Callable[[], None],
     ) -> None:
         """`under_way` are the calls of the recorder, `threads` as in `Callers`.
 
-        `called` is to be told of each such call.
+        `called` is notified of each such call, and `look` after the `quiet_calls` of the counters.
         """
         self._callers, self._threads, self._called = callers, threads, called
+        self._counters, self._look = counters, look
         self._steps, self._stack = under_way.steps, under_way.stack
         self.known: tuple[int, int, Any] = (-1, 0, ())
         """How often the callers had changed, and the stack that called; how many frames it is
@@ -153,6 +157,8 @@ class SameCall:
         except (AttributeError, ValueError):  # there is no context, or so deep a stack
             return False
         self._called()
+        if next(self._counters.quiet_calls, True):
+            self._look()
         return True
 
 

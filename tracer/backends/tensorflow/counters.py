@@ -3,7 +3,8 @@
 The numbers of steps are Python's until a replica has its ledger, which goes on with them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 from tracer.backends.tensorflow.ledger import Ledger
@@ -19,10 +20,13 @@ _MOST_CALLS = 64
 class LedgerCounters(Counters):
     """The counters of one root optimizer, with a ledger for each replica that runs graphs."""
 
+    quiet_calls: Iterator[bool]
+    """An item for each call of a function until the journals are to be looked at."""
+
     def __init__(self) -> None:
         super().__init__()
         self.ledgers: dict[int, Ledger] = {}
-        self._calls_between = self._calls_to_look = 1
+        self._look_after(1)
 
     def ledger(self, replica: int, device: str) -> Ledger:
         """The ledger of a replica, which is made on `device` if there is none."""
@@ -32,7 +36,7 @@ class LedgerCounters(Counters):
                 ledger = self.ledgers[replica] = Ledger(
                     device, self._numbers.setdefault(replica, 0)
                 )
-            self._calls_between = self._calls_to_look = 1  # a graph is traced, and may do much
+            self._look_after(1)  # a graph is traced, and may do much
             return ledger
 
     @property
@@ -40,21 +44,23 @@ class LedgerCounters(Counters):
         """Whether anything is counted in graphs, that run without Python."""
         return bool(self.ledgers)
 
-    def function_called(self) -> None:
-        """A function with a counter is called: now and then take out what was counted so far.
+    def look(self) -> None:
+        """Take out what was counted, where it is much: functions with counters are called.
 
-        So that no ring is full before it is read, though training must not wait for it: each call
-        is looked after as long as many rows come with one, else each 64th.
+        No journal may be full before it is read, and training must not wait for it. So this is
+        done at each call as long as many rows come with one, else at each 64th.
         """
-        self._calls_to_look -= 1
-        if self._calls_to_look <= 0 and self.lock.acquire(blocking=False):
+        if self.lock.acquire(blocking=False):
             try:
                 fullest = max(ledger.look(_FULL) for ledger in list(self.ledgers.values()))
                 rarer = self._calls_between * 2 if fullest <= _FULL else self._calls_between // 2
-                self._calls_between = min(max(1, rarer), _MOST_CALLS)
-                self._calls_to_look = self._calls_between
+                self._look_after(min(rarer, _MOST_CALLS))
             finally:
                 self.lock.release()
+
+    def _look_after(self, calls: int) -> None:
+        self._calls_between = max(1, calls)
+        self.quiet_calls = repeat(False, calls)
 
     def take_number(self, replica: int) -> int:
         """The number of a step that begins outside of every graph."""
