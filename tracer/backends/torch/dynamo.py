@@ -14,6 +14,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 """Whether `torch.compile` looks at the code that calls this, to build a program."""
 
+set_compiler: Callable[[Any], Any] = _dynamo.set_eval_frame
+"""Sets what compiles the frames that this thread runs, None for nothing; returns what did."""
+
 eagerly: Callable[..., Any] = torch._disable_dynamo
 """Has a function called by each run of a program, which is parted there."""
 
@@ -54,11 +57,11 @@ def left_alone(function: F) -> F:
 
     @wraps(function)
     def undisturbed(*given: Any, **named: Any) -> Any:
-        compiler = _dynamo.set_eval_frame(None)
+        compiler = set_compiler(None)
         try:
             return function(*given, **named)
         finally:
-            _dynamo.set_eval_frame(compiler)
+            set_compiler(compiler)
 
     return cast(F, without_dynamo(undisturbed))
 

@@ -11,13 +11,14 @@ PyTorch calls no hook for a step that raises: see `abandoned`.
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from weakref import ref
 
 from tracer.backends.torch import compat, dynamo, effects
 from tracer.backends.torch.compiled_steps import PROGRAM, Program
+from tracer.backends.torch.dynamo import F
 from tracer.backends.torch.grad_scaler import found_inf
 from tracer.backends.torch.parameters import parameters_of
 from tracer.backends.torch.writes import Before, Writes
@@ -121,6 +122,28 @@ def drop(stack: list[Call], ended: Callable[[Call], bool]) -> None:
         found.recorder.abandon(found)
 
 
+def counting(method: F) -> F:
+    """A method of a `StepCounter` that Python runs, also where Dynamo has given up.
+
+    A fault of it ends the counting, and not the program: see `Recorder.fault`.
+    """
+
+    @wraps(method)
+    def guarded(self: Any, *given: Any, **named: Any) -> Any:
+        if self.recorder.broken:
+            return None
+        compiler = dynamo.set_compiler(None)
+        try:
+            return method(self, *given, **named)
+        except Exception as error:
+            self.recorder.fault(error)
+            return None
+        finally:
+            dynamo.set_compiler(compiler)
+
+    return cast(F, dynamo.without_dynamo(guarded))
+
+
 class StepCounter:
     """Counts the steps of one optimizer."""
 
@@ -145,7 +168,7 @@ class StepCounter:
 
     # A step that Python runs.
 
-    @dynamo.left_alone
+    @counting
     def before(
         self,
         optimizer: Any,
@@ -159,29 +182,24 @@ class StepCounter:
         In code that is `compiled` in part it is that of the program, which runs on afterwards.
         """
         recorder = self.recorder
-        if recorder.broken:
-            return
-        try:
-            stack = recorder.calls_under_way.stack()
-            if stack and compiled:
-                self._drop(stack, known_by(python))
-            elif stack:
-                recorder.drop_interrupted(python.f_back)
-            if recorder.optimizers.stateless:
-                self._note_begin(optimizer)
-            frame = self._enter(Step(self), python)
-            parameters = parameters_of(optimizer.param_groups)
-            # A closure or a hook of the program may still change the gradients.
-            if not (optimizer._optimizer_step_pre_hooks or _computes(given, named)):
-                frame.asked = self.asked_for(parameters, compat.layouts_of(parameters))
-            if self._writes is not None:
-                frame.written = self._writes.before(parameters, bits=self._adds_zeros())
-            elif frame.asked is None or len(recorder.optimizers) > 1:
-                frame.written = Before(compat.versions_of(parameters), {})
-            if recorder.effects is not None and frame.parent is None:
-                self._hold(frame)
-        except Exception as error:
-            recorder.fault(error)
+        stack = recorder.calls_under_way.stack()
+        if stack and compiled:
+            self._drop(stack, known_by(python))
+        elif stack:
+            recorder.drop_interrupted(python.f_back)
+        if recorder.optimizers.stateless:
+            self._note_begin(optimizer)
+        frame = self._enter(Step(self), python)
+        parameters = parameters_of(optimizer.param_groups)
+        # A closure or a hook of the program may still change the gradients.
+        if not (optimizer._optimizer_step_pre_hooks or _computes(given, named)):
+            frame.asked = self.asked_for(parameters, compat.layouts_of(parameters))
+        if self._writes is not None:
+            frame.written = self._writes.before(parameters, bits=self._adds_zeros())
+        elif frame.asked is None or len(recorder.optimizers) > 1:
+            frame.written = Before(compat.versions_of(parameters), {})
+        if recorder.effects is not None and frame.parent is None:
+            self._hold(frame)
 
     def _enter(self, frame: Step, python: FrameType) -> Step:
         self.recorder.open(frame, self.index, frame.method, "step", python)
@@ -225,30 +243,25 @@ class StepCounter:
                 if (each.requires_grad or each.grad is not None) and not compat.is_lazy(each):
                     self.recorder.effects.hold(frame, variables.index(each, None), each)
 
-    @dynamo.left_alone
+    @counting
     def after(
         self, optimizer: Any, named: Mapping[str, Any], python: FrameType, compiled: bool = False
     ) -> None:
         """A step has ended; in code that is `compiled` in part, its begin was in another frame."""
-        if self.recorder.broken:
-            return
-        try:
-            frame = self._under_way(None if compiled else known_by(python))
-            frame = frame or self._enter(Step(self), python)
-            found, skipped = found_inf(optimizer), False
-            if found is None and "grad_scaler" in named:
-                self.recorder.note(_UNKNOWN_SKIP)
-            elif found is not None and effects.is_held_back(found):
-                frame.skipped = found
-            elif found is not None:
-                skipped = bool(found)
-            if frame.asked is None or self._writes is not None or frame.sites:
-                updates = self._look(frame, optimizer, skipped)
-            else:
-                updates = frame.asked.updates
-            self._leave(frame, () if skipped and self._writes is None else updates)
-        except Exception as error:
-            self.recorder.fault(error)
+        frame = self._under_way(None if compiled else known_by(python))
+        frame = frame or self._enter(Step(self), python)
+        found, skipped = found_inf(optimizer), False
+        if found is None and "grad_scaler" in named:
+            self.recorder.note(_UNKNOWN_SKIP)
+        elif found is not None and effects.is_held_back(found):
+            frame.skipped = found
+        elif found is not None:
+            skipped = bool(found)
+        if frame.asked is None or self._writes is not None or frame.sites:
+            updates = self._look(frame, optimizer, skipped)
+        else:
+            updates = frame.asked.updates
+        self._leave(frame, () if skipped and self._writes is None else updates)
 
     def _under_way(self, known: tuple[int, int] | None) -> Step | None:
         """The innermost step of this optimizer, run by the frame that is `known` by this if any."""
@@ -314,73 +327,60 @@ class StepCounter:
 
     # A `GradScaler`, and a program that `torch.compile` made.
 
-    @dynamo.left_alone
+    @counting
     def asked(self, scaler: Any, python: FrameType) -> Step | None:
         """A `GradScaler` is asked for a step of the optimizer, which it may leave out."""
-        if self.recorder.broken:
-            return None
-        try:
-            if not self._scaled and scaler.is_enabled():
-                self._scaled = True
-                scale = float(scaler._init_scale)
-                self.recorder.optimizers.tell(self.index, grad_scaler=True, initial_scale=scale)
-            if self.recorder.calls_under_way.stack():
-                self.recorder.drop_interrupted(python.f_back)
-            frame = self._enter(Step(self, ASKED), python)
-            if self.recorder.effects is not None and frame.parent is None:
-                self._hold(frame)
-            return frame
-        except Exception as error:
-            self.recorder.fault(error)
-            return None
+        if not self._scaled and scaler.is_enabled():
+            self._scaled = True
+            scale = float(scaler._init_scale)
+            self.recorder.optimizers.tell(self.index, grad_scaler=True, initial_scale=scale)
+        if self.recorder.calls_under_way.stack():
+            self.recorder.drop_interrupted(python.f_back)
+        frame = self._enter(Step(self, ASKED), python)
+        if self.recorder.effects is not None and frame.parent is None:
+            self._hold(frame)
+        return frame
 
-    @dynamo.left_alone
+    @counting
     def answered(self, frame: Step, optimizer: Any, failed: bool) -> None:
         """The `GradScaler` has done that, or left it out; or an exception ended it."""
-        try:
-            if failed:
-                drop(self.recorder.calls_under_way.stack(), lambda each: each is frame)
-                return
-            if frame.asked is None:
-                parameters = parameters_of(optimizer.param_groups)
-                frame.asked = self.asked_for(parameters, compat.layouts_of(parameters))
-            self._leave(frame, ())
-        except Exception as error:
-            self.recorder.fault(error)
+        if failed:
+            drop(self.recorder.calls_under_way.stack(), lambda each: each is frame)
+            return
+        if frame.asked is None:
+            parameters = parameters_of(optimizer.param_groups)
+            frame.asked = self.asked_for(parameters, compat.layouts_of(parameters))
+        self._leave(frame, ())
 
+    @counting
     def begins(self, values: Sequence[Any]) -> None:
         """A program with a step begins to run, whose parameters hold these values."""
         comparing = self.recorder.effects
-        if comparing is None or self.recorder.broken:
+        if comparing is None:
             return
-        try:
-            python = dynamo.frame_around(sys._getframe())
-            self._drop(self.recorder.calls_under_way.stack(), known_by(python))
-            frame = self._enter(Step(self), python)
-            if frame.parent is None:
-                frame.values = list(map(comparing.copy_of, values))
-        except Exception as error:
-            self.recorder.fault(error)
+        python = dynamo.frame_around(sys._getframe())
+        self._drop(self.recorder.calls_under_way.stack(), known_by(python))
+        frame = self._enter(Step(self), python)
+        if frame.parent is None:
+            frame.values = list(map(comparing.copy_of, values))
 
+    @counting
     def ran(self, program: Program, skipped: Any, now: Sequence[Any]) -> None:
         """A program has run; `skipped` is None or says on the device whether it did nothing.
 
         `now` has what its parameters hold, if it was built to compare them.
         """
-        try:
-            python = dynamo.frame_around(sys._getframe())
-            frame = self._under_way(known_by(python)) or self._enter(Step(self), python)
-            frame.program, frame.asked, updates = program, program.asked, program.updates
-            if len(frame.values) == len(now) == len(frame.asked.requests):
-                passed = self.recorder.handed(frame.asked.requests)
-                for (index, variable), before, value in zip(passed, frame.values, now, strict=True):
-                    self.recorder.effects.compare(frame, index, variable, before, value)
-            if skipped is not None and not effects.is_held_back(skipped):
-                updates, skipped = [] if float(skipped) else updates, None
-            frame.skipped = skipped
-            self._leave(frame, updates)
-        except Exception as error:
-            self.recorder.fault(error)
+        python = dynamo.frame_around(sys._getframe())
+        frame = self._under_way(known_by(python)) or self._enter(Step(self), python)
+        frame.program, frame.asked, updates = program, program.asked, program.updates
+        if len(frame.values) == len(now) == len(frame.asked.requests):
+            passed = self.recorder.handed(frame.asked.requests)
+            for (index, variable), before, value in zip(passed, frame.values, now, strict=True):
+                self.recorder.effects.compare(frame, index, variable, before, value)
+        if skipped is not None and not effects.is_held_back(skipped):
+            updates, skipped = [] if float(skipped) else updates, None
+        frame.skipped = skipped
+        self._leave(frame, updates)
 
     def _leave(self, frame: Step, updates: Sequence[int]) -> None:
         """A step has ended that made these updates by itself: count it, or add it to the one
