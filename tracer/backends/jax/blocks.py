@@ -23,7 +23,7 @@ import jax
 
 from tracer.backends.jax import compat, primitive
 from tracer.backends.jax.arrays import values_given, values_returned
-from tracer.backends.jax.effects import NOT_COMPARED, Compared, Effects
+from tracer.backends.jax.effects import Effects, Pairs, bits_of
 from tracer.backends.jax.late_wrap import forget, functions_with
 from tracer.backends.jax.programs import Program, Programs, Work
 from tracer.backends.jax.tracings import Definitions
@@ -43,7 +43,7 @@ _NOT_COMPILED = (
 )
 
 
-class _Begun(NamedTuple):
+class Begun(NamedTuple):
     """What is noted of a step as it begins."""
 
     optimizer: Any
@@ -90,16 +90,16 @@ def distribution() -> Any:
     return None if module is None else module.distribution()
 
 
-def _begin_step(frame: Any) -> _Begun | None:
+def _begin_step(frame: Any) -> Begun | None:
     """The count of steps of the optimizer whose step method `frame` is."""
     optimizer: Any = getattr(frame.original, "__self__", None)
     clock = clock_of(optimizer)
     if clock is None:
         return None
     if frame.method != "stateless_apply":
-        return _Begun(optimizer, clock, clock.value)
+        return Begun(optimizer, clock, clock.value)
     before = values_given(frame).get(id(clock))
-    return None if before is None else _Begun(optimizer, clock, before)
+    return None if before is None else Begun(optimizer, clock, before)
 
 
 def clock_of(optimizer: Any) -> Any:
@@ -145,9 +145,9 @@ class Blocks(backend.Blocks):
     def close(self, frame: Call, failed: bool) -> None:
         """All that was called from `frame` executes as a whole: count it."""
         effects = self.programs.effects if frame.parent is None and frame.role == "step" else None
-        compared = NOT_COMPARED if effects is None else effects.compared(frame)
+        compared = {} if effects is None else effects.compared(frame)
         eager, once = frame.place is EAGER, compat.is_plain()  # else a `vmap` may be around
-        in_program = self.programs.all or frame.site_notes or compared.variables
+        in_program = self.programs.all or frame.site_notes or compared
         if eager and once and not in_program:
             super().close(frame, failed)
             return
@@ -165,23 +165,23 @@ class Blocks(backend.Blocks):
         program.alone = program.alone or primitive.counting_alone(program)
         self._latest = program.alone(*numbers)
 
-    def _work(self, frame: Call, compared: Compared) -> tuple[Work, list[Any]]:
+    def _work(self, frame: Call, compared: Pairs) -> tuple[Work, list[Any]]:
         """What the block of a call is, and the numbers that its op tells."""
         alone = "step" if frame.role == "step" else "alone"
         role = alone if frame.parent is None else "part"
         groups, outcomes = _groups(frame)
         before, after, clock = self.steps_so_far(frame)
         function = "" if frame.place is EAGER else compat.function_name(frame.place.graph)
-        key = self._path_to(frame), id(clock), compared.variables
+        key = self._path_to(frame), id(clock), tuple(compared)
         work = Work(function, role, tuple(frame.sites), groups, *key)
-        return work, [before, after, *outcomes, *compared.numbers()]
+        return work, [before, after, *outcomes, *bits_of(compared)]
 
     def _count_in_program(self, work: Work, numbers: list[Any], frame: Call) -> Program:
         """Add the op of a block to the program that is traced."""
         for number in frame.sites:
             if self._sites.sites[number].role != "request":
                 self.callers.traced[number, work.path] += 1
-        if isinstance(frame.extra, _Begun):
+        if isinstance(frame.extra, Begun):
             self._stepping.add(frame.extra.optimizer)
         axes = compat.axis_names()  # the program says what each device does: each is a replica
         here = compat.axis_size(axes) // jax.process_count() if axes else 0
@@ -221,9 +221,19 @@ class Blocks(backend.Blocks):
         after = values_returned(frame).get(id(clock))
         return (0, 0, None) if after is None else (before, after, clock)
 
-    def auxiliary(self, frame: Call) -> Sequence[Any]:
-        """Arrays that make a `vmap` visible to the op when none of its numbers is batched."""
-        return _made_in(frame)
+    def auxiliary(self, frame: Any) -> Sequence[Any]:
+        """Arrays that make a `vmap` visible to the op when none of its numbers is batched.
+
+        What a block made of the variables that it updates, as far as JAX is tracing it: each member
+        that has its own has updated them.
+        """
+        if frame.role == "apply":
+            values = [frame.variable.value]
+        elif frame.role == "step" and frame.method == "stateless_apply":
+            values = frame.result
+        else:
+            values = [each.value for each in frame.original.__self__._trainable_variables]
+        return [each for each in jax.tree.leaves(values) if isinstance(each, jax.core.Tracer)]
 
     def forget_graphs(self) -> None:
         """Let each function with an op of this recorder be traced anew."""
@@ -305,20 +315,6 @@ def _groups(frame: Call) -> tuple[tuple[int | None, ...], list[Any]]:
 
 def _stepping_around(frame: Any) -> Any:
     """The call of a step method that knows its count of steps: `frame`, or what it is part of."""
-    while frame is not None and frame.extra.__class__ is not _Begun:
+    while frame is not None and frame.extra.__class__ is not Begun:
         frame = frame.parent
     return frame
-
-
-def _made_in(frame: Any) -> list[Any]:
-    """What a block made of the variables that it updates, as far as JAX is tracing it.
-
-    Each member of a `vmap` that has its own has updated them.
-    """
-    if frame.role == "apply":
-        values = [frame.variable.value]
-    elif frame.role == "step" and frame.method == "stateless_apply":
-        values = frame.result
-    else:
-        values = [each.value for each in frame.original.__self__._trainable_variables]
-    return [each for each in jax.tree.leaves(values) if isinstance(each, jax.core.Tracer)]

@@ -235,7 +235,7 @@ def forget(function: Any) -> None:
     for cache in _traced:
         if hasattr(cache, "evict_weakref"):
             cache.evict_weakref(function)
-        elif any(key[0]() is function for key in list(cache.cache_keys())):
+        else:
             cache.cache_clear()  # the others are traced again too, if they are called again
     for memo in _traced_by:
         memo.evict_function(function)

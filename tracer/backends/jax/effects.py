@@ -8,7 +8,7 @@ bits, 31 to a number, computed in the program and handed to the op that counts t
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,27 +22,8 @@ _BITS = 31
 """How many of them a number holds: it is an int32 with a sign."""
 
 
-_Held = dict[int, tuple[Any, Any]]
-"""By the index of a variable: itself, and what it held before the step."""
-
-
-class Compared(NamedTuple):
-    """Variables by their indices, with what they held before a step and what they hold after it."""
-
-    variables: tuple[int, ...]
-    before: list[Any]
-    after: list[Any]
-
-    def numbers(self) -> list[Any]:
-        """The bits: for each variable *unchanged*, then for each *not finite*."""
-        if not self.variables:
-            return []
-        if any(isinstance(each, jax.core.Tracer) for each in (*self.before, *self.after)):
-            return _numbers(self.before, self.after)
-        return list(_numbers_of_arrays(self.before, self.after))
-
-
-NOT_COMPARED = Compared((), [], [])
+Pairs = dict[int, tuple[Any, Any]]
+"""By the index of a variable what it held before a step, and what it holds after it."""
 
 
 class Effects(Logs):
@@ -66,29 +47,29 @@ class Effects(Logs):
         """Nothing: a step that was handed variables is counted by an op."""
         return ()
 
-    def compared(self, frame: Any) -> Compared:
-        """What the variables of a step held, which ends now."""
-        held: _Held = frame.before or {}
+    def compared(self, frame: Any) -> Pairs:
+        """What the variables of a step held, which ends now, as far as that can be read."""
+        held = frame.before or {}
         if frame.method == "stateless_apply":
             old, new = values_given(frame), values_returned(frame)
             ids = {index: id(own) for index, (own, _) in held.items()}
             pairs = {index: (old[own], new[own]) for index, own in ids.items() if own in new}
         else:
             pairs = {index: (before, own.value) for index, (own, before) in held.items()}
-        known = {index: pair for index, pair in pairs.items() if self._is_comparable(pair)}
-        return Compared(
-            tuple(known), [old for old, _ in known.values()], [new for _, new in known.values()]
-        )
-
-    def _is_comparable(self, pair: tuple[Any, Any]) -> bool:
-        """Whether both values can be read; if not, that is noted."""
-        if any(map(is_gone, pair)):
+        known = {index: pair for index, pair in pairs.items() if not any(map(is_gone, pair))}
+        if len(known) < len(pairs):
             self._note(
                 "effects on a variable whose array the step gave away (donate_argnums) are not "
                 "known: it is not compared"
             )
-            return False
-        return True
+        return known
+
+
+def bits_of(pairs: Pairs) -> list[Any]:
+    """Numbers with the bits: for each variable *unchanged*, then for each *not finite*."""
+    before, after = [old for old, _ in pairs.values()], [new for _, new in pairs.values()]
+    traced = any(isinstance(each, jax.core.Tracer) for each in (*before, *after))
+    return list((_numbers if traced else _numbers_of_arrays)(before, after)) if pairs else []
 
 
 @lru_cache(maxsize=256)

@@ -5,7 +5,7 @@ from typing import Any
 
 from tracer.backends.jax import blocks, late_wrap
 from tracer.core.backend import Stepped
-from tracer.core.calls import EAGER, Call
+from tracer.core.calls import Call
 from tracer.kinds import OptimizerKind
 
 
@@ -18,12 +18,6 @@ class Blocks(blocks.Blocks):
         "the weights, and never sees them after it"
     )
     steps_models = True
-
-    def close(self, frame: Any, failed: bool) -> None:
-        """A call of `update` has ended: count it."""
-        if frame.place is not EAGER:
-            self._stepping.add(frame.update)
-        super().close(frame, failed)
 
     def steps_so_far(self, frame: Any) -> tuple[Any, Any, Any]:
         """The count in the state that was returned, and that before it."""

@@ -50,8 +50,11 @@ def _came(before: Any, after: Any, limit: int | None, unknown: list[str]) -> Any
 
     None if there is none, or if it does not say it.
     """
-    (states, of_all_leaves), (old_states, _) = _deciding(after), _deciding(before)
-    if len(states) == 1 and len(old_states) == 1 and of_all_leaves:
+    states, of_all_leaves = _deciding(after)
+    if not states:
+        return None
+    old_states, _ = _deciding(before)
+    if len(states) == len(old_states) == 1 and of_all_leaves:
         (state,), (old,) = states, old_states
         inner = _INNER.get(_name(state), "")
         kept = _came(getattr(old, inner, ()), getattr(state, inner, ()), limit, unknown)
@@ -103,14 +106,12 @@ def count_in(state: Any) -> Any:
     """
     if _deciding(state)[0]:
         return None
-    for each in jax.tree.leaves(state, is_leaf=_counts):
-        if _counts(each):
-            return each.count
-    return None
+    counts = (each.count for each in jax.tree.leaves(state, is_leaf=_counts) if _counts(each))
+    return next(counts, None)
 
 
 def _counts(state: Any) -> bool:
-    count = getattr(state, "count", None) if type(state).__name__.startswith("ScaleBy") else None
+    count = getattr(state, "count", None) if type(state).__name__[:7] == "ScaleBy" else None
     return isinstance(count, jax.Array) and count.shape == () and count.dtype.kind == "i"
 
 
