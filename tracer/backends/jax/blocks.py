@@ -25,7 +25,7 @@ from tracer.backends.jax import compat, primitive
 from tracer.backends.jax.arrays import values_given, values_returned
 from tracer.backends.jax.effects import Effects, Pairs, bits_of
 from tracer.backends.jax.late_wrap import forget, functions_with
-from tracer.backends.jax.programs import Program, Programs, Work
+from tracer.backends.jax.programs import Program, ProgramCounters, Work
 from tracer.backends.jax.tracings import Definitions
 from tracer.core import backend
 from tracer.core.backend import Stepped
@@ -128,11 +128,12 @@ def _whether_kept(frame: Any) -> Any:
 class Blocks(backend.Blocks):
     """The blocks of one root optimizer, and where they are counted; thread-safe."""
 
+    counters: ProgramCounters
     new_effects: type[Effects] | None = Effects
 
     def __init__(self, root: backend.Root) -> None:
         super().__init__(root)
-        self.programs = self.counters = Programs(root.sites, root.note, root.fault)
+        self.counters = ProgramCounters(root.sites, root.note, root.fault)
         self._definitions = Definitions()
         self._latest: Any = None
         self._stepping: WeakSet[Any] = WeakSet()
@@ -144,10 +145,10 @@ class Blocks(backend.Blocks):
 
     def close(self, frame: Call, failed: bool) -> None:
         """All that was called from `frame` executes as a whole: count it."""
-        effects = self.programs.effects if frame.parent is None and frame.role == "step" else None
+        effects = self.counters.effects if frame.parent is None and frame.role == "step" else None
         compared = {} if effects is None else effects.compared(frame)
         eager, once = frame.place is EAGER, compat.is_plain()  # else a `vmap` may be around
-        in_program = self.programs.all or frame.site_notes or compared
+        in_program = self.counters.all or frame.site_notes or compared
         if eager and once and not in_program:
             super().close(frame, failed)
             return
@@ -158,7 +159,7 @@ class Blocks(backend.Blocks):
             if outermost(frame).place is not EAGER:  # else it is a branch, which each step traces
                 self._note_tracing(frame, program, failed)
             return
-        program = self.programs.eager(work)
+        program = self.counters.eager(work)
         if not once:
             primitive.count(program, *numbers, auxiliary=self.auxiliary(frame))
             return
@@ -185,7 +186,7 @@ class Blocks(backend.Blocks):
             self._stepping.add(frame.extra.optimizer)
         axes = compat.axis_names()  # the program says what each device does: each is a replica
         here = compat.axis_size(axes) // jax.process_count() if axes else 0
-        program = self.programs.new(work, replicas=here)
+        program = self.counters.new(work, replicas=here)
         if compat.is_mapped_eagerly():
             program.doubt(_NOT_COMPILED)
         which = [jax.lax.axis_index(axes)] if axes else []
@@ -242,14 +243,14 @@ class Blocks(backend.Blocks):
 
     def end(self) -> None:
         """Tracing of one ends: steps that run from now on may not be counted."""
-        self.programs.progress.clear()
+        self.counters.progress.clear()
 
     def wait(self) -> None:
         """Wait until all that the program has begun to run is counted: its results are there.
 
         Not if a program waits for who asks.
         """
-        nothing_runs = not self.programs.all and self._latest is None
+        nothing_runs = not self.counters.all and self._latest is None
         if nothing_runs or compat.is_called_by_program():
             return
         for array in (self._latest, *jax.live_arrays()):
@@ -261,10 +262,10 @@ class Blocks(backend.Blocks):
         The optimizer's own count is compared with what the last step told of it. In a loop of the
         program's own that count is in the state, and the variable may never hear of it.
         """
-        self.programs.empty_queue()  # of what told meanwhile that it moved the count
+        self.counters.empty_queue()  # of what told meanwhile that it moved the count
         for name, optimizer, started in optimizers:
             clock = getattr(optimizer, "_iterations", None)
-            now, known = self._root.backend.number_in(clock), self.programs.progress_of(clock)
+            now, known = self._root.backend.number_in(clock), self.counters.progress_of(clock)
             missed, last = 0, max((each.last for each in known), default=None)
             if started is not None:
                 missed = max([0, *(each.last - each.first - each.moved for each in known)])
@@ -278,8 +279,8 @@ class Blocks(backend.Blocks):
                     "count was set, as by a checkpoint; wrap the optimizer before its steps are "
                     "compiled"
                 )
-        yield from self.programs.gaps()
-        if self.programs.all and compat.is_called_by_program():
+        yield from self.counters.gaps()
+        if self.counters.all and compat.is_called_by_program():
             yield "it was read in a callback of a program: what runs there may not be counted yet"
 
     def is_behind(self, optimizer: Any) -> bool:
@@ -289,14 +290,14 @@ class Blocks(backend.Blocks):
         nor do those of the optimizers inside of it.
         """
         for clock in map(clock_of, [*self._stepping, optimizer]):
-            now, known = self._root.backend.number_in(clock), self.programs.progress_of(clock)
+            now, known = self._root.backend.number_in(clock), self.counters.progress_of(clock)
             if now is not None and any(now < each.last for each in known):
                 return True
         return False
 
     def remarks(self) -> tuple[Remark, ...]:
         """That members of a `vmap` update each variable in a step; that each step begins anew."""
-        members, anew = self.programs.members, self.programs.begun_anew()
+        members, anew = self.counters.members, self.counters.begun_anew()
         twice = [Remark("updated-twice", "vmap", some(members, "member"))] if members > 1 else []
         renewed = [Remark("optimizer-renewed", "", some(anew, "step"))] if anew >= _ANEW else []
         return (*twice, *renewed)

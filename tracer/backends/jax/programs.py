@@ -74,11 +74,11 @@ class Work(NamedTuple):
 class Program:
     """A block in one program: what its op calls."""
 
-    def __init__(self, programs: "Programs", work: Work, replicas: int = 0) -> None:
+    def __init__(self, counters: "ProgramCounters", work: Work, replicas: int = 0) -> None:
         """So many `replicas` tell of themselves in this process; if any do, the op says which."""
         self.work = work
         self.groups = 1 + max((each for each in work.groups if each is not None), default=-1)
-        self.block = programs.block_of(work, 0, (KEPT,) * self.groups)
+        self.block = counters.block_of(work, 0, (KEPT,) * self.groups)
         """What a run of it is that keeps all."""
         self.told: Counter[int] = Counter()
         """How often it was executed on each replica, however many members that has."""
@@ -87,7 +87,7 @@ class Program:
         its sites, which is too much for each run."""
         self.alone: Callable[..., Any] | None = None
         """A program of JAX that does nothing but call it, for a block in eager mode."""
-        self._programs = programs
+        self._counters = counters
         self._replicas = replicas
 
     def lags(self) -> bool:
@@ -103,16 +103,16 @@ class Program:
         try:
             if not (self._replicas or numbers[0].ndim):
                 row = self._row([int(each) for each in numbers])
-                self._programs.enqueue(self, 0, [row])
+                self._counters.enqueue(self, 0, [row])
                 return
             by_replica: dict[int, list[Row]] = defaultdict(list)
             for each in zip(*(np.ravel(each).tolist() for each in numbers), strict=True):
                 replica, *values = each if self._replicas else (0, *each)
                 by_replica[replica].append(self._row(values))
             for replica, rows in by_replica.items():
-                self._programs.enqueue(self, replica, rows)
+                self._counters.enqueue(self, replica, rows)
         except Exception as error:  # it would end the program of the user
-            self._programs.fault(error)
+            self._counters.fault(error)
 
     def _row(self, numbers: Sequence[int]) -> Row:
         before, after, *more = numbers
@@ -122,7 +122,7 @@ class Program:
 
     def doubt(self, reason: str) -> None:
         """What it tells is not what ran."""
-        self._programs.note(reason)
+        self._counters.note(reason)
 
 
 class Progress(NamedTuple):
@@ -137,7 +137,7 @@ class Progress(NamedTuple):
     less than from the first to the last, some between them were not told."""
 
 
-class Programs(Counters):
+class ProgramCounters(Counters):
     """The counters of one root optimizer: what runs in programs, and what Python counts."""
 
     def __init__(
@@ -287,10 +287,11 @@ class Programs(Counters):
 
     def _log_of(self, program: Program, replica: int, rows: Iterable[Row]) -> HostLog:
         """The log of what a program did, and of how much of it each member kept."""
-        key = replica, *[row.kept for row in rows]
+        kept = [row.kept for row in rows]
+        key = replica, *kept
         log = program.logs.get(key)
         if log is None:
-            block = self.block_of(program.work, *key)
+            block = self.block_of(program.work, replica, *kept)
             log = program.logs[key] = self.logs.setdefault(block, HostLog())
         return log
 
