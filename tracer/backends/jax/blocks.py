@@ -1,10 +1,10 @@
 """Closes blocks: what was traced into one program, or ran in one eager step, is counted by one op.
 
 A *place* is here a trace of JAX: the body of a jitted function, of a loop or of a branch. A frame
-whose parent is in the same place hands its sites to it; one whose parent is in another, or that has
-none, closes a block, and adds one op to the program (`primitive`), with as its operands the
-optimizer's own count of steps before and after, and of each group under a condition whether it was
-kept; and what was seen of the variables, if effects are asked for (`effects`). What that op tells
+whose parent is in the same place passes its sites to it. One whose parent is in another place, or
+that has none, closes a block, and adds one op to the program (`primitive`). Its operands are the
+optimizer's own count of steps before and after; of each group under a condition whether it was
+kept; and what was seen of the variables, if effects are asked for (`effects`). What that op reports
 is put together in `programs`.
 
 In eager mode Python counts a step as long as it may: the values of JAX are computed behind its
@@ -35,16 +35,16 @@ from tracer.core.tracings import Definition, Part
 from tracer.model.records import Remark
 from tracer.model.words import some
 
-_ANEW = 5
-"""Fewer steps that begin anew may be the first ones of so many models."""
+_AGAIN = 5
+"""Fewer steps that start again may be the first ones of so many models."""
 
 _NOT_COMPILED = (
     "a step ran in a shard_map outside of jax.jit: it is not counted there; jit the shard_map"
 )
 
 
-class Begun(NamedTuple):
-    """What is noted of a step as it begins."""
+class StepStart(NamedTuple):
+    """What is noted of a step as it starts."""
 
     optimizer: Any
     clock: Any
@@ -73,7 +73,7 @@ def locate(call: Call, role: CallRole, stack: list[Call], calls_under_way: Calls
     parent = stack[-1] if stack else None
     is_own = start_call(call, role, current_place(), 0, parent, distributed=is_distributed())
     if role == "step":
-        call.extra = _begin_step(call)
+        call.extra = _step_start(call)
     elif role == "group":
         call.extra = _whether_kept(call)
     return is_own or call.extra is not None
@@ -90,16 +90,16 @@ def distribution() -> Any:
     return None if module is None else module.distribution()
 
 
-def _begin_step(frame: Any) -> Begun | None:
+def _step_start(frame: Any) -> StepStart | None:
     """The count of steps of the optimizer whose step method `frame` is."""
     optimizer: Any = getattr(frame.original, "__self__", None)
     clock = clock_of(optimizer)
     if clock is None:
         return None
     if frame.method != "stateless_apply":
-        return Begun(optimizer, clock, clock.value)
+        return StepStart(optimizer, clock, clock.value)
     before = values_given(frame).get(id(clock))
-    return None if before is None else Begun(optimizer, clock, before)
+    return None if before is None else StepStart(optimizer, clock, before)
 
 
 def clock_of(optimizer: Any) -> Any:
@@ -167,7 +167,7 @@ class Blocks(backend.Blocks):
         self._latest = program.alone(*numbers)
 
     def _work(self, frame: Call, compared: Pairs) -> tuple[Work, list[Any]]:
-        """What the block of a call is, and the numbers that its op tells."""
+        """What the block of a call is, and the numbers that its op reports."""
         alone = "step" if frame.role == "step" else "alone"
         role = alone if frame.parent is None else "part"
         groups, outcomes = _groups(frame)
@@ -182,7 +182,7 @@ class Blocks(backend.Blocks):
         for number in frame.sites:
             if self._sites.sites[number].role != "request":
                 self.callers.traced[number, work.path] += 1
-        if isinstance(frame.extra, Begun):
+        if isinstance(frame.extra, StepStart):
             self._stepping.add(frame.extra.optimizer)
         axes = compat.axis_names()  # the program says what each device does: each is a replica
         here = compat.axis_size(axes) // jax.process_count() if axes else 0
@@ -195,7 +195,7 @@ class Blocks(backend.Blocks):
 
     def _note_tracing(self, frame: Any, program: Program, failed: bool) -> None:
         """Say for what arguments, and by whom, the program is traced that the block is in."""
-        root, told = compat.outermost(frame.place.graph), program.told
+        root, runs = compat.outermost(frame.place.graph), program.runs
         caller = compat.caller_of_jax(sys._getframe(1))
 
         def define() -> tuple[Definition, int]:
@@ -204,7 +204,7 @@ class Blocks(backend.Blocks):
 
         step = program.work.role == "step"
         part = Part(
-            0, step, None, lambda _: told[0] or max([*told.values()], default=0), lambda: False
+            0, step, None, lambda _: runs[0] or max([*runs.values()], default=0), lambda: False
         )
         with self.counters.lock:
             self.note_traced(frame, program.work.sites, root, part, define, failed)
@@ -246,7 +246,7 @@ class Blocks(backend.Blocks):
         self.counters.progress.clear()
 
     def wait(self) -> None:
-        """Wait until all that the program has begun to run is counted: its results are there.
+        """Wait until all that the program has started is counted: its results are there.
 
         Not if a program waits for who asks.
         """
@@ -259,10 +259,10 @@ class Blocks(backend.Blocks):
     def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
         """Notes on steps of programs that hold no op, and on those that may not be counted.
 
-        The optimizer's own count is compared with what the last step told of it. In a loop of the
-        program's own that count is in the state, and the variable may never hear of it.
+        The optimizer's own count is compared with what the last step reported of it. In a loop of
+        the program's own that count is in the state, and the variable may never get it.
         """
-        self.counters.empty_queue()  # of what told meanwhile that it moved the count
+        self.counters.empty_queue()  # of steps that reported meanwhile that they moved the count
         for name, optimizer, started in optimizers:
             clock = getattr(optimizer, "_iterations", None)
             now, known = self._root.backend.number_in(clock), self.counters.progress_of(clock)
@@ -284,7 +284,7 @@ class Blocks(backend.Blocks):
             yield "it was read in a callback of a program: what runs there may not be counted yet"
 
     def is_behind(self, optimizer: Any) -> bool:
-        """Whether programs told more steps than it counts.
+        """Whether programs reported more steps than it counts.
 
         A loop of the program's own has its state: what becomes of that the variable never hears,
         nor do those of the optimizers inside of it.
@@ -297,9 +297,9 @@ class Blocks(backend.Blocks):
 
     def remarks(self) -> tuple[Remark, ...]:
         """That members of a `vmap` update each variable in a step; that each step begins anew."""
-        members, anew = self.counters.members, self.counters.begun_anew()
+        members, again = self.counters.members, self.counters.started_again()
         twice = [Remark("updated-twice", "vmap", some(members, "member"))] if members > 1 else []
-        renewed = [Remark("optimizer-renewed", "", some(anew, "step"))] if anew >= _ANEW else []
+        renewed = [Remark("optimizer-renewed", "", some(again, "step"))] if again >= _AGAIN else []
         return (*twice, *renewed)
 
 
@@ -316,6 +316,6 @@ def _groups(frame: Call) -> tuple[tuple[int | None, ...], list[Any]]:
 
 def _stepping_around(frame: Any) -> Any:
     """The call of a step method that knows its count of steps: `frame`, or what it is part of."""
-    while frame is not None and frame.extra.__class__ is not Begun:
+    while frame is not None and frame.extra.__class__ is not StepStart:
         frame = frame.parent
     return frame

@@ -176,7 +176,7 @@ def why_not(context: Any) -> str:
     return why and f"a step {why}, so what runs in it is not counted"
 
 
-def is_told_elsewhere(context: Any) -> bool:
+def runs_elsewhere(context: Any) -> bool:
     """Whether XLA splits what is being lowered over more devices than this process has.
 
     It calls Python on the first of them alone (see `call_python`), which is in the first process

@@ -2,7 +2,7 @@
 
 A step is compared as a whole, as with TensorFlow (`tracer.backends.tensorflow.effects`). JAX writes
 to no array, so the old values and the new ones are both known where the step ends. The answers are
-bits, 31 to a number, computed in the program and handed to the op that counts the step: see
+bits, 31 to a number, computed in the program and passed to the op that counts the step: see
 `programs`. In eager mode a program of its own computes them.
 """
 
@@ -35,16 +35,16 @@ class Effects(Logs):
         self._note = note
 
     def hold(self, frame: Any, index: int, variable: Any) -> None:
-        """The step `frame` is handed the variable with this index: keep what it holds now.
+        """The step `frame` is given the variable with this index: keep what it holds now.
 
-        `stateless_apply` is handed the values, too, which are taken when it has ended.
+        `stateless_apply` is given the values, too, which are taken when it has ended.
         """
         before = None if frame.method == "stateless_apply" else variable.value
         frame.before = frame.before or {}
         frame.before.setdefault(index, (variable, before))
 
     def seen(self, frame: Call, replica: int) -> Sequence[Source]:
-        """Nothing: a step that was handed variables is counted by an op."""
+        """Nothing: a step that was given variables is counted by an op."""
         return ()
 
     def compared(self, frame: Any) -> Pairs:
@@ -77,7 +77,7 @@ def sources(variables: tuple[int, ...], members: tuple[tuple[int, ...], ...]) ->
     """What is to be logged of a step, by the numbers of each member of a batch (`jax.vmap`).
 
     A variable is unchanged if it is so in all members, and not finite if it is so in one. Most
-    steps tell the same as the one before, and the program waits: so the answers are remembered.
+    steps report the same as the one before, and the program waits: so the answers are remembered.
     """
     bits = [list(_bits_in(numbers)) for numbers in members]
     size = len(variables)

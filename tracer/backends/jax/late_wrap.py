@@ -60,7 +60,7 @@ class StaleFunctions(late_wrap.StaleFunctions):
         if retrace:
             forget(functions)
         for outermost in _outermost(functions):
-            stale = StaleFunction(index, _name_of(outermost))
+            stale = StaleFunction(index, str(getattr(outermost, "__name__", "program")))
             if retrace:
                 self._anew[stale] += 1
             else:
@@ -94,23 +94,14 @@ def forget(functions: Mapping[Any, int]) -> None:
     """Let functions be traced again at their next call, and what `jax.jit` made of them."""
     if not functions:
         return
-    for jitted in _jitted_of(functions):
-        jitted.clear_cache()
+    jitted = [each for each in gc.get_objects() if type(each) is _jitted and each._cache_size()]
+    for each in jitted:
+        if getattr(each, "__wrapped__", None) in functions:  # what is compiled ahead has none
+            each.clear_cache()
     for function in functions:
         compat.forget(function)
         for known in list(_of_recorders):
             known._traced.pop(function, None)
-
-
-def _jitted_of(functions: Mapping[Any, int]) -> list[Any]:
-    """What `jax.jit` made of functions, as far as it is alive and was called."""
-    return [
-        each
-        for each in gc.get_objects()
-        if type(each) is _jitted
-        and each._cache_size()
-        and getattr(each, "__wrapped__", None) in functions  # what is compiled ahead has none
-    ]
 
 
 def _outermost(functions: Mapping[Any, int]) -> Iterator[Any]:
@@ -118,10 +109,6 @@ def _outermost(functions: Mapping[Any, int]) -> Iterator[Any]:
     for function in functions:
         if not any(_holds(other, function) for other in functions if other is not function):
             yield function
-
-
-def _name_of(function: Any) -> str:
-    return str(getattr(function, "__name__", "program"))
 
 
 def _holds(function: Any, wanted: Any) -> bool:

@@ -34,7 +34,7 @@ class Counted(Hashable, Protocol):
         """
 
     def doubt(self, reason: str) -> None:
-        """What it tells is not what ran."""
+        """What it reports may not be what ran."""
 
 
 ALL_MEMBERS = (
@@ -164,7 +164,7 @@ def _lower(context: Any, *operands: Any, counted: Counted, passed: int) -> Seque
     if why := compat.why_not(context):
         counted.doubt(why)
         return []
-    if compat.is_told_elsewhere(context):
+    if compat.runs_elsewhere(context):
         counted.doubt(ANOTHER_PROCESS)
     if compat.is_looped_by_members():
         counted.doubt(ALL_MEMBERS)

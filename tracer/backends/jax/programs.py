@@ -3,17 +3,17 @@
 A block of a program has one op (`tracer.backends.jax.primitive`), which calls `Program.ran` with
 numbers of that run: the optimizer's own count of steps before and after the block, and for each
 group that may be thrown away whether it was kept. The op of a step has what the step made among its
-operands, so what stands in branches and loops inside of the step is told before it. Beyond that XLA
-promises no order: of two steps in one program the parts of the second may be told before the end of
-the first. So the parts wait until a step is told whose count of steps encloses theirs. A part that
+operands, so what stands in branches and loops inside of the step reports before it. Beyond that XLA
+promises no order: of two steps in one program the parts of the second may report before the end of
+the first. So the parts wait until a step reports whose count of steps encloses theirs. A part that
 waits for good is not counted, and the trace says so: a function that was traced inside a step may
-be called by itself later, and what nothing that the step tells depends on may be told after it.
+be called by itself later, and a part that no number of the step's op needs may run after it.
 
-Under `vmap` one call tells of all members. Then the step is one step in which each member did its
+Under `vmap` one call reports all members. Then the step is one step in which each member did its
 part.
 
-What is told comes on threads of XLA, several at once. They never wait for the lock of the counters,
-for who holds it may wait for an array of the program that tells: they put it into a queue, and who
+Reports come on threads of XLA, several at once. They never wait for the lock of the counters, for
+who holds it may wait for an array of the program that reports: they put it into a queue, and who
 has the lock empties that.
 """
 
@@ -43,7 +43,7 @@ NOT_PLACED = (
 
 
 class Row(NamedTuple):
-    """What one execution of a block told."""
+    """What one execution of a block reported."""
 
     before: int
     """The optimizer's own count of its steps when the block began."""
@@ -75,12 +75,12 @@ class Program:
     """A block in one program: what its op calls."""
 
     def __init__(self, counters: "ProgramCounters", work: Work, replicas: int = 0) -> None:
-        """So many `replicas` tell of themselves in this process; if any do, the op says which."""
+        """So many `replicas` report in this process; if any do, the op says which."""
         self.work = work
         self.groups = 1 + max((each for each in work.groups if each is not None), default=-1)
         self.block = counters.block_of(work, 0, (KEPT,) * self.groups)
         """What a run of it is that keeps all."""
-        self.told: Counter[int] = Counter()
+        self.runs: Counter[int] = Counter()
         """How often it was executed on each replica, however many members that has."""
         self.logs: dict[tuple[Any, ...], HostLog] = {}
         """By replica and what each member kept: to find the log of a block takes a look at all of
@@ -91,9 +91,9 @@ class Program:
         self._replicas = replicas
 
     def lags(self) -> bool:
-        """Whether some replicas have not told of it as often as others."""
-        told = self.told.values()
-        return bool(told) and (len(told) < self._replicas or len(set(told)) > 1)
+        """Whether some replicas have not reported it as often as others."""
+        runs = self.runs.values()
+        return bool(runs) and (len(runs) < self._replicas or len(set(runs)) > 1)
 
     def ran(self, *numbers: Any) -> None:
         """The op was executed, with these numbers: scalars, or arrays with one for each member.
@@ -121,12 +121,12 @@ class Program:
         return Row(before, after, tuple(more[: self.groups]), tuple(more[self.groups :]))
 
     def doubt(self, reason: str) -> None:
-        """What it tells is not what ran."""
+        """What it reports may not be what ran."""
         self._counters.note(reason)
 
 
 class Progress(NamedTuple):
-    """How the steps that were told moved an optimizer's own count of steps."""
+    """How the steps that were reported moved an optimizer's own count of steps."""
 
     first: int
     """Where the first of them began."""
@@ -134,7 +134,7 @@ class Progress(NamedTuple):
     """Where the last one ended."""
     moved: int
     """How far all of them moved it together; of one member, where a `vmap` has several. If that is
-    less than from the first to the last, some between them were not told."""
+    less than from the first to the last, some between them were not reported."""
 
 
 class ProgramCounters(Counters):
@@ -161,7 +161,7 @@ class ProgramCounters(Counters):
         self._waiting: dict[int, deque[tuple[Program, list[Row]]]] = defaultdict(
             lambda: deque(maxlen=_MAX_WAITING)
         )
-        """By replica the parts that were told before their step."""
+        """By replica the parts that were reported before their step."""
 
     @property
     def in_programs(self) -> bool:  # type: ignore[override]
@@ -180,27 +180,27 @@ class ProgramCounters(Counters):
         """What counts a block in eager mode; the same for the same work."""
         return self._eager.get(work) or self._eager.setdefault(work, Program(self, work))
 
-    def enqueue(self, *told: Any) -> None:
+    def enqueue(self, *report: Any) -> None:
         """Have `ran` called under the lock: now, or by who has it now or next."""
         if not self.lock.acquire(blocking=False):
-            self._queue.append(told)
+            self._queue.append(report)
             return
         try:
             if self._queue:
                 self.empty_queue()
-            self.ran(*told)
+            self.ran(*report)
         finally:
             self.lock.release()
 
     def empty_queue(self) -> None:
-        """Count what was told while the lock was held, which it is by who calls this."""
+        """Count what was reported while the lock was held, which it is by who calls this."""
         while self._queue:
             self.ran(*self._queue.popleft())
 
     def ran(self, program: Program, replica: int, rows: list[Row]) -> None:
         """A block was executed on a replica, once for each row; the lock is held."""
         work, stamp = program.work, 0
-        program.told[replica] += 1
+        program.runs[replica] += 1
         if len(rows) > self.members:
             self.members = len(rows)
         if work.role == "part":
@@ -237,22 +237,22 @@ class ProgramCounters(Counters):
                 self._waiting[replica].append((program, rows))
 
     def progress_of(self, clock: Any) -> list[Progress]:
-        """How the steps that were told moved the count in the variable `clock`, by replica."""
+        """How the steps that were reported moved the count in the variable `clock`, by replica."""
         return [known for (of, _), known in list(self.progress.items()) if of == id(clock)]
 
     def moved(self, optimizer: Any) -> int | None:
-        """How far the steps say that an optimizer's own count moved; None if none was told."""
+        """How far the steps say that an optimizer's own count moved; None if none was reported."""
         known = self.progress_of(getattr(optimizer, "_iterations", None))
         return max((each.last - each.first for each in known), default=None)
 
-    def begun_anew(self) -> int:
+    def started_again(self) -> int:
         """How many steps began with one and the same count of steps, if all that are known did."""
         known = list(self.progress.values())
         alike = all(each.last - each.first == 1 for each in known)
         return max((each.moved for each in known), default=0) if alike else 0
 
     def gaps(self) -> Iterator[str]:
-        """What is not known of what the programs told."""
+        """What is not known of what the programs ran."""
         if any(program.lags() for program in self.all):
             yield (
                 "the replicas of a program ran it unequally often, as in a branch that only some "
@@ -275,15 +275,15 @@ class ProgramCounters(Counters):
             for program in self.all:
                 blocks = counts[0].blocks
                 block, reading = blocks[program.block]
-                graphs, idle = reading.graphs + 1, reading.idle + (not program.told)
+                graphs, idle = reading.graphs + 1, reading.idle + (not program.runs)
                 blocks[block] = block, reading._replace(graphs=graphs, idle=idle)
             return counts
 
     def sign(self) -> Any:
-        """The same with what the programs have told: see `Counters.sign`."""
+        """The same with what the programs have reported: see `Counters.sign`."""
         self.empty_queue()
         sign = super().sign()
-        return sign and (sign, sum(sum(program.told.values()) for program in self.all))
+        return sign and (sign, sum(sum(program.runs.values()) for program in self.all))
 
     def _log_of(self, program: Program, replica: int, rows: Iterable[Row]) -> HostLog:
         """The log of what a program did, and of how much of it each member kept."""

@@ -38,4 +38,4 @@ class OptaxBackend(JaxBackend):
         return ""
 
     def iterations_of(self, optimizer: Any) -> None:
-        """None: what counts steps is in the state, which the program hands over."""
+        """None: what counts steps is in the state, which the program passes."""

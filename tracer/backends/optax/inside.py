@@ -13,7 +13,7 @@ _FAR = 50
 
 
 def settings_in(transformation: Any) -> tuple[dict[str, Any], int | None]:
-    """What the transformations that one holds are told which changes the counts, for the trace.
+    """The settings of what a transformation holds that change the counts, for the trace.
 
     And after how many steps in a row an `apply_if_finite` in it leaves out none, if that is known.
     Of how many steps a `MultiSteps` takes the gradients, or an `apply_every` the updates, is known

@@ -45,7 +45,7 @@ class Leaves(backend.Variables):
     def pairs(self, values: Any, named: Any) -> Pairs | None:
         """Each leaf of `values`, which may be None, with that leaf of the tree `named`.
 
-        None if that has more or fewer. A model of Equinox has functions and numbers beside its
+        None if that has more or fewer. A model of Equinox has functions and numbers besides its
         weights, which have no gradient.
         """
         arrays, structure = _flat(named)
@@ -66,7 +66,7 @@ class Leaves(backend.Variables):
                 if len(self._paths) >= _MAX_STRUCTURES:  # of trees that are never alike
                     self._paths.clear()
                 names = self._paths[structure] = names_in(tree)
-        except (TypeError, ValueError):  # what it holds beside arrays cannot be compared
+        except (TypeError, ValueError):  # what it holds besides arrays cannot be compared
             names = names_in(tree)
         return names
 
@@ -92,7 +92,7 @@ def names_in(tree: Any) -> list[str]:
 def rows_of_arrays(tree: Any) -> list[Variable]:
     """Each array in a tree; none if it holds variables or names, which mean themselves.
 
-    A model of Equinox holds functions and numbers beside its arrays.
+    A model of Equinox holds functions and numbers besides its arrays.
     """
     leaves = _flat(tree)[0]
     if not all(isinstance(each, _ARRAYS) or _is_no_variable(each) for each in leaves):
@@ -119,8 +119,8 @@ def _dtype_of(array: Any) -> str:
 
 
 def _flat(tree: Any) -> tuple[list[Any], Any]:
-    leaves, structure = jax.tree_util.tree_flatten(tree, is_leaf=_is_none)
-    return leaves, structure
+    flat: tuple[list[Any], Any] = jax.tree_util.tree_flatten(tree, is_leaf=_is_none)
+    return flat
 
 
 def _is_none(node: Any) -> bool:

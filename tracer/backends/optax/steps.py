@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from tracer.backends.jax.blocks import Begun
+from tracer.backends.jax.blocks import StepStart
 from tracer.backends.optax import outcome
 from tracer.backends.optax.leaves import Leaves, Pairs
 from tracer.core.calls import Call
@@ -28,7 +28,7 @@ class Step(Call):
         self.given = {**kwargs, **dict(zip(_ARGUMENTS, args, strict=False))}
         try:
             binding.recorder.open(self, self.index, _STEP, "step", sys._getframe(2))
-            self.python, self.extra = sys._getframe(1), Begun(update, None, None)
+            self.python, self.extra = sys._getframe(1), StepStart(update, None, None)
             if "updates" in self.given:  # else they have another name
                 self.wanted = self._pairs(self.given["updates"])
             self._request(self.wanted)

@@ -1,8 +1,8 @@
-"""`wrap` for optax: a copy of a transformation whose `update` tells of its calls.
+"""`wrap` for optax: a copy of a transformation whose `update` notes its calls.
 
 A transformation is a tuple of two functions, and no object of which the class could be exchanged.
 So `wrap` gives another one of the same class, with the same `init`; who uses the first one is not
-counted. The new `update` calls the first, hands on what it returns, and stands for the
+counted. The new `update` calls the first, passes on what it returns, and stands for the
 transformation where an optimizer is known by its identity. Copies of it are itself, as those of a
 function are; a pickle of it is one of the first `update`.
 
