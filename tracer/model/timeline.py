@@ -111,7 +111,7 @@ class Stretch(NamedTuple):
             begin += size
 
 
-_Active = tuple[Steps, Values]
+Active = tuple[Steps, Values]
 """Steps, and what each of them counts."""
 
 
@@ -128,10 +128,10 @@ class Timeline:
         >>> Timeline.of([(Run(1, 1, 12), (0, 1)), (Run(4, 4, 3), (5, 0))], 12, 2).stretches
         (Stretch(first=1, cycle=((3, (0, 1)), (1, (5, 1))), turns=3),)
         """
-        return cls._folded(_recurring(weighted), steps, size)
+        return cls.folded(_recurring(weighted), steps, size)
 
     @classmethod
-    def _folded(cls, active: Iterable[_Active], steps: int, size: int) -> "Timeline":
+    def folded(cls, active: Iterable[Active], steps: int, size: int) -> "Timeline":
         """The steps from 1 to `steps`, with the `size` counts that all of `active` add to each."""
         return cls(_cycles(_merged(_regions(active, 1, steps + 1, (0,) * size))))
 
@@ -152,7 +152,7 @@ class Timeline:
         width, more = (len(each.stretches[0].cycle[0][1]) for each in (self, other))
         active = [(steps, (*values, *(0,) * more)) for steps, values in self.parts()]
         active += [(steps, (*(0,) * width, *values)) for steps, values in other.parts()]
-        return Timeline._folded(active, self.stretches[-1].last, width + more)
+        return Timeline.folded(active, self.stretches[-1].last, width + more)
 
     def steps_with(self, counts: Container[Values]) -> tuple[Steps, ...]:
         """The steps that count one of `counts`; more than three stretches at one distance are one.
@@ -249,7 +249,7 @@ def union(runs: Iterable[Run]) -> list[Run]:
     return Timeline.of(weighted, max((run.last for run, _ in weighted), default=0), 1).runs()
 
 
-def _recurring(weighted: Iterable[tuple[Run, Values]]) -> list[_Active]:
+def _recurring(weighted: Iterable[tuple[Run, Values]]) -> list[Active]:
     """The steps of all runs, with what they count; those together that come at equal distances."""
     sums: dict[Steps, Values] = {}
     for run, weights in weighted:
@@ -283,18 +283,18 @@ def _window(steps: Steps) -> tuple[int, int]:
     return steps.first - gap, steps.last + gap + 1
 
 
-def _regions(weighted: Iterable[_Active], begin: int, end: int, base: Values) -> Iterator[Stretch]:
+def _regions(weighted: Iterable[Active], begin: int, end: int, base: Values) -> Iterator[Stretch]:
     """The steps from `begin` to before `end`, which all count `base` besides, cut where anything
     starts or ends.
 
     What recurs is worked out for each region; what goes on in a row is only added once, and taken
     away once, as there may be many that overlap.
     """
-    edges: dict[int, list[tuple[bool, _Active]]] = {begin: [], end: []}
+    edges: dict[int, list[tuple[bool, Active]]] = {begin: [], end: []}
     for each in weighted:
         for begins, edge in zip((True, False), _window(each[0]), strict=True):
             edges.setdefault(min(max(edge, begin), end), []).append((begins, each))
-    recurring: dict[int, _Active] = {}
+    recurring: dict[int, Active] = {}
     for low, high in pairwise(sorted(edges)):
         for begins, each in edges[low]:
             steps, values = each
@@ -307,7 +307,7 @@ def _regions(weighted: Iterable[_Active], begin: int, end: int, base: Values) ->
         yield from _region(low, high, [*recurring.values()], base)
 
 
-def _region(begin: int, end: int, active: Sequence[_Active], base: Values) -> Iterator[Stretch]:
+def _region(begin: int, end: int, active: Sequence[Active], base: Values) -> Iterator[Stretch]:
     """The steps from `begin` to before `end`, in which all of `active` recurs regularly."""
     period = math.lcm(*(steps.every or 1 for steps, _ in active))
     turns = (end - begin) // period
@@ -329,7 +329,7 @@ def _region(begin: int, end: int, active: Sequence[_Active], base: Values) -> It
         begin += length
 
 
-def _parts(begin: int, end: int, active: Iterable[_Active], base: Values) -> tuple[Part, ...]:
+def _parts(begin: int, end: int, active: Iterable[Active], base: Values) -> tuple[Part, ...]:
     """Each step from `begin` to before `end`, equal neighbours together."""
     zero = (0,) * len(base)
     changes = {begin: base, end: zero}

@@ -480,8 +480,9 @@ class JudgedSteps:
         """What wrong steps did to each variable, each with its replica, unless that is usual."""
         claim, columns = self.claim, [*columns_of(self.claim).values()]
         of = f"{shown(self.summary.optimizers[0].name)}: " if len(claim.summaries) > 1 else ""
-        beside = cache(self.timeline.beside)  # most variables got the same in each step
-        for replica in filter(self.summary.steps_on.get, self._replicas if self.wrong else ()):
+        wrong = [(steps, (1,)) for steps in self.timeline.steps_with(self.wrong)]
+        beside = cache(Timeline.folded(wrong, sum(self.timeline.spread.values()), 1).beside)
+        for replica in filter(self.summary.steps_on.get, self._replicas if wrong else ()):
             for group, names in self._groups():
                 own = group.timeline(*columns, *MISSED, replica=replica)
                 for steps, counts in self._unusual(beside(own)):
@@ -508,19 +509,13 @@ class JudgedSteps:
     def _unusual(self, timeline: Timeline) -> Iterator[tuple[tuple[Steps, ...], Values]]:
         """The wrong steps in which a variable gets other than in most steps, and what it gets.
 
-        The timeline has the asserted counts and what `timeline` has besides, then those.
+        The timeline counts 1 in wrong steps, 0 in others, and then what the variable gets.
         """
-        size = len(self._measures)
-        alike: dict[Values, set[Values]] = {}
-        usual: Counter[Values] = Counter()
-        for values, number in timeline.spread.items():
-            if values[:size] in self.wrong:
-                alike.setdefault(values[size:], set()).add(values)
-            else:
-                usual[values[size:]] += number
-        for counts in alike.keys() - dict(usual.most_common(1)).keys():
+        wrong = {values[1:] for values in timeline.spread if values[0]}
+        right = {values[1:]: n for values, n in timeline.spread.items() if not values[0]}
+        for counts in wrong - {max(right, key=lambda values: right[values], default=())}:
             if self.short or self.claim.expected.per_step or any(counts[: -len(MISSED)]):
-                yield timeline.steps_with(alike[counts]), counts
+                yield timeline.steps_with([(1, *counts)]), counts
 
 
 def rows_of(parts: Iterable[JudgedSteps]) -> dict[Difference, list[int]]:
