@@ -343,6 +343,45 @@ def test_what_holds(number: int) -> None:
     assert check(trace()) == ""
 
 
+def updated_otherwise() -> CallTrace:
+    """The kernel is updated directly, too, and the bias twice in step 5."""
+    blocks = (
+        block([step(), request(0, 1), update(0, 1)], Run(1, 1, 10)),
+        block([request(1), update(1)], Run(5, 1, 1), is_step=False),
+        block([update(0)], is_step=False, total=3, outside=True),
+    )
+    return traces.keras3(("kernel", "bias"), blocks, ())
+
+
+@pytest.mark.parametrize(
+    ("check", "make", "rows"),
+    [
+        (
+            expect_updates(total=0, variable="bias"),
+            updated_otherwise,
+            ["bias 1-4, 6-10 1 0 9", "bias 5 2 0 2"],
+        ),
+        (
+            expect_updates(total=0, variable="kernel"),
+            updated_otherwise,
+            ["kernel 1-10 1 0 10", "outside any step - 3 0 3 a direct call"],
+        ),
+        (executions("apply_gradients", 3), updated_otherwise, ["apply_gradients 1-10 1 10"]),
+        (
+            executions("apply_gradients", 3),
+            traces.two_optimizers,
+            ["adam#2: apply_gradients 1-30 1 30", "adam: apply_gradients 1-10 1 10"],
+        ),
+    ],
+)
+def test_rows_are_of_what_is_asserted(
+    check: Check, make: Callable[[], CallTrace], rows: list[str]
+) -> None:
+    """No update of another variable is in them, and no two optimizers share one."""
+    _, table, *_ = check(make()).split("\n\n")
+    assert [" ".join(line.split()) for line in table.splitlines()[1:]] == rows
+
+
 def test_of_several_optimizers_those_count_that_have_the_variable() -> None:
     generator = [each for each in traces.two_optimizers().variables if "generator/" in each.name]
     assert generator, "the other optimizer ran steps too, without these"

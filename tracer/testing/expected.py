@@ -398,10 +398,9 @@ def why_none(made: int, missed: Sequence[int], otherwise: str = "not handed over
 
 def columns_of(claim: Claim) -> dict[str, Selection]:
     """What is counted of each variable in a table, or of a step method."""
-    counted = replace(claim.selection, variables=None)
     if claim.of_steps or not claim.of_work:
-        return {claim.expected.what.replace("_", " "): counted}
-    return {each: replace(counted, kinds=frozenset({each})) for each in GRADIENTS[:2]}
+        return {claim.expected.what.replace("_", " "): claim.selection}
+    return {each: replace(claim.selection, kinds=frozenset({each})) for each in GRADIENTS[:2]}
 
 
 class JudgedSteps:
@@ -478,17 +477,20 @@ class JudgedSteps:
 
     def rows(self) -> Iterator[tuple[Difference, int]]:
         """What wrong steps did to each variable, each with its replica, unless that is usual."""
-        claim, columns = self.claim, [*columns_of(self.claim).values()]
+        claim = self.claim
+        columns = [replace(each, variables=None) for each in columns_of(claim).values()]
         of = f"{shown(self.summary.optimizers[0].name)}: " if len(claim.summaries) > 1 else ""
         wrong = [(steps, (1,)) for steps in self.timeline.steps_with(self.wrong)]
         beside = cache(Timeline.folded(wrong, sum(self.timeline.spread.values()), 1).beside)
         for replica in filter(self.summary.steps_on.get, self._replicas if wrong else ()):
             for group, names in self._groups():
-                own = group.timeline(*columns, *MISSED, replica=replica)
+                of_variables = frozenset[int]() if -1 in names else None
+                missed = (replace(each, variables=of_variables) for each in MISSED)
+                own = group.timeline(*columns, *missed, replica=replica)
                 for steps, counts in self._unusual(beside(own)):
-                    made, missed = counts[: len(columns)], counts[len(columns) :]
-                    noted = claim.of_work and (claim.selection.methods is None or missed[0])
-                    note = why_none(sum(made), missed) if noted else ""
+                    made, others = counts[: len(columns)], counts[len(columns) :]
+                    noted = claim.of_work and (claim.selection.methods is None or others[0])
+                    note = why_none(sum(made), others) if noted else ""
                     for index, name in names.items():
                         place = steps[0].first, index, of + name
                         yield Difference(*place, steps, made, note), replica

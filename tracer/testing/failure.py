@@ -285,15 +285,17 @@ def table_of_work(claim: Claim, rows: Mapping[Difference, Sequence[int]]) -> lis
     every = {index for each in claim.summaries for index in each.variables}
     alike: dict[tuple[Any, ...], list[str]] = {}
     for row in sorted(rows):
-        same = row.steps, row.counts, row.note, tuple(rows[row])
+        apart = row.name if len(claim.summaries) > 1 else ""
+        same = row.steps, row.counts, row.note, tuple(rows[row]), apart
         alike.setdefault(same, []).append(row.name)
     lines = []
-    for (steps, counts, note, replicas), names in alike.items():
+    for (steps, counts, note, replicas, _), names in alike.items():
         total = sum(counts) * sum(each.number for each in steps) * len(replicas) * len(names)
         on = [_ids(claim, replicas)] * several
         cells = [steps_text(steps), *on, *counts, *[total for _ in in_all]]
         of_all = len(names) == len(every) > 1 and claim.selection.variables is None
-        lines.append(row_of(f"each {noun}" if of_all else listed(names, 2), cells, note))
+        named = listed(names) if len(names) < MAX_NAMES else first_of(names, 1)
+        lines.append(row_of(f"each {noun}" if of_all else named, cells, note))
     for summary in claim.summaries if not claim.of_steps else ():
         outside = [summary.outside(each) for each in columns.values()]
         if any(outside):
