@@ -378,4 +378,5 @@ def optax_fuzz(session: nox.Session) -> None:
 def torch_fuzz(session: nox.Session) -> None:
     """Random programs for torch.optim, `-- --seconds 900 --seed 1`: counts against odometers."""
     session.install("torch", "numpy", *BACKENDS)
-    session.run("python", "tests/backends/torch_optim/test_random_programs.py", *session.posargs)
+    session.chdir("tests")
+    session.run("python", "-m", "fuzz.torch_optim", *session.posargs)

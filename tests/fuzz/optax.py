@@ -8,11 +8,8 @@ transformation that is drawn computes a 0, so a 0 was thrown away or never compu
 the oracle are those of the compiled program, NaN included: it looks at what moves the weights.
 """
 
-import argparse
 import re
 import sys
-import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,11 +18,11 @@ from functools import partial
 from typing import Any, NamedTuple
 from unittest import mock
 
-import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from fuzz.batch import Wrong, main
 from hypothesis import strategies as st
 from jax import lax
 
@@ -631,10 +628,6 @@ def _has(tx: Tx, *kinds: str) -> bool:
 # What is compared.
 
 
-class Wrong(AssertionError):
-    """What the tracer says is not what ran."""
-
-
 def check(program: Program) -> Counter[str]:
     """Run a program; raises `Wrong` if the tracer counts wrong or changes it."""
     oracle, plain = Oracle(program), Run(program, traced=False)
@@ -724,78 +717,5 @@ def _difference(trace: Any, probe: Probe, ordered: bool) -> str:
     return ""
 
 
-# The command.
-
-
-class Batch:
-    """Some programs of one seed, and what was seen of them."""
-
-    def __init__(self, seed: int, end: float, examples: int = 50, shrink: float = 60) -> None:
-        """Begins no program after `end`, and shrinks for so many seconds."""
-        self.end, self.shrink = end, shrink
-        self.seen: Counter[str] = Counter()
-        self.failed: dict[Program, str] = {}
-        self.last: Program | None = None
-        self.tried: set[Program] = set()
-        settings = hypothesis.settings(
-            max_examples=examples,
-            database=None,
-            deadline=None,
-            suppress_health_check=list(hypothesis.HealthCheck),
-            print_blob=False,
-            report_multiple_bugs=False,
-        )
-        given = settings(hypothesis.given(programs())(lambda program: self.holds(program)))
-        try:
-            hypothesis.seed(seed)(given)()
-        except Exception as error:
-            if self.last is None:
-                raise
-            self.failed.setdefault(self.last, repr(error))
-        else:
-            self.last = None
-        if not seed % 8:
-            jax.clear_caches()
-
-    def holds(self, program: Program) -> None:
-        done = time.monotonic() > self.end or program in self.tried
-        if done and program not in self.failed:
-            return
-        self.tried.add(program)
-        self.seen["programs"] += 1
-        try:
-            self.seen.update(check(program))
-        except Exception as error:
-            if not self.failed:
-                self.end = time.monotonic() + self.shrink
-            text = "".join(traceback.format_exception(error)[-4:])
-            if not self.failed:
-                print(f"{program}\n{text}\n", flush=True)  # shrinking may take long
-            self.last, self.failed[program] = program, text
-            raise
-
-
-def main() -> int:
-    """The command; its exit status is 1 if a program was wrong."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=60, help="how long to run")
-    parser.add_argument("--seed", type=int, default=1, help="the first seed: one for 50 programs")
-    options = parser.parse_args()
-    all_seen: Counter[str] = Counter()
-    wrong = []
-    end, seed = time.monotonic() + options.seconds, options.seed
-    while time.monotonic() < end:
-        batch = Batch(seed, end)
-        all_seen += batch.seen
-        if batch.last is not None:
-            wrong.append(seed)
-            print(f"seed {seed}: {batch.failed[batch.last]}\n{batch.last}\n", flush=True)
-        seed += 1
-    for what, number in sorted(all_seen.items()):
-        print(f"{number:6} {what}")
-    print(f"seeds {options.seed} to {seed - 1}; wrong: {wrong}")
-    return bool(wrong)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(programs(), check, jax.clear_caches))

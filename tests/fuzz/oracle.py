@@ -12,44 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fuzz.programs import (
-    Body,
-    Build,
-    Call,
-    Collect,
-    Cond,
-    Copy,
-    Custom,
-    Direct,
-    Fetch,
-    FetchPart,
-    Function,
-    Fuse,
-    GradientKind,
-    Held,
-    Hold,
-    Host,
-    Look,
-    Loop,
-    Map,
-    Meet,
-    Part,
-    Program,
-    Recompute,
-    Renew,
-    Replicas,
-    Restore,
-    Save,
-    Statement,
-    Step,
-    Switch,
-    Threads,
-    Trace,
-    Trip,
-    Unwrap,
-    Wrap,
-    children_of,
-)
+from fuzz import programs as p
 
 Update = tuple[str, str, int]
 """A variable, the kind of its gradient, and a replica."""
@@ -127,14 +90,14 @@ class Place:
 class Model:
     """A program, as it must run."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: p.Program) -> None:
         self.program = program
         self.functions = {each.name: each for each in program.functions}
         self.roots = {name: Root() for name in program.roots}
         self.graphs: dict[tuple[str, int], Graph] = {}
         self.held: dict[str, Graph] = {}
         self.weights = {name: [0, 0] for name in program.variables}
-        self.trains: dict[str, tuple[Step, Graph]] = {}
+        self.trains: dict[str, tuple[p.Step, Graph]] = {}
         self.saved: tuple[dict[str, list[int]], int] | None = None
         self.iterations = 0
         if program.resumed:
@@ -151,24 +114,24 @@ class Model:
     def run(self) -> "Model":
         """Do all actions; returns itself."""
         for action in self.program.actions:
-            if isinstance(action, Look):
+            if action == p.Do("look"):
                 self.look()
-            elif isinstance(action, Wrap | Unwrap):
+            elif isinstance(action, p.Wrap):
                 self.wrap(action)
-            elif isinstance(action, Build):
+            elif isinstance(action, p.Build):
                 seen = {name: root.wrapped for name, root in self.roots.items()}
                 self.trains[action.name] = action.step, Graph(seen)
             else:
                 self._action(action)
         return self
 
-    def wrap(self, action: Wrap | Unwrap) -> None:
+    def wrap(self, action: p.Wrap) -> None:
         """Wrap or unwrap; functions forget their graphs, and are traced anew at their next call.
 
         At a `wrap` those forget that hold uncounted uses, at an `unwrap` those with counters. A
         graph that is counted itself stays, and goes on to call what it called.
         """
-        name, begins = action.optimizer, isinstance(action, Wrap)
+        name, begins = action.optimizer, action.on
         root = self.roots[name]
         if action.retrace and begins != root.wrapped:
             forgetful = {
@@ -189,7 +152,7 @@ class Model:
                 expected["loose"] = True
         self.looks.append(look)
 
-    def _action(self, action: Statement) -> None:
+    def _action(self, action: p.Statement) -> None:
         failed = False
         try:
             self.execute(action, Place(steps=dict.fromkeys(self.roots)))
@@ -229,31 +192,35 @@ class Model:
 
     # Statements.
 
-    def block(self, body: Body, place: Place) -> None:
+    def block(self, body: p.Body, place: Place) -> None:
         for statement in body:
             self.execute(statement, place)
 
-    def execute(self, statement: Statement, place: Place) -> None:
+    def execute(self, statement: p.Statement, place: Place) -> None:
         match statement:
-            case Step():
+            case p.Step():
                 self.step(statement.optimizer, statement.pairs, statement, place)
-            case Direct():
-                self.apply(statement.optimizer, statement.variable, statement.kind, place)
-            case Call():
+            case p.Direct():
+                self.apply(statement.optimizer, statement.variable, "dense", place)
+            case p.Call(held=True):
+                function, graph = self.functions[statement.function], self.held[statement.function]
+                self._note_older(graph)
+                self.run_graph(function, graph, place.i + statement.shift, place)
+            case p.Call():
                 function = self.functions[statement.function]
                 self.call(function, statement.key, place.i + statement.shift, place)
-            case Cond():
+            case p.Cond():
                 self.block(statement.otherwise if place.i % 2 else statement.then, place)
-            case Switch():
+            case p.Switch():
                 self.block(statement.branches[place.i % len(statement.branches)], place)
-            case Loop():
+            case p.Loop():
                 for i in range(min(statement.count, statement.stop)):
                     self.block(statement.body, replace(place, i=i))
-            case Map():
+            case p.Map():
                 self.unordered = True
                 for i in range(statement.count):
                     self.block(statement.body, replace(place, i=i))
-            case Host():
+            case p.Host():
                 self.unordered |= place.graph is not None  # it waits for nothing before it
                 for name, step in place.steps.items():
                     if step is not None:
@@ -263,63 +230,56 @@ class Model:
                         self.roots[name].loose |= name in place.applying
                 self.block(statement.body, replace(place, graph=None))
                 self.block(statement.after, place)
-            case Recompute():
+            case p.Recompute():
                 for _ in range(1 + statement.gradient):
                     self.block(statement.body, place)
-            case Custom():
+            case p.Custom():
                 self.block(statement.forward, place)
                 self.block(statement.backward, place)
-            case Replicas():
+            case p.Replicas():
                 self.block(statement.body, place)
-            case Threads():
+            case p.Threads():
                 self.unordered = True
                 for root in self.roots.values():
                     root.may.add("threads")
                 for body in statement.bodies:
                     for _ in range(statement.times):
                         self.block(body, place)
-            case Fuse():
-                self.fuse = statement.updates
-            case Trip():
-                self.trip = statement.calls
-            case Hold():
-                self.held[statement.function] = self.graph_of(self.functions[statement.function], 0)
-            case Held():
-                function, graph = self.functions[statement.function], self.held[statement.function]
-                self._note_older(graph)
-                self.run_graph(function, graph, place.i + statement.shift, place)
-            case Trace():
-                self.graph_of(self.functions[statement.function], 0)
-            case Save():
+            case p.Limit():
+                setattr(self, statement.of, statement.number)
+            case p.Graphs(what="renew"):
+                for key in [each for each in self.graphs if each[0] == statement.function]:
+                    del self.graphs[key]
+            case p.Graphs():
+                graph = self.graph_of(self.functions[statement.function], 0)
+                if statement.what == "hold":
+                    self.held[statement.function] = graph
+            case p.Do("save"):
                 weights = {name: list(each) for name, each in self.weights.items()}
                 self.saved = weights, self.iterations
-            case Restore():
+            case p.Do("restore"):
                 assert self.saved is not None
                 weights, self.iterations = self.saved
                 self.weights = {name: list(each) for name, each in weights.items()}
-            case Renew():
-                for key in [each for each in self.graphs if each[0] == statement.function]:
-                    del self.graphs[key]
-            case Fetch():
+            case p.Fetch(part=""):
                 self.unordered |= len(statement.names) > 1
                 for name in statement.names:
                     train, graph = self.trains[name]
                     self.execute(train, replace(place, graph=graph))
-            case FetchPart():
-                _, graph = self.trains[statement.name]
+            case p.Fetch():
+                _, graph = self.trains[statement.names[0]]
                 for root in self.roots.values():
                     root.may.add("a session ran a part of a step")
                     root.partly = True
-                inside = replace(place, graph=graph)
-                self.apply("o", statement.variable, "dense", inside)
-            case Copy():
+                self.apply("o", statement.part, "dense", replace(place, graph=graph))
+            case p.Copy():
                 self.weights[statement.variable][0] += 1
-            case Meet() | Collect():
+            case p.Do():
                 pass
             case _:
                 raise TypeError(statement)
 
-    def call(self, function: Function, key: int, i: int, place: Place) -> None:
+    def call(self, function: p.Function, key: int, i: int, place: Place) -> None:
         if place.graph is None:
             graph = self.graph_of(function, key)
             self._note_older(graph)
@@ -327,7 +287,7 @@ class Model:
             graph = place.graph.calls[function.name, key]
         self.run_graph(function, graph, i, place)
 
-    def run_graph(self, function: Function, graph: Graph, i: int, place: Place) -> None:
+    def run_graph(self, function: p.Function, graph: Graph, i: int, place: Place) -> None:
         """Run a graph of a function."""
         stepping = place.graph is None and any(place.steps.values())
         before = {name: (r.begun, r.all_updates.total()) for name, r in self.roots.items()}
@@ -340,7 +300,7 @@ class Model:
                     root.may.add("a graph that failed half way")
             raise
 
-    def graph_of(self, function: Function, key: int) -> Graph:
+    def graph_of(self, function: p.Function, key: int) -> Graph:
         """The graph of a function, which is traced now if it never was."""
         graph = self.graphs.get((function.name, key))
         if graph is None:
@@ -358,28 +318,28 @@ class Model:
 
     # Graph tracing: Python goes through all branches, once.
 
-    def trace(self, body: Iterable[Statement], graph: Graph) -> None:
+    def trace(self, body: Iterable[p.Statement], graph: Graph) -> None:
         """Trace statements into a graph, and what they call into graphs of their own."""
         for each in body:
             match each:
-                case Call():
+                case p.Call():
                     self._trace_call(each.function, each.key, graph)
-                case Step():
+                case p.Step():
                     self._trace_step(each.optimizer, each.pairs, each, graph)
-                case Direct():
+                case p.Direct():
                     self._trace_apply(each.optimizer, graph)
-                case Host():
+                case p.Host():
                     self.trace(each.after, graph)  # the other part runs in eager mode
-                case Recompute():
+                case p.Recompute():
                     self.trace(each.body * (1 + each.gradient), graph)
                 case _:
-                    self.trace(children_of(each), graph)
+                    self.trace(p.children_of(each), graph)
 
     def _trace_call(self, name: str, key: int, graph: Graph) -> None:
         graph.calls[name, key] = self.graph_of(self.functions[name], key)
         self._note_older(graph.calls[name, key])
 
-    def _trace_step(self, optimizer: str, pairs: Any, how: Step, graph: Graph) -> None:
+    def _trace_step(self, optimizer: str, pairs: Any, how: p.Step, graph: Graph) -> None:
         self._use(optimizer, graph)
         spec = self.program.optimizer
         given = [variable for variable, kind in pairs if kind != "none"]
@@ -388,7 +348,8 @@ class Model:
         if optimizer == "o" and spec.loss_scale:
             self._trace_step("base", pairs, self._scaled(how), graph)
         elif optimizer in ("o", "base") and spec.override and how.method == "apply_gradients":
-            for part, chosen in self._parts(pairs):
+            for part in spec.override:
+                chosen = part.chosen(pairs)
                 if part.what == "inner":
                     self._trace_step("inner", chosen, how, graph)
                 elif part.what == "call":
@@ -404,9 +365,9 @@ class Model:
     def _trace_apply(self, optimizer: str, graph: Graph) -> None:
         self._use(optimizer, graph)
         self._python()
-        if optimizer in ("o", "base"):
-            for name in self.program.optimizer.applying:
-                self._trace_call(name, 0, graph)
+        applying = self.program.optimizer.applying
+        if applying and optimizer in ("o", "base"):
+            self._trace_call(applying, 0, graph)
 
     def _use(self, optimizer: str, graph: Graph) -> None:
         """A graph uses a root; functions that use `iterations` of two are those of both."""
@@ -418,14 +379,10 @@ class Model:
             raise Failed
         self.trip -= 1
 
-    def _scaled(self, how: Step) -> Step:
+    def _scaled(self, how: p.Step) -> p.Step:
         """How a loss scale calls the optimizer inside."""
         keras3 = self.program.optimizer.kind == "keras3"
         return replace(how, method="apply" if keras3 else "apply_gradients")
-
-    def _parts(self, pairs: Any) -> Iterator[tuple[Part, Any]]:
-        for part in self.program.optimizer.override:
-            yield part, {"all": pairs, "first": pairs[:1], "reversed": pairs[::-1]}[part.transform]
 
     # Optimizers.
 
@@ -450,7 +407,7 @@ class Model:
             root.may.add("ran while it was not wrapped")
         return False
 
-    def step(self, optimizer: str, pairs: Any, how: Step, place: Place) -> None:
+    def step(self, optimizer: str, pairs: Any, how: p.Step, place: Place) -> None:
         """A call of a step method."""
         name = self.root_of(optimizer)
         root, outer = self.roots[name], place.steps[name]
@@ -479,7 +436,7 @@ class Model:
                 if step.seen:
                     root.steps.append(step)
 
-    def behave(self, optimizer: str, pairs: Any, how: Step, place: Place) -> None:
+    def behave(self, optimizer: str, pairs: Any, how: p.Step, place: Place) -> None:
         """What `apply_gradients` of an optimizer does."""
         spec = self.program.optimizer
         if optimizer == "o" and spec.loss_scale:
@@ -493,8 +450,9 @@ class Model:
         else:
             self.inherited(optimizer, pairs, place)
 
-    def override(self, pairs: Any, how: Step, place: Place) -> None:
-        for part, chosen in self._parts(pairs):
+    def override(self, pairs: Any, how: p.Step, place: Place) -> None:
+        for part in self.program.optimizer.override:
+            chosen = part.chosen(pairs)
             if part.what == "super":
                 self.inherited("base", chosen, place)
             elif part.what == "inner":
@@ -521,7 +479,7 @@ class Model:
         for variable, kind in given:
             self.apply(optimizer, variable, kind if every == 1 else "dense", place)
 
-    def apply(self, optimizer: str, variable: str, kind: GradientKind, place: Place) -> None:
+    def apply(self, optimizer: str, variable: str, kind: p.GradientKind, place: Place) -> None:
         """A call of an apply method."""
         if place.graph is None:
             self._python()
@@ -538,7 +496,7 @@ class Model:
             inside = replace(place, applying=place.applying | {name})
             if name not in place.applying and not self._seen(name, place):
                 inside = replace(inside, hidden=place.hidden | {name})
-            for function in self.program.optimizer.applying:
+            if function := self.program.optimizer.applying:
                 self.call(self.functions[function], 0, 0, inside)
 
     def _update(self, name: str, variable: str, kind: str, place: Place) -> None:

@@ -2,13 +2,14 @@
 
 import time
 
-from fuzz.optax import Around, Batch, Function, Program, Step, Tx, check
+from fuzz.batch import Batch
+from fuzz.optax import Around, Function, Program, Step, Tx, check, programs
 
 
 def test_random_programs() -> None:
     """What the tracer says of each is what ran, and the arrays are as without it."""
-    batch = Batch(1, time.monotonic() + 40, examples=12)
-    assert batch.last is None, f"{batch.failed[batch.last]}\n{batch.last}"
+    batch = Batch(programs(), check, 1, time.monotonic() + 40, examples=12)
+    assert batch.last is None, str(batch)
     assert batch.seen["complete, with steps"]
 
 

@@ -1,0 +1,578 @@
+"""Random programs of `torch.optim`: `python -m fuzz.torch_optim --seconds 900`, run in `tests`.
+
+Hypothesis draws a program as data and shrinks one that fails. It runs twice, without the tracer and
+with it. Each update adds exactly 1 to each element of a parameter, whatever class makes it: the
+gradients are -1, and the arguments of PyTorch's own classes are chosen so.
+"""
+
+import copy
+import gc
+import pickle
+import sys
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from fuzz.batch import main
+from hypothesis import strategies as st
+from support.torch_odometers import Odometer as PlainOdometer
+
+import tracer
+from tracer.api import CallTrace
+
+torch.set_num_threads(1)
+POOL = 4
+"""How many parameters the optimizers of a program share."""
+Log = list[dict[int, int]]
+"""Of each step, how often it updated each parameter, by its place in the pool."""
+
+
+class OnPurpose(Exception):
+    """What programs raise."""
+
+
+class Odometer(PlainOdometer):
+    """Adds 1; raises after its first update if that is asked for."""
+
+    fails = False
+
+    def step(self, closure: Any = None) -> Any:
+        if Odometer.fails:
+            given = (p for group in self.param_groups for p in group["params"])
+            with torch.no_grad():
+                for parameter in [p for p in given if p.grad is not None][:1]:
+                    parameter.add_(1)
+            raise OnPurpose
+        return super().step(closure)
+
+
+EXACT = {"betas": (0.0, 0.0), "eps": 0.0}
+BASES: dict[str, Callable[[Any], Any]] = {
+    "odometer": Odometer,
+    "sgd": partial(torch.optim.SGD, lr=1.0),
+    "sgd foreach": partial(torch.optim.SGD, lr=1.0, foreach=True),
+    "sgd fused": partial(torch.optim.SGD, lr=1.0, fused=True),
+    "adam": partial(torch.optim.Adam, lr=1.0, **EXACT),
+    "adam foreach": partial(torch.optim.Adam, lr=1.0, foreach=True, **EXACT),
+    "adamw fused": partial(torch.optim.AdamW, lr=1.0, weight_decay=0.0, fused=True, **EXACT),
+    "rmsprop": partial(torch.optim.RMSprop, lr=1.0, alpha=0.0, eps=0.0),
+    "lbfgs": partial(torch.optim.LBFGS, lr=0.1, max_iter=2),
+}
+
+
+def _parameters(optimizer: Any) -> list[Any]:
+    return [each for group in optimizer.param_groups for each in group["params"]]
+
+
+def shared(one: Any, other: Any) -> set[int]:
+    """The parameters of both optimizers, by `id`."""
+    return set(map(id, _parameters(one))) & set(map(id, _parameters(other)))
+
+
+def _write_to_data(parameters: Sequence[Any]) -> None:
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.data.add_(1)
+
+
+if TYPE_CHECKING:
+
+    class Behaviour:
+        """As the class that is behind it in the MRO."""
+
+        def step(self, closure: Any = None) -> Any: ...
+
+        def zero_grad(self) -> None: ...
+
+else:
+    Behaviour = object
+    """What a class of the program adds to a class of optimizers, which is behind it in the MRO."""
+
+
+class Sometimes(Behaviour):
+    turn = 0
+
+    def step(self, closure: Any = None) -> Any:
+        self.turn += 1
+        return super().step(closure) if self.turn % 2 else None
+
+
+class Twice(Behaviour):
+    def step(self, closure: Any = None) -> Any:
+        super().step(closure)
+        return super().step(closure)
+
+
+class Catches(Behaviour):
+    def step(self, closure: Any = None) -> Any:
+        try:
+            return super().step(closure)
+        except OnPurpose:
+            return None
+
+
+class Clears(Behaviour):
+    def step(self, closure: Any = None) -> Any:
+        loss = super().step(closure)
+        self.zero_grad()
+        return loss
+
+
+class First(Behaviour):
+    """Updates its first parameter by itself."""
+
+    def step(self, closure: Any = None) -> Any:
+        first = _parameters(self)[0]
+        if first.grad is not None:
+            with torch.no_grad():
+                first.add_(1)
+            first.grad = None
+        return super().step(closure)
+
+
+class Data(Behaviour):
+    """Writes to `.data` in a function each second time."""
+
+    turn = 0
+
+    def step(self, closure: Any = None) -> Any:
+        self.turn += 1
+        if self.turn % 2:
+            return super().step(closure)
+        return _write_to_data(_parameters(self))
+
+
+class NumPy(Behaviour):
+    """Writes through NumPy what has a gradient, and calls no other step."""
+
+    def step(self, closure: Any = None) -> Any:
+        for parameter in _parameters(self):
+            if parameter.grad is not None:
+                parameter.detach().numpy()[...] += 1
+
+
+class Blind(Behaviour):
+    """Needs no gradients."""
+
+    def step(self, closure: Any = None) -> Any:
+        with torch.no_grad():
+            for parameter in _parameters(self):
+                parameter.add_(1)
+
+
+class Around(torch.optim.Optimizer):  # type: ignore[misc]
+    """Another optimizer is in it, which it leaves out each third time."""
+
+    def __init__(self, base: Any) -> None:
+        self.base = base
+        super().__init__(base.param_groups, base.defaults)
+        self.param_groups = base.param_groups
+
+    turn = 0
+
+    def step(self, closure: Any = None) -> Any:
+        self.turn += 1
+        return self.base.step(closure) if self.turn % 3 else None
+
+
+BEHAVIOURS = [None, Sometimes, Twice, Catches, Clears, First, Data, NumPy, Blind, Around]
+UNSEEN = (Sometimes, Data, NumPy, Blind)
+"""Of these not all that they do can be counted, or believed: a trace may be incomplete."""
+
+
+def _class(base: Any, behaviour: Any) -> Any:
+    """The class of both, which `pickle` finds in this module."""
+    name = f"{behaviour.__name__}{base.__name__}"
+    members = {"__module__": __name__}
+    return globals().setdefault(name, type(name, (behaviour, base), members))
+
+
+class Made(NamedTuple):
+    """An optimizer of a program."""
+
+    base: str
+    behaviour: int
+    groups: tuple[int, ...]
+    """The group of each parameter of the pool; 0 if it is in none."""
+
+    def make(self, pool: Sequence[Any]) -> Any:
+        """A new optimizer for parameters of the pool."""
+        numbers = [min(each, 1) for each in self.groups] if self.is_lbfgs else self.groups
+        groups = [
+            {"params": [p for p, number in zip(pool, numbers, strict=False) if number == n]}
+            for n in (1, 2)
+        ]
+        groups = [group for group in groups if group["params"]]
+        base, behaviour = BASES[self.base], BEHAVIOURS[self.behaviour]
+        if behaviour is None or (self.is_lbfgs and behaviour in (Twice, First)):
+            return base(groups)
+        if behaviour is Around:
+            return Around(base(groups))
+        if isinstance(base, partial):
+            return _class(base.func, behaviour)(groups, **base.keywords)
+        return _class(base, behaviour)(groups)
+
+    @property
+    def is_lbfgs(self) -> bool:
+        return self.base == "lbfgs"
+
+
+class Action(NamedTuple):
+    """One line of a program; `flags` are the parameters that it is about, or options."""
+
+    does: str
+    slot: int
+    flags: tuple[bool, ...]
+
+
+class Program(NamedTuple):
+    """Two optimizers and what is done with them."""
+
+    made: tuple[Made, Made]
+    actions: list[Action]
+    raises: bool
+    compiles: bool
+
+
+STEPS = ["step", "closure", "scaler", "unscaled", "infinite", "thread", "compiled", "nested"]
+RAISES = ["raise", "raise in closure", "raise in hook", "raise in post hook", "raise in scaler"]
+OTHERS = ["zero", "none", "freeze", "add", "wrap", "wrap", "unwrap", "record", "end", "remake"]
+OTHERS += [
+    "reload",
+    "deepcopy",
+    "pickle",
+    "schedule",
+    "hook gives",
+    "hook takes",
+    "hook after",
+    "record",
+    "read",
+]
+
+
+@st.composite
+def programs(draw: Any) -> Program:
+    """A program; few raise or compile, which hides others or takes long."""
+    made = st.builds(
+        Made,
+        st.sampled_from(list(BASES)),
+        st.just(0) | st.integers(0, len(BEHAVIOURS) - 1),
+        st.tuples(*[st.integers(0, 2)] * POOL).filter(any),
+    )
+    raises, compiles = draw(st.integers(0, 3)) == 3, draw(st.integers(0, 39)) == 39
+    stepping = [*STEPS, *(RAISES if raises else ())]
+    if not compiles:
+        stepping.remove("compiled")
+    does = st.sampled_from(["step", *stepping]) | st.sampled_from(OTHERS)
+    slot, flags = st.sampled_from([0, 0, 0, 1]), st.tuples(*[st.booleans()] * POOL)
+    action = st.builds(Action, does, slot, flags)
+    return Program(
+        (draw(made), draw(made)), draw(st.lists(action, min_size=2, max_size=15)), raises, compiles
+    )
+
+
+class Slot:
+    """An optimizer of a program that runs, and what happened to it while it was wrapped."""
+
+    def __init__(self, made: Made, optimizer: Any) -> None:
+        self.made = made
+        self.optimizer = optimizer
+        self.wrapped = self.was_wrapped = False
+        self.recorded = self.mixed = False
+        """Whether a block counted steps after `unwrap`, and it was wrapped again after that."""
+        self.compiled: Any = None
+        self.scheduler: Any = None
+        own = BEHAVIOURS[made.behaviour]
+        self.log: Log = []
+        self.excused = own in UNSEEN or (own is not None and "fused" in made.base)
+        """Whether its trace may be incomplete."""
+        self.once = made.is_lbfgs or own is First  # in a step, whoever updates a parameter
+
+
+class Block(NamedTuple):
+    """A block of `tracer.record`."""
+
+    left: ExitStack
+    recording: Any
+    logs: dict[Slot, Log]
+    unwrapped: list[Slot]
+    """What was unwrapped in it: its trace is incomplete."""
+
+
+class Run:
+    """A program that runs, with the tracer or without."""
+
+    def __init__(self, program: Program, traced: bool) -> None:
+        self.traced = traced
+        self.pool = [torch.nn.Parameter(torch.zeros(2)) for _ in range(POOL)]
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+        self.scaler.scale(torch.ones(1))
+        self.slots = [Slot(made, made.make(self.pool)) for made in program.made]
+        self.blocks: list[Block] = []
+        self.raised: list[str] = []
+        self.inner = Counter[Any]()  # what steps inside of one under way added
+        try:
+            for action in program.actions:
+                slot = self.slots[action.slot]
+                if action.does in STEPS or action.does in RAISES:
+                    self.step(slot, action)
+                else:
+                    getattr(self, action.does.replace(" ", "_"))(slot, action.flags)
+            for slot in self.slots:
+                self.read(slot)
+            while self.blocks:
+                self.end(self.slots[0])
+        finally:  # also of a program that fails
+            while self.blocks:
+                self.blocks.pop().left.close()
+
+    def step(self, slot: Slot, action: Action) -> None:
+        """Step once, and note what that moved."""
+        before, outer, self.inner = self.weights(), self.inner, Counter()
+        failed = True
+        try:
+            Odometer.fails = action.does in ("raise", "raise in scaler")
+            self.call(slot, action)
+            failed = False
+        except Exception as error:
+            self.raised.append(type(error).__name__)
+        finally:
+            Odometer.fails = False
+        moved = [now - then for now, then in zip(self.weights(), before, strict=True)]
+        own = [by - self.inner[place] for place, by in enumerate(moved)]
+        counts = [by != 0 if slot.once else round(by) for by in own]
+        updates = {place: int(count) for place, count in enumerate(counts) if count}
+        self.inner = Counter(dict(enumerate(moved)))
+        self.inner.update(outer)
+        logs = [slot.log] if slot.wrapped else []
+        logs += [block.logs.setdefault(slot, []) for block in self.blocks]
+        slot.excused |= failed or "raise" in action.does or action.does == "compiled"
+        if not failed or action.does == "raise in post hook":
+            for log in logs:
+                log.append(updates)
+            slot.recorded |= bool(self.blocks) and slot.was_wrapped and not slot.wrapped
+        if slot.scheduler is not None:
+            slot.scheduler.step()
+
+    def weights(self) -> list[float]:
+        return [float(each.detach()[0]) for each in self.pool]
+
+    def give(self, slot: Slot, flags: Sequence[bool], value: float = -1.0) -> None:
+        """Give gradients; those that were there get the value, too."""
+        for place, parameter in enumerate(self.pool):
+            if any(parameter is each for each in _parameters(slot.optimizer)):
+                wanted = flags[place % POOL] and parameter.requires_grad
+                if wanted or parameter.grad is not None:
+                    parameter.grad = torch.full_like(parameter, value)
+
+    def call(self, slot: Slot, action: Action) -> None:
+        """Make the call of `step`."""
+        way, flags, optimizer = action.does, action.flags, slot.optimizer
+
+        def closure() -> Any:
+            optimizer.zero_grad()
+            other = self.slots[self.slots[0] is slot]
+            if way == "nested" and not shared(optimizer, other.optimizer):
+                self.step(other, Action("step", 0, flags))
+            self.give(slot, flags)
+            if way == "raise in closure":
+                raise OnPurpose
+            return torch.zeros(())
+
+        def fail(*given: Any) -> None:
+            raise OnPurpose
+
+        if slot.made.is_lbfgs or way in ("closure", "nested", "raise in closure"):
+            optimizer.step(closure)
+            return
+        self.give(slot, flags, float("inf") if way == "infinite" else -1.0)
+        if way in ("scaler", "unscaled", "infinite", "raise in scaler"):
+            try:
+                if way == "unscaled":
+                    self.scaler.unscale_(optimizer)
+                self.scaler.step(optimizer)
+            finally:
+                self.scaler.update(1.0)
+        elif way == "thread":
+            worker = threading.Thread(target=optimizer.step)
+            worker.start()
+            worker.join()
+        elif way == "compiled":
+            if slot.compiled is None:
+                slot.compiled = torch.compile(optimizer.step, backend="eager")
+            slot.compiled()
+        elif "hook" in way:
+            add = optimizer.register_step_pre_hook
+            if "post" in way:
+                add = optimizer.register_step_post_hook
+            hook = add(fail)
+            try:
+                optimizer.step()
+            finally:
+                hook.remove()
+        else:
+            optimizer.step()
+
+    # What programs do beside.
+
+    def zero(self, slot: Slot, flags: Sequence[bool]) -> None:
+        slot.optimizer.zero_grad(set_to_none=False)
+
+    def none(self, slot: Slot, flags: Sequence[bool]) -> None:
+        slot.optimizer.zero_grad()
+
+    def freeze(self, slot: Slot, flags: Sequence[bool]) -> None:
+        for parameter, flag in zip(self.pool, flags, strict=False):
+            parameter.requires_grad_(not flag)
+
+    def add(self, slot: Slot, flags: Sequence[bool]) -> None:
+        known = set(map(id, _parameters(slot.optimizer)))
+        new = [p for p, f in zip(self.pool, flags, strict=False) if f and id(p) not in known]
+        if new and not slot.made.is_lbfgs and slot.scheduler is None:
+            slot.optimizer.add_param_group({"params": new})
+
+    def remake(self, slot: Slot, flags: Sequence[bool]) -> None:
+        self.replace(slot, slot.made.make(self.pool))
+        slot.optimizer = slot.compiled = slot.scheduler = None
+        if flags[0]:
+            gc.collect()
+
+    def reload(self, slot: Slot, flags: Sequence[bool]) -> None:
+        slot.optimizer.load_state_dict(slot.optimizer.state_dict())
+
+    def deepcopy(self, slot: Slot, flags: Sequence[bool]) -> None:
+        self.copy(slot, copy.deepcopy)
+
+    def pickle(self, slot: Slot, flags: Sequence[bool]) -> None:
+        self.copy(slot, lambda optimizer: pickle.loads(pickle.dumps(optimizer)))
+
+    def copy(self, slot: Slot, copied: Callable[[Any], Any]) -> None:
+        """Go on with a copy, which has parameters of its own; some classes keep too little."""
+        if not slot.made.is_lbfgs and BEHAVIOURS[slot.made.behaviour] is not Around:
+            made = copied(slot.optimizer)
+            self.pool += _parameters(made)
+            self.replace(slot, made)
+
+    def replace(self, slot: Slot, optimizer: Any) -> None:
+        self.read(slot)
+        self.slots[self.slots.index(slot)] = Slot(slot.made, optimizer)
+
+    def schedule(self, slot: Slot, flags: Sequence[bool]) -> None:
+        slot.scheduler = torch.optim.lr_scheduler.LambdaLR(slot.optimizer, lambda step: 1.0)
+
+    def hook_gives(self, slot: Slot, flags: Sequence[bool]) -> None:
+        def hook(*given: Any) -> None:
+            self.give(slot, flags)
+
+        slot.optimizer.register_step_pre_hook(hook)
+
+    def hook_takes(self, slot: Slot, flags: Sequence[bool]) -> None:
+        def hook(optimizer: Any, *given: Any) -> None:
+            _parameters(optimizer)[0].grad = None
+
+        slot.optimizer.register_step_pre_hook(hook)
+
+    def hook_after(self, slot: Slot, flags: Sequence[bool]) -> None:
+        slot.optimizer.register_step_post_hook(lambda optimizer, *given: optimizer.zero_grad())
+        # What it takes away cannot be seen any more, where the versions of tensors do not tell.
+        slot.excused |= slot.made.is_lbfgs or "fused" in slot.made.base
+
+    # What they do with the tracer.
+
+    def wrap(self, slot: Slot, flags: Sequence[bool]) -> None:
+        if self.traced:
+            tracer.wrap(slot.optimizer, effects=flags[0])
+            slot.wrapped = slot.was_wrapped = True
+            slot.mixed |= slot.recorded
+
+    def unwrap(self, slot: Slot, flags: Sequence[bool]) -> None:
+        if slot.wrapped:
+            tracer.unwrap(slot.optimizer)
+            slot.wrapped = False
+            for block in self.blocks:
+                block.unwrapped.append(slot)
+
+    def record(self, slot: Slot, flags: Sequence[bool]) -> None:
+        if self.traced:
+            left = ExitStack()
+            recording = left.enter_context(tracer.record(effects=flags[0]))
+            self.blocks.append(Block(left, recording, {}, []))
+
+    def end(self, slot: Slot, flags: Sequence[bool] = ()) -> None:
+        if self.blocks:
+            block = self.blocks.pop()
+            block.left.close()
+            self.compare(block.recording.trace(), block.logs, bool(block.unwrapped))
+
+    def read(self, slot: Slot, flags: Sequence[bool] = ()) -> None:
+        if slot.mixed:
+            assert not tracer.trace_of(slot.optimizer).complete
+        elif slot.was_wrapped:
+            self.compare(tracer.trace_of(slot.optimizer), {slot: slot.log})
+        if self.blocks:
+            block = self.blocks[-1]
+            self.compare(block.recording.trace(), block.logs, bool(block.unwrapped))
+
+    def compare(
+        self, trace: CallTrace, happened_to: dict[Slot, Log], excused: bool = False
+    ) -> None:
+        """What is counted is what the weights say, or the trace says that it is not complete."""
+        assert not any("bug in tracer" in each for each in trace.notes), trace.notes
+        logs = [log for log in happened_to.values() if log]
+        if not trace.complete:
+            excused |= any(slot.excused for slot in happened_to)
+            assert trace.notes and excused, trace.notes
+            return
+        steps = [len(log) for log in logs]
+        counted = [each for each in trace.steps_by_replica().values() if each]
+        assert sorted(counted) == sorted(steps), f"{counted} steps, {steps} happened"
+        if len(steps) <= 1:
+            happened: dict[tuple[int, ...], int] = {
+                (place, step): number
+                for log in logs
+                for step, updates in enumerate(log, 1)
+                for place, number in updates.items()
+            }
+            found = self.counted(trace, "step")
+        else:
+            total = sum((Counter(each) for log in logs for each in log), Counter[int]())
+            happened = {(place,): number for place, number in total.items()}
+            found = self.counted(trace)
+        assert found == happened, f"{found} updates, {happened} happened (place, step)"
+
+    def counted(self, trace: CallTrace, *by: Any) -> dict[tuple[int, ...], int]:
+        """How often each parameter was updated."""
+        found: dict[tuple[int, ...], int] = {}
+        for place, parameter in enumerate(self.pool):
+            with suppress(tracer.UnknownName):
+                keys = ("method", *by)
+                for key, number in trace.count("updates", keys, variable=parameter).items():
+                    found[(place, *key[1:])] = found.get((place, *key[1:]), 0) + number
+        return {key: number for key, number in found.items() if number}
+
+    def bits(self) -> Any:
+        """What is left of a program."""
+        weights = [each.detach().numpy().tobytes() for each in self.pool]
+        return weights, self.raised, [repr(slot.optimizer.state_dict()) for slot in self.slots]
+
+
+def check(program: Program) -> Counter[str]:
+    """The tracer counts what the weights say, and changes nothing."""
+    if program.compiles:
+        torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plain = Run(program, traced=False).bits()
+        assert Run(program, traced=True).bits() == plain
+    gc.freeze()  # nothing of it is found by the next one
+    return Counter(action.does for action in program.actions)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    sys.exit(main(programs(), check, gc.collect))
