@@ -24,6 +24,7 @@ class Loop:
         optimizer.build(self.model.trainable_variables)
         weights = [jnp.array(each.value) for each in self.model.trainable_variables]
         self.state: Any = (weights, [jnp.array(each.value) for each in optimizer.variables])
+        self.batch = X[:8], Y[:8]
 
     def step(self, state: Any, x: Any, y: Any) -> Any:
         """One step of stochastic gradient descent."""

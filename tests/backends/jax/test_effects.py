@@ -26,9 +26,7 @@ LONG = ("fit", "loss_scale", "accumulation", "pmap", "data_parallel")
 
 def marks(name: str) -> list[Any]:
     """The tier of a program."""
-    return (
-        [] if name == "jitted_step" else [pytest.mark.long if name in LONG else pytest.mark.sweep]
-    )
+    return [] if name == "jitted" else [pytest.mark.long if name in LONG else pytest.mark.sweep]
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in RUNS])

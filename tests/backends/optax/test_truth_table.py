@@ -5,7 +5,9 @@ calls in the program. The parameters begin at 0, so what they hold after `apply_
 often they were updated. Which steps update is arithmetic.
 """
 
+import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,10 +17,10 @@ import optax
 import pytest
 from jax import lax
 from support.by_step import check_by_step
+from support.jax_ways import WAYS, Way, stacked, summed
 
 import tracer
 
-P = jax.sharding.PartitionSpec
 LEAVES = 3
 
 
@@ -45,15 +47,17 @@ def zeros() -> Any:
 
 
 class Loop:
-    """A training loop: parameters, the state, and gradients that are all `gradient`."""
+    """A training loop: parameters, the state, and gradients that are all as in the first one."""
 
     def __init__(self, tx: Any) -> None:
         self.tx = tx
         self.state = (zeros(), tx.init(zeros()))
+        self.batch = (jnp.ones(2),)
 
     def step(self, state: Any, gradient: Any = 1.0) -> Any:
         params, of_tx = state
-        gradients = jax.tree.map(lambda each: jnp.full_like(each, gradient), params)
+        value = jnp.ravel(gradient)[0]
+        gradients = jax.tree.map(lambda each: jnp.full_like(each, value), params)
         updates, of_tx = self.tx.update(gradients, of_tx, params)
         return optax.apply_updates(params, updates), of_tx
 
@@ -83,138 +87,20 @@ def looped(
     return Run(loop.tx, params, per_step, copies)
 
 
-def eagerly() -> Run:
-    def run(loop: Loop) -> None:
-        for _ in range(4):
-            loop.state = loop.step(loop.state)
-
-    return looped(run, [3] * 4)
+def in_a_loop(way: Way) -> Run:
+    return looped(way.run, way.per_step(LEAVES), way.copies)
 
 
-def jitted() -> Run:
-    return looped(lambda loop: loop.run([1.0] * 7), [3] * 7)
+def members_with_their_gradients() -> Run:
+    """Only the gradients differ by member, and the op of a step is passed none of them."""
+    return looped(partial(ensemble, [0.0, 1.0, 2.0]), [9] * 4)
 
 
-def first_eagerly_then_jitted() -> Run:
-    def run(loop: Loop) -> None:
-        loop.state = loop.step(loop.step(loop.state))
-        loop.run([1.0] * 3)
-        loop.state = loop.step(loop.state)
-
-    return looped(run, [3] * 6)
-
-
-def compiled_ahead() -> Run:
-    def run(loop: Loop) -> None:
-        step = jax.jit(loop.step).lower(loop.state).compile()
-        for _ in range(4):
-            loop.state = step(loop.state)
-
-    return looped(run, [3] * 4)
-
-
-def scan() -> Run:
-    def run(loop: Loop) -> None:
-        def epoch(state: Any) -> Any:
-            return lax.scan(lambda s, _: (loop.step(s), None), state, None, length=8)[0]
-
-        for _ in range(3):
-            loop.state = jax.jit(epoch)(loop.state)
-
-    return looped(run, [3] * 24)
-
-
-def cond_in_scan() -> Run:
-    """Every third step is taken."""
-
-    def run(loop: Loop) -> None:
-        def body(state: Any, number: Any) -> Any:
-            return lax.cond(number % 3 == 0, loop.step, lambda s: s, state), None
-
-        loop.state = jax.jit(lambda s: lax.scan(body, s, jnp.arange(9))[0])(loop.state)
-
-    return looped(run, [3] * 3)
-
-
-def while_loop() -> Run:
-    def run(loop: Loop) -> None:
-        def steps(state: Any, wanted: Any) -> Any:
-            return lax.while_loop(
-                lambda s: s[1] < wanted, lambda s: (loop.step(s[0]), s[1] + 1), (state, 0)
-            )[0]
-
-        compiled = jax.jit(steps)
-        for wanted in (3, 0, 5):
-            loop.state = compiled(loop.state, wanted)
-
-    return looped(run, [3] * 8)
-
-
-def ensemble() -> Run:
-    """Three members in one program: a step is one step, with three updates of each leaf."""
-    return looped(lambda loop: _ensemble(loop, jax.jit), [9] * 5)
-
-
-def ensemble_eagerly() -> Run:
-    return looped(lambda loop: _ensemble(loop, lambda step: step), [9] * 5)
-
-
-def _ensemble(loop: Loop, around: Callable[[Any], Any]) -> Any:
-    """Only the gradients differ by member, and the op of a step is handed none of them."""
-    state = jax.tree.map(lambda each: jnp.stack([each] * 3), loop.state)
-    step = around(jax.vmap(loop.step))
-    for _ in range(5):
-        state = step(state, jnp.arange(3.0))
-    return _summed(state, 3)
-
-
-def _summed(state: Any, copies: int) -> Any:
-    """The state with the parameters of all copies summed, as if they were updates of one."""
-    params, of_tx = state
-    return jax.tree.map(lambda p: np.asarray(p).reshape(copies, -1).sum(0), params), of_tx
-
-
-def pmap() -> Run:
-    def run(loop: Loop) -> Any:
-        state = jax.tree.map(lambda each: jnp.stack([each] * 2), loop.state)
-        step = jax.pmap(loop.step, axis_name="data")
-        for _ in range(5):
-            state = step(state, jnp.ones(2))
-        return _summed(state, 2)
-
-    return looped(run, [3] * 5, copies=2)
-
-
-def shard_map() -> Run:
-    """Each of two devices has the whole state, and updates it: two updates."""
-
-    def run(loop: Loop) -> Any:
-        mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("data",))
-        specs: Any = {"mesh": mesh, "in_specs": (P(), P()), "out_specs": P()}
-        if hasattr(jax, "shard_map"):
-            mapped = jax.shard_map(loop.step, **specs)
-        else:  # before JAX 0.7
-            from jax.experimental.shard_map import shard_map as older
-
-            mapped = older(loop.step, check_rep=False, **specs)
-        step = jax.jit(mapped)
-        for _ in range(5):
-            loop.state = step(loop.state, 1.0)
-        params, of_tx = loop.state
-        return jax.tree.map(lambda each: 2 * np.asarray(each), params), of_tx
-
-    return looped(run, [3] * 5, copies=2)
-
-
-def split_over_devices() -> Run:
-    """One program that XLA splits: an update of a leaf is one, wherever it is kept."""
-
-    def run(loop: Loop) -> None:
-        mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("data",))
-        loop.state = jax.device_put(loop.state, jax.sharding.NamedSharding(mesh, P()))
-        loop.run([1.0] * 4)
-
-    return looped(run, [3] * 4)
+def ensemble(gradients: list[float], loop: Loop) -> Any:
+    state, step = stacked(loop.state, 3), jax.jit(jax.vmap(loop.step))
+    for _ in range(4):
+        state = step(state, jnp.array(gradients))
+    return summed(state, 3)
 
 
 def gradient_through_it() -> Run:
@@ -365,15 +251,8 @@ def both() -> Run:
 
 def ensemble_with_apply_if_finite() -> Run:
     """The second member's gradients are never finite."""
-
-    def run(loop: Loop) -> Any:
-        state = jax.tree.map(lambda each: jnp.stack([each] * 3), loop.state)
-        step = jax.jit(jax.vmap(loop.step))
-        for _ in range(4):
-            state = step(state, jnp.array([1.0, np.nan, 1.0]))
-        return _summed(state, 3)
-
-    return looped(run, [6] * 4, inner=optax.apply_if_finite(odometer(), 9))
+    inner = optax.apply_if_finite(odometer(), 9)
+    return looped(partial(ensemble, [1.0, np.nan, 1.0]), [6] * 4, inner=inner)
 
 
 def partition() -> Run:
@@ -386,39 +265,17 @@ def partition() -> Run:
     return Run(inner, loop.state[0], [2] * 5)
 
 
-PROGRAMS = [
-    eagerly,
-    jitted,
-    first_eagerly_then_jitted,
-    compiled_ahead,
-    scan,
-    cond_in_scan,
-    while_loop,
-    ensemble,
-    ensemble_eagerly,
-    pmap,
-    shard_map,
-    split_over_devices,
-    gradient_through_it,
-    multi_steps,
-    multi_steps_eagerly,
-    multi_steps_that_skip,
-    apply_if_finite,
-    inside_apply_if_finite,
-    apply_every,
-    around_multi_steps,
-    around_multi_steps_eagerly,
-    around_apply_if_finite,
-    around_apply_every,
-    subclass_of_multi_steps,
-    injected_tuple,
-    both,
-    ensemble_with_apply_if_finite,
-    partition,
-]
+PROGRAMS: dict[str, Callable[[], Run]] = {
+    **{name: partial(in_a_loop, way) for name, way in WAYS.items()},
+    **{
+        name: each
+        for name, each in list(globals().items())
+        if inspect.isfunction(each) and inspect.get_annotations(each) == {"return": Run}
+    },
+}
 
 
-@pytest.mark.parametrize("program", [pytest.param(each, id=each.__name__) for each in PROGRAMS])
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_counts_are_those_of_the_parameters(program: Callable[[], Run]) -> None:
     run = program()
     trace = tracer.trace_of(run.tx)
