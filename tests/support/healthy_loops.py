@@ -108,37 +108,10 @@ def minimize(optimizer, loss, of):
 
 
 @add
-def plain_fit(k):
-    fit(k.mlp(8, 1), k.adam())
-
-
-@add
-def fit_for_one_step(k):
-    fit(k.mlp(8, 1), k.adam(), n=8, epochs=1)
-
-
-@add
 def fit_with_a_smaller_last_batch(k):
     model = k.mlp(8, 1)
     model.compile(k.sgd(momentum=0.9, nesterov=True), "mse")
     model.fit(*data(21), batch_size=8, epochs=3, validation_split=0.2, verbose=0)
-
-
-@add
-def fit_in_eager_mode(k):
-    model = k.mlp(8, 1)
-    model.compile(k.adam(), "mse", run_eagerly=True)
-    fit(model)
-
-
-@add
-def fit_evaluate_predict_and_fit_again(k):
-    model = k.mlp(8, 1)
-    model.compile(k.optimizers.RMSprop(0.01), "mse", metrics=["mae"])
-    for _ in range(3):
-        model.fit(*data(), batch_size=8, verbose=0)
-        model.evaluate(*data(), verbose=0)
-        model.predict(data()[0], verbose=0)
 
 
 @add
@@ -156,36 +129,7 @@ def several_steps_an_execution(k):
     model.fit(batches(28, 4), epochs=2, verbose=0)
 
 
-@add
-def fit_on_a_generator(k):
-    def endless():
-        while True:
-            yield data(8)
-
-    model = k.mlp(4, 1)
-    model.compile(k.adam(), "mse")
-    model.fit(endless(), steps_per_epoch=5, epochs=2, verbose=0)
-
-
-@add(kinds=KERAS)
-def compiled_by_xla(k):
-    model = k.mlp(4, 1)
-    model.compile(k.adam(), "mse", jit_compile=True)
-    fit(model)
-
-
 # Callbacks.
-
-
-@add
-def callbacks_that_change_the_rate(k):
-    model = k.mlp(4, 1)
-    model.compile(k.sgd(), "mse")
-    callbacks = [
-        k.keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.5),
-        k.keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=1, min_delta=10.0),
-    ]
-    model.fit(*data(), batch_size=8, epochs=4, callbacks=callbacks, verbose=0)
 
 
 @add
@@ -193,23 +137,6 @@ def rate_that_falls_to_zero(k):
     model = k.mlp(4, 1)
     schedule = k.schedules().PolynomialDecay(0.1, 6, end_learning_rate=0.0)
     fit(model, k.sgd(schedule), epochs=4)
-
-
-@add
-def cosine_with_warm_up(k):
-    model = k.mlp(4, 1)
-    schedule = k.schedules().CosineDecayRestarts(0.1, 5)
-    fit(model, k.adam(schedule), epochs=4)
-
-
-@add
-def early_stopping_with_the_best_weights(k):
-    model = k.mlp(4, 1)
-    model.compile(k.sgd(), "mse")
-    stop = k.keras.callbacks.EarlyStopping(
-        monitor="loss", patience=0, min_delta=10.0, restore_best_weights=True
-    )
-    model.fit(*data(), batch_size=8, epochs=9, callbacks=[stop], verbose=0)
 
 
 @add
@@ -233,26 +160,7 @@ def callback_that_freezes_in_eager_mode(k):
     model.fit(*data(), batch_size=8, epochs=3, callbacks=[Freeze()], verbose=0)
 
 
-@add
-def best_checkpoint_of_each_epoch(k):
-    with tempfile.TemporaryDirectory() as folder:
-        model = k.mlp(4, 1)
-        model.compile(k.adam(), "mse")
-        save = k.keras.callbacks.ModelCheckpoint(
-            folder + "/{epoch}.weights.h5", save_weights_only=True
-        )
-        model.fit(*data(), batch_size=8, epochs=3, callbacks=[save], verbose=0)
-
-
 # Freezing.
-
-
-@add
-def frozen_base(k):
-    base = k.mlp(6, 4)
-    base.trainable = False
-    model = k.keras.Sequential([k.layers.Input((4,)), base, k.layers.Dense(1)])
-    fit(model, k.adam())
 
 
 @add
@@ -306,33 +214,7 @@ def batch_norm_that_stays_frozen(k):
     fit(model, k.adam())
 
 
-@add
-def low_rank_adapters(k):
-    class Adapted(k.layers.Layer):
-        def __init__(self, dense, rank=2):
-            super().__init__()
-            self.dense = dense
-            self.dense.trainable = False
-            self.down = k.layers.Dense(rank, use_bias=False)
-            self.up = k.layers.Dense(dense.units, use_bias=False, kernel_initializer="zeros")
-
-        def call(self, x):
-            return self.dense(x) + self.up(self.down(x))
-
-    inputs = k.layers.Input((4,))
-    outputs = Adapted(k.layers.Dense(1))(Adapted(k.layers.Dense(6))(inputs))
-    model = k.keras.Model(inputs, outputs)
-    fit(model, k.adam())
-
-
 # Models.
-
-
-@add
-def batch_norm_and_dropout(k):
-    layers = [k.layers.Dense(4), k.layers.BatchNormalization(), k.layers.Dropout(0.5)]
-    model = k.keras.Sequential([k.layers.Input((4,)), *layers, k.layers.Dense(1)])
-    fit(model, k.adam(), epochs=3)
 
 
 @add
@@ -356,51 +238,6 @@ def one_table_for_two_inputs(k):
 
 
 @add
-def table_that_is_the_output_layer_too(k):
-    class Tied(k.keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.table = k.layers.Embedding(12, 4)
-            self.mix = k.layers.Dense(4)
-
-        def call(self, tokens):
-            hidden = self.mix(self.table(tokens))
-            return tf.matmul(hidden, tf.convert_to_tensor(self.table.embeddings), transpose_b=True)
-
-    model = Tied()
-    loss = k.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(k.adam(), loss)
-    tokens = np.random.default_rng(0).integers(0, 12, (16, 5))
-    model.fit(tokens, tokens, batch_size=8, epochs=2, verbose=0)
-
-
-@add
-def stateful_recurrent_layer(k):
-    inputs = k.layers.Input(batch_shape=(4, 3, 2))
-    model = k.keras.Model(inputs, k.layers.Dense(1)(k.layers.GRU(3, stateful=True)(inputs)))
-    model.compile(k.adam(), "mse")
-    x = np.random.default_rng(0).normal(size=(12, 3, 2)).astype("f4")
-    for _ in range(3):
-        model.fit(x, x[:, 0, :1], batch_size=4, shuffle=False, verbose=0)
-        for layer in model.layers:
-            if hasattr(layer, "reset_states"):
-                layer.reset_states()
-            elif hasattr(layer, "reset_state"):
-                layer.reset_state()
-
-
-@add
-def two_outputs_that_are_both_trained(k):
-    inputs = k.layers.Input((4,))
-    hidden = k.layers.Dense(4)(inputs)
-    one, other = k.layers.Dense(1, name="one")(hidden), k.layers.Dense(2, name="other")(hidden)
-    model = k.keras.Model(inputs, [one, other])
-    model.compile(k.adam(), ["mse", "mse"], loss_weights=[1.0, 0.1])
-    x, y = data()
-    model.fit(x, [y, np.concatenate([y, y], 1)], batch_size=8, epochs=2, verbose=0)
-
-
-@add
 def output_with_the_weight_zero(k):
     inputs = k.layers.Input((4,))
     hidden = k.layers.Dense(4)(inputs)
@@ -411,93 +248,7 @@ def output_with_the_weight_zero(k):
     model.fit(x, [y, y], batch_size=8, epochs=2, verbose=0)
 
 
-@add
-def regularized_and_constrained(k):
-    dense = k.layers.Dense(
-        4, kernel_regularizer="l2", kernel_constraint=k.keras.constraints.MaxNorm(1.0)
-    )
-    model = k.keras.Sequential([k.layers.Input((4,)), dense, k.layers.Dense(1)])
-    fit(model, k.adam())
-
-
-@add
-def two_towers(k):
-    user, item = k.mlp(4, 2), k.mlp(4, 2)
-    left, right = k.layers.Input((4,)), k.layers.Input((4,))
-    model = k.keras.Model([left, right], k.layers.Dot(1)([user(left), item(right)]))
-    model.compile(k.optimizers.Adagrad(0.1), "mse")
-    x, y = data()
-    model.fit([x, x[::-1]], y, batch_size=8, epochs=2, verbose=0)
-
-
-@add
-def siamese_with_a_predictor(k):
-    encoder, predictor = k.mlp(4, 4), k.mlp(2, 4)
-    optimizer = k.sgd(momentum=0.9)
-    variables = encoder.trainable_variables + predictor.trainable_variables
-
-    @tf.function
-    def step(x):
-        with tf.GradientTape() as tape:
-            one, other = encoder(x), encoder(x + 0.1)
-            loss = square(predictor(one) - tf.stop_gradient(other))
-            loss += square(predictor(other) - tf.stop_gradient(one))
-        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
-
-    for x, _ in batches():
-        step(x)
-
-
 # Loops of one's own.
-
-
-@add
-def eager_loop(k):
-    model, optimizer = k.mlp(4, 1), k.adam()
-    for _ in range(2):
-        for x, y in batches():
-            minimize(optimizer, lambda: square(model(x, training=True) - y), model)
-
-
-@add
-def loop_in_a_function(k):
-    model, optimizer = k.mlp(4, 1), k.adam()
-
-    @tf.function
-    def step(x, y):
-        return minimize(optimizer, lambda: square(model(x, training=True) - y), model)
-
-    for _ in range(3):
-        for x, y in batches():
-            step(x, y)
-
-
-@add
-def whole_epoch_in_a_function(k):
-    model, optimizer = k.mlp(4, 1), k.adam()
-
-    @tf.function
-    def epoch(dataset):
-        total = 0.0
-        for x, y in dataset:
-            total += minimize(optimizer, lambda: square(model(x, training=True) - y), model)
-        return total
-
-    for _ in range(3):
-        epoch(batches())
-
-
-@add
-def first_step_eager_and_the_others_in_a_graph(k):
-    model, optimizer = k.mlp(4, 1), k.adam()
-
-    def step(x, y):
-        minimize(optimizer, lambda: square(model(x) - y), model)
-
-    step(*data(8))
-    compiled = tf.function(step)
-    for x, y in batches():
-        compiled(x, y)
 
 
 @add
@@ -548,34 +299,6 @@ def minimize_with_a_loss_function(k):
     optimizer = k.sgd()
     for _ in range(5):
         optimizer.minimize(lambda: square(weight), [weight])
-
-
-@add
-def one_gradient_list_for_two_models(k):
-    one, other, optimizer = k.mlp(3, 2), k.mlp(3, 1, inputs=2), k.adam()
-    variables = one.trainable_variables + other.trainable_variables
-
-    @tf.function
-    def step(x, y):
-        minimize(optimizer, lambda: square(other(one(x)) - y), variables)
-
-    for x, y in batches():
-        step(x, y)
-
-
-@add
-def clipped_by_hand(k):
-    model, optimizer = k.mlp(4, 1), k.adam()
-
-    @tf.function
-    def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = square(model(x) - y)
-        gradients, _ = tf.clip_by_global_norm(tape.gradient(loss, model.trainable_variables), 0.5)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
-
-    for x, y in batches():
-        step(x, y)
 
 
 @add
@@ -646,38 +369,6 @@ def step_under_a_condition_in_the_graph(k):
 
     for x, y in batches(48):
         step(x, y)
-
-
-@add
-def jit_compiled_step(k):
-    model, optimizer = k.mlp(4, 1), k.sgd()
-
-    @tf.function(jit_compile=True)
-    def step(x, y):
-        minimize(optimizer, lambda: square(model(x) - y), model)
-
-    if hasattr(optimizer, "build"):
-        optimizer.build(model.trainable_variables)
-    for x, y in batches():
-        step(x, y)
-
-
-@add
-def step_as_a_method(k):
-    class Trainer(tf.Module):
-        def __init__(self):
-            super().__init__()
-            self.model, self.optimizer = k.mlp(4, 1), k.adam()
-
-        @tf.function(
-            input_signature=[tf.TensorSpec((None, 4)), tf.TensorSpec((None, 1))],
-        )
-        def step(self, x, y):
-            minimize(self.optimizer, lambda: square(self.model(x) - y), self.model)
-
-    trainer = Trainer()
-    for x, y in batches(21):
-        trainer.step(x, y)
 
 
 @add
@@ -781,26 +472,6 @@ def accumulation_in_train_step(k):
 
 
 # Two optimizers and more.
-
-
-@add
-def adversarial_pair(k):
-    maker, judge = k.mlp(4, 2), k.mlp(4, 1, inputs=2)
-    of_maker, of_judge = k.adam(), k.adam()
-
-    @tf.function
-    def step(noise, real):
-        with tf.GradientTape() as tape, tf.GradientTape() as other:
-            fake = maker(noise)
-            loss_of_judge = square(judge(real) - 1) + square(judge(fake))
-            loss_of_maker = square(judge(fake) - 1)
-        gradients = tape.gradient(loss_of_maker, maker.trainable_variables)
-        of_maker.apply_gradients(zip(gradients, maker.trainable_variables))
-        gradients = other.gradient(loss_of_judge, judge.trainable_variables)
-        of_judge.apply_gradients(zip(gradients, judge.trainable_variables))
-
-    for x, _ in batches():
-        step(x, x[:, :2])
 
 
 @add
@@ -991,16 +662,6 @@ def actor_and_critic_with_a_target(k):
 
 
 @add
-def actor_that_is_trained_each_second_step(k):
-    actor, critic = k.mlp(4, 1), k.mlp(4, 1, inputs=5)
-    of_actor, of_critic = k.adam(), k.adam()
-    for index, (x, y) in enumerate(batches(64)):
-        minimize(of_critic, lambda: square(critic(tf.concat([x, y], 1)) - y), critic)
-        if index % 2:
-            minimize(of_actor, lambda: -tf.reduce_mean(critic(tf.concat([x, actor(x)], 1))), actor)
-
-
-@add
 def episodes_of_different_lengths(k):
     policy, optimizer = k.mlp(4, 2), k.adam()
     random = np.random.default_rng(0)
@@ -1010,31 +671,6 @@ def episodes_of_different_lengths(k):
 
 
 # Methods of training.
-
-
-@add
-def sharpness_aware(k):
-    model, optimizer = k.mlp(4, 1), k.sgd()
-
-    @tf.function
-    def step(x, y):
-        variables = model.trainable_variables
-        with tf.GradientTape() as tape:
-            loss = square(model(x) - y)
-        gradients = tape.gradient(loss, variables)
-        norm = tf.linalg.global_norm(gradients)
-        offsets = [0.05 * each / (norm + 1e-12) for each in gradients]
-        for variable, offset in zip(variables, offsets):
-            variable.assign_add(offset)
-        with tf.GradientTape() as tape:
-            loss = square(model(x) - y)
-        gradients = tape.gradient(loss, variables)
-        for variable, offset in zip(variables, offsets):
-            variable.assign_sub(offset)
-        optimizer.apply_gradients(zip(gradients, variables))
-
-    for x, y in batches():
-        step(x, y)
 
 
 @add
@@ -1068,35 +704,9 @@ def sharpness_aware_model(k):
     fit(model)
 
 
-@add
-def slow_weights_that_follow(k):
-    model, optimizer = k.mlp(4, 1), k.sgd()
-    slow = model.get_weights()
-    for index, (x, y) in enumerate(batches(64)):
-        minimize(optimizer, lambda: square(model(x) - y), model)
-        if index % 4 == 3:
-            slow = [s + 0.5 * (f - s) for s, f in zip(slow, model.get_weights())]
-            model.set_weights(slow)
-
-
 @add(kinds=KERAS)
 def average_kept_by_the_optimizer(k):
     fit(k.mlp(4, 1), k.sgd(use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=3), batch_size=4)
-
-
-@add
-def average_kept_by_hand(k):
-    model, optimizer = k.mlp(4, 1), k.sgd()
-    average = tf.train.ExponentialMovingAverage(0.9)
-
-    @tf.function
-    def step(x, y):
-        minimize(optimizer, lambda: square(model(x) - y), model)
-
-    raw = [each.value if k.kind == "keras3" else each for each in model.trainable_variables]
-    for x, y in batches():
-        step(x, y)
-        average.apply(raw)
 
 
 @add(kinds=KERAS)
@@ -1118,80 +728,12 @@ def decay_with_exceptions(k):
 
 
 @add
-def clipping_options(k):
-    for options in ({"clipnorm": 1.0}, {"clipvalue": 0.5}, {"global_clipnorm": 1.0}):
-        fit(k.mlp(4, 1), k.sgd(**options), epochs=1)
-
-
-@add
 def clipped_embedding(k):
     layers = [k.layers.Embedding(20, 3), k.layers.Flatten(), k.layers.Dense(1)]
     model = k.keras.Sequential([k.layers.Input((5,), dtype="int32"), *layers])
     model.compile(k.adam(clipnorm=1.0), "mse")
     tokens = np.random.default_rng(0).integers(0, 20, (24, 5))
     model.fit(tokens, data()[1], batch_size=8, epochs=2, verbose=0)
-
-
-@add(kinds=KERAS)
-def every_optimizer_of_keras(k):
-    abstract = {"Optimizer", "LossScaleOptimizer", "MultiOptimizer", "MuonOptimizer"}
-    for name, cls in vars(k.keras.optimizers).items():
-        if not isinstance(cls, type) or name in abstract or not name[0].isupper():
-            continue
-        if not issubclass(cls, k.keras.optimizers.Optimizer):
-            continue
-        fit(k.mlp(4, 1), cls(), n=16, epochs=1)
-
-
-@add
-def teacher_and_student(k):
-    class Distiller(k.keras.Model):
-        def __init__(self, teacher, student):
-            super().__init__()
-            self.teacher, self.student = teacher, student
-
-        def call(self, x):
-            return self.student(x)
-
-        def train_step(self, batch):
-            x, y = batch
-            soft = self.teacher(x, training=False)
-            with tf.GradientTape() as tape:
-                guess = self.student(x, training=True)
-                loss = square(guess - y) + square(guess - soft)
-            variables = self.student.trainable_variables
-            self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
-            return {"loss": loss}
-
-    teacher = k.mlp(8, 1)
-    fit(teacher, k.adam())
-    model = Distiller(teacher, k.mlp(2, 1))
-    model.compile(k.adam())
-    fit(model)
-
-
-@add
-def variational_autoencoder(k):
-    class Autoencoder(k.keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.encoder, self.decoder = k.mlp(4, 4), k.mlp(4, 4, inputs=2)
-
-        def call(self, x):
-            mean, spread = tf.split(self.encoder(x), 2, -1)
-            return self.decoder(mean + tf.exp(spread) * tf.random.normal(tf.shape(mean)))
-
-        def train_step(self, x):
-            x = x[0] if isinstance(x, tuple) else x
-            with tf.GradientTape() as tape:
-                loss = square(self(x, training=True) - x)
-            weights = self.trainable_weights
-            self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
-            return {"loss": loss}
-
-    model = Autoencoder()
-    model.compile(k.adam())
-    model.fit(data()[0], batch_size=8, epochs=2, verbose=0)
 
 
 @add
@@ -1207,27 +749,6 @@ def meta_learning_by_hand(k):
         away = [old - new for old, new in zip(before, model.get_weights())]
         model.set_weights(before)
         outer.apply_gradients(zip(map(tf.constant, away), variables))
-
-
-@add
-def inner_steps_without_an_optimizer(k):
-    weight = tf.Variable(tf.ones((4, 1)))
-    if k.kind == "keras3":
-        weight = k.keras.Variable(np.ones((4, 1), "f4"))
-    outer = k.adam()
-    raw = weight.value if k.kind == "keras3" else weight
-
-    @tf.function
-    def step(x, y):
-        with tf.GradientTape() as tape:
-            with tf.GradientTape() as inner:
-                loss = square(tf.matmul(x, raw) - y)
-            fast = raw - 0.1 * inner.gradient(loss, raw)
-            loss = square(tf.matmul(x, fast) - y)
-        outer.apply_gradients([(tape.gradient(loss, raw), weight)])
-
-    for x, y in batches():
-        step(x, y)
 
 
 @add
@@ -1293,36 +814,6 @@ def curriculum_with_a_list_for_each_phase(k):
         variables = [v for layer in model.layers[-phase:] for v in layer.trainable_variables]
         for x, y in batches():
             minimize(optimizer, lambda: square(model(x) - y), variables)
-
-
-@add(kinds=("keras3", "legacy"))
-def one_optimizer_for_growing_lists(k):
-    model, optimizer = k.mlp(5, 4, 1), k.sgd()
-    if k.kind == "keras3":
-        optimizer.build(model.trainable_variables)
-    for phase in (1, 2, 3):
-        variables = [v for layer in model.layers[-phase:] for v in layer.trainable_variables]
-        for x, y in batches():
-            minimize(optimizer, lambda: square(model(x) - y), variables)
-
-
-@add
-def style_transfer_of_one_image(k):
-    image = tf.Variable(tf.random.uniform((1, 4, 4, 3)))
-    if k.kind == "keras3":
-        image = k.keras.Variable(np.zeros((1, 4, 4, 3), "f4"))
-    raw = image.value if k.kind == "keras3" else image
-    optimizer = k.adam()
-
-    @tf.function
-    def step():
-        with tf.GradientTape() as tape:
-            loss = square(raw - 0.5)
-        optimizer.apply_gradients([(tape.gradient(loss, raw), image)])
-        raw.assign(tf.clip_by_value(raw, 0.0, 1.0))
-
-    for _ in range(8):
-        step()
 
 
 # Precision.
@@ -1474,12 +965,6 @@ def folds_each_with_a_model_of_its_own(k):
 
 
 @add
-def search_for_a_rate(k):
-    for rate in (0.1, 0.01, 0.001):
-        fit(k.mlp(3, 1), k.sgd(rate), n=16, epochs=1)
-
-
-@add
 def folds_that_begin_with_the_same_weights(k):
     model = k.mlp(4, 1)
     first = model.get_weights()
@@ -1527,22 +1012,6 @@ def mirrored():
     )
 
 
-@add(kinds=("keras2", "legacy"))
-def fit_on_two_replicas(k):
-    with mirrored().scope():
-        model = k.mlp(4, 1)
-        model.compile(k.adam(), "mse")
-    model.fit(batches(32, 8), epochs=2, verbose=0)
-
-
-@add(kinds=("keras3",))
-def fit_on_two_replicas_of_keras3(k):
-    with mirrored().scope():
-        model = k.mlp(4, 1)
-        model.compile(k.adam(), "mse")
-    model.fit(batches(32, 8), epochs=2, verbose=0)
-
-
 @add
 def fit_on_two_replicas_with_an_uneven_end(k):
     with mirrored().scope():
@@ -1570,14 +1039,6 @@ def loop_on_two_replicas(k):
         run(x, y)
 
 
-@add
-def one_device(k):
-    with tf.distribute.OneDeviceStrategy("/cpu:0").scope():
-        model = k.mlp(4, 1)
-        model.compile(k.sgd(), "mse")
-    model.fit(batches(), epochs=2, verbose=0)
-
-
 # The optimizers of TensorFlow 1.
 
 V1 = tf.compat.v1.train
@@ -1593,19 +1054,6 @@ def session_with_minimize(k):
         session.run(tf.compat.v1.global_variables_initializer())
         for _ in range(5):
             session.run(train, {x: data(8)[0]})
-
-
-@add(kinds=("v1",))
-def session_with_clipping(k):
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        weight = tf.compat.v1.get_variable("weight", (4, 1))
-        bias = tf.compat.v1.get_variable("bias", (1,))
-        optimizer = V1.MomentumOptimizer(0.1, 0.9)
-        pairs = optimizer.compute_gradients(square(tf.matmul(tf.ones((2, 4)), weight) + bias))
-        train = optimizer.apply_gradients([(tf.clip_by_norm(g, 1.0), v) for g, v in pairs])
-        session.run(tf.compat.v1.global_variables_initializer())
-        for _ in range(5):
-            session.run(train)
 
 
 @add(kinds=("v1",))

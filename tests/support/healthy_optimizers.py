@@ -73,19 +73,6 @@ class GetattrDense(OwnLegacy):  # dispatch by name
 
 
 @add
-class FString(OwnLegacy):
-    def apply_dense(self, grad, var):
-        return var.assign_sub(0.1 * grad)
-
-    def _resource_apply_dense(self, grad, var, apply_state=None):
-        kind = "dense"
-        return getattr(self, f"apply_{kind}")(grad, var)
-
-    def _resource_apply_sparse(self, grad, var):
-        raise NotImplementedError("no sparse")
-
-
-@add
 class CalledFromOutside(V1):  # a loop of the program calls it, below
     def __init__(self):
         super().__init__(False, "x")
@@ -156,21 +143,6 @@ class Partial(K3):
     update_step = functools.partialmethod(
         lambda self, k, g, v, lr: self.assign_sub(v, k * lr * g), 1.0
     )
-
-
-@add
-class Adamish(K3):
-    def build(self, vs):
-        if self.built:
-            return
-        super().build(vs)
-        self.m = [self.add_variable_from_reference(v, "m") for v in vs]
-
-    def update_step(self, g, v, lr):
-        step = ops.cast(self.iterations + 1, v.dtype)
-        m = self.m[self._get_variable_index(v)]
-        self.assign_add(m, 0.1 * (g - m))
-        self.assign_sub(v, lr * m / (1 - ops.power(ops.cast(0.9, v.dtype), step)))
 
 
 @add
@@ -364,30 +336,6 @@ class Versions(K3):  # for several versions of Keras
 
 
 @add
-class NotAnApply(K3):  # public names of their own that the program uses
-    def apply_decay(self, v):
-        self.assign_sub(v, 0.01 * v)
-
-    def update_step(self, g, v, lr):
-        self.apply_decay(v)
-        self.assign_sub(v, lr * g)
-
-
-@add
-class Schedule(K2):
-    def __init__(self):
-        super().__init__("s")
-        self._learning_rate = self._build_learning_rate(
-            tf_keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
-        )
-
-    def update_step(self, g, v):
-        lr = tf.cast(self.learning_rate, v.dtype)
-        t = tf.cast(self.iterations + 1, v.dtype)
-        v.assign_sub(lr * g / t)
-
-
-@add
 class Share(WithRate):  # each variable adds its share
     def __init__(self):
         super().__init__()
@@ -426,91 +374,6 @@ class SumSquares(V1):
 
 
 @add
-class Lion(K3):
-    def __init__(self, learning_rate=0.1, beta_1=0.9, beta_2=0.99, **kwargs):
-        super().__init__(learning_rate, **kwargs)
-        self.beta_1, self.beta_2 = beta_1, beta_2
-
-    def build(self, variables):
-        if self.built:
-            return
-        super().build(variables)
-        self._momentums = [self.add_variable_from_reference(v, "momentum") for v in variables]
-
-    def update_step(self, gradient, variable, learning_rate):
-        rate = ops.cast(learning_rate, variable.dtype)
-        m = self._momentums[self._get_variable_index(variable)]
-        self.assign_sub(variable, rate * ops.sign(m * self.beta_1 + gradient * (1 - self.beta_1)))
-        self.assign(m, m * self.beta_2 + gradient * (1 - self.beta_2))
-
-
-@add
-class AdaBelief(WithRate):
-    def build(self, var_list):
-        super().build(var_list)
-        if hasattr(self, "_built") and self._built:
-            return
-        self._built = True
-        self._m = [self.add_variable_from_reference(v, "m") for v in var_list]
-        self._s = [self.add_variable_from_reference(v, "s") for v in var_list]
-
-    def update_step(self, gradient, variable):
-        step = tf.cast(self.iterations + 1, variable.dtype)
-        key = self._index_dict[self._var_key(variable)]
-        m, s = self._m[key], self._s[key]
-        m.assign(0.9 * m + 0.1 * gradient)
-        s.assign(0.999 * s + 0.001 * tf.square(gradient - m) + 1e-16)
-        rate = tf.cast(self.learning_rate, variable.dtype)
-        variable.assign_sub(rate * (m / (1 - 0.9**step)) / (tf.sqrt(s / (1 - 0.999**step)) + 1e-14))
-
-
-@add
-class SignOfGradient(L):
-    def __init__(self, learning_rate=0.1, name="SignOfGradient", **kwargs):
-        super().__init__(name, **kwargs)
-        self._set_hyper("learning_rate", learning_rate)
-
-    def _prepare_local(self, var_device, var_dtype, apply_state):
-        super()._prepare_local(var_device, var_dtype, apply_state)
-        apply_state[(var_device, var_dtype)]["minus"] = -self._decayed_lr(var_dtype)
-
-    def _resource_apply_dense(self, grad, var, apply_state=None):
-        known = (apply_state or {}).get((var.device, var.dtype.base_dtype))
-        known = known or self._fallback_apply_state(var.device, var.dtype.base_dtype)
-        return var.assign_add(known["minus"] * tf.sign(grad), use_locking=self._use_locking)
-
-    def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
-        rate = self._decayed_lr(var.dtype.base_dtype)
-        return self._resource_scatter_add(var, indices, -rate * tf.sign(grad))
-
-    def get_config(self):
-        return {**super().get_config(), "learning_rate": 0.1}
-
-
-@add
-class SlotsMadeLate(WithRate):  # when a variable is first seen
-    def __init__(self):
-        super().__init__()
-        self.velocities = {}
-
-    def build(self, var_list):
-        super().build(var_list)
-        for variable in var_list:
-            self.velocity(variable)
-
-    def velocity(self, variable):
-        key = self._var_key(variable)
-        if key not in self.velocities:
-            self.velocities[key] = self.add_variable_from_reference(variable, "velocity")
-        return self.velocities[key]
-
-    def update_step(self, gradient, variable):
-        velocity = self.velocity(variable)
-        velocity.assign(0.9 * velocity + gradient)
-        variable.assign_sub(self.learning_rate * velocity)
-
-
-@add
 class DictInTheApplyMethod(OwnLegacy):
     def __init__(self):
         super().__init__("late")
@@ -526,34 +389,6 @@ class DictInTheApplyMethod(OwnLegacy):
 
     def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
         raise NotImplementedError("dense gradients only")
-
-
-@add
-class DictWithTry(V1):
-    def __init__(self):
-        super().__init__(False, "late")
-        self.kept = {}
-
-    def slot(self, var):
-        try:
-            return self.kept[var.ref()]
-        except KeyError:
-            with tf.init_scope():
-                self.kept[var.ref()] = tf.Variable(tf.zeros(var.shape), trainable=False)
-            return self.kept[var.ref()]
-
-    def _resource_apply_dense(self, grad, var):
-        velocity = self.slot(var)
-        moved = velocity.assign(0.9 * velocity + grad)
-        return var.assign_sub(0.1 * moved)
-
-    def _resource_apply_sparse(self, grad, var, indices):
-        return self._resource_scatter_add(var, indices, -0.1 * grad)
-
-    _apply_dense = _resource_apply_dense
-
-    def _apply_sparse(self, grad, var):
-        return var
 
 
 @add
@@ -602,23 +437,6 @@ class CentralizedByApplyGradients(tf_keras.optimizers.legacy.SGD):
 
 
 @add
-class ClippedByApply(keras.optimizers.Adam if keras else object):
-    def apply(self, grads, trainable_variables=None):
-        grads = [None if g is None else ops.clip(g, -0.5, 0.5) for g in grads]
-        return super().apply(grads, trainable_variables)
-
-
-@add
-class ClippedByApplyGradients(tf_keras.optimizers.Adam):
-    def apply_gradients(self, grads_and_vars, *args, **kwargs):
-        gradients, variables = zip(*grads_and_vars, strict=True)
-        gradients, _ = tf.clip_by_global_norm(gradients, 1.0)
-        return super().apply_gradients(
-            list(zip(gradients, variables, strict=True)), *args, **kwargs
-        )
-
-
-@add
 class CentralizedByGetGradients(tf_keras.optimizers.legacy.Adam):
     def get_gradients(self, loss, params):
         return [g - tf.reduce_mean(g) for g in super().get_gradients(loss, params)]
@@ -626,14 +444,6 @@ class CentralizedByGetGradients(tf_keras.optimizers.legacy.Adam):
     def _compute_gradients(self, loss, var_list, grad_loss=None, tape=None):
         pairs = super()._compute_gradients(loss, var_list, grad_loss, tape)
         return [(g - tf.reduce_mean(g), v) for g, v in pairs]
-
-
-@add
-class DecayBeforeTheUpdate(keras.optimizers.SGD if keras else object):
-    def update_step(self, gradient, variable, learning_rate):
-        if "bias" not in variable.name:
-            self.assign_sub(variable, 0.01 * variable)
-        super().update_step(gradient, variable, learning_rate)
 
 
 @add
@@ -653,17 +463,6 @@ class DecayOfSome(tf_keras.optimizers.legacy.Adam):  # as AdamW for BERT has it
     def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
         with tf.control_dependencies([self._decay(var)]):
             return super()._resource_apply_sparse(grad, var, indices, apply_state)
-
-
-@add
-class RateByVariable(tf_keras.optimizers.SGD):
-    def __init__(self):
-        super().__init__(0.1)
-        self.factors = {"a": 1.0, "b": 0.1}
-
-    def update_step(self, gradient, variable):
-        factor = self.factors.get(variable.name.split(":")[0], 0.5)
-        super().update_step(gradient * factor, variable)
 
 
 @add
@@ -687,28 +486,6 @@ class LookaheadOfItsOwn(WithRate):
 
 
 @add
-class Rectified(WithRate):  # warms up, and leaves the second moment out at first
-    def build(self, var_list):
-        super().build(var_list)
-        if getattr(self, "m", None):
-            return
-        self.m = [self.add_variable_from_reference(v, "m") for v in var_list]
-        self.v = [self.add_variable_from_reference(v, "v") for v in var_list]
-
-    def update_step(self, gradient, variable):
-        index = self._index_dict[self._var_key(variable)]
-        m, v = self.m[index], self.v[index]
-        t = tf.cast(self.iterations + 1, variable.dtype)
-        m.assign_add(0.1 * (gradient - m))
-        v.assign_add(0.001 * (gradient * gradient - v))
-        last = 2.0 / (1 - 0.999) - 1
-        rho = last - 2 * t * 0.999**t / (1 - 0.999**t)
-        plain = m / (1 - 0.9**t)
-        rated = plain / (tf.sqrt(v / (1 - 0.999**t)) + 1e-7)
-        variable.assign_sub(self.learning_rate * tf.where(rho >= 5, rated, plain))
-
-
-@add
 class ProdigyLike(K3):  # its distance is one number for all variables, made anew in each step
     def build(self, variables):
         if self.built:
@@ -722,24 +499,6 @@ class ProdigyLike(K3):  # its distance is one number for all variables, made ane
 
     def update_step(self, gradient, variable, learning_rate):
         self.assign_sub(variable, learning_rate * self.d * gradient)
-
-
-@add
-class OwnCountByHand(OwnLegacy):  # as TF 1 code does it: in _finish
-    def __init__(self):
-        super().__init__("powers")
-        self.power = tf.Variable(0.9, trainable=False)
-
-    def apply_gradients(self, grads_and_vars, name=None, **kwargs):
-        done = super().apply_gradients(grads_and_vars, name, **kwargs)
-        self.power.assign(self.power * 0.9)
-        return done
-
-    def _resource_apply_dense(self, grad, var, apply_state=None):
-        return var.assign_sub(0.1 * grad / (1 - self.power))
-
-    def _resource_apply_sparse(self, grad, var, indices, apply_state=None):
-        return self._resource_scatter_add(var, indices, -0.1 * grad)
 
 
 @add
