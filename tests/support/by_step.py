@@ -1,6 +1,8 @@
 """What a trace must hold of a run whose updates of each step are known."""
 
-from typing import Protocol
+import inspect
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from tracer.api import CallTrace
 
@@ -19,6 +21,15 @@ class Known(Protocol):
     @property
     def discarded(self) -> int:
         """How many updates were thrown away."""
+
+
+def programs_in(module: dict[str, Any], result: type) -> dict[str, Callable[..., Any]]:
+    """The functions of a module, by name, that return a `result` and have no other annotation."""
+    return {
+        name: each
+        for name, each in module.items()
+        if inspect.isfunction(each) and inspect.get_annotations(each) == {"return": result}
+    }
 
 
 def check_by_step(trace: CallTrace, run: Known) -> None:

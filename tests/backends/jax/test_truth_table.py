@@ -22,6 +22,7 @@ from backends.keras_programs import (
     scaled,
 )
 from jax import lax
+from support.by_step import programs_in
 from support.jax_ways import WAYS, Way, summed
 
 import tracer
@@ -111,21 +112,10 @@ def model_parallel() -> Run:
     return spread(keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch"))
 
 
-OWN = [
-    steps_per_execution,
-    without_compiling,
-    accumulation_eagerly,
-    loss_scale_without_compiling,
-    members_that_share_a_count,
-    *([differentiated_loop] if jax.__version_info__ >= (0, 8) else []),
-    data_parallel,
-    model_parallel,
-]
-RUNS: dict[str, Callable[[], Run]] = {
-    **runs(Odometer),
-    **{each.__name__: each for each in OWN},
-    **{name: partial(in_a_loop, way) for name, way in WAYS.items()},
-}
+RUNS: dict[str, Callable[[], Run]] = runs(Odometer) | programs_in(globals(), Run)
+RUNS |= {name: partial(in_a_loop, way) for name, way in WAYS.items()}
+if jax.__version_info__ < (0, 8):
+    del RUNS["differentiated_loop"]
 
 
 @pytest.mark.parametrize("name", RUNS)

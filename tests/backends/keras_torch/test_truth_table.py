@@ -22,6 +22,7 @@ from backends.keras_programs import (
     runs,
 )
 from backends.keras_torch.keras_on_torch import ParallelOdometer, step
+from support.by_step import programs_in
 
 import tracer
 
@@ -95,20 +96,10 @@ def wrapped_late() -> Run:
     return ran(optimizer, trained.trainable_variables, [4] * 10)
 
 
-OWN = (
-    clipped,
-    clipped_in_parallel,
-    a_loop,
-    apply_without_variables,
-    apply_gradients,
-    no_gradient,
-    a_part_each_time,
-    wrapped_late,
-)
 RUNS: dict[str, Callable[[], Run]] = {
     **runs(Odometer),
     **{f"{name}_in_parallel": run for name, run in runs(ParallelOdometer).items()},
-    **{each.__name__: each for each in OWN},
+    **programs_in(globals(), Run),
 }
 
 

@@ -5,7 +5,6 @@ calls in the program. The parameters begin at 0, so what they hold after `apply_
 often they were updated. Which steps update is arithmetic.
 """
 
-import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ import numpy as np
 import optax
 import pytest
 from jax import lax
-from support.by_step import check_by_step
+from support.by_step import check_by_step, programs_in
 from support.jax_ways import WAYS, Way, stacked, summed
 
 import tracer
@@ -265,14 +264,8 @@ def partition() -> Run:
     return Run(inner, loop.state[0], [2] * 5)
 
 
-PROGRAMS: dict[str, Callable[[], Run]] = {
-    **{name: partial(in_a_loop, way) for name, way in WAYS.items()},
-    **{
-        name: each
-        for name, each in list(globals().items())
-        if inspect.isfunction(each) and inspect.get_annotations(each) == {"return": Run}
-    },
-}
+PROGRAMS: dict[str, Callable[[], Run]] = programs_in(globals(), Run)
+PROGRAMS |= {name: partial(in_a_loop, way) for name, way in WAYS.items()}
 
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
