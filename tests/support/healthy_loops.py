@@ -184,15 +184,6 @@ def layer_by_layer_with_recompiles(k):
 
 
 @add
-def frozen_half_way_with_a_recompile(k):
-    model = k.mlp(6, 4, 1)
-    optimizer = k.sgd(0.01)
-    fit(model, optimizer)
-    model.layers[0].trainable = False
-    fit(model, k.sgd(0.01), epochs=3)
-
-
-@add
 def made_trainable_after_training_for_the_export(k):
     model = k.mlp(6, 1)
     model.layers[0].trainable = False
@@ -215,15 +206,6 @@ def batch_norm_that_stays_frozen(k):
 
 
 # Models.
-
-
-@add
-def embeddings_and_a_recurrent_layer(k):
-    layers = [k.layers.Embedding(20, 3), k.layers.LSTM(4), k.layers.Dense(1)]
-    model = k.keras.Sequential([k.layers.Input((5,), dtype="int32"), *layers])
-    model.compile(k.adam(), "mse")
-    tokens = np.random.default_rng(0).integers(0, 20, (24, 5))
-    model.fit(tokens, data()[1], batch_size=8, epochs=2, verbose=0)
 
 
 @add
@@ -271,20 +253,6 @@ def function_with_a_flag_that_is_a_python_value(k):
             step(x, y, False)
 
 
-@add
-def new_function_for_each_stage(k):
-    model = k.mlp(4, 1)
-    for rate in (0.1, 0.01, 0.001):
-        optimizer = k.adam(rate)
-
-        @tf.function
-        def step(x, y, optimizer=optimizer):
-            minimize(optimizer, lambda: square(model(x) - y), model)
-
-        for x, y in batches():
-            step(x, y)
-
-
 @add(quick=True)
 def minimize_with_a_loss_function(k):
     weight = tf.Variable([3.0, -2.0])
@@ -317,57 +285,6 @@ def missing_gradients_made_zeros(k):
         optimizer.apply_gradients(zip(gradients, variables))
 
     for x, y in batches():
-        step(x, y)
-
-
-@add
-def missing_gradients_filtered(k):
-    model, spare, optimizer = k.mlp(4, 1), k.mlp(2), k.sgd()
-    variables = model.trainable_variables + spare.trainable_variables
-    optimizer_built = getattr(optimizer, "build", None)
-    if optimizer_built:
-        optimizer_built(variables)
-
-    @tf.function
-    def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = square(model(x) - y)
-        gradients = tape.gradient(loss, variables)
-        pairs = [(g, v) for g, v in zip(gradients, variables) if g is not None]
-        optimizer.apply_gradients(pairs)
-
-    for x, y in batches():
-        step(x, y)
-
-
-@add
-def non_finite_loss_is_left_out_by_hand(k):
-    model, optimizer = k.mlp(4, 1), k.adam()
-    for index, (x, y) in enumerate(batches(48)):
-        with tf.GradientTape() as tape:
-            loss = square(model(x) - y) * (float("nan") if index == 2 else 1.0)
-        if not bool(tf.math.is_finite(loss)):
-            continue
-        gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
-
-
-@add(kinds=("keras2", "legacy"))
-def step_under_a_condition_in_the_graph(k):
-    model, optimizer = k.mlp(4, 1), k.sgd()
-    if hasattr(optimizer, "build"):
-        optimizer.build(model.trainable_variables)
-
-    @tf.function
-    def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = square(model(x) - y)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        if loss > 0.5:
-            optimizer.apply_gradients(zip(gradients, model.trainable_variables))
-        return loss
-
-    for x, y in batches(48):
         step(x, y)
 
 
@@ -422,53 +339,6 @@ def accumulation_by_keras(k):
 @add(kinds=("keras3",))
 def accumulation_that_never_comes_to_a_step(k):
     fit(k.mlp(4, 1), k.adam(gradient_accumulation_steps=8), epochs=1)
-
-
-@add
-def accumulation_in_train_step(k):
-    class Accumulating(k.keras.Model):
-        def __init__(self, every):
-            super().__init__()
-            self.every, self.dense = every, k.layers.Dense(1)
-            self.count = tf.Variable(0, trainable=False)
-
-        def build(self, shape):
-            self.dense.build(shape)
-            self.sums = [
-                tf.Variable(tf.zeros(each.shape), trainable=False)
-                for each in self.dense.trainable_variables
-            ]
-            self.built = True
-
-        def call(self, x):
-            return self.dense(x)
-
-        def train_step(self, batch):
-            x, y = batch
-            with tf.GradientTape() as tape:
-                loss = square(self(x, training=True) - y)
-            variables = self.dense.trainable_variables
-            for total, each in zip(self.sums, tape.gradient(loss, variables)):
-                total.assign_add(each)
-            self.count.assign_add(1)
-            tf.cond(self.count % self.every == 0, self.apply, lambda: None)
-            return {"loss": loss}
-
-        def apply(self):
-            self.optimizer.apply_gradients(
-                [(s.read_value(), v) for s, v in zip(self.sums, self.dense.trainable_variables)]
-            )
-            for each in self.sums:
-                each.assign(tf.zeros_like(each))
-
-    model = Accumulating(4)
-    model.build((None, 4))
-    model.compile(k.sgd())
-    if k.kind != "legacy":
-        model.optimizer.build(model.dense.trainable_variables)
-    else:
-        model.optimizer._create_all_weights(model.dense.trainable_variables)
-    fit(model, n=48, batch_size=4)
 
 
 # Two optimizers and more.
@@ -607,23 +477,6 @@ def critic_trained_more_often_in_python(k):
         train_maker(x)
 
 
-@add
-def rate_for_each_layer(k):
-    model = k.mlp(5, 4, 1)
-    optimizers = [k.sgd(0.1 / 2**index) for index, _ in enumerate(model.layers)]
-
-    @tf.function
-    def step(x, y):
-        with tf.GradientTape(persistent=True) as tape:
-            loss = square(model(x) - y)
-        for optimizer, layer in zip(optimizers, model.layers):
-            gradients = tape.gradient(loss, layer.trainable_variables)
-            optimizer.apply_gradients(zip(gradients, layer.trainable_variables))
-
-    for x, y in batches():
-        step(x, y)
-
-
 @add(quick=True)
 def one_optimizer_for_kernels_and_one_for_biases(k):
     model, of_kernels, of_biases = k.mlp(5, 1), k.adam(), k.sgd(0.2)
@@ -637,71 +490,7 @@ def one_optimizer_for_kernels_and_one_for_biases(k):
         of_biases.apply_gradients(zip(of_other, biases))
 
 
-@add
-def actor_and_critic_with_a_target(k):
-    actor, critic, target = k.mlp(4, 2), k.mlp(4, 1), k.mlp(4, 1)
-    target.set_weights(critic.get_weights())
-    of_actor, of_critic = k.adam(), k.adam()
-
-    @tf.function
-    def step(x, reward):
-        with tf.GradientTape() as tape:
-            loss = square(reward + 0.9 * tf.stop_gradient(target(x)) - critic(x))
-        gradients = tape.gradient(loss, critic.trainable_variables)
-        of_critic.apply_gradients(zip(gradients, critic.trainable_variables))
-        with tf.GradientTape() as tape:
-            advantage = tf.stop_gradient(reward - critic(x))
-            loss = -tf.reduce_mean(tf.nn.log_softmax(actor(x))[:, :1] * advantage)
-        gradients = tape.gradient(loss, actor.trainable_variables)
-        of_actor.apply_gradients(zip(gradients, actor.trainable_variables))
-        for slow, fast in zip(target.trainable_variables, critic.trainable_variables):
-            slow.assign(0.9 * tf.convert_to_tensor(slow) + 0.1 * tf.convert_to_tensor(fast))
-
-    for x, y in batches():
-        step(x, y)
-
-
-@add
-def episodes_of_different_lengths(k):
-    policy, optimizer = k.mlp(4, 2), k.adam()
-    random = np.random.default_rng(0)
-    for _ in range(8):
-        x = random.normal(size=(int(random.integers(3, 12)), 4)).astype("f4")
-        minimize(optimizer, lambda: -tf.reduce_mean(tf.nn.log_softmax(policy(x))[:, 0]), policy)
-
-
 # Methods of training.
-
-
-@add
-def sharpness_aware_model(k):
-    class Sharp(k.keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.inner = k.mlp(4, 1)
-
-        def call(self, x):
-            return self.inner(x)
-
-        def train_step(self, batch):
-            x, y = batch
-            variables = self.trainable_variables
-            with tf.GradientTape() as tape:
-                loss = square(self(x) - y)
-            offsets = [0.05 * each for each in tape.gradient(loss, variables)]
-            for variable, offset in zip(variables, offsets):
-                variable.assign_add(offset)
-            with tf.GradientTape() as tape:
-                loss = square(self(x) - y)
-            gradients = tape.gradient(loss, variables)
-            for variable, offset in zip(variables, offsets):
-                variable.assign_sub(offset)
-            self.optimizer.apply_gradients(zip(gradients, variables))
-            return {"loss": loss}
-
-    model = Sharp()
-    model.compile(k.sgd())
-    fit(model)
 
 
 @add(kinds=KERAS)
@@ -769,19 +558,6 @@ def gradient_penalty(k):
 
     for x, _ in batches():
         step(x)
-
-
-@add
-def branches_that_take_turns(k):
-    shared, heads, optimizer = k.mlp(3, 3), [k.mlp(1, inputs=3) for _ in range(2)], k.adam()
-    everything = shared.trainable_variables + [v for h in heads for v in h.trainable_variables]
-    if hasattr(optimizer, "build"):
-        optimizer.build(everything)
-    for index, (x, y) in enumerate(batches(64)):
-        with tf.GradientTape() as tape:
-            loss = square(heads[index % 2](shared(x)) - y)
-        variables = shared.trainable_variables + heads[index % 2].trainable_variables
-        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
 
 
 @add
@@ -886,23 +662,6 @@ def scale_that_is_too_high_at_first(k):
 
 
 @add
-def run_that_an_error_ends(k):
-    model, optimizer = k.mlp(4, 1), k.adam()
-
-    @tf.function
-    def step(x, y):
-        minimize(optimizer, lambda: square(model(x) - y), model)
-
-    try:
-        for index, (x, y) in enumerate(batches()):
-            step(x, y)
-            if index == 1:
-                raise KeyboardInterrupt
-    except KeyboardInterrupt:
-        pass
-
-
-@add
 def fit_that_an_error_in_the_data_ends(k):
     def broken():
         yield data(8)
@@ -985,15 +744,6 @@ def weights_that_are_loaded_before_compile(k):
 
 
 @add
-def cloned_model(k):
-    model = k.mlp(4, 1)
-    fit(model, k.adam(), epochs=1)
-    clone = k.keras.models.clone_model(model)
-    clone.set_weights(model.get_weights())
-    fit(clone, k.adam(), epochs=1)
-
-
-@add
 def optimizer_given_to_the_next_model(k):
     optimizer = k.sgd()
     for index in range(2):
@@ -1054,18 +804,6 @@ def session_with_minimize(k):
         session.run(tf.compat.v1.global_variables_initializer())
         for _ in range(5):
             session.run(train, {x: data(8)[0]})
-
-
-@add(kinds=("v1",))
-def monitored_session(k):
-    with tf.Graph().as_default():
-        weight = tf.compat.v1.get_variable("weight", (4, 1))
-        step = V1.get_or_create_global_step()
-        train = V1.GradientDescentOptimizer(0.1).minimize(square(weight), global_step=step)
-        hooks = [V1.StopAtStepHook(last_step=6)]
-        with V1.MonitoredTrainingSession(hooks=hooks) as session:
-            while not session.should_stop():
-                session.run(train)
 
 
 @add(kinds=("v1",))
