@@ -42,7 +42,7 @@ class Root:
     outside: "Counter[tuple[str, str]]" = field(default_factory=Counter)
     inside: "Counter[tuple[str, str]]" = field(default_factory=Counter)
     """Updates in steps, by another way of counting them."""
-    begun: int = 0
+    started: int = 0
     """How many steps began, those that then failed too."""
     all_steps: int = 0
     all_updates: "Counter[tuple[str, str]]" = field(default_factory=Counter)
@@ -52,7 +52,7 @@ class Root:
     may: set[str] = field(default_factory=set)
     """Why it may."""
     loose: bool = False
-    """Whether what is right cannot be told: only that nothing is counted that never ran."""
+    """Whether what is right is not known: only that nothing is counted that never ran."""
     partly: bool = False
     """Whether parts of steps ran alone, of which nobody can say which step they are of."""
     method_calls: int = 0
@@ -66,7 +66,7 @@ class Graph:
     seen: dict[str, bool]
     calls: dict[tuple[str, int], "Graph"] = field(default_factory=dict)
     uses: set[str] = field(default_factory=set)
-    """The roots that step or update in it, beside what it calls."""
+    """The roots that step or update in it, besides what it calls."""
 
     def counts(self, root: str, *, seen: bool) -> bool:
         """Whether it, or what it calls, uses a root with counters (`seen`), or without them."""
@@ -204,7 +204,7 @@ class Model:
                 self.apply(statement.optimizer, statement.variable, "dense", place)
             case p.Call(held=True):
                 function, graph = self.functions[statement.function], self.held[statement.function]
-                self._note_older(graph)
+                self._note_stale(graph)
                 self.run_graph(function, graph, place.i + statement.shift, place)
             case p.Call():
                 function = self.functions[statement.function]
@@ -282,7 +282,7 @@ class Model:
     def call(self, function: p.Function, key: int, i: int, place: Place) -> None:
         if place.graph is None:
             graph = self.graph_of(function, key)
-            self._note_older(graph)
+            self._note_stale(graph)
         else:
             graph = place.graph.calls[function.name, key]
         self.run_graph(function, graph, i, place)
@@ -290,12 +290,12 @@ class Model:
     def run_graph(self, function: p.Function, graph: Graph, i: int, place: Place) -> None:
         """Run a graph of a function."""
         stepping = place.graph is None and any(place.steps.values())
-        before = {name: (r.begun, r.all_updates.total()) for name, r in self.roots.items()}
+        before = {name: (r.started, r.all_updates.total()) for name, r in self.roots.items()}
         try:
             self.block(function.body, replace(place, graph=graph, i=i))
         except Failed:
             for name, root in self.roots.items():
-                ran = (root.begun, root.all_updates.total()) != before[name]
+                ran = (root.started, root.all_updates.total()) != before[name]
                 if ran or (stepping and graph.counts(name, seen=True)):
                     root.may.add("a graph that failed half way")
             raise
@@ -310,11 +310,11 @@ class Model:
             self.graphs[function.name, key] = graph
         return graph
 
-    def _note_older(self, graph: Graph) -> None:
-        """What is older is called; the part of it that is may not even run."""
+    def _note_stale(self, graph: Graph) -> None:
+        """A stale graph is called; what is stale in it may not even run."""
         for name, root in self.roots.items():
             if root.wrapped and graph.counts(name, seen=False):
-                root.may.add("an older graph was called")
+                root.may.add("a stale graph was called")
 
     # Graph tracing: Python goes through all branches, once.
 
@@ -337,7 +337,7 @@ class Model:
 
     def _trace_call(self, name: str, key: int, graph: Graph) -> None:
         graph.calls[name, key] = self.graph_of(self.functions[name], key)
-        self._note_older(graph.calls[name, key])
+        self._note_stale(graph.calls[name, key])
 
     def _trace_step(self, optimizer: str, pairs: Any, how: p.Step, graph: Graph) -> None:
         self._use(optimizer, graph)
@@ -400,9 +400,9 @@ class Model:
             return True
         if self.program.shared:
             for other in self.roots.values():
-                other.may.add("an older graph with the same iterations ran")
+                other.may.add("a stale graph with the same iterations ran")
         if root.wrapped:
-            root.must.add("an older graph ran")
+            root.must.add("a stale graph ran")
         elif root.ever:
             root.may.add("ran while it was not wrapped")
         return False
@@ -414,7 +414,7 @@ class Model:
         if how.value == "fed" and place.i % 2:
             raise Failed  # before it begins
         step = outer or RunningStep(self._seen(name, place))
-        root.begun += 1
+        root.started += 1
         inside = replace(place, steps={**place.steps, name: step})
         failed = False
         ran = root.all_updates.total()
@@ -428,7 +428,7 @@ class Model:
                 root.method_calls += self._seen(name, place)
             if failed and place.graph is None:
                 root.may.add("an apply method raised")
-            if failed and place.graph is not None:  # what had begun or run nobody can know
+            if failed and place.graph is not None:  # nobody knows what had started
                 for each in self.roots.values():
                     each.may.add("a graph that failed half way")
             if outer is None and (step.ran or not failed):

@@ -34,7 +34,7 @@ def make_devices() -> None:
 
 
 class Tripped(Exception):
-    """What an apply method raises when it is told to."""
+    """What an apply method raises when `Limit` says so."""
 
 
 def gradient(kind: str, value: str = "one", i: Any = None) -> Any:
