@@ -9,7 +9,7 @@ import inspect
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from operator import attrgetter
 from typing import Any
 
@@ -164,7 +164,13 @@ def version_of(parameter: Any) -> int | None:
 
 def versions_of(parameters: Sequence[Any]) -> dict[int, int | None]:
     """The versions of parameters by `id`, but for lazy ones."""
+    if {torch.nn.Parameter}.issuperset(map(type, parameters)):  # with no Python for each
+        with suppress(RuntimeError):  # one was made in `torch.inference_mode`
+            return dict(zip(map(id, parameters), map(_VERSION, parameters), strict=True))
     return {id(each): version_of(each) for each in parameters if not is_lazy(each)}
+
+
+_VERSION = attrgetter("_version")
 
 
 def steps_by_itself(cls: type) -> bool:

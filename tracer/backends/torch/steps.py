@@ -278,6 +278,8 @@ class StepCounter:
         gradient: a step may make its own, and a hook may have taken that away.
         """
         parameters, known = parameters_of(optimizer.param_groups), frame.asked
+        if known is not None and not skipped and self._wrote_to_all(frame, known, parameters):
+            return known.updates
         if known is not None and len(known.layouts) == len(parameters):
             layouts = list(known.layouts)
         else:  # they come late, or others came while it stepped
@@ -285,12 +287,13 @@ class StepCounter:
         if known is None:
             self._note_cleared(optimizer, layouts)
         inner = {id(each) for each in self.recorder.variables_of(frame.sites).values()}
-        wrote: list[Any] = []
+        wrote, bits = list[Any](), self._adds_zeros()
         for place, parameter in enumerate(parameters):
             asks = _asks(layouts[place])
-            alone = id(parameter) not in inner
-            wrote.append(alone and self._wrote_to(frame, parameter, asks and not skipped))
-            if wrote[-1] is True and not asks:
+            did = id(parameter) not in inner
+            did = did and self._wrote_to(frame, parameter, asks and not skipped, bits)
+            wrote.append(did)
+            if did is True and not asks:
                 (now,) = compat.layouts_of([parameter])
                 layouts[place] = now if _asks(now) else compat.layout_if(True)
         frame.asked = self.asked_for(parameters, layouts)
@@ -303,15 +306,21 @@ class StepCounter:
         ]
         return [site for site, did, _ in updates if did is True]
 
-    def _wrote_to(self, frame: Step, parameter: Any, asks: bool) -> Any:
+    def _wrote_to_all(self, frame: Step, known: Asked, parameters: Sequence[Any]) -> bool:
+        """Whether each parameter has a gradient and was written to, as in nearly each step."""
+        if self._writes is None or frame.written is None or frame.sites:
+            return False
+        asks = len(known.updates) == len(parameters)
+        return asks and self._writes.wrote_to_all(frame.written, parameters)
+
+    def _wrote_to(self, frame: Step, parameter: Any, asks: bool, bits: bool) -> Any:
         """Whether a step updated a parameter, which had a gradient if it `asks`.
 
-        True, False or a tensor that will say whether it holds what it held.
+        True, False or a tensor that will say whether it holds what it held: see `Writes.wrote_to`.
         """
         before, key = frame.written, id(parameter)
         if before is None or (asks and self._writes is None and not frame.sites):
             return asks
-        bits = self._adds_zeros()
         if self._writes is not None:
             waits = frame.parent is not None
             return self._writes.wrote_to(before, parameter, asks, bits=bits, waits=waits)

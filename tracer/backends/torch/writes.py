@@ -6,6 +6,7 @@ version was seen to move; and once more when that stood still for the first time
 """
 
 from collections.abc import Mapping, Sequence
+from operator import eq
 from typing import Any, NamedTuple
 
 from tracer.backends.torch import compat, effects
@@ -49,10 +50,23 @@ class Writes:
 
     def before(self, parameters: Sequence[Any], bits: bool) -> Before:
         """Look at the parameters before a step; if `bits`, copy all of them."""
-        believed = self._moved - (self._left - self._stood)
-        copied = [each for each in parameters if bits or self._past or id(each) not in believed]
-        copies = {id(each): effects.copy_of(each) for each in copied if not compat.is_lazy(each)}
-        return Before(compat.versions_of(parameters), copies)
+        versions = compat.versions_of(parameters)
+        copied = set(versions)
+        if not (bits or self._past):
+            copied -= self._moved - (self._left - self._stood)
+        if not copied:
+            return Before(versions, {})
+        copies = {id(each): effects.copy_of(each) for each in parameters if id(each) in copied}
+        return Before(versions, copies)
+
+    def wrote_to_all(self, before: Before, parameters: Sequence[Any]) -> bool:
+        """Whether the versions of all parameters moved, which all have a gradient."""
+        now = compat.versions_of(parameters)
+        known = len(parameters) == len(now) and before.versions.keys() == now.keys()
+        if not known or any(map(eq, before.versions.values(), now.values())):
+            return False
+        self._moved |= now.keys()
+        return True
 
     def wrote_to(
         self, before: Before, parameter: Any, asks: bool, *, bits: bool, waits: bool
