@@ -99,10 +99,10 @@ class Call:
     """What an apply method updates, if that is one variable."""
     before: Any
     """What was there before it may change: of an apply method what its variable held, if that is
-    looked at (`Assigning`); of a step what each variable held that it was handed, where effects
+    looked at (`Blocks.write_checks`); of a step what each variable held that it got, where effects
     are asked for (`Effects`)."""
     gradient: Any
-    """The first gradient that it was handed in a graph, None if there was none yet. A step begins
+    """The first gradient that it got in a graph, None if there was none yet. A step begins
     when this one is there: it is that of the first layer, as a rule, which needs all data and comes
     last. A gradient that needs no data (of the last bias, for a loss that is a mean) is there even
     if the data are not."""

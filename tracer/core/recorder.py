@@ -6,7 +6,7 @@ in. Each traced method calls it on the thread that trains: `open` and `close` ar
 group, `open_apply` and `close_apply` around an apply method, `requests` with the gradients that a
 step is given. A call that an exception ended before it was closed is found later: `abandon`.
 
-A call whose parent is in the same graph hands its sites to the parent; a call whose parent is in
+A call whose parent is in the same graph adds its sites to the parent; a call whose parent is in
 another graph, or that has none, closes a block: all that was traced into this graph since executes
 as a whole, so it gets one counter (`tensorflow.blocks`). That one rule covers `tf.function`, loops,
 branches, XLA and eager mode, where a step is the block. `tensorflow.places` finds the parent.
@@ -17,7 +17,7 @@ atomic; the table of sites and that of variables, each with a lock of its own, u
 else is asked for; and the counters, whose lock comes before all others. A call of a known variable
 in eager mode takes no lock. What has been counted is read by `snapshot`, from any thread.
 
-What fails in here is the tracer's fault: the traced methods hand it to `Root.fault`, from which on
+What fails in here is the tracer's fault: the traced methods pass it to `Root.fault`, from which on
 they call the recorder no more, and training goes on.
 """
 
@@ -300,7 +300,6 @@ class Recorder(Root):
         known_ones = self.sites.of_objects if call.place is EAGER else {}
         replica, sites, kind_of = call.replica, call.sites, self._kind_of
         for pair in pairs:
-            before = len(sites)
             try:
                 known = None
                 if type(pair) is tuple and len(pair) == 2:
@@ -308,34 +307,35 @@ class Recorder(Root):
                     key = id(variable), method, "request", kind_of(gradient), replica, optimizer
                     known = known_ones.get(key)
                 if known is not None and known[0]() is variable:
-                    sites.append(known[1])
+                    site: int | None = known[1]
                 else:
-                    self._request(call, optimizer, method, pair)
-                if effects is not None and len(sites) > before:
-                    effects.hold(call, self.sites.sites[sites[-1]].variable, pair[1])
+                    site = self._request(call, optimizer, method, pair)
+                if site is not None:
+                    sites.append(site)
+                    if effects is not None:
+                        effects.hold(call, self.sites.sites[site].variable, pair[1])
             except BaseException as error:
                 self.fault(error)
             yield pair
 
     def look_before(self, call: Call) -> None:
-        """Note what the variables hold that the first step is handed, which begins now."""
+        """The first step begins: tell the collectors the variables that it got gradients of."""
         if call.place is EAGER:
             variables = [own for _, own in self.handed(call.sites) if own is not None]
             self.collectors.call("first_step_begins", variables)
 
-    def _request(self, call: Call, optimizer: int, method: str, pair: Any) -> None:
-        """Note one pair, unless the framework will refuse it."""
+    def _request(self, call: Call, optimizer: int, method: str, pair: Any) -> int | None:
+        """The site of one pair; None if it is none, which the framework will refuse."""
         if not isinstance(pair, tuple | list) or len(pair) != 2:
-            return
+            return None
         gradient, variable = pair
         if getattr(variable, "overwrite_with_gradient", False):
-            return  # Keras assigns the gradient to it, as to the scales of float8
+            return None  # Keras assigns the gradient to it, as to the scales of float8
         kind = self._kind_of(gradient)
         site = self._site_of(call, optimizer, method, "request", kind, variable)
-        if site is not None:
-            call.sites.append(site)
-            if call.place is not EAGER and call.gradient is None:
-                call.gradient = self.backend.tensor_of(gradient)
+        if site is not None and call.place is not EAGER and call.gradient is None:
+            call.gradient = self.backend.tensor_of(gradient)
+        return site
 
     def site_of(
         self,
@@ -368,12 +368,10 @@ class Recorder(Root):
 
     def step_traced(self, optimizer: int, method: str, updates: Iterable[int]) -> None:
         """A step method was called to build a program, with the sites of its updates."""
-        call = Call()
-        call.own = (self.sites.number(optimizer, method, "step"),)
-        self.blocks.find_path(call, sys._getframe(1))
-        for site in (*call.own, *updates):
+        path = self.blocks.callers.paths.above(sys._getframe(1), (optimizer, method))
+        for site in (self.sites.number(optimizer, method, "step"), *updates):
             self.sites.traced(site)
-            self.blocks.callers.traced[site, call.path] += 1
+            self.blocks.callers.traced[site, path] += 1
 
     def close(self, call: Call, failed: bool, error: BaseException | None = None) -> None:
         """A call ends; a block that it closes is counted: now in eager mode, else in its graph.

@@ -44,7 +44,7 @@ def traced_method(
 
 
 def method_beside(base: type, name: str) -> Callable[..., Any]:
-    """`base`'s method `name`, which makes no step; the recorder is told that it is called."""
+    """`base`'s method `name`, which makes no step; that it is called is noted."""
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         return _note_beside(base, name, self, (*args, *kwargs.values()))(*args, **kwargs)
@@ -192,7 +192,7 @@ class _TracedCall(Call):
                 self.recorder.fault(fault)
 
     def _watch(self, optimizer: Any, index: int, name: str) -> None:
-        """Note the gradients that are handed over, without taking them from an iterator early."""
+        """Note the gradients that the step gets, without taking them from an iterator early."""
         values = _in_order(self.original, self.args, self.kwargs)
         if name == "stateless_apply":  # it is given the optimizer's state first, and values last
             values = values[1:2]
