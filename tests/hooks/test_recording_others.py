@@ -184,7 +184,7 @@ def test_what_is_asked_of_one_that_waits() -> None:
         _step(other, weight)
         with tracer.assert_updates(other, dense=1):
             _step(other, weight)
-    assert recording.trace().updates() == 3
+    assert recording.trace().updates() == 4
 
 
 def test_no_error_of_the_tracer_reaches_the_program(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,23 +115,21 @@ def test_graphs_that_cannot_be_traced_again_fail_with_the_note(given: bool) -> N
 
 @pytest.mark.parametrize("given", [True, False], ids=["given", "found"])
 @pytest.mark.parametrize("kind", odometers.KINDS)
-def test_what_runs_after_unwrap_fails_with_the_note(kind: str, given: bool) -> None:
-    """Not the unwrapping itself, where nothing steps after it; `v1` counts no steps."""
+def test_a_block_counts_what_runs_after_unwrap(kind: str, given: bool) -> None:
     train = Training(kind)
     train.step = train.apply
-    chosen = train.optimizer if given else None
-    with (
-        pytest.raises(AssertionError, match=r"(?s)incomplete.*was unwrapped in the block"),
-        tracer.assert_updates(chosen, dense=2, sparse=1),
-    ):
+    tracer.wrap(train.optimizer)
+    optimizer = train.optimizer if given else None
+    with tracer.assert_updates(optimizer, dense=2, sparse=1, per_step=True) as seen:
         train(1)
         tracer.unwrap(train.optimizer)
         train(1)
     assert train.read() == [((0, 2),), ((2, 0),), ((2, 0),)]
-    if kind != "v1":
-        with tracer.assert_updates(chosen, dense=2, sparse=1):
-            train(1)
-            tracer.unwrap(train.optimizer)
+    assert (seen.trace.steps, seen.trace.complete) == (2, True)
+    assert tracer.trace_of(train.optimizer).steps == 1
+    assert not registry.is_traced(train.optimizer)
+    train(1)
+    assert tracer.trace_of(train.optimizer).steps == 1
 
 
 def test_each_replica() -> None:

@@ -1,10 +1,12 @@
-"""The optimizers of one recorder: what they are, and what ran unseen (`older_functions`)."""
+"""The optimizers of one recorder: what they are, and what ran unseen (`late_wrap`)."""
 
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 from weakref import ref
 
@@ -25,7 +27,7 @@ _turns = count(1)
 
 
 @dataclass(eq=False)
-class _Traced:
+class TracedOptimizer:
     """An optimizer, held weakly, and what was seen of it: it may be gone when a trace is read."""
 
     optimizer: ref[Any]
@@ -33,37 +35,30 @@ class _Traced:
     class_name: str
     kind: OptimizerKind
     own_steps: Sequence[str]
-    settings: dict[str, Setting]
+    """The methods that may update variables past its apply methods."""
     made: str
+    """The line of the program that made it."""
+    settings: dict[str, Setting] = field(default_factory=dict)
     started: int | None = None
     """Its iterations when it was wrapped first."""
-    is_let_go: bool = False
-    """Whether the program has unwrapped it, and it is not traced again."""
-    ended: int | None = None
-    """Its iterations then."""
     is_loaded: bool = False
     """Whether a file has set its state."""
-    remains: "_Remains | None" = None
-    """What is read of it if it is gone."""
+    remains: Any = None
+    """What is read of it if it is gone: see `_remains_of`."""
     returned_nothing: dict[str, None] = field(default_factory=dict)
     """Its apply methods that returned None in a graph."""
-    called: set[str] = field(default_factory=set)
-    """The methods of `BESIDE` that were called."""
+    called: Counter[str] = field(default_factory=Counter)
+    """How often the methods of `tracer.kinds.BESIDE` were called."""
 
+    def shown_name(self) -> str:
+        """What it is called, or was."""
+        gone = self.remains is not None and self.optimizer() is None
+        return str(self.remains.called) if gone else self.name()
 
-class _Remains:
-    """What is kept of an optimizer, to be read when the program has let go of it.
-
-    The report of a program is read at its end, and what it made in a function is gone by then. A
-    variable in a graph of TensorFlow 1 is not kept: it would keep the graph.
-    """
-
-    def __init__(self, name: str, iterations: Any, dynamic_scale: Any) -> None:
-        self.called = name
-        self._iterations, self.dynamic_scale = (
-            None if getattr(each, "graph", None) is not None else each
-            for each in (iterations, dynamic_scale)
-        )
+    def readable(self) -> Any:
+        """It, or what is left of one that is gone; None if nothing is."""
+        optimizer = self.optimizer()
+        return self.remains if optimizer is None else optimizer
 
 
 class Optimizers:
@@ -73,82 +68,33 @@ class Optimizers:
         self.root = 0
         self._backend = backend
         self._lock = threading.Lock()
-        self._all: list[_Traced] = []
+        self.all: list[TracedOptimizer] = []
         self.stale = backend.new_stale()
-        self._gaps = 0
         self.stepping: dict[int, int | None] = {}
         """The iterations of each when its first step began; None if it had none yet."""
-        self.calls_beside = 0
-        """How often one of these methods was called."""
         self._turns = (0, 0)
         self.stateless = True
         """Whether no step has ended: see `first_step_ended`."""
 
-    def add(
-        self,
-        optimizer: Any,
-        name: Callable[[], str],
-        class_name: str,
-        kind: OptimizerKind,
-        own_steps: Sequence[str] = (),
-        made: str = "",
-    ) -> int:
-        """Take in an optimizer; returns its index.
-
-        `own_steps` are the methods that may update variables past its apply methods, `made` is the
-        line of the program that made it.
-        """
-        settings = self._settings(optimizer)
+    def add(self, traced: TracedOptimizer) -> int:
+        """Take in an optimizer; returns its index."""
+        traced.settings.update(self._settings(traced.optimizer()))
         with self._lock:
-            self._all.append(
-                _Traced(ref(optimizer), name, class_name, kind, own_steps, settings, made)
-            )
-            return len(self._all) - 1
-
-    def __len__(self) -> int:
-        return len(self._all)
-
-    def tell(self, index: int, **settings: Setting) -> None:
-        """Note what an optimizer is used with, as if it had been told so."""
-        self._all[index].settings.update(settings)
+            self.all.append(traced)
+            return len(self.all) - 1
 
     def returned_nothing(self, index: int, method: str) -> None:
         """An apply method returned None in a graph, where some kinds of optimizer need an op."""
-        if self._all[index].kind.name in ("legacy", "v1"):
-            self._all[index].returned_nothing.setdefault(method)
-
-    def with_own_step(self) -> set[int]:
-        """The indices of those whose step method may update variables by itself."""
-        return {index for index, traced in enumerate(self._all) if traced.own_steps}
-
-    def kinds(self) -> set[str]:
-        """The names of their kinds."""
-        return {each.kind.name for each in self._all}
-
-    def step_methods(self) -> set[str]:
-        """The names of the methods that are a step of one of them."""
-        return {method for each in self._all for method in each.kind.step_methods}
+        if self.all[index].kind.name in ("legacy", "v1"):
+            self.all[index].returned_nothing.setdefault(method)
 
     def names(self) -> list[str]:
         """Their names, made distinct."""
-        return distinct(map(self._name_of, range(len(self._all))))
+        return distinct(each.shown_name() for each in self.all)
 
     def alive(self) -> list[Any]:
         """Those that the program holds."""
-        return [each for traced in self._all if (each := traced.optimizer()) is not None]
-
-    def called_beside(self, index: int, method: str) -> None:
-        """One of the methods of `tracer.kinds.BESIDE` was called."""
-        self._all[index].called.add(method)
-        self.calls_beside += 1
-
-    def known(self, index: int) -> tuple[Any, OptimizerKind]:
-        """One of them, None if it is gone, and its kind."""
-        return self._all[index].optimizer(), self._all[index].kind
-
-    def called(self, index: int) -> set[str]:
-        """The methods of `tracer.kinds.BESIDE` that were called of one."""
-        return self._all[index].called
+        return [each for traced in self.all if (each := traced.optimizer()) is not None]
 
     def take_turn(self) -> None:
         """One of them steps, and the step before was one of another recorder of the process.
@@ -162,18 +108,18 @@ class Optimizers:
     def first_step_ended(self) -> None:
         """Note what each is like then: it may be gone when a trace is read."""
         self.stateless = False
-        for each in self._all:
+        for each in self.all:
             optimizer = each.optimizer()
             if optimizer is not None:
                 each.remains = _remains_of(each.name(), optimizer)
-                each.settings.update(_plain_settings(optimizer))
+                each.settings.update(self._settings(optimizer))
 
     def records(
         self, names: Sequence[str], before: Mapping[int, Iterations], blocks: Blocks
     ) -> Iterator[Optimizer]:
         """What a trace says of each; `before` is what `iterations` gave when the trace began."""
-        for index, (name, traced) in enumerate(zip(names, self._all, strict=True)):
-            optimizer = self._readable(index)
+        for index, (name, traced) in enumerate(zip(names, self.all, strict=True)):
+            optimizer = traced.readable()
             if optimizer is not None:
                 traced.settings.update(self._settings(optimizer))
             moved = None
@@ -205,65 +151,43 @@ class Optimizers:
         The functions that were traced with it meanwhile are to be traced anew if `retrace`, and
         watched.
         """
-        traced = self._all[index]
+        traced = self.all[index]
         optimizer = traced.optimizer()
         if traced.started is None:
             traced.started = self._backend.iterations_of(optimizer)
-        self._gaps += self._in_gap(traced)
-        traced.is_let_go = False
-        own = index in self.with_own_step()
-        self.stale.find(index, optimizer, traced.kind, traced.name(), own, retrace)
+        own_steps = bool(traced.own_steps)
+        self.stale.find(index, optimizer, traced.kind, traced.name(), own_steps, retrace)
         self.stale.begin(index)
 
     def end(self, index: int) -> None:
         """Tracing of this one ends, at least for a while."""
         self.stale.let_go(index)
 
-    def unwrapped(self, index: int) -> None:
-        """The program unwraps this one: what it does until it is traced again is a gap."""
-        traced = self._all[index]
-        traced.ended, traced.is_let_go = self._count_of(traced), True
-
-    def gaps(self) -> int:
-        """How often an optimizer that was traced before stepped, or may have, untraced."""
-        return self._gaps + sum(map(self._in_gap, list(self._all)))
-
-    def _in_gap(self, traced: _Traced) -> bool:
-        """Whether it may have stepped since tracing ended, and tracing has not begun again."""
-        return traced.is_let_go and (traced.ended is None or self._count_of(traced) != traced.ended)
-
-    def _count_of(self, traced: _Traced) -> int | None:
-        with suppress_faults():
-            return self._backend.iterations_of(traced.optimizer())
-        return None
-
     def first_step(self, index: int) -> None:
         """The first step of one begins, also if it is only traced.
 
         What moved its iterations until then, as a model that is loaded, was no step.
         """
-        self.stepping.setdefault(index, self._count_of(self._all[index]))
+        steps = None
+        with suppress_faults():
+            steps = self._backend.iterations_of(self.all[index].optimizer())
+        self.stepping.setdefault(index, steps)
 
     def stepped(self, names: Sequence[str]) -> Iterator[Stepped]:
         """Those whose own counts of steps can be read, and how far these were at first."""
-        for index, name in enumerate(names):
-            optimizer = self._readable(index)
+        for name, traced in zip(names, self.all, strict=True):
+            optimizer = traced.readable()
             if optimizer is not None:
-                traced = self._all[index]
                 yield Stepped(name, optimizer, None if traced.is_loaded else traced.started)
-
-    def loads(self, index: int) -> None:
-        """A file sets the state of one, its count of steps too."""
-        self._all[index].is_loaded = True
 
     def iterations(self) -> dict[int, Iterations]:
         """Each optimizer's own count of its steps, where it has one."""
-        counts = {}
-        for index in range(len(self._all)):
-            steps = self._backend.iterations_of(self._readable(index))
-            if steps is not None:
-                counts[index] = Iterations(steps, index in self.stepping)
-        return counts
+        found = [self._backend.iterations_of(each.readable()) for each in self.all]
+        return {
+            index: Iterations(steps, index in self.stepping)
+            for index, steps in enumerate(found)
+            if steps is not None
+        }
 
     def _moved(
         self, index: int, optimizer: Any, before: Iterations | None, blocks: Blocks
@@ -274,36 +198,36 @@ class Optimizers:
             return None
         if before is not None and before.stepping:
             return now - before.steps
-        first = self.stepping.get(index)
-        if first is not None:
-            return now - first
-        told = blocks.counters.moved(optimizer) if index in self.stepping else None
-        if told is not None:  # its variable could not be read then, and a file may have set it
-            return told
-        if index in self.stepping and self._backend.is_restored(optimizer):
-            return None  # they were made in the first step, and set
-        return now - ((self._all[index].started or 0) if before is None else before.steps)
-
-    def _name_of(self, index: int) -> str:
-        traced = self._all[index]
-        if traced.remains is None or traced.optimizer() is not None:
-            return traced.name()
-        return traced.remains.called
-
-    def _readable(self, index: int) -> Any:
-        """An optimizer, or what is left of one that is gone; None if nothing is."""
-        traced = self._all[index]
-        optimizer = traced.optimizer()
-        return traced.remains if optimizer is None else optimizer
+        if index in self.stepping:
+            first = self.stepping[index]
+            if first is not None:
+                return now - first
+            # Its variable could not be read then, and a file may have set it.
+            moved = blocks.counters.moved(optimizer)
+            if moved is not None or self._backend.is_restored(optimizer):
+                return moved
+        return now - ((self.all[index].started or 0) if before is None else before.steps)
 
     def _settings(self, optimizer: Any) -> dict[str, Setting]:
-        """What the optimizer was told that changes the counts, and what its loss scale is now."""
-        settings = _plain_settings(optimizer)
+        """What the optimizer was told that changes the counts, and what its loss scale is now.
+
+        Only what is plain to read.
+        """
         own = object.__getattribute__(optimizer, "__dict__")
-        scale = self._backend.number_in(_scale_in(own))
-        if scale is not None:
-            settings[_SCALE] = scale if math.isfinite(scale) else str(scale)
-        return settings
+        mixins = {base.__name__ for base in type(optimizer).__mro__}
+        delegating = "DelegatingTrackableMixin" in mixins
+        values: dict[str, Any] = {}
+        for name in SETTINGS:
+            values[name] = own.get(name, own.get(f"_{name}"))
+            if values[name] is None and delegating and hasattr(type(optimizer), name):
+                # A property, in the loss scale of tf_keras.
+                values[name] = getattr(optimizer, name, None)
+        values[_SCALE] = self._backend.number_in(_scale_in(own))
+        return {
+            name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in values.items()
+            if isinstance(value, bool | int | float | str)
+        }
 
 
 _SCALE = "dynamic_scale"
@@ -314,23 +238,13 @@ def _scale_in(own: Mapping[str, Any]) -> Any:
     return own.get(_SCALE, own.get(f"_{_SCALE}"))
 
 
-def _remains_of(name: str, optimizer: Any) -> _Remains:
-    own = object.__getattribute__(optimizer, "__dict__")
-    return _Remains(name, getattr(optimizer, "_iterations", None), _scale_in(own))
+def _remains_of(name: str, optimizer: Any) -> Any:
+    """What is kept of an optimizer, to be read when the program has let go of it.
 
-
-def _plain_settings(optimizer: Any) -> dict[str, Setting]:
-    """What the optimizer was told that changes the counts, as far as it is plain to read."""
+    The report of a program is read at its end, and what it made in a function is gone by then. A
+    variable in a graph of TensorFlow 1 is not kept: it would keep the graph.
+    """
     own = object.__getattribute__(optimizer, "__dict__")
-    mixins = {base.__name__ for base in type(optimizer).__mro__}
-    delegating = "DelegatingTrackableMixin" in mixins
-    settings: dict[str, Setting] = {}
-    for name in SETTINGS:
-        value = own.get(name, own.get(f"_{name}"))
-        if value is None and delegating and hasattr(type(optimizer), name):
-            value = getattr(optimizer, name, None)  # a property, in the loss scale of tf_keras
-        if isinstance(value, float) and not math.isfinite(value):
-            value = str(value)
-        if isinstance(value, bool | int | float | str):
-            settings[name] = value
-    return settings
+    kept = {"_iterations": getattr(optimizer, "_iterations", None), _SCALE: _scale_in(own)}
+    variables = {key: each for key, each in kept.items() if getattr(each, "graph", None) is None}
+    return SimpleNamespace(called=name, **variables)

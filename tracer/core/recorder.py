@@ -46,6 +46,8 @@ class Recorder(Root):
         self.blocks = backend.new_blocks(self)
         self.collectors = Collectors(self)
         self.blocks.counters.stepped = self.take_turn
+        self.recordings: set[Any] = set()
+        """The blocks of `record` that trace it."""
         self.compares_for_program = False
         """Whether the program asked for effects, not only a block of `record`."""
         self.reader = Reader(self)

@@ -14,7 +14,7 @@ that the blocks of a trace, in which only the steps stand that came to an end.
 
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -66,15 +66,13 @@ class Baseline(NamedTuple):
     """How many such functions of each name had been traced again."""
     iterations: dict[int, Iterations]
     """Each optimizer's own count of its steps."""
-    calls_beside: int = 0
-    """How often methods were called that make no step."""
-    notes: frozenset[str] = frozenset()
+    notes: frozenset[str]
     """What a trace would have said by then."""
-    sign: Any = None
-    """What is another one once more was counted: see `Reader._sign`."""
+    sign: Any
+    """What is another one once there is more to say: see `Reader._sign`."""
 
 
-_THE_BEGINNING = Baseline({}, {}, {}, 0, {}, {}, {})
+_THE_BEGINNING = Baseline({}, {}, {}, 0, {}, {}, {}, frozenset(), (0, 0))
 
 
 class _PathsOfTrace:
@@ -150,8 +148,8 @@ class Reader:
             self._wrapped_at = _THE_BEGINNING if new else self.baseline()
         if self._until_block is not None:
             since, _ = self._until_block
-            if self.data_since(since, empty=False) is not None:
-                self._counted_unwrapped = True
+            counted = self.data_since(since, empty=False)
+            self._counted_unwrapped |= counted is not None and ran_in(counted[0], since.notes)
             self._until_block = None
 
     def unwrapped(self) -> None:
@@ -162,67 +160,59 @@ class Reader:
 
     def baseline(self) -> Baseline:
         """What has been counted so far, for a trace that counts from here."""
-        stale = self._optimizers.stale
-        base = _THE_BEGINNING
-        if self._root.sites.calls:  # those of nearly all that are alive are not used
+        used = bool(self._root.sites.calls)  # nearly all that are alive are not
+        if used:
             self._root.blocks.wait()
-            with self._root.blocks.counters.lock:
-                iterations = self._optimizers.iterations()
-                base = self._counted_by_now()._replace(iterations=iterations)
-        return base._replace(
-            stale=dict(stale.calls),
-            anew=stale.traced_anew(),
-            calls_beside=self._optimizers.calls_beside,
-            notes=base.notes.union(self._root.notes),
-        )
+        with self._root.blocks.counters.lock:
+            iterations = self._optimizers.iterations() if used else {}
+            sign = self._sign()  # first: what graphs count meanwhile makes it another one
+            if sign is None or sign != self._so_far.sign:
+                self._so_far = self._counted_by_now(sign)
+            stale = self._optimizers.stale
+            return self._so_far._replace(
+                stale=dict(stale.calls), anew=stale.traced_anew(), iterations=iterations
+            )
 
     # The lock of the counters is held by whoever calls these.
 
-    def _counted_by_now(self) -> Baseline:
-        """The part of a baseline that stays the same until something is counted."""
-        sign = self._sign()  # first: what graphs count meanwhile makes it another one
-        if sign is None or sign != self._so_far.sign:
-            known, counts = self._root.blocks.tracings, self._counted()
-            self._so_far = _THE_BEGINNING._replace(
-                counts=counts,
-                calls=self._called_so_far(),
-                graphs=known.figures(_totals(counts)),
-                events=len(known.kept),
-                notes=frozenset(
-                    [*_remarks(self._root.where), *self._ran(counts, _THE_BEGINNING).notes]
-                ),
-                sign=sign,
-            )
-        return self._so_far
+    def _counted_by_now(self, sign: Any) -> Baseline:
+        """The part of a baseline that stays the same until there is more to say."""
+        counts, tracings = self._counted(), self._root.blocks.tracings
+        ran = self._ran(counts, _THE_BEGINNING)
+        return _THE_BEGINNING._replace(
+            counts=counts,
+            calls=self._called_so_far(),
+            graphs=tracings.figures(_totals(counts)),
+            events=len(tracings.kept),
+            notes=frozenset([*self._root.notes, *_remarks(self._root.where), *ran.notes]),
+            sign=sign,
+        )
 
     def _sign(self) -> Any:
-        """What is another one once more was counted, or called; None while anything may run."""
-        blocks, sites = self._root.blocks, self._root.sites
-        counted = blocks.counters.sign()
-        if counted is None or self._root.calls_under_way.steps or not self._is_calm():
+        """What is another one once more was counted, called or noted; None while anything may run.
+
+        It takes little time, and none reads what was counted to compare it.
+        """
+        root = self._root
+        beside = sum(each.called.total() for each in self._optimizers.all)
+        if not root.sites.calls:
+            return beside, len(root.notes)
+        counted = root.blocks.counters.sign()
+        if counted is None or root.calls_under_way.steps or not self._is_calm():
             return None
-        return counted, sum(map(sum, sites.calls)), sum(list(blocks.callers.traced.values()))
+        calls = sum(map(sum, root.sites.calls)), sum(list(root.blocks.callers.traced.values()))
+        return beside, len(root.notes), counted, calls
 
     def _is_calm(self) -> bool:
         """Whether no other thread may be in a function with a block."""
         return self._root.blocks.threads <= {threading.get_ident()}
 
     def _nothing_since(self, since: Baseline) -> bool:
-        """Whether there is nothing to say of what came after."""
+        """Whether there certainly is nothing to say of what came after."""
         stale = self._optimizers.stale
-        if (
-            stale.calls != since.stale
-            or stale.traced_anew() != since.anew
-            or stale.unseen()
-            or self._optimizers.calls_beside != since.calls_beside
-            or self._root.notes.keys() - since.notes
-        ):
+        if stale.calls != since.stale or stale.traced_anew() != since.anew or stale.unseen():
             return False
-        if not self._root.sites.calls or (since.sign is not None and since.sign == self._sign()):
-            return True
-        return self._called_so_far() == since.calls and _ran_so_far(self._counted()) == _ran_so_far(
-            since.counts
-        )
+        return since.sign is not None and since.sign == self._sign()
 
     def _counted(self) -> Counts:
         """What was counted so far."""
@@ -260,7 +250,8 @@ class Reader:
                 count[0] += new[0]
                 count[1] += new[1]
                 seen.add(number)
-        optimizers, step_methods = self._optimizers, self._optimizers.step_methods()
+        optimizers = self._optimizers
+        step_methods = {method for each in optimizers.all for method in each.kind.step_methods}
         names = optimizers.names()
         variables = tuple(self._root.variables.rows)
         known = optimizers.records(names, baseline.iterations, self._root.blocks)
@@ -339,7 +330,7 @@ class Reader:
         stepped = {
             entry.optimizer for block, entry in entries if entry.role == "step" and block.total
         }
-        with_own_step = self._optimizers.with_own_step()
+        with_own_step = {i for i, each in enumerate(self._optimizers.all) if each.own_steps}
         tried = not roles.isdisjoint(("update", "vain"))
         if "request" in roles and not tried and stepped & with_own_step:
             notes.append(_BYPASSED)
@@ -407,14 +398,13 @@ def _remarks(where: Surroundings) -> list[str]:
     ]
 
 
-def _ran_so_far(counts: Counts) -> dict[tuple[int, Hashable], int]:
-    """How often each block ran that ran, by replica and its key."""
-    return {
-        (replica, key): reading.total
-        for replica, counted in counts.items()
-        for key, (_, reading) in counted.blocks.items()
-        if reading.total
-    }
+def ran_in(data: TraceData, known: frozenset[str]) -> bool:
+    """Whether a trace has anything to say, besides notes that were `known` before."""
+    return (
+        not known >= set(data.notes)
+        or any(block.total for block in data.blocks)
+        or any(calls.eager or calls.tracing for calls in data.calls)
+    )
 
 
 def _totals(counts: Counts) -> Callable[[int, int], int]:

@@ -71,7 +71,7 @@ class Classes(Collector):
 
     def first_step_ends(self, frame: Call) -> None:
         """Read the classes: an optimizer may be gone when a trace is read."""
-        for index in range(len(self.root.optimizers)):
+        for index in range(len(self.root.optimizers.all)):
             self._remarks_on(index)
 
     def step_raised(self, frame: Call, error: BaseException) -> None:
@@ -83,17 +83,20 @@ class Classes(Collector):
         return replace(record, remarks=(*self._remarks_on(index), *record.remarks))
 
     def _remarks_on(self, index: int) -> tuple[Remark, ...]:
-        optimizer, kind = self.root.optimizers.known(index)
+        traced = self.root.optimizers.all[index]
+        optimizer = traced.optimizer()
         if index not in self._remarks and optimizer is not None:
-            self._remarks[index] = remarks_of(plain_class(type(optimizer)), kind)
+            self._remarks[index] = remarks_of(plain_class(type(optimizer)), traced.kind)
         return self._remarks.get(index, ())
 
 
 def may_fail(root: Root) -> bool:
     """Whether the class of one of these optimizers shows something that cannot work."""
-    known = [root.optimizers.known(index) for index in range(len(root.optimizers))]
-    remarks = [remarks_of(plain_class(type(optimizer)), kind) for optimizer, kind in known]
-    return any(each.code in FAILING for of_class in remarks for each in of_class)
+    return any(
+        remark.code in FAILING
+        for each in root.optimizers.all
+        for remark in remarks_of(plain_class(type(each.optimizer())), each.kind)
+    )
 
 
 def remarks_of(cls: type, kind: OptimizerKind) -> tuple[Remark, ...]:

@@ -7,7 +7,7 @@ tf_keras 2.21 (`src/optimizers/optimizer.py`, `src/mixed_precision/loss_scale_op
 import math
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -16,8 +16,9 @@ from msgspec.structs import replace
 from tracer.core.calls import EAGER, Call
 from tracer.core.collectors import Collector
 from tracer.core.interrupts import suppress_faults
+from tracer.core.optimizers import TracedOptimizer
 from tracer.core.reachable import names_in
-from tracer.kinds import FRAMEWORKS, OptimizerKind
+from tracer.kinds import FRAMEWORKS
 from tracer.model.records import Decay, Optimizer, Remark
 
 EMA_UNUSED = "ema-unused"
@@ -58,7 +59,7 @@ class Settings(Collector):
         values, self._names = self._values, _names_under_way()
         if frame.place is not EAGER:
             values = self.root.backend.values_of([own for _, own in self._updated()])
-        for index, optimizer, _ in self._alive():
+        for index, _, optimizer in self._alive():
             self._known[index] = {"rate": self._rate_of(optimizer), "values": values}
         self._look()
 
@@ -66,7 +67,7 @@ class Settings(Collector):
         """With the state of each, and with remarks on what was called and what was not."""
         if index == 0:
             self._look()
-        called, remarks = self.root.optimizers.called(index), list(record.remarks)
+        called, remarks = self.root.optimizers.all[index].called, list(record.remarks)
         remarks += [each for each in self._unused.get(index, ()) if each.method not in called]
         if "load_own_variables" in called:
             remarks.append(Remark(NOT_LOADED, "load_own_variables"))
@@ -74,20 +75,19 @@ class Settings(Collector):
 
     def _look(self) -> None:
         updated = self._updated()
-        for index, optimizer, kind in self._alive():
+        for index, traced, optimizer in self._alive():
             with suppress_faults():  # of an optimizer that is made otherwise
                 slots = self.root.backend.slots_of(optimizer)
                 decay = _decay_of(optimizer, updated)
                 self._known.setdefault(index, {}).update(slots=slots, decay=decay)
                 if self._names is not None and index in self.root.optimizers.stepping:
-                    called = self.root.optimizers.called(index)
-                    self._unused[index] = list(_unused(optimizer, kind.name, called, self._names))
+                    self._unused[index] = list(_unused(optimizer, traced, self._names))
 
-    def _alive(self) -> Iterator[tuple[int, Any, OptimizerKind]]:
-        for index in range(len(self.root.optimizers)):
-            optimizer, kind = self.root.optimizers.known(index)
+    def _alive(self) -> Iterator[tuple[int, TracedOptimizer, Any]]:
+        for index, traced in enumerate(self.root.optimizers.all):
+            optimizer = traced.optimizer()
             if optimizer is not None:
-                yield index, optimizer, kind
+                yield index, traced, optimizer
 
     def _updated(self) -> list[tuple[str, Any]]:
         """The variables that are alive, each with its name."""
@@ -144,12 +144,10 @@ def _parts(joined: Any) -> list[str]:
         return [joined.pattern]
 
 
-def _unused(
-    optimizer: Any, kind: str, called: Collection[str], names: set[str]
-) -> Iterator[Remark]:
+def _unused(optimizer: Any, traced: TracedOptimizer, names: set[str]) -> Iterator[Remark]:
     """A remark on what it keeps or divides by, and the program does nothing about.
 
-    `called` are the methods of `tracer.kinds.BESIDE` that were; `names` stand in the program.
+    `names` stand in the program.
     """
     own = object.__getattribute__(optimizer, "__dict__")
     by_hand = {code for code, of_code in _BY_HAND.items() if not of_code.isdisjoint(names)}
@@ -159,9 +157,9 @@ def _unused(
     if "LossScale" not in type(optimizer).__name__ and own.get("loss_scale_factor") in (None, 1):
         return
     needed, divides = "scale_loss", "apply"
-    if kind != "keras3":
+    if traced.kind.name != "keras3":
         needed = "get_scaled_loss"
-        divides = "get_unscaled_gradients" if "get_unscaled_gradients" in called else ""
+        divides = "get_unscaled_gradients" if "get_unscaled_gradients" in traced.called else ""
     if LOSS_NOT_SCALED not in by_hand:
         yield Remark(LOSS_NOT_SCALED if divides else NEVER_SCALED, needed, divides)
 

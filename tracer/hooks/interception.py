@@ -70,14 +70,14 @@ def _note_beside(base: type, name: str, optimizer: Any, given: Sequence[Any]) ->
     """The original of such a method, whose call is noted."""
     original, binding = _original(base, name, optimizer)
     if binding is not None:
-        optimizers = binding.recorder.optimizers
         try:
             if not binding.settled:
                 binding = binding.bring_in_nested(optimizer, binding)
+            traced = binding.recorder.optimizers.all[binding.index]
             if name == "load_own_variables":
-                optimizers.loads(binding.index)
+                traced.is_loaded = True
             if _matters(name, optimizer, given):
-                optimizers.called_beside(binding.index, name)
+                traced.called[name] += 1
         except BaseException as error:
             binding.recorder.fault(error)
     return original

@@ -10,8 +10,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import cache
 from types import ModuleType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from weakref import ref
 
 import wrapt
@@ -22,7 +23,7 @@ from tracer.core.instances import Living
 from tracer.core.optimizers import FITTED
 from tracer.core.recorder import Recorder
 from tracer.core.registry import is_traced, recorder_of
-from tracer.core.snapshot import Baseline
+from tracer.core.snapshot import Baseline, ran_in
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks import wrapping
 from tracer.hooks.family import family, is_made, kind_to_trace
@@ -43,12 +44,10 @@ class _Part:
     """What a recording knows of one recorder."""
 
     since: Baseline | None
-    gaps: int
-    """See `Optimizers.gaps`, when it was attached."""
     is_asked: bool = False
     """Whether the program asked for its optimizer."""
-    traced_before: bool | None = None
-    """If this recording had effects compared, whether it was traced without them before."""
+    compares: bool = False
+    """Whether this recording has effects compared."""
 
 
 class Recording:
@@ -64,11 +63,10 @@ class Recording:
         self._attached = attached
         self._effects = effects
         self._parts: dict[Recorder, _Part] = {}
-        self._wrapped: list[ref[Any]] = []
         self._missed: set[str] = set()
-        self._refused: list[_Refused] = []
+        self._refused: list[tuple[ref[Any], int | None, str]] = []
+        """The optimizers that cannot be traced, their steps by then, and why."""
         self._end: Trace | None = None
-        _open.append(self)
 
     def trace(self) -> Trace:
         """What ran since the block began; after the block always the same trace.
@@ -83,7 +81,7 @@ class Recording:
             if counted is None:
                 continue
             known = frozenset() if part.since is None else part.since.notes
-            if part.is_asked or _ran(counted[0], known):
+            if part.is_asked or ran_in(counted[0], known):
                 used.append(counted)
             elif _was_compiled(counted[0]):
                 unused.append(counted)
@@ -97,10 +95,10 @@ class Recording:
         notes = [
             f"{name}: made in a way that the tracer does not see, so not counted; wrap it yourself"
             for name in sorted(self._missed)
-        ] + [each.note for each in self._refused if each.may_have_run()]
-        parts = list(self._parts.items())
-        if any(recorder.optimizers.gaps() > part.gaps for recorder, part in parts):
-            notes.append(_UNWRAPPED)
+        ]
+        for optimizer, steps, note in self._refused:  # it matters only if it is used
+            if steps is None or steps != _steps_of(optimizer()):
+                notes.append(note)
         if nothing and "optax" in sys.modules:
             notes.append(_NOT_WRAPPED)
         return list(dict.fromkeys(notes))
@@ -112,25 +110,25 @@ class Recording:
 
     def take(self, optimizer: Any, *, effects: bool = False) -> None:
         """Trace this optimizer too; raises `tracer.UnsupportedOptimizer` for what is none."""
-        recorder = self._hold(updates.standing_for(optimizer), effects=effects)
+        recorder = self._join(updates.standing_for(optimizer), effects=effects)
         self._parts[recorder].is_asked = True
 
     def attach(self, optimizer: Any, **options: Any) -> None:
         """Trace an optimizer that nobody asked to trace; if that cannot be, the trace says so."""
         try:
-            recorder = self._hold(optimizer, **options)
+            recorder = self._join(optimizer, **options)
             if self._attached is not None:
                 self._attached(recorder)
         except UnsupportedOptimizer as error:
             self._refuse(optimizer, error)
         except Exception as error:
-            self._parts.setdefault(wrapping.fail(optimizer, error), _Part(None, 0))
+            self._parts.setdefault(wrapping.fail(optimizer, error), _Part(None))
 
     def _refuse(self, optimizer: Any, error: UnsupportedOptimizer) -> None:
         note = f"{error}; what it does is not counted"
-        self._refused.append(_Refused(ref(optimizer), _steps_of(optimizer), note))
+        self._refused.append((ref(optimizer), _steps_of(optimizer), note))
 
-    def _hold(
+    def _join(
         self,
         optimizer: Any,
         *,
@@ -139,12 +137,12 @@ class Recording:
         line: str = "",
         members: Sequence[tuple[Any, OptimizerKind]] = (),
     ) -> Recorder:
+        """Trace an optimizer, whose `__init__` runs if it is `making`; returns its recorder."""
         effects = effects or self._effects
         traced, known = is_traced(optimizer), recorder_of(optimizer)
         if known is not None and not wrapping.is_wrapped(known):
             known.reader.unwrapped()
         missed = {} if known is None else dict(known.optimizers.stale.calls)
-        compared = known is not None and known.effects is not None
         if making:
             recorder = wrapping.adopt(optimizer, effects=effects)
         else:
@@ -153,12 +151,9 @@ class Recording:
             since = None if making else recorder.reader.baseline()
             if since is not None and not traced:  # what was found to be under way counts
                 since = since._replace(stale=missed if recorder is known else {})
-            self._parts[recorder] = _Part(since, recorder.optimizers.gaps())
-        part = self._parts[recorder]
-        if effects and not compared and part.traced_before is None:
-            part.traced_before = traced
-        if not traced:
-            self._wrapped.append(ref(optimizer))
+            self._parts[recorder] = _Part(since)
+            recorder.recordings.add(self)
+        self._parts[recorder].compares |= effects
         return recorder
 
     def begin(self) -> None:
@@ -178,14 +173,17 @@ class Recording:
             except UnsupportedOptimizer as error:
                 self._refuse(optimizer, error)
         inner = {id(nested) for members in families for nested, _ in members[1:]}
-        with _lock, _one_moment([members[0][1] for members in families]):
+        one_moment: Any = nullcontext
+        if any(name_of(members[0][1]) == "tensorflow" for members in families):
+            from tracer.backends.tensorflow.users import one_moment
+        with _lock, one_moment():
             for members in families:
                 if id(members[0][0]) not in inner:
                     self.attach(members[0][0], members=members)
 
     def finish(self) -> None:
         """End, and note the optimizers that are alive and were not seen."""
-        refused = {id(each.optimizer()) for each in self._refused}
+        refused = {id(optimizer()) for optimizer, _, _ in self._refused}
         self._missed = {
             type(each).__name__
             for each in _optimizers()
@@ -194,63 +192,26 @@ class Recording:
         self.end()
 
     def end(self) -> None:
-        """Freeze the trace, and unwrap what was not wrapped before.
+        """Freeze the trace, and unwrap what the program did not wrap.
 
-        What another recording still holds, as in another thread, is left to that one.
+        What another recording still traces, as in another thread, is left to that one.
         """
         self._end = self.trace()
-        _open.remove(self)
         with _lock:
-            for optimizer in [each() for each in self._wrapped]:
-                recorder = recorder_of(optimizer)
-                heir = next((each for each in _open if recorder in each._parts), None)
-                if heir is not None:  # of another thread, or it would have ended before
-                    heir._wrapped.append(ref(optimizer))
-                elif recorder is not None:
-                    wrapping.release(recorder.optimizers.alive())
-        for recorder, part in self._parts.items():
-            if part.traced_before is not None:
-                self._compare_no_more(recorder, part.traced_before)
+            for recorder, part in self._parts.items():
+                recorder.recordings.discard(self)
+                wrapping.release(recorder.optimizers.alive())
+                others = any(each._parts[recorder].compares for each in recorder.recordings)
+                if part.compares and not others and not recorder.compares_for_program:
+                    retrace = any(map(is_traced, recorder.optimizers.alive()))
+                    recorder.compare(False, retrace=retrace)
         self._parts.clear()
 
-    def _compare_no_more(self, recorder: Recorder, traced_before: bool) -> None:
-        for each in list(_open):
-            if each._effects and recorder in each._parts:
-                each._parts[recorder].traced_before = traced_before
-                return
-        if not recorder.compares_for_program:
-            recorder.compare(False, retrace=traced_before)  # else it is traced no more
 
-
-def _one_moment(kinds: Sequence[OptimizerKind]) -> Any:
-    """Look at the functions of TensorFlow once, if it runs what optimizers of these kinds do."""
-    if all(name_of(kind) != "tensorflow" for kind in kinds):
-        return nullcontext()
-    from tracer.backends.tensorflow import users
-
-    return users.one_moment()
-
-
-_UNWRAPPED = (
-    "an optimizer was unwrapped in the block: what it did until it was wrapped again, or the block "
-    "ended, may not be counted"
-)
 _NOT_WRAPPED = (
     "optax is imported, and its transformations are counted only if the program wraps them: "
     "tx = tracer.wrap(tx)"
 )
-
-
-class _Refused(NamedTuple):
-    """An optimizer that cannot be traced: it matters only if it is used."""
-
-    optimizer: ref[Any]
-    steps: int | None
-    note: str
-
-    def may_have_run(self) -> bool:
-        steps = _steps_of(self.optimizer())
-        return steps is None or steps != self.steps
 
 
 def _steps_of(optimizer: Any) -> int | None:
@@ -269,15 +230,15 @@ def record(
     recording = Recording(attached, effects=effects)
     with _lock:
         _active.append(recording)
-        _listen()
+        _watch_imports()
+        _listen_to_torch()
     try:
         recording.begin()
         yield recording
     finally:
         with _lock:
             _active.remove(recording)
-            if "torch" in sys.modules:
-                _listen_to_torch()
+            _listen_to_torch()
         recording.finish()
 
 
@@ -291,15 +252,6 @@ def recording_of(*optimizers: object, effects: bool = False) -> Iterator[Recordi
         yield recording
     finally:
         recording.end()
-
-
-def _ran(data: TraceData, known: frozenset[str]) -> bool:
-    """Whether there is something to say of an optimizer, beside notes that were `known` before."""
-    return (
-        bool(set(data.notes) - known)
-        or any(block.total for block in data.blocks)
-        or any(calls.eager or calls.tracing for calls in data.calls)
-    )
 
 
 def _was_compiled(data: TraceData) -> bool:
@@ -335,23 +287,17 @@ def _made(optimizer: Any) -> None:
 
 _lock = threading.RLock()
 _active: list[Recording] = []
-_open: list[Recording] = []
-"""Those that have not ended; to those in `_active` new optimizers are reported, too."""
+"""Those whose block runs: new optimizers are reported to them."""
 _living = Living(_made)
-_watching: set[str] = set()
 
 
-def _listen() -> None:
+@cache
+def _watch_imports() -> None:
     """Watch the classes that are imported, and others once they are."""
     for home in dict.fromkeys(home for home, _ in MAKERS):
-        if home not in _watching:
-            _watching.add(home)
-            _when_imported(home, _watch)
-    if "torch" not in _watching:  # its whole package: `torch.optim` is imported amid of it
-        _watching.add("torch")
-        _when_imported("torch", lambda module: _listen_to_torch() if _active else None)
-    elif "torch" in sys.modules:
-        _listen_to_torch()
+        _when_imported(home, _watch)
+    # Its whole package: `torch.optim` is imported amid of it.
+    _when_imported("torch", lambda _: _listen_to_torch() if _active else None)
 
 
 def _when_imported(home: str, then: Callable[[ModuleType], None]) -> None:
@@ -366,10 +312,11 @@ def _listen_to_torch() -> None:
 
     They need not be reported when they are made: the hook of any of them sees its first step.
     """
-    from tracer.backends.torch import optimizer_hooks
+    if "torch" in sys.modules:
+        from tracer.backends.torch import optimizer_hooks
 
-    with _lock:
-        (optimizer_hooks.listen if _active else optimizer_hooks.ignore)(_stepped)
+        with _lock:
+            (optimizer_hooks.listen if _active else optimizer_hooks.ignore)(_stepped)
 
 
 def wrap_transformation(given: T, *, retrace: bool, effects: bool) -> T:

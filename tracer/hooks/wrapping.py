@@ -6,6 +6,7 @@ holds it; what the tracer knows is kept in `registry` and in the recorder, never
 
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
+from weakref import ref
 
 from tracer.backends.backend_list import backend_of
 from tracer.backends.optax.updates import (
@@ -15,6 +16,7 @@ from tracer.backends.optax.updates import (
     refuse,
     standing_for,
 )
+from tracer.core.optimizers import TracedOptimizer
 from tracer.core.recorder import Recorder
 from tracer.core.registry import (
     Binding,
@@ -125,7 +127,8 @@ def unwrap(optimizer: T, *, retrace: bool = False) -> T:
 
     What was recorded stays readable. Functions that were traced while it was wrapped keep their
     graphs, with the counters in them; with `retrace` they are traced anew at their next call, and
-    have none then. Raises `ValueError` if the optimizer is not wrapped.
+    have none then. A block of `record` goes on counting it until it ends. Raises `ValueError` if
+    the optimizer is not wrapped.
     """
     update = standing_for(optimizer)
     if not is_traced(update):
@@ -133,11 +136,20 @@ def unwrap(optimizer: T, *, retrace: bool = False) -> T:
     for member in _members(optimizer):
         binding = bindings[id(member)]
         binding.by_program = False
-        binding.recorder.optimizers.unwrapped(binding.index)
+        if binding.recorder.recordings:  # which go on counting it, but for what is given back
+            binding.recorder.reader.unwrapped()
+            if isinstance(member, TracedUpdate):
+                binding.recorder.note(_UNWRAPPED)
     release(_members(optimizer))
     if retrace:
         bindings[id(update)].recorder.blocks.forget_graphs()
     return update.given if isinstance(update, TracedUpdate) else optimizer
+
+
+_UNWRAPPED = (
+    "a transformation was unwrapped in a block of `record`: what it did until it was wrapped "
+    "again, or the block ended, is not counted"
+)
 
 
 def is_wrapped(recorder: Recorder) -> bool:
@@ -147,11 +159,11 @@ def is_wrapped(recorder: Recorder) -> bool:
 
 
 def release(members: Iterable[Any]) -> None:
-    """Stop tracing these optimizers, but not what the program wrapped."""
+    """Stop tracing these optimizers, but not what the program wrapped, or a block still records."""
     for member in members:
         binding = bindings[id(member)]
         wrapped = getattr(binding.watch, "binding", binding)  # of a proxy: what is in it
-        if wrapped.by_program or not is_traced(member):
+        if wrapped.by_program or binding.recorder.recordings or not is_traced(member):
             continue
         binding.traced = False
         if isinstance(member, TracedUpdate):
@@ -269,7 +281,8 @@ def _bind(optimizer: Any, recorder: Recorder, kind: OptimizerKind, made: str) ->
 
     class_name = f"{base.__module__}.{base.__qualname__}"
     own = () if kind.name == TORCH else own_steps(base, kind)
-    index = recorder.optimizers.add(optimizer, name, class_name, kind, own, made)
+    traced = TracedOptimizer(ref(optimizer), name, class_name, kind, own, made)
+    index = recorder.optimizers.add(traced)
     known = bindings.get(id(optimizer))
     binding = bindings[id(optimizer)] = Binding(optimizer, recorder, index, _bring_in_nested)
     binding.by_program = known is not None and known.by_program

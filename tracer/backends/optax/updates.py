@@ -14,8 +14,10 @@ import copy
 import functools
 from collections.abc import Callable
 from typing import Any, NoReturn
+from weakref import ref
 
 from tracer.backends.optax.inside import label, settings_in
+from tracer.core.optimizers import TracedOptimizer
 from tracer.core.recorder import Recorder
 from tracer.core.registry import Binding, bindings
 from tracer.errors import UnsupportedOptimizer, is_mistake
@@ -92,10 +94,11 @@ def traced(given: Any, recorder: Recorder, line: str) -> tuple[Any, TracedUpdate
     """
     update = TracedUpdate(given)
     name = label(given)
-    index = recorder.optimizers.add(update, lambda: name, f"optax.{name}", KIND, made=line)
+    known = TracedOptimizer(ref(update), lambda: name, f"optax.{name}", KIND, (), line)
+    index = recorder.optimizers.add(known)
     bindings[id(update)] = Binding(update, recorder, index, _nothing_nested)
     settings, update.limit = settings_in(given)
-    recorder.optimizers.tell(index, **settings)
+    known.settings.update(settings)
     if not _is_multi_steps(given):
         return given._replace(update=update), update
     made = copy.copy(given)

@@ -151,7 +151,7 @@ class Blocks(backend.Blocks):
         """
         self.counters.session_graphs[block] += 1
         inside = call.parent is not None
-        if self._root.optimizers.kinds() & {"keras2", "keras3"}:
+        if any(each.kind.name in ("keras2", "keras3") for each in self._root.optimizers.all):
             self._note(
                 "an optimizer of Keras 2.11 or later was applied in a v1 graph: what it returns "
                 "does not run its updates, so a Session that runs it updates nothing, and nothing "

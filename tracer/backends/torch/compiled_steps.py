@@ -156,7 +156,7 @@ class Programs:
         if binding is None or binding.watch is None:
             others = compat.holds_optimizer(optimizer)
         else:
-            others = len(binding.recorder.optimizers) > 1
+            others = len(binding.recorder.optimizers.all) > 1
         return compat.steps_with_hooks(type(optimizer)) == 1 and not others
 
     def add(self, gradients: Gradients) -> "Program":

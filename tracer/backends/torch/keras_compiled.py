@@ -248,7 +248,7 @@ def _note_beside(optimizer: int, base: int, name: str) -> int:
     """Note that such a method is called of the object with this id; returns 0."""
     binding = bindings.get(optimizer)
     if binding is not None and type(binding.optimizer()) is traced_classes[base]:
-        binding.recorder.optimizers.called_beside(binding.index, name)
+        binding.recorder.optimizers.all[binding.index].called[name] += 1
     return 0
 
 

@@ -196,7 +196,7 @@ class StepCounter:
             frame.asked = self.asked_for(parameters, compat.layouts_of(parameters))
         if self._writes is not None:
             frame.written = self._writes.before(parameters, bits=self._adds_zeros())
-        elif frame.asked is None or len(recorder.optimizers) > 1:
+        elif frame.asked is None or len(recorder.optimizers.all) > 1:
             frame.written = Before(compat.versions_of(parameters), {})
         if recorder.effects is not None and frame.parent is None:
             self._hold(frame)
@@ -227,7 +227,7 @@ class StepCounter:
         parameters = parameters_of(optimizer.param_groups)
         self.recorder.collectors.call("first_step_begins", parameters)
         if optimizer.state:
-            self.recorder.optimizers.tell(self.index, state_loaded=True)
+            self.recorder.optimizers.all[self.index].settings["state_loaded"] = True
 
     def _hold(self, frame: Step) -> None:
         """Copy what a step may change that begins now, as effects are asked for.
@@ -342,7 +342,8 @@ class StepCounter:
         if not self._scaled and scaler.is_enabled():
             self._scaled = True
             scale = float(scaler._init_scale)
-            self.recorder.optimizers.tell(self.index, grad_scaler=True, initial_scale=scale)
+            settings = self.recorder.optimizers.all[self.index].settings
+            settings.update(grad_scaler=True, initial_scale=scale)
         if self.recorder.calls_under_way.stack():
             self.recorder.drop_interrupted(python.f_back)
         frame = self._enter(Step(self, ASKED), python)
