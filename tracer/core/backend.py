@@ -447,7 +447,7 @@ class Backend:
 
     def number_in(self, variable: Any) -> float | None:
         """What a variable of one element holds; None if there is none, or it cannot be read now."""
-        value = self.value_of(variable, 1)
+        value = None if variable is None else self.value_of(variable, 1)
         return None if value is None else float(value.item())
 
     def values_of(self, variables: Sequence[Any]) -> int | None:

@@ -19,6 +19,7 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from itertools import takewhile
 from types import CodeType, FrameType
@@ -89,12 +90,20 @@ def shown_file(file: str) -> str:
     """
     if is_cell(file):
         return _cell(file)
+    folder = ""
+    with suppress(OSError):  # no working folder any more
+        folder = os.getcwd()
+    return _shown_from(folder, file)
+
+
+@lru_cache(1 << 12)
+def _shown_from(folder: str, file: str) -> str:
     if file.startswith("<"):  # no file, but "<stdin>" or "<string>"
         return file
     path = os.path.normpath(file)
     try:
-        below = os.path.relpath(path)
-    except (OSError, ValueError):  # no working folder any more, or on another drive
+        below = os.path.relpath(path, folder)
+    except (OSError, ValueError):  # no folder, or on another drive
         below = os.pardir
     return os.path.join(*path.split(os.sep)[-2:]) if below.startswith(os.pardir) else below
 
@@ -123,9 +132,9 @@ class Paths:
         self.rows: list[tuple[Line, ...]] = []
         self._numbers: dict[tuple[Line, ...], int] = {}
         self._author_of = author_of
+        self._shown: dict[str, str] = {}
         self._known: dict[tuple[Hashable, ...], tuple[int, list[CodeType]]] = {}
         self._recent: list[tuple[Stack, Hashable, int]] = []
-        self._shown = lru_cache(_MAX_STACKS)(shown_file)
         self._lock = threading.Lock()
 
     def number(self, lines: Sequence[Line]) -> int:
@@ -171,7 +180,8 @@ class Paths:
 
     def file(self, file: str) -> str:
         """What `shown_file` said when it was asked for first: the program may change its folder."""
-        return shown_file(file) if is_cell(file) else self._shown(file)
+        shown = shown_file(file)
+        return shown if is_cell(file) else self._shown.setdefault(file, shown)
 
 
 def frames_above(frame: FrameType | None) -> list[FrameType]:

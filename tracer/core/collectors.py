@@ -6,6 +6,7 @@ The common ones stand in `tracer.evidence`, and those that know a framework in i
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
 from tracer.core.calls import Call
@@ -49,6 +50,12 @@ shared: Callable[[], Sequence[type[Collector]]] = tuple
 """Gives the collectors that every recorder has; the room of evidence sets it when it is there."""
 
 
+@cache
+def _overrides(cls: Any) -> list[str]:
+    """The callbacks that a class of collectors does not leave idle."""
+    return [name for name in CALLBACKS if getattr(cls, name) is not getattr(Collector, name)]
+
+
 class Collectors:
     """The collectors of one recorder; only those are called that override a callback.
 
@@ -79,14 +86,10 @@ class Collectors:
 
     def _use(self, collectors: Sequence[Collector]) -> None:
         self._all = collectors
-        self._overriding = {
-            name: [
-                getattr(each, name)
-                for each in collectors
-                if getattr(type(each), name) is not getattr(Collector, name)
-            ]
-            for name in CALLBACKS
-        }
+        self._overriding: dict[str, list[Callable[..., Any]]] = {name: [] for name in CALLBACKS}
+        for each in collectors:
+            for name in _overrides(type(each)):
+                self._overriding[name].append(getattr(each, name))
         self.watch_steps = bool(self._overriding["step_ends"])
         """Whether any is called at the end of each step; asked there."""
 

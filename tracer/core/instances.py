@@ -59,7 +59,6 @@ class Living:
         self._made = made
         self._classes: list[type] = []
         self._references: dict[int, ref[Any]] = {}
-        self._unmade: dict[int, ref[Any]] = {}
 
     def watch(self, cls: type) -> None:
         """Find the instances of `cls`, too."""
@@ -87,7 +86,7 @@ class Living:
             end = time.monotonic()
             Living._next_walk = end + 100 * (end - begin)
         alive = [reference() for reference in list(self._references.values())]
-        return [each for each in alive if each is not None and id(each) not in self._unmade]
+        return [each for each in alive if each is not None]
 
     def _add(self, made: Any) -> None:
         key, known = id(made), self._references.get(id(made))
@@ -98,12 +97,7 @@ class Living:
     def _reporting(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
         def __init__(made: Any, *args: Any, **options: Any) -> None:
-            try:
-                original(made, *args, **options)
-            except BaseException:  # what is left of it may linger
-                key, forget = id(made), self._unmade.pop
-                self._unmade[key] = ref(made, lambda _: forget(key, None))
-                raise
+            original(made, *args, **options)
             self._add(made)
             self._made(made)
 

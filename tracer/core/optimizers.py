@@ -78,7 +78,6 @@ class Optimizers:
 
     def add(self, traced: TracedOptimizer) -> int:
         """Take in an optimizer; returns its index."""
-        traced.settings.update(self._settings(traced.optimizer()))
         with self._lock:
             self.all.append(traced)
             return len(self.all) - 1

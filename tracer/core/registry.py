@@ -16,6 +16,7 @@ class Binding:
     """What is known of an optimizer that is or was wrapped."""
 
     __slots__ = (
+        "alone_with",
         "bring_in_nested",
         "by_program",
         "former",
@@ -42,6 +43,7 @@ class Binding:
         self.by_program = False  # whether the program wrapped it, not only a block of `record`
         self.settled = False  # whether its nested optimizers were looked for when it first stepped
         self.bring_in_nested = bring_in_nested
+        self.alone_with: tuple[int, ...] = ()  # the ids of its attributes if none is an optimizer
         self.watch: Any = None  # what sees its steps if not its class, as the hooks of PyTorch do
         self.former: Any = None  # and was it before: it is the same one again
 

@@ -60,7 +60,7 @@ class Baseline(NamedTuple):
     graphs: dict[Key, Graph]
     events: int
     """How many graph tracings were kept as events."""
-    stale: dict[StaleFunction, int]
+    stale: Mapping[StaleFunction, int]
     """How often each function that is older than the tracer had been called."""
     anew: dict[StaleFunction, int]
     """How many such functions of each name had been traced again."""
@@ -158,8 +158,11 @@ class Reader:
             trace = self.trace()
             self._until_block = self.baseline(), trace
 
-    def baseline(self) -> Baseline:
-        """What has been counted so far, for a trace that counts from here."""
+    def baseline(self, missed: Mapping[StaleFunction, int] | None = None) -> Baseline:
+        """What has been counted so far, for a trace that counts from here.
+
+        `missed` is how often stale functions had been called by then, if that was before.
+        """
         used = bool(self._root.sites.calls)  # nearly all that are alive are not
         if used:
             self._root.blocks.wait()
@@ -169,9 +172,9 @@ class Reader:
             if sign is None or sign != self._so_far.sign:
                 self._so_far = self._counted_by_now(sign)
             stale = self._optimizers.stale
-            return self._so_far._replace(
-                stale=dict(stale.calls), anew=stale.traced_anew(), iterations=iterations
-            )
+            called = dict(stale.calls) if missed is None else missed
+            anew = dict(stale.traced_anew())
+            return self._so_far._replace(stale=called, anew=anew, iterations=iterations)
 
     # The lock of the counters is held by whoever calls these.
 
@@ -210,7 +213,9 @@ class Reader:
     def _nothing_since(self, since: Baseline) -> bool:
         """Whether there certainly is nothing to say of what came after."""
         stale = self._optimizers.stale
-        if stale.calls != since.stale or stale.traced_anew() != since.anew or stale.unseen():
+        if dict(stale.calls) != since.stale or dict(stale.traced_anew()) != since.anew:
+            return False  # a `Counter` compares itself in Python
+        if stale.unseen():
             return False
         return since.sign is not None and since.sign == self._sign()
 

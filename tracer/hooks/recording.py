@@ -26,7 +26,7 @@ from tracer.core.registry import is_traced, recorder_of
 from tracer.core.snapshot import Baseline, ran_in
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks import wrapping
-from tracer.hooks.family import family, is_made, kind_to_trace
+from tracer.hooks.family import is_made, kind_to_trace
 from tracer.hooks.lines import line_of_caller
 from tracer.kinds import MAKERS, OptimizerKind, kind_of
 from tracer.model.merge import combine
@@ -148,10 +148,9 @@ class Recording:
         else:
             recorder = wrapping.join(optimizer, line, effects=effects, members=members)
         if recorder not in self._parts:
-            since = None if making else recorder.reader.baseline()
-            if since is not None and not traced:  # what was found to be under way counts
-                since = since._replace(stale=missed if recorder is known else {})
-            self._parts[recorder] = _Part(since)
+            # What was found to be under way counts.
+            stale = None if traced else missed if recorder is known else {}
+            self._parts[recorder] = _Part(None if making else recorder.reader.baseline(stale))
             recorder.recordings.add(self)
         self._parts[recorder].compares |= effects
         return recorder
@@ -169,7 +168,7 @@ class Recording:
         families = []
         for optimizer in _optimizers():
             try:
-                families.append(list(family(optimizer)))
+                families.append(wrapping.members_of(optimizer))
             except UnsupportedOptimizer as error:
                 self._refuse(optimizer, error)
         inner = {id(nested) for members in families for nested, _ in members[1:]}
@@ -187,7 +186,7 @@ class Recording:
         self._missed = {
             type(each).__name__
             for each in _optimizers()
-            if recorder_of(each) is None and id(each) not in refused and is_made(each)
+            if recorder_of(each) is None and id(each) not in refused
         }
         self.end()
 
@@ -267,8 +266,8 @@ def _was_compiled(data: TraceData) -> bool:
 
 
 def _optimizers() -> list[Any]:
-    """Every optimizer that is alive."""
-    return [each for each in _living.all() if kind_of(type(each)) is not None]
+    """Every optimizer that is alive; not what is left of one whose `__init__` raised."""
+    return [each for each in _living.all() if kind_of(type(each)) is not None and is_made(each)]
 
 
 # Those that are made later.

@@ -71,24 +71,41 @@ def join(
 ) -> Recorder:
     """Wrap an optimizer and what is nested in it; returns its recorder.
 
-    `members` is its `family`, if that is known.
+    `members` is its `family`, if that is known: then it is one.
     `made` is the line of the program to tell it from others by. If `retrace`, the functions that
     use it are traced anew at their next call. If `effects`, the variables are compared before and
     after each step; else that stays as it was.
     """
-    optimizer = standing_for(optimizer)
-    if is_transformation(optimizer):
-        refuse(optimizer)
-    if isinstance(optimizer, TracedUpdate):
-        recorder = go_on(optimizer, retrace=retrace)
-        if effects:
-            recorder.compare(True)
-        return recorder
+    if not members:
+        optimizer = standing_for(optimizer)
+        if is_transformation(optimizer):
+            refuse(optimizer)
+        if isinstance(optimizer, TracedUpdate):
+            recorder = go_on(optimizer, retrace=retrace)
+            if effects:
+                recorder.compare(True)
+            return recorder
     _wrap(members or list(family(optimizer)), made, retrace)
     recorder = bindings[id(optimizer)].recorder
     if effects:
         recorder.compare(True, retrace=retrace)
     return recorder
+
+
+def members_of(optimizer: Any) -> Sequence[tuple[Any, OptimizerKind]]:
+    """Its `family`, which is not looked for again while its attributes are the same.
+
+    What was put into a list of it meanwhile is brought in at its first step.
+    """
+    binding = bindings.get(id(optimizer))
+    attributes = tuple(map(id, own_attributes(optimizer).values()))
+    if binding is not None and binding.alone_with == attributes:
+        binding.settled = False
+        return [(optimizer, binding.recorder.optimizers.all[binding.index].kind)]
+    members = list(family(optimizer))
+    if binding is not None and len(members) == 1:
+        binding.alone_with = attributes
+    return members
 
 
 def require_optimizer(optimizer: object) -> None:
