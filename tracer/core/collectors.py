@@ -6,7 +6,7 @@ The common ones stand in `tracer.evidence`, and those that know a framework in i
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from itertools import product
 from typing import Any
 
 from tracer.core.calls import Call
@@ -44,16 +44,11 @@ class Collector:
         return record
 
 
-CALLBACKS = [name for name in vars(Collector) if not name.startswith("_")]
+_IDLE = {name: each for name, each in vars(Collector).items() if not name.startswith("_")}
+CALLBACKS = list(_IDLE)
 
 shared: Callable[[], Sequence[type[Collector]]] = tuple
 """Gives the collectors that every recorder has; the room of evidence sets it when it is there."""
-
-
-@cache
-def _overrides(cls: Any) -> list[str]:
-    """The callbacks that a class of collectors does not leave idle."""
-    return [name for name in CALLBACKS if getattr(cls, name) is not getattr(Collector, name)]
 
 
 class Collectors:
@@ -87,8 +82,8 @@ class Collectors:
     def _use(self, collectors: Sequence[Collector]) -> None:
         self._all = collectors
         self._overriding: dict[str, list[Callable[..., Any]]] = {name: [] for name in CALLBACKS}
-        for each in collectors:
-            for name in _overrides(type(each)):
+        for each, name in product(collectors, CALLBACKS):
+            if getattr(type(each), name) is not _IDLE[name]:
                 self._overriding[name].append(getattr(each, name))
         self.watch_steps = bool(self._overriding["step_ends"])
         """Whether any is called at the end of each step; asked there."""

@@ -158,10 +158,6 @@ class Optimizers:
         self.stale.find(index, optimizer, traced.kind, traced.name(), own_steps, retrace)
         self.stale.begin(index)
 
-    def end(self, index: int) -> None:
-        """Tracing of this one ends, at least for a while."""
-        self.stale.let_go(index)
-
     def first_step(self, index: int) -> None:
         """The first step of one begins, also if it is only traced.
 

@@ -62,7 +62,7 @@ class Recorder(Root):
 
     def end(self, optimizer: int) -> None:
         """Tracing of an optimizer ends; what was counted stays, and functions keep their graphs."""
-        self.optimizers.end(optimizer)
+        self.optimizers.stale.let_go(optimizer)
         self.blocks.end()
 
     def compare(self, wanted: bool, *, retrace: bool = True) -> None:

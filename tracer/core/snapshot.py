@@ -311,7 +311,11 @@ class Reader:
         effects = list(of_effects.effects_of(self._optimizers.root, ended, replicas))
         notes += of_effects.effects_lost(ended)
         if not_compared:
-            notes.append(_not_compared(not_compared))
+            notes.append(
+                f"effects of {some(not_compared, 'step')} are not known: "
+                f"{'it' if not_compared == 1 else 'they'} ran in graphs that were traced before "
+                "effects were asked for, and could not be traced again"
+            )
         return _Ran(sites, methods, replicas, ran, notes, paths, effects)
 
     def _sites_as_seen(self) -> list[Site]:
@@ -384,13 +388,6 @@ _BYPASSED = (
     "gradients reached apply_gradients, but none of the optimizer's apply methods was ever called: "
     "it applies them by itself, or by an optimizer made later; such updates are not counted"
 )
-
-
-def _not_compared(number: int) -> str:
-    return (
-        f"effects of {some(number, 'step')} are not known: {'it' if number == 1 else 'they'} ran "
-        "in graphs that were traced before effects were asked for, and could not be traced again"
-    )
 
 
 def _remarks(where: Surroundings) -> list[str]:

@@ -912,9 +912,9 @@ def test_no_thread_steps_before_a_block_has_noted_what_was_counted(
 ) -> None:
     baseline = Reader.baseline
 
-    def late(reader: Reader) -> Any:
+    def late(reader: Reader, missed: Any = None) -> Any:
         threading.Event().wait(0.05)
-        return baseline(reader)
+        return baseline(reader, missed)
 
     monkeypatch.setattr(Reader, "baseline", late)
     parameters = zeros(1)
