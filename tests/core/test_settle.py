@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tracer.core.counters import Counted, CountedBlock
-from tracer.core.log import Reading, reading_of, until
+from tracer.core.log import HostLog, Reading, until
 from tracer.core.settle import Ended, blocks_of, settle
 from tracer.core.sites import Site
 from tracer.model.runs import Run
@@ -149,7 +149,9 @@ def test_the_work_of_a_block_by_what_it_was_part_of() -> None:
 
 
 def test_steps_that_end_in_another_order_than_they_began() -> None:
-    stamped = [Run(512, 1, 1), Run(256, 1, 1), Run(768, 512, 3), Run(1024, 512, 2)]
-    reading = reading_of(stamped, 7, 1, 0)
+    log = HostLog()
+    for number in (2, 1, 3, 5, 7, 4, 6):
+        log.add(256 * number)
+    reading = log.reading(1, 0)
     assert reading.runs == {0: [Run(1, 1, 7)]}
     assert reading.lost == 0

@@ -14,6 +14,7 @@ import tensorflow as tf
 from support.libraries import keras2, keras3, needs_keras3
 
 import tracer
+from tracer.backends.tensorflow import ledger
 from tracer.backends.tensorflow.late_wrap import StaleFunctions
 from tracer.kinds import kind_of
 
@@ -266,7 +267,10 @@ def test_a_function_that_the_host_calls_before_the_step_that_calls_it() -> None:
 # Detail that is lost.
 
 
-def test_an_overflowing_log_puts_no_update_into_a_wrong_step() -> None:
+def test_an_overflowing_journal_puts_no_update_into_a_wrong_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ledger, "ROWS", 2047)
     first, second = zero("first"), zero("second")
     optimizer = tracer.wrap(SGD(1.0))
     optimizer._create_all_weights([first, second])
@@ -288,7 +292,7 @@ def test_an_overflowing_log_puts_no_update_into_a_wrong_step() -> None:
     counted = trace.count("updates", by=("step",), variable=first)
     wrong = [step for (step,), n in counted.items() if n != expected[step - 1]]
     assert not wrong
-    assert counted  # the last thousands of steps are known
+    assert len(counted) > 2000  # the last thousands of steps are known
 
 
 def test_a_direct_update_on_each_replica_loses_nothing() -> None:

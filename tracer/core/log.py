@@ -2,15 +2,15 @@
 
 Every execution has a stamp (`tracer.core.stamps`). What Python counts, and what it takes out of
 the journals of programs, is put into a `HostLog`, where stamps that rise by one stride are one run:
-a million equal steps are one. `reading_of` makes a `Reading` of it: the steps in which a block ran,
-numbered as they began. `until` and `since` limit it to some steps.
+a million equal steps are one. It gives a `Reading`: the steps in which a block ran, numbered as
+they began. `until` and `since` limit it to some steps.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tracer.core.stamps import UNIT, flags_of, number_of
+from tracer.core.stamps import UNIT
 from tracer.model.runs import Run, join
 from tracer.model.timeline import union
 
@@ -32,41 +32,6 @@ class Reading(NamedTuple):
         """How often it ran."""
         placed = sum(run.total for runs in self.runs.values() for run in runs)
         return placed + sum(self.outside.values()) + self.lost
-
-
-def reading_of(stamped: Iterable[Run], total: int, graphs: int, idle: int) -> Reading:
-    """The reading of a counter that ran `total` times, as `stamped`, runs of stamps, say.
-
-    >>> reading_of([Run(256, 256, 3), Run(1025, 1, 1, 2)], 6, 1, 0)
-    Reading(runs={0: [Run(first=1, stride=1, count=3, times=1)], \
-1: [Run(first=4, stride=1, count=1, times=2)]}, outside={}, lost=1, graphs=1, idle=0)
-    """
-    runs: dict[int, list[Run]] = defaultdict(list)
-    outside: dict[int, int] = defaultdict(int)
-    for run in stamped:
-        total -= run.total
-        for piece in _of_one_kind(run):
-            if piece.first < UNIT:
-                outside[flags_of(piece.first)] += piece.total
-            else:
-                stride = piece.stride // UNIT if piece.count > 1 else 1
-                number = number_of(piece.first)
-                runs[flags_of(piece.first)].append(Run(number, stride, piece.count, piece.times))
-    joined = {flags: union(each) for flags, each in runs.items()}
-    return Reading(joined, dict(outside), total, graphs, idle)
-
-
-def _of_one_kind(run: Run) -> Iterator[Run]:
-    """A run of stamps in parts that have the same flags, and are all in a step or all in none."""
-    if run.count > 1 and run.stride % UNIT:  # its flags change from one stamp to the next
-        for stamp in range(run.first, run.last + 1, run.stride):
-            yield Run(stamp, 1, 1, run.times)
-    elif run.count > 1 and run.first < UNIT:
-        yield Run(run.first, 1, 1, run.times)
-        left = run.count - 1
-        yield Run(run.first + run.stride, run.stride if left > 1 else 1, left, run.times)
-    else:
-        yield run
 
 
 def until(reading: Reading, begun: int) -> Reading:
@@ -110,37 +75,59 @@ def _after(run: Run, steps: int) -> Run | None:
 class HostLog:
     """When a block ran, as runs of stamps."""
 
-    __slots__ = ("lost", "runs", "total")
+    __slots__ = ("_outside", "_runs", "lost", "total")
 
     def __init__(self) -> None:
         self.total = 0
         self.lost = 0
         """How often it ran besides: see `Reading`."""
-        self.runs: list[list[int]] = []  # [first, stride, count, times], open at the end
+        self._outside: dict[int, int] = defaultdict(int)
+        self._runs: dict[int, list[list[int]]] = defaultdict(list)
+        """By flags: the first stamp of each, its stride, count and times; the last may go on."""
 
     def add(self, stamp: int) -> None:
         """The block ran once more."""
         self.total += 1
-        if self.runs:
-            run = self.runs[-1]
+        if stamp < UNIT:
+            self._outside[stamp] += 1
+            return
+        runs = self._runs[stamp % UNIT]
+        if runs:
+            run = runs[-1]
             first, stride, count, times = run
             last = first + (count - 1) * stride
+            if times == 1 and (stamp == last + stride or (count == 1 and stamp > last)):
+                run[1], run[2] = stamp - last, count + 1
+                return
             if stamp == last and count == 1:
                 run[3] += 1
                 return
             if stamp == last:  # again in the same step, which becomes a run of its own
                 run[2] -= 1
-                self.runs.append([stamp, 1, 1, times + 1])
+                runs.append([stamp, 1, 1, times + 1])
                 return
-            if times == 1 and stamp > last and (count == 1 or stamp == last + stride):
-                run[1], run[2] = stamp - last, count + 1
-                return
-            if len(self.runs) > 1:  # a step that ran it several times may continue a run of such
-                tail = join(Run(*run) for run in self.runs[-2:])
-                self.runs[-2:] = [[r.first, r.stride, r.count, r.times] for r in tail]
-        self.runs.append([stamp, 1, 1, 1])
+            if len(runs) > 1:  # a step that ran it several times may continue a run of such
+                tail = join(Run(*each) for each in runs[-2:])
+                runs[-2:] = [[r.first, r.stride, r.count, r.times] for r in tail]
+        runs.append([stamp, 1, 1, 1])
 
     def reading(self, graphs: int, idle: int) -> Reading:
-        """What was added so far; so many graphs hold the block, of which `idle` never ran."""
-        runs = join(Run(*run) for run in self.runs)
-        return reading_of(runs, self.total + self.lost, graphs, idle)
+        """What was added so far; so many graphs hold the block, of which `idle` never ran.
+
+        >>> log = HostLog()
+        >>> for stamp in (256, 512, 768, 1025, 1025, 2):
+        ...     log.add(stamp)
+        >>> log.reading(1, 0)
+        Reading(runs={0: [Run(first=1, stride=1, count=3, times=1)], \
+1: [Run(first=4, stride=1, count=1, times=2)]}, outside={2: 1}, lost=0, graphs=1, idle=0)
+        """
+        runs = {
+            flags: union(
+                join(
+                    Run(first // UNIT, stride // UNIT or 1, count, times)
+                    for first, stride, count, times in each
+                )
+            )
+            for flags, each in self._runs.items()
+        }
+        return Reading(runs, dict(self._outside), self.lost, graphs, idle)

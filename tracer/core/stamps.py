@@ -18,8 +18,3 @@ APPLYING = 2
 def flags_of(stamp: int) -> int:
     """How a block was part of a step."""
     return stamp % UNIT
-
-
-def number_of(stamp: int) -> int:
-    """The number of the step; 0 if it was none."""
-    return stamp // UNIT
