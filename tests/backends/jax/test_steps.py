@@ -240,10 +240,7 @@ def test_a_replica_that_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     first = state[0][0].addressable_shards[0].data
     del loop, state
     assert float(np.ravel(first)[0]) == 1
-    trace = tracer.trace_of(optimizer)
-    assert trace.updates() == 2 * 4 or "unequally often" in trace.notes[0]
-    time.sleep(1)
-    assert (tracer.trace_of(optimizer).updates(), tracer.trace_of(optimizer).complete) == (8, True)
+    assert tracer.trace_of(optimizer).updates() == 2 * 4
 
 
 def test_arrays_that_a_variable_holds_are_no_variables() -> None:

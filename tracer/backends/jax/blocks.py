@@ -255,6 +255,7 @@ class Blocks(backend.Blocks):
             return
         for array in (self._latest, *jax.live_arrays()):
             compat.wait_for(array)
+        self.counters.wait_for_replicas()
 
     def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
         """Notes on steps of programs that hold no op, and on those that may not be counted.

@@ -17,6 +17,7 @@ who holds it may wait for an array of the program that reports: they put it into
 has the lock empties that.
 """
 
+import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -32,14 +33,11 @@ from tracer.core.stamps import UNIT, WITHIN
 DISCARDED, KEPT, SKIPPED, PARTLY = range(4)
 """What came of a group: computed and thrown away; kept; not computed; a part of it is kept."""
 
+_PATIENCE = 1.0
+"""For how many seconds a reading waits for replicas that have not reported what others did."""
+
 _MAX_WAITING = 4096
 """How many parts wait for their step on a replica; no step has so many."""
-
-NOT_PLACED = (
-    "parts of steps ran, as in a branch, and in which steps is not known, or not yet: they are not "
-    "counted"
-)
-"""What is said where parts wait for their step."""
 
 
 class Row(NamedTuple):
@@ -85,6 +83,8 @@ class Program:
         self.logs: dict[tuple[Any, ...], HostLog] = {}
         """By replica and what each member kept: to find the log of a block takes a look at all of
         its sites, which is too much for each run."""
+        self.is_uneven = False
+        """Whether it does not run alike on each replica, as in a branch that one of them takes."""
         self.alone: Callable[..., Any] | None = None
         """A program of JAX that does nothing but call it, for a block in eager mode."""
         self._counters = counters
@@ -93,7 +93,9 @@ class Program:
     def lags(self) -> bool:
         """Whether some replicas have not reported it as often as others."""
         runs = self.runs.values()
-        return bool(runs) and (len(runs) < self._replicas or len(set(runs)) > 1)
+        return bool(runs and not self.is_uneven) and (
+            len(runs) < self._replicas or len(set(runs)) > 1
+        )
 
     def ran(self, *numbers: Any) -> None:
         """The op was executed, with these numbers: scalars, or arrays with one for each member.
@@ -251,13 +253,23 @@ class ProgramCounters(Counters):
         alike = all(each.last - each.first == 1 for each in known)
         return max((each.moved for each in known), default=0) if alike else 0
 
+    def wait_for_replicas(self) -> None:
+        """Wait until each replica reported what the others did, or until that takes too long.
+
+        The results of one may be there before those of another, and results that the program does
+        not hold cannot be waited for. One may also take a branch that the others do not.
+        """
+        end = time.monotonic() + _PATIENCE
+        while late := [program for program in list(self.all) if program.lags()]:
+            if time.monotonic() > end:
+                for program in late:
+                    program.is_uneven = True
+            time.sleep(0.001)
+            with self.lock:
+                self.empty_queue()
+
     def gaps(self) -> Iterator[str]:
         """What is not known of what the programs ran."""
-        if any(program.lags() for program in self.all):
-            yield (
-                "the replicas of a program ran it unequally often, as in a branch that only some "
-                "of them take, or some of them run still: what they run is not counted yet"
-            )
         if any(self._waiting.values()):
             yield (
                 "parts of steps ran, as in a branch, and in which steps is not known, or not yet: "
