@@ -81,7 +81,8 @@ def row(stamp: Any, bits: Sequence[Any]) -> tuple[Any, Any]:
 
     The row is the stamp of a step, and words of its bits, of which some more are 0.
     """
-    bits = [*bits, *[tf.constant(False)] * (-len(bits) % _WORD)]
+    padding = -len(bits) % _WORD if bits else _WORD  # there may be nothing to compare
+    bits = [*bits, *[tf.constant(False)] * padding]
     with compat.stop_recording():
         numbers = _raw.Cast(x=_raw.Pack(values=bits), DstT=tf.int64)
         ones = _raw.Reshape(tensor=numbers, shape=tf.constant([-1, _WORD]))
