@@ -23,7 +23,7 @@ def traced_method(
     It stays a plain function that AutoGraph converts or leaves alone as it would the original: the
     decision goes by `__module__`. Optimizers read the signature of their own apply methods.
     """
-    intercepted = _Method(base, name, role, apply)  # `core.paths` looks for it
+    intercepted = _Method(base, name, role, apply)  # `core.call_paths` looks for it
 
     def step_method(self: Any, *args: Any, **kwargs: Any) -> Any:
         with _TracedCall(intercepted, self, args, kwargs) as call:

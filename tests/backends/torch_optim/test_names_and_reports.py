@@ -14,6 +14,7 @@ from support.torch_odometers import Odometer, give, readings, zeros
 
 import tracer
 from tracer.api import CallTrace
+from tracer.reporters import text
 
 torch.set_num_threads(1)
 
@@ -224,6 +225,7 @@ def test_the_report_is_in_the_words_of_pytorch() -> None:
     )
     (finding,) = trace.findings()
     assert (finding.code, finding.severity) == ("steps-skipped", "info")
+    assert "→ GradScaler.step " in text.render(trace, "caller", width=200)
     assert finding.text == "1 step of 4 was skipped by GradScaler, step 1."
 
 

@@ -21,15 +21,18 @@ def replace_step(wanted: bool) -> None:
     global _original
     if wanted and _original is None:
         _original = vars(compat.GradScaler)["step"]
-        functools.update_wrapper(_step, _original)
-        compat.GradScaler.step = _step
-    elif not wanted and vars(compat.GradScaler)["step"] is _step:  # else another is around it
+        functools.update_wrapper(_step_of_scaler, _original)
+        compat.GradScaler.step = _step_of_scaler
+    elif (
+        not wanted and vars(compat.GradScaler)["step"] is _step_of_scaler
+    ):  # else another is around it
         compat.GradScaler.step = _original
         _original = None
 
 
+# `core.call_paths` knows it by this name.
 @dynamo.without_dynamo
-def _step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+def _step_of_scaler(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
     original = _original or compat.GradScaler.step
     counter = counter_of(optimizer)
     frame = None if counter is None else counter.asked(self, sys._getframe())
