@@ -20,7 +20,7 @@ from tracer.model.trace import Trace
 
 if TYPE_CHECKING:
     from tracer.core.recorder import Recorder
-    from tracer.findings.rule_list import Finding
+    from tracer.findings.run_rules import Finding
     from tracer.hooks import recording
     from tracer.reporters.tables import By
 
@@ -68,7 +68,7 @@ class CallTrace(Trace):
 
         An empty list for a healthy run. `tracer explain CODE` says when a rule finds something.
         """
-        from tracer.findings.rule_list import findings
+        from tracer.findings.run_rules import findings
 
         return findings(self)
 
@@ -180,7 +180,7 @@ def _defects(recorder: "Recorder") -> str:
     if not may_fail(recorder):
         return ""
     try:
-        from tracer.findings.rule_list import findings
+        from tracer.findings.run_rules import findings
 
         defects = [each for each in findings(recorder.reader.trace()) if each.code in FAILING]
     except Exception as error:

@@ -13,7 +13,7 @@ import numpy as np
 from support.findings_of import of_workers, traced
 
 import tracer
-from tracer.findings.rule_list import Finding
+from tracer.findings.run_rules import Finding
 
 X, Y = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")
 PROGRAMS: dict[str, Callable[[bool], None]] = {}

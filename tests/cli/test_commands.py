@@ -20,7 +20,7 @@ from support.traces import block, called, request, step, update
 
 from tracer.api import CallTrace
 from tracer.cli.commands import app, main
-from tracer.findings.rule_list import findings
+from tracer.findings.run_rules import findings
 from tracer.model.records import Program
 from tracer.model.runs import Run
 

@@ -20,7 +20,7 @@ from tracer.api import CallTrace
 from tracer.backends.tensorflow.freeze_monitor import FreezeMonitor
 from tracer.core import registry
 from tracer.core.collectors import Throttle
-from tracer.findings.rule_list import Finding
+from tracer.findings.run_rules import Finding
 from tracer.reporters import formats
 
 pytestmark = pytest.mark.wide(rest="sweep")

@@ -16,7 +16,7 @@ from support.traces import block, called, request, step, update
 from tracer import keras
 from tracer.api import CallTrace
 from tracer.errors import UnknownName
-from tracer.findings.rule_list import RULES, SEVERITIES, Finding, at_least, rule_of, to_report
+from tracer.findings.run_rules import RULES, SEVERITIES, Finding, at_least, rule_of, to_report
 from tracer.kinds import TORCH
 from tracer.model.records import (
     Block,

@@ -26,7 +26,7 @@ from support.odometers import KINDS, ODOMETERS, make_variables
 import tracer
 from tracer.api import CallTrace
 from tracer.evidence import inspection
-from tracer.findings.rule_list import Finding
+from tracer.findings.run_rules import Finding
 from tracer.hooks import family
 from tracer.kinds import kind_of
 from tracer.model.records import Program

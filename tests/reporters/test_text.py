@@ -17,7 +17,7 @@ from support.traces import block, called, request, step, update
 
 from tracer.api import CallTrace
 from tracer.errors import UnknownName
-from tracer.findings import rule_list
+from tracer.findings import run_rules
 from tracer.layout import cut_apart, shown
 from tracer.model.measures import updates
 from tracer.model.merge import combine
@@ -535,14 +535,14 @@ def test_a_loss_scale_that_skipped_all_steps_is_named_in_each_place() -> None:
 
 
 def test_findings_are_worked_out_once_for_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    work_out = rule_list._found
+    work_out = run_rules._found
     times: Counter[str] = Counter()
 
-    def counted(trace: Trace) -> dict[rule_list.Finding, set[int | None]]:
+    def counted(trace: Trace) -> dict[run_rules.Finding, set[int | None]]:
         times["worked out"] += 1
         return work_out(trace)
 
-    monkeypatch.setattr(rule_list, "_found", counted)
+    monkeypatch.setattr(run_rules, "_found", counted)
     text = render(traces.all_skipped())
     assert times["worked out"] == 1
     assert text.count("warning[steps-skipped]") == 1

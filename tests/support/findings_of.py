@@ -7,7 +7,7 @@ from support.rules_by_backend import OF_EFFECTS
 
 import tracer
 from tracer.api import CallTrace
-from tracer.findings.rule_list import RULES, Finding
+from tracer.findings.run_rules import RULES, Finding
 from tracer.model.records import Program
 
 

@@ -4,7 +4,7 @@ The tests of each backend have a program for each rule of its column, and no oth
 TensorFlow are in `findings/test_rules_in_training.py` and `findings/pains`.
 """
 
-from tracer.findings.rule_list import RULES
+from tracer.findings.run_rules import RULES
 
 BACKENDS = ("TensorFlow", "Keras on JAX", "Keras on PyTorch", "torch.optim", "optax")
 

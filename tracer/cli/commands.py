@@ -74,7 +74,7 @@ def _say_written(output: Path | None) -> None:
 
 def _codes(incomplete: str) -> list[str]:
     """The codes of findings that begin so, for the shell to complete."""
-    from tracer.findings.rule_list import RULES
+    from tracer.findings.run_rules import RULES
 
     return [rule.code for rule in RULES if rule.code.startswith(incomplete)]
 
@@ -375,7 +375,7 @@ def explain(
 
     Also why it matters, and when it is reported.
     """
-    from tracer.findings.rule_list import RULES, rule_of
+    from tracer.findings.run_rules import RULES, rule_of
     from tracer.reporters import formats, text
 
     formats.print_text(

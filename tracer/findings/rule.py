@@ -113,7 +113,7 @@ class Rule:
 
 
 RULES: list[Rule] = []
-"""All rules, in the order in which cases of one severity are reported: see `rule_list`."""
+"""All rules, in the order in which cases of one severity are reported: see `run_rules`."""
 
 
 def rule(code: str, **texts: Any) -> Callable[[Find], Rule]:

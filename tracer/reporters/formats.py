@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tracer.errors import MissingExtra, Mistake, shown
-from tracer.findings.rule_list import findings, to_report
+from tracer.findings.run_rules import findings, to_report
 from tracer.model.phrases import endings, runs
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace

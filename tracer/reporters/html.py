@@ -20,7 +20,7 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from tracer.findings.rule_list import Finding, findings
+from tracer.findings.run_rules import Finding, findings
 from tracer.layout import cut, shown
 from tracer.model import callers, measures, phrases
 from tracer.model.records import Line

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from tracer.errors import UnknownName, shown
 from tracer.findings.rule import Rule
-from tracer.findings.rule_list import to_report
+from tracer.findings.run_rules import to_report
 from tracer.layout import Column, Figure, Row, Table, cut, paragraph
 from tracer.model import callers, measures
 from tracer.model.phrases import (

@@ -18,7 +18,7 @@ import msgspec
 
 from tracer.errors import Mistake, shown, unknown_name
 from tracer.findings.rule import Severity
-from tracer.findings.rule_list import Finding, at_least, findings
+from tracer.findings.run_rules import Finding, at_least, findings
 from tracer.model.phrases import endings
 from tracer.model.records import Kind
 from tracer.model.trace import Trace

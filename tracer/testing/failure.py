@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
-from tracer.findings.rule_list import causes
+from tracer.findings.run_rules import causes
 from tracer.layout import Column, Row, Table, paragraph, shown
 from tracer.model import callers
 from tracer.model.measures import (
