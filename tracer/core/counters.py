@@ -182,7 +182,7 @@ class Counters:
         """
         running = list(under_way)
         counts: Counts = {}
-        programs = self._read_programs()
+        programs = self._read_programs()  # first: what they wrote goes into the logs read below
         for replica in sorted({block.replica for block in self.logs} | programs.keys()):
             steps, counted = programs.get(replica, (self._numbers[replica], ()))
             blocks: dict[Hashable, tuple[CountedBlock, Reading]] = dict(enumerate(counted))

@@ -116,7 +116,8 @@ def clock_of(optimizer: Any) -> Any:
 def _whether_kept(frame: Any) -> Any:
     """Whether what a group computes is kept: Keras on JAX updates in each step that accumulates.
 
-    As `JaxOptimizer._backend_apply_gradients` has it; None if it is always kept.
+    As `JaxOptimizer._backend_apply_gradients` has it; None if it is always kept. A bool is what
+    `programs.DISCARDED` and `programs.KEPT` say.
     """
     optimizer: Any = getattr(frame.original, "__self__", None)
     every = getattr(optimizer, "gradient_accumulation_steps", None)
