@@ -181,7 +181,7 @@ class Around(torch.optim.Optimizer):  # type: ignore[misc]
 
 
 BEHAVIOURS = [None, Sometimes, Twice, Catches, Clears, First, Data, NumPy, Blind, Around]
-UNSEEN = (Sometimes, Data, NumPy, Blind)
+UNSEEN = (Sometimes, Data, NumPy, Blind, Around)
 """Of these not all that they do can be counted, or believed: a trace may be incomplete."""
 
 

@@ -470,6 +470,18 @@ def lbfgs(wrap: Wrap) -> Ran:
 
 
 @row
+def lbfgs_that_has_converged_before(wrap: Wrap) -> Ran:
+    """PyTorch's own code writes past no version: that it wrote nothing is believed."""
+    optimizer = wrap(torch.optim.LBFGS(zeros()))
+    return counted(
+        optimizer,
+        [0] * 3,
+        step=partial(optimizer.step, lambda: torch.zeros(())),
+        value=lambda step: 0.0,
+    )
+
+
+@row
 def lbfgs_with_a_step_of_its_own(wrap: Wrap) -> Ran:
     class Second(torch.optim.LBFGS):  # type: ignore[misc]
         steps = 0
@@ -779,6 +791,14 @@ class ToData(Own):
             parameter.data.add_(parameter.grad.data, alpha=self.steps % 2)
 
 
+class Nothing(Own):
+    """Adds 0, and no bit ever changes."""
+
+    def add(self, parameters: Any) -> None:
+        for parameter in parameters:
+            parameter.data.add_(parameter.grad.data, alpha=0)
+
+
 class ToNumPyInTurn(Own):
     """Writes past the versions in each second step."""
 
@@ -792,6 +812,7 @@ class ToNumPyInTurn(Own):
     ("cls", "given", "counted"),
     [
         (ToData, True, [3, 0, 3, 0]),  # an update by 0 changes no bit
+        (Nothing, True, [0, 0, 0, 0]),
         (ToNumPyInTurn, True, [3, 0, 3, 3]),
         (ToNumPyInTurn, False, [3, 0, 3, 3]),  # the versions were right until then
     ],

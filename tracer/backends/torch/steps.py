@@ -158,9 +158,10 @@ class StepCounter:
         self._name = type(optimizer).__name__
         self._writes: Writes | None = None
         """What its steps write to, if a gradient proves no update, as in code of the program."""
-        if _is_lbfgs(optimizer) or compat.steps_by_itself(type(optimizer)):
+        by_itself = compat.steps_by_itself(type(optimizer))
+        if by_itself or _is_lbfgs(optimizer):
             blocks: Any = self.recorder.blocks
-            self._writes = Writes(self._name)
+            self._writes = Writes(self._name, by_itself)
             blocks.writes.append(self._writes)
         self._scaled = False  # whether a `GradScaler` was ever asked for its step
         self._last: Asked | None = None
@@ -287,6 +288,8 @@ class StepCounter:
         if known is None:
             self._note_cleared(optimizer, layouts)
         inner = {id(each) for each in self.recorder.variables_of(frame.sites).values()}
+        if inner and self._writes is not None:
+            self._writes.seen = True
         wrote, bits = list[Any](), self._adds_zeros()
         for place, parameter in enumerate(parameters):
             asks = _asks(layouts[place])

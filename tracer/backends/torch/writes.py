@@ -34,7 +34,8 @@ class Before(NamedTuple):
 class Writes:
     """What the steps of one optimizer write to, and what was learned of how they do it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, by_itself: bool) -> None:
+        """`by_itself` if the steps run code that is not PyTorch's own."""
         self.name = name
         self._moved: set[int] = set()
         """The parameters, by `id`, of which the version was seen to move."""
@@ -44,6 +45,8 @@ class Writes:
         """Those that had a gradient and were left alone, as their versions or bits say."""
         self._believed: set[int] = set()
         """Those of them of which a version alone said so, and no bits since."""
+        self.seen = not by_itself
+        """Whether an update was ever seen that moved a version, or by a step inside of one."""
         self._past = False
         """Whether bits were seen to change where no version moved."""
         self._was_left = self._is_not_comparable = False
@@ -66,6 +69,7 @@ class Writes:
         if not known or any(map(eq, before.versions.values(), now.values())):
             return False
         self._moved |= now.keys()
+        self.seen = True
         return True
 
     def wrote_to(
@@ -83,6 +87,7 @@ class Writes:
         moved = before.versions[key] != compat.version_of(parameter)
         if moved and (asks or not bits):
             self._moved.add(key)
+            self.seen = True
             return True
         if key not in before.copies:
             self._left.add(key)
@@ -116,6 +121,6 @@ class Writes:
     def notes(self) -> list[str]:
         """What a trace has to say of it: an update that changes no bit may have been missed."""
         left = bool(self._left) or self._was_left
-        found = [_PAST] * (bool(self._believed) or (self._past and left))
+        found = [_PAST] * (bool(self._believed) or (left and (self._past or not self.seen)))
         found += [_NOT_COMPARABLE] * self._is_not_comparable
         return [each.format(name=self.name) for each in found]
