@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from support.torch_odometers import Around, Moves, Odometer, give, in_threads, readings, zeros
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import tracer
 from tracer.api import CallTrace
@@ -305,6 +306,36 @@ def gradients_that_come_with_a_closure_and_are_gone_after_the_step(wrap: Wrap) -
     optimizer = wrap(Clearing(parameters))
     step = lambda: optimizer.step(lambda: give(parameters[:2]))  # noqa: E731
     return counted(optimizer, [2] * 3, none, step)
+
+
+@row
+def gradients_of_a_hook_of_all_optimizers(wrap: Wrap) -> Ran:
+    """It comes after the tracer's own, as it was registered later."""
+    optimizer = wrap(torch.optim.SGD(zeros(), lr=1.0, maximize=True))
+    step = hooked(optimizer, lambda *given: give(optimizer.param_groups[0]["params"]))
+    return counted(optimizer, [3] * 3, none, step)
+
+
+@row
+def gradients_of_a_hook_of_all_optimizers_of_a_compiled_step(wrap: Wrap) -> Ran:
+    optimizer = wrap(torch.optim.SGD(zeros(), lr=1.0, maximize=True))
+    hook = lambda *given: give(optimizer.param_groups[0]["params"])  # noqa: E731
+    return counted(optimizer, [3] * 3, none, hooked(optimizer, hook, compiled(optimizer)))
+
+
+def hooked(
+    optimizer: Any, hook: Callable[..., None], step: Callable[[], Any] | None = None
+) -> Callable[[], None]:
+    """A step around which the hook is there before those of all optimizers."""
+
+    def stepped() -> None:
+        handle = register_optimizer_step_pre_hook(hook)
+        try:
+            (step or optimizer.step)()
+        finally:
+            handle.remove()
+
+    return stepped
 
 
 @row

@@ -29,6 +29,8 @@ __all__ = [
     "global_hooks",
     "has_hooks",
     "holds_optimizer",
+    "hooks_after",
+    "hooks_before",
     "is_generated",
     "is_lazy",
     "is_loose_tensor",
@@ -50,6 +52,19 @@ global_hooks: tuple[dict[int, Any], dict[int, Any]] = (
     _home._global_optimizer_post_hooks,
 )
 """The hooks before and after the steps of all optimizers."""
+
+
+def hooks_before(optimizer: Any) -> int:
+    """How many hooks of the program come before its steps; ours is among those of all optimizers.
+
+    Dynamo inlines this function.
+    """
+    return len(optimizer._optimizer_step_pre_hooks) + len(global_hooks[0]) - 1
+
+
+def hooks_after(optimizer: Any) -> int:
+    """How many come after its steps."""
+    return len(optimizer._optimizer_step_post_hooks) + len(global_hooks[1]) - 1
 
 
 class HookPlace:

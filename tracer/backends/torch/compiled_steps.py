@@ -44,7 +44,7 @@ def before_step(optimizer: Any, given: Any, named: Any) -> None:
     if VALUES.wanted:
         BEGIN(MOVED, _number(key), _values(optimizer))
     # A closure or a hook of the program may still change the gradients.
-    final = len(given) == 1 and not named and not len(optimizer._optimizer_step_pre_hooks)
+    final = len(given) == 1 and not named and not compat.hooks_before(optimizer)
     _begin(key, _gradients(optimizer) if final else None)
 
 

@@ -193,7 +193,7 @@ class StepCounter:
         frame = self._enter(Step(self), python)
         parameters = parameters_of(optimizer.param_groups)
         # A closure or a hook of the program may still change the gradients.
-        if not (optimizer._optimizer_step_pre_hooks or _computes(given, named)):
+        if not (compat.hooks_before(optimizer) or _computes(given, named)):
             frame.asked = self.asked_for(parameters, compat.layouts_of(parameters))
         if self._writes is not None:
             frame.written = self._writes.before(parameters, bits=self._adds_zeros())
@@ -333,8 +333,8 @@ class StepCounter:
     def _note_cleared(self, optimizer: Any, layouts: Sequence[Any]) -> None:
         """Say it if a hook may have taken away gradients of a kernel that moves no version."""
         fused = any(group.get("fused") for group in optimizer.param_groups)
-        hooks = optimizer._optimizer_step_post_hooks
-        if fused and hooks and None in layouts and self._writes is None:
+        cleared = compat.hooks_after(optimizer) and None in layouts
+        if fused and cleared and self._writes is None:
             self.recorder.note(_CLEARED.format(name=self._name))
 
     # A `GradScaler`, and a program that `torch.compile` made.
