@@ -382,6 +382,19 @@ def test_rows_are_of_what_is_asserted(
     assert [" ".join(line.split()) for line in table.splitlines()[1:]] == rows
 
 
+def test_what_was_never_updated_is_named_where_other_variables_made_up_for_it() -> None:
+    """The steps with three updates are right by chance: the kernel has no gradient there."""
+    blocks = (
+        block([step(), request(0, kind="none"), request(1, 2), update(1, 2)], Run(1, 1, 12)),
+        block([update(1)], Run(3, 3, 2), is_step=False),
+        block([update(2)], Run(4, 4, 3), is_step=False),
+    )
+    trace = traces.keras3(("kernel", "bias", "scale"), blocks, ())
+    message = " ".join(expect_updates(at_least=3, per_step=True)(trace).split())
+    assert "kernel 1-2, 5, 7 and 3 more 0 0 no gradient" in message
+    assert "kernel was never updated: the gradient was None each time" in message
+
+
 def test_of_several_optimizers_those_count_that_have_the_variable() -> None:
     generator = [each for each in traces.two_optimizers().variables if "generator/" in each.name]
     assert generator, "the other optimizer ran steps too, without these"

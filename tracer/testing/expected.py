@@ -483,11 +483,17 @@ class JudgedSteps:
         wrong = [(steps, (1,)) for steps in self.timeline.steps_with(self.wrong)]
         beside = cache(Timeline.folded(wrong, sum(self.timeline.spread.values()), 1).beside)
         for replica in filter(self.summary.steps_on.get, self._replicas if wrong else ()):
+            timelines = []
             for group, names in self._groups():
                 of_variables = frozenset[int]() if -1 in names else None
                 missed = (replace(each, variables=of_variables) for each in MISSED)
                 own = group.timeline(*columns, *missed, replica=replica)
-                for steps, counts in self._unusual(beside(own)):
+                timelines.append((names, beside(own)))
+            varies = any(
+                sum(not is_wrong for is_wrong, *_ in each.spread) > 1 for _, each in timelines
+            )
+            for names, each in timelines:
+                for steps, counts in self._unusual(each, varies):
                     made, others = counts[: len(columns)], counts[len(columns) :]
                     noted = claim.of_work and (claim.selection.methods is None or others[0])
                     note = why_none(sum(made), others) if noted else ""
@@ -508,14 +514,20 @@ class JudgedSteps:
         for pattern in patterns:
             yield pattern, {at: names[at].name for at in selection.kept(pattern.variables)}
 
-    def _unusual(self, timeline: Timeline) -> Iterator[tuple[tuple[Steps, ...], Values]]:
+    def _unusual(
+        self, timeline: Timeline, varies: bool
+    ) -> Iterator[tuple[tuple[Steps, ...], Values]]:
         """The wrong steps in which a variable gets other than in most steps, and what it gets.
 
-        The timeline counts 1 in wrong steps, 0 in others, and then what the variable gets.
+        The timeline counts 1 in wrong steps, 0 in others, and then what the variable gets. Where
+        that `varies`, others may have made up for what it never got: nothing is not usual then.
         """
         wrong = {values[1:] for values in timeline.spread if values[0]}
         right = {values[1:]: n for values, n in timeline.spread.items() if not values[0]}
-        for counts in wrong - {max(right, key=lambda values: right[values], default=())}:
+        usual = max(right, key=lambda values: right[values], default=())
+        if varies and self.short and not any(usual[: -len(MISSED)]):
+            usual = ()
+        for counts in wrong - {usual}:
             if self.short or self.claim.expected.per_step or any(counts[: -len(MISSED)]):
                 yield timeline.steps_with([(1, *counts)]), counts
 
