@@ -361,6 +361,8 @@ def called_from(**updates: int) -> CallTrace:
         ({"line_10": 8}, {"line_5": 2, "line_10": 8}, [(5, None, 2)], []),
         ({"line_10": 8, "line_20": 8}, {"line_20": 8, "line_30": 8}, [], [(10, 20), (20, 30)]),
         ({"line_10": 8, "line_20": 2}, {"line_12": 8, "line_20": 2}, [], [(10, 12)]),
+        ({"line_10": 8, "line_20": 2}, {"line_20": 2, "line_30": 8}, [], [(10, 30)]),
+        ({"line_10": 8, "line_20": 2}, {"line_12": 8, "line_22": 3}, [(22, 2, 3)], [(10, 12)]),
     ],
 )
 def test_only_the_lines_that_lead_to_others_are_named(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import islice, product
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from tracer.model import callers, measures
@@ -499,7 +500,8 @@ def _callers(before: Summary, after: Summary) -> tuple[list[Change], list[tuple[
     """The lines that lead to other updates than before, and those that have moved.
 
     Where functions are called from as many lines as before, these are the same lines in their
-    order; where not, the lines with the same numbers are. Nothing if a trace knows no callers.
+    order, or all but those that are where they were, if fewer differ then; where not, the lines
+    with the same numbers are. Nothing if a trace knows no callers.
     """
     if not (before.trace.data.paths and after.trace.data.paths):
         return [], []
@@ -512,9 +514,13 @@ def _callers(before: Summary, after: Summary) -> tuple[list[Change], list[tuple[
     differing: list[tuple[Path, Path]] = []
     for paths in by_functions.values():
         paths.sort(key=lambda path: [line.number for line in path])
-        gone, come = ([path for path in paths if path in counts] for counts in (old, new))
-        pairs = zip(*((gone, come) if len(gone) == len(come) else (paths, paths)), strict=True)
-        for one, other in pairs:
+        ways = []
+        for known in (paths, [path for path in paths if old.get(path) != new.get(path)]):
+            gone, come = ([path for path in known if path in counts] for counts in (old, new))
+            alike = (gone, come) if len(gone) == len(come) else (known, known)
+            pairs = [*zip(*alike, strict=True)]
+            ways.append((sum(old.get(one) != new.get(other) for one, other in pairs), pairs))
+        for one, other in min(ways, key=itemgetter(0))[1]:
             if old.get(one) != new.get(other):
                 differing.append((one, other))
             else:
