@@ -18,6 +18,9 @@ Update = tuple[str, str, int]
 """A variable, the kind of its gradient, and a replica."""
 
 
+_RAISED = "an apply method raised"
+
+
 class Failed(Exception):
     """The program fails here."""
 
@@ -30,6 +33,8 @@ class RunningStep:
     updates: "Counter[tuple[str, str]]" = field(default_factory=Counter)
     ran: bool = False
     """Whether an update ran in it, seen or not."""
+    method_calls: int = 0
+    """As in `Root`: they count when it has ended."""
 
 
 @dataclass
@@ -201,7 +206,12 @@ class Model:
             case p.Step():
                 self.step(statement.optimizer, statement.pairs, statement, place)
             case p.Direct():
-                self.apply(statement.optimizer, statement.variable, "dense", place)
+                try:
+                    self.apply(statement.optimizer, statement.variable, "dense", place)
+                except Failed:
+                    if place.graph is None:
+                        self.roots[self.root_of(statement.optimizer)].may.add(_RAISED)
+                    raise
             case p.Call(held=True):
                 function, graph = self.functions[statement.function], self.held[statement.function]
                 self._note_stale(graph)
@@ -425,12 +435,14 @@ class Model:
             raise
         finally:
             if (not failed or root.all_updates.total() > ran) and how.method == "apply_gradients":
-                root.method_calls += self._seen(name, place)
+                step.method_calls += self._seen(name, place)
             if failed and place.graph is None:
-                root.may.add("an apply method raised")
+                root.may.add(_RAISED)
             if failed and place.graph is not None:  # nobody knows what had started
                 for each in self.roots.values():
                     each.may.add("a graph that failed half way")
+            if outer is None:
+                root.method_calls += step.method_calls
             if outer is None and (step.ran or not failed):
                 root.all_steps += 1
                 if step.seen:
