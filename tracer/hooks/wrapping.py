@@ -53,11 +53,11 @@ def hold(
     if known is not None:
         known.reader.wrapped(new=False)
     recorder = join(optimizer, made, retrace=retrace, effects=effects)
-    if recorder is not known:
-        recorder.reader.wrapped(new=not recorder.used)
     recorder.compares_for_program |= effects
     for member in _members(optimizer):
         bindings[id(member)].by_program = True
+    # Until now, a block that was told of it took it for one that only blocks trace.
+    recorder.reader.wrapped(new=recorder is not known and not recorder.used)
     return recorder
 
 
