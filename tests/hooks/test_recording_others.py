@@ -187,6 +187,44 @@ def test_what_is_asked_of_one_that_waits() -> None:
     assert recording.trace().updates() == 4
 
 
+class _Parts(legacy.SGD):  # type: ignore[misc]
+    """Steps by those that are put into a list of it."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+        self.__dict__["parts"] = []
+
+    def apply_gradients(self, pairs: Any, *args: Any, **kwargs: Any) -> None:
+        for each in self.__dict__["parts"]:
+            each.apply_gradients(pairs, *args, **kwargs)
+
+
+def test_a_block_follows_its_optimizer_to_the_recorder_of_one_that_it_holds() -> None:
+    outer, inner, weight = _Parts(), legacy.SGD(1.0), tf.Variable([0.0])
+    with tracer.record():
+        _step(inner, weight)
+    with tracer.assert_updates(outer, dense=1):
+        outer.__dict__["parts"].append(inner)
+        _step(outer, weight)
+    assert not registry.is_traced(outer)
+    assert not registry.is_traced(inner)
+
+
+def test_of_two_that_were_traced_apart_the_inner_one_steps() -> None:
+    outer, inner, weight = _Parts(), legacy.SGD(1.0), tf.Variable([0.0])
+    with tracer.record():
+        _step(inner, weight)
+        _step(outer, weight)
+    outer.__dict__["parts"].append(inner)
+    with tracer.record() as recording:
+        _step(outer, weight)
+    with tracer.record() as unused:
+        pass
+    assert weight.numpy() == [-2.0]
+    assert any("traced on their own already" in each for each in recording.trace().notes)
+    assert unused.trace().complete
+
+
 def test_no_error_of_the_tracer_reaches_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     optimizer, weight = keras2.optimizers.SGD(1.0), tf.Variable([0.0])
     _begin()

@@ -26,7 +26,7 @@ from tracer.core.registry import is_traced, recorder_of
 from tracer.core.snapshot import Baseline, ran_in
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks import wrapping
-from tracer.hooks.family import is_made, kind_to_trace
+from tracer.hooks.family import family, is_made
 from tracer.hooks.lines import line_of_caller
 from tracer.kinds import MAKERS, OptimizerKind, kind_of
 from tracer.model.merge import combine
@@ -64,7 +64,7 @@ class Recording:
         self._effects = effects
         self._parts: dict[Recorder, _Part] = {}
         self._missed: set[str] = set()
-        self._refused: list[tuple[ref[Any], int | None, str]] = []
+        self._refused: list[tuple[ref[Any], list[int | None] | None, str]] = []
         """The optimizers that cannot be traced, their steps by then, and why."""
         self._end: Trace | None = None
 
@@ -213,11 +213,13 @@ _NOT_WRAPPED = (
 )
 
 
-def _steps_of(optimizer: Any) -> int | None:
-    """How often it says that it stepped; None if it does not say it."""
+def _steps_of(optimizer: Any) -> list[int | None] | None:
+    """How often it and those nested in it say that they stepped; None if one does not say it."""
     with suppress(UnsupportedOptimizer, AttributeError):  # another backend, tf.compat.v1.train
-        made = optimizer._iterations is not None
-        return backend_of(kind_to_trace(optimizer)).iterations_of(optimizer) if made else 0
+        return [
+            backend_of(kind).iterations_of(each) if each._iterations is not None else 0
+            for each, kind in family(optimizer)
+        ]
     return None
 
 

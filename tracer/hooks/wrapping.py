@@ -248,9 +248,12 @@ def _trace(
     retrace: bool,
 ) -> None:
     """Begin to trace these optimizers, which the recorder is of."""
+    blocks = []
     for member, kind in members:
         binding = bindings.get(id(member))
         if binding is None or binding.recorder is not recorder:
+            if binding is not None:
+                blocks += [(each, member) for each in binding.recorder.recordings]
             binding = _bind(member, recorder, kind, made)
             if member is members[0][0]:
                 recorder.optimizers.root = binding.index
@@ -272,6 +275,8 @@ def _trace(
         )
         of_proxy.watch = stood_for.watch
         of_proxy.watch.proxies.append(of_proxy)
+    for each, member in blocks:  # which traced it by another recorder
+        each.attach(member)
 
 
 def _recorder_for(members: Iterable[Any], kind: OptimizerKind) -> Recorder:
