@@ -1155,6 +1155,29 @@ def test_lbfgs_moves_what_had_a_gradient(kind: str) -> None:
     assert (trace.steps, trace.complete) == (4, True)
 
 
+@pytest.mark.parametrize("register", ["register_step_pre_hook", "register_step_post_hook"])
+@pytest.mark.parametrize("cls", [torch.optim.SGD, Odometer])
+def test_a_hook_that_steps_once_more(register: str, cls: type) -> None:
+    """PyTorch's own step updates what has a gradient, and so do both; of others it is noted."""
+    parameters = zeros()
+    given = {"lr": 1.0, "maximize": True} if cls is torch.optim.SGD else {}
+    optimizer = tracer.wrap(cls(parameters, **given))
+    once_more = [True, False]
+
+    def hook(*given: Any) -> None:
+        once_more.reverse()
+        if once_more[1]:
+            optimizer.step()
+
+    getattr(optimizer, register)(hook)
+    give(parameters)
+    optimizer.step()
+    assert readings(parameters) == [2, 2, 2]
+    trace = tracer.trace_of(optimizer)
+    assert trace.steps == 1 and trace.complete == (cls is torch.optim.SGD)
+    assert trace.updates() == (6 if trace.complete else 3)
+
+
 @pytest.mark.parametrize("cls", ["LBFGS", "SGD"])
 def test_a_hook_that_takes_away_gradients_which_no_version_shows(cls: str) -> None:
     parameters = zeros()

@@ -45,6 +45,10 @@ _CLEARED = (
     "a closure or a hook gave {name} its gradients, and a hook came after its step before the "
     "tracer's own: what that hook took away is not counted"
 )
+_WITHIN = (
+    "a step of {name} was called in another one, as by a hook: of a parameter that both updated, "
+    "one update is counted"
+)
 
 
 class Asked(NamedTuple):
@@ -258,8 +262,9 @@ class StepCounter:
             frame.skipped = found
         elif found is not None:
             skipped = bool(found)
-        if frame.asked is None or self._writes is not None or frame.sites:
-            updates = self._look(frame, optimizer, skipped)
+        around = self._is_around(frame, optimizer)
+        if frame.asked is None or self._writes is not None or around:
+            updates = self._look(frame, optimizer, skipped, around)
         else:
             updates = frame.asked.updates
         self._leave(frame, () if skipped and self._writes is None else updates)
@@ -272,7 +277,14 @@ class StepCounter:
                 return frame  # type: ignore[return-value]
         return None
 
-    def _look(self, frame: Step, optimizer: Any, skipped: bool) -> Sequence[int]:
+    def _is_around(self, frame: Step, optimizer: Any) -> bool:
+        """Whether its own code may have called what stepped inside of it, and no closure or hook.
+
+        Then it did not update itself what that has updated.
+        """
+        return bool(frame.sites) and (self._writes is not None or compat.holds_optimizer(optimizer))
+
+    def _look(self, frame: Step, optimizer: Any, skipped: bool, around: bool) -> Sequence[int]:
         """Find out what a step did by itself, now that it has ended; returns the sites of updates.
 
         Its requests are known then. A parameter that it wrote to is one of them, also if it has no
@@ -291,10 +303,12 @@ class StepCounter:
         if inner and self._writes is not None:
             self._writes.seen = True
         wrote, bits = list[Any](), self._adds_zeros()
+        proves = self._writes is None and not around
         for place, parameter in enumerate(parameters):
             asks = _asks(layouts[place])
-            did = id(parameter) not in inner
-            did = did and self._wrote_to(frame, parameter, asks and not skipped, bits)
+            did = asks and proves and not skipped
+            if not did and id(parameter) not in inner:
+                did = self._wrote_to(frame, parameter, asks and not skipped, bits)
             wrote.append(did)
             if did is True and not asks:
                 (now,) = compat.layouts_of([parameter])
@@ -322,7 +336,7 @@ class StepCounter:
         True, False or a tensor that will say whether it holds what it held: see `Writes.wrote_to`.
         """
         before, key = frame.written, id(parameter)
-        if before is None or (asks and self._writes is None and not frame.sites):
+        if before is None:
             return asks
         if self._writes is not None:
             waits = frame.parent is not None
@@ -401,6 +415,7 @@ class StepCounter:
         """
         around = frame.parent
         if isinstance(around, Step):
+            self._note_within(frame, around)
             around.skipped = around.skipped if frame.skipped is None else frame.skipped
             if around.method is ASKED:
                 around.asked = frame.asked
@@ -410,6 +425,15 @@ class StepCounter:
         if frame.before is not None and frame.program is None and around is None:
             self._note_uncompared(frame)
         self.recorder.close(frame, False)
+
+    def _note_within(self, frame: Step, around: Step) -> None:
+        """Say it if a hook may have called a step in one of own code, which may update the same."""
+        optimizer: Any = self.optimizer()
+        alike = around.counter is self and frame.method is around.method is STEP
+        if not alike or self._writes is None or compat.steps_with_hooks(type(optimizer)) > 1:
+            return
+        if compat.hooks_before(optimizer) or compat.hooks_after(optimizer):
+            self.recorder.note(_WITHIN.format(name=self._name))
 
     def _note_uncompared(self, frame: Step) -> None:
         """Say it if effects are asked for on a parameter that came while the step ran."""
