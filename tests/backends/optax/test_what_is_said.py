@@ -273,6 +273,10 @@ def test_arguments_by_their_own_names() -> None:
     trace = tracer.trace_of(tx)
     assert trace.count("updates", by="variable") == {("b",): 1, ("w",): 1}
     assert trace.count("requests", by="kind") == {("dense",): 2}
+    tx.update(grads={"w": jnp.zeros((4, 2))}, memory=())
+    trace = tracer.trace_of(tx)
+    assert trace.count("updates", by="variable") == {("b",): 1, ("w",): 2}
+    assert trace.count("requests", by="kind") == {("dense",): 3}
 
 
 def test_two_leaves_of_one_path() -> None:

@@ -50,10 +50,14 @@ class Step(Call):
             self.recorder.fault(fault)
 
     def _pairs(self, values: Any) -> Pairs | None:
-        """Each of these with the leaf that it is for: of the parameters, or else of a gradient."""
-        variables, params = self.recorder.variables, self.given.get("params")
+        """Each of these with the leaf that it is for: of the parameters, or else of a gradient.
+
+        An `update` that calls both otherwise may be given them by these names: then of its own.
+        """
+        variables = self.recorder.variables
         assert isinstance(variables, Leaves)
-        return variables.pairs(values, self.given.get("updates") if params is None else params)
+        trees = self.given.get("params"), self.given.get("updates"), values
+        return variables.pairs(values, next((each for each in trees if each is not None), None))
 
     def _request(self, pairs: Pairs | None) -> None:
         """Note the gradients that the step was given."""
