@@ -154,6 +154,29 @@ def test_the_total_stays_when_the_journal_overflows() -> None:
     assert found["C"] == (len(expected), expected[-9:])
 
 
+def test_a_signal_handler_may_read_and_raise_while_rows_are_taken_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine()
+    for _ in range(9):
+        machine.steps[0]()
+    journal = machine.ledger._blocks[0].journal
+    take_out = journal._taken_out
+
+    def signalled(stamp: int) -> None:
+        if stamp == 4 * UNIT:
+            monkeypatch.undo()
+            machine.read()
+            raise KeyboardInterrupt
+        take_out(stamp)
+
+    monkeypatch.setattr(journal, "_taken_out", signalled)
+    with pytest.raises(KeyboardInterrupt):
+        machine.read()
+    steps, found = machine.read()
+    assert (steps, found["A"]) == (9, (9, list(range(1, 10))))
+
+
 def test_totals_are_exact_when_threads_share_a_function() -> None:
     machine = Machine()
 

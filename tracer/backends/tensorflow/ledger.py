@@ -81,6 +81,9 @@ class Journal:
         self._drained = 0
         self._awaited: list[int] = []
         """The rows whose place was taken, and which were not yet written."""
+        self._found: deque[Any] = deque()
+        """The rows that are being taken out."""
+        self._busy = False
 
     def write(self, row: Any, after: Sequence[Any] = (), bits: Any = None) -> None:
         """Add to the current graph, after the ops `after`, that it writes a row with its bits."""
@@ -105,18 +108,37 @@ class Journal:
         return (self.written() - self._drained) / self._rows
 
     def drain(self) -> None:
-        """Take the new rows out of the ring."""
+        """Take the new rows out of the ring.
+
+        Signals come anywhere in this: a handler that reads finds what was taken out so far, and
+        after an exception that it raises the next reading goes on.
+        """
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            self._find()
+            while self._found:
+                self._taken_out(self._found[0])
+                del self._found[0]
+        finally:
+            self._busy = False
+
+    def _find(self) -> None:
+        """Find the new rows that are in the ring by now."""
         written = self.written()
+        if written == self._drained and not self._awaited:
+            return
         kept = written - self._rows
-        places = [place for place in self._awaited if place > kept]
-        places += range(max(self._drained, kept) + 1, written + 1)
-        self.lost += written - self._drained + len(self._awaited) - len(places)
-        self._drained, self._awaited = written, []
-        for place, row in zip(places, self._rows_at(places), strict=True):
-            if np.all(row >> _BITS == place % 2 ** (64 - _BITS)):
-                self._taken_out((row % 2**_BITS).tolist())
-            else:
-                self._awaited.append(place)
+        awaited = [place for place in self._awaited if place > kept]
+        places = np.array([*awaited, *range(max(self._drained, kept) + 1, written + 1)], np.uint64)
+        rows = self._rows_at(places)
+        tags = (rows >> _BITS).reshape(len(places), -1)
+        there = (tags == places[:, None] % 2 ** (64 - _BITS)).all(axis=1)
+        lost = self.lost + written - self._drained + len(self._awaited) - len(places)
+        found = deque([*self._found, *(rows[there] % 2**_BITS).tolist()])
+        late = places[~there].tolist()
+        self.lost, self._drained, self._awaited, self._found = lost, written, late, found
 
     def totals(self) -> Any:
         """How often each bit was set."""
@@ -127,11 +149,9 @@ class Journal:
         """What a graph that writes captures, its clock first."""
         return [each for each in (self._clock, self._ring, self._totals) if each is not None]
 
-    def _rows_at(self, places: Sequence[int]) -> Any:
-        if not places:
-            return ()
+    def _rows_at(self, places: Any) -> Any:
         with compat.outside_of_graphs(), compat.device(self._device):
-            cells = tf.constant([place * UNIT % self._rows for place in places], tf.int64)
+            cells = tf.constant((places * UNIT % self._rows).astype(np.int64))
             rows = _raw.ResourceGather(resource=self._ring.handle, indices=cells, dtype=tf.int64)
         return np.asarray(rows.numpy()).view(np.uint64)
 
