@@ -11,7 +11,7 @@ from support.traces import block, request, step, update
 from tracer.model.measures import updates
 from tracer.model.runs import Run
 from tracer.model.summary import Summary
-from tracer.model.timeline import Steps, Timeline, Values
+from tracer.model.timeline import Steps, Timeline, Values, union
 from tracer.reporters.text import render
 
 
@@ -156,3 +156,15 @@ def test_equal_runs_of_many_replicas_are_not_compared_with_each_other() -> None:
     (stretch,) = Timeline.of([(Run(1, 1, 10**6), (1,))] * 30_000, 10**6, 1).stretches
     assert stretch.cycle == ((10**6, (30_000,)),)
     assert time.perf_counter() - begun < 10  # a minute and more, if each is
+
+
+def test_runs_that_rise_are_put_together_without_a_timeline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A program that draws which function it calls leaves a run for nearly each step."""
+    steps = [step for step in range(1, 400) if (step * step) % 7 % 3 or step % 11 == 4]
+    expected = union([*(Run(step, 1, 1) for step in reversed(steps))])
+    monkeypatch.delattr(Timeline, "of")
+    found = union([Run(step, 1, 1) for step in steps])
+    assert [step for run in found for step in range(run.first, run.last + 1, run.stride)] == steps
+    assert sum(run.total for run in expected) == sum(run.total for run in found)

@@ -245,7 +245,10 @@ def union(runs: Iterable[Run]) -> list[Run]:
     >>> union([Run(2, 2, 500_000), Run(1, 2, 500_000)])
     [Run(first=1, stride=1, count=1000000, times=1)]
     """
-    weighted = [(run, (1,)) for run in runs]
+    joined = join(runs)
+    if all(before.last < after.first for before, after in pairwise(joined)):
+        return joined
+    weighted = [(run, (1,)) for run in joined]
     return Timeline.of(weighted, max((run.last for run, _ in weighted), default=0), 1).runs()
 
 
