@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import keras
 import numpy as np
 import pytest
 from backends.jax.keras_on_jax import Loop, Odometer, X, Y, model
@@ -101,6 +102,29 @@ def test_a_step_method_that_returns_what_it_likes() -> None:
     assert float(loop.state[0][0][0, 0]) == 2
     trace = tracer.trace_of(loop.optimizer)
     assert (trace.updates(step=2), trace.complete) == (4, True)
+
+
+def test_more_parts_than_can_wait_for_their_step() -> None:
+    class Looping(Odometer):
+        def _backend_apply_gradients(self, gradients: Any, variables: Any) -> None:
+            held = [*variables, self.iterations]
+
+            def body(_: Any, values: Any) -> Any:
+                with keras.StatelessScope(zip(held, values, strict=True)) as scope:
+                    self.update_step(gradients[0], variables[0], 1.0)
+                    self.iterations.assign_add(1)
+                return [scope.get_current_value(each) for each in held]
+
+            values = lax.fori_loop(0, 4200, body, [each.value for each in held])
+            for variable, value in zip(held, values, strict=True):
+                variable.assign(value)
+
+    loop = Loop(tracer.wrap(Looping()))
+    weights, _ = jax.jit(loop.step)(loop.state, X[:8], Y[:8])
+    assert float(weights[0][0, 0]) == 4200
+    trace = tracer.trace_of(loop.optimizer)
+    assert (trace.updates(), trace.complete) == (4096, False)
+    assert "parts ran before their step" in trace.notes[0]
 
 
 def test_a_variable_that_its_gradient_replaces_asks_for_no_update() -> None:

@@ -37,7 +37,9 @@ _PATIENCE = 1.0
 """For how many seconds a reading waits for replicas that have not reported what others did."""
 
 _MAX_WAITING = 4096
-"""How many parts wait for their step on a replica; no step has so many."""
+"""How many parts wait for their step on a replica; hardly a step has so many."""
+
+_TOO_MANY = f"more than {_MAX_WAITING} parts ran before their step: the first are not counted"
 
 
 class Row(NamedTuple):
@@ -206,6 +208,8 @@ class ProgramCounters(Counters):
         if len(rows) > self.members:
             self.members = len(rows)
         if work.role == "part":
+            if len(self._waiting[replica]) == _MAX_WAITING:
+                self.note(_TOO_MANY)
             self._waiting[replica].append((program, rows))
             return
         row = rows[0]
