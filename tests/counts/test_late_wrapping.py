@@ -6,6 +6,7 @@ odometers show, but then it must say so: `complete` is False and a note says why
 variable must be true in any case.
 """
 
+import gc
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -558,3 +559,35 @@ def test_a_dataset_that_steps(
     with tracer.record() as recording:
         assert len(list(tf.data.Dataset.range(3).map(step))) == 3
     assert counted(recording.trace(), variables["kernel"]) == Reading(3)
+
+
+@pytest.mark.parametrize("how", ["calling", "tracing", "dataset"])
+def test_what_ran_uncounted_is_said_when_it_is_gone(how: str) -> None:
+    """No call of such a graph is seen, so its note must not go with it, nor with the wrapping."""
+    optimizer = ODOMETERS["legacy"]()
+    variable = tf.Variable(tf.zeros(2))
+    optimizer.apply_gradients([(tf.ones(2), variable)])
+
+    def step(wrap: bool = False) -> None:
+        optimizer.apply_gradients([(tf.ones(2), variable)])
+        if wrap:
+            with tf.init_scope():
+                tracer.wrap(optimizer)
+
+    older: Any = tf.function(step, autograph=False)
+    if how == "calling":
+        concrete = older.get_concrete_function()
+        tracer.wrap(optimizer)
+        tf.function(lambda: concrete(), autograph=False)()
+    elif how == "tracing":
+        older(wrap=True)
+    else:
+        rows = tf.data.Dataset.range(3).map(lambda each: (older(), each)[1])
+        tracer.wrap(optimizer)
+        list(rows)
+        del rows
+    older = None
+    gc.collect()
+    assert not tracer.trace_of(optimizer).complete
+    tracer.unwrap(optimizer)
+    assert not tracer.trace_of(optimizer).complete

@@ -66,11 +66,10 @@ class StaleFunctions:
 
     def missed(self, names: Sequence[str], before: Mapping[StaleFunction, int]) -> Iterator[str]:
         """Notes on what was not counted; `before` is how often each had been called already."""
-        for stale, calls in list(self.calls.items()):
-            if calls > before.get(stale, 0):
-                yield note_of(stale, names[stale.optimizer], calls - before.get(stale, 0))
-        for stale in self.unseen():
-            yield note_of(stale, names[stale.optimizer], 1)
+        calls = Counter(self.calls)
+        calls.subtract(before)
+        for stale in dict.fromkeys([*(+calls), *self.unseen()]):
+            yield note_of(stale, names[stale.optimizer], max(1, calls[stale]))
 
     def remarks(self, names: Sequence[str], before: Mapping[StaleFunction, int]) -> Iterator[str]:
         """What is said of functions that were traced again for the tracer, for each optimizer.

@@ -91,7 +91,7 @@ class StaleFunctions(late_wrap.StaleFunctions):
                 if _uses(graph, written_so_far(graph), handles, scope):
                     region = compat.called_graph(graph)
                     known = StaleFunction(index, compat.function_name(region), IN_PART)
-                    self._unseen[known].add(region)
+                    self._note_unseen(known, region)
         for function, listener in list(self._listeners[index].items()):
             _listen(function, listener)
         self._find_in_sessions(index, optimizer, kind, name, own, functions)
@@ -114,7 +114,7 @@ class StaleFunctions(late_wrap.StaleFunctions):
             else:
                 stale = stale._replace(caller=compat.function_name(function.graph))
             if feeds_a_dataset(function):
-                self._unseen[stale._replace(caller=PIPELINE)].add(function.graph)
+                self._note_unseen(stale._replace(caller=PIPELINE), function.graph)
             elif function._captured_inputs:
                 # What captures nothing gets the variables as arguments, of a function around it.
                 self._listeners[index].setdefault(function, partial(self._called, stale))
@@ -211,6 +211,7 @@ class StaleFunctions(late_wrap.StaleFunctions):
 
     def let_go(self, index: int) -> None:
         """Give back what was captured by the functions that are watched for an optimizer."""
+        self.calls.update(stale for stale in self.unseen() if stale.optimizer == index)
         for function, listener in list(self._listeners[index].items()):
             _listen_no_more(function, listener)
         self._spans[index].append((self._since.pop(index, 0), compat.unique_number()))
@@ -222,7 +223,16 @@ class StaleFunctions(late_wrap.StaleFunctions):
         else:
             graph = compat.current_graph()
             stale = stale._replace(caller=stale.caller or compat.function_name(graph))
-            self._unseen[stale].add(compat.graphs_around(graph)[-1])
+            self._note_unseen(stale, compat.graphs_around(graph)[-1])
+
+    def _note_unseen(self, stale: StaleFunction, graph: Any) -> None:
+        """A graph runs uncounted, and no call of it is seen: a trace says so when it is gone, too.
+
+        One that begins later says so only if the graph lives then.
+        """
+        if graph not in self._unseen[stale]:
+            self._unseen[stale].add(graph)
+            self.calls[stale] += 1
 
 
 def _uses(graph: Any, written: Written, handles: Collection[int], scope: str) -> bool:
