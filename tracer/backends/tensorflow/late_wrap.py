@@ -7,7 +7,7 @@ others may move it. So the functions themselves are found when the optimizer is 
 `ConcreteFunction` that the program holds, a function of a SavedModel, a call that is under way), so
 the graphs are watched while the optimizer is wrapped: a trace is incomplete if one of them was
 called. Of a few no call can be seen (the function of a dataset, one that was being traced just
-then, one that calls a watched function): then a trace is incomplete as long as the graph lives.
+then, one that calls a watched function): a trace that begins while it lives is incomplete.
 
 Which functions use an optimizer, `users` finds out. Such a one is watched through what it
 captures: TensorFlow asks for that at each call (`ConcreteFunction.captured_inputs`), in eager mode
