@@ -338,6 +338,12 @@ def test_updates_that_come_from_another_line() -> None:
     assert rows == [("train.py:41 main", 880, 1320), ("train.py:44 main", 440, None)]
 
 
+def test_a_strategy_that_one_trace_has_alone_is_named_beside_a_dash() -> None:
+    one = traces.changed(traces.eager(), environment={"strategy": "MirroredStrategy"})
+    other = traces.changed(traces.eager(), environment={"strategy": ""})
+    assert "surroundings: strategy MirroredStrategy and -." in comparison.render(one, other, [])
+
+
 def called_from(**updates: int) -> CallTrace:
     """The trace of a function whose lines, as `line_10`, lead to so many updates each."""
     names = [int(name.removeprefix("line_")) for name in updates]

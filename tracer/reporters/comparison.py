@@ -62,7 +62,7 @@ def _notes(trace: Trace, which: str) -> list[str]:
 
 def _surroundings(before: Trace, after: Trace) -> list[str]:
     versions = [
-        f"{key} {before.environment.get(key, '-')} and {after.environment.get(key, '-')}"
+        f"{key} {before.environment.get(key) or '-'} and {after.environment.get(key) or '-'}"
         for key in sorted({*before.environment, *after.environment})
         if before.environment.get(key) != after.environment.get(key)
     ]
