@@ -187,7 +187,7 @@ def test_what_is_asked_of_one_that_waits() -> None:
     assert recording.trace().updates() == 4
 
 
-class _Parts(legacy.SGD):  # type: ignore[misc]
+class _Parts(legacy.SGD):  # type: ignore[misc, name-defined]
     """Steps by those that are put into a list of it."""
 
     def __init__(self) -> None:
