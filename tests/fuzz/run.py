@@ -19,11 +19,16 @@ def check(program: Program) -> Counter[str]:
     model = Model(program).run()
     untraced, traced = Run(program, traced=False), Run(program, traced=True)
     found = list(faults(model, untraced, traced))
+    looks = traced.looks
+    # Its classes live on and hold it: a block of `record` in the next program would find its parts.
+    vars(untraced).clear()
+    vars(traced).clear()
+    gc.collect()
     if found:
         raise Wrong("\n".join(f"{fault.what}: {fault.text}" for fault in found[:4]))
     seen = Counter(f"{program.optimizer.kind}: {way}" for way in program.ways)
     excused = set()
-    for expected, said in zip(model.looks, traced.looks, strict=True):
+    for expected, said in zip(model.looks, looks, strict=True):
         for root, each in expected.items():
             if not said[root]["complete"]:
                 excused |= {*each["must"], *each["may"]}
