@@ -113,7 +113,8 @@ def test_a_python_without_tracer_runs_as_it_is(tmp_path: Path) -> None:
     child = (
         "import os, subprocess, sys; path = os.environ['PYTHONPATH'].split(os.pathsep)[0];"
         "subprocess.run([sys.executable, '-I', '-c', f'import sys; sys.path.insert(0, {path!r});'"
-        "'sys.modules[\"tracer\"] = None; import sitecustomize; print(2)'])"
+        '\'sys.modules["tracer"] = None; sys.modules.pop("sitecustomize", None);\''
+        "'import sitecustomize; print(2)'])"  # that of the system was imported already
     )
     done = run(tmp_path, child, options=["-q", "-o", "other"])
     assert done.stdout == "2\n"

@@ -286,6 +286,10 @@ class Blocks:
     def wait(self) -> None:
         """Wait until all that the program has begun to run is counted; no lock is held."""
 
+    def doubts(self) -> Iterator[str]:
+        """Notes on what the steps of a trace may have done unseen, if it has any."""
+        return iter(())
+
     def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
         """Notes on what ran and was not counted, as far as the optimizers' own counts tell it."""
         return iter(())

@@ -339,6 +339,8 @@ class Reader:
         stepped = {
             entry.optimizer for block, entry in entries if entry.role == "step" and block.total
         }
+        if stepped:
+            notes += self._root.blocks.doubts()
         with_own_step = {i for i, each in enumerate(self._optimizers.all) if each.own_steps}
         tried = not roles.isdisjoint(("update", "vain"))
         if "request" in roles and not tried and stepped & with_own_step:

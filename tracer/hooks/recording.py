@@ -216,10 +216,11 @@ _NOT_WRAPPED = (
 def _steps_of(optimizer: Any) -> list[int | None] | None:
     """How often it and those nested in it say that they stepped; None if one does not say it."""
     with suppress(UnsupportedOptimizer, AttributeError):  # another backend, tf.compat.v1.train
-        return [
+        steps = [
             backend_of(kind).iterations_of(each) if each._iterations is not None else 0
             for each, kind in family(optimizer)
         ]
+        return None if None in steps else steps
     return None
 
 

@@ -84,10 +84,13 @@ class Blocks(backend.Blocks):
             VALUES.wanted = bool(_comparing)
             return super().compare(wanted)
 
-    def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
-        """Say what may write past versions, and what has a `step` of its own without hooks."""
+    def doubts(self) -> Iterator[str]:
+        """Say what may write past versions."""
         for writes in self.writes:
             yield from writes.notes()
+
+    def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
+        """Say what has a `step` of its own without hooks."""
         for each in optimizers:
             own = vars(each.optimizer).get("step")
             if own is not None and not compat.is_of_scheduler(own) and not self.counters.steps():
