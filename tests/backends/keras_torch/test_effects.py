@@ -158,7 +158,7 @@ def test_asked_for_after_it_was_compiled() -> None:
     whole = tracer.trace_of(optimizer)
     assert set(whole.count("compared", by=("step",))) == {(2,), (4,), (6,)}
     assert not whole.count("unchanged", by=()) and whole.complete
-    assert counters["stats"]["unique_graphs"] == 2 and not counters["graph_break"]
+    assert counters["stats"]["unique_graphs"] <= 2 and not counters["graph_break"]
 
 
 def test_training_is_bit_for_bit_the_same() -> None:

@@ -93,7 +93,7 @@ def test_models_are_searched_once_for_many_optimizers(monkeypatch: pytest.Monkey
     optimizers = [Odometer([each]) for each in model.parameters()]
     found = [name for each in optimizers for name in names(stepped(each))]
     assert found == [name for name, _ in model.named_parameters()]
-    assert len(searches) == 1
+    assert len(searches) <= 1
     for _ in range(20):  # new ones of parameters that are known
         stepped(Odometer(model.parameters()))
     assert len(searches) <= 5
