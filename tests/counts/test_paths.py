@@ -697,7 +697,8 @@ def test_threads_at_once(program: Program, end: str) -> None:
     thread = threading.Thread(target=run, args=[5])
     thread.start()
     thread.join()
-    thread = threading.Thread(target=run, args=[12_000])  # another one, by the same path
+    # Another one, by the same path: fewer steps than the rows of a journal.
+    thread = threading.Thread(target=run, args=[12_000])
     thread.start()
     while read(program.variable)[0].dense < 105:
         pass

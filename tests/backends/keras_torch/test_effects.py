@@ -1,6 +1,7 @@
 """What steps of Keras on PyTorch did to the variables: against odometers, and their bytes."""
 
 import functools
+import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -138,6 +139,8 @@ def test_steps_compiled_by_inductor(name: str) -> None:
 @pytest.mark.usefixtures("compiled")
 def test_asked_for_after_it_was_compiled() -> None:
     """The step is compiled anew when effects are asked for, and the graph is not broken."""
+    gc.unfreeze()  # effects are asked for as long as an optimizer of another test lives
+    gc.collect()
     optimizer = tracer.wrap(ParallelOdometer())
     variables = model(optimizer).trainable_variables
     optimizer.build(variables)
@@ -158,7 +161,7 @@ def test_asked_for_after_it_was_compiled() -> None:
     whole = tracer.trace_of(optimizer)
     assert set(whole.count("compared", by=("step",))) == {(2,), (4,), (6,)}
     assert not whole.count("unchanged", by=()) and whole.complete
-    assert counters["stats"]["unique_graphs"] <= 2 and not counters["graph_break"]
+    assert counters["stats"]["unique_graphs"] == 2 and not counters["graph_break"]
 
 
 def test_training_is_bit_for_bit_the_same() -> None:
