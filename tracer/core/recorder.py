@@ -323,7 +323,8 @@ class Recorder(Root):
     def look_before(self, call: Call) -> None:
         """The first step begins: tell the collectors the variables that it got gradients of."""
         if call.place is EAGER:
-            variables = [own for _, own in self.handed(call.sites) if own is not None]
+            passed = self.variables_of(call.sites, "request").values()
+            variables = [each for each in passed if each is not None]
             self.collectors.call("first_step_begins", variables)
 
     def _request(self, call: Call, optimizer: int, method: str, pair: Any) -> int | None:
@@ -422,7 +423,3 @@ class Recorder(Root):
                 collectors.call("step_traced", step)
         elif collectors.watch_steps:
             collectors.call("step_ends", step)
-
-    def handed(self, sites: Iterable[int]) -> Iterable[tuple[int, Any]]:
-        """The variables of which a step got a gradient: the index of each, and it or None."""
-        return self.variables_of(sites, "request").items()

@@ -46,11 +46,12 @@ class Failures(Collector):
         root, text = self.root, _one_line(error)
         method = root.sites.sites[call.own[0]].method
         cause: Cause = next((cause for part, cause in _CAUSES.items() if part in text), "other")
-        passed, variables = list(root.handed(call.sites)), []
+        passed = root.variables_of(call.sites, "request")
+        variables: list[int] = []
         if cause == "none":
-            variables = [index for index, _ in passed]
+            variables = list(passed)
         elif cause == "unknown":
-            variables = list(_unknown(root.optimizers.alive(), passed))
+            variables = list(_unknown(root.optimizers.alive(), passed.items()))
         if not variables and cause in ("unknown", "other") and call.failing is not None:
             variables = [call.failing]
         graph = call.place.graph

@@ -89,7 +89,7 @@ class FreezeMonitor(Collector):
 
     def step_traced(self, call: Call) -> None:
         """Find the model whose trainable variables were passed."""
-        ids = frozenset(id(variable) for _, variable in self.root.handed(call.sites))
+        ids = frozenset(map(id, self.root.variables_of(call.sites, "request").values()))
         with suppress_faults():  # of a model, which may compute what it shows
             models = [_as_it_is(model, ids) for model in _models_around(ids)]
             again = {id(each.model()) for each in models}

@@ -401,7 +401,7 @@ class StepCounter:
         frame = self._under_way(known_by(python)) or self._enter(Step(self), python)
         frame.program, frame.asked, updates = program, program.asked, program.updates
         if len(frame.values) == len(now) == len(frame.asked.requests):
-            passed = self.recorder.handed(frame.asked.requests)
+            passed = self.recorder.variables_of(frame.asked.requests, "request").items()
             for (index, variable), before, value in zip(passed, frame.values, now, strict=True):
                 self.recorder.effects.compare(frame, index, variable, before, value)
         if skipped is not None and not effects.is_held_back(skipped):
@@ -437,7 +437,8 @@ class StepCounter:
 
     def _note_uncompared(self, frame: Step) -> None:
         """Say it if effects are asked for on a parameter that came while the step ran."""
-        found = dict(self.recorder.handed(frame.sites)) | self.recorder.variables_of(frame.sites)
+        variables_of = self.recorder.variables_of
+        found = variables_of(frame.sites, "request") | variables_of(frame.sites)
         came = [each for index, each in found.items() if index not in frame.before]
         if any(each is not None and not compat.is_lazy(each) for each in came):
             self.recorder.note(_CAME_LATE)
