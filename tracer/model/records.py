@@ -23,16 +23,23 @@ Setting = bool | int | float | str
 
 
 class Remark(msgspec.Struct, frozen=True):
-    """What the class of an optimizer shows before it trains: see `tracer.evidence.inspection`."""
+    """Evidence for one rule of `tracer.findings`: what was seen of an optimizer, and not counted."""
 
     code: str
-    """Which rule of `tracer.findings` it is for."""
-    method: str
+    """The rule that it is for."""
+    method: str = ""
     """The method that it is about."""
     detail: str = ""
     """What the rule needs to name, an attribute for example."""
     where: str = ""
     """The line of the program: `train.py:12`; empty if it is not known."""
+    variables: tuple[str, ...] = ()
+    """The names of the variables that it is about; the optimizer need not have them."""
+    count: int = 0
+    """How often it was so: `count` times, `of` so many."""
+    of: int = 0
+    runs: tuple[Run, ...] = ()
+    """In which steps, as far as that is known."""
 
 
 class Decay(msgspec.Struct, frozen=True):

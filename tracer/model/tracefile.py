@@ -49,7 +49,9 @@ from tracer.model.records import (
     Graph,
     GraphTracing,
     Line,
+    Optimizer,
     Program,
+    Remark,
     Replica,
     TraceData,
     Variable,
@@ -97,6 +99,7 @@ _BOUNDS: Mapping[type, Mapping[str, tuple[float, float]]] = {
     Graph: {"tracings": _SOME, **dict.fromkeys(("idle", "steps", "after", "step_calls"), _ANY)},
     GraphTracing: {"after": _ANY, "at": _SECONDS, "seconds": _SECONDS},
     Effect: {"total": _ANY},
+    Remark: dict.fromkeys(("count", "of"), _ANY),
     Line: {"number": _ANY},
     Program: {
         "timed_steps": _ANY,
@@ -122,6 +125,8 @@ _PARTS: Mapping[type, Sequence[str]] = {
     ),
     Block: ("entries", "runs"),
     Effect: ("runs",),
+    Optimizer: ("remarks",),
+    Remark: ("runs",),
 }
 """The fields that hold records."""
 
