@@ -23,7 +23,7 @@ Setting = bool | int | float | str
 
 
 class Remark(msgspec.Struct, frozen=True):
-    """Evidence for one rule of `tracer.findings`: what was seen of an optimizer, and not counted."""
+    """Evidence for a rule of `tracer.findings`: what was seen of an optimizer, and not counted."""
 
     code: str
     """The rule that it is for."""
