@@ -11,7 +11,7 @@ from backends.jax.keras_on_jax import Odometer
 from support.scripts import output_of
 
 import tracer
-from tracer.backends.jax.programs import Program
+from tracer.backends.jax.programs import ProgramBlock
 
 
 def figures(name: str) -> list[list[int]]:
@@ -47,10 +47,10 @@ def calls_in_a_step(monkeypatch: pytest.MonkeyPatch, variables: int, *, effects:
     held = [keras.Variable(jnp.zeros(2)) for _ in range(variables)]
     optimizer: Any = tracer.wrap(Odometer(), effects=effects)
     optimizer.build(held)
-    told: list[int] = []
-    ran = Program.ran
+    counts: list[int] = []
+    ran = ProgramBlock.ran
 
-    def counting(self: Program, *numbers: Any) -> None:
+    def counting(self: ProgramBlock, *numbers: Any) -> None:
         calls = 0
 
         def see(frame: Any, event: str, argument: Any) -> None:
@@ -62,20 +62,20 @@ def calls_in_a_step(monkeypatch: pytest.MonkeyPatch, variables: int, *, effects:
             ran(self, *numbers)
         finally:
             sys.setprofile(None)
-        told.append(calls)
+        counts.append(calls)
 
-    monkeypatch.setattr(Program, "ran", counting)
+    monkeypatch.setattr(ProgramBlock, "ran", counting)
     step = jax.jit(lambda slots, values: optimizer.stateless_apply(slots, values, values)[::-1])
     state = [e.value for e in optimizer.variables], [jnp.zeros(2) for _ in held]
     for _ in range(4):
         state = step(*state)
     assert tracer.trace_of(optimizer).updates() == 4 * variables
     monkeypatch.undo()
-    return told[-1]
+    return counts[-1]
 
 
 @pytest.mark.parametrize("effects", [False, True])
-def test_a_step_of_many_variables_is_told_by_as_few_calls(
+def test_a_step_of_many_variables_is_reported_by_as_few_calls(
     monkeypatch: pytest.MonkeyPatch, effects: bool
 ) -> None:
     few, many = (calls_in_a_step(monkeypatch, n, effects=effects) for n in (2, 40))

@@ -18,21 +18,21 @@ P = jax.sharding.PartitionSpec
 
 
 class Counted:
-    """What the primitive told, call by call."""
+    """What the primitive reports, call by call."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[list[int], ...]] = []
+        self.reports: list[tuple[list[int], ...]] = []
         self.doubts: set[str] = set()
 
     def ran(self, *numbers: Any) -> None:
-        self.told.append(tuple(np.ravel(each).tolist() for each in numbers))
+        self.reports.append(tuple(np.ravel(each).tolist() for each in numbers))
 
     def doubt(self, reason: str) -> None:
         self.doubts.add(reason)
 
     @property
     def total(self) -> int:
-        return sum(len(numbers[0]) for numbers in self.told)
+        return sum(len(numbers[0]) for numbers in self.reports)
 
 
 @pytest.fixture
@@ -277,7 +277,7 @@ def test_it_tells_the_numbers_of_each_execution(counted: Counted) -> None:
     for _ in range(3):
         count = compiled(count)
     count.block_until_ready()
-    assert counted.told == [([3], [4], [0]), ([4], [5], [1]), ([5], [6], [0])]
+    assert counted.reports == [([3], [4], [0]), ([4], [5], [1]), ([5], [6], [0])]
 
 
 def test_the_numbers_of_each_member_of_a_batch(counted: Counted) -> None:
@@ -286,7 +286,7 @@ def test_the_numbers_of_each_member_of_a_batch(counted: Counted) -> None:
         return count + 1
 
     jax.jit(jax.vmap(step, in_axes=(0, None)))(jnp.array([3, 5]), 1).block_until_ready()
-    assert counted.told == [([7, 7], [3, 5], [1, 1])]
+    assert counted.reports == [([7, 7], [3, 5], [1, 1])]
 
 
 def test_each_member_that_made_something_of_its_own_tells(counted: Counted) -> None:
@@ -297,7 +297,7 @@ def test_each_member_that_made_something_of_its_own_tells(counted: Counted) -> N
         return w + 1
 
     jax.jit(jax.vmap(jax.vmap(step)))(weight(2, 3)).block_until_ready()
-    assert counted.told == [([7] * 6,)]
+    assert counted.reports == [([7] * 6,)]
 
 
 def branch(step: Update) -> Update:

@@ -13,7 +13,7 @@ from backends.jax.keras_on_jax import Loop, Odometer, X, Y, model
 from jax import lax
 
 import tracer
-from tracer.backends.jax.programs import Program
+from tracer.backends.jax.programs import ProgramBlock
 from tracer.core.registry import recorder_of
 
 
@@ -226,14 +226,14 @@ def test_a_replica_that_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """The result of one device was read, and nothing holds that of the other one."""
     optimizer = tracer.wrap(Odometer())
     loop = Loop(optimizer)
-    ran = Program.ran
+    ran = ProgramBlock.ran
 
-    def late(program: Program, number: Any, *numbers: Any) -> None:
+    def late(program: ProgramBlock, number: Any, *numbers: Any) -> None:
         if number == 1:
             time.sleep(0.3)
         ran(program, number, *numbers)
 
-    monkeypatch.setattr(Program, "ran", late)
+    monkeypatch.setattr(ProgramBlock, "ran", late)
     step = jax.pmap(loop.step, axis_name="data")
     state = jax.tree.map(lambda each: jnp.stack([each] * 2), loop.state)
     state = step(state, X[:16].reshape(2, 8, 4), Y[:16].reshape(2, 8, 1))

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 
 from tracer.backends.jax import arrays, blocks, compat
-from tracer.backends.jax.late_wrap import StaleFunctions
+from tracer.backends.jax.late_wrap import JaxStaleFunctions
 from tracer.core import backend, late_wrap
 from tracer.core.backend import Surroundings
 from tracer.model.records import Kind
@@ -15,8 +15,8 @@ class JaxBackend(backend.Backend):
     """Keras on JAX."""
 
     packages: tuple[str, ...] = ("jax", "keras")
-    new_blocks: type[backend.Blocks] = blocks.Blocks
-    new_stale: type[late_wrap.StaleFunctions] = StaleFunctions
+    new_blocks: type[backend.Blocks] = blocks.JaxBlocks
+    new_stale: type[late_wrap.StaleFunctions] = JaxStaleFunctions
     locate = staticmethod(blocks.locate)
     eager_replica = staticmethod(blocks.eager_replica)
     value_of = staticmethod(arrays.value_of)

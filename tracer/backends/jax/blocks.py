@@ -1,6 +1,6 @@
 """Closes blocks: what was traced into one program, or ran in one eager step, is counted by one op.
 
-A *place* is here a trace of JAX: the body of a jitted function, of a loop or of a branch. A frame
+On JAX a *place* is a trace: the body of a jitted function, of a loop or of a branch. A call
 whose parent is in the same place passes its sites to it. One whose parent is in another place, or
 that has none, closes a block, and adds one op to the program (`primitive`). Its operands are the
 optimizer's own count of steps before and after; of each group under a condition whether it was
@@ -23,9 +23,9 @@ import jax
 
 from tracer.backends.jax import compat, primitive
 from tracer.backends.jax.arrays import values_given, values_returned
-from tracer.backends.jax.effects import Effects, Pairs, bits_of
+from tracer.backends.jax.effects import JaxEffects, Pairs, bits_of
 from tracer.backends.jax.late_wrap import forget, functions_with
-from tracer.backends.jax.programs import Program, ProgramCounters, Work
+from tracer.backends.jax.programs import ProgramBlock, ProgramCounters, Work
 from tracer.backends.jax.tracings import Definitions
 from tracer.core import backend
 from tracer.core.backend import Stepped
@@ -90,15 +90,15 @@ def distribution() -> Any:
     return None if module is None else module.distribution()
 
 
-def _step_start(frame: Any) -> StepStart | None:
-    """The count of steps of the optimizer whose step method `frame` is."""
-    optimizer: Any = getattr(frame.original, "__self__", None)
+def _step_start(call: Any) -> StepStart | None:
+    """The count of steps of the optimizer whose step method `call` is."""
+    optimizer: Any = getattr(call.original, "__self__", None)
     clock = clock_of(optimizer)
     if clock is None:
         return None
-    if frame.method != "stateless_apply":
+    if call.method != "stateless_apply":
         return StepStart(optimizer, clock, clock.value)
-    before = values_given(frame).get(id(clock))
+    before = values_given(call).get(id(clock))
     return None if before is None else StepStart(optimizer, clock, before)
 
 
@@ -113,24 +113,24 @@ def clock_of(optimizer: Any) -> Any:
     return getattr(optimizer, "_iterations", None)
 
 
-def _whether_kept(frame: Any) -> Any:
+def _whether_kept(call: Any) -> Any:
     """Whether what a group computes is kept: Keras on JAX updates in each step that accumulates.
 
     As `JaxOptimizer._backend_apply_gradients` has it; None if it is always kept. A bool is what
     `programs.DISCARDED` and `programs.KEPT` say.
     """
-    optimizer: Any = getattr(frame.original, "__self__", None)
+    optimizer: Any = getattr(call.original, "__self__", None)
     every = getattr(optimizer, "gradient_accumulation_steps", None)
     if not every:
         return None
     return (optimizer._iterations.value + 1) % every == 0
 
 
-class Blocks(backend.Blocks):
+class JaxBlocks(backend.Blocks):
     """The blocks of one root optimizer, and where they are counted; thread-safe."""
 
     counters: ProgramCounters
-    new_effects: type[Effects] | None = Effects
+    new_effects: type[JaxEffects] | None = JaxEffects
 
     def __init__(self, root: backend.Root) -> None:
         super().__init__(root)
@@ -139,64 +139,64 @@ class Blocks(backend.Blocks):
         self._latest: Any = None
         self._stepping: WeakSet[Any] = WeakSet()
 
-    def note(self, frame: Call) -> None:
+    def note(self, call: Call) -> None:
         """A group ends of which the result may be thrown away: note what was done in it."""
-        if frame.role == "group" and frame.extra is not None:
-            frame.site_notes += [(frame.extra, number) for number in frame.sites]
+        if call.role == "group" and call.extra is not None:
+            call.site_notes += [(call.extra, number) for number in call.sites]
 
-    def close(self, frame: Call, failed: bool) -> None:
-        """All that was called from `frame` executes as a whole: count it."""
-        effects = self.counters.effects if frame.parent is None and frame.role == "step" else None
-        compared = {} if effects is None else effects.compared(frame)
-        eager, once = frame.place is EAGER, compat.is_plain()  # else a `vmap` may be around
-        in_program = self.counters.all or frame.site_notes or compared
+    def close(self, call: Call, failed: bool) -> None:
+        """All that was called from `call` executes as a whole: count it."""
+        effects = self.counters.effects if call.parent is None and call.role == "step" else None
+        compared = {} if effects is None else effects.before_and_after(call)
+        eager, once = call.place is EAGER, compat.is_plain()  # else a `vmap` may be around
+        in_program = self.counters.all or call.site_notes or compared
         if eager and once and not in_program:
-            super().close(frame, failed)
+            super().close(call, failed)
             return
-        self._note_unhanded(frame)
-        work, numbers = self._work(frame, compared)
+        self._note_unhanded(call)
+        work, numbers = self._work(call, compared)
         if not eager:
-            program = self._count_in_program(work, numbers, frame)
-            if outermost(frame).place is not EAGER:  # else it is a branch, which each step traces
-                self._note_tracing(frame, program, failed)
+            program = self._count_in_program(work, numbers, call)
+            if outermost(call).place is not EAGER:  # else it is a branch, which each step traces
+                self._note_tracing(call, program, failed)
             return
         program = self.counters.eager(work)
         if not once:
-            primitive.count(program, *numbers, auxiliary=self.auxiliary(frame))
+            primitive.count(program, *numbers, auxiliary=self.auxiliary(call))
             return
         program.alone = program.alone or primitive.counting_alone(program)
         self._latest = program.alone(*numbers)
 
-    def _work(self, frame: Call, compared: Pairs) -> tuple[Work, list[Any]]:
+    def _work(self, call: Call, compared: Pairs) -> tuple[Work, list[Any]]:
         """What the block of a call is, and the numbers that its op reports."""
-        alone = "step" if frame.role == "step" else "alone"
-        role = alone if frame.parent is None else "part"
-        groups, outcomes = _groups(frame)
-        before, after, clock = self.steps_so_far(frame)
-        function = "" if frame.place is EAGER else compat.function_name(frame.place.graph)
-        key = self._path_to(frame), id(clock), tuple(compared)
-        work = Work(function, role, tuple(frame.sites), groups, *key)
+        alone = "step" if call.role == "step" else "alone"
+        role = alone if call.parent is None else "part"
+        groups, outcomes = _groups(call)
+        before, after, clock = self.steps_so_far(call)
+        function = "" if call.place is EAGER else compat.function_name(call.place.graph)
+        key = self._path_to(call), id(clock), tuple(compared)
+        work = Work(function, role, tuple(call.sites), groups, *key)
         return work, [before, after, *outcomes, *bits_of(compared)]
 
-    def _count_in_program(self, work: Work, numbers: list[Any], frame: Call) -> Program:
+    def _count_in_program(self, work: Work, numbers: list[Any], call: Call) -> ProgramBlock:
         """Add the op of a block to the program that is traced."""
-        for number in frame.sites:
+        for number in call.sites:
             if self._sites.sites[number].role != "request":
                 self.callers.traced[number, work.path] += 1
-        if isinstance(frame.extra, StepStart):
-            self._stepping.add(frame.extra.optimizer)
+        if isinstance(call.extra, StepStart):
+            self._stepping.add(call.extra.optimizer)
         axes = compat.axis_names()  # the program says what each device does: each is a replica
-        here = compat.axis_size(axes) // jax.process_count() if axes else 0
-        program = self.counters.new(work, replicas=here)
+        replicas = compat.axis_size(axes) // jax.process_count() if axes else 0
+        program = self.counters.new(work, replicas=replicas)
         if compat.is_mapped_eagerly():
             program.doubt(_NOT_COMPILED)
         which = [jax.lax.axis_index(axes)] if axes else []
-        primitive.count(program, *which, *numbers, auxiliary=self.auxiliary(frame))
+        primitive.count(program, *which, *numbers, auxiliary=self.auxiliary(call))
         return program
 
-    def _note_tracing(self, frame: Any, program: Program, failed: bool) -> None:
+    def _note_tracing(self, call: Any, program: ProgramBlock, failed: bool) -> None:
         """Say for what arguments, and by whom, the program is traced that the block is in."""
-        root, runs = compat.outermost(frame.place.graph), program.runs
+        root, runs = compat.outermost(call.place.graph), program.runs
         caller = compat.caller_of_jax(sys._getframe(1))
 
         def define() -> tuple[Definition, int]:
@@ -208,37 +208,37 @@ class Blocks(backend.Blocks):
             0, step, None, lambda _: runs[0] or max([*runs.values()], default=0), lambda: False
         )
         with self.counters.lock:
-            self.note_traced(frame, program.work.sites, root, part, define, failed)
+            self.note_traced(call, program.work.sites, root, part, define, failed)
 
-    def steps_so_far(self, frame: Call) -> tuple[Any, Any, Any]:
+    def steps_so_far(self, call: Call) -> tuple[Any, Any, Any]:
         """The optimizer's own count of steps before and after a block, and what has it."""
-        around = _stepping_around(frame)
+        around = _stepping_around(call)
         if around is None:
             return 0, 0, None
         _, clock, before = around.extra
-        if around is not frame:  # in a branch of its own
+        if around is not call:  # in a branch of its own
             return clock.value, clock.value, clock
-        if frame.method != "stateless_apply":
+        if call.method != "stateless_apply":
             return before, clock.value, clock
-        after = values_returned(frame).get(id(clock))
+        after = values_returned(call).get(id(clock))
         return (0, 0, None) if after is None else (before, after, clock)
 
-    def auxiliary(self, frame: Any) -> Sequence[Any]:
+    def auxiliary(self, call: Any) -> Sequence[Any]:
         """Arrays that make a `vmap` visible to the op when none of its numbers is batched.
 
         What a block made of the variables that it updates, as far as JAX is tracing it: each member
         that has its own has updated them.
         """
-        if frame.role == "apply":
-            values = [frame.variable.value]
-        elif frame.role == "step" and frame.method == "stateless_apply":
-            values = frame.result
+        if call.role == "apply":
+            values = [call.variable.value]
+        elif call.role == "step" and call.method == "stateless_apply":
+            values = call.result
         else:
-            values = [each.value for each in frame.original.__self__._trainable_variables]
+            values = [each.value for each in call.original.__self__._trainable_variables]
         return [each for each in jax.tree.leaves(values) if isinstance(each, jax.core.Tracer)]
 
     def forget_graphs(self) -> None:
-        """Let each function with an op of this recorder be traced anew."""
+        """Let each function with an op of this recorder be traced again."""
         for optimizer in list(self._stepping):
             forget(functions_with(optimizer))
 
@@ -298,26 +298,26 @@ class Blocks(backend.Blocks):
         return False
 
     def remarks(self) -> tuple[Remark, ...]:
-        """That members of a `vmap` update each variable in a step; that each step begins anew."""
+        """That members of a `vmap` update each variable in a step; that each step begins again."""
         members, again = self.counters.members, self.counters.started_again()
         twice = [Remark("updated-twice", "vmap", some(members, "member"))] if members > 1 else []
         renewed = [Remark("optimizer-renewed", "", some(again, "step"))] if again >= _AGAIN else []
         return (*twice, *renewed)
 
 
-def _groups(frame: Call) -> tuple[tuple[int | None, ...], list[Any]]:
-    """For each site of a frame the group that may be thrown away, and what comes of each group."""
+def _groups(call: Call) -> tuple[tuple[int | None, ...], list[Any]]:
+    """For each site of a call the group that may be thrown away, and what comes of each group."""
     noted: dict[int, deque[Any]] = defaultdict(deque)
-    for outcome, site in frame.site_notes:
+    for outcome, site in call.site_notes:
         noted[site].append(outcome)
-    of_sites = [noted[site].popleft() if noted[site] else None for site in frame.sites]
+    of_sites = [noted[site].popleft() if noted[site] else None for site in call.sites]
     outcomes = list({id(each): each for each in of_sites if each is not None}.values())
     groups = {id(outcome): group for group, outcome in enumerate(outcomes)}
     return tuple(groups.get(id(each)) for each in of_sites), outcomes
 
 
-def _stepping_around(frame: Any) -> Any:
-    """The call of a step method that knows its count of steps: `frame`, or what it is part of."""
-    while frame is not None and frame.extra.__class__ is not StepStart:
-        frame = frame.parent
-    return frame
+def _stepping_around(call: Any) -> Any:
+    """The call of a step method that knows its count of steps: `call`, or what it is part of."""
+    while call is not None and call.extra.__class__ is not StepStart:
+        call = call.parent
+    return call

@@ -180,7 +180,7 @@ def runs_elsewhere(context: Any) -> bool:
     """Whether XLA splits what is being lowered over more devices than this process has.
 
     It calls Python on the first of them alone (see `call_python`), which is in the first process
-    but for a mesh in another order: JAX does not say here which devices these are.
+    but for a mesh in another order: JAX does not say which devices these are.
     """
     axes = context.module_context.axis_context
     split = isinstance(axes, sharding_impls.ShardingContext)
@@ -214,7 +214,7 @@ def call_python(context: Any, function: Callable[..., Any], operands: Sequence[A
 
 
 def register_lowering(primitive: Any, rule: Callable[..., Any]) -> None:
-    """Say how a primitive is lowered, each time anew."""
+    """Say how a primitive is lowered, without a cache."""
     mlir.register_lowering(primitive, rule, **_UNCACHED)
 
 

@@ -26,7 +26,7 @@ Pairs = dict[int, tuple[Any, Any]]
 """By the index of a variable what it held before a step, and what it holds after it."""
 
 
-class Effects(Logs):
+class JaxEffects(Logs):
     """What was seen in the steps of one root optimizer; see `Logs` for the lock."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
@@ -34,24 +34,24 @@ class Effects(Logs):
         super().__init__()
         self._note = note
 
-    def hold(self, frame: Any, index: int, variable: Any) -> None:
-        """The step `frame` is given the variable with this index: keep what it holds now.
+    def hold(self, call: Any, index: int, variable: Any) -> None:
+        """The step `call` is given the variable with this index: keep what it holds now.
 
         `stateless_apply` is given the values, too, which are taken when it has ended.
         """
-        before = None if frame.method == "stateless_apply" else variable.value
-        frame.before = frame.before or {}
-        frame.before.setdefault(index, (variable, before))
+        before = None if call.method == "stateless_apply" else variable.value
+        call.before = call.before or {}
+        call.before.setdefault(index, (variable, before))
 
-    def seen(self, frame: Call, replica: int) -> Sequence[Source]:
+    def seen(self, call: Call, replica: int) -> Sequence[Source]:
         """Nothing: a step that was given variables is counted by an op."""
         return ()
 
-    def compared(self, frame: Any) -> Pairs:
+    def before_and_after(self, call: Any) -> Pairs:
         """What the variables of a step held, which ends now, as far as that can be read."""
-        held = frame.before or {}
-        if frame.method == "stateless_apply":
-            old, new = values_given(frame), values_returned(frame)
+        held = call.before or {}
+        if call.method == "stateless_apply":
+            old, new = values_given(call), values_returned(call)
             ids = {index: id(own) for index, (own, _) in held.items()}
             pairs = {index: (old[own], new[own]) for index, own in ids.items() if own in new}
         else:
@@ -93,8 +93,8 @@ def _bits_in(numbers: Iterable[int]) -> Iterator[bool]:
 
 
 def _numbers(before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
-    # What the program returns is computed once, and that is looked at: what XLA computes anew to
-    # compare it might be rounded in another way.
+    # What the program returns is computed once, and that is looked at: what XLA computes again
+    # to compare it might be rounded in another way.
     after = jax.lax.optimization_barrier(list(after))
     bits = [_is_same(old, new) for old, new in zip(before, after, strict=True)]
     bits += [_is_not_finite(each) for each in after]

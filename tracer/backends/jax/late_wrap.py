@@ -1,7 +1,7 @@
 """Programs that JAX traced before the tracer came: they are made to be traced again.
 
 A program that was traced holds no counter. `jax.jit` keeps it with the function that it wraps, and
-forgets it when it is told to (`clear_cache`); the next call traces the function again. What JAX
+forgets it on request (`clear_cache`); the next call traces the function again. What JAX
 traced of other functions it keeps as well: the bodies of loops, of branches, of `checkpoint` and of
 inner `jit`s, which it would take from there while it traces the function around them again. So each
 of them is forgotten (`compat.forget`). That changes nothing but the time it takes: what JAX
@@ -9,7 +9,7 @@ compiles has no state.
 
 Which functions use an optimizer is found by what they hold: a method's object, a closure, a global
 or a default, as far as some steps of that. A function that was compiled ahead (`lower().compile()`)
-cannot be found, and forgets nothing; then the optimizer's own count of its steps may tell.
+cannot be found, and forgets nothing; then the optimizer's own count of its steps may show it.
 """
 
 import gc
@@ -33,16 +33,16 @@ _FAR = 5
 _jitted = type(jax.jit(lambda: None))
 
 
-_of_recorders: "WeakSet[StaleFunctions]" = WeakSet()
+_of_recorders: "WeakSet[JaxStaleFunctions]" = WeakSet()
 """Those of all recorders: each knows which functions were traced while its optimizers were."""
 
 
-class StaleFunctions(late_wrap.StaleFunctions):
+class JaxStaleFunctions(late_wrap.StaleFunctions):
     """The functions that were traced with an optimizer before it was wrapped."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._anew: Counter[StaleFunction] = Counter()
+        self._retraced: Counter[StaleFunction] = Counter()
         self._optimizers: dict[int, ref[Any]] = {}
         self._traced: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         _of_recorders.add(self)
@@ -62,7 +62,7 @@ class StaleFunctions(late_wrap.StaleFunctions):
         for outermost in _outermost(functions):
             stale = StaleFunction(index, str(getattr(outermost, "__name__", "program")))
             if retrace:
-                self._anew[stale] += 1
+                self._retraced[stale] += 1
             else:
                 self.calls[stale._replace(caller=KEPT)] += 1
 
@@ -75,7 +75,7 @@ class StaleFunctions(late_wrap.StaleFunctions):
 
     def traced_anew(self) -> Counter[StaleFunction]:
         """The functions that forgot what was traced."""
-        return self._anew.copy()
+        return self._retraced.copy()
 
 
 def functions_with(optimizer: Any) -> dict[Any, int]:

@@ -25,7 +25,7 @@ from tracer.backends.jax import compat
 
 
 class Counted(Hashable, Protocol):
-    """What is counted; told apart by identity, also by the caches of JAX."""
+    """What is counted; distinguished by identity, also by the caches of JAX."""
 
     def ran(self, *numbers: "np.ndarray[Any, Any]") -> None:
         """It was executed: as often as the arrays, which are of one shape, have elements.
@@ -133,7 +133,7 @@ def _once(
     instantiated: Sequence[bool],
     equation: Any,
 ) -> tuple[Any, ...]:
-    """`jax.checkpoint` computes anew what it did not keep; what it computes first counts.
+    """`jax.checkpoint` computes again what it did not keep; what it computes first counts.
 
     JAX drops the first time where only the gradient of a loop, a branch or a jitted function is
     used, and does not say so.

@@ -1,7 +1,7 @@
 """Counts the blocks of programs that JAX runs: which ran, in which step, and what came of it.
 
-A block of a program has one op (`tracer.backends.jax.primitive`), which calls `Program.ran` with
-numbers of that run: the optimizer's own count of steps before and after the block, and for each
+A block of a program has one op (`tracer.backends.jax.primitive`), which calls `ProgramBlock.ran`
+with numbers of that run: the optimizer's own count of steps before and after the block, and of each
 group that may be thrown away whether it was kept. The op of a step has what the step made among its
 operands, so what stands in branches and loops inside of the step reports before it. Beyond that XLA
 promises no order: of two steps in one program the parts of the second may report before the end of
@@ -42,7 +42,7 @@ _MAX_WAITING = 4096
 _TOO_MANY = f"more than {_MAX_WAITING} parts ran before their step: the first are not counted"
 
 
-class Row(NamedTuple):
+class Report(NamedTuple):
     """What one execution of a block reported."""
 
     before: int
@@ -66,12 +66,12 @@ class Work(NamedTuple):
     """For each of the sites the number of the group that may throw it away; None for no group."""
     path: int
     clock: int
-    """Whose count of steps the rows have: a number that is the same for the same optimizer."""
+    """Whose count of steps the reports have: a number that is the same for the same optimizer."""
     variables: tuple[int, ...]
     """The variables of a step that are compared, if effects are asked for."""
 
 
-class Program:
+class ProgramBlock:
     """A block in one program: what its op calls."""
 
     def __init__(self, counters: "ProgramCounters", work: Work, replicas: int = 0) -> None:
@@ -106,23 +106,23 @@ class Program:
         """
         try:
             if not (self._replicas or numbers[0].ndim):
-                row = self._row([int(each) for each in numbers])
-                self._counters.enqueue(self, 0, [row])
+                report = self._report([int(each) for each in numbers])
+                self._counters.enqueue(self, 0, [report])
                 return
-            by_replica: dict[int, list[Row]] = defaultdict(list)
+            by_replica: dict[int, list[Report]] = defaultdict(list)
             for each in zip(*(np.ravel(each).tolist() for each in numbers), strict=True):
                 replica, *values = each if self._replicas else (0, *each)
-                by_replica[replica].append(self._row(values))
-            for replica, rows in by_replica.items():
-                self._counters.enqueue(self, replica, rows)
+                by_replica[replica].append(self._report(values))
+            for replica, reports in by_replica.items():
+                self._counters.enqueue(self, replica, reports)
         except Exception as error:  # it would end the program of the user
             self._counters.fault(error)
 
-    def _row(self, numbers: Sequence[int]) -> Row:
+    def _report(self, numbers: Sequence[int]) -> Report:
         before, after, *more = numbers
         if not more:
-            return Row(before, after, (), ())
-        return Row(before, after, tuple(more[: self.groups]), tuple(more[self.groups :]))
+            return Report(before, after, (), ())
+        return Report(before, after, tuple(more[: self.groups]), tuple(more[self.groups :]))
 
     def doubt(self, reason: str) -> None:
         """What it reports may not be what ran."""
@@ -153,16 +153,16 @@ class ProgramCounters(Counters):
         super().__init__()
         self.note = note
         self.fault = fault
-        self.all: list[Program] = []
+        self.all: list[ProgramBlock] = []
         """What was traced."""
         self.members = 1
         """How many members of a `vmap` a step had at most."""
         self.progress: dict[tuple[int, int], Progress] = {}
         """By the number of an optimizer's own count of steps (`Work.clock`), and the replica."""
-        self._eager: dict[Work, Program] = {}
+        self._eager: dict[Work, ProgramBlock] = {}
         self._sites = sites
         self._queue: deque[tuple[Any, ...]] = deque()
-        self._waiting: dict[int, deque[tuple[Program, list[Row]]]] = defaultdict(
+        self._waiting: dict[int, deque[tuple[ProgramBlock, list[Report]]]] = defaultdict(
             lambda: deque(maxlen=_MAX_WAITING)
         )
         """By replica the parts that were reported before their step."""
@@ -172,27 +172,27 @@ class ProgramCounters(Counters):
         """Whether anything was traced that counts."""
         return bool(self.all)
 
-    def new(self, work: Work, replicas: int) -> Program:
+    def new(self, work: Work, replicas: int) -> ProgramBlock:
         """A block was traced: what its op shall call."""
-        program = Program(self, work, replicas)
+        program = ProgramBlock(self, work, replicas)
         with self.lock:
             self.all.append(program)
             self.logs.setdefault(program.block, HostLog())  # so that it is known if it never runs
         return program
 
-    def eager(self, work: Work) -> Program:
+    def eager(self, work: Work) -> ProgramBlock:
         """What counts a block in eager mode; the same for the same work."""
-        return self._eager.get(work) or self._eager.setdefault(work, Program(self, work))
+        return self._eager.get(work) or self._eager.setdefault(work, ProgramBlock(self, work))
 
-    def enqueue(self, *report: Any) -> None:
+    def enqueue(self, *arguments: Any) -> None:
         """Have `ran` called under the lock: now, or by who has it now or next."""
         if not self.lock.acquire(blocking=False):
-            self._queue.append(report)
+            self._queue.append(arguments)
             return
         try:
             if self._queue:
                 self.empty_queue()
-            self.ran(*report)
+            self.ran(*arguments)
         finally:
             self.lock.release()
 
@@ -201,27 +201,27 @@ class ProgramCounters(Counters):
         while self._queue:
             self.ran(*self._queue.popleft())
 
-    def ran(self, program: Program, replica: int, rows: list[Row]) -> None:
-        """A block was executed on a replica, once for each row; the lock is held."""
+    def ran(self, program: ProgramBlock, replica: int, reports: list[Report]) -> None:
+        """A block was executed on a replica, once for each report; the lock is held."""
         work, stamp = program.work, 0
         program.runs[replica] += 1
-        if len(rows) > self.members:
-            self.members = len(rows)
+        if len(reports) > self.members:
+            self.members = len(reports)
         if work.role == "part":
             if len(self._waiting[replica]) == _MAX_WAITING:
                 self.note(_TOO_MANY)
-            self._waiting[replica].append((program, rows))
+            self._waiting[replica].append((program, reports))
             return
-        row = rows[0]
-        self.moved_on(work.clock, replica, row.before, row.after)
+        report = reports[0]
+        self.moved_on(work.clock, replica, report.before, report.after)
         if work.role == "step":
             self.stepped()
             stamp = UNIT * self.take_number(replica)
             if self._waiting:
-                self._log_parts(replica, work.clock, rows, stamp | WITHIN)
-        self._log_of(program, replica, rows).add(stamp)
+                self._log_parts(replica, work.clock, reports, stamp | WITHIN)
+        self._log_of(program, replica, reports).add(stamp)
         if stamp and work.variables and self.effects is not None:
-            seen = sources(work.variables, tuple([row.seen for row in rows]))
+            seen = sources(work.variables, tuple([report.seen for report in reports]))
             self.effects.log(replica, seen, stamp)
 
     def moved_on(self, clock: int, replica: int, before: int, after: int) -> None:
@@ -233,14 +233,14 @@ class ProgramCounters(Counters):
             moved + after - before,
         )
 
-    def _log_parts(self, replica: int, clock: int, steps: Sequence[Row], stamp: int) -> None:
+    def _log_parts(self, replica: int, clock: int, steps: Sequence[Report], stamp: int) -> None:
         """Count the parts that the step is made of."""
         waiting = self._waiting.pop(replica, ())
-        for program, rows in waiting:
-            if program.work.clock != clock or any(map(_is_in, rows, steps)):
-                self._log_of(program, replica, rows).add(stamp)
+        for program, reports in waiting:
+            if program.work.clock != clock or any(map(_is_in, reports, steps)):
+                self._log_of(program, replica, reports).add(stamp)
             else:
-                self._waiting[replica].append((program, rows))
+                self._waiting[replica].append((program, reports))
 
     def progress_of(self, clock: Any) -> list[Progress]:
         """How the steps that were reported moved the count in the variable `clock`, by replica."""
@@ -301,9 +301,9 @@ class ProgramCounters(Counters):
         sign = super().sign()
         return sign and (sign, sum(sum(program.runs.values()) for program in self.all))
 
-    def _log_of(self, program: Program, replica: int, rows: Iterable[Row]) -> HostLog:
+    def _log_of(self, program: ProgramBlock, replica: int, reports: Iterable[Report]) -> HostLog:
         """The log of what a program did, and of how much of it each member kept."""
-        kept = [row.kept for row in rows]
+        kept = [report.kept for report in reports]
         key = replica, *kept
         log = program.logs.get(key)
         if log is None:
@@ -344,7 +344,7 @@ class ProgramCounters(Counters):
             yield self._sites.number(*site._replace(replica=replica))
 
 
-def _is_in(part: Row, step: Row) -> bool:
+def _is_in(part: Report, step: Report) -> bool:
     """Whether a part is in a step, as their counts of steps say, which are of one optimizer.
 
     A part in which the count moves has a count before and after of its own.

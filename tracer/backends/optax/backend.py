@@ -4,7 +4,7 @@ from typing import Any
 
 from tracer.backends.jax.backend import JaxBackend
 from tracer.backends.jax.blocks import current_place, is_distributed
-from tracer.backends.optax.blocks import Blocks, StaleFunctions
+from tracer.backends.optax.blocks import OptaxBlocks, OptaxStaleFunctions
 from tracer.backends.optax.leaves import Leaf, Leaves
 from tracer.backends.optax.steps import Step
 from tracer.core.calls import Call, CallRole, CallsUnderWay, start_call
@@ -16,18 +16,18 @@ class OptaxBackend(JaxBackend):
 
     packages = ("jax", "optax", "flax", "equinox")
     new_variables = Leaves
-    new_blocks = Blocks
-    new_stale = StaleFunctions
+    new_blocks = OptaxBlocks
+    new_stale = OptaxStaleFunctions
     new_step = Step
 
     def locate(
-        self, frame: Call, role: CallRole, stack: list[Call], calls_under_way: CallsUnderWay
+        self, call: Call, role: CallRole, stack: list[Call], calls_under_way: CallsUnderWay
     ) -> bool:
-        """Write into a new frame where its call is made; it is part of none.
+        """Write into a new call where its call is made; it is part of none.
 
         A transformation that calls itself is none that optax can make.
         """
-        return start_call(frame, role, current_place(), 0, None, distributed=is_distributed())
+        return start_call(call, role, current_place(), 0, None, distributed=is_distributed())
 
     def row(self, variable: Leaf) -> Variable:
         """What a trace says of a leaf."""

@@ -9,7 +9,7 @@ from tracer.core.calls import Call
 from tracer.kinds import OptimizerKind
 
 
-class Blocks(blocks.Blocks):
+class OptaxBlocks(blocks.JaxBlocks):
     """The blocks of one transformation; thread-safe."""
 
     new_effects = None
@@ -19,20 +19,20 @@ class Blocks(blocks.Blocks):
     )
     steps_models = True
 
-    def steps_so_far(self, frame: Any) -> tuple[Any, Any, Any]:
+    def steps_so_far(self, call: Any) -> tuple[Any, Any, Any]:
         """The count in the state that was returned, and that before it."""
-        return (0, 0, None) if frame.count is None else (frame.count - 1, frame.count, None)
+        return (0, 0, None) if call.count is None else (call.count - 1, call.count, None)
 
-    def auxiliary(self, frame: Call) -> Sequence[Any]:
+    def auxiliary(self, call: Call) -> Sequence[Any]:
         """What `update` was given and returned: if a `vmap` is around, it has the members."""
-        return frame.result or ()
+        return call.result or ()
 
     def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
         """What the op could not count: there is no count of steps to compare with."""
         return super().missed(())
 
 
-class StaleFunctions(late_wrap.StaleFunctions):
+class OptaxStaleFunctions(late_wrap.JaxStaleFunctions):
     """The functions that were traced with a transformation before it was wrapped.
 
     They have what was wrapped. Traced again, they find what `wrap` gave back, if they look it up.
