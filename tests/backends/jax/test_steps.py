@@ -41,6 +41,27 @@ def test_steps_in_a_row_of_one_program_keep_their_parts() -> None:
     assert trace.complete
 
 
+@pytest.mark.parametrize("made", [lambda step: step, jax.jit], ids=["traced twice", "traced once"])
+def test_states_that_step_by_themselves_in_one_program(made: Any) -> None:
+    """Both begin with the same count of steps, and update in branches of their own."""
+    optimizer = tracer.wrap(keras.optimizers.LossScaleOptimizer(Odometer()))
+    loop = Loop(optimizer)
+    inner = made(loop.step)
+
+    @jax.jit
+    def both(one: Any, two: Any, x: Any) -> Any:
+        return inner(one, x, Y[:8]), inner(two, X[:8], Y[:8])
+
+    one = two = loop.state
+    for bad in (False, True, False, False):
+        one, two = both(one, two, not_finite(bad))
+    assert [float(state[0][0][0, 0]) for state in (one, two)] == [3, 4]
+    trace = tracer.trace_of(optimizer)
+    assert sorted(trace.updates(step=number) for number in range(1, 9)) == [0] + [4] * 7
+    assert trace.complete
+    assert "updated-twice" not in {each.code for each in trace.findings()}
+
+
 def test_two_optimizers_in_one_program() -> None:
     one, two = Loop(tracer.wrap(Odometer())), Loop(tracer.wrap(Odometer()))
 
@@ -118,6 +139,19 @@ def test_a_loop_in_a_step() -> None:
     trace = tracer.trace_of(optimizer)
     counted = [trace.updates(step=number) for number in range(1, 5)]
     assert counted == [12] * 4 or "in which steps is not known" in trace.notes[0]
+
+
+def test_a_loop_in_a_step_that_has_the_weights_alone() -> None:
+    """While `fit` runs, no variable holds a value, and the loop has not that of the steps."""
+    optimizer = tracer.wrap(InALoop())
+    trained = model(optimizer)
+    optimizer.mapped = lambda: list(trained.trainable_variables)
+    trained.fit(X[:32], Y[:32], batch_size=8, verbose=0)
+    assert float(trained.get_weights()[0][0, 0]) == 12
+    trace = tracer.trace_of(optimizer)
+    counted = [trace.updates(step=number) for number in range(1, 5)]
+    assert counted == [12] * 4 or "in which steps is not known" in trace.notes[0]
+    assert not trace.findings()
 
 
 def test_a_reading_waits_for_what_runs() -> None:

@@ -16,6 +16,7 @@ there: so the steps keep their order.
 import sys
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -51,6 +52,8 @@ class StepStart(NamedTuple):
     """The variable in which the optimizer counts its steps."""
     value: Any
     """What it holds, or what `stateless_apply` is given for it."""
+    parts: tuple[ProgramBlock, ...] = ()
+    """The blocks that were traced as parts of it, in branches and loops."""
 
 
 def current_place() -> Place:
@@ -183,11 +186,15 @@ class JaxBlocks(backend.Blocks):
         for number in call.sites:
             if self._sites.sites[number].role != "request":
                 self.callers.traced[number, work.path] += 1
-        if isinstance(call.extra, StepStart):
-            self._stepping.add(call.extra.optimizer)
         axes = compat.axis_names()  # the program says what each device does: each is a replica
         replicas = compat.axis_size(axes) // jax.process_count() if axes else 0
         program = self.counters.new(work, replicas=replicas)
+        step = outermost(call)
+        if isinstance(step.extra, StepStart) and step.place is not EAGER:
+            self._stepping.add(step.extra.optimizer)
+            program.parts = frozenset(step.extra.parts)
+            program.once = compat.is_in_branch_of(call.place.graph, step.place.graph)
+            step.extra = step.extra._replace(parts=(*step.extra.parts, program))
         if compat.is_mapped_eagerly():
             program.doubt(_NOT_COMPILED)
         which = [jax.lax.axis_index(axes)] if axes else []
@@ -215,9 +222,11 @@ class JaxBlocks(backend.Blocks):
         around = _stepping_around(call)
         if around is None:
             return 0, 0, None
-        _, clock, before = around.extra
+        _, clock, before, _ = around.extra
         if around is not call:  # in a branch of its own
-            return clock.value, clock.value, clock
+            with suppress(TypeError):  # in a scope of the program's own without this variable
+                before = clock.value
+            return before, before, clock
         if call.method != "stateless_apply":
             return before, clock.value, clock
         after = values_returned(call).get(id(clock))

@@ -265,6 +265,16 @@ def outermost(trace: Any) -> Any:
     return trace
 
 
+def is_in_branch_of(trace: Any, around: Any) -> bool:
+    """Whether `trace` is a branch in `around`, or one in such a branch: it runs once or never."""
+    while trace is not around:
+        about = getattr(getattr(trace, "frame", None), "debug_info", None)
+        if getattr(about, "traced_for", "") not in ("cond", "switch"):
+            return False
+        trace = getattr(trace, "parent_trace", None)
+    return True
+
+
 def arguments_of(trace: Any) -> dict[str, str]:
     """What a program is traced for: `{"state['a']": "float32[2, 3]"}`, with an item for each array.
 

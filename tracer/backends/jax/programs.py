@@ -87,6 +87,10 @@ class ProgramBlock:
         its sites, which is too much for each run."""
         self.is_uneven = False
         """Whether it does not run alike on each replica, as in a branch that one of them takes."""
+        self.parts: frozenset[ProgramBlock] = frozenset()
+        """Of a step: the blocks that were traced as parts of it."""
+        self.once = False
+        """Whether it is a part that runs at most once in a step."""
         self.alone: Callable[..., Any] | None = None
         """A program of JAX that does nothing but call it, for a block in eager mode."""
         self._counters = counters
@@ -218,7 +222,7 @@ class ProgramCounters(Counters):
             self.stepped()
             stamp = UNIT * self.take_number(replica)
             if self._waiting:
-                self._log_parts(replica, work.clock, reports, stamp | WITHIN)
+                self._log_parts(program, replica, reports, stamp | WITHIN)
         self._log_of(program, replica, reports).add(stamp)
         if stamp and work.variables and self.effects is not None:
             seen = sources(work.variables, tuple([report.seen for report in reports]))
@@ -233,14 +237,23 @@ class ProgramCounters(Counters):
             moved + after - before,
         )
 
-    def _log_parts(self, replica: int, clock: int, steps: Sequence[Report], stamp: int) -> None:
-        """Count the parts that the step is made of."""
-        waiting = self._waiting.pop(replica, ())
-        for program, reports in waiting:
-            if program.work.clock != clock or any(map(_is_in, reports, steps)):
-                self._log_of(program, replica, reports).add(stamp)
+    def _log_parts(
+        self, step: ProgramBlock, replica: int, steps: Sequence[Report], stamp: int
+    ) -> None:
+        """Count the parts that the step is made of.
+
+        Steps of independent states may begin with one count, so only what was traced in a step is
+        part of it; a step in which nothing was traced may call a function that was before.
+        """
+        waiting, counted = self._waiting.pop(replica, ()), set()
+        for part, reports in waiting:
+            same = part.work.clock != step.work.clock or any(map(_is_in, reports, steps))
+            known = part in step.parts or not step.parts
+            if same and known and not (part.once and part in counted):
+                self._log_of(part, replica, reports).add(stamp)
+                counted.add(part)
             else:
-                self._waiting[replica].append((program, reports))
+                self._waiting[replica].append((part, reports))
 
     def progress_of(self, clock: Any) -> list[Progress]:
         """How the steps that were reported moved the count in the variable `clock`, by replica."""
