@@ -123,7 +123,7 @@ def test_what_keeps_its_program_is_said_to_run_uncounted() -> None:
     assert any("is 8 steps further" in note for note in trace.notes)
 
 
-def test_a_program_that_was_compiled_ahead_is_told_by_the_optimizers_own_count() -> None:
+def test_a_program_that_was_compiled_ahead_shows_in_the_optimizers_own_count() -> None:
     optimizer = Odometer()
     loop = Loop(optimizer)
     step = jax.jit(loop.step).lower(loop.state, X[:8], Y[:8]).compile()

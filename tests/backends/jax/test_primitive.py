@@ -252,7 +252,7 @@ PROGRAMS = [
 @pytest.mark.parametrize(
     ("program", "updates"), [pytest.param(*each, id=each[0].__name__) for each in PROGRAMS]
 )
-def test_each_update_is_told_once(
+def test_each_update_is_reported_once(
     program: Any, updates: int, update: Update, counted: Counted
 ) -> None:
     assert program(update) == updates
@@ -309,7 +309,7 @@ def loop(step: Update) -> Update:
 
 
 @pytest.mark.parametrize("around", [branch, loop])
-def test_what_members_take_or_not_is_told_of_all_and_doubted(
+def test_what_members_take_or_not_is_counted_for_all_and_doubted(
     around: Callable[[Update], Update], update: Update, counted: Counted
 ) -> None:
     jax.jit(around(update))(weight()).block_until_ready()
@@ -396,7 +396,7 @@ def test_what_is_computed_again_is_doubted(
     assert counted.total == executed or not exact
 
 
-def test_what_nothing_uses_is_told_all_the_same(update: Update, counted: Counted) -> None:
+def test_what_nothing_uses_is_counted_all_the_same(update: Update, counted: Counted) -> None:
     def dead(w: Any) -> Any:
         update(w)
         return w

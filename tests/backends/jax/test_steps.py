@@ -128,7 +128,7 @@ class InALoop(Odometer):
 
 
 def test_a_loop_in_a_step() -> None:
-    """Nothing that the step tells depends on the loop: the step may be told before its parts."""
+    """Nothing that the step reports depends on the loop: it may report before its parts."""
     optimizer = tracer.wrap(InALoop())
     loop = Loop(optimizer)
     optimizer.mapped = lambda: [*loop.model.trainable_variables, *optimizer.variables]
