@@ -76,6 +76,16 @@ class Trained:
         return tracer.trace_of(self.optimizer).findings()
 
 
+def test_a_loop_of_ones_own_in_eager_mode_is_fine() -> None:
+    """No program reports how the count in the state moves, and the variable stays at 0."""
+    loop = Loop(tracer.wrap(Odometer()))
+    for _ in range(3):
+        loop.state = loop.step(loop.state, X[:8], Y[:8])
+    trace = tracer.trace_of(loop.optimizer)
+    assert (trace.steps, trace.updates(), trace.complete) == (3, 3 * 4, True)
+    assert not trace.findings()
+
+
 def test_a_loop_of_ones_own_is_fine() -> None:
     """Its count of steps is in its state, and the optimizer's variable stays at 0."""
     trained = Trained()

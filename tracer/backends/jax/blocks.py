@@ -304,6 +304,8 @@ class JaxBlocks(backend.Blocks):
             now, known = self._root.backend.number_in(clock), self.counters.progress_of(clock)
             if now is not None and any(now < each.last for each in known):
                 return True
+            if now == 0 and not known:  # steps in eager mode, of a state that only they know
+                return any(each.method == "stateless_apply" for each in self._sites.sites)
         return False
 
     def remarks(self) -> tuple[Remark, ...]:
