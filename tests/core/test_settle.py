@@ -5,7 +5,7 @@ from typing import Any
 
 from tracer.core.counters import Counted, CountedBlock
 from tracer.core.log import HostLog, Reading, until
-from tracer.core.settle import Ended, blocks_of, settle
+from tracer.core.settle import Ended, blocks_of, fill, settle
 from tracer.core.sites import Site
 from tracer.model.runs import Run
 
@@ -44,9 +44,8 @@ def test_a_loss_on_one_replica_is_not_hidden_by_calls_outside_of_steps_on_anothe
 
 def test_the_lost_steps_of_one_block_are_those_that_no_other_one_has() -> None:
     other = STEP._replace(function="other")
-    ended = settle(
-        _begun(6, (STEP, Reading({0: _runs(1, 4)}, lost=2)), (other, Reading({0: _runs(2, 5)})))
-    )
+    mine = Reading({0: _runs(1, 4)}, lost=2)
+    ended = settle(fill(_begun(6, (STEP, mine), (other, Reading({0: _runs(2, 5)})))))
     (_, filled), _ = ended.blocks
     assert (filled.lost, _steps(filled.runs[0]), ended.lost) == (0, [1, 3, 4, 6], None)
 
@@ -67,7 +66,7 @@ def test_a_loss_of_what_was_an_update_and_what_was_part_of_one_is_said() -> None
 def test_lost_steps_between_those_of_a_run_leave_the_runs_rising() -> None:
     other = STEP._replace(function="other")
     mine = Reading({0: [Run(1, 2, 4)]}, lost=2)
-    ended = settle(_begun(9, (STEP, mine), (other, Reading({0: _runs(4, 6, 9)}))))
+    ended = settle(fill(_begun(9, (STEP, mine), (other, Reading({0: _runs(4, 6, 9)})))))
     (_, filled), _ = ended.blocks
     assert _steps(filled.runs[0]) == [1, 2, 3, 5, 7, 8]
     assert (filled.lost, ended.lost) == (0, None)

@@ -697,8 +697,8 @@ def test_threads_at_once(program: Program, end: str) -> None:
     thread = threading.Thread(target=run, args=[5])
     thread.start()
     thread.join()
-    # Another one, by the same path: fewer steps than the rows of a journal.
-    thread = threading.Thread(target=run, args=[12_000])
+    # Another one, by the same path: more steps than the rows of a journal.
+    thread = threading.Thread(target=run, args=[20_000])
     thread.start()
     while read(program.variable)[0].dense < 105:
         pass
@@ -713,8 +713,22 @@ def test_threads_at_once(program: Program, end: str) -> None:
     assert told.pop(f"after > {inside}") == 11
     if overlapped:
         alone = told.pop(f"long > {inside}")
-        assert 98 <= alone < 12_005
-        assert told == {inside: 12_035 - alone}
+        assert 98 <= alone < 20_005
+        assert told == {inside: 20_035 - alone}
+
+
+def test_a_loop_longer_than_its_journal_has_its_callers(program: Program, end: str) -> None:
+    """The first steps of a long loop are not kept, and all the same those of who called it."""
+
+    @tf.function
+    def steps(number: Any) -> None:
+        for _ in tf.range(number):
+            program.optimizer.apply_gradients(program.pairs)  # @looped
+
+    steps(tf.constant(7))  # @short
+    steps(tf.constant(17_000))  # @longer
+    inside = f"[steps] > looped > {end}"
+    assert program.told() == {f"short > {inside}": 7, f"longer > {inside}": 17_000}
 
 
 # Of Keras.

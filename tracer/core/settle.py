@@ -1,7 +1,8 @@
 """From what counters say to the blocks of a trace. No framework, no state, no locks.
 
-What was counted changes form twice here:
+What was counted changes form here:
 
+- `fill` finds steps of which the rows were lost, before callers are asked whose they were.
 - `settle`: of all steps of a replica those stay that came to an end, numbered from 1 without a gap.
 - `blocks_of` and `calls_of`: sites that differ in their variable only become one record of the
   trace, with a note where something is not known. `tracer.core.effects` has it for effects.
@@ -49,48 +50,82 @@ _Span = tuple[int, int]
 """The first and the last of some steps in a row."""
 
 
+def fill(begun: Counted) -> Counted:
+    """Give lost steps back to the block that ran them, where only one block can have done that.
+
+    A block whose rows were lost still knows how often it ran. If no other block is short of steps,
+    and as many steps have no block as this one is short of, they are its own.
+    """
+    blocks = list(begun.blocks.values())
+    short = [place for place, (key, reading) in enumerate(blocks) if key.step and reading.lost]
+    if len(short) != 1:
+        return begun
+    missing = _missing_steps(begun)
+    key, reading = missing.blocks[short[0]]
+    if sum(last - first + 1 for first, last, _ in missing.unexplained) != reading.lost:
+        return begun
+    runs = [Run(first, 1, last - first + 1) for first, last, _ in missing.unexplained]
+    own = union([*reading.runs.get(0, ()), *runs])
+    blocks[short[0]] = key, reading._replace(runs={**reading.runs, 0: own}, lost=0)
+    return begun._replace(blocks=dict(zip(begun.blocks, blocks, strict=True)))
+
+
 def settle(begun: Counted) -> Ended:
     """Leave out the steps that have not ended, and number the others from 1 without a gap.
 
-    A step takes its number when it begins. If its own block is not among those that ended, it is
-    still under way, or was ended by an error, or the detail of its block was lost.
-    """
-    in_vain = _steps_without_effect(begun)
-    known = {*begun.under_way, *in_vain}
-    blocks: _CountedBlocks = [_without_steps(each, in_vain) for each in begun.blocks.values()]
-    missing = _missing(blocks, begun.steps)
-    unknown = [  # with how much ran in each
-        (*span, ran) for first, last, ran in missing for span in _without([(first, last)], known)
-    ]
-    gone = [
-        (number, number) for first, last, _ in missing for number in _between(known, first, last)
-    ]
+    A step takes its number when it begins. If its own block is not among those that ended, one of
+    these is so:
 
-    found = _with_lost_steps(blocks, [(first, last) for first, last, _ in unknown])
-    if found is not None:
-        blocks, unknown = found, []
+    - Python knows that it is under way, or that an error ended it before anything ran;
+    - the row of its block was lost: nothing is concluded from missing rows then;
+    - it may still be under way in a program, as it is later than all that ended;
+    - an error ended it. It stays a step if a part of it ran.
+    """
+    blocks, explained, unexplained = _missing_steps(begun)
     lost = None
     if any(reading.lost for _, reading in blocks):
         lost = 1, begun.steps
     if any(reading.lost for key, reading in blocks if key.step):
-        if unknown:
-            lost = unknown[0][0], unknown[-1][1]
-        unknown = []
+        if unexplained:
+            lost = unexplained[0][0], unexplained[-1][1]
+        unexplained = []
 
-    raised: list[int] = []
-    stopped = 0
+    left_out, raised, stopped = [(number, number) for number in explained], [], 0
     last_ended = max((run.last for run in _own_runs(blocks)), default=0)
-    for first, last, ran in unknown:
-        if not begun.calm and first > last_ended:  # it may be under way in a program
-            gone.append((first, last))
-        elif ran:
+    for first, last, ran_inside in unexplained:
+        may_run = not begun.calm and first > last_ended
+        if ran_inside and not may_run:
             raised += range(first, last + 1)
-        else:
-            gone.append((first, last))
+            continue
+        left_out.append((first, last))
+        if not may_run:
             stopped += last - first + 1
     effects = list(begun.effects.items())
     ended = Ended(begun.steps, blocks, raised, stopped, lost, effects, len(begun.torn))
-    return _renumbered(ended, sorted(gone))
+    return _renumbered(ended, sorted(left_out))
+
+
+class _Missing(NamedTuple):
+    """The steps of which no block of their own ended."""
+
+    blocks: _CountedBlocks
+    """All blocks, without the steps that an error ended before anything ran."""
+    explained: Sequence[int]
+    """Those of which Python knows what became of them."""
+    unexplained: Sequence[tuple[int, int, int]]
+    """The spans of the others: the first, the last, and what else ran in each of them."""
+
+
+def _missing_steps(begun: Counted) -> _Missing:
+    without_effect = _steps_without_effect(begun)
+    known = {*begun.under_way, *without_effect}
+    blocks = [_without_steps(each, without_effect) for each in begun.blocks.values()]
+    missing = _missing(blocks, begun.steps)
+    explained = [number for first, last, _ in missing for number in _between(known, first, last)]
+    unexplained = [
+        (*span, ran) for first, last, ran in missing for span in _without([(first, last)], known)
+    ]
+    return _Missing(blocks, explained, unexplained)
 
 
 def _own_runs(blocks: _CountedBlocks) -> list[Run]:
@@ -136,24 +171,8 @@ def _without_steps(
     return key, reading._replace(runs={**reading.runs, 0: left})
 
 
-def _with_lost_steps(blocks: _CountedBlocks, missing: Sequence[_Span]) -> _CountedBlocks | None:
-    """The blocks, if it is known which was the block of the steps that are missing, with them.
-
-    That is so if one block only is short of steps, by just as many.
-    """
-    short = [place for place, (key, reading) in enumerate(blocks) if key.step and reading.lost]
-    runs = [Run(first, 1, last - first + 1) for first, last in missing]
-    if len(short) != 1 or sum(run.count for run in runs) != blocks[short[0]][1].lost:
-        return None
-    found = list(blocks)
-    key, reading = blocks[short[0]]
-    own = union([*reading.runs.get(0, ()), *runs])
-    found[short[0]] = key, reading._replace(runs={**reading.runs, 0: own}, lost=0)
-    return found
-
-
 def _missing(blocks: _CountedBlocks, steps: int) -> list[tuple[int, int, int]]:
-    """The steps of which no block of their own ended: `(first, last, what else ran in each)`.
+    """The spans of steps of which no block of their own ended: see `_Missing.unexplained`.
 
     No two blocks of their own have one number, so where as many ended as the last one says, all
     before it did. To find the others each step of each run is looked at.

@@ -291,7 +291,7 @@ class Reader:
         not_compared = 0
         for replica, counted in counts.items():
             old = baseline.counts.get(replica, Counted(0, {}))
-            new = counted.since(old)
+            new = settle.fill(counted.since(old))
             blocks: list[tuple[CountedBlock, Reading]] = []
             for block, reading in new.blocks.values():
                 for path, part in callers.parts(block, reading, counted.steps, old.past):
