@@ -396,15 +396,18 @@ def _entries(sites: Iterable[Site], methods: Mapping[str, int]) -> tuple[Entry, 
 def _put_together(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
     """One row for those that differ only in the variable of their site, which comes first.
 
-    After the site it has the variables.
+    After the site, one of theirs, it has the variables.
     """
-    groups: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    groups: dict[tuple[Any, ...], tuple[Site, list[int]]] = {}
     for site, *others in rows:
-        group = groups[(site._replace(variable=None), *others)]
+        key = site.optimizer, site.method, site.role, site.kind, site.replica, *others
+        group = groups.get(key)
+        if group is None:
+            group = groups[key] = site, []
         if site.variable is not None:
-            group.append(site.variable)
-    for (site, *others), variables in groups.items():
-        yield site, tuple(sorted(variables)), *others
+            group[1].append(site.variable)
+    for key, (site, variables) in groups.items():
+        yield site, tuple(sorted(variables)), *key[5:]
 
 
 def _lost_update(blocks: Iterable[tuple[CountedBlock, Reading]], sites: Sequence[Site]) -> bool:

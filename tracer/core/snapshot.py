@@ -67,7 +67,7 @@ class Baseline(NamedTuple):
     iterations: dict[int, Iterations]
     """Each optimizer's own count of its steps."""
     notes: frozenset[str]
-    """What a trace would have said by then."""
+    """What every later trace says, too: notes on what ran since are new ones."""
     sign: Any
     """What is another one once there is more to say: see `Reader._sign`."""
 
@@ -181,13 +181,12 @@ class Reader:
     def _counted_by_now(self, sign: Any) -> Baseline:
         """The part of a baseline that stays the same until there is more to say."""
         counts, tracings = self._counted(), self._root.blocks.tracings
-        ran = self._ran(counts, _THE_BEGINNING)
         return _THE_BEGINNING._replace(
             counts=counts,
             calls=self._called_so_far(),
             graphs=tracings.figures(_totals(counts)),
             events=len(tracings.kept),
-            notes=frozenset([*self._root.notes, *_remarks(self._root.where), *ran.notes]),
+            notes=frozenset([*self._root.notes, *_remarks(self._root.where)]),
             sign=sign,
         )
 
