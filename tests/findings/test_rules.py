@@ -242,10 +242,10 @@ CASES: dict[str, Callable[[], CallTrace]] = {
         TRAINED, optimizers=(optimizer(DECAY),), calls=(called(1, (0, 1), tracing=1),)
     ),
     "nothing assigned": lambda: trace(
-        block([step(), request(0, 1), update(0, 1, role="vain")], Run(1, 1, 8))
+        block([step(), request(0, 1), update(0, 1, role="ineffective")], Run(1, 1, 8))
     ),
     "nothing assigned to one": lambda: trace(
-        block([step(), request(0, 1), update(0), update(1, role="vain")], Run(1, 1, 8))
+        block([step(), request(0, 1), update(0), update(1, role="ineffective")], Run(1, 1, 8))
     ),
     "nothing returned": lambda: remarked(Remark("no-result", "_resource_apply_dense")),
     "twice on one replica": lambda: trace(
@@ -730,7 +730,7 @@ def test_every_rule_has_a_case() -> None:
 )
 def test_a_file_may_name_a_kind_that_nobody_knows(kind: str, remark: Remark) -> None:
     stranger = remarked(remark, kind=kind)
-    work = (block([step(), request(0), update(0, role="vain")], Run(1, 1, 8)),)
+    work = (block([step(), request(0), update(0, role="ineffective")], Run(1, 1, 8)),)
     assert remark.code.replace("no-result", "never-assigned").partition("-")[0] in render(stranger)
     assert "never-assigned" in render(traces.changed(stranger, blocks=work))
 

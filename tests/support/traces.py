@@ -423,11 +423,11 @@ def applied_twice() -> CallTrace:
     return keras3(("dense/kernel", "dense/bias"), (block(work, Run(1, 1, 5)),), calls)
 
 
-def in_vain(*updated: int) -> CallTrace:
+def ineffective(*updated: int) -> CallTrace:
     """8 eager steps in which a method assigned nothing but to the variables with these indices."""
     names = ("shared/kernel", "branch/kernel")
     idle = [index for index in (0, 1) if index not in updated]
-    work = [step(), request(0, 1), update(*idle, role="vain"), update(*updated)]
+    work = [step(), request(0, 1), update(*idle, role="ineffective"), update(*updated)]
     work = [entry for entry in work if entry.variables or entry.role == "step"]
     return keras3(names, (block(work, Run(1, 1, 8)),), (called(1, (0, 1), eager=8),))
 

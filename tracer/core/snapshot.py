@@ -318,11 +318,11 @@ class Reader:
         return _Ran(sites, methods, replicas, ran, notes, paths, effects)
 
     def _sites_as_seen(self) -> list[Site]:
-        """The sites; those of updates that assign nothing to their variable are in vain."""
+        """The sites; those of updates that assign nothing to their variable are ineffective."""
         sites = list(self._root.sites.sites)
         checks = self._root.blocks.write_checks
         for number in () if checks is None else checks.ineffective():
-            sites[number] = sites[number]._replace(role="vain")
+            sites[number] = sites[number]._replace(role="ineffective")
         return sites
 
     def _all_notes(self, ran: _Ran, names: Sequence[str], baseline: Baseline) -> list[str]:
@@ -341,7 +341,7 @@ class Reader:
         if stepped:
             notes += self._root.blocks.doubts()
         with_own_step = {i for i, each in enumerate(self._optimizers.all) if each.own_steps}
-        tried = not roles.isdisjoint(("update", "vain"))
+        tried = not roles.isdisjoint(("update", "ineffective"))
         if "request" in roles and not tried and stepped & with_own_step:
             notes.append(_BYPASSED)
         return notes

@@ -39,7 +39,9 @@ What = Literal[
 """What a trace counts."""
 CountedRole = Role | Observation | Literal["call"]
 """What an entry counts, be it one that `counted` makes of calls or effects."""
-EXECUTIONS: frozenset[CountedRole] = frozenset({"step", "update", "vain", "discarded", "apply"})
+EXECUTIONS: frozenset[CountedRole] = frozenset(
+    {"step", "update", "ineffective", "discarded", "apply"}
+)
 ROLES: dict[str, frozenset[CountedRole]] = {
     "updates": frozenset({"update"}),
     "executions": EXECUTIONS,
@@ -226,9 +228,9 @@ def counting(
 
 updates = counting(["update"])
 """Counts updates of either kind."""
-tries = counting(["update", "vain"])
+tries = counting(["update", "ineffective"])
 """Counts updates, and what should have been one and assigned nothing."""
-ineffective = counting(["vain"])
+ineffective = counting(["ineffective"])
 """Counts those that assigned nothing."""
 discarded = counting(["discarded"])
 """Counts executions of which the result was thrown away."""

@@ -10,9 +10,9 @@ from tracer.model.runs import Run
 Kind = Literal["dense", "sparse", "none"]
 """What a gradient was: a tensor, a `tf.IndexedSlices`, or `None`."""
 
-Role = Literal["step", "update", "vain", "discarded", "apply", "request"]
+Role = Literal["step", "update", "ineffective", "discarded", "apply", "request"]
 """What an entry counts: an execution of `apply_gradients` or `apply` (`step`), of the outermost
-apply method on a variable (`update`; `vain` if the method assigns nothing to that variable;
+apply method on a variable (`update`; `ineffective` if the method assigns nothing to that variable;
 `discarded` if its result was computed and thrown away, as JAX does while gradients accumulate), of
 an apply method inside another one (`apply`), or a gradient that was handed to the outermost
 `apply_gradients` (`request`, which is no execution)."""

@@ -156,7 +156,7 @@ class Pattern(Counts):
         return not any(_asked(each) and each.step_unknown for each in self._on[None])
 
 
-_asked = counting(["update", "vain", "request"], ("dense", "sparse", "none"))
+_asked = counting(["update", "ineffective", "request"], ("dense", "sparse", "none"))
 
 
 _INNER = {"_update_step_xla": "update_step"}
@@ -228,7 +228,7 @@ class Summary(Counts):
         `_resource_apply_sparse_duplicate_indices`, `_update_step_xla`), it is the other.
         """
         methods = self.trace.methods
-        tried = ("update", "vain", "discarded")
+        tried = ("update", "ineffective", "discarded")
         makers = {entry.method for _, entry in self.entries if entry.role in tried}
         if not makers:
             makers = {index for index in self.methods if methods[index].role == "apply"}

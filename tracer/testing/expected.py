@@ -386,10 +386,10 @@ class Difference(NamedTuple):
 
 def why_none(made: int, missed: Sequence[int], otherwise: str = "not handed over") -> str:
     """Why there was no update, from what `MISSED` counts; empty if one was `made`."""
-    none, requested, vain = missed
+    none, requested, ineffective_calls = missed
     return first_true(
         (made, ""),
-        (vain, "nothing was assigned"),
+        (ineffective_calls, "nothing was assigned"),
         (requested, "not applied"),
         (none, "no gradient"),
         (True, otherwise),
@@ -426,7 +426,7 @@ class JudgedSteps:
 
     @cached_property
     def timeline(self) -> Timeline:
-        """Of each step the asserted counts, then what was executed, requested and in vain."""
+        """Of each step the asserted counts, then what was executed, requested and ineffective."""
         return self.summary.timeline(*self._measures, replica=self.replica)
 
     @cached_property

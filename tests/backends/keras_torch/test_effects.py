@@ -179,7 +179,7 @@ def test_training_is_bit_for_bit_the_same() -> None:
 
 
 def test_what_a_loss_scale_left_out() -> None:
-    """What it skipped changed nothing, and updated nothing: no update was in vain."""
+    """What it skipped changed nothing, and updated nothing: no update was ineffective."""
     inner = Odometer()
     optimizer = tracer.wrap(keras.optimizers.LossScaleOptimizer(inner, 1.0), effects=True)
     x = X[:32].copy()

@@ -146,7 +146,7 @@ def test_each_way_to_train(name: str) -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_what_a_scaler_left_out(fused: bool) -> None:
-    """A step that it skipped changed nothing, and updated nothing: no update was in vain."""
+    """A step that it skipped changed nothing, and updated nothing: no update was ineffective."""
     parameters = zeros()
     optimizer = tracer.wrap(torch.optim.SGD(named(parameters), 0.1, fused=fused), effects=True)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)

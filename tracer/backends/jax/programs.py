@@ -342,7 +342,7 @@ class ProgramCounters(Counters):
             site = self._sites.sites[number]
             if not first and site.role in ("step", "request"):
                 continue
-            if group is not None and site.role in ("update", "vain"):
+            if group is not None and site.role in ("update", "ineffective"):
                 outcome = kept[group]
                 if outcome == SKIPPED:
                     continue

@@ -241,10 +241,12 @@ def never_assigned(summary: Summary) -> Iterator[Case]:
                 "where TensorFlow needs the op that makes the update.",
                 f"Return the op: {KIND_WORDS[optimizer.kind].assign}.",
             )
-    idle = (entry for block, entry in summary.entries if entry.role == "vain" and block.total)
+    idle = (
+        entry for block, entry in summary.entries if entry.role == "ineffective" and block.total
+    )
     for index, method in sorted({(each.optimizer, each.method) for each in idle}):
         optimizer = trace.optimizers[index]
-        selection = counting(["vain"], None, [method], optimizer=index)
+        selection = counting(["ineffective"], None, [method], optimizer=index)
         yield Case(
             "{method} ran {times:times} and assigned nothing to {which}.",
             f"Assign to the variable itself, as with {KIND_WORDS[optimizer.kind].assign}: "

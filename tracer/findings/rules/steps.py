@@ -333,7 +333,7 @@ _FINE = "If that is what you meant, there is nothing to do."
 
 def _made(summary: Summary, replica: int) -> dict[int, int]:
     """For each optimizer that updates variables, how often its step method ran on a replica."""
-    roles = ("update", "vain", "discarded")
+    roles = ("update", "ineffective", "discarded")
     inside = [e for block, e in summary.entries if e.role in roles and not block.outside]
     made = {
         index: max(

@@ -368,7 +368,7 @@ def no_gradient(summary: Summary) -> Iterable[Case]:
     ]
 
 
-_requests_or_tries = counting(["request", "update", "vain"])
+_requests_or_tries = counting(["request", "update", "ineffective"])
 
 
 @rule(
