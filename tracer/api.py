@@ -136,7 +136,7 @@ def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
 
     A `tf.function` that was traced with the optimizer before is traced again at its next call, so
     that it is counted, too; the trace says which. Stateful random ops in it begin their sequence
-    anew, and what it reads in Python (`trainable`, a float) is read anew. With `retrace=False` it
+    again, and what it reads in Python (`trainable`, a float) is read again. With `retrace=False` it
     keeps its graph. What runs in such a graph is not counted; the
     trace then says so, as it does for what cannot be traced again: a `ConcreteFunction` that the
     program holds, a function of a SavedModel, a graph of a `Session`.
@@ -230,13 +230,13 @@ def recording_aloud(
 
     said: set[str] = set()
 
-    def met(recorder: "Recorder") -> None:
+    def attached(recorder: "Recorder") -> None:
         text = _defects(recorder)
         if say is not None and text and text not in said:
             said.add(text)
             say(text)
 
-    with recording.record(met if say is not None else None, effects=effects) as counted:
+    with recording.record(attached if say is not None else None, effects=effects) as counted:
         yield Recording(counted)
 
 

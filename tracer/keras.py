@@ -49,8 +49,8 @@ class TraceCallback:
     """
 
     async_safe = True
-    """Tells Keras 3 that the callback may run beside the training, which then need not wait; with
-    the TensorFlow backend of Keras 3.15 it waits for the logs of each batch in any case."""
+    """Tells Keras 3 that the callback may run while training goes on, which then need not wait;
+    with the TensorFlow backend of Keras 3.15 it waits for the logs of each batch in any case."""
 
     def __new__(cls, *args: Any, **options: Any) -> "TraceCallback":
         bases = tuple(_callback_classes())

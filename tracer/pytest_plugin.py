@@ -108,7 +108,7 @@ class OptimizerTracer:
         return self._recording.trace()
 
     def matches(self, name: str) -> None:
-        """Assert that the trace is as in the snapshot `name`, kept beside the test.
+        """Assert that the trace is as in the snapshot `name`, kept next to the test.
 
         Compared are the executions of each method on each variable, with their kind, their steps
         and their replica; not times, versions or Python calls. `--tracer-update` writes it.

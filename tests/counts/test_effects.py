@@ -1,7 +1,7 @@
 """What steps did to the weights, against the weights themselves.
 
 Two sources of truth. The plan of a cell of the truth table says which variables each step updates;
-the odometer proves it, and adds 1 each time, so a variable that was handed over is unchanged in
+the odometer proves it, and adds 1 each time, so a variable that was passed is unchanged in
 just those steps that do not update it. And NumPy compares the bytes of the weights before and after
 each step that a program makes one at a time, with gradients that are zero, infinite and no number.
 """
@@ -44,7 +44,7 @@ def cells() -> Iterator[Any]:
 
 
 def planned(rig: Rig) -> tuple[Counter[Any], Counter[Any]]:
-    """In which steps each variable was handed over, and in which of these it was not updated."""
+    """In which steps each variable was passed, and in which of these it was not updated."""
     handed: Counter[Any] = Counter()
     unchanged: Counter[Any] = Counter()
     for step, done in enumerate(rig.plan, start=1):
@@ -414,7 +414,7 @@ def test_a_step_that_is_handed_something_else() -> None:
     optimizer.apply_gradients([tf.ones([3])], [tf.Variable(np.ones((3,), "float32"))])
     trace = tracer.trace_of(optimizer)
     assert trace.updates() == 1 and not trace.complete
-    assert trace.notes[0].startswith("a step method was handed no pairs")
+    assert trace.notes[0].startswith("a step method was passed no pairs")
 
 
 @pytest.mark.parametrize("shape", [[None], None])

@@ -833,7 +833,7 @@ def test_why_a_function_was_traced(program: Program) -> None:
 
 
 def test_no_argument_is_named_where_none_changed(kind: str) -> None:
-    """A function is traced anew also because of the strategy in which it is called."""
+    """A function is traced again also because of the strategy in which it is called."""
     strategy = tf.distribute.OneDeviceStrategy("cpu:0")
     program = Program(kind, strategy)
 

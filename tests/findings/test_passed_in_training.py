@@ -1,4 +1,4 @@
-"""Layers that are made trainable after the train step was traced: `never-handed`.
+"""Layers that are made trainable after the train step was traced: `never-passed`.
 
 That they are not trained is seen by their weights; in a near miss they are trained, or it was not
 meant that they are, or no step ran that could have trained them.
@@ -84,7 +84,7 @@ class Transfer:
 
 
 def reported(trace: CallTrace) -> list[Finding]:
-    return found(trace, "never-handed")
+    return found(trace, "never-passed")
 
 
 @needs_keras3
@@ -99,13 +99,13 @@ def test_base_that_is_made_trainable_without_compiling_again(tmp_path: Any) -> N
     assert finding.severity == "warning"
     assert len(finding.variables) == 6
     assert "first/kernel" in finding.text
-    assert "no optimizer was ever handed them" in finding.text
+    assert "no optimizer was ever passed them" in finding.text
     transfer.trace.save(tmp_path / "run.json")
     loaded = tracer.load(tmp_path / "run.json")
     assert reported(loaded) == [finding]
     for name in get_args(formats.Format):
         if name in ("text", "markdown", "html", "json"):
-            assert "never-handed" in formats.render(loaded, name)
+            assert "never-passed" in formats.render(loaded, name)
     transfer.base.trainable = False
     assert not reported(transfer.trace)
 

@@ -94,7 +94,7 @@ def healthy(*runs: Run, replica: int = 0) -> Block:
 
 def thawed(*names: str, steps: int = 20) -> CallTrace:
     """A model of which these variables became trainable after its step was traced."""
-    late = replace(optimizer(iterations=steps), never_handed=names)
+    late = replace(optimizer(iterations=steps), never_passed=names)
     return trace(*([healthy(Run(1, 1, steps))] if steps else []), optimizers=(late,))
 
 
@@ -757,7 +757,7 @@ def test_findings_are_worded_alike(name: str) -> None:
         assert each.text.endswith((".", "…"))
         assert "  " not in each.text + each.advice + each.why
         assert not re.search(r"\b1 (steps|variables|times)\b", each.text), each.text
-        never = {name for each in made.optimizers for name in (*each.never_handed, *each.frozen)}
+        never = {name for each in made.optimizers for name in (*each.never_passed, *each.frozen)}
         never |= {name for each in made.optimizers for of in each.failures for name in of.variables}
         assert set(each.variables) <= {variable.name for variable in made.variables} | never
         assert each.step is None or 1 <= each.step <= max(made.steps, 1)

@@ -1017,7 +1017,7 @@ def test_weights_that_a_checkpoint_gives_back(kind: str, tmp_path: Path) -> None
         tf.train.Checkpoint(**held).restore(path).assert_consumed()
         np.testing.assert_array_equal(own.get_weights()[0], base.get_weights()[0])
         train(again, optimizer, steps=2)
-        assert int(optimizer.iterations) == 2  # it began anew
+        assert int(optimizer.iterations) == 2  # it began from zero
         assert not bad(tracer.trace_of(optimizer))
 
 
@@ -1112,7 +1112,7 @@ def test_python_number_that_is_traced_each_time() -> None:
     trace = trained([f"{number}" for number in range(8)])
     finding = one(trace, "retraced")
     assert finding.severity == "warning"
-    assert "train_step was traced anew 7 times in training, first after step 1" in finding.text
+    assert "train_step was traced again 7 times in training, first after step 1" in finding.text
 
 
 @pytest.mark.parametrize("anew", [False, True])

@@ -119,7 +119,7 @@ FAILURE = Failure("apply", "ValueError: no", "other", ("a",), 3)
     [
         ({"failures": (FAILURE,)}, "apply-raised", "a step raised"),
         ({"frozen": ("a",)}, "frozen-but-updated", "frozen variables were updated"),
-        ({"never_handed": ("c",)}, "never-handed", "trainable variables were never handed over"),
+        ({"never_passed": ("c",)}, "never-passed", "trainable variables were never passed"),
         ({"iterations": 0}, "steps-differ", "iterations are not the steps"),
         ({"iterations": 20}, "steps-differ", "iterations are not the steps"),
         ({"decay": Decay(0.1, ("'b'",), False, ("a",), "a:0")}, "decay-exclusion", ""),

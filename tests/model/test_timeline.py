@@ -58,8 +58,8 @@ def test_what_a_timeline_answers_is_true_of_its_steps(
     for part, _ in timeline.parts():
         before = [at for at in numbers_of(part) if at < last]
         assert part.last_before(last) == max(before, default=0)
-    beside = Timeline.of(weighted[:1], steps, 2).beside(timeline)
-    assert [values[2:] for values in written_out(beside)] == every
+    joined = Timeline.of(weighted[:1], steps, 2).joined(timeline)
+    assert [values[2:] for values in written_out(joined)] == every
 
 
 def numbers_of(part: Steps) -> list[int]:

@@ -419,7 +419,7 @@ def test_a_path_with_brackets_is_no_glob(trace: CallTrace) -> None:
         trace.updates(variable=KerasVariable("list[0-9]/kernel"))
 
 
-def test_variables_with_one_name_are_told_apart_by_the_object_they_are() -> None:
+def test_variables_with_one_name_are_identified_by_the_object_they_are() -> None:
     variables = (Variable("kernel", (1,), "float32"), Variable("kernel#2", (1,), "float32"))
     entries = (
         Entry(0, 1, "update", "dense", (0,), times=2),
@@ -433,7 +433,7 @@ def test_variables_with_one_name_are_told_apart_by_the_object_they_are() -> None
     assert (live.updates(variable=first), live.updates(variable=second)) == (2, 5)
     assert (live.updates(variable="kernel"), live.updates(variable="kernel#2")) == (2, 5)
     assert live.updates(variable="kernel*") == 7
-    with pytest.raises(UnknownName, match="by the object alone"):
+    with pytest.raises(UnknownName, match="the object alone identifies"):
         CallTrace(data).updates(variable=first)  # a loaded trace has only names
 
 

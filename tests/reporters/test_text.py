@@ -571,7 +571,7 @@ def test_steps_in_which_gradients_were_dropped_stay_a_fault() -> None:
 @pytest.mark.parametrize(
     ("work", "note"),
     [
-        ([], "nothing was handed over"),
+        ([], "nothing was passed"),
         ([request(0, kind="none")], "no gradient came"),
         ([request(0)], "gradients came, none was applied"),
         ([request(0), request(1, kind="none"), update(0)], "1 without gradient"),

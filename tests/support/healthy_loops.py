@@ -829,7 +829,7 @@ def target_network_in_one_graph(k):
         online = tf.compat.v1.get_variable("online", (4, 1))
         target = tf.compat.v1.get_variable("target", (4, 1))
         wanted = tf.stop_gradient(0.9 * tf.matmul(x, target))
-        # Without a list it hands over every trainable variable of the graph.
+        # Without a list it passes every trainable variable of the graph.
         train = V1.AdamOptimizer(0.01).minimize(square(tf.matmul(x, online) - wanted))
         session.run(tf.compat.v1.global_variables_initializer())
         for _ in range(5):

@@ -29,8 +29,14 @@ ELSEWHERE = {
     "unchanged": ("jax torch torch.optim", _NEVER_SEES),
     "replicas-disagree": ("jax torch torch.optim optax", ""),
     "never-updated": ("jax torch torch.optim optax", ""),
-    "never-handed": ("torch.optim", "Keras raises; of optax, what it is not handed is not known"),
-    "frozen-but-updated": ("torch.optim", "JAX raises, Keras on PyTorch reads `trainable` anew"),
+    "never-passed": (
+        "torch.optim",
+        "Keras raises; of optax, what it does not get is not known",
+    ),
+    "frozen-but-updated": (
+        "torch.optim",
+        "JAX raises, Keras on PyTorch reads `trainable` each time",
+    ),
     "shared-variable": ("jax torch torch.optim", _NO_IDENTITY),
     "optimizer-renewed": ("jax torch torch.optim optax", ""),
     "no-gradient": ("jax torch torch.optim optax", ""),
@@ -47,8 +53,8 @@ ELSEWHERE = {
     "ema-unused": ("jax torch", "they keep no averages of the weights"),
     "decay-exclusion": ("jax torch", "what decays is said by parameter groups, or by a mask"),
     "state-not-loaded": ("jax torch", "`load_state_dict` raises; that of optax is the program's"),
-    "retraced": ("jax optax", "recompilations of `torch.compile` are not told apart"),
-    "traced-again": ("jax optax", "recompilations of `torch.compile` are not told apart"),
+    "retraced": ("jax optax", "recompilations of `torch.compile` are not distinguished"),
+    "traced-again": ("jax optax", "recompilations of `torch.compile` are not distinguished"),
     "graph-never-ran": ("jax optax", "a program of `torch.compile` runs when it is made"),
 }
 """Where else than with TensorFlow, and why not in the rest."""

@@ -108,7 +108,7 @@ def test_a_failure_names_the_layer_that_is_frozen(library: Any, kind: str, prefi
     hidden = model.get_layer("hidden")
     before = model.get_weights()
     name = model.optimizer.name
-    said = f"{prefix}/kernel and bias were not handed to {name}: layer hidden is frozen"
+    said = f"{prefix}/kernel and bias were not passed to {name}: layer hidden is frozen"
     for assertion in (
         tracer.assert_updates(model.optimizer, dense=6, per_step=True),
         tracer.assert_updates(dense=12),

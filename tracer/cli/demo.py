@@ -132,7 +132,7 @@ def _train(optimizer: Any, replicas: int) -> None:
 
 
 def _lines(results: list[Result]) -> list[Text]:
-    """What is printed: the answers, and executions beside what a mock says, method by method."""
+    """What is printed: the answers, and executions next to what a mock says, method by method."""
     table = Table("", [Column("executions"), Column("a mock says")])
     lines = paragraph(
         f"One embedding and two dense layers, {SAMPLES} samples, batches of {BATCH}, {EPOCHS} "

@@ -319,7 +319,7 @@ class Autosave:
         return self._folder / tracefile.file_name(trace) if known else None
 
     def _earlier(self, path: Path) -> Path | None:
-        """The trace with optimizers that a trace without any would replace, or stand beside."""
+        """The trace with optimizers that a trace without any would replace, or stand next to."""
         of_no_worker = path != self._path and path.stem == "trace"
         files = path.parent.glob("*.json") if of_no_worker else [path]
         return next(

@@ -41,7 +41,7 @@ class Case(Struct, frozen=True):
     """The index of the replica concerned, if it is one."""
     words: Mapping[str, str] = {}
     numbers: Mapping[str, int] = {}
-    """What the template names beside the variables."""
+    """What the template names apart from the variables."""
     names: tuple[str, ...] = ()
     """The names of the variables concerned, where they are not those of `variables`."""
 

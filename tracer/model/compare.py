@@ -204,7 +204,7 @@ class Change:
 class Difference:
     """How two optimizers' traces differ; without a change in it they count the same.
 
-    Which lines the updates come from is told, too, and is no difference.
+    It also holds which lines the updates come from, which is no difference.
     """
 
     title: str

@@ -239,9 +239,9 @@ dense = counting(["update"], ["dense"])
 sparse = counting(["update"], ["sparse"])
 """Counts sparse updates."""
 requests = counting(["request"])
-"""Counts the gradients handed to the outermost `apply_gradients` that were not `None`."""
+"""Counts the gradients passed to the outermost `apply_gradients` that were not `None`."""
 missing = counting(["request"], ["none"])
-"""Counts the gradients handed to the outermost `apply_gradients` that were `None`."""
+"""Counts the gradients passed to the outermost `apply_gradients` that were `None`."""
 
 
 def steps(block: Block) -> int:

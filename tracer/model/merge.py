@@ -96,7 +96,7 @@ def _of_all_workers(name: str, parts: Sequence[TraceData]) -> Optimizer:
         settings["dynamic_scale"] = min(known_scales)
     seen: dict[str, Any] = {
         field: tuple(dict.fromkeys(chain.from_iterable(getattr(each, field) for each in own)))
-        for field in ("remarks", "never_handed", "frozen")
+        for field in ("remarks", "never_passed", "frozen")
     }
     return replace(
         own[0],
@@ -123,7 +123,7 @@ def _is_astray(optimizer: Optimizer, data: TraceData) -> bool:
 _SEEN: Mapping[str, Callable[[Optimizer, TraceData], object]] = {
     "a step raised": lambda optimizer, _: optimizer.failures,
     "frozen variables were updated": lambda optimizer, _: optimizer.frozen,
-    "trainable variables were never handed over": lambda optimizer, _: optimizer.never_handed,
+    "trainable variables were never passed": lambda optimizer, _: optimizer.never_passed,
     "iterations are not the steps": _is_astray,
 }
 """What is said where some workers alone saw it of an optimizer, and how to tell."""

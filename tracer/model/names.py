@@ -1,7 +1,7 @@
 """What variables are called, and which of them a name, a glob or an object means.
 
 A trace holds names. Whoever makes one may know the variables themselves too, and hands in how an
-object is told apart and named (`Objects`): this module knows no TensorFlow, and a trace that was
+object is identified and named (`Objects`): this module knows no TensorFlow, and a trace that was
 loaded knows names only.
 """
 
@@ -67,8 +67,8 @@ class Objects(NamedTuple):
     """The index of this very variable, None for one that the trace does not hold; no function for
     a trace that does not know objects, because it was loaded."""
     frozen: Callable[[], Sequence[tuple[str, tuple[str, ...]]]] = tuple
-    """The layers that are frozen beside what was handed over: each name, with the names of the
-    variables that it would train. For an assertion that failed; others know none."""
+    """The frozen layers of the models whose variables were passed: each name, with the names of
+    the variables that it would train. For an assertion that failed; others know none."""
 
 
 def finder(
@@ -202,5 +202,5 @@ def _by_object(wanted: object, variables: Sequence[Variable], objects: Objects) 
         )
     if len(alike) == 1:
         return alike[0]
-    by_object = " that can be told by the object alone:" if alike else ""
+    by_object = " that the object alone identifies:" if alike else ""
     raise unknown_name(f"variable{by_object}", name, names)  # no glob: a path may hold brackets

@@ -87,7 +87,7 @@ def replica_name(replica: Replica, *, with_worker: bool = True) -> str:
 def replica_names(trace: Trace, *others: Trace) -> list[str]:
     """The name of each replica of a trace; with its worker if there are several.
 
-    If the names stand beside those of `others`, their workers count too.
+    If the names are read together with those of `others`, their workers count too.
     """
     workers = {replica.worker for each in (trace, *others) for replica in each.replicas}
     return [replica_name(each, with_worker=len(workers) > 1) for each in trace.replicas]
@@ -219,7 +219,7 @@ def _seconds(seconds: float) -> str:
 
 
 class Reason(NamedTuple):
-    """Why gradients that were handed over were not applied."""
+    """Why gradients that were passed were not applied."""
 
     text: str
     """`accumulated (4 steps)`; empty if the trace does not show it."""
@@ -339,7 +339,7 @@ def skipper(optimizers: Iterable[Optimizer]) -> str:
 
 
 def accumulated_steps(summary: Summary) -> int:
-    """Of how many steps the optimizer was told to accumulate the gradients."""
+    """Of how many steps the optimizer accumulates the gradients."""
     return max(map(_accumulated, summary.optimizers), default=1)
 
 

@@ -14,7 +14,7 @@ Role = Literal["step", "update", "ineffective", "discarded", "apply", "request"]
 """What an entry counts: an execution of `apply_gradients` or `apply` (`step`), of the outermost
 apply method on a variable (`update`; `ineffective` if the method assigns nothing to that variable;
 `discarded` if its result was computed and thrown away, as JAX does while gradients accumulate), of
-an apply method inside another one (`apply`), or a gradient that was handed to the outermost
+an apply method inside another one (`apply`), or a gradient that was passed to the outermost
 `apply_gradients` (`request`, which is no execution)."""
 
 
@@ -43,7 +43,7 @@ class Remark(msgspec.Struct, frozen=True):
 
 
 class Decay(msgspec.Struct, frozen=True):
-    """What weight decay was told to leave out, by `exclude_from_weight_decay`."""
+    """What weight decay leaves out, by `exclude_from_weight_decay`."""
 
     rate: float
     unmatched: tuple[str, ...]
@@ -63,7 +63,7 @@ class Failure(msgspec.Struct, frozen=True):
     error: str
     """The exception, in one line: `ValueError: Unknown variable`."""
     cause: Literal["unknown", "creation", "none", "other"]
-    """Why: the optimizer was built for other variables than it was handed; it had to make variables
+    """Why: the optimizer was built for other variables than it was passed; it had to make variables
     where a `tf.function` may not make any more; each gradient was None; something else."""
     variables: tuple[str, ...]
     """The variables that it is about; of `unknown` those that it was not built for."""
@@ -85,7 +85,7 @@ class Optimizer(msgspec.Struct, frozen=True):
     root: int
     """The index of the outermost optimizer that it is nested in; its own if it is the root."""
     settings: dict[str, Setting] = {}
-    """What it was told that changes the counts: `{"gradient_accumulation_steps": 4, ...}`; and
+    """Its settings that change the counts: `{"gradient_accumulation_steps": 4, ...}`; and
     `dynamic_scale`, what the loss scale of Keras 3 has come to."""
     iterations: int | None = None
     """How far its own count of steps moved since it was wrapped; None if that cannot be read."""
@@ -93,9 +93,9 @@ class Optimizer(msgspec.Struct, frozen=True):
     made: str = ""
     """The line of the program that made it, or wrapped it: `train.py:30`; empty if not known. It is
     that of the first step for one of PyTorch that was not wrapped."""
-    never_handed: tuple[str, ...] = ()
+    never_passed: tuple[str, ...] = ()
     """Variables of the model that became trainable after its step was traced, and with which the
-    model was trained on, that no optimizer was handed: see the freeze monitors."""
+    model was trained on, that no optimizer was passed: see the freeze monitors."""
     frozen: tuple[str, ...] = ()
     """Variables of the model that were frozen after its step was traced, and that a graph which
     was called since updates all the same: see the freeze monitors."""
@@ -105,7 +105,7 @@ class Optimizer(msgspec.Struct, frozen=True):
     """Its first and its last turn, where each optimizer of the process that steps after another one
     has the next turn: see `core.optimizers.take_turn`. Both are 0 if that is not known."""
     decay: Decay | None = None
-    """None if it was told of no variable that shall not decay."""
+    """None if every variable decays."""
     rate: float | None = None
     """Its learning rate when its first step ended; None for a schedule, or if it is not known."""
     values: int | None = None
@@ -245,7 +245,7 @@ class GraphTracing(msgspec.Struct, frozen=True):
     cause: Literal["first", "variables", "argument", "value", "function", "forgotten", "unknown"]
     """Why: the first call; variables were made in the first one; an argument with another shape,
     type or structure; another Python value; a new function object of the same code; its graphs
-    were forgotten (the optimizer was wrapped late, or the program compiled anew); not known."""
+    were forgotten (the optimizer was wrapped late, or the program compiled again); not known."""
     detail: str
     """For `argument` and `value` which, from what to what: `x: float32[32, 4] -> float32[8, 4]`."""
     after: int

@@ -143,7 +143,7 @@ class Pattern(Counts):
 
     @cached_property
     def replicas(self) -> tuple[int, ...]:
-        """The replicas on which a gradient was handed over, or an update tried."""
+        """The replicas on which a gradient was passed, or an update tried."""
         return tuple(sorted({each.replica for each in self._on[None] if _asked(each)}))
 
     def has(self, measure: Selection) -> bool:
@@ -397,7 +397,7 @@ class Summary(Counts):
 
     @cached_property
     def asked(self) -> list[Pattern]:
-        """The patterns of variables that were handed over or updated, and are no arguments."""
+        """The patterns of variables that were passed or updated, and are no arguments."""
         return [each for each in self.patterns if each.replicas and not each.argument]
 
     def rates(self, measure: Measure, replica: int) -> Counter[int]:

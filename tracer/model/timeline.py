@@ -143,10 +143,10 @@ class Timeline:
             for each in self.stretches
         )
 
-    def beside(self, other: "Timeline") -> "Timeline":
+    def joined(self, other: "Timeline") -> "Timeline":
         """The counts of both in each step, those of the other one last.
 
-        >>> Timeline([Stretch(1, ((4, (7,)),))]).beside(Timeline([Stretch(1, ((4, (0,)),))])).spread
+        >>> Timeline([Stretch(1, ((4, (7,)),))]).joined(Timeline([Stretch(1, ((4, (0,)),))])).spread
         Counter({(7, 0): 4})
         """
         width, more = (len(each.stretches[0].cycle[0][1]) for each in (self, other))

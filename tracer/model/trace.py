@@ -119,7 +119,7 @@ class Trace:
     programs: tuple[Program, ...] = _of_data("programs")
     """The processes that ran under `tracer run`, and how they ended."""
     notes: tuple[str, ...] = _of_data("notes")
-    """What a reader must know beside the counts, one sentence each."""
+    """What a reader must know to read the counts, one sentence each."""
     only: str = _of_data("only")
     """What an excerpt is limited to, for people; empty for a whole trace."""
     first_step: int = _of_data("first_step")
@@ -213,7 +213,7 @@ class Trace:
     ) -> dict[tuple[Any, ...], int]:
         """The counts of `"updates"`, `"executions"`, `"calls"` and so on, split by `by`.
 
-        `"requests"` are the gradients that were handed over; `"discarded"` are the executions of
+        `"requests"` are the gradients that were passed; `"discarded"` are the executions of
         apply methods whose result was thrown away, so that they are no updates: Keras on JAX
         computes an update in each step that only accumulates.
 
@@ -224,7 +224,7 @@ class Trace:
         known.
 
         Where effects were asked for (`tracer.wrap(optimizer, effects=True)`) there are three more
-        counts, of the steps that were handed a variable: `"compared"` is in how many of them it was
+        counts, of the steps that were passed a variable: `"compared"` is in how many of them it was
         looked at, `"unchanged"` in how many no bit of it was another one after the step, and
         `"not_finite"` after how many something in it was infinite or NaN. They have no method, no
         kind and no caller. If they were not asked for, `tracer.UnknownName` says so.
@@ -349,7 +349,7 @@ _KEYS: Mapping[str, Callable[[Trace, Block, Entry], Any]] = {
     "context": lambda trace, block, entry: block.context,
     "caller": lambda trace, block, entry: callers.path_text(trace.data, block.path),
 }
-"""What a count can be split by beside variables and steps."""
+"""What a count can be split by, other than variables and steps."""
 
 
 # Excerpts.
@@ -427,7 +427,7 @@ def _of_optimizers(data: TraceData, wanted: str) -> TraceData:
 def _of_methods(data: TraceData, methods: frozenset[int]) -> TraceData:
     """The trace of some methods, with the variables that they got.
 
-    Gradients were handed to no method, so they stay. If no method is left whose executions are
+    Gradients were passed to no method, so they stay. If no method is left whose executions are
     updates, those inside other methods are.
     """
     entries = [entry for block in data.blocks for entry in block.entries if entry.method in methods]

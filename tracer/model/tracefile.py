@@ -382,7 +382,7 @@ def _require_file(path: str | Path, status: os.stat_result) -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Put `content` at `path` in one go, by way of a temporary file beside it."""
+    """Put `content` at `path` in one go, by way of a temporary file next to it."""
     temporary = path.with_name(f".tracer-{secrets.token_hex(8)}.tmp")
     try:
         with open(temporary, "xb") as file:

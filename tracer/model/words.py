@@ -206,7 +206,7 @@ _TORCH = replace(
         "updates-stopped:missing": (
             "Look for what changed at that step: a branch that is no longer taken, a detach, a "
             "layer whose output is no longer used; or other parameters in the model, as after "
-            "load_state_dict(assign=True), for which the optimizer is to be made anew."
+            "load_state_dict(assign=True), for which the optimizer has to be made again."
         ),
         "updates-stopped:missing why": "no gradient came since then",
         "updates-stopped:nothing": (
@@ -219,24 +219,24 @@ _TORCH = replace(
         ),
         "shared-variable": (
             "If both are meant to train it, as a reconstruction and an adversary train one "
-            "encoder, there is nothing to do. If not, hand each optimizer the parameters of its "
+            "encoder, there is nothing to do. If not, give each optimizer the parameters of its "
             "own part."
         ),
         "optimizer-renewed:made": "stepped first",  # in the line that the trace has for it
         "optimizer-renewed": (
-            "If each is meant to begin anew, as one for each task in continual learning, there is "
-            "nothing to do. If not, make the optimizer once, before the loop; to change the rate, "
-            "use a scheduler or set group['lr']; or give it the state of the one before: "
+            "If each is meant to begin from zero, as one for each task in continual learning, "
+            "there is nothing to do. If not, make the optimizer once, before the loop; to change "
+            "the rate, use a scheduler or set group['lr']; or give it the state of the one before: "
             "load_state_dict."
         ),
-        "never-handed": (
-            "Hand over all parameters that should learn, also those that are frozen at first, and "
+        "never-passed": (
+            "Pass all parameters that should learn, also those that are frozen at first, and "
             "after the model is made; keep layers in torch.nn.ModuleList or ModuleDict, for a "
             "plain list hides them from model.parameters(). Set requires_grad of what should stay "
             "as it is to False, which saves its gradients."
         ),
-        "never-handed:when": (
-            "got gradients while steps ran, and no optimizer was handed {them}: nothing updates "
+        "never-passed:when": (
+            "got gradients while steps ran, and no optimizer was passed {them}: nothing updates "
             "{them}"
         ),
         "frozen-but-updated": (

@@ -87,8 +87,8 @@ def _one(difference: Difference, width: int, named: bool) -> list[Text]:
     if named:
         lines += paragraph(shown(difference.title), width, style="bold")
         lines += _same([difference], width)
-    for mark, text in sentences:
-        lines += paragraph(shown(text), width, mark)
+    for bullet, text in sentences:
+        lines += paragraph(shown(text), width, bullet)
     several = difference.several
     words = {
         "noun": difference.noun,
@@ -104,7 +104,7 @@ def _one(difference: Difference, width: int, named: bool) -> list[Text]:
 
 
 def _sentences(difference: Difference) -> list[tuple[str, str]]:
-    """What is said above the tables, each after the mark that it begins with."""
+    """What is said above the tables, each after the bullet that it begins with."""
     pairs = ", ".join(f"{before} = {after}" for before, after in difference.renamed)
     moves = first_of(
         [f"{before} is now {after}" for before, after in difference.shifted], _MAX_MOVES

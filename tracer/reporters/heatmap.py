@@ -83,7 +83,7 @@ def lane(timeline: Timeline, total: Timeline, first_step: int = 1) -> Lane:
     """
     updated = any(dense or sparse for dense, sparse, *_ in timeline.spread)
     if updated and (0,) in total.spread and len(total.stretches) <= MAX_STRETCHES:
-        timeline = timeline.beside(total.map(lambda values: (int(values == (0,)),)))
+        timeline = timeline.joined(total.map(lambda values: (int(values == (0,)),)))
     parts = timeline.parts() if any(values[4] for values in timeline.spread) else ()
     since = next((steps.first for steps, values in parts if values[4]), 0)
 

@@ -40,8 +40,8 @@ StepRow = namedtuple(
 """`length` steps in a row from `first` on that count the same, each of them this much.
 
 If `every` is not None, as many again each `every` steps, up to the step `last`. `accumulated` is on
-how many replicas a step kept its gradients for a later one; None if the optimizer was not told to
-accumulate any, or if that is not known. `unchanged` and `not_finite` are how many variables were so
+how many replicas a step kept its gradients for a later one; None if the optimizer accumulates
+none, or if that is not known. `unchanged` and `not_finite` are how many variables were so
 after the step, those of each replica counted; None where none was compared."""
 
 ReplicaRow = namedtuple("ReplicaRow", "worker replica device steps updates dense sparse")
@@ -211,7 +211,7 @@ CAUSES = {
     "argument": "another argument",
     "value": "another Python value",
     "function": "a new function object",
-    "forgotten": "its graphs were forgotten: wrapped late, or compiled anew",
+    "forgotten": "its graphs were forgotten: wrapped late, or compiled again",
     "unknown": "not known",
 }
 

@@ -325,7 +325,7 @@ def _step(row: StepRow, summary: Summary, why: Reason, idle: bool) -> _Line:
         (unknown, "not known"),
         (not row.on_replicas, "not recorded"),
         (row.updates, f"{missing:,} without gradient" if missing else ""),
-        (not row.requests, "nothing was handed over"),
+        (not row.requests, "nothing was passed"),
         (row.requests == missing, "no gradient came"),
         (idle, "nothing was assigned"),
         (row.accumulated, accumulated(summary)),

@@ -116,7 +116,7 @@ class Assertion:
 
 
 def judged(check: Check, trace: CallTrace, optimizer: object = None) -> str:
-    """What `check` says of `trace`, with what the living models tell beside it.
+    """What `check` says of `trace`, with what the living models say of it.
 
     `optimizer` is the one that the trace is of, if one was given.
     """
@@ -375,7 +375,7 @@ def _check(expected: Expectation) -> Check:
         try:
             return failure.of_expected(trace, expected)
         except UnknownName as error:
-            why, names = "no such variable was handed over", _alive(expected.variable)
+            why, names = "no such variable was passed", _alive(expected.variable)
             known = names and trace.complete
             causes = [not_passed(trace, names)] if known else []
             instead = "" if known else error.instead
@@ -418,7 +418,7 @@ def _of_method(
 # fails the test. A generator that is closed leaves the block in its middle: that is said at once.
 
 _PLUGIN = "tracer.pytest_plugin"
-"""It imports nothing of `tracer` before a test asks for it, so it is not told: it is looked up."""
+"""It imports nothing of `tracer` before a test asks for it, so it is looked up."""
 
 
 class Unused(NamedTuple):

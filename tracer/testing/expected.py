@@ -157,7 +157,7 @@ def why_unknown(
 ) -> tuple[str, str]:
     """Why nothing can be said of a target, and what the trace holds instead.
 
-    Both are empty if each can be a variable of the program that no optimizer was handed.
+    Both are empty if each can be a variable of the program that no optimizer was passed.
     """
     known = [variable.name for variable in trace.variables]
     unknown = [each for each in targets if each.index is None and trace.complete]
@@ -384,7 +384,7 @@ class Difference(NamedTuple):
     note: str
 
 
-def why_none(made: int, missed: Sequence[int], otherwise: str = "not handed over") -> str:
+def why_none(made: int, missed: Sequence[int], otherwise: str = "not passed") -> str:
     """Why there was no update, from what `MISSED` counts; empty if one was `made`."""
     none, requested, ineffective_calls = missed
     return first_true(
@@ -481,14 +481,14 @@ class JudgedSteps:
         columns = [replace(each, variables=None) for each in columns_of(claim).values()]
         of = f"{shown(self.summary.optimizers[0].name)}: " if len(claim.summaries) > 1 else ""
         wrong = [(steps, (1,)) for steps in self.timeline.steps_with(self.wrong)]
-        beside = cache(Timeline.folded(wrong, sum(self.timeline.spread.values()), 1).beside)
+        with_wrong = cache(Timeline.folded(wrong, sum(self.timeline.spread.values()), 1).joined)
         for replica in filter(self.summary.steps_on.get, self._replicas if wrong else ()):
             timelines = []
             for group, names in self._groups():
                 of_variables = frozenset[int]() if -1 in names else None
                 missed = (replace(each, variables=of_variables) for each in MISSED)
                 own = group.timeline(*columns, *missed, replica=replica)
-                timelines.append((names, beside(own)))
+                timelines.append((names, with_wrong(own)))
             varies = any(
                 sum(not is_wrong for is_wrong, *_ in each.spread) > 1 for _, each in timelines
             )

@@ -46,7 +46,7 @@ _COUNTS: dict[str, tuple[Quantity, str, frozenset[Kind | None] | None]] = {
     "unchanged": ("unchanged", "unchanged", None),
     "not_finite": ("not_finite", "not finite", None),
 }
-"""What an expression can name beside methods: what is counted, its name, the kinds of gradient."""
+"""What an expression can name: what is counted, its name, the kinds of gradient; or a method."""
 HELP = 'write it as "dense=4/step", "sparse=0", "updates[encoder/*]=0", "steps>=100" or "calls<=8"'
 
 

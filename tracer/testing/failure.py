@@ -1,7 +1,7 @@
 """The judge: why a trace is not as expected, in text: the counts, what differs, the likely cause.
 
 `judge` is the one for every expectation; `not_judged` is for what cannot be judged. A finding that
-says why is the cause; hints are what no finding says, as that frozen layers were not handed over.
+says why is the cause; hints are what no finding says, as that frozen layers were not passed.
 """
 
 from collections import Counter, defaultdict
@@ -47,7 +47,7 @@ MAX_NAMES = 3
 """The most names in a sentence, and the most stretches of steps in a row."""
 _MAX_ROWS = 30
 
-# Frozen layers: what is alive and was not handed over.
+# Frozen layers: what is alive and was not passed.
 
 Frozen = tuple[str, tuple[str, ...]]
 """The name of a frozen layer, and the names of the variables that it would train."""
@@ -81,7 +81,7 @@ def not_passed(trace: Trace, names: Sequence[str]) -> str:
     roots = [each.name for i, each in enumerate(trace.optimizers) if each.root == i]
     optimizer = shown(roots[0]) if len(roots) == 1 else "the optimizer"
     why = f": {are_frozen(layers)}" if layers else ""
-    return f"{together(names)} {plural(len(names), 'was', 'were')} not handed to {optimizer}{why}"
+    return f"{together(names)} {plural(len(names), 'was', 'were')} not passed to {optimizer}{why}"
 
 
 def names_in(layers: Sequence[Frozen]) -> list[str]:
@@ -320,7 +320,7 @@ def rows_of_missed(claim: Claim) -> list[tuple[str, Row]]:
         patterns = [] if target.index is None else claim.patterns_of.get(target.index, [])
         made, *counts = (sum(each.total(of) for each in patterns) for of in (updates, *MISSED))
         traced = any(each.entries for each in patterns)
-        nothing = "never handed to the optimizer" if claim.trace.complete else "not seen"
+        nothing = "never passed to the optimizer" if claim.trace.complete else "not seen"
         note = why_none(made, counts, "its graph never ran" if traced else nothing)
         if claim.expected.what == "changes":
             note = _why_not_changed(claim, target.index, patterns, made)
@@ -332,7 +332,7 @@ def rows_of_missed(claim: Claim) -> list[tuple[str, Row]]:
 def _why_not_changed(
     claim: Claim, index: int | None, patterns: Sequence[Pattern], made: int
 ) -> str:
-    """Why some replica that was handed a variable did not change it; empty if each did."""
+    """Why some replica that was passed a variable did not change it; empty if each did."""
     replicas = range(len(claim.trace.replicas))
     compared, unchanged = (
         [sum(each.total(observing(what), on) for each in patterns) for on in replicas]
@@ -340,7 +340,7 @@ def _why_not_changed(
     )
     still = [on for on in replicas if unchanged[on] == compared[on] > 0]
     if not still or (index is not None and 0 in claim.trace.variables[index].shape):
-        return "" if any(compared) else "never handed over"
+        return "" if any(compared) else "never passed"
     some_changed = any(compared[on] for on in replicas if on not in still)
     on = f" on replica {claim.trace.replicas[still[0]].id}" if some_changed else ""
     return f"no bit changed{on}" if made else "never updated"

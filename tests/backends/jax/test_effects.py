@@ -283,7 +283,7 @@ def test_training_is_bit_for_bit_the_same(jit_compile: bool) -> None:
 
 @pytest.mark.long
 def test_recorded_for_a_while() -> None:
-    """What is compiled is traced anew when effects are asked for, and when they are no more."""
+    """What is compiled is traced again when effects are asked for, and when they are no more."""
     optimizer = tracer.wrap(Odometer())
     trained = model(optimizer)
 

@@ -138,7 +138,7 @@ def test_steps_compiled_by_inductor(name: str) -> None:
 @pytest.mark.long
 @pytest.mark.usefixtures("compiled")
 def test_asked_for_after_it_was_compiled() -> None:
-    """The step is compiled anew when effects are asked for, and the graph is not broken."""
+    """The step is compiled again when effects are asked for, and the graph is not broken."""
     gc.unfreeze()  # effects are asked for as long as an optimizer of another test lives
     gc.collect()
     optimizer = tracer.wrap(ParallelOdometer())

@@ -202,7 +202,7 @@ def test_a_state_that_is_dropped(how: str, healthy: bool) -> None:
     count = int(carried[1][1][0].count)
     assert count == (6 if healthy else how == "init in the step")
     assert [each.code for each in bad(trace)] == ["optimizer-renewed"] * (not healthy)
-    assert all("began anew in each of 6 steps" in each.text for each in bad(trace))
+    assert all("began from zero in each of 6 steps" in each.text for each in bad(trace))
 
 
 def test_a_state_for_each_of_two_networks_is_not_dropped() -> None:
@@ -262,7 +262,7 @@ def test_gradients_that_are_numbers() -> None:
 
 @pytest.mark.parametrize("jitted", [False, True])
 def test_a_model_with_functions_and_numbers_beside_its_weights(jitted: bool) -> None:
-    """As one of Equinox, which is handed over as it is: an activation, a rate, a size, a flag."""
+    """As one of Equinox, which is passed as it is: an activation, a rate, a size, a flag."""
     model = {"weight": jnp.ones(3), "activation": jax.nn.relu, "rate": 0.5, "size": 3, "on": True}
     gradients = {**dict.fromkeys(model), "weight": jnp.ones(3)}
     tx = tracer.wrap(optax.sgd(0.1))

@@ -47,7 +47,7 @@ def same(before: list[Any], *layers: Any) -> bool:
 
 
 @program
-def never_handed(healthy: bool) -> None:
+def never_passed(healthy: bool) -> None:
     model = net()
     model[0].requires_grad_(False)
     optimizer = SGD([p for p in model.parameters() if p.requires_grad], 0.1)
@@ -307,10 +307,10 @@ def test_what_gets_gradients_and_is_in_no_optimizer(make: Any, names: Any, clear
             assert not gone
             del optimizer, model, left
         found_of = {each.code: each for each in recording.trace().findings()}
-        assert ("never-handed" in found_of) != healthy
+        assert ("never-passed" in found_of) != healthy
         if not healthy:
-            assert list(found_of["never-handed"].variables) == names
-            assert found_of["never-handed"].severity == "warning"
+            assert list(found_of["never-passed"].variables) == names
+            assert found_of["never-passed"].severity == "warning"
 
 
 @pytest.mark.parametrize("healthy", [False, True])
@@ -329,7 +329,7 @@ def test_the_optimizer_of_a_generator_with_the_parameters_of_its_judge(healthy: 
             judge(draw(torch.ones(4, 2))).mean().backward()
             of_draw.step()
 
-    assert found(train) == (set() if healthy else {"never-handed"})
+    assert found(train) == (set() if healthy else {"never-passed"})
     assert same(before, draw) != healthy
 
 
@@ -512,5 +512,5 @@ def test_a_model_that_is_gone_by_the_time_of_reading() -> None:
 
     train()
     (finding,) = tracer.trace_of(optimizers[0]).findings()
-    assert finding.code == "never-handed"
+    assert finding.code == "never-passed"
     assert finding.variables == ("0.weight", "0.bias")

@@ -120,7 +120,7 @@ class FreezeMonitor(Collector):
             and not any(other.root.variables.knows(key, each.variable) for other in list(_all))
         )
         frozen = (n for key, n in self._frozen.items() if n and not self._is_elsewhere(key))
-        return replace(record, never_handed=tuple(never), frozen=tuple(frozen))
+        return replace(record, never_passed=tuple(never), frozen=tuple(frozen))
 
     def _look(self) -> None:
         with suppress_faults():

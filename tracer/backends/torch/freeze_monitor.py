@@ -89,7 +89,7 @@ class FreezeMonitor(Collector):
                 or (id(own) not in in_optimizers and own._version == version)
             )
         )
-        return replace(record, never_handed=tuple(never), frozen=tuple(self._frozen.values()))
+        return replace(record, never_passed=tuple(never), frozen=tuple(self._frozen.values()))
 
     def trains(self, parameter: "ref[Any]") -> bool:
         """Whether a parameter that may be gone was passed here."""

@@ -121,7 +121,7 @@ def _because(failure: Failure, said: str) -> str:
     number, which = len(failure.variables), names_in_short(failure.variables)
     is_no = f"{plural(number, 'is', 'are')} no {plural(number, 'variable')}"
     return {
-        "unknown": f": {which or 'what it was handed'} {is_no} that it was built for",
+        "unknown": f": {which or 'what it was passed'} {is_no} that it was built for",
         "creation": (
             ": it makes variables of its own in its first step, and the function had run before"
         ),
@@ -195,7 +195,8 @@ _IN_A_ROW = ", with all the variables and new gradients in each call"
         "scale that goes on falling stays at 1 in tf_keras. In Keras 3 it becomes 0, 2**15 after "
         "142 steps, and then a gradient that is finite is divided by 0. A GradScaler of PyTorch is "
         "a loss scale, too; what a fused optimizer skipped in its kernel is counted with the rest. "
-        "So is apply_if_finite of optax, and a MultiSteps that is told which steps to skip."
+        "So is apply_if_finite of optax, and a MultiSteps with a function that says which steps to "
+        "skip."
     ),
     needs=("complete",),
     explains=FEW,
@@ -401,13 +402,13 @@ def gradients_left(summary: Summary) -> Iterator[Case]:
         "unless there were five tracings or more, and one for each 20 steps or more; a last batch "
         "that is smaller gives one. On JAX they are those of the function that jax.jit traces; of "
         "an argument with many arrays the signature has their number only, and how many steps had "
-        "run is what JAX had told by then, for it runs them behind Python's back. What "
-        "torch.compile compiles anew is not reported."
+        "run is what JAX had reported by then, for it runs them behind Python's back. What "
+        "torch.compile compiles again is not reported."
     ),
     explains=("calls",),
 )
 def retraced(summary: Summary) -> Iterator[Case]:
-    """A function was traced for another signature after training had begun."""
+    """A function was traced for another signature after the first step."""
     for rows in _by_function(summary):
         later = [each for each in [row for row in rows if row.signature][1:] if each.after > 0]
         if not later:
@@ -418,7 +419,7 @@ def retraced(summary: Summary) -> Iterator[Case]:
             line = _line(summary, event)
             change = (became and f", when {became}") + (line and f", by the call in {line}")
         yield Case(
-            f"{rows[0].function}{of_optimizer(summary)} was traced anew {times(tracings)} in "
+            f"{rows[0].function}{of_optimizer(summary)} was traced again {times(tracings)} in "
             f"training, first after step {later[0].after:,}"
             f"{summary.dialect.advice('retraced:roughly')}{change}.",
             severity=_costly(tracings, rows),

@@ -40,7 +40,7 @@ _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
     ),
     explanation=(
         "Needs effects: `tracer.wrap(optimizer, effects=True)` or `tracer run --effects`. Each "
-        "variable that a step is handed is looked at when the step has ended; the finding names "
+        "variable that is passed to a step is looked at when the step has ended; the finding names "
         "the first step after which one held an infinite value or NaN, and the variables that did "
         "so first. If it is the first step that was looked at, they may have been so before, as "
         "those of a checkpoint."
@@ -109,7 +109,7 @@ LAST_SHARE = 4
     why="The update was executed, and every bit of the variable is what it was: it does not learn.",
     advice=(
         "Look at its gradient: 0 for a layer that is cut off (a dead ReLU, a mask, a rounding), "
-        "or too small beside the weight for its type, as in float16 and bfloat16."
+        "or too small next to the weight for its type, as in float16 and bfloat16."
     ),
     explanation=(
         "Needs effects: `tracer.wrap(optimizer, effects=True)` or `tracer run --effects`. A "
@@ -155,7 +155,7 @@ def unchanged(summary: Summary) -> Iterator[Case]:
                 "nothing.",
                 "Print the learning rate: a schedule may have come to 0. If it has not, the "
                 "gradient is 0 (a layer that is cut off, a loss at its minimum), or too small "
-                "beside the weight for its type.",
+                "next to the weight for its type.",
                 "warning",
                 variables,
                 last + 1,
@@ -284,7 +284,7 @@ _AS_MUCH = {
     explanation=(
         "apply_gradients got gradients for it that were not None, other variables were updated, "
         "this one never was. Variables that Keras overwrites itself (those of float8 scales) are "
-        "reported too. A variable that is not handed to apply_gradients, as that of a frozen "
+        "reported too. A variable that is not passed to apply_gradients, as that of a frozen "
         "layer, is not."
     ),
     needs=("complete",),
@@ -337,20 +337,20 @@ def _only_skipped(summary: Summary, pattern: Pattern) -> bool:
         "variable out, and Keras warns once. For PyTorch: a parameter of the optimizer that "
         "requires a gradient had none in each step. "
         "It is info for a tf.compat.v1 optimizer, of which "
-        "`minimize` hands over every trainable variable of the graph. That of a frozen "
-        "layer is not handed over at all, so it is not reported."
+        "`minimize` passes every trainable variable of the graph. That of a frozen "
+        "layer is not passed at all, so it is not reported."
     ),
     needs=("complete",),
     explains=FEW,
 )
 def no_gradient(summary: Summary) -> Iterable[Case]:
-    """Every gradient that was handed over for a variable was `None`."""
+    """Every gradient that was passed for a variable was `None`."""
     of_graph = any(each.kind == "v1" for each in summary.optimizers)
     every = summary.trace.variables
     return [
         Case(
             "{which} {were} never updated: the gradient was None each time, in {none:step}.",
-            "minimize without var_list hands over every trainable variable of the graph, also "
+            "minimize without var_list passes every trainable variable of the graph, also "
             "those of other networks. Of one that should learn, look for what cuts it from the "
             "loss."
             if of_graph
@@ -379,7 +379,7 @@ _requests_or_tries = counting(["request", "update", "ineffective"])
     advice="Look for what changed at that step.",
     explanation=(
         "The silence is more than three times as long as any before it, and the gradient was None "
-        "in it, or other variables went on. It is info if the variable was no longer handed to "
+        "in it, or other variables went on. It is info if the variable was no longer passed to "
         "apply_gradients, as after it was frozen."
     ),
     needs=("complete",),
@@ -417,10 +417,10 @@ _STOPPED: Mapping[str, tuple[Severity, str, str]] = {
         "Look for what changed in the loss at that step: a branch that is no longer taken, a "
         "stop_gradient or detach, a layer whose output is no longer used.",
     ),
-    "gradients": ("warning", "a gradient was handed over, and not applied", ""),
+    "gradients": ("warning", "a gradient was passed, and not applied", ""),
     "nothing": (
         "info",
-        "no longer handed to the optimizer",
+        "no longer passed to the optimizer",
         "If you froze it, this is as it should be. If not, look at the list of variables that the "
         "train step passes.",
     ),
@@ -518,7 +518,7 @@ def updated_twice(summary: Summary) -> Iterator[Case]:
     explains=(*FEW, *MANY),
 )
 def densified(summary: Summary) -> Iterable[Case]:
-    """A gradient was sparse when it was handed over, and dense when it was applied."""
+    """A gradient was sparse when it was passed, and dense when it was applied."""
     every, dense_requests = summary.trace.variables, counting(["request"], ["dense"])
     settings = ("gradient_accumulation_steps", "global_clipnorm")
     causes = [key for key in settings if any(each.settings.get(key) for each in summary.optimizers)]

@@ -67,16 +67,16 @@ def keras_mixed(trace: Trace) -> Iterator[Case]:
 
 
 @rule(
-    "never-handed",
+    "never-passed",
     severity="warning",
-    title="trainable variables that no optimizer was handed",
+    title="trainable variables that were passed to no optimizer",
     why=(
-        "What no optimizer is handed keeps its value. A traced train step goes on with the "
+        "What is passed to no optimizer keeps its value. A traced train step goes on with the "
         "variables that were trainable when it was traced, whatever is made trainable later."
     ),
     advice=(
-        "Call model.compile again after `trainable` was changed; in a loop of your own, make the "
-        "tf.function anew, and the optimizer, if it was built for the other variables only."
+        "Call model.compile again after `trainable` was changed; in a loop of your own, make a "
+        "new tf.function, and a new optimizer, if it was built for the other variables only."
     ),
     explanation=(
         "For layers that were frozen while the train step was traced to a graph, were made "
@@ -90,21 +90,21 @@ def keras_mixed(trace: Trace) -> Iterator[Case]:
         "plain lists included, which got a new gradient between two steps, was not written to, and "
         "is in no optimizer. Of other "
         "models it is reported only if the optimizer's own parameters have no gradient, as those "
-        "of a model that was made anew, or are just those of another optimizer: a judge or a "
+        "of a model that was made again, or are just those of another optimizer: a judge or a "
         "teacher that is not frozen gets gradients, too. With Keras on JAX and on PyTorch the step "
         "raises, which apply-raised reports."
     ),
     needs=("steps", "complete"),
     explains=FEW,
 )
-def never_handed(summary: Summary) -> Iterator[Case]:
+def never_passed(summary: Summary) -> Iterator[Case]:
     """Layers were made trainable, and the step that was traced before does not train them."""
     thawed = (
-        "{were} made trainable after the train step was traced, and no optimizer was ever handed "
+        "{were} made trainable after the train step was traced, and no optimizer was ever passed "
         "{them}: the step{of} trains only what was trainable before"
     )
-    if names := summary.optimizers[0].never_handed:
-        when = summary.dialect.advice("never-handed:when", thawed)
+    if names := summary.optimizers[0].never_passed:
+        when = summary.dialect.advice("never-passed:when", thawed)
         yield Case(f"{{which}} {when}.", names=names, words={"of": of_optimizer(summary)})
 
 
@@ -118,20 +118,20 @@ def never_handed(summary: Summary) -> Iterator[Case]:
         "is trained on."
     ),
     advice=(
-        "Call model.compile again after `trainable` was changed; in a loop of your own, make the "
-        "tf.function anew."
+        "Call model.compile again after `trainable` was changed; in a loop of your own, make a "
+        "new tf.function."
     ),
     explanation=(
         "For layers of which `trainable` became False after the step was traced, or after "
         "`compile` with tf_keras, while the graph that updates them was called on. It is info if "
         "the trace has several optimizers, for the critic of a GAN is frozen for the sake of the "
         "generator; and nothing is said where a model with an optimizer of its own holds the "
-        "layer, too. Which model an optimizer trains is seen as for never-handed, so nothing is "
+        "layer, too. Which model an optimizer trains is seen as for never-passed, so nothing is "
         "said of a list that was chosen otherwise, and of eager mode; with tf_keras only what was "
         "frozen while `fit` runs is reported, as by a callback. With `torch.optim` it is a "
         "parameter of which requires_grad was True and is False, and that still has a gradient "
         "when a step ends, as after `zero_grad(set_to_none=False)`. With Keras on JAX the step "
-        "raises, and with Keras on PyTorch it reads `trainable` anew."
+        "raises, and with Keras on PyTorch it reads `trainable` in each step."
     ),
     needs=("steps",),
     explains=MANY,
@@ -163,7 +163,7 @@ def frozen_but_updated(summary: Summary) -> Iterator[Case]:
     ),
     advice=(
         "If both are meant to train it, as a reconstruction and an adversary train one encoder, "
-        "there is nothing to do. If not, hand each optimizer its own variables; with compile, "
+        "there is nothing to do. If not, give each optimizer its own variables; with compile, "
         "freeze the part (`part.trainable = False`) before the model that only passes through it "
         "is compiled."
     ),
@@ -221,7 +221,7 @@ def _updated(trace: Trace) -> dict[Summary, frozenset[int]]:
         "with it the bias correction of Adam and the place in a schedule."
     ),
     advice=(
-        "If each is meant to begin anew, as one for each task in continual learning, there is "
+        "If each is meant to begin from zero, as one for each task in continual learning, there is "
         "nothing to do. If not, make the optimizer, and compile, once, before the loop; to change "
         "the rate, assign to optimizer.learning_rate."
     ),
@@ -279,11 +279,11 @@ def _states_dropped(trace: Trace) -> Iterator[Case]:
     for summary in summaries_of(trace) if trace.complete else ():
         for optimizer, remark in summary.remarks("optimizer-renewed"):
             yield Case(
-                f"{optimizer.name} began anew in each of {remark.detail}: the state that it "
+                f"{optimizer.name} began from zero in each of {remark.detail}: the state that it "
                 "was given had the same count of steps each time.",
                 "Give each step the state that the one before returned; make it (`init`) once, "
-                "before the loop. If each step is meant to begin anew, as one step of an inner "
-                "loop, there is nothing to do.",
+                "before the loop. If each step is meant to begin from zero, as one step of an "
+                "inner loop, there is nothing to do.",
             )
 
 
@@ -425,13 +425,13 @@ def ema_unused(summary: Summary) -> Iterator[Case]:
     needs=("steps",),
 )
 def decay_exclusion(summary: Summary) -> Iterator[Case]:
-    """`exclude_from_weight_decay` was told of variables that there are none of."""
+    """`exclude_from_weight_decay` names variables that do not exist."""
     for optimizer in summary.optimizers:
         decay = optimizer.decay
         if decay is not None and decay.unmatched:
             yield Case(
-                f"{optimizer.name} was told to leave {listed(decay.unmatched)} out of weight "
-                f"decay ({decay.rate:g}), which "
+                f"{optimizer.name} excludes {listed(decay.unmatched)} from weight decay "
+                f"({decay.rate:g}), which "
                 f"{plural(len(decay.unmatched), 'matches', 'match')} none of its variables, of "
                 f"which one is `{decay.searched}`. What decays: {names_in_short(decay.decayed)}.",
                 severity="info" if decay.matched else "warning",

@@ -156,7 +156,7 @@ function key(event) {
   event.preventDefault();
 }
 
-function tip({ type, target, clientX, clientY }) { // what is under the mouse, beside it
+function tip({ type, target, clientX, clientY }) { // what is under the mouse, next to it
   const box = $("tip"), text = type === "pointerleave" ? "" : target.closest?.("[data-tip]")?.dataset.tip;
   box.hidden = !text;
   box.textContent = text ?? "";
@@ -176,9 +176,9 @@ function matching() {
 function line(row) {
   const kinds = ["dense", "sparse"].map((kind, at) => (
     make("i", { class: kind, style: `width: ${100 * row[4 + at] / optimizer().most}%` })));
-  const beside = row[3] ? make("span", { class: "bar" }, ...kinds) : make("span", { class: "tag" }, data.never);
+  const bar = row[3] ? make("span", { class: "bar" }, ...kinds) : make("span", { class: "tag" }, data.never);
   return make("tr", row[3] && !row.at(-2) ? {} : { class: "odd" },
-    make("th", { scope: "row" }, make("bdi", {}, row[0]), " ", beside),
+    make("th", { scope: "row" }, make("bdi", {}, row[0]), " ", bar),
     ...row.slice(1, data.columns.length).map((value, at) => (
       make("td", at >= 2 ? { class: "n" } : {}, typeof value === "number" ? number(value) : value ?? ""))));
 }
