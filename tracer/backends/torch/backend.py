@@ -22,11 +22,11 @@ class TorchBackend(backend.Backend):
     new_blocks = Blocks
 
     def locate(
-        self, frame: Call, role: CallRole, stack: list[Call], calls_under_way: CallsUnderWay
+        self, call: Call, role: CallRole, stack: list[Call], calls_under_way: CallsUnderWay
     ) -> bool:
-        """Write into a new frame that its call is executed now, and whether there are others."""
-        is_own = super().locate(frame, role, stack, calls_under_way)
-        frame.distributed = role == "step" and ranks.is_one_of_several()
+        """Write into a new call that it is executed now, and whether there are others."""
+        is_own = super().locate(call, role, stack, calls_under_way)
+        call.distributed = role == "step" and ranks.is_one_of_several()
         return is_own
 
     def kind_of_gradient(self, gradient: Any) -> Kind:

@@ -51,15 +51,15 @@ class Blocks(backend.Blocks):
         self._waiting: list[_Waiting] = []
         self._programs: dict[CountedBlock, set[Program]] = defaultdict(set)
 
-    def log(self, block: CountedBlock, seen: Any, frame: Call | None = None) -> None:
+    def log(self, block: CountedBlock, seen: Any, call: Call | None = None) -> None:
         """Count a block now, or when the device has said what it did."""
         skipped: Any = None
         unsure: Sequence[Unsure] = ()
         with self.counters.lock:
-            if isinstance(frame, Step):
-                skipped, unsure = frame.skipped, frame.unsure
-                if frame.program is not None:
-                    self._programs[block].add(frame.program)
+            if isinstance(call, Step):
+                skipped, unsure = call.skipped, call.unsure
+                if call.program is not None:
+                    self._programs[block].add(call.program)
                     self.counters.session_graphs[block] = len(self._programs[block])
             held_back = seen and getattr(seen, "held_back", ())
             if skipped is None and not (unsure or held_back or self._waiting):
@@ -71,8 +71,8 @@ class Blocks(backend.Blocks):
 
     def wait(self) -> None:
         """Count the steps that wait; this waits for the device. Note those that were abandoned."""
-        for frame in abandoned(list(self._root.calls_under_way.steps)):
-            frame.recorder.abandon(frame)
+        for call in abandoned(list(self._root.calls_under_way.steps)):
+            call.recorder.abandon(call)
         with self.counters.lock:
             self._settle()
 
@@ -99,9 +99,9 @@ class Blocks(backend.Blocks):
                     "its class: its calls are not seen"
                 )
 
-    def _note_unhanded(self, frame: Call) -> None:
-        if not frame.function and not isinstance(frame, Step):  # these say it themselves
-            super()._note_unhanded(frame)
+    def _note_unhanded(self, call: Call) -> None:
+        if not call.function and not isinstance(call, Step):  # these say it themselves
+            super()._note_unhanded(call)
 
     def _settle(self) -> None:
         """Count the steps that wait; the lock is held."""

@@ -81,34 +81,34 @@ class Effects(Logs):
         super().__init__()
         self._note = note
 
-    def hold(self, frame: Call, index: int, variable: Any, value: Any = None) -> None:
-        """The step `frame` is handed the variable with this index: copy it as it is now.
+    def hold(self, call: Call, index: int, variable: Any, value: Any = None) -> None:
+        """The step `call` is handed the variable with this index: copy it as it is now.
 
         Compiled code hands over the `value` that the variable holds.
         """
-        held = frame.before
+        held = call.before
         if held is None:
-            held = frame.before = {}
+            held = call.before = {}
         if index not in held:
             before = self.copy_of(tensor_of(variable) if value is None else value)
             held[index] = Held(before, ref(variable))
 
-    def compare(self, frame: Call, index: int, variable: Any, before: Any, now: Any) -> None:
+    def compare(self, call: Call, index: int, variable: Any, before: Any, now: Any) -> None:
         """A program that has run says what a variable held before and holds now."""
-        if frame.before is None:
-            frame.before = {}
-        frame.before[index] = Held(before, ref(variable), now.detach().clone())
+        if call.before is None:
+            call.before = {}
+        call.before[index] = Held(before, ref(variable), now.detach().clone())
 
-    def look(self, frame: Call, index: int, value: Any) -> None:
+    def look(self, call: Call, index: int, value: Any) -> None:
         """In compiled code, in which it may be written to later, a variable holds this `value`."""
-        held = frame.before
+        held = call.before
         if held is not None and index in held:
             held[index] = held[index]._replace(now=value.detach().clone())
 
-    def seen(self, frame: Call, replica: int) -> Iterable[Source]:
+    def seen(self, call: Call, replica: int) -> Iterable[Source]:
         """What is to be logged of a step that has ended; nothing of one that held nothing."""
-        held = frame.before
-        if held is None and frame.function:
+        held = call.before
+        if held is None and call.function:
             return ()
         alive = {index: (each, each.variable()) for index, each in (held or {}).items()}
         return Seen(

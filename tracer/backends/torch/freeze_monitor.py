@@ -63,7 +63,7 @@ class FreezeMonitor(Collector):
         self._looks = 0
         self._throttle = Throttle()
 
-    def step_ends(self, frame: Call) -> None:
+    def step_ends(self, call: Call) -> None:
         """Look at the gradients."""
         if perf_counter() >= self._throttle.due:
             self._throttle.run(self._look)

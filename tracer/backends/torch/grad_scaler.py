@@ -35,15 +35,15 @@ def replace_step(wanted: bool) -> None:
 def _step_of_scaler(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
     original = _original or compat.GradScaler.step
     counter = counter_of(optimizer)
-    frame = None if counter is None else counter.asked(self, sys._getframe())
+    call = None if counter is None else counter.asked(self, sys._getframe())
     failed = True
     try:
         result = original(self, optimizer, *args, **kwargs)
         failed = False
         return result
     finally:
-        if frame is not None:
-            counter.answered(frame, optimizer, failed)
+        if call is not None:
+            counter.answered(call, optimizer, failed)
 
 
 def found_inf(optimizer: Any) -> Any:

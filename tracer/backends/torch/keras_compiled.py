@@ -2,10 +2,11 @@
 
 Dynamo runs no line of a method that it traces, and what it compiles calls no method. So the traced
 classes for PyTorch have methods that put operators into the graph: one where a step begins and one
-where it ends, and one for each call of an apply method. An operator has the number of a `_Call`, of
-what stood there when the code was compiled, and notifies the recorder when it runs, as a method
-does that Python calls. All of them say that they write to one tensor: so they keep their order, and
-none is left out as useless. Where Dynamo breaks a graph, each part has its own operators.
+where it ends, and one for each call of an apply method. An operator has the number of a
+`_CompiledCall`, of what stood there when the code was compiled, and notifies the recorder when it
+runs, as a method does that Python calls. All of them say that they write to one tensor: so they
+keep their order, and none is left out as useless. Where Dynamo breaks a graph, each part has its
+own operators.
 """
 
 import sys
@@ -37,7 +38,7 @@ class _Gradient(NamedTuple):
     is_sparse: bool
 
 
-class _Call:
+class _CompiledCall:
     """A call of a method as it was compiled, which is notified when it runs."""
 
     def __init__(
@@ -86,16 +87,17 @@ class _Call:
 class _Step(Call):
     """A step that runs in compiled code."""
 
-    __slots__ = ("call", "compiled", "function", "has_requests")
+    __slots__ = ("compiled", "function", "has_requests", "origin")
 
-    call: _Call
+    origin: _CompiledCall
+    """The call as it was compiled."""
     compiled: int
     """How many of its sites were noted here; others are calls of Python, between such code."""
     has_requests: bool
     """Whether the gradients that it was passed have been noted."""
 
 
-_calls: dict[tuple[Any, ...], _Call] = {}
+_calls: dict[tuple[Any, ...], _CompiledCall] = {}
 _applies: dict[tuple[int, str], ApplyMethod | None] = {}
 """The methods of which there is a traced one, by the id of their class: it is kept."""
 _making = threading.Lock()
@@ -235,7 +237,7 @@ def _number(
         with _making:
             call = _calls.get(key)
             if call is None or call.optimizer() is not alive:
-                call = _calls[key] = _Call(alive, name, apply, gradients, variables)
+                call = _calls[key] = _CompiledCall(alive, name, apply, gradients, variables)
                 finalize(alive, _calls.pop, key, None).atexit = False
         return call.number
     except Exception as error:
@@ -268,19 +270,19 @@ def _note_uncounted() -> int:
 # What runs when the compiled code runs.
 
 
-def _enter(call: _Call, recorder: Recorder, index: int, values: list[Any]) -> None:
+def _enter(origin: _CompiledCall, recorder: Recorder, index: int, values: list[Any]) -> None:
     stack = recorder.calls_under_way.stack()
-    drop(stack, lambda frame: isinstance(frame, _Step) and frame.call is call)
-    frame, python = _Step(), frame_around(sys._getframe(2))
-    frame.call, frame.has_requests, frame.compiled, frame.function = call, False, 0, ""
-    recorder.open(frame, index, call.method, "step", python)
-    frame.python = known_by(python)
-    around = outermost(frame)
-    if isinstance(around, _Step) and not around.has_requests and call.ids:
+    drop(stack, lambda call: isinstance(call, _Step) and call.origin is origin)
+    call, python = _Step(), frame_around(sys._getframe(2))
+    call.origin, call.has_requests, call.compiled, call.function = origin, False, 0, ""
+    recorder.open(call, index, origin.method, "step", python)
+    call.python = known_by(python)
+    around = outermost(call)
+    if isinstance(around, _Step) and not around.has_requests and origin.ids:
         around.has_requests = True
-        variables, before = call.variables, len(around.sites)
-        pairs = list(zip(call.gradients, variables, strict=False))
-        for _ in recorder.requests(around, index, around.call.method, pairs, compared=False):
+        variables, before = origin.variables, len(around.sites)
+        pairs = list(zip(origin.gradients, variables, strict=False))
+        for _ in recorder.requests(around, index, around.origin.method, pairs, compared=False):
             pass
         around.compiled += len(around.sites) - before
         if recorder.effects is not None:
@@ -289,32 +291,32 @@ def _enter(call: _Call, recorder: Recorder, index: int, values: list[Any]) -> No
                 recorder.effects.hold(around, of_variable, variable, value)
 
 
-def _leave(call: _Call, recorder: Recorder, index: int, values: list[Any]) -> None:
+def _leave(origin: _CompiledCall, recorder: Recorder, index: int, values: list[Any]) -> None:
     stack = recorder.calls_under_way.stack()
-    own = (each for each in reversed(stack) if isinstance(each, _Step) and each.call is call)
-    frame = next(own, None)
-    if frame is None:
+    own = (each for each in reversed(stack) if isinstance(each, _Step) and each.origin is origin)
+    call = next(own, None)
+    if call is None:
         return
-    around, parent = outermost(frame), frame.parent
+    around, parent = outermost(call), call.parent
     if around.before and recorder.effects is not None:
-        for variable, value in zip(call.variables, values, strict=False):
+        for variable, value in zip(origin.variables, values, strict=False):
             recorder.effects.look(around, recorder.variables.index(variable, None), value)
-    wholly = frame.compiled == len(frame.sites)
-    frame.function = PROGRAM if wholly else ""
-    recorder.close(frame, False)
+    wholly = call.compiled == len(call.sites)
+    call.function = PROGRAM if wholly else ""
+    recorder.close(call, False)
     if wholly and isinstance(parent, _Step):
-        parent.compiled += frame.compiled + 1
+        parent.compiled += call.compiled + 1
 
 
-def _applied(call: _Call, recorder: Recorder, index: int, values: list[Any]) -> None:
-    apply, gradients, variables = call.apply, call.gradients, call.variables
+def _applied(origin: _CompiledCall, recorder: Recorder, index: int, values: list[Any]) -> None:
+    apply, gradients, variables = origin.apply, origin.gradients, origin.variables
     many = apply is not None and apply.many
     given = (gradients, variables) if many else (gradients[0], variables[0])
-    frame = recorder.open_apply(index, apply, *given)  # type: ignore[arg-type]
-    if frame is not None:
-        step = frame if frame.role == "step" else frame.parent
+    call = recorder.open_apply(index, apply, *given)  # type: ignore[arg-type]
+    if call is not None:
+        step = call if call.role == "step" else call.parent
         before = len(step.sites) if step is not None else 0
-        recorder.close_apply(frame, None, False)
+        recorder.close_apply(call, None, False)
         if isinstance(step, _Step):
             step.compiled += len(step.sites) - before
 

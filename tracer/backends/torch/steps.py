@@ -194,30 +194,28 @@ class StepCounter:
             recorder.drop_interrupted(python.f_back)
         if recorder.optimizers.stateless:
             self._note_begin(optimizer)
-        frame = self._enter(Step(self), python)
+        call = self._enter(Step(self), python)
         parameters = parameters_of(optimizer.param_groups)
         # A closure or a hook of the program may still change the gradients.
         if not (compat.hooks_before(optimizer) or _computes(given, named)):
-            frame.asked = self.asked_for(parameters, compat.layouts_of(parameters))
+            call.asked = self.asked_for(parameters, compat.layouts_of(parameters))
         if self._writes is not None:
-            frame.written = self._writes.before(parameters, bits=self._adds_zeros())
-        elif frame.asked is None or len(recorder.optimizers.all) > 1:
-            frame.written = Before(compat.versions_of(parameters), {})
-        if recorder.effects is not None and frame.parent is None:
-            self._hold(frame)
+            call.written = self._writes.before(parameters, bits=self._adds_zeros())
+        elif call.asked is None or len(recorder.optimizers.all) > 1:
+            call.written = Before(compat.versions_of(parameters), {})
+        if recorder.effects is not None and call.parent is None:
+            self._hold(call)
 
-    def _enter(self, frame: Step, python: FrameType) -> Step:
-        self.recorder.open(frame, self.index, frame.method, "step", python)
-        frame.python = known_by(python)
-        return frame
+    def _enter(self, call: Step, python: FrameType) -> Step:
+        self.recorder.open(call, self.index, call.method, "step", python)
+        call.python = known_by(python)
+        return call
 
     def _drop(self, stack: list[Call], known: tuple[int, int]) -> None:
         """No frame of Python runs two steps of one optimizer at once: the one before has ended."""
         drop(
             stack,
-            lambda frame: (
-                isinstance(frame, Step) and (frame.counter, frame.python) == (self, known)
-            ),
+            lambda call: isinstance(call, Step) and (call.counter, call.python) == (self, known),
         )
 
     def _adds_zeros(self) -> bool:
@@ -234,64 +232,64 @@ class StepCounter:
         if optimizer.state:
             self.recorder.optimizers.all[self.index].settings["state_loaded"] = True
 
-    def _hold(self, frame: Step) -> None:
+    def _hold(self, call: Step) -> None:
         """Copy what a step may change that begins now, as effects are asked for.
 
         What it is passed is not known yet, if it is given a closure; and an optimizer in it may
         have parameters of its own.
         """
-        frame.before = {}
+        call.before = {}
         variables: Any = self.recorder.variables
         for optimizer in self.recorder.optimizers.alive():
             variables.meet(optimizer)
             for each in parameters_of(optimizer.param_groups):
                 if (each.requires_grad or each.grad is not None) and not compat.is_lazy(each):
-                    self.recorder.effects.hold(frame, variables.index(each, None), each)
+                    self.recorder.effects.hold(call, variables.index(each, None), each)
 
     @counting
     def after(
         self, optimizer: Any, named: Mapping[str, Any], python: FrameType, compiled: bool = False
     ) -> None:
         """A step has ended; in code that is `compiled` in part, its begin was in another frame."""
-        frame = self._under_way(None if compiled else known_by(python))
-        frame = frame or self._enter(Step(self), python)
+        call = self._under_way(None if compiled else known_by(python))
+        call = call or self._enter(Step(self), python)
         found, skipped = found_inf(optimizer), False
         if found is None and "grad_scaler" in named:
             self.recorder.note(_UNKNOWN_SKIP)
         elif found is not None and effects.is_held_back(found):
-            frame.skipped = found
+            call.skipped = found
         elif found is not None:
             skipped = bool(found)
-        around = self._is_around(frame, optimizer)
-        if frame.asked is None or self._writes is not None or around:
-            updates = self._look(frame, optimizer, skipped, around)
+        around = self._is_around(call, optimizer)
+        if call.asked is None or self._writes is not None or around:
+            updates = self._look(call, optimizer, skipped, around)
         else:
-            updates = frame.asked.updates
-        self._leave(frame, () if skipped and self._writes is None else updates)
+            updates = call.asked.updates
+        self._leave(call, () if skipped and self._writes is None else updates)
 
     def _under_way(self, known: tuple[int, int] | None) -> Step | None:
         """The innermost step of this optimizer, run by the frame that is `known` by this if any."""
-        for frame in reversed(self.recorder.calls_under_way.stack()):
-            own = isinstance(frame, Step) and frame.counter is self and frame.method is STEP
-            if own and (known is None or frame.python == known):
-                return frame  # type: ignore[return-value]
+        for call in reversed(self.recorder.calls_under_way.stack()):
+            own = isinstance(call, Step) and call.counter is self and call.method is STEP
+            if own and (known is None or call.python == known):
+                return call  # type: ignore[return-value]
         return None
 
-    def _is_around(self, frame: Step, optimizer: Any) -> bool:
+    def _is_around(self, call: Step, optimizer: Any) -> bool:
         """Whether its own code may have called what stepped inside of it, and no closure or hook.
 
         Then it did not update itself what that has updated.
         """
-        return bool(frame.sites) and (self._writes is not None or compat.holds_optimizer(optimizer))
+        return bool(call.sites) and (self._writes is not None or compat.holds_optimizer(optimizer))
 
-    def _look(self, frame: Step, optimizer: Any, skipped: bool, around: bool) -> Sequence[int]:
+    def _look(self, call: Step, optimizer: Any, skipped: bool, around: bool) -> Sequence[int]:
         """Find out what a step did by itself, now that it has ended; returns the sites of updates.
 
         Its requests are known then. A parameter that it wrote to is one of them, also if it has no
         gradient: a step may make its own, and a hook may have taken that away.
         """
-        parameters, known = parameters_of(optimizer.param_groups), frame.asked
-        if known is not None and not skipped and self._wrote_to_all(frame, known, parameters):
+        parameters, known = parameters_of(optimizer.param_groups), call.asked
+        if known is not None and not skipped and self._wrote_to_all(call, known, parameters):
             return known.updates
         if known is not None and len(known.layouts) == len(parameters):
             layouts = list(known.layouts)
@@ -299,7 +297,7 @@ class StepCounter:
             layouts = compat.layouts_of(parameters)
         if known is None:
             self._note_cleared(optimizer, layouts)
-        inner = {id(each) for each in self.recorder.variables_of(frame.sites).values()}
+        inner = {id(each) for each in self.recorder.variables_of(call.sites).values()}
         if inner and self._writes is not None:
             self._writes.seen = True
         wrote, bits = list[Any](), self._adds_zeros()
@@ -308,38 +306,38 @@ class StepCounter:
             asks = _asks(layouts[place])
             did = asks and proves and not skipped
             if not did and id(parameter) not in inner:
-                did = self._wrote_to(frame, parameter, asks and not skipped, bits)
+                did = self._wrote_to(call, parameter, asks and not skipped, bits)
             wrote.append(did)
             if did is True and not asks:
                 (now,) = compat.layouts_of([parameter])
                 layouts[place] = now if _asks(now) else compat.layout_if(True)
-        frame.asked = self.asked_for(parameters, layouts)
+        call.asked = self.asked_for(parameters, layouts)
         places = [place for place, layout in enumerate(layouts) if _asks(layout)]
-        updates = [(site, wrote[p], p) for site, p in zip(frame.asked.updates, places, strict=True)]
-        frame.unsure = [
+        updates = [(site, wrote[p], p) for site, p in zip(call.asked.updates, places, strict=True)]
+        call.unsure = [
             Unsure(same, site, partial(self._writes.learn, id(parameters[place]), True))
             for site, same, place in updates
             if self._writes is not None and not isinstance(same, bool)
         ]
         return [site for site, did, _ in updates if did is True]
 
-    def _wrote_to_all(self, frame: Step, known: Asked, parameters: Sequence[Any]) -> bool:
+    def _wrote_to_all(self, call: Step, known: Asked, parameters: Sequence[Any]) -> bool:
         """Whether each parameter has a gradient and was written to, as in nearly each step."""
-        if self._writes is None or frame.written is None or frame.sites:
+        if self._writes is None or call.written is None or call.sites:
             return False
         asks = len(known.updates) == len(parameters)
-        return asks and self._writes.wrote_to_all(frame.written, parameters)
+        return asks and self._writes.wrote_to_all(call.written, parameters)
 
-    def _wrote_to(self, frame: Step, parameter: Any, asks: bool, bits: bool) -> Any:
+    def _wrote_to(self, call: Step, parameter: Any, asks: bool, bits: bool) -> Any:
         """Whether a step updated a parameter, which had a gradient if it `asks`.
 
         True, False or a tensor that will say whether it holds what it held: see `Writes.wrote_to`.
         """
-        before, key = frame.written, id(parameter)
+        before, key = call.written, id(parameter)
         if before is None:
             return asks
         if self._writes is not None:
-            waits = frame.parent is not None
+            waits = call.parent is not None
             return self._writes.wrote_to(before, parameter, asks, bits=bits, waits=waits)
         moved = before.versions.get(key) != compat.version_of(parameter)
         return moved and (asks or not bits) if key in before.versions else asks
@@ -363,21 +361,21 @@ class StepCounter:
             settings.update(grad_scaler=True, initial_scale=scale)
         if self.recorder.calls_under_way.stack():
             self.recorder.drop_interrupted(python.f_back)
-        frame = self._enter(Step(self, ASKED), python)
-        if self.recorder.effects is not None and frame.parent is None:
-            self._hold(frame)
-        return frame
+        call = self._enter(Step(self, ASKED), python)
+        if self.recorder.effects is not None and call.parent is None:
+            self._hold(call)
+        return call
 
     @counting
-    def answered(self, frame: Step, optimizer: Any, failed: bool) -> None:
+    def answered(self, call: Step, optimizer: Any, failed: bool) -> None:
         """The `GradScaler` has done that, or left it out; or an exception ended it."""
         if failed:
-            drop(self.recorder.calls_under_way.stack(), lambda each: each is frame)
+            drop(self.recorder.calls_under_way.stack(), lambda each: each is call)
             return
-        if frame.asked is None:
+        if call.asked is None:
             parameters = parameters_of(optimizer.param_groups)
-            frame.asked = self.asked_for(parameters, compat.layouts_of(parameters))
-        self._leave(frame, ())
+            call.asked = self.asked_for(parameters, compat.layouts_of(parameters))
+        self._leave(call, ())
 
     @counting
     def begins(self, values: Sequence[Any]) -> None:
@@ -387,9 +385,9 @@ class StepCounter:
             return
         python = dynamo.frame_around(sys._getframe())
         self._drop(self.recorder.calls_under_way.stack(), known_by(python))
-        frame = self._enter(Step(self), python)
-        if frame.parent is None:
-            frame.values = list(map(comparing.copy_of, values))
+        call = self._enter(Step(self), python)
+        if call.parent is None:
+            call.values = list(map(comparing.copy_of, values))
 
     @counting
     def ran(self, program: Program, skipped: Any, now: Sequence[Any]) -> None:
@@ -398,48 +396,48 @@ class StepCounter:
         `now` has what its parameters hold, if it was built to compare them.
         """
         python = dynamo.frame_around(sys._getframe())
-        frame = self._under_way(known_by(python)) or self._enter(Step(self), python)
-        frame.program, frame.asked, updates = program, program.asked, program.updates
-        if len(frame.values) == len(now) == len(frame.asked.requests):
-            passed = self.recorder.variables_of(frame.asked.requests, "request").items()
-            for (index, variable), before, value in zip(passed, frame.values, now, strict=True):
-                self.recorder.effects.compare(frame, index, variable, before, value)
+        call = self._under_way(known_by(python)) or self._enter(Step(self), python)
+        call.program, call.asked, updates = program, program.asked, program.updates
+        if len(call.values) == len(now) == len(call.asked.requests):
+            passed = self.recorder.variables_of(call.asked.requests, "request").items()
+            for (index, variable), before, value in zip(passed, call.values, now, strict=True):
+                self.recorder.effects.compare(call, index, variable, before, value)
         if skipped is not None and not effects.is_held_back(skipped):
             updates, skipped = [] if float(skipped) else updates, None
-        frame.skipped = skipped
-        self._leave(frame, updates)
+        call.skipped = skipped
+        self._leave(call, updates)
 
-    def _leave(self, frame: Step, updates: Sequence[int]) -> None:
+    def _leave(self, call: Step, updates: Sequence[int]) -> None:
         """A step has ended that made these updates by itself: count it, or add it to the one
         around it.
         """
-        around = frame.parent
+        around = call.parent
         if isinstance(around, Step):
-            self._note_within(frame, around)
-            around.skipped = around.skipped if frame.skipped is None else frame.skipped
+            self._note_within(call, around)
+            around.skipped = around.skipped if call.skipped is None else call.skipped
             if around.method is ASKED:
-                around.asked = frame.asked
-        elif frame.asked is not None:
-            frame.sites += frame.asked.requests
-        frame.sites += updates
-        if frame.before is not None and frame.program is None and around is None:
-            self._note_uncompared(frame)
-        self.recorder.close(frame, False)
+                around.asked = call.asked
+        elif call.asked is not None:
+            call.sites += call.asked.requests
+        call.sites += updates
+        if call.before is not None and call.program is None and around is None:
+            self._note_uncompared(call)
+        self.recorder.close(call, False)
 
-    def _note_within(self, frame: Step, around: Step) -> None:
+    def _note_within(self, call: Step, around: Step) -> None:
         """Say it if a hook may have called a step in one of own code, which may update the same."""
         optimizer: Any = self.optimizer()
-        alike = around.counter is self and frame.method is around.method is STEP
+        alike = around.counter is self and call.method is around.method is STEP
         if not alike or self._writes is None or compat.steps_with_hooks(type(optimizer)) > 1:
             return
         if compat.hooks_before(optimizer) or compat.hooks_after(optimizer):
             self.recorder.note(_WITHIN.format(name=self._name))
 
-    def _note_uncompared(self, frame: Step) -> None:
+    def _note_uncompared(self, call: Step) -> None:
         """Say it if effects are asked for on a parameter that came while the step ran."""
         variables_of = self.recorder.variables_of
-        found = variables_of(frame.sites, "request") | variables_of(frame.sites)
-        came = [each for index, each in found.items() if index not in frame.before]
+        found = variables_of(call.sites, "request") | variables_of(call.sites)
+        came = [each for index, each in found.items() if index not in call.before]
         if any(each is not None and not compat.is_lazy(each) for each in came):
             self.recorder.note(_CAME_LATE)
 
