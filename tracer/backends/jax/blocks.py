@@ -32,6 +32,7 @@ from tracer.core import backend
 from tracer.core.backend import Stepped
 from tracer.core.call_paths import UNKNOWN
 from tracer.core.calls import EAGER, Call, CallRole, CallsUnderWay, Place, outermost, start_call
+from tracer.core.interrupts import suppress_faults
 from tracer.core.tracings import Definition, Part
 from tracer.model.records import Remark
 from tracer.model.words import some
@@ -264,7 +265,8 @@ class JaxBlocks(backend.Blocks):
         if nothing_runs or compat.is_called_by_program():
             return
         for array in (self._latest, *jax.live_arrays()):
-            compat.wait_for(array)
+            with suppress_faults():  # one that is gone, or that failed
+                array.block_until_ready()
         self.counters.wait_for_replicas()
 
     def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
@@ -290,7 +292,11 @@ class JaxBlocks(backend.Blocks):
                     "count was set, as by a checkpoint; wrap the optimizer before its steps are "
                     "compiled"
                 )
-        yield from self.counters.gaps()
+        if any(self.counters.waiting.values()):
+            yield (
+                "parts of steps ran, as in a branch, and in which steps is not known, or not yet: "
+                "they are not counted"
+            )
         if self.counters.all and compat.is_called_by_program():
             yield "it was read in a callback of a program: what runs there may not be counted yet"
 

@@ -9,12 +9,12 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 import jax
 from jax.interpreters import ad, batching, mlir, partial_eval
 
-from tracer.core.interrupts import suppress_faults
 from tracer.errors import UnsupportedOptimizer
 
 try:
@@ -98,7 +98,7 @@ def is_chosen_by_members() -> bool:
     Then all branches run for all members. `_cond_batching_rule` knows it, which calls the rules of
     what is in the branch.
     """
-    return any("in_batched" in known for known in _locals_of("_cond_batching_rule"))
+    return any("in_batched" in each.f_locals for each in calls_of("_cond_batching_rule"))
 
 
 def is_looped_by_members() -> bool:
@@ -106,21 +106,21 @@ def is_looped_by_members() -> bool:
 
     Then it runs for all members until the last of them leaves.
     """
-    return any(known.get("batched") for known in _locals_of("_while_lowering"))
+    return any(each.f_locals.get("batched") for each in calls_of("_while_lowering"))
 
 
 def is_taken_from_loop() -> bool:
     """Whether JAX takes what is the same in each pass out of a loop, which is differentiated."""
-    return any(True for _ in _locals_of(_hoisting))
+    return any(True for _ in calls_of(_hoisting))
 
 
-def _locals_of(rule: str) -> Iterator[dict[str, Any]]:
-    """The variables of the functions of this name that are being called."""
-    frame = sys._getframe(1)
+def calls_of(function: str) -> Iterator[FrameType]:
+    """The frames of Python in which functions of this name are being called on this thread."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_name == rule:
-            yield frame.f_locals
-        frame = frame.f_back  # type: ignore[assignment]
+        if frame.f_code.co_name == function:
+            yield frame
+        frame = frame.f_back
 
 
 def are_known(tracers: Sequence[Any]) -> bool:
@@ -251,8 +251,13 @@ def function_name(trace: Any) -> str:
 
 def function_place(trace: Any) -> str:
     """The name of the function that is being traced and where it is: `step at train.py:9`."""
+    return str(_known_of(trace, "func_src_info") or "program")
+
+
+def _known_of(trace: Any, what: str) -> Any:
+    """What JAX notes of a program that is being traced; None where it does not."""
     about = getattr(getattr(trace, "frame", None), "debug_info", None)
-    return str(getattr(about, "func_src_info", "") or "program")
+    return getattr(about, what, None)
 
 
 def outermost(trace: Any) -> Any:
@@ -268,8 +273,7 @@ def outermost(trace: Any) -> Any:
 def is_in_branch_of(trace: Any, around: Any) -> bool:
     """Whether `trace` is a branch in `around`, or one in such a branch: it runs once or never."""
     while trace is not around:
-        about = getattr(getattr(trace, "frame", None), "debug_info", None)
-        if getattr(about, "traced_for", "") not in ("cond", "switch"):
+        if _known_of(trace, "traced_for") not in ("cond", "switch"):
             return False
         trace = getattr(trace, "parent_trace", None)
     return True
@@ -280,10 +284,9 @@ def arguments_of(trace: Any) -> dict[str, str]:
 
     A number of Python, which JAX traces as an array, is `float32[] of Python`.
     """
-    frame = getattr(trace, "frame", None)
-    names = getattr(getattr(frame, "debug_info", None), "arg_names", None) or ()
+    names = _known_of(trace, "arg_names") or ()
     found: dict[str, str] = {}
-    for number, variable in enumerate(getattr(frame, "invars", ())):
+    for number, variable in enumerate(getattr(getattr(trace, "frame", None), "invars", ())):
         name = names[number] if number < len(names) and names[number] else f"argument {number}"
         aval = variable.aval
         sizes = ", ".join(map(str, getattr(aval, "shape", ())))
@@ -307,10 +310,4 @@ def caller_of_jax(frame: Any) -> Any:
 
 def is_called_by_program() -> bool:
     """Whether a program of JAX that runs now calls Python on this thread."""
-    return any(True for _ in _locals_of("_wrapped_callback"))
-
-
-def wait_for(array: Any) -> None:
-    """Wait until an array is computed; not for one that is gone, or that failed."""
-    with suppress_faults():
-        array.block_until_ready()
+    return any(True for _ in calls_of("_wrapped_callback"))

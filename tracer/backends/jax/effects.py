@@ -6,7 +6,7 @@ bits, 31 to a number, computed in the program and passed to the op that counts t
 `programs`. In eager mode a program of its own computes them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -79,17 +79,14 @@ def sources(variables: tuple[int, ...], members: tuple[tuple[int, ...], ...]) ->
     A variable is unchanged if it is so in all members, and not finite if it is so in one. Most
     steps report the same as the one before, and the program waits: so the answers are remembered.
     """
-    bits = [list(_bits_in(numbers)) for numbers in members]
+    bits = [
+        [bool(number >> place & 1) for number in numbers for place in range(_BITS)]
+        for numbers in members
+    ]
     size = len(variables)
     unchanged = [all(each[place] for each in bits) for place in range(size)]
     not_finite = [any(each[size + place] for each in bits) for place in range(size)]
     return tuple(sources_of(variables, unchanged, not_finite))
-
-
-def _bits_in(numbers: Iterable[int]) -> Iterator[bool]:
-    for number in numbers:
-        for place in range(_BITS):
-            yield bool(number >> place & 1)
 
 
 def _numbers(before: Sequence[Any], after: Sequence[Any]) -> list[Any]:

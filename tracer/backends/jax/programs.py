@@ -166,7 +166,7 @@ class ProgramCounters(Counters):
         self._eager: dict[Work, ProgramBlock] = {}
         self._sites = sites
         self._queue: deque[tuple[Any, ...]] = deque()
-        self._waiting: dict[int, deque[tuple[ProgramBlock, list[Report]]]] = defaultdict(
+        self.waiting: dict[int, deque[tuple[ProgramBlock, list[Report]]]] = defaultdict(
             lambda: deque(maxlen=_MAX_WAITING)
         )
         """By replica the parts that were reported before their step."""
@@ -212,16 +212,16 @@ class ProgramCounters(Counters):
         if len(reports) > self.members:
             self.members = len(reports)
         if work.role == "part":
-            if len(self._waiting[replica]) == _MAX_WAITING:
+            if len(self.waiting[replica]) == _MAX_WAITING:
                 self.note(_TOO_MANY)
-            self._waiting[replica].append((program, reports))
+            self.waiting[replica].append((program, reports))
             return
         report = reports[0]
         self.moved_on(work.clock, replica, report.before, report.after)
         if work.role == "step":
             self.stepped()
             stamp = UNIT * self.take_number(replica)
-            if self._waiting:
+            if self.waiting:
                 self._log_parts(program, replica, reports, stamp | WITHIN)
         self._log_of(program, replica, reports).add(stamp)
         if stamp and work.variables and self.effects is not None:
@@ -245,7 +245,7 @@ class ProgramCounters(Counters):
         Steps of independent states may begin with one count, so only what was traced in a step is
         part of it; a step in which nothing was traced may call a function that was before.
         """
-        waiting, counted = self._waiting.pop(replica, ()), set()
+        waiting, counted = self.waiting.pop(replica, ()), set()
         for part, reports in waiting:
             same = part.work.clock != step.work.clock or any(map(_is_in, reports, steps))
             known = part in step.parts or not step.parts
@@ -253,7 +253,7 @@ class ProgramCounters(Counters):
                 self._log_of(part, replica, reports).add(stamp)
                 counted.add(part)
             else:
-                self._waiting[replica].append((part, reports))
+                self.waiting[replica].append((part, reports))
 
     def progress_of(self, clock: Any) -> list[Progress]:
         """How the steps that were reported moved the count in the variable `clock`, by replica."""
@@ -284,14 +284,6 @@ class ProgramCounters(Counters):
             time.sleep(0.001)
             with self.lock:
                 self.empty_queue()
-
-    def gaps(self) -> Iterator[str]:
-        """What is not known of what the programs ran."""
-        if any(self._waiting.values()):
-            yield (
-                "parts of steps ran, as in a branch, and in which steps is not known, or not yet: "
-                "they are not counted"
-            )
 
     def read(self, under_way: Iterable[dict[int, int]], calm: bool) -> Counts:
         """What was counted on each replica: see `Counters.read`.

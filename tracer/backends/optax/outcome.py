@@ -10,14 +10,12 @@ A state is no proof: another transformation may add to the updates, `apply_if_fi
 some steps, and 0 times NaN is NaN. So updates that should be none are compared with 0.
 """
 
-import sys
-from types import FrameType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from tracer.backends.jax import arrays
+from tracer.backends.jax import arrays, compat
 from tracer.backends.jax.programs import DISCARDED, KEPT, PARTLY, SKIPPED
 
 _MAKERS = {
@@ -117,13 +115,8 @@ def _counts(state: Any) -> bool:
 
 def is_in_multi_steps() -> bool:
     """Whether a `MultiSteps` makes the call: in most steps it multiplies what it gets by 0."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        module = str(frame.f_globals.get("__name__", ""))
-        if frame.f_code.co_name == "_do_update" and module.startswith("optax."):
-            return True
-        frame = frame.f_back
-    return False
+    modules = (str(each.f_globals.get("__name__", "")) for each in compat.calls_of("_do_update"))
+    return any(module.startswith("optax.") for module in modules)
 
 
 def _any_and_all_nonzero(updates: Any) -> tuple[Any, Any]:
