@@ -125,8 +125,8 @@ def test_without_effects_nothing_of_them_is_in_the_page() -> None:
     with_effects = traces.with_effects()
     plain = html.render(traces.changed(with_effects, effects=()))
     found, asked = data_of(plain), data_of(html.render(with_effects))
-    assert found["columns"][-1] == "without gradient"
-    assert asked["columns"][-2:] == ["unchanged", "not finite"]
+    assert found["columns"][-1]["title"] == "without gradient"
+    assert [each["title"] for each in asked["columns"][-2:]] == ["unchanged", "not finite"]
     assert "Bars and crosses" not in plain and "weights after the step" not in plain
     (before,), (after,) = found["optimizers"], asked["optimizers"]
     assert [each[-1] for each in before["cells"]] == [""] * len(before["cells"])

@@ -152,12 +152,12 @@ def render(trace: Trace) -> str:
     parts = max(1, len(drawn))
     found = findings(trace)
     variable = dialect_of(trace.data).variable
-    fields = tables.VariableRow._fields[1 : None if trace.has_effects else -2]
-    columns = [variable, *(name.removeprefix("requests_").replace("_", " ") for name in fields)]
+    columns = _columns(variable, trace.has_effects)
     optimizers = [_drawn(summary, _MAX_CHARACTERS // parts) for summary in drawn]
     data = {
         "first": trace.first_step,
         "columns": columns,
+        "fields": [*tables.VariableRow._fields, "pattern"],
         "variable": variable,
         "never": heatmap.NEVER,
         "first_not_finite": heatmap.FIRST,
@@ -216,18 +216,33 @@ def _title(trace: Trace, found: Sequence[Finding]) -> str:
     return shown(": ".join([*parts, listed(counts) or "no errors and no warnings"]))
 
 
+def _columns(variable: str, effects: bool) -> list[dict[str, Any]]:
+    """The columns of the table of variables: which field of a row each shows, under which title."""
+    titles = {name: name.replace("_", " ") for name in tables.VariableRow._fields}
+    titles |= {"variable": variable, "requests_without_gradient": "without gradient"}
+    left_out = () if effects else ("unchanged", "not_finite")
+    return [
+        {"field": name, "title": title, "figures": name not in ("variable", "shape", "dtype")}
+        for name, title in titles.items()
+        if name not in left_out
+    ]
+
+
 def _drawn(summary: Summary, most: int) -> dict[str, Any]:
     """What the script draws: the heat map, and the table of variables in as many characters."""
     heat = heatmap.HeatMap(summary)
     grain, described, found = fitting(summary, heat, most)
     states, marks = described.legend()
     table: list[list[Any]] = []
+    widest = 1
     for index, row in zip(summary.variables, tables.by_variable(summary), strict=True):
-        values = [shown(value) if isinstance(value, str) else value for value in row]
+        named = row._replace(variable=row.variable or "(no name)")
+        values = [shown(value) if isinstance(value, str) else value for value in named]
         most -= len(json.dumps(values)) + 8
         if most < 0:
             break
-        table.append([values[0] or "(no name)", *values[1:], heat.patterns[index]])
+        table.append([*values, heat.patterns[index]])
+        widest = max(widest, row.updates)
     usual = summary.spread(measures.updates)[(0,)] * 2 >= summary.steps
     odd = {heatmap.SKIPPED, heatmap.OTHERS, "" if usual else described.expected}
     return {
@@ -241,7 +256,7 @@ def _drawn(summary: Summary, most: int) -> dict[str, Any]:
         "cells": list(described.rows),
         "variables": table,
         "left": len(summary.variables) - len(table),
-        "most": max([1, *(row[3] for row in table)]),
+        "most": widest,
         "replicas_left": heat.left_off,
     }
 

@@ -3,10 +3,12 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 const $ = (id) => document.getElementById(id);
 const number = new Intl.NumberFormat("en-US").format;
+const written = (value) => (typeof value === "number" ? number(value) : value ?? "");
 const some = (n, noun) => `${number(n)} ${noun}${n === 1 ? "" : "s"}`;
 const ROWS = 25; // of the heat map at a time
 const PAGE = 50; // rows of the table at first
-const state = { of: 0, view: 0, fold: false, row: 0, from: 1, to: 1, sort: -1, down: true, kept: PAGE };
+const state = { of: 0, view: 0, fold: false, row: 0, from: 1, to: 1, sort: "", down: true, kept: PAGE };
+const where = Object.fromEntries(data.fields.map((field, place) => [field, place])); // in the row of a variable
 const shift = data.first - 1; // from the numbers of steps in here to those of the run
 let rows = []; // the cells of each row that is drawn
 let cursor = null; // the cell that the keyboard is at, as [row, index]
@@ -39,10 +41,10 @@ function unfold([size, ...cycles], most) {
 }
 
 function cellsOf(members, row) {
-  const { tracks, cells } = optimizer(), { sizes, since } = tracks[view().lanes[members[0].at(-1)]];
+  const { tracks, cells } = optimizer(), { sizes, since } = tracks[view().lanes[members[0][where.pattern]]];
   let found = null, size = 0;
   for (const each of sizes) [found, size] = found ? [found, size] : [unfold(each, each === sizes.at(-1) ? Infinity : data.most), each[0]];
-  const variable = members[0][0] + (members.length > 1 ? ` and ${number(members.length - 1)} more alike` : "");
+  const variable = members[0][where.variable] + (members.length > 1 ? ` and ${number(members.length - 1)} more alike` : "");
   return found.map(([first, last, cell], index) => {
     const [color, mark, updates, weights] = cells[cell], begins = first <= since && since <= last ? since : 0;
     const steps = first === last ? ` ${number(first + shift)}` : `s ${number(first + shift)}-${number(last + shift)}`;
@@ -53,7 +55,7 @@ function cellsOf(members, row) {
 }
 
 function groups() { // the rows of the heat map: lists of variables
-  const { variables } = optimizer(), lane = (each) => view().lanes[each.at(-1)];
+  const { variables } = optimizer(), lane = (each) => view().lanes[each[where.pattern]];
   return state.fold ? [...Map.groupBy(variables, lane).values()] : variables.map((each) => [each]);
 }
 
@@ -79,9 +81,9 @@ function drawHeat() {
   rows = shown.map(cellsOf);
   cursor = null;
   $("cell").textContent = "Hover over a cell, tap it, or use the arrow keys, to see its counts.";
-  const names = short(shown.map(([first]) => first[0]), $("heat").clientWidth < 500 ? 14 : 36);
+  const names = short(shown.map(([first]) => first[where.variable]), $("heat").clientWidth < 500 ? 14 : 36);
   $("plot").replaceChildren(...rows.map((cells, row) => make("div", { class: "row" },
-    make("div", { class: "name", title: shown[row][0][0] },
+    make("div", { class: "name", title: shown[row][0][where.variable] },
       names[row] + (shown[row].length > 1 ? ` +${number(shown[row].length - 1)}` : "")),
     make("div", { class: "track" }, ...cells.flatMap(boxes)))), axis());
   for (const each of document.querySelectorAll(".per")) each.textContent = view().per;
@@ -165,22 +167,22 @@ function tip({ type, target, clientX, clientY }) { // what is under the mouse, n
 }
 
 function matching() {
-  const text = $("search").value.trim().toLowerCase(), { sort, down } = state;
-  const found = optimizer().variables.filter((each) => each[0].toLowerCase().includes(text));
-  return sort < 0 ? found : found.sort(({ [sort]: a }, { [sort]: b }) => {
+  const text = $("search").value.trim().toLowerCase(), { down } = state, sort = where[state.sort];
+  const found = optimizer().variables.filter((each) => each[where.variable].toLowerCase().includes(text));
+  return sort === undefined ? found : found.sort(({ [sort]: a }, { [sort]: b }) => {
     if (a === null || b === null) return (a === null) - (b === null);
     return (down ? -1 : 1) * (typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a - b);
   });
 }
 
 function line(row) {
-  const kinds = ["dense", "sparse"].map((kind, at) => (
-    make("i", { class: kind, style: `width: ${100 * row[4 + at] / optimizer().most}%` })));
-  const bar = row[3] ? make("span", { class: "bar" }, ...kinds) : make("span", { class: "tag" }, data.never);
-  return make("tr", row[3] && !row.at(-2) ? {} : { class: "odd" },
-    make("th", { scope: "row" }, make("bdi", {}, row[0]), " ", bar),
-    ...row.slice(1, data.columns.length).map((value, at) => (
-      make("td", at >= 2 ? { class: "n" } : {}, typeof value === "number" ? number(value) : value ?? ""))));
+  const kinds = ["dense", "sparse"].map((kind) => (
+    make("i", { class: kind, style: `width: ${100 * row[where[kind]] / optimizer().most}%` })));
+  const updates = row[where.updates], bar = updates ? make("span", { class: "bar" }, ...kinds) : make("span", { class: "tag" }, data.never);
+  return make("tr", updates && !row[where.not_finite] ? {} : { class: "odd" },
+    make("th", { scope: "row" }, make("bdi", {}, row[where.variable]), " ", bar),
+    ...data.columns.slice(1).map(({ field, figures }) => (
+      make("td", figures ? { class: "n" } : {}, written(row[where[field]])))));
 }
 
 function drawTable() {
@@ -190,7 +192,7 @@ function drawTable() {
   $("more").hidden = kept.length === found.length;
   $("more").textContent = `Show ${number(Math.min(10 * PAGE, found.length - kept.length))} more`;
   [...$("table").tHead.rows[0].cells].forEach((cell, column) => (
-    cell.setAttribute("aria-sort", column !== state.sort ? "none" : state.down ? "descending" : "ascending")));
+    cell.setAttribute("aria-sort", data.columns[column].field !== state.sort ? "none" : state.down ? "descending" : "ascending")));
 }
 
 function choose(of) {
@@ -238,7 +240,8 @@ function start() {
   drag($("plot"));
   for (const each of ["pointermove", "pointerleave"]) document.documentElement.addEventListener(each, tip);
   [...$("table").tHead.rows[0].cells].forEach((cell, column) => cell.addEventListener("click", () => {
-    Object.assign(state, { sort: column, down: state.sort === column ? !state.down : column >= 3 });
+    const { field: sort, figures } = data.columns[column];
+    Object.assign(state, { sort, down: state.sort === sort ? !state.down : figures });
     drawTable();
   }));
   choose(0);
