@@ -63,7 +63,7 @@ def test_wrapped_after_graph_tracing(
     (note,) = trace.notes
     assert note.endswith(
         ": step, traced before the tracer came, was traced again for it; what it reads in Python "
-        "was read anew, and stateful random ops in there began their sequence anew"
+        "was read again, and stateful random ops in there began their sequence again"
     )
     step()
     assert len(traced) == usual + 1
@@ -357,7 +357,7 @@ def test_what_the_function_reads_in_python_is_read_anew_and_said() -> None:
     trace = tracer.trace_of(model.optimizer)
     assert (trace.updates(), trace.complete) == (2, True)
     assert "step, traced before the tracer came, was traced again for it" in trace.notes[0]
-    assert "what it reads in Python was read anew" in trace.notes[0]
+    assert "what it reads in Python was read again" in trace.notes[0]
 
 
 def test_variables_of_a_strategy_in_a_function_are_asked_for_nothing() -> None:

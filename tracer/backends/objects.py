@@ -67,7 +67,7 @@ def frozen_in(given: object) -> "list[FrozenLayer]":
     return freeze_monitor.frozen_in(given)
 
 
-def frozen_beside(trace: Trace, optimizer: object = None) -> "list[FrozenLayer]":
+def frozen_near(trace: Trace, optimizer: object = None) -> "list[FrozenLayer]":
     """The frozen layers of the living models of which the trace holds other variables.
 
     Those of a model that is compiled with `optimizer` too, if nothing of that is trainable.
@@ -78,6 +78,6 @@ def frozen_beside(trace: Trace, optimizer: object = None) -> "list[FrozenLayer]"
         return []
     from tracer.backends.tensorflow import freeze_monitor
 
-    return freeze_monitor.frozen_beside(
+    return freeze_monitor.frozen_near(
         lambda variable: index_of is not None and index_of(variable) in handed, optimizer
     )

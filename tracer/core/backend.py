@@ -22,7 +22,7 @@ from tracer.core.callers import Callers
 from tracer.core.calls import EAGER, Call, CallRole, CallsUnderWay, outermost, start_call
 from tracer.core.collectors import Collector, Collectors
 from tracer.core.counters import CountedBlock, Counters, Source
-from tracer.core.effects import UNHANDED
+from tracer.core.effects import NO_PAIRS
 from tracer.core.interrupts import interrupt_in, suppress_faults
 from tracer.core.late_wrap import StaleFunctions
 from tracer.core.sites import SiteTable
@@ -55,7 +55,7 @@ class Iterations(NamedTuple):
 
     steps: int
     stepping: bool
-    """Whether its first step had begun."""
+    """Whether its first step had started."""
 
 
 class Stepped(NamedTuple):
@@ -144,7 +144,7 @@ class Root:
 
 
 class Variables:
-    """The variables that were met, each with its index; held weakly, told apart by identity."""
+    """The variables that were seen, each with its index; held weakly, told apart by identity."""
 
     def __init__(self, root: Root) -> None:
         self.objects: list[ref[Any] | None] = []
@@ -164,7 +164,7 @@ class Variables:
             return known
         with self._lock:
             known = self._known(variable)
-            if known is not None:  # another thread has met it meanwhile
+            if known is not None:  # another thread has seen it meanwhile
                 return known
             row = self._row(variable)
             index = len(self._plain)
@@ -223,7 +223,7 @@ class Blocks:
         `failed` if an error ended it.
         """
         step = call.parent is None and call.role == "step"
-        self._note_unhanded(call)
+        self._note_missing_pairs(call)
         parts: Iterable[tuple[int, Sequence[int]]] = ((call.replica, call.sites),)
         if call.distributed:
             parts = self._by_replica(call)
@@ -263,14 +263,14 @@ class Blocks:
             number = step.numbers[replica] = self.counters.take_number(replica)
         return number
 
-    def _note_unhanded(self, call: Call) -> None:
+    def _note_missing_pairs(self, call: Call) -> None:
         """Say it if effects are asked for, and an update is part of a step that got no pairs."""
         if self.counters.effects is not None:
             step, all_sites = outermost(call), self._sites.sites
             updates = any(all_sites[number].role == "update" for number in call.sites)
             requests = any(all_sites[number].role == "request" for number in step.sites)
             if step.role == "step" and updates and not requests:
-                self._note(UNHANDED)
+                self._note(NO_PAIRS)
 
     def _path_to(self, call: Call) -> int:
         """The path to a call that this thread makes."""
@@ -284,7 +284,7 @@ class Blocks:
         call.path = self.callers.paths.above(python, called)
 
     def wait(self) -> None:
-        """Wait until all that the program has begun to run is counted; no lock is held."""
+        """Wait until all that the program has started is counted; no lock is held."""
 
     def doubts(self) -> Iterator[str]:
         """Notes on what the steps of a trace may have done unseen, if it has any."""
@@ -337,7 +337,7 @@ class Blocks:
         return False
 
     def forget_graphs(self) -> None:
-        """Let each function with a counter in its graph be traced anew."""
+        """Let each function with a counter in its graph be traced again."""
 
     def end(self) -> None:
         """Tracing of an optimizer ends; what was counted goes on counting."""
@@ -458,7 +458,7 @@ class Backend:
         """A number made of the values of the first small variables; None if they cannot be read.
 
         If all elements of some are the same, as before the first step those of a bias are, it is
-        made of these: who makes all weights anew, at random, makes them as they were.
+        made of these: who makes all weights again, at random, makes them as they were.
         """
         with suppress_faults():
             found = (self.value_of(each, SMALL) for each in variables)

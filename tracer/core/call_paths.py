@@ -34,7 +34,7 @@ UNKNOWN = -1
 """The number of no path: it is not known, or there are too many."""
 
 MAX_PATHS = 2000
-"""How many paths are told apart; a program has a handful."""
+"""How many paths are kept apart; a program has a handful."""
 
 _MAX_STACKS = 4096
 """How many stacks are known by their instructions, until they are forgotten and found again."""

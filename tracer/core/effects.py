@@ -14,8 +14,8 @@ from tracer.model.records import Effect, Observation
 from tracer.model.runs import Run
 from tracer.model.timeline import union
 
-UNHANDED = (
-    "a step method was handed no pairs of a gradient and a variable, so effects on what it updated "
+NO_PAIRS = (
+    "a step method was passed no pairs of a gradient and a variable, so effects on what it updated "
     "are not known: it is not compared"
 )
 
@@ -35,10 +35,10 @@ class Logs:
                 log = logs[source] = HostLog()
             log.add(stamp)
 
-    def read(self, replica: int, begun: int) -> dict[Source, Reading]:
-        """What was counted on a replica, of the steps up to `begun`."""
+    def read(self, replica: int, last: int) -> dict[Source, Reading]:
+        """What was counted on a replica, of the steps up to `last`."""
         logs = self._logs[replica]
-        return {source: until(log.reading(0, 0), begun) for source, log in logs.items()}
+        return {source: until(log.reading(0, 0), last) for source, log in logs.items()}
 
 
 def sources_of(
@@ -72,16 +72,16 @@ def effects_of(
             yield Effect(root, indices[replica], what, tuple(sorted(same)), total, steps)
 
 
-def not_compared(begun: Counted) -> int:
+def not_compared(counted: Counted) -> int:
     """How many of the steps that ended were not compared, though that was asked for them."""
-    asked = begun.compared
+    asked = counted.compared
     own = [
         run
-        for block, reading in begun.blocks.values()
+        for block, reading in counted.blocks.values()
         if block.step and block.function != SESSION_GRAPH
         for run in reading.runs.get(0, ())
     ]
-    seen = [reading for source, reading in begun.effects.items() if source.what == "compared"]
+    seen = [reading for source, reading in counted.effects.items() if source.what == "compared"]
     runs = [run for reading in seen for run in reading.runs.get(0, ())]
     lost = sum(reading.lost for reading in seen)
     return max(0, _steps_in(own, asked) - _steps_in(runs, asked) - lost)

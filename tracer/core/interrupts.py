@@ -56,7 +56,7 @@ def _code_of(handler: Any) -> CodeType | None:
 
 
 def _asynchronous(error: BaseException) -> bool:
-    """Whether `error` is one of `PyThreadState_SetAsyncExc`, as far as can be told.
+    """Whether `error` is one of `PyThreadState_SetAsyncExc`, as far as can be known.
 
     It makes an instance without arguments, and no `raise` is executed.
     """

@@ -35,7 +35,7 @@ IN_PART = "in part"
 class StaleFunctions:
     """How often functions that were traced before were called while their optimizer was traced."""
 
-    begins_anew = ""
+    reads_again = ""
     """What else is said of a function that was traced again: what it did not go on with."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class StaleFunctions:
     ) -> None:
         """Find what uses an optimizer uncounted, and watch that from now on.
 
-        If `retrace`, the functions that use it are to be traced anew. `own` says whether its step
+        If `retrace`, the functions that use it are to be traced again. `own` says whether its step
         method may update variables by itself.
         """
 
@@ -60,7 +60,7 @@ class StaleFunctions:
         """The functions that run uncounted, or in part, and of which no call is seen."""
         return []
 
-    def traced_anew(self) -> Counter[StaleFunction]:
+    def retraced(self) -> Counter[StaleFunction]:
         """The functions that were traced again since they forgot their graphs."""
         return Counter()
 
@@ -76,15 +76,15 @@ class StaleFunctions:
 
         `before` is how many of each name there were already.
         """
-        anew = Counter(self.traced_anew())
-        anew.subtract(before)
+        again = Counter(self.retraced())
+        again.subtract(before)
         for index, name in enumerate(names):
-            functions = outermost(each.function for each in (+anew) if each.optimizer == index)
+            functions = outermost(each.function for each in (+again) if each.optimizer == index)
             if functions:
                 yield (
                     f"{name}: {listed(functions)}, traced before the tracer came, "
                     f"{'was' if len(functions) == 1 else 'were'} traced again for it"
-                    f"{self.begins_anew}"
+                    f"{self.reads_again}"
                 )
 
 

@@ -34,11 +34,11 @@ class Reading(NamedTuple):
         return placed + sum(self.outside.values()) + self.lost
 
 
-def until(reading: Reading, begun: int) -> Reading:
-    """What of `reading` was in no later step than the step `begun`."""
-    if all(run.last <= begun for runs in reading.runs.values() for run in runs):
+def until(reading: Reading, last: int) -> Reading:
+    """The part of `reading` up to the step `last`."""
+    if all(run.last <= last for runs in reading.runs.values() for run in runs):
         return reading
-    steps = range(1, begun + 1)
+    steps = range(1, last + 1)
     earlier = {
         flags: [earlier_run for run in runs if (earlier_run := run.only(steps)) is not None]
         for flags, runs in reading.runs.items()
@@ -46,12 +46,12 @@ def until(reading: Reading, begun: int) -> Reading:
     return reading._replace(runs={flags: runs for flags, runs in earlier.items() if runs})
 
 
-def since(reading: Reading, before: Reading, begun: int) -> Reading:
-    """What of `reading` came after `before`, with the step after the step `begun` numbered 1."""
-    if not before.total and not begun:
+def since(reading: Reading, before: Reading, past: int) -> Reading:
+    """The part of `reading` after `before`, with the step after the step `past` numbered 1."""
+    if not before.total and not past:
         return reading
     later = {
-        flags: [run for each in runs if (run := _after(each, begun)) is not None]
+        flags: [run for each in runs if (run := _after(each, past)) is not None]
         for flags, runs in reading.runs.items()
     }
     outside = {

@@ -147,7 +147,7 @@ class Optimizers:
     def begin(self, index: int, retrace: bool) -> None:
         """Tracing begins, or goes on, with an optimizer that may have been used before.
 
-        The functions that were traced with it meanwhile are to be traced anew if `retrace`, and
+        The functions that were traced with it meanwhile are to be traced again if `retrace`, and
         watched.
         """
         traced = self.all[index]
@@ -204,7 +204,7 @@ class Optimizers:
         return now - ((self.all[index].started or 0) if before is None else before.steps)
 
     def _settings(self, optimizer: Any) -> dict[str, Setting]:
-        """What the optimizer was told that changes the counts, and what its loss scale is now.
+        """The settings of the optimizer that change the counts, and its loss scale now.
 
         Only what is plain to read.
         """

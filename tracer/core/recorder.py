@@ -68,7 +68,7 @@ class Recorder(Root):
     def compare(self, wanted: bool, *, retrace: bool = True) -> None:
         """Compare the variables before and after each step from now on, or no more.
 
-        If `retrace`, functions that were traced before are traced anew at their next call.
+        If `retrace`, functions that were traced before are traced again at their next call.
         """
         if self.blocks.compare(wanted) and retrace and self.blocks.counters.in_programs:
             self.blocks.forget_graphs()
@@ -215,12 +215,12 @@ class Recorder(Root):
         """A step or group method was ended by an exception, that leaves its thread if it is the
         outermost call there.
 
-        A replica that waits for what another thread does may only be told to stop, and not why.
+        A replica that waits for another thread may only get the request to stop, with no reason.
         """
         step, parent = outermost(call), call.parent
         leaves = parent is None or parent.thread != call.thread
-        told_to_stop = type(error).__name__ in self.backend.raised_to_stop
-        if leaves and step.role == "step" and not told_to_stop:
+        only_stops = type(error).__name__ in self.backend.raised_to_stop
+        if leaves and step.role == "step" and not only_stops:
             self.collectors.call("step_raised", step, error)
 
     def _note_writing(self, call: Call, number: int) -> None:

@@ -50,27 +50,27 @@ _Span = tuple[int, int]
 """The first and the last of some steps in a row."""
 
 
-def fill(begun: Counted) -> Counted:
+def fill(counted: Counted) -> Counted:
     """Give lost steps back to the block that ran them, where only one block can have done that.
 
     A block whose rows were lost still knows how often it ran. If no other block is short of steps,
     and as many steps have no block as this one is short of, they are its own.
     """
-    blocks = list(begun.blocks.values())
+    blocks = list(counted.blocks.values())
     short = [place for place, (key, reading) in enumerate(blocks) if key.step and reading.lost]
     if len(short) != 1:
-        return begun
-    missing = _missing_steps(begun)
+        return counted
+    missing = _missing_steps(counted)
     key, reading = missing.blocks[short[0]]
     if sum(last - first + 1 for first, last, _ in missing.unexplained) != reading.lost:
-        return begun
+        return counted
     runs = [Run(first, 1, last - first + 1) for first, last, _ in missing.unexplained]
     own = union([*reading.runs.get(0, ()), *runs])
     blocks[short[0]] = key, reading._replace(runs={**reading.runs, 0: own}, lost=0)
-    return begun._replace(blocks=dict(zip(begun.blocks, blocks, strict=True)))
+    return counted._replace(blocks=dict(zip(counted.blocks, blocks, strict=True)))
 
 
-def settle(begun: Counted) -> Ended:
+def settle(counted: Counted) -> Ended:
     """Leave out the steps that have not ended, and number the others from 1 without a gap.
 
     A step takes its number when it begins. If its own block is not among those that ended, one of
@@ -81,10 +81,10 @@ def settle(begun: Counted) -> Ended:
     - it may still be under way in a program, as it is later than all that ended;
     - an error ended it. It stays a step if a part of it ran.
     """
-    blocks, explained, unexplained = _missing_steps(begun)
+    blocks, explained, unexplained = _missing_steps(counted)
     lost = None
     if any(reading.lost for _, reading in blocks):
-        lost = 1, begun.steps
+        lost = 1, counted.steps
     if any(reading.lost for key, reading in blocks if key.step):
         if unexplained:
             lost = unexplained[0][0], unexplained[-1][1]
@@ -93,15 +93,15 @@ def settle(begun: Counted) -> Ended:
     left_out, raised, stopped = [(number, number) for number in explained], [], 0
     last_ended = max((run.last for run in _own_runs(blocks)), default=0)
     for first, last, ran_inside in unexplained:
-        may_run = not begun.calm and first > last_ended
+        may_run = not counted.calm and first > last_ended
         if ran_inside and not may_run:
             raised += range(first, last + 1)
             continue
         left_out.append((first, last))
         if not may_run:
             stopped += last - first + 1
-    effects = list(begun.effects.items())
-    ended = Ended(begun.steps, blocks, raised, stopped, lost, effects, len(begun.torn))
+    effects = list(counted.effects.items())
+    ended = Ended(counted.steps, blocks, raised, stopped, lost, effects, len(counted.torn))
     return _renumbered(ended, sorted(left_out))
 
 
@@ -116,11 +116,11 @@ class _Missing(NamedTuple):
     """The spans of the others: the first, the last, and what else ran in each of them."""
 
 
-def _missing_steps(begun: Counted) -> _Missing:
-    without_effect = _steps_without_effect(begun)
-    known = {*begun.under_way, *without_effect}
-    blocks = [_without_steps(each, without_effect) for each in begun.blocks.values()]
-    missing = _missing(blocks, begun.steps)
+def _missing_steps(counted: Counted) -> _Missing:
+    without_effect = _steps_without_effect(counted)
+    known = {*counted.under_way, *without_effect}
+    blocks = [_without_steps(each, without_effect) for each in counted.blocks.values()]
+    missing = _missing(blocks, counted.steps)
     explained = [number for first, last, _ in missing for number in _between(known, first, last)]
     unexplained = [
         (*span, ran) for first, last, ran in missing for span in _without([(first, last)], known)
@@ -144,12 +144,12 @@ def _runs_inside(blocks: _CountedBlocks) -> list[Run]:
     ]
 
 
-def _steps_without_effect(begun: Counted) -> set[int]:
+def _steps_without_effect(counted: Counted) -> set[int]:
     """The steps that were ended by an error, and in which no function ran either."""
-    numbers = sorted(begun.empty)
+    numbers = sorted(counted.empty)
     without = set(numbers)
     if numbers:
-        for run in _runs_inside(list(begun.blocks.values())):
+        for run in _runs_inside(list(counted.blocks.values())):
             near = _between(numbers, run.first, run.last)
             without -= {number for number in near if (number - run.first) % run.stride == 0}
     return without
@@ -337,7 +337,7 @@ def _blocks(
 def _as_ran(sites: Iterable[Site], own_step: bool, flags: int) -> Iterator[Site]:
     """The sites as they were executed: what another step asked for, or an apply method called.
 
-    Gradients are handed to the outermost step only, and an update is an outermost execution.
+    Gradients are passed to the outermost step only, and an update is an outermost execution.
     """
     for site in sites:
         if site.role == "request" and not own_step:

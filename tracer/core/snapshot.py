@@ -62,7 +62,7 @@ class Baseline(NamedTuple):
     """How many graph tracings were kept as events."""
     stale: Mapping[StaleFunction, int]
     """How often each function that is older than the tracer had been called."""
-    anew: dict[StaleFunction, int]
+    retraced: dict[StaleFunction, int]
     """How many such functions of each name had been traced again."""
     iterations: dict[int, Iterations]
     """Each optimizer's own count of its steps."""
@@ -173,8 +173,8 @@ class Reader:
                 self._so_far = self._counted_by_now(sign)
             stale = self._optimizers.stale
             called = dict(stale.calls) if missed is None else missed
-            anew = dict(stale.traced_anew())
-            return self._so_far._replace(stale=called, anew=anew, iterations=iterations)
+            retraced = dict(stale.retraced())
+            return self._so_far._replace(stale=called, retraced=retraced, iterations=iterations)
 
     # The lock of the counters is held by whoever calls these.
 
@@ -196,14 +196,14 @@ class Reader:
         It takes little time, and none reads what was counted to compare it.
         """
         root = self._root
-        beside = sum(each.called.total() for each in self._optimizers.all)
+        called = sum(each.called.total() for each in self._optimizers.all)
         if not root.sites.calls:
-            return beside, len(root.notes)
+            return called, len(root.notes)
         counted = root.blocks.counters.sign()
         if counted is None or root.calls_under_way.steps or not self._is_calm():
             return None
         calls = sum(map(sum, root.sites.calls)), sum(list(root.blocks.callers.traced.values()))
-        return beside, len(root.notes), counted, calls
+        return called, len(root.notes), counted, calls
 
     def _is_calm(self) -> bool:
         """Whether no other thread may be in a function with a block."""
@@ -212,7 +212,7 @@ class Reader:
     def _nothing_since(self, since: Baseline) -> bool:
         """Whether there certainly is nothing to say of what came after."""
         stale = self._optimizers.stale
-        if dict(stale.calls) != since.stale or dict(stale.traced_anew()) != since.anew:
+        if dict(stale.calls) != since.stale or dict(stale.retraced()) != since.retraced:
             return False  # a `Counter` compares itself in Python
         if stale.unseen():
             return False
@@ -274,7 +274,7 @@ class Reader:
             calls=called,
             graphs=tuple(graphs.values()),
             complete=not notes,
-            notes=(*_remarks(where), *optimizers.stale.remarks(names, baseline.anew), *notes),
+            notes=(*_remarks(where), *optimizers.stale.remarks(names, baseline.retraced), *notes),
             environment=self._root.backend.versions()
             | {"strategy": where.strategy, "cluster": ", ".join(where.cluster)},
             lines=tuple(ran.paths.lines),
@@ -296,9 +296,9 @@ class Reader:
                 for path, part in callers.parts(block, reading, counted.steps, old.past):
                     index = paths.index(path)
                     blocks.append((block._replace(path=UNKNOWN if index is None else index), part))
-            begun = new._replace(blocks=dict(enumerate(blocks)))
-            not_compared += of_effects.not_compared(begun)
-            ended[replica] = settle.settle(begun)
+            filled = new._replace(blocks=dict(enumerate(blocks)))
+            not_compared += of_effects.not_compared(filled)
+            ended[replica] = settle.settle(filled)
         names = dict.fromkeys(site.method for site in sites)
         methods = {name: index for index, name in enumerate(names)}
         ids = sorted({site.replica for site in sites} | set(ended))

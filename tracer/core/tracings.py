@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from tracer.model.records import Graph
 
 MAX_SIGNATURES = 256
-"""How many signatures are told apart: a function may be traced anew in each step, without end."""
+"""How many signatures are kept apart: a function may be traced again in each step, without end."""
 
 OTHERS = "(others)"
-"""The signature of those that are not told apart any more."""
+"""The signature of those that are not kept apart any more."""
 
 MAX_KEPT = 1000
 """How many tracings are kept, the first ones; of all of them only the number is."""

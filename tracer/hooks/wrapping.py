@@ -56,7 +56,7 @@ def hold(
     recorder.compares_for_program |= effects
     for member in _members(optimizer):
         bindings[id(member)].by_program = True
-    # Until now, a block that was told of it took it for one that only blocks trace.
+    # Until now, a block that got it took it for one that only blocks trace.
     recorder.reader.wrapped(new=recorder is not known and not recorder.used)
     return recorder
 
@@ -73,7 +73,7 @@ def join(
 
     `members` is its `family`, if that is known: then it is one.
     `made` is the line of the program to tell it from others by. If `retrace`, the functions that
-    use it are traced anew at their next call. If `effects`, the variables are compared before and
+    use it are traced again at their next call. If `effects`, the variables are compared before and
     after each step; else that stays as it was.
     """
     if not members:
@@ -143,7 +143,7 @@ def unwrap(optimizer: T, *, retrace: bool = False) -> T:
     Of optax, the transformation is returned that was wrapped.
 
     What was recorded stays readable. Functions that were traced while it was wrapped keep their
-    graphs, with the counters in them; with `retrace` they are traced anew at their next call, and
+    graphs, with the counters in them; with `retrace` they are traced again at their next call, and
     have none then. A block of `record` goes on counting it until it ends. Raises `ValueError` if
     the optimizer is not wrapped.
     """

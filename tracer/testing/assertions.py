@@ -19,7 +19,7 @@ from types import FrameType, TracebackType
 from typing import Any, Literal, NamedTuple
 
 from tracer.api import CallTrace, Recording, record, recording_of
-from tracer.backends.objects import frozen_beside, frozen_in, leaves_of, name_of, names_alive
+from tracer.backends.objects import frozen_in, frozen_near, leaves_of, name_of, names_alive
 from tracer.errors import UnknownName, UnsupportedOptimizer, unknown_name
 from tracer.model.names import is_meant
 from tracer.model.trace import Trace
@@ -120,7 +120,7 @@ def judged(check: Check, trace: CallTrace, optimizer: object = None) -> str:
 
     `optimizer` is the one that the trace is of, if one was given.
     """
-    frozen = partial(frozen_beside, trace, optimizer)
+    frozen = partial(frozen_near, trace, optimizer)
     return check(CallTrace(trace.data, trace.objects._replace(frozen=frozen)))
 
 

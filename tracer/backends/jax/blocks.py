@@ -157,7 +157,7 @@ class JaxBlocks(backend.Blocks):
         if eager and once and not in_program:
             super().close(call, failed)
             return
-        self._note_unhanded(call)
+        self._note_missing_pairs(call)
         work, numbers = self._work(call, compared)
         if not eager:
             program = self._count_in_program(work, numbers, call)

@@ -73,7 +73,7 @@ class JaxStaleFunctions(late_wrap.StaleFunctions):
         if optimizer is not None:
             self._traced.update(functions_with(optimizer))
 
-    def traced_anew(self) -> Counter[StaleFunction]:
+    def retraced(self) -> Counter[StaleFunction]:
         """The functions that forgot what was traced."""
         return self._retraced.copy()
 

@@ -64,7 +64,7 @@ class Blocks(backend.Blocks):
         self._called = root.called
 
     def forget_graphs(self) -> None:
-        """Let each function with a counter in its graph be traced anew."""
+        """Let each function with a counter in its graph be traced again."""
         forget_graphs_with(self.counters.handles())
 
     def missed(self, optimizers: Iterable[backend.Stepped]) -> Iterator[str]:
@@ -85,7 +85,7 @@ class Blocks(backend.Blocks):
         if graph is None:
             super().close(call, failed)
             return
-        self._note_unhanded(call)
+        self._note_missing_pairs(call)
         step = call.parent is None and call.role == "step"
         name = compat.function_name(graph)
         self.write_checks.judge(graph)
@@ -185,12 +185,12 @@ class Blocks(backend.Blocks):
         with self.counters.lock:
             self._begun_in_sessions += steps
 
-    def _ran_in_session(self, block: CountedBlock, inside: bool, begun: bool) -> None:
+    def _ran_in_session(self, block: CountedBlock, inside: bool, begins: bool) -> None:
         """A block of a v1 graph is about to end; `inside` if it is part of a step.
 
-        `begun` if it was told that it begins.
+        `begins` if it was called when it began, too.
         """
-        if begun:
+        if begins:
             self._move_in_session(-1)
         if block.step:
             stamp = UNIT * self.counters.take_number(block.replica)

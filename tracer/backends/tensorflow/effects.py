@@ -1,6 +1,6 @@
 """What the steps of one root optimizer did to the variables: only where this was asked for.
 
-A step is compared as a whole. Each variable that the outermost step method is handed is read when
+A step is compared as a whole. Each variable that the outermost step method gets is read when
 the step begins, and once more when it has ended (`comparisons`): so what weight decay, a constraint
 or an average overwrites besides the apply methods counts too. The answers are bits. A step in a
 graph writes them to a journal (`ledger.Journal`), out of which they come into the same logs as
@@ -41,7 +41,7 @@ class Effects(Logs):
         """How often each was found in a row of the same."""
 
     def hold(self, call: Call, index: int, variable: Any) -> None:
-        """The step `call` is handed the variable with this index: read it, before it changes."""
+        """The step `call` gets the variable with this index: read it, before it changes."""
         if not compat.eager_outside_functions():
             self._note(
                 "effects in the graph of a Session are not known: its variables are not compared"
@@ -103,9 +103,9 @@ class Effects(Logs):
 
     # The lock of the counters is held by whoever calls this.
 
-    def read(self, replica: int, begun: int) -> dict[Source, Reading]:
-        """What was counted on a replica, of the steps up to `begun`."""
-        readings = super().read(replica, begun)
+    def read(self, replica: int, last: int) -> dict[Source, Reading]:
+        """What was counted on a replica, of the steps up to `last`."""
+        readings = super().read(replica, last)
         for key, journal in list(self._journals.items()):
             if key[0] != replica or not journal.lost:
                 continue

@@ -1,7 +1,7 @@
 """What of a model is trainable, and what is passed to the optimizer that trains it.
 
 A traced step goes on with the variables that were trainable when it was traced. A layer that is
-made trainable later is not among them until the step is traced anew, as by `model.compile`; and
+made trainable later is not among them until the step is traced again, as by `model.compile`; and
 one that is frozen later is still among them.
 
 Which model it is, is seen on the stack while the step is traced: the one whose trainable variables
@@ -270,8 +270,8 @@ def frozen_in(given: object) -> list[FrozenLayer]:
     return [(str(layer.name), tuple(map(name_of, own))) for layer, own in _frozen(given)]
 
 
-def frozen_beside(is_handed: Callable[[Any], bool], optimizer: object) -> list[FrozenLayer]:
-    """The frozen layers of the models of which other variables are handed to an optimizer.
+def frozen_near(is_passed: Callable[[Any], bool], optimizer: object) -> list[FrozenLayer]:
+    """The frozen layers of the models of which other variables are passed to an optimizer.
 
     Those of a model that was compiled with `optimizer` too, if nothing of that is trainable.
     """
@@ -280,9 +280,9 @@ def frozen_beside(is_handed: Callable[[Any], bool], optimizer: object) -> list[F
     for model in instances(_layer_classes()):
         with suppress_faults():  # a model may compute what it shows
             compiled = optimizer is not None and getattr(model, "optimizer", None) is optimizer
-            if any(map(is_handed, model.variables)) or (compiled and not model.trainable_variables):
+            if any(map(is_passed, model.variables)) or (compiled and not model.trainable_variables):
                 for layer, own in _frozen(model):
-                    if not any(map(is_handed, own)):
+                    if not any(map(is_passed, own)):
                         found[id(layer)] = (str(layer.name), tuple(map(name_of, own)))
     return list(found.values())
 

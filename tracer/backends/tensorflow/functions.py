@@ -73,7 +73,7 @@ _PATIENCE = 5
 """Seconds for which a function that is being traced is waited for."""
 
 
-def trace_anew(function: Any) -> bool:
+def forget_graphs(function: Any) -> bool:
     """Let a `tf.function` forget its graphs, so that its next call traces it; False if it cannot.
 
     A function of a SavedModel has a class of its own, and no Python code to trace. What made its
@@ -96,12 +96,12 @@ def trace_anew(function: Any) -> bool:
 
 
 def forget_graphs_with(handles: Iterable[Any]) -> None:
-    """Let each `tf.function` one of whose graphs captured one of `handles` be traced anew."""
+    """Let each `tf.function` one of whose graphs captured one of `handles` be traced again."""
     wanted = {id(handle) for handle in handles}
     for function in functions_alive()[1]:
         graphs = (each.graph for each in concrete_functions(function))
         if any(id(outer) in wanted for graph in graphs for outer, _ in graph.captures):
-            trace_anew(function)
+            forget_graphs(function)
 
 
 def running_functions() -> list[Any]:

@@ -25,8 +25,8 @@ from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.functions import (
     concrete_functions,
     feeds_a_dataset,
+    forget_graphs,
     running_functions,
-    trace_anew,
 )
 from tracer.backends.tensorflow.users import (
     Functions,
@@ -49,9 +49,9 @@ _WRITE = re.compile("Apply|Assign|Scatter")
 class StaleFunctions(late_wrap.StaleFunctions):
     """Functions of TensorFlow that were traced before, and graphs of Sessions."""
 
-    begins_anew = (
-        "; what it reads in Python was read anew, and stateful random ops in there began their "
-        "sequence anew"
+    reads_again = (
+        "; what it reads in Python was read again, and stateful random ops in there began their "
+        "sequence again"
     )
 
     def __init__(self) -> None:
@@ -153,7 +153,7 @@ class StaleFunctions(late_wrap.StaleFunctions):
                 known = StaleFunction(index, compat.function_name(graphs[0]))
                 if id(function) in running:
                     self.calls[known] += 1
-                if retrace and trace_anew(function):
+                if retrace and forget_graphs(function):
                     self._forgetful.append((known, ref(function)))
 
     def unseen(self) -> list[StaleFunction]:
@@ -164,7 +164,7 @@ class StaleFunctions(late_wrap.StaleFunctions):
             if graphs and stale.optimizer in self._since
         ]
 
-    def traced_anew(self) -> Counter[StaleFunction]:
+    def retraced(self) -> Counter[StaleFunction]:
         """The functions that were traced again since they forgot their graphs."""
         known = ((stale, function()) for stale, function in list(self._forgetful))
         return Counter(

@@ -295,11 +295,11 @@ class Ledger:
         other way, so that all of what had ended is found. What began meanwhile is left out.
         """
         with self._lock:
-            begun = self.next_number() - 1
-            readings = [(each.key, until(each.reading(), begun)) for each in self._blocks]
+            last = self.next_number() - 1
+            readings = [(each.key, until(each.reading(), last)) for each in self._blocks]
             for journal in self._auxiliary:
                 journal.drain()
-            return begun, readings
+            return last, readings
 
     def look(self, limit: float) -> float:
         """Drain the journals that are fuller than `limit`; returns how full the fullest one is."""

@@ -106,7 +106,7 @@ _SAME_AS = {
     "NamedTuple": "attributes",
     "Attrs": "named_attributes",
 }
-"""Types that are told apart by another one, and the attribute that it is."""
+"""Types that are kept apart by another one, and the attribute that it is."""
 
 
 class Timing:

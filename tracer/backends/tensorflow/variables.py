@@ -21,7 +21,7 @@ _KERAS3 = "keras.src.backend.common.variables"
 """The module of the base class of all variables of Keras 3."""
 
 _TRACED_PER_VARIABLE = "_update_step_xla"
-"""tf_keras gives this function the variable and its id, so it is traced anew for each variable."""
+"""tf_keras gives this function the variable and its id, so it is traced again for each variable."""
 
 
 class VariableTable(backend.Variables):
@@ -54,7 +54,7 @@ class VariableTable(backend.Variables):
         return known
 
     def knows(self, key: int, variable: ref[Any]) -> bool:
-        """Whether a variable was ever handed over or updated; it may be gone since.
+        """Whether a variable was ever passed or updated; it may be gone since.
 
         `key` is the id of what `canonical` gives of it, `variable` the plain reference to that, of
         which Python makes only one.
@@ -118,7 +118,7 @@ class VariableTable(backend.Variables):
 
 
 def row_of(variable: Any) -> Variable:
-    """What a trace says of a variable that it has met."""
+    """What a trace says of a variable that it has seen."""
     dtype = getattr(variable.dtype, "name", str(variable.dtype)).removesuffix("_ref")
     name = own_path(variable) or tensorflow_name(variable)
     return Variable(name, _shape(variable), dtype, part_of=_whole(variable, name))

@@ -99,9 +99,9 @@ class Blocks(backend.Blocks):
                     "its class: its calls are not seen"
                 )
 
-    def _note_unhanded(self, call: Call) -> None:
+    def _note_missing_pairs(self, call: Call) -> None:
         if not call.function and not isinstance(call, Step):  # these say it themselves
-            super()._note_unhanded(call)
+            super()._note_missing_pairs(call)
 
     def _settle(self) -> None:
         """Count the steps that wait; the lock is held."""
