@@ -1098,7 +1098,7 @@ def test_last_batch_that_is_smaller_is_traced_once_more() -> None:
     finding = one(trace, "retraced")
     assert (finding.severity, finding.step) == ("info", 4)
     assert (
-        "anew once in training, first after step 3, when x: float32[8, 2] became float32[3, 2]"
+        "again once in training, first after step 3, when x: float32[8, 2] became float32[3, 2]"
         in (finding.text)
     )
     assert not bad(trace)

@@ -90,7 +90,9 @@ def settle(counted: Counted) -> Ended:
             lost = unexplained[0][0], unexplained[-1][1]
         unexplained = []
 
-    left_out, raised, stopped = [(number, number) for number in explained], [], 0
+    left_out = [(number, number) for number in explained]
+    raised: list[int] = []
+    stopped = 0
     last_ended = max((run.last for run in _own_runs(blocks)), default=0)
     for first, last, ran_inside in unexplained:
         may_run = not counted.calm and first > last_ended
