@@ -18,6 +18,7 @@ from tracer.api import CallTrace
 from tracer.errors import UnknownName
 from tracer.findings.run_rules import RULES, SEVERITIES, Finding, at_least, rule_of, to_report
 from tracer.kinds import TORCH
+from tracer.model.rates import LOADED, SCHEDULE
 from tracer.model.records import (
     Block,
     Calls,
@@ -31,6 +32,8 @@ from tracer.model.records import (
     Observation,
     Optimizer,
     Program,
+    Rate,
+    RateRun,
     Remark,
     Setting,
 )
@@ -409,6 +412,12 @@ CASES: dict[str, Callable[[], CallTrace]] = {
     "iterations that move twice": lambda: trace(TRAINED, optimizers=(optimizer(iterations=20),)),
     "iterations of a checkpoint": lambda: trace(TRAINED, optimizers=(optimizer(iterations=1234),)),
     "built, and not used": lambda: trace(optimizers=(optimizer(built=True, iterations=0),)),
+    "a schedule of steps that steps once an epoch": lambda: scheduled(40, 1),
+    "a schedule that steps twice a step": lambda: scheduled(20, 38, made_for=20),
+    "a schedule that goes on while steps are skipped": lambda: scheduled(20, 19, updates=15),
+    "a rate of a checkpoint": lambda: told(Remark(LOADED, "", "0.001 0.1", "train.py:3")),
+    "a decay of the biases alone": lambda: decaying(1),
+    "a decay of the norms": lambda: decaying(0, 1),
 }
 
 CASES |= {
@@ -486,6 +495,25 @@ def several(
         ]
         blocks.append(block(entries, Run(1, 1, 10), root=root, graphs=1))
     return trace(*blocks, names=("enc", "a", "b"), optimizers=optimizers)
+
+
+def scheduled(steps: int, stepped: int, *, made_for: int = 40, updates: int = 0) -> CallTrace:
+    """A schedule of a `GradScaler` that skipped the steps after so many with updates."""
+    remark = Remark(SCHEDULE, "CosineAnnealingLR", str(made_for), count=stepped, of=steps)
+    made = updates or steps
+    rest = [block([step()], Run(made + 1, 1, steps - made))] if made < steps else []
+    work = [block([step(), update(0)], Run(1, 1, made)), *rest]
+    return trace(*work, optimizers=(optimizer(remark, grad_scaler=True),))
+
+
+def decaying(*decays: int) -> CallTrace:
+    """Of a matrix and two vectors those that decay."""
+    made = trace(healthy(Run(1, 1, 9)), names=("kernel", "scale", "bias"))
+    shapes = ((8, 4), (4,), (4,))
+    every = [replace(each, shape=of) for each, of in zip(made.variables, shapes, strict=True)]
+    blocks = [replace(each, entries=(step(), update(0, 1, 2))) for each in made.data.blocks]
+    rates = (Rate(0, "decay", 0, decays, (RateRun(1, 9, 0.1, 0.1),)),)
+    return traces.changed(made, variables=tuple(every), blocks=tuple(blocks), rates=rates)
 
 
 def accumulated(steps: int, *, ended: bool = True) -> CallTrace:

@@ -36,6 +36,8 @@ from tracer.model.records import (
     Method,
     Optimizer,
     Program,
+    Rate,
+    RateRun,
     Replica,
     TraceData,
     Variable,
@@ -70,6 +72,9 @@ KNOWN: dict[object, st.SearchStrategy[Any]] = {
     type(None): st.none(),
     tuple[int, ...]: st.lists(NATURAL, max_size=6).map(tuple) | st.just(tuple(range(9))),
     tuple[Run, ...]: rising_runs(),
+    tuple[RateRun, ...]: rising_runs().map(
+        lambda runs: tuple(RateRun(each.first, each.count, 0.5, 0.1, 2) for each in runs[:1])
+    ),
     "times": st.integers(1, 5),
     "tracings": st.just(3),
     "idle": st.integers(0, 3),
@@ -130,6 +135,7 @@ TABLES = {
     "graphs": Graph,
     "graph_tracings": GraphTracing,
     "effects": Effect,
+    "rates": Rate,
     "lines": Line,
     "programs": Program,
 }
@@ -436,6 +442,7 @@ def of_every_record() -> dict[str, Any]:
         graph_tracings=(GraphTracing(0, 0, "first", "", 0, 1.0, 1.0),),
         effects=(Effect(0, 0, "compared", (0, 1), 1, (Run(1, 1, 1),)),),
         programs=(Program("a.py", 1.0, 1.0),),
+        rates=(Rate(0, "rate", 0, (0, 1), (RateRun(1, 4, 0.1, 0.1),)),),
     )
     content: dict[str, Any] = json.loads(written(data))
     return content

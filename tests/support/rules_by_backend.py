@@ -11,6 +11,8 @@ BACKENDS = ("TensorFlow", "Keras on JAX", "Keras on PyTorch", "torch.optim", "op
 _METHODS = "its update is no method of Python that a class overrides"
 
 _NEVER_SEES = "optax never sees the weights after it"
+_MASK = "the state of optax says nothing of a mask"
+_SCHEDULES = "schedules of others are part of the optimizer, and know its steps"
 _NO_IDENTITY = "what optax updates has a path, and no identity"
 
 ELSEWHERE = {
@@ -55,11 +57,18 @@ ELSEWHERE = {
     "state-not-loaded": ("jax torch", "`load_state_dict` raises; that of optax is the program's"),
     "retraced": ("jax optax", "recompilations of `torch.compile` are not distinguished"),
     "traced-again": ("jax optax", "recompilations of `torch.compile` are not distinguished"),
+    "schedule-pace": ("only torch.optim", _SCHEDULES),
+    "schedule-ahead": ("only torch.optim", _SCHEDULES),
+    "rate-loaded": ("only torch.optim", "the rate is no part of what others load as a state"),
+    "decay-flipped": ("torch.optim", _MASK),
+    "decay-of-norms": ("torch.optim", _MASK),
     "graph-never-ran": ("jax optax", "a program of `torch.compile` runs when it is made"),
 }
 """Where else than with TensorFlow, and why not in the rest."""
 
 
+IN_PAINS = {"schedule-pace", "schedule-ahead", "rate-loaded", "decay-of-norms"}
+"""What `findings/pains` alone has programs of: see `findings/test_rates_in_training.py`."""
 OF_EFFECTS = {"not-finite", "unchanged"}
 """What is found only with `effects=True`."""
 
@@ -76,7 +85,8 @@ def table() -> str:
         where, why = ELSEWHERE[rule.code]
         keys = ("jax", "torch", "torch.optim", "optax")
         found = ["yes" if each in where.split() else "" for each in keys]
-        rows.append((f"`{rule.code}`", "yes", *found, why))
+        tensorflow = "" if "only" in where.split() else "yes"
+        rows.append((f"`{rule.code}`", tensorflow, *found, why))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

@@ -286,6 +286,10 @@ class Blocks:
     def wait(self) -> None:
         """Wait until all that the program has started is counted; no lock is held."""
 
+    def begun(self) -> int:
+        """How many steps have begun, those included that are not counted yet."""
+        return self.counters.steps()
+
     def doubts(self) -> Iterator[str]:
         """Notes on what the steps of a trace may have done unseen, if it has any."""
         return iter(())
@@ -427,6 +431,27 @@ class Backend:
         own = object.__getattribute__(optimizer, "__dict__")
         hyper = own.get("_hyper")  # of legacy optimizers
         return own.get("_learning_rate") if hyper is None else hyper.get("learning_rate")
+
+    watches_rates = False
+    """Whether to read the rates takes no longer than to compare them, so each step may."""
+
+    def rates_of(self, optimizer: Any) -> Sequence[tuple[Any, Any, int]]:
+        """The learning rate and the weight decay of each group, and how many variables it has."""
+        own = object.__getattribute__(optimizer, "__dict__")
+        rate, decay = self.rate_of(optimizer), own.get("weight_decay")
+        rate = rate if isinstance(rate, float | int) else self.number_in(rate)
+        return [] if rate is None else [(rate, decay, 0)]
+
+    def groups_of(
+        self, optimizer: Any, variables: Sequence[Any]
+    ) -> Iterable[tuple[Sequence[Any], Sequence[Any]]]:
+        """Of each group its variables, and those of them that decay if it has a decay.
+
+        `variables` are all that the optimizer and those around it were asked for.
+        """
+        if self.rates_of(optimizer):
+            decays = getattr(optimizer, "_use_weight_decay", lambda variable: True)
+            yield variables, [each for each in variables if decays(each)]
 
     def slots_of(self, optimizer: Any) -> int | None:
         """How many variables it keeps and uses for those that it updates; None if not known."""

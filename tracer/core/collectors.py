@@ -11,7 +11,7 @@ from typing import Any
 
 from tracer.core.calls import Call
 from tracer.core.interrupts import interrupt_in
-from tracer.model.records import Optimizer
+from tracer.model.records import Optimizer, Rate
 
 
 class Collector:
@@ -39,9 +39,16 @@ class Collector:
     def function_called(self) -> None:
         """A function with a step in it is called."""
 
+    def block_begins(self) -> None:
+        """A trace may count from here on."""
+
     def snapshot(self, index: int, record: Optimizer) -> Optimizer:
         """What a trace says of the optimizer with this index, with the evidence."""
         return record
+
+    def rates(self) -> Iterable[Rate]:
+        """The learning rates and decays over all steps."""
+        return ()
 
 
 _IDLE = {name: each for name, each in vars(Collector).items() if not name.startswith("_")}
@@ -75,6 +82,16 @@ class Collectors:
         for each in self._overriding["snapshot"]:
             try:
                 found = tuple(each(index, record) for index, record in enumerate(found))
+            except Exception as error:
+                self._drop(each, error)
+        return found
+
+    def rates(self) -> list[Rate]:
+        """The learning rates and decays over all steps."""
+        found: list[Rate] = []
+        for each in self._overriding["rates"]:
+            try:
+                found += each()
             except Exception as error:
                 self._drop(each, error)
         return found

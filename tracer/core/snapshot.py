@@ -39,6 +39,7 @@ from tracer.model.records import (
     Method,
     Replica,
     TraceData,
+    rates_in,
 )
 from tracer.model.trace import Trace
 from tracer.model.words import some
@@ -181,6 +182,7 @@ class Reader:
     def _counted_by_now(self, sign: Any) -> Baseline:
         """The part of a baseline that stays the same until there is more to say."""
         counts, tracings = self._counted(), self._root.blocks.tracings
+        self._root.collectors.call("block_begins")
         return _THE_BEGINNING._replace(
             counts=counts,
             calls=self._called_so_far(),
@@ -281,6 +283,7 @@ class Reader:
             paths=tuple(ran.paths.rows),
             graph_tracings=events,
             effects=tuple(ran.effects),
+            rates=tuple(rates_in(self._root.collectors.rates(), _steps_after(counts, baseline))),
         )
 
     def _ran(self, counts: Counts, baseline: Baseline) -> _Ran:
@@ -408,6 +411,12 @@ def ran_in(data: TraceData, known: frozenset[str]) -> bool:
         or any(block.total for block in data.blocks)
         or any(calls.eager or calls.tracing for calls in data.calls)
     )
+
+
+def _steps_after(counts: Counts, baseline: Baseline) -> range:
+    """The numbers of the steps that a trace has from this baseline on."""
+    past = max((each.past for each in baseline.counts.values()), default=0)
+    return range(past + 1, max((each.steps for each in counts.values()), default=0) + 1)
 
 
 def _totals(counts: Counts) -> Callable[[int, int], int]:

@@ -287,7 +287,16 @@ def combine(
 
 # Putting records together.
 
-_RECORDS = ("optimizers", "variables", "graphs", "blocks", "calls", "graph_tracings", "effects")
+_RECORDS = (
+    "optimizers",
+    "variables",
+    "graphs",
+    "blocks",
+    "calls",
+    "graph_tracings",
+    "effects",
+    "rates",
+)
 
 
 def _joined(
@@ -328,6 +337,8 @@ def _joined(
                 own = [each for each, n in zip(own, places[table], strict=True) if n >= before]
             records += with_indices(own, change)
     tables["graph_tracings"].sort(key=lambda each: each.at)
+    rates = {(each.root, each.what, each.group): each for each in reversed(tables["rates"])}
+    tables["rates"] = [*reversed(rates.values())]
     tables |= {table: _numbered(tables[table]) for table in ("optimizers", "variables")}
     return TraceData(
         **{table: tuple(records) for table, records in tables.items()},

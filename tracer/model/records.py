@@ -291,6 +291,46 @@ class Effect(msgspec.Struct, frozen=True):
     """Those steps; short of the total where their detail was lost."""
 
 
+class RateRun(msgspec.Struct, frozen=True, array_like=True):
+    """Steps in a row in which a rate stayed as it was, or moved one way."""
+
+    first: int
+    count: int
+    """How many steps; the rate has one value in each."""
+    value: float
+    """In the first of them."""
+    last: float
+    """In the last of them."""
+    values: int = 1
+    """How many values it had in turn."""
+
+    def only(self, steps: range) -> "RateRun | None":
+        """The part that is in `steps`, of which the first is step 1 then; None if none is.
+
+        What moved has to be in them as a whole: its values in between are not known.
+
+        >>> RateRun(1, 10, 0.1, 0.1).only(range(4, 6))
+        RateRun(first=1, count=2, value=0.1, last=0.1, values=1)
+        """
+        first, end = max(self.first, steps.start), min(self.first + self.count, steps.stop)
+        if first >= end or (self.values > 1 and end - first < self.count):
+            return None
+        return RateRun(first - steps.start + 1, end - first, self.value, self.last, self.values)
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """The learning rate, or the weight decay, of one group of variables over the steps."""
+
+    root: int
+    what: Literal["rate", "decay"]
+    group: int
+    """The number of the group, from 0 on; optimizers without groups have one."""
+    variables: tuple[int, ...]
+    """Indices of those variables of the group that were asked for; of a decay, those that decay."""
+    runs: tuple[RateRun, ...]
+    """Its values in the order of the steps; steps in which it is not known are left out."""
+
+
 class Program(msgspec.Struct, frozen=True):
     """A process that ran under `tracer run`, and how it ended."""
 
@@ -346,6 +386,8 @@ class TraceData(msgspec.Struct, frozen=True):
     """In the order in which they began."""
     effects: tuple[Effect, ...] = ()
     """What steps did to the variables; none where it was not asked for."""
+    rates: tuple[Rate, ...] = ()
+    """The learning rates and decays that are known, as the first process had them."""
 
 
 INDICES: Mapping[type, Mapping[str, str]] = {
@@ -362,6 +404,7 @@ INDICES: Mapping[type, Mapping[str, str]] = {
     Graph: {"root": "optimizers", "replica": "replicas"},
     GraphTracing: {"graph": "graphs", "path": "paths"},
     Effect: {"root": "optimizers", "replica": "replicas", "variables": "variables"},
+    Rate: {"root": "optimizers", "variables": "variables"},
 }
 """The fields that are indices, and of which table of a `TraceData`."""
 
@@ -386,6 +429,14 @@ def with_indices(
             if change and isinstance(record, Block):
                 new["entries"] = tuple(with_indices(record.entries, change))
             yield msgspec.structs.replace(record, **new) if new else record
+
+
+def rates_in(rates: Iterable[Rate], steps: range) -> Iterator[Rate]:
+    """The rates as far as they are known in those steps, of which the first is step 1 then."""
+    for rate in rates:
+        found = (run.only(steps) for run in rate.runs)
+        if runs := tuple(each for each in found if each is not None):
+            yield msgspec.structs.replace(rate, runs=runs)
 
 
 def contribution(entry: Entry, variables: Sequence[int] | frozenset[int] | None) -> int:

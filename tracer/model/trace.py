@@ -34,6 +34,7 @@ from tracer.model.records import (
     Role,
     TraceData,
     Variable,
+    rates_in,
     with_indices,
 )
 from tracer.model.timeline import segments
@@ -405,7 +406,7 @@ def select(
 def _cut(
     data: TraceData,
     change: Mapping[str, Callable[[Any], Any]],
-    tables: Sequence[str] = ("blocks", "calls", "effects"),
+    tables: Sequence[str] = ("blocks", "calls", "effects", "rates"),
 ) -> TraceData:
     """The trace without the records that `change` leaves out: see `with_indices`."""
     parts = {table: tuple(with_indices(getattr(data, table), change)) for table in tables}
@@ -420,7 +421,7 @@ def _of_optimizers(data: TraceData, wanted: str) -> TraceData:
     for table in ("optimizers", "graphs"):
         kept = [n for n, record in enumerate(getattr(data, table)) if record.root in roots]
         change[table] = {old: new for new, old in enumerate(kept)}.get
-    every = ("optimizers", "blocks", "calls", "graphs", "graph_tracings", "effects")
+    every = ("optimizers", "blocks", "calls", "graphs", "graph_tracings", "effects", "rates")
     return _cut(data, change, every)
 
 
@@ -462,5 +463,6 @@ def _in_steps(data: TraceData, steps: range) -> TraceData:
         data,
         blocks=tuple(within(block) for block in data.blocks if not block.outside),
         effects=tuple(effect for effect in map(within, data.effects) if effect.total),
+        rates=tuple(rates_in(data.rates, steps)),
         first_step=data.first_step + steps.start - 1,
     )

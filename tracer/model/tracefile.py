@@ -9,16 +9,18 @@ A trace file is one JSON object in UTF-8:
      "calls": [{..., "variables": [1], "eager": 0, "tracing": 2}],
      "graphs": [...], "complete": true, "notes": [], "environment": {"tensorflow": "2.21.0"}, ...,
      "lines": [...], "paths": [[0, 3]], "graph_tracings": [...],
-     "effects": [{..., "variables": [0], "total": 3, "runs": [[7, 1, 3, 1]]}]}
+     "effects": [{..., "variables": [0], "total": 3, "runs": [[7, 1, 3, 1]]}],
+     "rates": [{..., "variables": [0], "runs": [[1, 64, 0.1, 0.001, 64]]}]}
 
 The fields are those of `tracer.model.records`, where they are explained, but for `lists`:
-`variables` of an entry, of calls and of an effect is one index into it, or none. A list holds
-indices of variables, as `[start, stop]` for `start, start + 1, ..., stop - 1`. So each distinct
-list is written once, and one of 1,000 variables takes as much space as one of 4. A run is
+`variables` of an entry, of calls, of an effect and of a rate is one index into it, or none. A list
+holds indices of variables, as `[start, stop]` for `start, start + 1, ..., stop - 1`. So each
+distinct list is written once, and one of 1,000 variables takes as much space as one of 4. A run is
 `[first, stride, count, times]`, so a million regular steps take as much space as ten.
 
 What a reader may rely on: every index is inside its table; every number is at most 2**63 - 1; the
-steps of the runs of a block or an effect rise, and the runs hold no more than its total.
+steps of the runs of a block, an effect or a rate rise, and those of a block or an effect hold no
+more than its total.
 
 A field that a reader may ignore can be added without a new number; readers skip what they do not
 know. Any other change takes a new number, and `decode` refuses numbers above its own.
@@ -51,6 +53,8 @@ from tracer.model.records import (
     Line,
     Optimizer,
     Program,
+    Rate,
+    RateRun,
     Remark,
     Replica,
     TraceData,
@@ -101,6 +105,8 @@ _BOUNDS: Mapping[type, Mapping[str, tuple[float, float]]] = {
     Effect: {"total": _ANY},
     Remark: dict.fromkeys(("count", "of"), _ANY),
     Line: {"number": _ANY},
+    Rate: {"group": _ANY},
+    RateRun: dict.fromkeys(("first", "count", "values"), _SOME),
     Program: {
         "timed_steps": _ANY,
         **dict.fromkeys(("started", "seconds", "timed_seconds"), _SECONDS),
@@ -122,9 +128,11 @@ _PARTS: Mapping[type, Sequence[str]] = {
         "paths",
         "graph_tracings",
         "effects",
+        "rates",
     ),
     Block: ("entries", "runs"),
     Effect: ("runs",),
+    Rate: ("runs",),
     Optimizer: ("remarks",),
     Remark: ("runs",),
 }
@@ -204,7 +212,7 @@ def _tables(
     """The tables that hold indices of variables, with others."""
     return {
         table: tuple(with_indices(getattr(data, table), {"variables": change}))
-        for table in ("blocks", "calls", "effects")
+        for table in ("blocks", "calls", "effects", "rates")
     }
 
 
@@ -226,6 +234,8 @@ def _faults(record: Any, sizes: Mapping[str, int]) -> Iterator[str]:
                 yield f".{field}[{number}]{fault}"
     if kind is Graph and record.tracings < record.idle:
         yield f".tracings holds {record.tracings}, less than {record.idle}"
+    if kind is Rate and any(a.first + a.count > b.first for a, b in pairwise(record.runs)):
+        yield ".runs hold steps that do not rise"
     if kind is Block or kind is Effect:
         placed = sum(run.total for run in record.runs)
         if any(before.last >= after.first for before, after in pairwise(record.runs)):

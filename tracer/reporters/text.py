@@ -18,7 +18,7 @@ from tracer.errors import UnknownName, shown
 from tracer.findings.rule import Rule
 from tracer.findings.run_rules import to_report
 from tracer.layout import Column, Figure, Row, Table, cut, paragraph
-from tracer.model import callers, measures
+from tracer.model import callers, measures, rates
 from tracer.model.phrases import (
     Reason,
     accumulated,
@@ -489,6 +489,7 @@ def _head(trace: Trace, width: int, answered: bool) -> list[Text]:
         *((text, "", WARNING) for text in all_true((trace.only, shown(trace.only)))),
         (question(trace), "", "bold"),
         *((sentence, "  ", "") for sentence in answers),
+        *((said, "  ", "") for said in rates.sentences(trace) if answered),
         *chain.from_iterable(
             (blank, (warning, "", WARNING if warning is _UNFINISHED else ERROR))
             for warning in warnings(trace)

@@ -1,14 +1,17 @@
 """PyTorch's answers: see `tracer.core.backend.Backend`."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
 from tracer.backends.torch import ranks
 from tracer.backends.torch.blocks import Blocks
-from tracer.backends.torch.effects import tensor_of
+from tracer.backends.torch.effects import is_held_back, tensor_of
 from tracer.backends.torch.freeze_monitor import FreezeMonitor
+from tracer.backends.torch.loads import Loads
 from tracer.backends.torch.parameters import Parameters
+from tracer.backends.torch.schedules import Schedules
 from tracer.core import backend
 from tracer.core.backend import Surroundings
 from tracer.core.calls import Call, CallRole, CallsUnderWay
@@ -67,7 +70,7 @@ class TorchOptimBackend(TorchBackend):
 
     packages = ("torch", "lightning", "accelerate", "transformers")
     new_variables = Parameters
-    collectors = (FreezeMonitor,)
+    collectors = (FreezeMonitor, Loads, Schedules)
 
     def iterations_of(self, optimizer: Any) -> None:
         """None: it has no count of its steps but for each parameter."""
@@ -77,6 +80,25 @@ class TorchOptimBackend(TorchBackend):
         groups = object.__getattribute__(optimizer, "__dict__").get("param_groups")
         return groups[0].get("lr") if isinstance(groups, list) and groups else None
 
+    watches_rates = True
+
+    def rates_of(self, optimizer: Any) -> Sequence[tuple[Any, Any, int]]:
+        """Those of its groups; a rate in a tensor is known where reading it waits for no device."""
+        return [
+            (
+                rate if (rate := group.get("lr")).__class__ is float else _number(rate),
+                group.get("weight_decay"),
+                len(group["params"]),
+            )
+            for group in optimizer.param_groups
+        ]
+
+    def groups_of(
+        self, optimizer: Any, variables: Sequence[Any]
+    ) -> Iterable[tuple[Sequence[Any], Sequence[Any]]]:
+        """The parameters of each group, of which all decay."""
+        return [(group["params"], group["params"]) for group in optimizer.param_groups]
+
     def slots_of(self, optimizer: Any) -> int | None:
         """How many tensors it keeps for its parameters."""
         states = object.__getattribute__(optimizer, "__dict__").get("state")
@@ -84,3 +106,10 @@ class TorchOptimBackend(TorchBackend):
             return None
         kept = (each for state in states.values() for each in state.items())
         return len([name for name, value in kept if name != "step" and value is not None])
+
+
+def _number(rate: Any) -> Any:
+    """What a tensor of a rate holds, if reading it waits for no device; another rate as it is."""
+    if not isinstance(rate, torch.Tensor):
+        return rate
+    return None if is_held_back(rate) else float(rate)

@@ -84,6 +84,10 @@ class Blocks(backend.Blocks):
             VALUES.wanted = bool(_comparing)
             return super().compare(wanted)
 
+    def begun(self) -> int:
+        """How many steps have begun, those included that wait for the device."""
+        return self.counters.steps() + len(self._waiting)
+
     def doubts(self) -> Iterator[str]:
         """Say what may write past versions."""
         for writes in self.writes:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch.optim import optimizer as _home
+from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
 from torch.utils.hooks import RemovableHandle
 
@@ -24,6 +25,7 @@ __all__ = [
     "FROZEN",
     "GradScaler",
     "HookPlace",
+    "LRScheduler",
     "Module",
     "Optimizer",
     "global_hooks",

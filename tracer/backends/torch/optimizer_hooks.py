@@ -1,7 +1,8 @@
 """The two hooks that PyTorch calls around each `step` of each optimizer, in compiled code, too.
 
-They are in place, as is `GradScaler.step` of ours, while an optimizer is traced or a recording
-runs; nothing of an optimizer is exchanged. No other method, such as `zero_grad`, calls a hook.
+They are in place, as are `GradScaler.step` and `load_state_dict` of ours, while an optimizer is
+traced or a recording runs; nothing of an optimizer is exchanged. No other method, such as
+`zero_grad`, calls a hook.
 
 In eager mode they call the `StepCounter` of the optimizer. `torch.compile` inlines them where it
 compiles a step: see `compiled_steps`.
@@ -12,7 +13,7 @@ import threading
 from typing import Any
 from weakref import finalize
 
-from tracer.backends.torch import compat, compiled_steps, dynamo, grad_scaler
+from tracer.backends.torch import compat, compiled_steps, dynamo, grad_scaler, loads
 from tracer.backends.torch.listeners import Listener, counter_of, listeners
 from tracer.backends.torch.steps import StepCounter
 from tracer.core.registry import Binding, bindings
@@ -108,3 +109,4 @@ def _put_in_place() -> None:
         for place, hooks in zip(_hooks, compat.global_hooks, strict=True):
             (place.put_in if _users else place.take_out)(hooks)
         grad_scaler.replace_step(bool(_users))
+        loads.replace_load(bool(_users))

@@ -1,0 +1,319 @@
+"""Learning rates, schedules and weight decay of PyTorch: public troubles, and what is fine.
+
+Each program of `pains/rates` has a `train(healthy)` that returns whether the trouble is there.
+"""
+
+import runpy
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import forked
+from support.findings_of import bad, found
+
+import tracer
+from tracer.model.rates import sentence
+from tracer.model.records import RateRun
+from tracer.model.summary import summaries_of
+from tracer.model.trace import select
+from tracer.reporters.text import render
+
+PAINS = Path(__file__).parent / "pains" / "rates"
+SAID = {
+    "schedule_once_an_epoch": (
+        "warning[schedule-pace]: CosineAnnealingLR is made for 40 steps, and stepped once between "
+        "the 40 steps that the run made; the learning rate had 2 values."
+    ),
+    "schedule_twice_a_step": (
+        "warning[schedule-pace]: LinearLR is made for 20 steps, and stepped 38 times between the "
+        "20 steps that the run made; the learning rate had 11 values."
+    ),
+    "schedule_and_scaler": (
+        "warning[schedule-ahead]: LinearLR stepped 19 times between 20 steps, and the GradScaler "
+        "skipped 4 of them (steps 5-8): the schedule is ahead by 4 steps."
+    ),
+    "rate_of_the_checkpoint": (
+        "was made with the learning rate 1e-05, and stepped with 0.1 from step 1 on: "
+        "load_state_dict (rate_of_the_checkpoint.py:16) put that in place."
+    ),
+    "norms_decay": (
+        "weight decay 0.01 on 4 of 8 parameters, 2 of one dimension among them "
+        "(0.layer_norm.weight, 1.layer_norm.weight)."
+    ),
+}
+"""What stands on the first screen."""
+
+
+def test_each_program_has_its_row() -> None:
+    assert {each.stem for each in PAINS.glob("*.py")} == SAID.keys()
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_it_is_said_and_nothing_of_its_twin(name: str) -> None:
+    train = runpy.run_path(str(PAINS / f"{name}.py"))["train"]
+    for healthy in (False, True):
+        with tracer.record() as recording:
+            assert train(healthy) != healthy
+        trace = recording.trace()
+        assert trace.complete, trace.notes
+        first = " ".join(" ".join(render(trace).split("\n")[:25]).split())
+        first = first.replace(f"{PAINS}/", "").replace("tests/findings/pains/rates/", "")
+        assert (SAID[name] in first) != healthy
+        assert not bad(trace) or not healthy
+
+
+def test_the_bits_are_those_of_an_untraced_run() -> None:
+    def weights(traced: bool) -> Any:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        if traced:
+            tracer.wrap(optimizer)
+        for _ in range(5):
+            step(model, optimizer, schedule)
+        return model.weight.detach().clone(), schedule.last_epoch, optimizer.param_groups[0]["lr"]
+
+    (one, *ones), (other, *others) = weights(False), weights(True)
+    assert torch.equal(one, other)
+    assert ones == others
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", SAID)
+def test_the_first_screen_of_a_run(name: str, tmp_path: Path) -> None:
+    done = forked.run(["tracer", "run", str(PAINS / f"{name}.py")], tmp_path, {})
+    first = " ".join(" ".join(done.stderr.split("\n")[:25]).split())
+    assert SAID[name].partition("(")[0] in first
+
+
+# What is known of a rate.
+
+
+def step(model: Any, optimizer: Any, *schedules: Any) -> None:
+    """One batch."""
+    optimizer.zero_grad()
+    model(torch.ones(4, 3)).square().mean().backward()
+    optimizer.step()
+    for each in schedules:
+        each.step()
+
+
+def runs_of(trace: Any, what: str = "rate", group: int = 0) -> tuple[RateRun, ...]:
+    rates = [each for each in trace.data.rates if (each.what, each.group) == (what, group)]
+    return rates[0].runs if rates else ()
+
+
+def in_steps(runs: tuple[RateRun, ...], steps: int) -> list[float]:
+    """The rate in each step, of those that did not move or moved by one value a step."""
+    values = dict[int, float]()
+    for each in runs:
+        values[each.first] = each.value
+        values[each.first + each.count - 1] = each.last
+        if each.values == 1:
+            values |= dict.fromkeys(range(each.first, each.first + each.count), each.value)
+    return [values.get(number, -1.0) for number in range(1, steps + 1)]
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [
+        [0.1] * 6,
+        [0.1, 0.1, 0.1, 0.01, 0.01, 0.01],
+        [0.1, 0.2, 0.3, 0.2, 0.1, 0.0],
+        [0.1, 0.2, 0.3, 0.3, 0.3, 0.1],
+        [0.1, 0.1, 0.2, 0.3, 0.4, 0.4],
+        [0.3, 0.2, 0.1, 0.3, 0.2, 0.1],
+    ],
+)
+def test_runs_are_what_the_steps_used(rates: list[float]) -> None:
+    model = torch.nn.Linear(3, 1)
+    optimizer = tracer.wrap(torch.optim.SGD(model.parameters(), 1.0))
+    for rate in rates:
+        optimizer.param_groups[0]["lr"] = rate
+        step(model, optimizer)
+    runs = runs_of(tracer.trace_of(optimizer))
+    assert sum(each.count for each in runs) == len(rates)
+    seen = in_steps(runs, len(rates))
+    assert all(one in (-1.0, rate) for one, rate in zip(seen, rates, strict=True))
+    changes = sum(one != other for one, other in pairwise(rates))
+    assert f"({changes + 1} values)" in said(tracer.trace_of(optimizer)) or not changes
+
+
+def said(trace: Any) -> str:
+    return sentence(summaries_of(trace)[0])
+
+
+def test_a_million_values_are_one_run() -> None:
+    model = torch.nn.Linear(3, 1)
+    optimizer = tracer.wrap(torch.optim.SGD(model.parameters(), 1.0))
+    for number in range(300):
+        optimizer.param_groups[0]["lr"] = 1 / (number + 1)
+        step(model, optimizer)
+    (run,) = runs_of(tracer.trace_of(optimizer))
+    assert run == RateRun(1, 300, 1.0, 1 / 300, 300)
+
+
+def test_a_rate_that_jumps_all_the_time_takes_no_more_than_some_runs() -> None:
+    model = torch.nn.Linear(3, 1)
+    optimizer = tracer.wrap(torch.optim.SGD(model.parameters(), 1.0))
+    for number in range(300):
+        optimizer.param_groups[0]["lr"] = (0.1, 0.1, 0.2, 0.2)[number % 4]
+        step(model, optimizer)
+    runs = runs_of(tracer.trace_of(optimizer))
+    assert len(runs) <= 52
+    assert sum(each.count for each in runs) == 300
+
+
+def test_each_block_has_its_own_steps() -> None:
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=20)
+    for _ in range(2):
+        with tracer.record() as recording:
+            rates = [optimizer.param_groups[0]["lr"]]
+            for _ in range(5):
+                step(model, optimizer, schedule)
+                rates.append(optimizer.param_groups[0]["lr"])
+        (run,) = runs_of(recording.trace())
+        assert run == RateRun(1, 5, rates[0], rates[4], 5)
+        assert "LinearLR (made for 20) stepped 4 times between 5 steps" in said(recording.trace())
+
+
+def test_a_rate_in_a_tensor_is_read() -> None:
+    model = torch.nn.Linear(3, 1)
+    rate = torch.tensor(0.5)
+    optimizer = tracer.wrap(torch.optim.Adam(model.parameters(), rate, foreach=False))
+    step(model, optimizer)
+    rate.fill_(0.25)
+    step(model, optimizer)
+    assert runs_of(tracer.trace_of(optimizer)) == (RateRun(1, 2, 0.5, 0.25, 2),)
+
+
+def test_part_of_a_trace_has_the_rates_that_it_knows() -> None:
+    model = torch.nn.Linear(3, 1)
+    optimizer = tracer.wrap(torch.optim.SGD(model.parameters(), 0.1, weight_decay=0.5))
+    for number in range(6):
+        optimizer.param_groups[0]["lr"] = 0.1 if number < 3 else 0.01
+        step(model, optimizer)
+    trace = tracer.trace_of(optimizer)
+    part = select(trace, steps=range(3, 6))
+    assert runs_of(part) == (RateRun(1, 1, 0.1, 0.1), RateRun(2, 2, 0.01, 0.01))
+    assert runs_of(part, "decay") == (RateRun(1, 3, 0.5, 0.5),)
+
+
+# What is as it should be.
+
+HEALTHY: list[Callable[[Any, list[Any]], None]] = []
+
+
+def healthy(train: Callable[[Any, list[Any]], None]) -> Callable[[Any, list[Any]], None]:
+    HEALTHY.append(train)
+    return train
+
+
+@healthy
+def warm_restarts(model: Any, parameters: list[Any]) -> None:
+    optimizer = torch.optim.SGD(parameters, 0.1)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=5)
+    for _ in range(20):
+        step(model, optimizer, schedule)
+
+
+@healthy
+def a_schedule_of_epochs(model: Any, parameters: list[Any]) -> None:
+    optimizer = torch.optim.SGD(parameters, 0.1)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4)
+    for _ in range(4):
+        for _ in range(5):
+            step(model, optimizer)
+        schedule.step()
+
+
+@healthy
+def a_plateau(model: Any, parameters: list[Any]) -> None:
+    optimizer = torch.optim.SGD(parameters, 0.1)
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=1)
+    for _ in range(8):
+        step(model, optimizer)
+        schedule.step(1.0)
+
+
+@healthy
+def a_run_that_ended_early(model: Any, parameters: list[Any]) -> None:
+    optimizer = torch.optim.SGD(parameters, 0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=1000)
+    for _ in range(20):
+        step(model, optimizer, schedule)
+
+
+@healthy
+def no_decay_of_biases_and_norms(model: Any, parameters: list[Any]) -> None:
+    flat = [each for each in parameters if each.ndim < 2]
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1]},
+        {"params": flat, "weight_decay": 0},
+    ]
+    optimizer = torch.optim.AdamW(groups, 0.1, weight_decay=0.1)
+    for _ in range(3):
+        step(model, optimizer)
+
+
+@healthy
+def decay_of_all(model: Any, parameters: list[Any]) -> None:
+    optimizer = torch.optim.AdamW(parameters, 0.1, weight_decay=0.1)
+    for _ in range(3):
+        step(model, optimizer)
+
+
+@healthy
+def a_run_that_goes_on(model: Any, parameters: list[Any]) -> None:
+    states: list[Any] = []
+    for _ in range(2):
+        optimizer = torch.optim.Adam(parameters, 0.1)
+        schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 0.01, 1.0, total_iters=12)
+        if states:
+            optimizer.load_state_dict(states[0])
+            schedule.load_state_dict(states[1])
+        for _ in range(6):
+            step(model, optimizer, schedule)
+        states = [optimizer.state_dict(), schedule.state_dict()]
+
+
+@healthy
+def a_run_that_goes_on_with_a_rate_that_went_down(model: Any, parameters: list[Any]) -> None:
+    optimizer = torch.optim.SGD(parameters, 0.1)
+    step(model, optimizer)
+    optimizer.param_groups[0]["lr"] = 0.01
+    saved = optimizer.state_dict()
+    optimizer = torch.optim.SGD(parameters, 0.1)
+    optimizer.load_state_dict(saved)
+    step(model, optimizer)
+
+
+@healthy
+def a_scaler_that_finds_its_scale(model: Any, parameters: list[Any]) -> None:
+    optimizer = torch.optim.SGD(parameters, 0.1)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=30)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for number in range(30):
+        optimizer.zero_grad()
+        loss = model(torch.ones(4, 3)).square().mean()
+        scaler.scale(loss * (float("inf") if number < 2 else 1.0)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        schedule.step()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("train", HEALTHY, ids=lambda each: each.__name__)
+def test_nothing_is_said(train: Callable[[Any, list[Any]], None]) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.LayerNorm(2))
+    with tracer.record() as recording:
+        train(model, list(model.parameters()))
+    assert recording.trace().complete
+    assert not bad(recording.trace())
+    assert not found(recording.trace(), "decay-of-norms")

@@ -1,0 +1,105 @@
+"""Which learning rates `load_state_dict` puts in place of those that an optimizer was made with.
+
+`Optimizer.load_state_dict` is ours while the hooks of `optimizer_hooks` are in place, as
+`GradScaler.step` is: an optimizer may be loaded long before its first step.
+"""
+
+import functools
+import sys
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from msgspec.structs import replace
+
+from tracer.backends.torch import compat, dynamo
+from tracer.core.callers import Callers
+from tracer.core.calls import Call
+from tracer.core.collectors import Collector
+from tracer.core.interrupts import suppress_faults
+from tracer.model.rates import LOADED
+from tracer.model.records import Optimizer, Remark
+
+_original: Any = None
+_callers = Callers()
+
+
+class _Load(NamedTuple):
+    """The groups of an optimizer before its state was loaded, and after it."""
+
+    before: list[dict[str, Any]]
+    after: list[dict[str, Any]]
+    where: str
+    """The line of the program."""
+
+
+_loads: "WeakKeyDictionary[Any, _Load]" = WeakKeyDictionary()
+"""The last load of each optimizer."""
+
+
+def replace_load(wanted: bool) -> None:
+    """Make `load_state_dict` ours, or PyTorch's own again; the caller holds a lock."""
+    global _original
+    if wanted and _original is None:
+        _original = vars(compat.Optimizer)["load_state_dict"]
+        functools.update_wrapper(_load, _original)
+        compat.Optimizer.load_state_dict = _load  # type: ignore[method-assign]
+    elif not wanted and vars(compat.Optimizer)["load_state_dict"] is _load:
+        compat.Optimizer.load_state_dict = _original  # type: ignore[method-assign]
+        _original = None
+
+
+@dynamo.without_dynamo
+def _load(self: Any, *args: Any, **kwargs: Any) -> Any:
+    original, before = _original or compat.Optimizer.load_state_dict, _rates_in(self)
+    result = original(self, *args, **kwargs)
+    with suppress_faults():
+        _loads[self] = _Load(before, _rates_in(self), _line_above())
+    return result
+
+
+class Loads(Collector):
+    """What the first step after a load steps with."""
+
+    def __init__(self, root: Any) -> None:
+        super().__init__(root)
+        self._remarks: tuple[Remark, ...] = ()
+
+    def first_step_ends(self, call: Call) -> None:
+        """See whether the step was made with what was loaded."""
+        for optimizer in self.root.optimizers.alive():
+            load = _loads.pop(optimizer, None)
+            if load is not None and _rates_in(optimizer) == load.after:
+                self._remarks += tuple(_replaced(load))
+
+    def snapshot(self, index: int, record: Optimizer) -> Optimizer:
+        """With the rate that was loaded."""
+        if index == record.root and self._remarks:
+            return replace(record, remarks=(*record.remarks, *self._remarks))
+        return record
+
+
+def _rates_in(optimizer: Any) -> list[dict[str, Any]]:
+    """The rate of each group, and what a schedule began with."""
+    groups = vars(optimizer).get("param_groups", ())
+    keys = "lr", "initial_lr"
+    plain = [{key: each[key] for key in keys if type(each.get(key)) is float} for each in groups]
+    return [dict.fromkeys(keys) | each for each in plain]
+
+
+def _replaced(load: _Load) -> list[Remark]:
+    """A remark on rates that were put in place of smaller ones.
+
+    A state that was saved when a rate had gone down has a smaller one, and one of a schedule says
+    what that began with: who goes on with such a run makes the optimizer as it was made at first.
+    """
+    for before, after in zip(load.before, load.after, strict=True):
+        old, new = before["initial_lr"] or before["lr"], after["lr"]
+        if old and new and 0 < old < new and old != after["initial_lr"]:
+            return [Remark(LOADED, "load_state_dict", f"{old:g} {new:g}", load.where)]
+    return []
+
+
+def _line_above() -> str:
+    lines = _callers.lines(_callers.paths.above(sys._getframe(2)))
+    known = (f"{each.file}:{each.number}" for each in reversed(lines) if each.file)
+    return next(known, "")

@@ -1,0 +1,94 @@
+"""How often the schedules of an optimizer of PyTorch step, and for how many steps they are made.
+
+Nothing is replaced: a schedule counts its steps, and what it sets on its optimizer tells that there
+is one. What is read when a step has ended is kept, for at the end of a program it is gone.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+from weakref import ref
+
+from msgspec.structs import replace
+
+from tracer.backends.torch import compat
+from tracer.core.calls import Call
+from tracer.core.collectors import Collector
+from tracer.core.instances import instances
+from tracer.core.interrupts import suppress_faults
+from tracer.model.rates import SCHEDULE
+from tracer.model.records import Optimizer, Remark
+
+_MADE_FOR = "T_max", "total_steps", "total_iters"
+
+
+class _Schedule:
+    """A schedule, held weakly, and how often it stepped between the steps of its optimizer."""
+
+    def __init__(self, schedule: Any) -> None:
+        self.reference = ref(schedule)
+        self.name = type(schedule).__name__
+        self.made_for = _made_for(schedule)
+        self.first = self.last = self.steps = 0
+        """Its count when a step ended first and last, and how many steps did."""
+
+    def look(self) -> None:
+        """A step has ended."""
+        schedule = self.reference()
+        if schedule is not None:
+            self.last = schedule._step_count
+            self.first = self.first if self.steps else self.last
+            self.steps += 1
+
+
+class Schedules(Collector):
+    """The schedules of the optimizers of one recorder."""
+
+    def __init__(self, root: Any) -> None:
+        super().__init__(root)
+        self._found: list[_Schedule] | None = None
+
+    def step_ends(self, call: Call) -> None:
+        """Read the counts of the schedules that there are."""
+        if self._found is None:
+            self._find()
+        if call.parent is None:
+            for each in self._found or ():
+                each.look()
+
+    def block_begins(self) -> None:
+        """Count from here."""
+        for each in self._found or ():
+            each.steps = 0
+
+    def snapshot(self, index: int, record: Optimizer) -> Optimizer:
+        """With how often each schedule stepped between the steps."""
+        if index != record.root or not self._found:
+            return record
+        remarks = (
+            Remark(SCHEDULE, each.name, each.made_for, count=each.last - each.first, of=each.steps)
+            for each in self._found
+            if each.steps > 1
+        )
+        return replace(record, remarks=(*record.remarks, *remarks))
+
+    def _find(self) -> None:
+        """Look for the schedules once one of the optimizers is seen to have one."""
+        alive = self.root.optimizers.alive()
+        if not any(compat.is_of_scheduler(vars(each).get("step")) for each in alive):
+            return
+        self._found = []
+        with suppress_faults():
+            ids = {*map(id, alive)}
+            every = [each for each in instances([compat.LRScheduler]) if id(each.optimizer) in ids]
+            inside = {id(own) for each in every for own in getattr(each, "_schedulers", ())}
+            outer = (each for each in every if id(each) not in inside)
+            self._found = [_Schedule(each) for each in outer if hasattr(each, "_step_count")]
+
+
+def _made_for(schedule: Any) -> str:
+    """For how many steps it is made; empty if it does not say so."""
+    own = vars(schedule)
+    found: Iterable[Any] = (own.get(name) for name in _MADE_FOR)
+    for each in own.get("lr_lambdas", ()):  # those of transformers are `functools.partial`
+        found = (*found, getattr(each, "keywords", {}).get("num_training_steps"))
+    return next((str(each) for each in found if type(each) is int), "")

@@ -1,0 +1,147 @@
+"""The learning rates and the weight decays of an optimizer over the steps, as runs of them.
+
+A rate that moves in each step is one stretch, from value to value, so that a million steps of a
+schedule take as much space as ten. They are read when a step has ended in eager mode, or when a
+function with steps is called: where that takes time, each of the first times, and then in a
+thousandth of the time.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from time import perf_counter
+from typing import Any, Literal
+from weakref import ref
+
+from tracer.core.calls import Call
+from tracer.core.collectors import Collector, Throttle
+from tracer.core.interrupts import suppress_faults
+from tracer.model.records import Rate, RateRun
+
+MOST = 50
+"""How many runs are kept of a rate; the last one has all that comes then."""
+
+_Key = tuple[Literal["rate", "decay"], int]
+"""What it is, of the group with this number."""
+
+
+class _Values:
+    """The values that a rate had, of which only the last stretch still changes."""
+
+    def __init__(self) -> None:
+        self._done: list[RateRun] = []
+        self._first = self._at = self._number = 0
+        """The first step of the last stretch, that of its last value, and how many it has."""
+        self._value = self._last = math.nan
+
+    def add(self, step: int, value: float) -> None:
+        """It has this value from this step on."""
+        if value == self._last or step < self._at:
+            return
+        rises = value > self._last
+        one_way = self._number == 1 or rises == (self._last > self._value)
+        moves = self._number and self._at == step - 1 and one_way
+        if moves or len(self._done) >= MOST:
+            self._number += 1
+        else:
+            self.end(step - 1)
+            self._first, self._value, self._number = step, value, 1
+        self._at, self._last = step, value
+
+    def end(self, step: int) -> None:
+        """Its last stretch ends with this step."""
+        self._done += self._until(step)
+        self._number, self._last = 0, math.nan
+
+    def runs(self, end: int) -> tuple[RateRun, ...]:
+        """Those up to the step `end`."""
+        return (*self._done, *self._until(end))
+
+    def _until(self, end: int) -> Iterator[RateRun]:
+        """The last stretch; where it moved and then stayed, two."""
+        moved = self._number > 1 and end - self._at > 1
+        last = self._at if moved else end
+        if self._number and last >= self._first:
+            count = last - self._first + 1
+            yield RateRun(self._first, count, self._value, self._last, self._number)
+        if moved:
+            yield RateRun(last + 1, end - last, self._last, self._last)
+
+
+class Rates(Collector):
+    """The rates of the optimizers of a recorder, whose groups are numbered through."""
+
+    def __init__(self, root: Any) -> None:
+        super().__init__(root)
+        self._throttle = Throttle()
+        self._optimizers: list[ref[Any]] = []
+        self._last: list[Any] = []
+        """What was read last, and how many variables there were."""
+        self._sizes: list[int] = []
+        self._members: dict[_Key, tuple[int, ...]] = {}
+        self._values: dict[_Key, _Values] = {}
+
+    def first_step_ends(self, call: Call) -> None:
+        """Note which optimizers have groups of their own: a proxy has those of the one in it."""
+        alive = self.root.optimizers.alive()
+        groups = {id(getattr(each, "param_groups", each)): each for each in alive}
+        self._optimizers = [ref(each) for each in groups.values()]
+
+    def step_ends(self, call: Call) -> None:
+        """Read the rates that it used: a schedule of PyTorch sets those of the next step later."""
+        if call.parent is not None:
+            return  # it is none of its own
+        if self.root.backend.watches_rates:
+            self._look(0)
+        elif perf_counter() >= self._throttle.due:
+            self._throttle.run(lambda: self._look(0))
+
+    def function_called(self) -> None:
+        """Read the rates that its steps will use."""
+        if perf_counter() >= self._throttle.due:
+            self._throttle.run(lambda: self._look(1))
+
+    def block_begins(self) -> None:
+        """Begin new runs, so that what moves is not in two traces."""
+        for each in self._values.values():
+            each.end(self.root.blocks.begun())
+        self._last = []
+
+    def rates(self) -> Iterator[Rate]:
+        """Those of each group; the last value stays until the last step."""
+        for (what, group), values in self._values.items():
+            runs = values.runs(self.root.blocks.begun())
+            members = self._members.get((what, group), ())
+            yield Rate(self.root.optimizers.root, what, group, members, runs)
+
+    def _look(self, later: int) -> None:
+        """Read the rates, and note what has changed in the step that is so much `later`."""
+        with suppress_faults():
+            read = self.root.backend.rates_of
+            now = [read(own) for each in self._optimizers if (own := each()) is not None]
+            now.append(len(self.root.variables.objects))
+            if now != self._last:
+                self._last = now
+                self._note([*chain(*now[:-1])], self.root.blocks.begun() + later)
+
+    def _note(self, groups: Sequence[tuple[Any, Any, int]], step: int) -> None:
+        sizes = [*(size for _, _, size in groups), self._last[-1]]
+        if sizes != self._sizes:
+            self._sizes, self._members = sizes, dict(self._membership())
+        for number, (rate, decay, _) in enumerate(groups):
+            for key, value in ((("rate", number), rate), (("decay", number), decay)):
+                known = isinstance(value, float | int) and math.isfinite(value)
+                if known and (value or key[0] == "rate" or key in self._values):
+                    self._values.setdefault(key, _Values()).add(step, float(value))
+
+    def _membership(self) -> Iterator[tuple[_Key, tuple[int, ...]]]:
+        """The variables of each group, and those of them that decay, by index."""
+        every = [each and each() for each in list(self.root.variables.objects)]
+        variables = [each for each in every if each is not None]
+        index = {id(each): number for number, each in enumerate(every) if each is not None}
+        optimizers = (own for each in self._optimizers if (own := each()) is not None)
+        parts = (self.root.backend.groups_of(own, variables) for own in optimizers)
+        for number, (own, decaying) in enumerate(chain.from_iterable(parts)):
+            yield ("rate", number), tuple(index[id(each)] for each in own if id(each) in index)
+            known = (each for each in decaying if id(each) in index)
+            yield ("decay", number), tuple(index[id(each)] for each in known)

@@ -1,0 +1,115 @@
+"""What is said of learning rates, schedules and weight decay, the same in all that people read."""
+
+from collections.abc import Iterator, Sequence
+
+from tracer.errors import shown
+from tracer.model.records import Rate, RateRun
+from tracer.model.summary import Summary, summaries_of
+from tracer.model.trace import Trace
+from tracer.model.words import first_of, first_true, listed, plural, some, times
+
+SCHEDULE = "schedule"
+"""The code of a remark on a schedule of PyTorch: its class is the `method`, for how many steps it
+is made the `detail`, and it stepped `count` times between the first and the last of `of` steps."""
+LOADED = "rate-loaded"
+"""The code of the remark on a rate that `load_state_dict` replaced: `detail` is `0.001 0.1`."""
+MAX_RATES = 3  # that a sentence names
+
+
+def rates(summary: Summary, what: str) -> list[Rate]:
+    """The learning rates, or the weight decays, of the groups of these optimizers."""
+    return [
+        each for each in summary.trace.data.rates if (each.root, each.what) == (summary.root, what)
+    ]
+
+
+def number_of_values(runs: Sequence[RateRun]) -> int:
+    """How many values a rate had in turn.
+
+    >>> number_of_values([RateRun(1, 3, 0.1, 0.1), RateRun(4, 2, 0.1, 0.01, 2)])
+    2
+    """
+    before = [None, *(each.last for each in runs)]
+    return sum(each.values - (each.value == old) for each, old in zip(runs, before, strict=False))
+
+
+def decaying(summary: Summary) -> tuple[set[int], set[int]]:
+    """The variables that decay, and those that do not though others do."""
+    groups = rates(summary, "decay")
+    decayed = {i for each in groups if any(run.last for run in each.runs) for i in each.variables}
+    return decayed, set(summary.variables) - decayed if decayed else set()
+
+
+def vectors(summary: Summary, variables: set[int]) -> list[str]:
+    """The names of those of the variables that have one dimension or none."""
+    every = summary.trace.variables
+    return [every[index].name for index in sorted(variables) if len(every[index].shape) < 2]
+
+
+def sentences(trace: Trace) -> list[str]:
+    """What there is to say of each optimizer, which they name if there are several."""
+    summaries = summaries_of(trace)
+    said = [(each.optimizers[0].name, sentence(each)) for each in summaries]
+    return [f"{shown(name)}: {text}" if len(said) > 1 else text for name, text in said if text]
+
+
+def sentence(summary: Summary) -> str:
+    """What there is to say: `Learning rate 0.1 -> 0.001 (40 values); weight decay 0.01 on 12 ...`.
+
+    Empty if it is not known, or if all there is to say is one number.
+    """
+    groups = rates(summary, "rate")
+    found = dict[tuple[RateRun, ...], int]()
+    for each in groups:
+        found[each.runs] = found.get(each.runs, 0) + len(each.variables)
+    number = sum(number_of_values(runs) for runs in found)
+    parts = [*_decay(summary), *_schedules(summary)]
+    if not found or (number == 1 and not parts):
+        return ""
+    noun = summary.dialect.variable
+    said = [
+        _moves(runs) + (f" on {some(count, noun)}" if len(found) > 1 else "")
+        for runs, count in found.items()
+    ]
+    if len(said) > MAX_RATES:
+        values = sorted(value for runs in found for run in runs for value in (run.value, run.last))
+        said = [f"from {values[0]:.3g} to {values[-1]:.3g} in {some(len(groups), 'group')}"]
+    return "; ".join([f"Learning rate {listed(said)}", *parts]) + "."
+
+
+def _moves(runs: Sequence[RateRun]) -> str:
+    """`0.1`, `0.1 -> 0.001 (40 values)`, or `0 -> 0.1 -> 0 (40 values)`."""
+    ends = [value for run in runs for value in (run.value, run.last)]
+    first, last, least, most = ends[0], ends[-1], min(ends), max(ends)
+    points = [first, *_turn(first, last, least, most), last]
+    number = number_of_values(runs)
+    if number == 1:
+        return f"{first:.3g}"
+    return f"{' -> '.join(f'{each:.3g}' for each in points)} ({number:,} values)"
+
+
+def _turn(first: float, last: float, least: float, most: float) -> list[float]:
+    """The highest value in between if it is above both ends, or else the lowest if it is below."""
+    return [most] if most > max(first, last) else [least] if least < min(first, last) else []
+
+
+def _decay(summary: Summary) -> Iterator[str]:
+    """On which variables there is weight decay, and how much."""
+    decayed, others = decaying(summary)
+    if not decayed:
+        return
+    values = {f"{run.last:.3g}": None for each in rates(summary, "decay") for run in each.runs[-1:]}
+    on = plural(len(decayed), summary.dialect.variable)
+    flat = vectors(summary, decayed) if others else []
+    among = f", {len(flat):,} of one dimension among them ({first_of(flat, 2)})" if flat else ""
+    whole = f"{len(decayed):,} of {some(len(decayed | others), summary.dialect.variable)}{among}"
+    yield f"weight decay {listed(list(values))} on " + first_true(
+        (others, whole), (True, f"all {len(decayed):,} {on}")
+    )
+
+
+def _schedules(summary: Summary) -> Iterator[str]:
+    """How often each schedule stepped."""
+    for _, each in summary.remarks(SCHEDULE):
+        made = f" (made for {each.detail})" if each.detail else ""
+        yield f"{each.method}{made} stepped {times(each.count)} between {some(each.of, 'step')}"
