@@ -36,6 +36,8 @@ def test_one_that_raises_is_dropped_with_a_note(name: str, monkeypatch: pytest.M
         tf.function(step)()
     with pytest.raises(ValueError, match="No variables provided"):
         optimizer.apply_gradients([])
+    with tracer.record():
+        pass
     tracer.trace_of(optimizer)
     trace = tracer.trace_of(optimizer)
     assert calls == [name]

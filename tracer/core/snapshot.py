@@ -262,6 +262,7 @@ class Reader:
         variables = tuple(self._root.variables.rows)
         known = optimizers.records(names, baseline.iterations, self._root.blocks)
         records = self._root.collectors.snapshot(known)
+        rates = self._root.collectors.rates()
         notes = self._all_notes(ran, names, baseline)
         where, devices = self._root.where, self._root.devices
         graphs = self._graph_records(counts, baseline, ran.replicas)
@@ -283,7 +284,7 @@ class Reader:
             paths=tuple(ran.paths.rows),
             graph_tracings=events,
             effects=tuple(ran.effects),
-            rates=tuple(rates_in(self._root.collectors.rates(), _steps_after(counts, baseline))),
+            rates=tuple(rates_in(rates, _steps_after(counts, baseline))),
         )
 
     def _ran(self, counts: Counts, baseline: Baseline) -> _Ran:

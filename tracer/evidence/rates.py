@@ -129,7 +129,11 @@ class Rates(Collector):
         if sizes != self._sizes:
             self._sizes, self._members = sizes, dict(self._membership())
         for number, (rate, decay, _) in enumerate(groups):
-            for key, value in ((("rate", number), rate), (("decay", number), decay)):
+            parts: tuple[tuple[_Key, Any], ...] = (
+                (("rate", number), rate),
+                (("decay", number), decay),
+            )
+            for key, value in parts:
                 known = isinstance(value, float | int) and math.isfinite(value)
                 if known and (value or key[0] == "rate" or key in self._values):
                     self._values.setdefault(key, _Values()).add(step, float(value))

@@ -42,9 +42,9 @@ def replace_load(wanted: bool) -> None:
     if wanted and _original is None:
         _original = vars(compat.Optimizer)["load_state_dict"]
         functools.update_wrapper(_load, _original)
-        compat.Optimizer.load_state_dict = _load  # type: ignore[method-assign]
+        compat.Optimizer.load_state_dict = _load
     elif not wanted and vars(compat.Optimizer)["load_state_dict"] is _load:
-        compat.Optimizer.load_state_dict = _original  # type: ignore[method-assign]
+        compat.Optimizer.load_state_dict = _original
         _original = None
 
 

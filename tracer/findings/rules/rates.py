@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from tracer.findings.rule import Case, names_in_short, names_of, of_optimizer, rule
 from tracer.model import measures, rates
 from tracer.model.phrases import steps_label
+from tracer.model.records import Rate
 from tracer.model.summary import Summary
 from tracer.model.words import listed, plural, some, times
 
@@ -55,7 +56,7 @@ def schedule_pace(summary: Summary) -> Iterator[Case]:
             )
 
 
-def _values(rate: rates.Rate) -> int:
+def _values(rate: Rate) -> int:
     return rates.number_of_values(rate.runs)
 
 
