@@ -1019,7 +1019,7 @@ def test_what_is_found_is_so(made: tuple[CallTrace, list[list[dict[int, int]]]])
 
 @given(st.lists(RUNS, max_size=4), st.integers(1, 60))
 def test_streaks_of_skipped_steps(runs: list[Run], steps: int) -> None:
-    parts = [part for run in runs if (part := run.only(range(1, steps + 1)))]
+    parts = [part for run in runs if (part := run.intersect(range(1, steps + 1)))]
     applied = {at for run in parts for at in range(run.first, run.last + 1, run.stride)}
     skipped = [at for at in range(1, steps + 1) if at not in applied]
     found = [

@@ -76,7 +76,7 @@ def test_names(
     (found,), (executed,) = differences(*both), executions(*both)
     assert bool(executed) == bool(single)
     assert found.renamed == renamed or renamed is None
-    assert len(found.only) == single
+    assert len(found.one_sided) == single
     assert not found.reshaped
 
 
@@ -173,7 +173,7 @@ def test_a_layer_more_leaves_the_others_what_they_are() -> None:
     after = traces.trained(["dense_4/kernel", "dense_5/kernel", "dense_6/kernel"], FIVE)
     (found,) = differences(before, after)
     assert found.renamed == [("dense", "dense_4"), ("dense_1", "dense_5")]
-    assert found.only == ["dense_6/kernel is only in the second trace"]
+    assert found.one_sided == ["dense_6/kernel is only in the second trace"]
     assert not found.changes["updates"]
     (more,), (less,) = executions(before, after), executions(after, before)
     what = "dense_6/kernel, update_step (dense)"
@@ -202,8 +202,8 @@ def test_keras_2_against_keras_3() -> None:
     for one, other in ((before, after), (after, before)):
         (found,) = differences(one, other)
         assert found.same == ["5 steps", "8 updates a step", "the updates of 8 variables"]
-        assert len(found.only) == 1
-        assert found.only[0].startswith("the class is ")
+        assert len(found.one_sided) == 1
+        assert found.one_sided[0].startswith("the class is ")
         assert not changed(found)
         said = comparison.render(one, other, [found], width=200).splitlines()
         assert said[:2] == [
@@ -218,7 +218,7 @@ def test_keras_2_against_keras_3_where_they_differ() -> None:
     after = traces.trained([*OF_KERAS_3[:-1], "other/out/kernel"], Run(1, 1, 4), replicas=2)
     (found,) = differences(before, after)
     assert found.same == ["8 updates a step on each replica"]
-    assert found.only[1:] == [
+    assert found.one_sided[1:] == [
         "out/bias is only in the first trace",
         "other/out/kernel is only in the second trace",
     ]
@@ -230,7 +230,7 @@ def test_ends_of_names_count_between_kinds_of_optimizers_alone() -> None:
     (found,) = differences(
         traces.trained(["dense/kernel"], FIVE), traces.trained(["other/dense/kernel"], FIVE)
     )
-    assert len(found.only) == 2
+    assert len(found.one_sided) == 2
 
 
 def test_a_layer_of_another_shape_is_said_and_no_difference_in_counts() -> None:
@@ -255,7 +255,7 @@ def test_an_optimizer_more_leaves_the_other_what_it_is() -> None:
     generator, discriminator = executions(_only_generator(gan), gan)
     assert not generator
     assert discriminator.title == gan.optimizers[1].name
-    assert discriminator.only == [
+    assert discriminator.one_sided == [
         f"the optimizer {gan.optimizers[1].class_name} is only in the second trace"
     ]
 
@@ -284,7 +284,7 @@ def test_optimizers_of_one_short_name_are_matched_by_class_first(swapped: bool) 
         )
         for names in (kinds, kinds[:: -1 if swapped else 1])
     )
-    assert [each.only == [] for each in differences(one, other)] == [not swapped, not swapped]
+    assert [each.one_sided == [] for each in differences(one, other)] == [not swapped, not swapped]
     assert [not each for each in executions(one, other)] == [not swapped, not swapped]
 
 

@@ -87,9 +87,9 @@ def test_an_excerpt_is_another_trace_also_when_it_was_saved(tmp_path: Path) -> N
     save(late.data, tmp_path / "late.json")
     loaded = load(tmp_path / "late.json")
     assert loaded == late
-    assert (loaded.first_step, loaded.only) == (6, late.only)
+    assert (loaded.first_step, loaded.excerpt) == (6, late.excerpt)
     assert render(loaded) == render(late) != render(early)
-    assert (trace.first_step, trace.only) == (1, "")
+    assert (trace.first_step, trace.excerpt) == (1, "")
 
 
 def test_steps_keep_their_numbers() -> None:

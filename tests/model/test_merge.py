@@ -252,14 +252,14 @@ def excerpt(part: TraceData, steps: range) -> TraceData:
 def test_excerpts_of_the_same_steps_stay_excerpts(tmp_path: Path) -> None:
     parts = [excerpt(part, range(3, 8)) for part in ALL]
     trace = merged(*parts)
-    assert trace.only == parts[0].only
-    assert trace.only.startswith("Only steps 3 to 7;")
+    assert trace.excerpt == parts[0].excerpt
+    assert trace.excerpt.startswith("Only steps 3 to 7;")
     assert trace.first_step == 3
     assert trace.steps == 5
     for part in parts:
         CallTrace(part).save(tmp_path)
     assert tracer.load(tmp_path) == trace
-    assert trace != merged(*(replace(part, only="") for part in parts))
+    assert trace != merged(*(replace(part, excerpt="") for part in parts))
 
 
 @pytest.mark.parametrize(

@@ -59,14 +59,14 @@ def test_last_and_total_are_those_of_the_steps(run: Run) -> None:
 
 @given(RUNS, RANGES)
 def test_only_is_the_part_of_a_run_in_a_range(run: Run, steps: range) -> None:
-    part = run.only(steps)
+    part = run.intersect(steps)
     assert expanded([part] if part else []) == [s for s in steps_of(run) if s in steps]
     assert part is None or part.stride >= 1
 
 
 def test_only_is_exact_and_quick_far_beyond_what_can_be_expanded() -> None:
     run = Run(first=7, stride=6, count=10**15, times=2)
-    found = [run.only(each) for each in (range(1, 2**62, 4), range(2, 2**62, 6), range(7, 8))]
+    found = [run.intersect(each) for each in (range(1, 2**62, 4), range(2, 2**62, 6), range(7, 8))]
     assert found[0] == Run(13, 12, 10**15 // 2, 2)  # every second of its steps
     assert found[1:] == [None, Run(7, 1, 1, 2)]
 

@@ -89,7 +89,10 @@ def not_compared(counted: Counted) -> int:
 
 def _steps_in(runs: Iterable[Run], spans: Sequence[range]) -> int:
     return sum(
-        within.total for run in runs for span in spans if (within := run.only(span)) is not None
+        within.total
+        for run in runs
+        for span in spans
+        if (within := run.intersect(span)) is not None
     )
 
 

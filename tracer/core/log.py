@@ -40,7 +40,7 @@ def until(reading: Reading, last: int) -> Reading:
         return reading
     steps = range(1, last + 1)
     earlier = {
-        flags: [earlier_run for run in runs if (earlier_run := run.only(steps)) is not None]
+        flags: [earlier_run for run in runs if (earlier_run := run.intersect(steps)) is not None]
         for flags, runs in reading.runs.items()
     }
     return reading._replace(runs={flags: runs for flags, runs in earlier.items() if runs})
@@ -68,7 +68,7 @@ def since(reading: Reading, before: Reading, past: int) -> Reading:
 
 def _after(run: Run, steps: int) -> Run | None:
     """The part of `run` after the step `steps`, renumbered."""
-    later = run.only(range(steps + 1, run.last + 1))
+    later = run.intersect(range(steps + 1, run.last + 1))
     return None if later is None else later.moved(-steps)
 
 

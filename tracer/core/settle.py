@@ -168,7 +168,7 @@ def _without_steps(
         kept
         for run in reading.runs[0]
         for first, last in _without([(run.first, run.last)], numbers)
-        if (kept := run.only(range(first, last + 1))) is not None
+        if (kept := run.intersect(range(first, last + 1))) is not None
     ]
     return key, reading._replace(runs={**reading.runs, 0: left})
 
@@ -187,7 +187,7 @@ def _missing(blocks: _CountedBlocks, steps: int) -> list[tuple[int, int, int]]:
     if ended == max((run.last for run in own), default=0):
         first, own = ended + 1, []
     weighed = [(run, _OWN) for run in own]
-    weighed += [(run, 1) for each in inside if (run := each.only(range(first, steps + 1)))]
+    weighed += [(run, 1) for each in inside if (run := each.intersect(range(first, steps + 1)))]
     return [
         (max(low, first), high, ran)
         for low, high, ran in segments(weighed, steps)
@@ -231,7 +231,7 @@ def _renumbered(ended: Ended, gone: Sequence[_Span]) -> Ended:
         for first, last, by in kept[nearest:]:
             if first > run.last:
                 return
-            part = run.only(range(first, last + 1))
+            part = run.intersect(range(first, last + 1))
             if part is not None:
                 yield part.moved(-by)
 

@@ -122,7 +122,7 @@ def of_caller(runs: Iterable[Run], stretches: Sequence[Stretch], earlier: int = 
                 continue
             for span in stretch.runs():
                 steps = range(span.first - earlier, span.last - earlier + 1, span.stride)
-                part = run.only(steps)
+                part = run.intersect(steps)
                 if part is not None:
                     found.append(part)
     return found

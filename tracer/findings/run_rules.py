@@ -59,7 +59,7 @@ def causes(trace: Trace, failed: str, roots: Collection[int]) -> list[Finding]:
 
     Of a part of a trace there are none, because rules would take for missing what was left out.
     """
-    known = {} if trace.only else trace.derived(_found)
+    known = {} if trace.excerpt else trace.derived(_found)
     codes = {rule.code for rule in RULES if failed in rule.explains}
     return [each for each in known if each.code in codes and known[each] & {None, *roots}]
 
@@ -96,7 +96,7 @@ def to_report(trace: Trace) -> list[Finding]:
     too: TensorFlow traces a function twice, the last batch is smaller. Of a part of a trace nothing
     is reported, because rules would take for missing what was left out.
     """
-    return [] if trace.only else at_least(findings(trace), "warning")
+    return [] if trace.excerpt else at_least(findings(trace), "warning")
 
 
 def rule_of(code: str) -> Rule:

@@ -210,7 +210,7 @@ class Difference:
     title: str
     same: list[str] = field(default_factory=list)
     """What is the same, in words: `8 steps`, `4 updates a step`."""
-    only: list[str] = field(default_factory=list)
+    one_sided: list[str] = field(default_factory=list)
     """What is there in one of the two only, in words."""
     renamed: list[tuple[str, str]] = field(default_factory=list)
     """Layers that have another name, and were matched by order and shapes."""
@@ -229,7 +229,7 @@ class Difference:
 
     def __bool__(self) -> bool:
         counts = (changes for what, changes in self.changes.items() if what != "callers")
-        return bool(self.only) or any(counts)
+        return bool(self.one_sided) or any(counts)
 
 
 def differences(before: Trace, after: Trace) -> list[Difference]:
@@ -250,7 +250,7 @@ def executions(before: Trace, after: Trace) -> list[Difference]:
         _of_pair(
             pair,
             {"executions": list(_executions(pair))},
-            only=_classes(pair, short_class) if several else [],
+            one_sided=_classes(pair, short_class) if several else [],
         )
         for pair in pairs
     ]
@@ -260,7 +260,7 @@ def executions(before: Trace, after: Trace) -> list[Difference]:
 def _alone(alone: tuple[Summary, str]) -> Difference:
     summary, which = alone
     only = f"the optimizer {class_name(summary)} is only in the {which} trace"
-    return Difference(summary.optimizers[0].name, only=[only])
+    return Difference(summary.optimizers[0].name, one_sided=[only])
 
 
 def _of_pair(pair: Pair, changes: dict[str, list[Change]], **known: Any) -> Difference:
@@ -297,7 +297,7 @@ def _difference(pair: Pair) -> Difference:
         pair,
         found,
         same=list(_same(pair, found)),
-        only=[*_classes(pair, class_name), *only],
+        one_sided=[*_classes(pair, class_name), *only],
         shifted=shifted,
         several=f"{several[0]}s" if several else "",
         noun=before.dialect.variable,

@@ -98,7 +98,7 @@ class Selection:
         """The runs of `block`, as far as they are in the steps that count."""
         if self.steps is None:
             return block.runs
-        return [within for run in block.runs if (within := run.only(self.steps)) is not None]
+        return [within for run in block.runs if (within := run.intersect(self.steps)) is not None]
 
     def executions(self, block: Block) -> int:
         """How often `block` was executed in the steps that count."""

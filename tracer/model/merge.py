@@ -202,11 +202,11 @@ def _shape(variable: Variable) -> tuple[int | None, ...]:
 
 
 def _require_same_part(first: TraceData, other: TraceData) -> None:
-    if (first.only, first.first_step) != (other.only, other.first_step):
+    if (first.excerpt, first.first_step) != (other.excerpt, other.first_step):
         raise MergeError(
             "not the same part of a run: "
             + ", ".join(
-                f"{_workers_in(each)} ({each.only.partition(';')[0].rstrip('.') or 'all of it'})"
+                f"{_workers_in(each)} ({each.excerpt.partition(';')[0].rstrip('.') or 'all of it'})"
                 for each in (first, other)
             )
         )
@@ -351,7 +351,7 @@ def _joined(
         environment={key: text for data in every for key, text in data.environment.items()},
         finished=all(data.finished for data in every),
         programs=tuple(program for data in every for program in data.programs),
-        only=every[0].only if every else "",
+        excerpt=every[0].excerpt if every else "",
         first_step=every[0].first_step if every else 1,
     )
 

@@ -155,7 +155,7 @@ def runs(trace: Trace) -> Iterator[str]:
         began = datetime.fromtimestamp(program.started, timezone.utc)
         whose, rate = f"{program.worker}: " if program.worker else "", ""
         trained = steps_of[program.worker] and (program.worker or len(trace.workers) == 1)
-        if trained and program.timed_seconds and not trace.only:
+        if trained and program.timed_seconds and not trace.excerpt:
             a_second = program.timed_steps / program.timed_seconds
             rate = f", {a_second:,.3g} steps a second while it trained"
         yield shown(
@@ -241,7 +241,7 @@ def reason(summary: Summary) -> Reason:
     """Why steps in which gradients came updated nothing, as far as the trace shows it."""
     in_steps = summary.spread(measures.tries, measures.requests)
     text, clause = _words(summary)
-    skips = None if summary.trace.only else skipped(summary)  # a part of a trace shows no fault
+    skips = None if summary.trace.excerpt else skipped(summary)  # a part of a trace shows no fault
     usual = bool(text) and not (skips and skips.hopeless)
     return Reason(text, clause, all(came for made, came in in_steps if not made), usual)
 

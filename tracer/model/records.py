@@ -373,7 +373,7 @@ class TraceData(msgspec.Struct, frozen=True):
     finished: bool = True
     """False if the run went on when this was written: it is all that is left of one that was
     killed."""
-    only: str = ""
+    excerpt: str = ""
     """What an excerpt is limited to, a sentence for people; empty for a whole trace."""
     first_step: int = 1
     """The number that the step 1 of an excerpt has in the run."""

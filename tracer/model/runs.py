@@ -35,10 +35,10 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
         """The executions in the whole run."""
         return self.count * self.times
 
-    def only(self, steps: range) -> "Run | None":
+    def intersect(self, steps: range) -> "Run | None":
         """The part of the run that is in `steps` (a range with a positive step); None if none is.
 
-        >>> Run(first=4, stride=4, count=40).only(range(2, 100, 6))
+        >>> Run(first=4, stride=4, count=40).intersect(range(2, 100, 6))
         Run(first=8, stride=12, count=8, times=1)
         """
         low, high = max(self.first, steps.start), min(self.last, steps.stop - 1)

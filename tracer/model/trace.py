@@ -2,7 +2,7 @@
 
 No TensorFlow: a saved trace is read and queried on a machine that has none. An excerpt is what a
 trace says of some variables, steps, replicas or methods. Its records say that it is one
-(`TraceData.only`), and which step of the run its first one is.
+(`TraceData.excerpt`), and which step of the run its first one is.
 """
 
 import copy
@@ -121,7 +121,7 @@ class Trace:
     """The processes that ran under `tracer run`, and how they ended."""
     notes: tuple[str, ...] = _of_data("notes")
     """What a reader must know to read the counts, one sentence each."""
-    only: str = _of_data("only")
+    excerpt: str = _of_data("excerpt")
     """What an excerpt is limited to, for people; empty for a whole trace."""
     first_step: int = _of_data("first_step")
     """The number that the first step has in the run; only an excerpt begins later."""
@@ -400,7 +400,7 @@ def select(
     }
     only = ", ".join(f"{name} {limit}" for name, limit in limits.items() if limit is not None)
     calls = "; Python calls have no step and are those of the whole run" if steps else ""
-    return Trace(replace(data, only=f"Only {only}{calls}."), trace.objects)
+    return Trace(replace(data, excerpt=f"Only {only}{calls}."), trace.objects)
 
 
 def _cut(
@@ -455,7 +455,7 @@ def _in_steps(data: TraceData, steps: range) -> TraceData:
     """The trace in those steps, of which the first is step 1 then."""
 
     def within(record: _Ran) -> _Ran:
-        found = (run.only(steps) for run in record.runs)
+        found = (run.intersect(steps) for run in record.runs)
         runs = tuple(run.moved(1 - steps.start) for run in found if run is not None)
         return replace(record, runs=runs, total=sum(run.total for run in runs))
 

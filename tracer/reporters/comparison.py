@@ -113,7 +113,7 @@ def _sentences(difference: Difference) -> list[tuple[str, str]]:
     moved = f"Lines that lead to updates have moved: {moves}."
     return [
         *(("", text) for text in all_true((pairs, renamed))),
-        *(("- ", text) for text in (*difference.reshaped, *difference.only)),
+        *(("- ", text) for text in (*difference.reshaped, *difference.one_sided)),
         *(("", text) for text in all_true((moves, moved))),
     ]
 

@@ -213,13 +213,13 @@ def as_json(trace: Trace, by: By | None = None) -> str:
         "version": VERSION,
         "question": question(trace),
         "answer": answer(trace),
-        "only": trace.only,
+        "excerpt": trace.excerpt,
         "complete": trace.complete,
         "finished": trace.finished,
         "programs": msgspec.to_builtins(trace.programs),
         "ended": endings(trace),
         "notes": list(trace.notes),
-        "findings": None if trace.only else msgspec.to_builtins(findings(trace)),
+        "findings": None if trace.excerpt else msgspec.to_builtins(findings(trace)),
         "environment": dict(trace.environment),
         "graph_tracings": [each._asdict() for each in tracings(trace)],
         "optimizers": [
@@ -277,7 +277,7 @@ def as_markdown(trace: Trace, by: By | None = None) -> str:
     summaries, wrong = summaries_of(trace), to_report(trace)
     parts = [
         f"**{_escaped(question(trace))}**",
-        _escaped(trace.only),
+        _escaped(trace.excerpt),
         *(_escaped(" ".join(pair)) for pair in sentences(trace)),
         *(f"**{_escaped(warning)}**" for warning in warnings(trace)),
         "\n".join(f"- {_escaped(note)}" for note in trace.notes),

@@ -486,7 +486,7 @@ def _head(trace: Trace, width: int, answered: bool) -> list[Text]:
     begin, indent = ("Note: ", "") if trace.complete else ("", "  - ")
     blank, findings = ("", "", ""), to_report(trace)
     parts = [  # each with its indent and its style
-        *((text, "", WARNING) for text in all_true((trace.only, shown(trace.only)))),
+        *((text, "", WARNING) for text in all_true((trace.excerpt, shown(trace.excerpt)))),
         (question(trace), "", "bold"),
         *((sentence, "  ", "") for sentence in answers),
         *((said, "  ", "") for said in rates.sentences(trace) if answered),

@@ -370,7 +370,7 @@ MISSED = (missing, requests, ineffective)
 """What is counted to say why there was no update: see `why_none`."""
 
 
-class Difference(NamedTuple):
+class WrongSteps(NamedTuple):
     """What some steps did to a variable on one replica, where that is not as in most steps."""
 
     first: int
@@ -475,7 +475,7 @@ class JudgedSteps:
         texts = [f"{outside:,} outside any step"] * (outside > 0) + [said] * bool(wrong)
         return f"got {' and '.join(texts)}" if texts else ""
 
-    def rows(self) -> Iterator[tuple[Difference, int]]:
+    def rows(self) -> Iterator[tuple[WrongSteps, int]]:
         """What wrong steps did to each variable, each with its replica, unless that is usual."""
         claim = self.claim
         columns = [replace(each, variables=None) for each in columns_of(claim).values()]
@@ -499,7 +499,7 @@ class JudgedSteps:
                     note = why_none(sum(made), others) if noted else ""
                     for index, name in names.items():
                         place = steps[0].first, index, of + name
-                        yield Difference(*place, steps, made, note), replica
+                        yield WrongSteps(*place, steps, made, note), replica
 
     def _groups(self) -> Iterator[tuple[Counts, Mapping[int, str]]]:
         """What is counted, with the variables that it is of; -1 stands for a step method."""
@@ -532,9 +532,9 @@ class JudgedSteps:
                 yield timeline.steps_with([(1, *counts)]), counts
 
 
-def rows_of(parts: Iterable[JudgedSteps]) -> dict[Difference, list[int]]:
+def rows_of(parts: Iterable[JudgedSteps]) -> dict[WrongSteps, list[int]]:
     """The rows of all parts, each with its replicas."""
-    rows: dict[Difference, list[int]] = {}
+    rows: dict[WrongSteps, list[int]] = {}
     for row, replica in (each for part in parts for each in part.rows()):
         rows.setdefault(row, []).append(replica)
     return rows

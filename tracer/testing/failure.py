@@ -31,11 +31,11 @@ from tracer.model.words import dialect_of, first_of, first_true, listed, plural,
 from tracer.testing.expected import (
     MISSED,
     Claim,
-    Difference,
     Expectation,
     JudgedSteps,
     Limits,
     Quantity,
+    WrongSteps,
     claim_of,
     columns_of,
     rows_of,
@@ -266,7 +266,7 @@ def callers_at_fault(claim: Claim, parts: Iterable[JudgedSteps]) -> list[str]:
         spans = islice(part.timeline.spans(part.wrong.__contains__), _MAX_STRETCHES)
         wrong = [range(first, last + 1) for first, last, _ in spans]
         for block in blocks[part.summary.root, part.replica]:
-            ran = not block.runs or any(run.only(each) for run in block.runs for each in wrong)
+            ran = not block.runs or any(run.intersect(each) for run in block.runs for each in wrong)
             is_meant = any(each(block) for each in failed) or (block.step and part.short)
             line = callers.nearest(data, block.path)
             if ran and is_meant and line:
@@ -277,7 +277,7 @@ def callers_at_fault(claim: Claim, parts: Iterable[JudgedSteps]) -> list[str]:
 # The table of what differs.
 
 
-def table_of_work(claim: Claim, rows: Mapping[Difference, Sequence[int]]) -> list[str]:
+def table_of_work(claim: Claim, rows: Mapping[WrongSteps, Sequence[int]]) -> list[str]:
     """The rows that differ, each with its replicas, and what ran outside any step."""
     columns, several = columns_of(claim), len(claim.trace.replicas) > 1
     in_all = [] if claim.expected.per_step else ["in all"]

@@ -61,5 +61,5 @@ def _lines(compared: Difference, named: bool) -> list[str]:
         )
         for each in compared.changes.get("executions", ())
     ]
-    texts += [*compared.reshaped, *compared.only]
+    texts += [*compared.reshaped, *compared.one_sided]
     return [shown(f"{compared.title}: {text}" if named else text) for text in texts]
