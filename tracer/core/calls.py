@@ -7,8 +7,9 @@ is written by the thread that made the call. The traced methods and `tracer.core
 them, and `tracer.backends.tensorflow.places` decides what each one is part of.
 """
 
+import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from tracer.core.call_paths import UNKNOWN
@@ -191,17 +192,35 @@ class CallsUnderWay:
         An exception may come before the line that closes them, and PyTorch calls no hook after one.
         They are known by Python's frame; `at` is the innermost one that may run one of them.
         """
-        stack = self.stack()
-        running = set()
-        while at is not None:
-            if stack[-1].python in (at, known_by(at)):
+        stack, running = self.stack(), set()
+        for frame in frames_from(at):
+            if stack[-1].python in (frame, known_by(frame)):
                 return []  # and so are those below, as they were when it began
-            running |= {at, known_by(at)}
-            at = at.f_back
+            running |= {frame, known_by(frame)}
         ended = [call for call in stack if call.python not in running]
         if ended:
             stack[:] = [call for call in stack if call not in ended]
         return ended
+
+    def abandoned_steps(self) -> list[Call]:
+        """The steps of all threads that ended and were never closed; they are left where they are.
+
+        What begins after the first look is none of them.
+        """
+        known = [(step, step.python) for step in list(self.steps) if step.python is not None]
+        frames = sys._current_frames() if known else {}
+        running = set()
+        for thread in {step.thread for step, _ in known}:
+            for frame in frames_from(frames.get(thread)):
+                running |= {frame, known_by(frame)}
+        return [step for step, python in known if python not in running]
+
+
+def frames_from(at: Any) -> Iterator[Any]:
+    """The Python frame `at`, if it is one, and those that called it."""
+    while at is not None:
+        yield at
+        at = at.f_back
 
 
 def outermost(call: Call) -> Call:

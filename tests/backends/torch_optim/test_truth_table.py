@@ -1201,6 +1201,43 @@ def test_a_hook_that_takes_away_gradients_which_no_version_shows(cls: str) -> No
         assert not trace.complete and "took away" in trace.notes[0]
 
 
+@pytest.mark.parametrize("options", [{}, {"foreach": True}, {"foreach": False}, {"fused": True}])
+def test_a_hook_that_takes_away_gradients_of_a_compiled_step(options: dict[str, bool]) -> None:
+    torch._dynamo.reset()
+    parameters = zeros()
+    optimizer = torch.optim.SGD(parameters, lr=1.0, **options)
+    optimizer.register_step_pre_hook(lambda *given: give(parameters))
+    tracer.wrap(optimizer)
+    optimizer.register_step_post_hook(lambda stepped, *given: stepped.zero_grad())
+    step, moves = compiled(optimizer, "eager"), Moves(parameters)
+    for _ in range(2):
+        step()
+        moves.look()
+    assert moves.by_step == [3, 3]
+    trace = tracer.trace_of(optimizer)
+    assert trace.steps == 2
+    assert by_step(trace) == moves.by_step or not trace.complete
+    if not trace.complete:
+        assert "what that hook took away is not counted" in trace.notes[0]
+
+
+def test_a_step_that_writes_to_one_in_place_and_past_the_version_of_another() -> None:
+    class Mixed(torch.optim.SGD):  # type: ignore[misc]
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:
+            parameters[0].add_(1)
+            parameters[1].data.add_(0)
+
+    parameters = zeros(2)
+    optimizer = tracer.wrap(Mixed(parameters, lr=0.0))
+    for _ in range(3):
+        give(parameters)
+        optimizer.step()
+    trace = tracer.trace_of(optimizer)
+    assert not trace.complete and by_step(trace) == [1, 1, 1]
+    assert "Mixed has a step of its own that may write past" in trace.notes[0]
+
+
 def test_a_step_that_is_set_on_the_optimizer() -> None:
     parameters = zeros()
     optimizer: Any = tracer.wrap(Odometer(parameters))

@@ -15,7 +15,7 @@ from tracer.backends.torch import compat
 from tracer.backends.torch.compiled_steps import Program
 from tracer.backends.torch.effects import Effects
 from tracer.backends.torch.operators import VALUES
-from tracer.backends.torch.steps import Step, Unsure, abandoned
+from tracer.backends.torch.steps import Step, Unsure
 from tracer.backends.torch.writes import Writes
 from tracer.core import backend
 from tracer.core.backend import Stepped
@@ -71,7 +71,7 @@ class Blocks(backend.Blocks):
 
     def wait(self) -> None:
         """Count the steps that wait; this waits for the device. Note those that were abandoned."""
-        for call in abandoned(list(self._root.calls_under_way.steps)):
+        for call in self._root.calls_under_way.abandoned_steps():
             call.recorder.abandon(call)
         with self.counters.lock:
             self._settle()

@@ -42,6 +42,7 @@ __all__ = [
     "kind_of",
     "layout_if",
     "layouts_of",
+    "names_data",
     "shape_of",
     "steps_by_itself",
     "steps_with_hooks",
@@ -195,6 +196,16 @@ def steps_by_itself(cls: type) -> bool:
     step = inspect.unwrap(cls.step)  # type: ignore[attr-defined]
     homes = {step.__module__, *(base.__module__ for base in cls.__mro__)}
     return not all(home.startswith("torch.") for home in homes - {"abc", "builtins", "typing"})
+
+
+def names_data(cls: type) -> bool:
+    """Whether code of the program in this class names what can be written to past versions."""
+    own = [each for each in cls.__mro__ if not each.__module__.startswith("torch.")]
+    methods = [
+        inspect.unwrap(each) for base in own for each in vars(base).values() if callable(each)
+    ]
+    codes = [code for each in methods if (code := getattr(each, "__code__", None)) is not None]
+    return any({"data", "numpy"}.intersection(code.co_names) for code in codes)
 
 
 def is_of_scheduler(step: Any) -> bool:

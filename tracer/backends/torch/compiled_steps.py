@@ -23,6 +23,10 @@ Gradients = tuple[bool | None, ...]
 PROGRAM = "torch.compile"
 """What stands for the name of a function, where `torch.compile` made a program of a step."""
 
+CLEARED = (
+    "a closure or a hook gave {name} its gradients, and a hook came after its step before the "
+    "tracer's own: what that hook took away is not counted"
+)
 _PARTED = (
     "a step of {name} was compiled in parts by torch.compile: it has a step of its own, of which "
     "it is not known then what it updated: each parameter that has a gradient counts"
@@ -162,7 +166,9 @@ class Programs:
     def add(self, gradients: Gradients) -> "Program":
         """A step that was compiled ends: one more program."""
         mark, at_begin = self.begin
-        program = Program(self.optimizer(), at_begin or gradients, mark)
+        optimizer = self.optimizer()
+        late = at_begin is None and compat.hooks_after(optimizer) > 0
+        program = Program(optimizer, at_begin or gradients, mark, late=late)
         self._made.append(program)
         counter = counter_of(self.optimizer())
         if counter is not None:
@@ -179,8 +185,13 @@ class Programs:
 class Program:
     """A program that has a step in it."""
 
-    def __init__(self, optimizer: Any, gradients: Gradients, begin: dynamo.Mark | None) -> None:
-        """`begin` is where the step begins in the program that is being built."""
+    def __init__(
+        self, optimizer: Any, gradients: Gradients, begin: dynamo.Mark | None, *, late: bool
+    ) -> None:
+        """`begin` is where the step begins in the program that is being built.
+
+        It is `late` if the gradients are those after it, of which a hook may have taken some away.
+        """
         self.number = number_for(self)
         self.optimizer = ref(optimizer)
         self.asked: Any = None
@@ -190,15 +201,18 @@ class Program:
         """Of each parameter whether it updates it."""
         self._note = ""
         self._sites_of: Any = None  # the recorder that the sites above are of
-        if compat.steps_by_itself(type(optimizer)):
-            parameters = parameters_of(optimizer.param_groups)
-            uses = None if begin is None else dynamo.used_since(begin, parameters)
-            if uses is None:
-                self._note = _PARTED.format(name=type(optimizer).__name__)
-            else:
-                self._updates = [a and b for a, b in zip(self._updates, uses, strict=True)]
-                if any(use and not has for use, has in zip(uses, gradients, strict=True)):
-                    self._note = _NO_GRADIENT.format(name=type(optimizer).__name__)
+        by_itself = compat.steps_by_itself(type(optimizer))
+        if not by_itself and (not late or all(gradients)):
+            return
+        parameters = parameters_of(optimizer.param_groups)
+        uses = None if begin is None else dynamo.used_since(begin, parameters)
+        if uses is None:
+            self._note = _PARTED if by_itself else CLEARED
+        elif any(use and not has for use, has in zip(uses, gradients, strict=True)):
+            self._note = _NO_GRADIENT
+        if uses is not None and by_itself:
+            self._updates = [a and b for a, b in zip(self._updates, uses, strict=True)]
+        self._note = self._note.format(name=type(optimizer).__name__)
 
     def count_by(self, counter: Any) -> bool:
         """Find the sites that stand for it where the steps are counted; False after a fault."""

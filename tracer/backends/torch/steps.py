@@ -6,18 +6,18 @@ step of PyTorch's own code in which no other is called updates each parameter th
 Code of the program may leave some out, and one step may call others, by `super().step()` or of an
 optimizer that it is around: then it updated what it wrote to, as `writes` finds out.
 
-PyTorch calls no hook for a step that raises: see `abandoned`.
+PyTorch calls no hook for a step that raises: see `CallsUnderWay.abandoned`.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from types import FrameType
 from typing import Any, NamedTuple, cast
 from weakref import ref
 
 from tracer.backends.torch import compat, dynamo, effects
-from tracer.backends.torch.compiled_steps import PROGRAM, Program
+from tracer.backends.torch.compiled_steps import CLEARED, PROGRAM, Program
 from tracer.backends.torch.dynamo import F
 from tracer.backends.torch.grad_scaler import found_inf
 from tracer.backends.torch.parameters import parameters_of
@@ -40,10 +40,6 @@ _UNKNOWN_SKIP = (
 )
 _CAME_LATE = (
     "an optimizer was given a parameter while it stepped: effects of that step on it are not known"
-)
-_CLEARED = (
-    "a closure or a hook gave {name} its gradients, and a hook came after its step before the "
-    "tracer's own: what that hook took away is not counted"
 )
 _WITHIN = (
     "a step of {name} was called in another one, as by a hook: of a parameter that both updated, "
@@ -106,19 +102,6 @@ class Step(Call):
         return _RAISED if self.parent is None else ""
 
 
-def abandoned(steps: Iterable[Call]) -> Iterator[Step]:
-    """Those of the `steps` that an exception ended: no Python code runs them any more."""
-    seen = [each for each in steps if isinstance(each, Step)]
-    frames = sys._current_frames() if seen else {}  # what began after that look is none of them
-    running = set()
-    for thread in {each.thread for each in seen}:
-        at = frames.get(thread)
-        while at is not None:
-            running.add(known_by(at))
-            at = at.f_back
-    return (each for each in seen if each.python not in running)
-
-
 def drop(stack: list[Call], ended: Callable[[Call], bool]) -> None:
     """Forget the first call on the `stack` of which it is known that an exception `ended` it."""
     found = next(filter(ended, stack), None)
@@ -162,10 +145,11 @@ class StepCounter:
         self._name = type(optimizer).__name__
         self._writes: Writes | None = None
         """What its steps write to, if a gradient proves no update, as in code of the program."""
-        by_itself = compat.steps_by_itself(type(optimizer))
+        cls = type(optimizer)
+        by_itself = compat.steps_by_itself(cls)
         if by_itself or _is_lbfgs(optimizer):
             blocks: Any = self.recorder.blocks
-            self._writes = Writes(self._name, by_itself)
+            self._writes = Writes(self._name, by_itself, compat.names_data(cls))
             blocks.writes.append(self._writes)
         self._scaled = False  # whether a `GradScaler` was ever asked for its step
         self._last: Asked | None = None
@@ -288,66 +272,86 @@ class StepCounter:
         Its requests are known then. A parameter that it wrote to is one of them, also if it has no
         gradient: a step may make its own, and a hook may have taken that away.
         """
-        parameters, known = parameters_of(optimizer.param_groups), call.asked
-        if known is not None and not skipped and self._wrote_to_all(call, known, parameters):
-            return known.updates
-        if known is not None and len(known.layouts) == len(parameters):
-            layouts = list(known.layouts)
-        else:  # they come late, or others came while it stepped
-            layouts = compat.layouts_of(parameters)
-        if known is None:
-            self._note_cleared(optimizer, layouts)
-        inner = {id(each) for each in self.recorder.variables_of(call.sites).values()}
-        if inner and self._writes is not None:
-            self._writes.seen = True
-        wrote, bits = list[Any](), self._adds_zeros()
-        proves = self._writes is None and not around
+        parameters = parameters_of(optimizer.param_groups)
+        if call.asked is not None and not skipped and self._wrote_to_all(call, parameters):
+            return call.asked.updates
+        layouts = self._layouts_of(call, optimizer, parameters)
+        proves = self._writes is None and not (around or skipped)
+        found = self._updated(call, parameters, list(map(_asks, layouts)), proves, skipped)
         for place, parameter in enumerate(parameters):
-            asks = _asks(layouts[place])
-            did = asks and proves and not skipped
-            if not did and id(parameter) not in inner:
-                did = self._wrote_to(call, parameter, asks and not skipped, bits)
-            wrote.append(did)
-            if did is True and not asks:
+            if found[place] is True and not _asks(layouts[place]):
                 (now,) = compat.layouts_of([parameter])
                 layouts[place] = now if _asks(now) else compat.layout_if(True)
         call.asked = self.asked_for(parameters, layouts)
-        places = [place for place, layout in enumerate(layouts) if _asks(layout)]
-        updates = [(site, wrote[p], p) for site, p in zip(call.asked.updates, places, strict=True)]
-        call.unsure = [
-            Unsure(same, site, partial(self._writes.learn, id(parameters[place]), True))
-            for site, same, place in updates
-            if self._writes is not None and not isinstance(same, bool)
-        ]
-        return [site for site, did, _ in updates if did is True]
+        asking = [place for place, layout in enumerate(layouts) if _asks(layout)]
+        updates = []
+        for place, site in zip(asking, call.asked.updates, strict=True):
+            if found[place] is True:
+                updates.append(site)
+            elif found[place] is not False and self._writes is not None:
+                learn = partial(self._writes.learn, id(parameters[place]), True)
+                call.unsure = [*call.unsure, Unsure(found[place], site, learn)]
+        return updates
 
-    def _wrote_to_all(self, call: Step, known: Asked, parameters: Sequence[Any]) -> bool:
+    def _layouts_of(self, call: Step, optimizer: Any, parameters: Sequence[Any]) -> list[Any]:
+        """The layouts of the gradients that a step was given, which has ended.
+
+        They are those of now if they came late, or if others came while it stepped.
+        """
+        if call.asked is not None and len(call.asked.layouts) == len(parameters):
+            return list(call.asked.layouts)
+        layouts = compat.layouts_of(parameters)
+        if call.asked is None:
+            self._note_cleared(call, optimizer, layouts)
+        return layouts
+
+    def _updated(
+        self,
+        call: Step,
+        parameters: Sequence[Any],
+        asking: Sequence[bool],
+        proves: bool,
+        skipped: bool,
+    ) -> list[Any]:
+        """Whether a step updated each parameter: True, False or a tensor: see `Writes.wrote_to`.
+
+        One that is `asking` has a gradient, which in a step of PyTorch's own code `proves` it.
+        """
+        inner = {id(each) for each in self.recorder.variables_of(call.sites).values()}
+        writes = self._writes or Writes(self._name, by_itself=False)
+        writes.seen |= bool(inner)
+        bits, waits = self._adds_zeros(), call.parent is not None
+        found: list[Any] = []
+        for parameter, asks in zip(parameters, asking, strict=True):
+            if asks and proves:
+                found.append(True)
+            elif id(parameter) in inner:
+                found.append(False)  # that step has counted it
+            elif call.written is None:
+                found.append(asks and not skipped)
+            else:
+                wanted = asks and not skipped
+                found.append(
+                    writes.wrote_to(call.written, parameter, wanted, bits=bits, waits=waits)
+                )
+        return found
+
+    def _wrote_to_all(self, call: Step, parameters: Sequence[Any]) -> bool:
         """Whether each parameter has a gradient and was written to, as in nearly each step."""
-        if self._writes is None or call.written is None or call.sites:
+        if self._writes is None or call.written is None or call.asked is None or call.sites:
             return False
-        asks = len(known.updates) == len(parameters)
+        asks = len(call.asked.updates) == len(parameters)
         return asks and self._writes.wrote_to_all(call.written, parameters)
 
-    def _wrote_to(self, call: Step, parameter: Any, asks: bool, bits: bool) -> Any:
-        """Whether a step updated a parameter, which had a gradient if it `asks`.
+    def _note_cleared(self, call: Step, optimizer: Any, layouts: Sequence[Any]) -> None:
+        """Say it if a hook may have taken away gradients of an update that no version shows.
 
-        True, False or a tensor that will say whether it holds what it held: see `Writes.wrote_to`.
+        A fused kernel moves none, and of a step whose begin was not seen none is known.
         """
-        before, key = call.written, id(parameter)
-        if before is None:
-            return asks
-        if self._writes is not None:
-            waits = call.parent is not None
-            return self._writes.wrote_to(before, parameter, asks, bits=bits, waits=waits)
-        moved = before.versions.get(key) != compat.version_of(parameter)
-        return moved and (asks or not bits) if key in before.versions else asks
-
-    def _note_cleared(self, optimizer: Any, layouts: Sequence[Any]) -> None:
-        """Say it if a hook may have taken away gradients of a kernel that moves no version."""
         fused = any(group.get("fused") for group in optimizer.param_groups)
         cleared = compat.hooks_after(optimizer) and None in layouts
-        if fused and cleared and self._writes is None:
-            self.recorder.note(_CLEARED.format(name=self._name))
+        if cleared and ((fused and self._writes is None) or call.written is None):
+            self.recorder.note(CLEARED.format(name=self._name))
 
     # A `GradScaler`, and a program that `torch.compile` made.
 
@@ -370,7 +374,7 @@ class StepCounter:
     def answered(self, call: Step, optimizer: Any, failed: bool) -> None:
         """The `GradScaler` has done that, or left it out; or an exception ended it."""
         if failed:
-            drop(self.recorder.calls_under_way.stack(), lambda each: each is call)
+            self.recorder.abandon(call)
             return
         if call.asked is None:
             parameters = parameters_of(optimizer.param_groups)

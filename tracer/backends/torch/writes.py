@@ -34,8 +34,10 @@ class Before(NamedTuple):
 class Writes:
     """What the steps of one optimizer write to, and what was learned of how they do it."""
 
-    def __init__(self, name: str, by_itself: bool) -> None:
-        """`by_itself` if the steps run code that is not PyTorch's own."""
+    def __init__(self, name: str, by_itself: bool, names_data: bool = False) -> None:
+        """`by_itself` if the steps run code that is not PyTorch's own: it `names_data` if a name in
+        it may write past versions.
+        """
         self.name = name
         self._moved: set[int] = set()
         """The parameters, by `id`, of which the version was seen to move."""
@@ -47,9 +49,10 @@ class Writes:
         """Those of them of which a version alone said so, and no bits since."""
         self.seen = not by_itself
         """Whether an update was ever seen that moved a version, or by a step inside of one."""
+        self._names_data = names_data
         self._past = False
         """Whether bits were seen to change where no version moved."""
-        self._was_left = self._is_not_comparable = False
+        self._was_left = self._was_doubtful = self._is_not_comparable = False
 
     def before(self, parameters: Sequence[Any], bits: bool) -> Before:
         """Look at the parameters before a step; if `bits`, copy all of them."""
@@ -115,12 +118,18 @@ class Writes:
     def forget(self, key: int) -> None:
         """A parameter is gone: another one may come to have its `id`."""
         self._was_left |= key in self._left
+        self._was_doubtful |= key in self._doubtful()
         for known in (self._moved, self._stood, self._left, self._believed):
             known.discard(key)
+
+    def _doubtful(self) -> set[int]:
+        """What was left alone by code that names `.data`, and never updated as its version says."""
+        return self._left - self._moved if self._names_data else set()
 
     def notes(self) -> list[str]:
         """What a trace has to say of it: an update that changes no bit may have been missed."""
         left = bool(self._left) or self._was_left
-        found = [_PAST] * (bool(self._believed) or (left and (self._past or not self.seen)))
+        doubtful = bool(self._believed or self._doubtful()) or self._was_doubtful
+        found = [_PAST] * (doubtful or (left and (self._past or not self.seen)))
         found += [_NOT_COMPARABLE] * self._is_not_comparable
         return [each.format(name=self.name) for each in found]
