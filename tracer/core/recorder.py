@@ -122,21 +122,27 @@ class Recorder(Root):
         `applying`, and the step is what is returned; `close_apply` knows it by its role.
         """
         stack = self.calls_under_way.stack()
-        top = stack[-1] if stack else None
+        step = stack[-1] if stack else None
         if (
-            top is not None
-            and top.place is EAGER
-            and top.applying is None
-            and not (top.distributed or apply.many)
+            step is not None
+            and step.place is EAGER
+            and step.applying is None
+            and not (step.distributed or apply.many)
         ):
-            replica = self._eager_replica(top.replica)
+            replica = self._eager_replica(step.replica)
             if replica is not None:
                 kind = apply.kind or self._kind_of(gradient)
                 key = id(variable), apply.name, "update", kind, replica, optimizer
                 known = self.sites.of_objects.get(key)
                 if known is not None and known[0]() is variable:
-                    top.applying = known[1]
-                    return top
+                    step.applying = known[1]
+                    return step
+        return self._open_apply_call(optimizer, apply, gradient, variable, stack)
+
+    def _open_apply_call(
+        self, optimizer: int, apply: ApplyMethod, gradient: Any, variable: Any, stack: list[Call]
+    ) -> Call | None:
+        """A call of an apply method begins that has a `Call` of its own: see `open_apply`."""
         pairs: Iterable[Any] = ((gradient, variable),)
         if apply.many:
             if not (isinstance(gradient, Sequence) and isinstance(variable, Sequence)):
@@ -144,7 +150,7 @@ class Recorder(Root):
             pairs = zip(gradient, variable, strict=False)
         call = Call()
         self.backend.locate(call, "apply", stack, self.calls_under_way)
-        call.python = self.backend.caller_of(sys._getframe(1))
+        call.python = self.backend.caller_of(sys._getframe(2))
         role: Role = "update" if call.applying is None else "apply"
         call.own = self.sites_of(call, optimizer, apply, role, pairs)
         call.applying = call.own[0] if call.own else UNKNOWN
@@ -177,15 +183,19 @@ class Recorder(Root):
 
     def close_apply(self, call: Call, result: Any, failed: bool) -> None:
         """A call of an apply method ends; `call` is what `open_apply` returned."""
-        if call.role != "apply":  # a step, in which the method has no `Call`
-            site: Any = call.applying
-            call.applying = None
-            if failed:
-                self._apply_raised(call, (site,))
-                self.sites.failed(site)
-            else:
-                call.sites.append(site)
+        if call.role == "apply":
+            self._close_apply_call(call, result, failed)
             return
+        site: Any = call.applying  # `call` is a step, in which the method has no `Call`
+        call.applying = None
+        if failed:
+            self._apply_raised(call, (site,))
+            self.sites.failed(site)
+        else:
+            call.sites.append(site)
+
+    def _close_apply_call(self, call: Call, result: Any, failed: bool) -> None:
+        """A call of an apply method ends that has a `Call` of its own."""
         call.result, call.python = result, None
         if failed:
             self._apply_raised(call, call.own)

@@ -201,44 +201,57 @@ class Blocks(backend.Blocks):
     # What a block is part of.
 
     def _enclosing_step(self, replica: int, region: str, same_call: SameCall) -> Any:
-        """The stamp of what calls the function of `region`, with a block of `replica`: asked at
-        each call that is not the `same_call` as before.
+        """The stamp of what calls the function of `region`, with a block of `replica`.
 
-        In eager mode an eager tensor; while another function is traced a tensor in its graph.
+        TensorFlow asks for it at each call of the function that is not the `same_call` as before.
+        The answer is a tensor of where the call is made: eager, or in the graph of the function
+        that is being traced.
         """
-        ledger = self.counters.ledgers[replica]
+        ledger, calls = self.counters.ledgers[replica], self._calls_under_way
         try:
-            stack = self._calls_under_way.stack()
             place = current_place()
-            if place is EAGER:
-                self.threads.add(threading.get_ident())
-                self._called()
-                if next(self.counters.quiet_calls, True):
-                    self._look()
-            call = parent_of(
-                "apply", place, replica, stack, compat.has_strategy(), self._calls_under_way
-            )
+            call = parent_of("apply", place, replica, calls.stack(), compat.has_strategy(), calls)
             if place is not EAGER:
                 self.callers.called_in(region)
                 return self._stamp_inside(call, place, replica, calling=True)
-            step = None if call is None else step_around(call, replica, self._calls_under_way)
-            if step is None:
-                again = None if call is not None else same_call
-                self.callers.called_from_here(region, replica, ledger.next_number, again)
-            if call is None:
-                return ledger.alone
-            stamp = 0
-            if step is not None:
-                number = self.number_of(step, replica)
-                self.callers.called(region, replica, step.path, lambda: number)
-                stamp = UNIT * number | WITHIN
-            if call.applying is not None:
-                self.called_by_apply_methods = True
-                stamp |= APPLYING
+            self._function_called()
+            step = None if call is None else step_around(call, replica, calls)
+            if step is None:  # here: `same_call` counts the frames that are around this one
+                known = same_call if call is None else None
+                self.callers.called_from_here(region, replica, ledger.next_number, known)
+            stamp = self._stamp_in_eager(call, step, replica, region)
             return compat.constant(stamp) if stamp else ledger.alone
         except BaseException as error:
             self._root.fault(error)
             return ledger.alone
+
+    def _function_called(self) -> None:
+        """A function with a counter is called in eager mode."""
+        self.threads.add(threading.get_ident())
+        self._called()
+        if next(self.counters.quiet_calls, True):
+            self._look()
+
+    def _look(self) -> None:
+        """Look at the journals: functions with counters were called often since the last look."""
+        try:
+            self.counters.look()
+        except BaseException as error:
+            self._root.fault(error)
+
+    def _stamp_in_eager(
+        self, call: Call | None, step: Call | None, replica: int, region: str
+    ) -> int:
+        """The stamp of what is part of `call`, and of its `step`, in eager mode; 0 if of none."""
+        stamp = 0
+        if step is not None:
+            number = self.number_of(step, replica)
+            self.callers.called(region, replica, step.path, lambda: number)
+            stamp = UNIT * number | WITHIN
+        if call is not None and call.applying is not None:
+            self.called_by_apply_methods = True
+            stamp |= APPLYING
+        return stamp
 
     def _stamp_of(self, step: Call, replica: int, flags: int = 0) -> Any:
         """The stamp of a step in a graph, or with `flags` that of what is part of it."""
@@ -271,13 +284,6 @@ class Blocks(backend.Blocks):
             self.called_by_apply_methods = True
             stamp = compat.with_flags(stamp, APPLYING)
         return stamp
-
-    def _look(self) -> None:
-        """A function with a counter is called in eager mode, as many were before."""
-        try:
-            self.counters.look()
-        except BaseException as error:
-            self._root.fault(error)
 
     def _asked(self, region: Any, replica: int) -> Any:
         """The stamp of the step that calls the function with the graph `region`, a tensor there."""
