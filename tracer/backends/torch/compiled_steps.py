@@ -101,7 +101,7 @@ def _number(optimizer: int) -> int:
 @dynamo.constant
 def _begin(optimizer: int, gradients: Gradients | None) -> int:
     programs = _programs_of(optimizer)
-    programs.begin = dynamo.mark(), gradients
+    programs.begin = dynamo.here(), gradients
     return 0
 
 
@@ -149,7 +149,7 @@ class Programs:
     def __init__(self, optimizer: Any) -> None:
         self.number = number_for(self)
         self.optimizer = ref(optimizer)
-        self.begin: tuple[dynamo.Mark | None, Gradients | None] = None, None
+        self.begin: tuple[dynamo.ProgramPoint | None, Gradients | None] = None, None
         """Where the step begins that is being compiled; its gradients, if they are final there."""
         self._made: list[Program] = []  # which nothing else keeps
 
@@ -165,10 +165,10 @@ class Programs:
 
     def add(self, gradients: Gradients) -> "Program":
         """A step that was compiled ends: one more program."""
-        mark, at_begin = self.begin
+        point, at_begin = self.begin
         optimizer = self.optimizer()
         late = at_begin is None and compat.hooks_after(optimizer) > 0
-        program = Program(optimizer, at_begin or gradients, mark, late=late)
+        program = Program(optimizer, at_begin or gradients, point, late=late)
         self._made.append(program)
         counter = counter_of(self.optimizer())
         if counter is not None:
@@ -186,7 +186,7 @@ class Program:
     """A program that has a step in it."""
 
     def __init__(
-        self, optimizer: Any, gradients: Gradients, begin: dynamo.Mark | None, *, late: bool
+        self, optimizer: Any, gradients: Gradients, begin: dynamo.ProgramPoint | None, *, late: bool
     ) -> None:
         """`begin` is where the step begins in the program that is being built.
 

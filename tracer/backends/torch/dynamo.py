@@ -66,7 +66,7 @@ def left_alone(function: F) -> F:
     return cast(F, without_dynamo(undisturbed))
 
 
-class Mark(NamedTuple):
+class ProgramPoint(NamedTuple):
     """A place in a program that Dynamo builds."""
 
     graph: "ref[Any]"
@@ -74,13 +74,13 @@ class Mark(NamedTuple):
     """The last node so far."""
 
 
-def mark() -> Mark:
+def here() -> ProgramPoint:
     """The place where the program that is being built ends now."""
     graph = _output().graph
-    return Mark(ref(graph), next(iter(reversed(graph.nodes)), None))
+    return ProgramPoint(ref(graph), next(iter(reversed(graph.nodes)), None))
 
 
-def used_since(place: Mark, tensors: Sequence[Any]) -> list[bool] | None:
+def used_since(place: ProgramPoint, tensors: Sequence[Any]) -> list[bool] | None:
     """Whether ops after `place` use each of these tensors.
 
     None if the program was parted meanwhile.

@@ -64,7 +64,7 @@ class Seen:
 
 
 class Held(NamedTuple):
-    """A variable that a step was handed, and what it held before."""
+    """A variable that a step was passed, and what it held before."""
 
     before: Any | None
     """A copy; None if it cannot be compared."""
@@ -82,9 +82,9 @@ class Effects(Logs):
         self._note = note
 
     def hold(self, call: Call, index: int, variable: Any, value: Any = None) -> None:
-        """The step `call` is handed the variable with this index: copy it as it is now.
+        """The step `call` is passed the variable with this index: copy it as it is now.
 
-        Compiled code hands over the `value` that the variable holds.
+        Compiled code passes the `value` that the variable holds.
         """
         held = call.before
         if held is None:

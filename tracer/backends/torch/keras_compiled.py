@@ -49,7 +49,7 @@ class _CompiledCall:
         gradients: tuple[_Gradient | None, ...],
         ids: tuple[int, ...],
     ) -> None:
-        """`ids` are those of the variables: an older Dynamo hands over no objects."""
+        """`ids` are those of the variables: an older Dynamo passes no objects."""
         self.optimizer = ref(optimizer)
         self.method = method
         self.apply = apply
@@ -135,7 +135,7 @@ def _noted(method: Callable[..., Any], base: type, name: str) -> Callable[..., A
         if not torch.compiler.is_dynamo_compiling():
             return method(self, *args, **kwargs)
         if COUNTS:
-            _note_beside(id(self), id(base), name)
+            _note_auxiliary(id(self), id(base), name)
         else:  # an older Dynamo takes no ids
             _note_uncounted()
         return original(self, *args, **kwargs)
@@ -246,7 +246,7 @@ def _number(
 
 
 @constant
-def _note_beside(optimizer: int, base: int, name: str) -> int:
+def _note_auxiliary(optimizer: int, base: int, name: str) -> int:
     """Note that such a method is called of the object with this id; returns 0."""
     binding = bindings.get(optimizer)
     if binding is not None and type(binding.optimizer()) is traced_classes[base]:
@@ -324,7 +324,7 @@ def _applied(origin: _CompiledCall, recorder: Recorder, index: int, values: list
 def _with_ids(optimizer: Any, variables: Sequence[int]) -> list[Any]:
     """The variables of a program that runs, by their ids, which it guards: so they are alive.
 
-    Its optimizer knows them, as a rule; one that hands them on to another may know none.
+    Its optimizer knows them, as a rule; one that passes them on to another may know none.
     """
     known = {id(each): each for each in getattr(optimizer, "_trainable_variables", ())}
     if not known.keys() >= set(variables):

@@ -22,7 +22,7 @@ _listeners: WeakValueDictionary[int, Any] = WeakValueDictionary()
 VALUES = SimpleNamespace(wanted=False)
 """Whether the operators get values, as effects are asked for of anything.
 
-Dynamo guards what it reads here: it compiles anew if that changes.
+Dynamo guards what it reads here: it compiles again if that changes.
 """
 
 
@@ -66,7 +66,7 @@ BEGIN: Any = torch.ops.tracer.begin
 """Stands where a step begins: `BEGIN(MOVED, number, values)`.
 
 In compiled code it is called as it stands here, and by no function: one of this module Dynamo may
-be told to leave alone, and would part the program there.
+have to leave alone, and would part the program there.
 """
 END: Any = torch.ops.tracer.end
 """Stands where a step has ended: `END(MOVED, number, values, skipped)`."""

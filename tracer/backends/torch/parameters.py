@@ -1,4 +1,4 @@
-"""The parameters that were met, by the names that they have in their model.
+"""The parameters that were seen, by the names that they have in their model.
 
 A parameter does not know its name, and an optimizer does not know the model. So the living modules
 are searched, once for all parameters of an optimizer, when it steps first; nothing is kept alive.
@@ -28,7 +28,7 @@ class Parameters(backend.Variables):
         self._unsearched: dict[int, ref[Any]] = {}
         """By index those for which the models have not been searched yet."""
 
-    def meet(self, optimizer: Any) -> None:
+    def find_names(self, optimizer: Any) -> None:
         """Find the names of the parameters of an optimizer, which will be asked for next."""
         if None in map(self._known, parameters_of(optimizer.param_groups)):
             self._names = names_in(optimizer)

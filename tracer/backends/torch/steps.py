@@ -225,7 +225,7 @@ class StepCounter:
         call.before = {}
         variables: Any = self.recorder.variables
         for optimizer in self.recorder.optimizers.alive():
-            variables.meet(optimizer)
+            variables.find_names(optimizer)
             for each in parameters_of(optimizer.param_groups):
                 if (each.requires_grad or each.grad is not None) and not compat.is_lazy(each):
                     self.recorder.effects.hold(call, variables.index(each, None), each)
@@ -454,7 +454,7 @@ class StepCounter:
             return last
         if last is None or last.ids != ids:
             variables: Any = self.recorder.variables
-            variables.meet(self.optimizer())
+            variables.find_names(self.optimizer())
             # One that is gone may leave its `id` to another one.
             self._alive = [ref(each, partial(self._forget, id(each))) for each in parameters]
         site_of = partial(self.recorder.site_of, self.index)
