@@ -201,18 +201,19 @@ class Program:
         """Of each parameter whether it updates it."""
         self._note = ""
         self._sites_of: Any = None  # the recorder that the sites above are of
-        by_itself = compat.steps_by_itself(type(optimizer))
-        if not by_itself and (not late or all(gradients)):
+        name = type(optimizer).__name__
+        if not compat.steps_by_itself(type(optimizer)):
+            if late and False in gradients:
+                self._note = CLEARED.format(name=name)
             return
         parameters = parameters_of(optimizer.param_groups)
         uses = None if begin is None else dynamo.used_since(begin, parameters)
         if uses is None:
-            self._note = _PARTED if by_itself else CLEARED
-        elif any(use and not has for use, has in zip(uses, gradients, strict=True)):
-            self._note = _NO_GRADIENT
-        if uses is not None and by_itself:
-            self._updates = [a and b for a, b in zip(self._updates, uses, strict=True)]
-        self._note = self._note.format(name=type(optimizer).__name__)
+            self._note = _PARTED.format(name=name)
+            return
+        self._updates = [a and b for a, b in zip(self._updates, uses, strict=True)]
+        if any(use and not has for use, has in zip(uses, gradients, strict=True)):
+            self._note = _NO_GRADIENT.format(name=name)
 
     def count_by(self, counter: Any) -> bool:
         """Find the sites that stand for it where the steps are counted; False after a fault."""
