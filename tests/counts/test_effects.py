@@ -181,7 +181,7 @@ def test_signs_of_zero_and_integers() -> None:
     ],
     ids=lambda options: next(iter(options)),
 )
-def test_what_happens_beside_the_apply_methods(options: Any, jit_compile: bool) -> None:
+def test_what_happens_outside_of_the_apply_methods(options: Any, jit_compile: bool) -> None:
     """Weight decay and averages change weights of which the gradient is 0: the step is compared."""
     variables = [keras3.Variable(np.ones((3,), "float32"), name=name) for name in ("a", "b")]
     optimizer = tracer.wrap(keras3.optimizers.SGD(1.0, **options), effects=True)

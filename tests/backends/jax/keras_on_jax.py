@@ -1,4 +1,4 @@
-"""What the tests of Keras on JAX train beside `keras_programs`: a loop of the program's own."""
+"""What the tests of Keras on JAX train besides `keras_programs`: a loop of the program's own."""
 
 from typing import Any
 

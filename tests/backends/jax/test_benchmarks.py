@@ -43,7 +43,7 @@ def test_what_effects_hold() -> None:
 
 
 def calls_in_a_step(monkeypatch: pytest.MonkeyPatch, variables: int, *, effects: bool) -> int:
-    """How many functions are called to tell of a step like those before."""
+    """How many functions are called to report a step like those before."""
     held = [keras.Variable(jnp.zeros(2)) for _ in range(variables)]
     optimizer: Any = tracer.wrap(Odometer(), effects=effects)
     optimizer.build(held)

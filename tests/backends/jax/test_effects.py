@@ -154,7 +154,7 @@ def test_in_a_scope_of_the_program() -> None:
     ],
     ids=lambda options: next(iter(options)),
 )
-def test_what_happens_beside_the_apply_methods(options: Any) -> None:
+def test_what_happens_outside_of_the_apply_methods(options: Any) -> None:
     """Weight decay and averages change weights of which the gradient is 0: the step is compared."""
     weights = Weights(tracer.wrap(Odometer()))
     variables = [keras.Variable(np.ones((3,), "float32"), name=name) for name in ("a", "b")]
@@ -253,7 +253,7 @@ def test_without_it_nothing_is_added() -> None:
     again = jaxpr_of(lambda optimizer: tracer.wrap(tracer.wrap(optimizer)))
     with_effects = jaxpr_of(lambda optimizer: tracer.wrap(optimizer, effects=True))
     added = [each for each in traced.splitlines() if "tracer_count" in each]
-    # The op with its lines, and the subtraction that tells whether the state goes on.
+    # The op with its lines, and the subtraction that says whether the state goes on.
     assert len(added) == 1 and traced.count("\n") - plain <= 5
     assert "bitcast" not in traced and "is_finite" not in traced
     assert traced.count("\n") == again.count("\n") < with_effects.count("\n")

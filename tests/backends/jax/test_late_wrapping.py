@@ -138,7 +138,7 @@ def test_a_program_that_was_compiled_ahead_shows_in_the_optimizers_own_count() -
 
 
 def test_a_program_that_was_compiled_ahead_and_one_that_counts() -> None:
-    """What the second one tells of the optimizer's own count shows what the first one did."""
+    """What the second one reports of the optimizer's own count shows what the first one did."""
     optimizer = Odometer()
     loop = Loop(optimizer)
     ahead = jax.jit(loop.step).lower(loop.state, X[:8], Y[:8]).compile()
@@ -182,7 +182,7 @@ def test_a_recording_begins_and_ends() -> None:
         assert (trace.steps, trace.updates(), trace.complete) == (8 * epochs, 32 * epochs, True)
 
 
-def test_what_is_unwrapped_counts_no_more_if_it_is_traced_anew() -> None:
+def test_what_is_unwrapped_counts_no_more_if_it_is_traced_again() -> None:
     optimizer = tracer.wrap(Odometer())
     trained = model(optimizer)
     fit(trained)

@@ -263,12 +263,12 @@ def test_each_update_is_reported_once(
 
 
 def settle() -> None:
-    """Wait for all that was begun: what runs for its side effect alone too."""
+    """Wait for all that was started: what runs for its side effect alone too."""
     for device in jax.devices():
         jax.block_until_ready(jax.device_put(0, device) + 1)
 
 
-def test_it_tells_the_numbers_of_each_execution(counted: Counted) -> None:
+def test_it_reports_the_numbers_of_each_execution(counted: Counted) -> None:
     def step(count: Any) -> Any:
         primitive.count(counted, count, count + 1, count % 2 == 0)
         return count + 1

@@ -44,8 +44,6 @@ def test_steps_in_a_row_of_one_program_keep_their_parts() -> None:
 @pytest.mark.parametrize("made", [lambda step: step, jax.jit], ids=["traced twice", "traced once"])
 def test_states_that_step_by_themselves_in_one_program(made: Any) -> None:
     """Both begin with the same count of steps, and update in branches of their own."""
-    if made is jax.jit and not hasattr(jax, "shard_map"):
-        pytest.skip("JAX 0.6 does not say what a branch is in")
     optimizer = tracer.wrap(keras.optimizers.LossScaleOptimizer(Odometer()))
     loop = Loop(optimizer)
     inner = made(loop.step)

@@ -261,7 +261,7 @@ def test_gradients_that_are_numbers() -> None:
 
 
 @pytest.mark.parametrize("jitted", [False, True])
-def test_a_model_with_functions_and_numbers_beside_its_weights(jitted: bool) -> None:
+def test_a_model_with_functions_and_numbers_besides_its_weights(jitted: bool) -> None:
     """As one of Equinox, which is passed as it is: an activation, a rate, a size, a flag."""
     model = {"weight": jnp.ones(3), "activation": jax.nn.relu, "rate": 0.5, "size": 3, "on": True}
     gradients = {**dict.fromkeys(model), "weight": jnp.ones(3)}

@@ -92,7 +92,7 @@ def test_what_is_not_used_is_not_kept() -> None:
 
 
 def test_arrays_that_are_none_of_jax() -> None:
-    """Names and objects of NumPy in a state go nowhere, also where JAX is told of the members."""
+    """Names and objects of NumPy in a state go nowhere, also where JAX knows of the members."""
     tx = tracer.wrap(optax.GradientTransformation(lambda p: {"of": np.array(["x"])}, update))
     state = tx.init(PARAMS)
     for around in (jax.jit, jax.vmap):

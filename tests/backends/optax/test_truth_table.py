@@ -323,7 +323,7 @@ def test_a_step_that_is_computed_again() -> None:
 def test_a_function_that_is_the_same_in_each_pass(function: Callable[[Any], Any]) -> None:
     """JAX runs it once."""
     if not hasattr(jax, "shard_map"):
-        pytest.skip("JAX 0.6 does not tell")
+        pytest.skip("JAX 0.6 does not say")
     tx = tracer.wrap(optax.sgd(1.0))
     state, gradient = tx.init(jnp.zeros(3)), jnp.ones(3)
 

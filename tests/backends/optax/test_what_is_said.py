@@ -103,7 +103,7 @@ def test_updates_that_are_none_wherever_that_is_decided(tx: Any, per_step: list[
         (of_two_models(plain, apply_if_finite), "0 for some leaves alone"),
     ],
 )
-def test_what_the_state_does_not_tell(tx: Any, said: str) -> None:
+def test_what_the_state_does_not_say(tx: Any, said: str) -> None:
     tx = tracer.wrap(tx)
     jax.jit(tx.update)(
         jax.tree.map(lambda each: each + np.nan, params()), tx.init(params()), params()
@@ -181,7 +181,7 @@ def test_a_chain_in_what_returns_its_updates() -> None:
 
 @pytest.mark.parametrize("around", [lambda update: update, jax.jit])
 def test_updates_by_0_where_apply_if_finite_gave_up(around: Any) -> None:
-    """Zeros are what it returns, too, where it leaves out a step: how often it does tells both."""
+    """Zeros are what it returns, too, where it leaves out a step: how often it does shows both."""
     alone = optax.chain(optax.zero_nans(), optax.sgd(1.0))
     some = optax.partition({"w": alone, "b": optax.set_to_zero()}, {"w": "w", "b": "b"})
     for inner in (alone, some):
@@ -204,7 +204,7 @@ def test_a_leaf_without_elements() -> None:
     assert tracer.trace_of(tx).complete
 
 
-def test_what_is_no_pair_is_handed_on() -> None:
+def test_what_is_no_pair_is_passed_on() -> None:
     tx = tracer.wrap(optax.GradientTransformation(lambda p: (), lambda u, s, p=None: (u, s, 1)))
     assert len(tx.update(params(), (), params())) == 3
     trace = tracer.trace_of(tx)
@@ -317,7 +317,7 @@ def test_numbers_and_arrays_of_numpy_are_the_leaves_that_come_of_them(one: Any) 
 
 @jax.tree_util.register_pytree_with_keys_class
 class Described:
-    """Weights with an array beside them that says what they are."""
+    """Weights with an array among them that says what they are."""
 
     def __init__(self, w: Any, about: Any) -> None:
         self.w, self.about = w, about
@@ -505,7 +505,7 @@ class Layer(NamedTuple):
     size: Any
 
 
-def test_a_model_with_functions_beside_its_arrays() -> None:
+def test_a_model_with_functions_and_arrays() -> None:
     model = {"layer": Layer(jnp.ones((2, 3)), jax.nn.relu, 3)}
     arrays = {"layer": Layer(jnp.ones((2, 3)), None, None)}
     tx = tracer.wrap(optax.sgd(1.0))

@@ -222,7 +222,7 @@ def traced_functions() -> "Counter[Any]":
     """The functions of which JAX keeps what it traced, each with the number of its traces.
 
     They are bodies of `jit`, of loops and branches, of `checkpoint`. What is traced again takes the
-    trace of a function in it from here, if that function is still the same.
+    trace of a function in it from there, if that function is still the same.
     """
     functions = Counter(key[0]() for cache in _traced for key in list(cache.cache_keys()))
     functions.update(each for memo in _traced_by for each in list(memo.cache_clear.__self__))
