@@ -41,7 +41,7 @@ class StaleFunctions:
     def __init__(self) -> None:
         self.calls: Counter[StaleFunction] = Counter()
 
-    def find(
+    def find_and_watch(
         self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
     ) -> None:
         """Find what uses an optimizer uncounted, and watch that from now on.

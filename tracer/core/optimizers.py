@@ -155,7 +155,7 @@ class Optimizers:
         if traced.started is None:
             traced.started = self._backend.iterations_of(optimizer)
         own_steps = bool(traced.own_steps)
-        self.stale.find(index, optimizer, traced.kind, traced.name(), own_steps, retrace)
+        self.stale.find_and_watch(index, optimizer, traced.kind, traced.name(), own_steps, retrace)
         self.stale.begin(index)
 
     def first_step(self, index: int) -> None:

@@ -21,11 +21,11 @@ class Binding:
         "by_program",
         "former",
         "index",
+        "observer",
         "optimizer",
         "recorder",
         "settled",
         "traced",
-        "watch",
     )
 
     def __init__(
@@ -44,8 +44,8 @@ class Binding:
         self.settled = False  # whether its nested optimizers were looked for when it first stepped
         self.bring_in_nested = bring_in_nested
         self.alone_with: tuple[int, ...] = ()  # the ids of its attributes if none is an optimizer
-        self.watch: Any = None  # what sees its steps if not its class, as the hooks of PyTorch do
-        self.former: Any = None  # and was it before: it is the same one again
+        self.observer: Any = None  # what sees its steps if not its class, as PyTorch's hooks
+        self.former: Any = None  # what was its observer before: it is the same one again
 
 
 bindings: dict[int, Binding] = {}
@@ -56,7 +56,7 @@ plain_classes: dict[int, type] = {}  # by the id of the traced class
 def is_traced(optimizer: object) -> bool:
     """Whether `optimizer` is wrapped now. A copy of a wrapped one may have its class, no more."""
     binding = bindings.get(id(optimizer))
-    if binding is None or binding.watch is not None:
+    if binding is None or binding.observer is not None:
         return binding is not None
     return binding.traced and id(type(optimizer)) in plain_classes
 

@@ -179,13 +179,13 @@ def release(members: Iterable[Any]) -> None:
     """Stop tracing these optimizers, but not what the program wrapped, or a block still records."""
     for member in members:
         binding = bindings[id(member)]
-        wrapped = getattr(binding.watch, "binding", binding)  # of a proxy: what is in it
+        wrapped = getattr(binding.observer, "binding", binding)  # of a proxy: what is in it
         if wrapped.by_program or binding.recorder.recordings or not is_traced(member):
             continue
         binding.traced = False
         if isinstance(member, TracedUpdate):
-            binding.watch = None
-        elif binding.watch is not None:
+            binding.observer = None
+        elif binding.observer is not None:
             from tracer.backends.torch import optimizer_hooks
 
             optimizer_hooks.detach(binding)
@@ -273,8 +273,8 @@ def _trace(
         of_proxy = bindings[id(proxy)] = Binding(
             proxy, recorder, stood_for.index, stood_for.bring_in_nested
         )
-        of_proxy.watch = stood_for.watch
-        of_proxy.watch.proxies.append(of_proxy)
+        of_proxy.observer = stood_for.observer
+        of_proxy.observer.proxies.append(of_proxy)
     for each, member in blocks:  # which traced it by another recorder
         each.attach(member)
 

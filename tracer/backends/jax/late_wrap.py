@@ -47,7 +47,7 @@ class JaxStaleFunctions(late_wrap.StaleFunctions):
         self._traced: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         _of_recorders.add(self)
 
-    def find(
+    def find_and_watch(
         self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
     ) -> None:
         """Let the functions that use it be traced again, or say that they run uncounted."""

@@ -38,8 +38,8 @@ class OptaxStaleFunctions(late_wrap.JaxStaleFunctions):
     They have what was wrapped. Traced again, they find what `wrap` gave back, if they look it up.
     """
 
-    def find(
+    def find_and_watch(
         self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
     ) -> None:
         """Let the functions that use what was wrapped be traced again."""
-        super().find(index, optimizer.sought, kind, name, own, retrace)
+        super().find_and_watch(index, optimizer.sought, kind, name, own, retrace)

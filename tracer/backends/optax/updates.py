@@ -43,7 +43,7 @@ class TracedUpdate:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         binding = bindings.get(id(self))
-        if binding is None or binding.watch is None or binding.recorder.broken:
+        if binding is None or binding.observer is None or binding.recorder.broken:
             return self.original(*args, **kwargs)
         backend: Any = binding.recorder.backend
         with backend.new_step(self, binding, args, kwargs) as step:
@@ -109,16 +109,16 @@ def traced(given: Any, recorder: Recorder, line: str) -> tuple[Any, TracedUpdate
 def go_on(update: TracedUpdate, *, retrace: bool = True) -> Recorder:
     """Count the calls of `update` from now on."""
     binding = bindings[id(update)]
-    if binding.watch is None:
+    if binding.observer is None:
         binding.recorder.optimizers.begin(binding.index, retrace)
-        binding.watch = "update"  # which sees its steps itself
+        binding.observer = "update"  # which sees its steps itself
     return binding.recorder
 
 
 def watched() -> list[TracedUpdate]:
     """Those that are counted now."""
     alive = [(each, each.optimizer()) for each in list(bindings.values())]
-    return [own for each, own in alive if type(own) is TracedUpdate and each.watch is not None]
+    return [own for each, own in alive if type(own) is TracedUpdate and each.observer is not None]
 
 
 def refuse(given: Any) -> NoReturn:

@@ -1,12 +1,12 @@
 """Closes blocks: what was traced into one graph, or ran in one eager step, gets one counter.
 
-A `Recorder` makes one `Blocks`, which makes the counters, and hands it each call that closes a
+A `Recorder` makes one `GraphBlocks`, which makes the counters, and gives it each call that closes a
 block, on the thread that made the call. A block in eager mode has just been executed: it goes into
 a log at once. One in the graph of a function gets a counter in that graph (see `ledger`), one in
 the graph of a Session a callback on the host.
 
 What a function is part of is not decided when it is traced, for it may be called from anywhere
-later: each call of it asks (`Blocks._enclosing_step`), and the graph counts by the answer.
+later: each call of it asks (`GraphBlocks._enclosing_step`), and the graph counts by the answer.
 TensorFlow asks on the thread that calls the function, which may be any.
 
 Data change form here: sites, numbers in the lists of calls, become `CountedBlock`s, and a step
@@ -43,7 +43,7 @@ from tracer.core.tracings import Part
 from tracer.model.words import times
 
 
-class Blocks(backend.Blocks):
+class GraphBlocks(backend.Blocks):
     """The blocks of one root optimizer, and where they are counted; thread-safe."""
 
     new_effects = Effects

@@ -73,7 +73,7 @@ class StaleFunctions(late_wrap.StaleFunctions):
         """What is traced from now on with an optimizer is counted, until it is let go."""
         self._since.setdefault(index, compat.unique_number())
 
-    def find(
+    def find_and_watch(
         self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
     ) -> None:
         """Find what uses an optimizer uncounted, and watch that from now on."""

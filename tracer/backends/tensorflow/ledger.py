@@ -181,7 +181,7 @@ class Use:
         return (total if self.released is None else self.released) - self.taken
 
 
-class _Block:
+class _BlockCounter:
     """A journal with the graphs that feed it: one at a time, reused when that graph is gone."""
 
     def __init__(self, key: Hashable, number: int, device: str, rows: int) -> None:
@@ -221,10 +221,10 @@ class Ledger:
         """The stamp of what is called outside of every step."""
         self._captured: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()
         self._clock = _variable([(steps + 1) * UNIT, 0, 0], device)
-        self._blocks: list[_Block] = []
+        self._blocks: list[_BlockCounter] = []
         self._auxiliary: list[Journal] = []
-        self._idle: dict[Hashable, list[_Block]] = defaultdict(list)
-        self._dropped: deque[_Block] = deque()
+        self._idle: dict[Hashable, list[_BlockCounter]] = defaultdict(list)
+        self._dropped: deque[_BlockCounter] = deque()
         self._lock = threading.RLock()  # a signal handler may read while its thread reads
 
     def enclosing_step(
@@ -333,14 +333,14 @@ class Ledger:
     def _journals(self) -> list[Journal]:
         return [*(block.journal for block in self._blocks), *self._auxiliary]
 
-    def _take_block(self, key: Hashable) -> _Block:
+    def _take_block(self, key: Hashable) -> _BlockCounter:
         while self._dropped:
             block = self._dropped.popleft()
             block.release()
             self._idle[block.key].append(block)
         if self._idle[key]:
             return self._idle[key].pop()
-        block = _Block(key, len(self._blocks), self.device, self._rows)
+        block = _BlockCounter(key, len(self._blocks), self.device, self._rows)
         self._blocks.append(block)
         return block
 

@@ -157,7 +157,7 @@ class Programs:
         """Whether no other step is called inside of its steps, as far as the class shows."""
         optimizer = self.optimizer()
         binding = bindings.get(id(optimizer))
-        if binding is None or binding.watch is None:
+        if binding is None or binding.observer is None:
             others = compat.holds_optimizer(optimizer)
         else:
             others = len(binding.recorder.optimizers.all) > 1

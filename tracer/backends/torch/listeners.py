@@ -27,7 +27,7 @@ def counter_of(optimizer: Any) -> Any:
     Listeners are notified of one that nothing counted so far.
     """
     binding = bindings.get(id(optimizer))
-    if binding is None or binding.watch is None:
+    if binding is None or binding.observer is None:
         if not listeners:
             return None
         _notify(optimizer)
@@ -35,7 +35,7 @@ def counter_of(optimizer: Any) -> Any:
     elif id(optimizer) in _notified_of:
         with _notifying:
             pass
-    return None if binding is None else binding.watch
+    return None if binding is None else binding.observer
 
 
 @dynamo.left_alone

@@ -35,8 +35,8 @@ def after_step(optimizer: Any, given: Any, named: Any) -> None:
         compiled_steps.after_step(optimizer, named)
         return
     binding = bindings.get(id(optimizer))
-    if binding is not None and binding.watch is not None:
-        binding.watch.after(optimizer, named, sys._getframe(1))
+    if binding is not None and binding.observer is not None:
+        binding.observer.after(optimizer, named, sys._getframe(1))
 
 
 def attach(optimizer: Any, binding: Binding) -> None:
@@ -46,7 +46,7 @@ def attach(optimizer: Any, binding: Binding) -> None:
         counter = binding.former = StepCounter(binding)
         finalize(optimizer, _let_go, id(optimizer)).atexit = False
     counter.proxies.clear()
-    binding.watch = counter
+    binding.observer = counter
     _need(id(optimizer))
     for listener in list(listeners):
         listener(optimizer)
@@ -54,9 +54,9 @@ def attach(optimizer: Any, binding: Binding) -> None:
 
 def detach(binding: Binding) -> None:
     """Count the steps of an optimizer no more."""
-    counter = binding.watch
+    counter = binding.observer
     for each in (*counter.proxies, counter.binding):
-        each.watch = None
+        each.observer = None
     _let_go(id(counter.optimizer()))
 
 
@@ -67,7 +67,7 @@ def is_proxy(optimizer: Any) -> bool:
 
 def watched() -> list[Any]:
     """The optimizers whose steps are counted now."""
-    watches = dict.fromkeys(each.watch for each in list(bindings.values()))
+    watches = dict.fromkeys(each.observer for each in list(bindings.values()))
     found = [each.optimizer() for each in watches if isinstance(each, StepCounter)]
     return [optimizer for optimizer in found if optimizer is not None]
 
