@@ -22,6 +22,7 @@ from support.odometers import KINDS, ODOMETERS
 import tracer
 from tracer.model.summary import summaries_of
 from tracer.reporters import tables, text as text_report
+from tracer.testing import expressions, failure
 
 QUICK = {
     ("mirrored 2: loss scale", "legacy"),
@@ -393,7 +394,8 @@ def test_graphs_from_before_are_said_to_be_unknown() -> None:
     assert tracings == 1
     trace = tracer.trace_of(optimizer)
     (note,) = trace.notes
-    assert not trace.complete and note.startswith("effects of 2 steps are not known")
+    assert trace.complete and note.startswith("effects of 2 steps are not known")
+    assert not expressions.check(trace, [expressions.read("steps=3")])[0].reason
     tracer.unwrap(optimizer, retrace=True)
     tracer.wrap(optimizer)
     with tracer.record(effects=True) as recording:
@@ -401,6 +403,25 @@ def test_graphs_from_before_are_said_to_be_unknown() -> None:
     assert tracings == 2
     assert recording.trace().complete
     assert recording.trace().count("compared", by="step") == {(1,): 2}
+
+
+def test_what_is_not_compared_fails_what_is_expected_of_effects_alone() -> None:
+    """The counts are exact, whatever became of the weights."""
+    weight = tf.Variable(np.ones((3,), "float32"))
+    optimizer = tracer.wrap(Plain())
+    step = tf.function(lambda: optimizer.apply_gradients([(tf.ones([3]), weight)]) and None)
+    old = step.get_concrete_function()
+    tracer.wrap(optimizer, effects=True, retrace=False)
+    old()
+    optimizer.apply_gradients([(tf.ones([3]), weight)])
+    trace = tracer.trace_of(optimizer)
+    assert "at least" not in text_report.render(trace)
+    (verdict,) = expressions.check(trace, [expressions.read("steps=2")])
+    assert not verdict.reason
+    expected = expressions.read("not_finite=0")
+    held, fails = expressions.check(trace, [expected])
+    assert not held.reason and fails.text == "all effects are known"
+    assert "but effects of 1 step are not known" in failure.of_expected(trace, expected)
 
 
 def test_a_step_that_is_handed_something_else() -> None:
@@ -413,8 +434,8 @@ def test_a_step_that_is_handed_something_else() -> None:
     optimizer = tracer.wrap(Apart(), effects=True)
     optimizer.apply_gradients([tf.ones([3])], [tf.Variable(np.ones((3,), "float32"))])
     trace = tracer.trace_of(optimizer)
-    assert trace.updates() == 1 and not trace.complete
-    assert trace.notes[0].startswith("a step method was passed no pairs")
+    assert trace.updates() == 1 and trace.complete
+    assert trace.notes[0].startswith("effects on what a step method updated are not known")
 
 
 @pytest.mark.parametrize("shape", [[None], None])
@@ -513,7 +534,7 @@ def test_more_runs_than_the_ring_holds() -> None:
     per_step = list(trace.per_step("updates"))
     assert per_step == [(1, steps, 2)]
     (note,) = trace.notes
-    assert not trace.complete and note.startswith("on replica 0 the steps of some effects are lost")
+    assert trace.complete and note.startswith("effects on replica 0 are not known by step")
     for weight, still in zip(weights, (amounts == 0, amounts == 1), strict=True):
         assert trace.count("unchanged", by=(), variable=weight) == {(): int(still.sum())}
         placed = {step for (step,) in trace.count("unchanged", by="step", variable=weight)}

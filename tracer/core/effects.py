@@ -15,8 +15,8 @@ from tracer.model.runs import Run
 from tracer.model.timeline import union
 
 NO_PAIRS = (
-    "a step method was passed no pairs of a gradient and a variable, so effects on what it updated "
-    "are not known: it is not compared"
+    "effects on what a step method updated are not known: it got no pairs of a gradient and a "
+    "variable, so nothing is compared"
 )
 
 
@@ -101,7 +101,7 @@ def effects_lost(replicas: Mapping[int, Ended]) -> Iterator[str]:
     for replica, ended in sorted(replicas.items()):
         if any(reading.lost for _, reading in ended.effects):
             yield (
-                f"on replica {replica} the steps of some effects are lost: how often a variable "
-                "was unchanged or not finite is exact, but not in which steps (a function ran more "
+                f"effects on replica {replica} are not known by step: how often a variable was "
+                "unchanged or not finite is exact, but in which steps is not (a function ran more "
                 "of them in one call than are kept)"
             )

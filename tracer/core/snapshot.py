@@ -29,6 +29,7 @@ from tracer.core.log import Reading
 from tracer.core.optimizers import Optimizers
 from tracer.core.sites import Site
 from tracer.core.tracings import OTHERS, Key
+from tracer.model.measures import unknown_effects
 from tracer.model.names import Objects, finder
 from tracer.model.records import (
     Block,
@@ -276,7 +277,7 @@ class Reader:
             blocks=tuple(ran.blocks),
             calls=called,
             graphs=tuple(graphs.values()),
-            complete=not notes,
+            complete=unknown_effects(notes) == notes,
             notes=(*_remarks(where), *optimizers.stale.remarks(names, baseline.retraced), *notes),
             environment=self._root.backend.versions()
             | {"strategy": where.strategy, "cluster": ", ".join(where.cluster)},

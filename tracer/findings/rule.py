@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, structs
 
-from tracer.model.measures import tries
+from tracer.model.measures import tries, unknown_effects
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.words import first_of, listed, plural, some, span, times
@@ -49,9 +49,9 @@ class Case(Struct, frozen=True):
 Find = Callable[[Any], Iterable[Case]]
 """From the `Summary` of one root optimizer, or from a whole `Trace`."""
 
-Need = Literal["complete", "steps", "steps known"]
-"""What has to be so of an optimizer, or a rule is silent: the trace is complete; it made a step; of
-each update the step is known."""
+Need = Literal["complete", "effects known", "steps", "steps known"]
+"""What has to be so of an optimizer, or a rule is silent: the trace is complete; no note says that
+effects are not known; it made a step; of each update the step is known."""
 
 Failed = Literal[
     "few updates",
@@ -73,6 +73,7 @@ MANY: tuple[Failed, ...] = ("many updates", "many executions")
 
 _HOLDS: Mapping[Need, Callable[[Summary], bool]] = {
     "complete": lambda summary: summary.trace.complete,
+    "effects known": lambda summary: not unknown_effects(summary.trace.notes),
     "steps": lambda summary: summary.steps > 0,
     "steps known": lambda summary: not summary.step_unknown(tries),
 }

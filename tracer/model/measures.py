@@ -4,6 +4,7 @@
 what is expected of a run count by it. A filter that is not given lets everything through.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -113,15 +114,23 @@ def as_block(effect: Effect) -> Block:
     return Block(effect.root, effect.replica, "eager", "", False, (entry,), *parts)
 
 
+def unknown_effects(notes: Iterable[str]) -> list[str]:
+    """The notes that say which effects are not known: no other count depends on them.
+
+    >>> unknown_effects(["effects are not known", "rank:1: effects are not known", "a run"])
+    ['effects are not known', 'rank:1: effects are not known']
+    """
+    return [note for note in notes if re.match(r"(\S+: )?effects ", note)]
+
+
 def require_effects(data: TraceData, what: object, steps: int) -> None:
     """Raise `tracer.UnknownName` if steps ran, and it is not known what they did to the variables.
 
     As a rule nobody asked for it; or nothing could be compared, which a note says.
     """
     if steps and not data.effects:
-        for note in data.notes:
-            if "effects" in note:
-                raise UnknownName(f"no count {str(what)!r}: nothing was compared: {note}")
+        for note in unknown_effects(data.notes):
+            raise UnknownName(f"no count {str(what)!r}: nothing was compared: {note}")
         raise UnknownName(
             f"no count {str(what)!r}: the trace has no effects, which have to be asked for: "
             "tracer.wrap(optimizer, effects=True), tracer.record(effects=True) or tracer run "

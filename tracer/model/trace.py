@@ -114,7 +114,7 @@ class Trace:
     environment: Mapping[str, str] = _of_data("environment")
     """The versions and the strategy of the run."""
     complete: bool = _of_data("complete")
-    """False if something was not seen; `notes` say what."""
+    """False if something was not seen; `notes` say what, and which effects are not known."""
     finished: bool = _of_data("finished")
     """False for the file of a run that still went on, or that was killed: see `tracer run`."""
     programs: tuple[Program, ...] = _of_data("programs")

@@ -19,6 +19,7 @@ import msgspec
 from tracer.errors import Mistake, shown, unknown_name
 from tracer.findings.rule import Severity
 from tracer.findings.run_rules import Finding, at_least, findings
+from tracer.model.measures import unknown_effects
 from tracer.model.phrases import endings
 from tracer.model.records import Kind
 from tracer.model.trace import Trace
@@ -139,6 +140,8 @@ def check(
     verdicts += map(of_finding, bad)
     verdicts += [Verdict(none)] if worst and not bad else []
     verdicts += [] if trace.complete else [Verdict("the trace is complete", notes)]
+    unseen = unknown_effects(trace.notes) if any(map(failure.is_of_effects, expectations)) else []
+    verdicts += [Verdict("all effects are known", "\n".join(map(shown, unseen)))] if unseen else []
     ends = [("the program ended well", said) for said in endings(trace)]
     ends += [] if trace.finished else [("the trace is of a finished run", unfinished)]
     return verdicts + [Verdict(*each) for each in ends if not allow_unfinished]

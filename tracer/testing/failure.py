@@ -19,6 +19,7 @@ from tracer.model.measures import (
     ineffective,
     observing,
     require_effects,
+    unknown_effects,
     updates,
 )
 from tracer.model.names import is_meant
@@ -404,10 +405,16 @@ def of_expected(trace: Trace, expected: Expectation, *, partial: bool = False) -
     has none.
     """
     text = judge(trace, expected, notes=not partial)
-    if text or trace.complete or partial:
+    unseen = unknown_effects(trace.notes) if is_of_effects(expected) else []
+    if text or partial or (trace.complete and not unseen):
         return text
-    incomplete = (_head(expected, each, "but the trace is incomplete") for each in expected.wanted)
-    return text_of(trace, incomplete)
+    why = first_of(unseen, 1) if trace.complete else "the trace is incomplete"
+    return text_of(trace, [_head(expected, each, f"but {why}") for each in expected.wanted])
+
+
+def is_of_effects(expected: Expectation) -> bool:
+    """Whether it is about what steps did to the variables, which takes effects."""
+    return expected.what in (*OBSERVATIONS, "changes")
 
 
 def judge(trace: Trace, expected: Expectation, notes: bool = True) -> str:
@@ -415,7 +422,7 @@ def judge(trace: Trace, expected: Expectation, notes: bool = True) -> str:
     claim = claim_of(trace, expected)
     if expected.targets is not None:
         return _of_targets(claim, notes)
-    if expected.what in OBSERVATIONS:
+    if is_of_effects(expected):
         require_effects(trace.data, expected.what, trace.steps)
     parts = [
         JudgedSteps(claim, each, on) for each in claim.summaries for on in claim.replicas(each)

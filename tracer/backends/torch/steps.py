@@ -39,7 +39,7 @@ _UNKNOWN_SKIP = (
     "GradScaler that it is given: a step that it skipped is counted as if it had updated"
 )
 _CAME_LATE = (
-    "an optimizer was given a parameter while it stepped: effects of that step on it are not known"
+    "effects of a step on a parameter that the optimizer got while it stepped are not known"
 )
 _WITHIN = (
     "a step of {name} was called in another one, as by a hook: of a parameter that both updated, "

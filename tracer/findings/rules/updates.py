@@ -120,7 +120,7 @@ LAST_SHARE = 4
         "updates. Nor are those from the first step on that made a weight infinite or NaN, which "
         "`not-finite` reports."
     ),
-    needs=("complete",),
+    needs=("complete", "effects known"),
     explains=("changes", "unchanged"),
 )
 def unchanged(summary: Summary) -> Iterator[Case]:
