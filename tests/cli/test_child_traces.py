@@ -70,7 +70,7 @@ def test_who_uses_no_optimizer_writes_no_file(tmp_path: Path) -> None:
     done = run(tmp_path, program, options=())
     assert done.returncode == 0
     assert len(list((tmp_path / "traces").iterdir())) == 1
-    assert "tracer: none of those that were followed used an optimizer" in done.stderr
+    assert "none of those that were followed used an optimizer" in done.stderr
     assert done.stderr.splitlines()[-1] == "tracer: wrote traces"
     trace = tracer.load(tmp_path / "traces")
     assert (trace.programs[0].command, trace.programs[0].status) == ("launch.py", 0)

@@ -278,8 +278,9 @@ def test_other_processes(tmp_path: Path) -> None:
     assert "[4]" in both(tmp_path, "jobs.py").stdout
     traced = run([*TRACER, "jobs.py"], tmp_path)
     assert traced.stderr.count("No optimizer was traced") == 1
-    assert "the program started other processes: ForkPoolWorker-1 of" in traced.stderr
-    assert "what other processes do is not traced: `tracer run --children` follows" in traced.stderr
+    said = " ".join(traced.stderr.split())
+    assert "the program started other processes (ForkPoolWorker-1 of" in said
+    assert "what they do is not traced; `tracer run --children` follows them" in said
 
 
 def test_processes_are_named(tmp_path: Path) -> None:
@@ -292,11 +293,23 @@ def test_processes_are_named(tmp_path: Path) -> None:
         "except FileNotFoundError:\n"
         "    subprocess.run('exit 0', shell=True)\n"
     )
-    traced = run([*TRACER, "launch.py"], tmp_path)
-    (line,) = [line for line in traced.stderr.splitlines() if "the program started" in line]
+    said = " ".join(run([*TRACER, "launch.py"], tmp_path).stderr.split())
     command = " -c pass "
-    assert line.startswith("tracer: the program started other processes: ")
-    assert command + "0," in line and command + "1 and exit 0" in line
+    assert said.count("the program started other processes (") == 1
+    assert command + "0," in said and command + "1 and exit 0)" in said
+
+
+def test_processes_that_were_not_traced_do_not_pass(tmp_path: Path) -> None:
+    """They may have trained: nothing of a run without an optimizer of its own is known."""
+    (tmp_path / "quiet.py").write_text("import subprocess\nsubprocess.run('exit 0', shell=True)\n")
+    (tmp_path / "alone.py").write_text("print('ran')")
+    for program, status in (("quiet.py", 1), ("alone.py", 0)):
+        run([*TRACER, "-q", program], tmp_path)
+        gate = [*CHECK, "tracer.json", "--findings", "warning", "-e", "sparse=0"]
+        checked = run(gate, tmp_path)
+        assert checked.returncode == status, checked.stdout
+        assert ("tracer run --children" in checked.stdout) == bool(status)
+        (tmp_path / "tracer.json").unlink()
 
 
 def test_the_report_and_the_path_come_on_standard_error(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
-from tracer.cli.process import Process, follow_children, note_children, say
+from tracer.cli.process import Process, follow_children, note_children, other_processes, say
 from tracer.errors import TraceFileError
 from tracer.model.redaction import command_line
 from tracer.model.trace import Trace
 from tracer.model.tracefile import is_trace, load
-from tracer.model.words import first_true, listed
+from tracer.model.words import first_true
 from tracer.reporters import formats
 from tracer.reporters.tables import By
 
@@ -110,7 +110,6 @@ FILE = "tracer.json"
 """Where the trace is written if nothing else is asked for."""
 FOLDER = "traces"
 """The same for one of several processes, each of which writes its own file."""
-_MAX_NAMES = 3  # processes
 
 
 def check(
@@ -175,12 +174,14 @@ def launch(
         "seconds": seconds,
         "effects": effects,
     }
+    started = note_children()
     process = Process(
         command_line([*(["-m"] if module else []), name, *arguments]),
         None if in_folder else path,
         path if in_folder else None if output else Path(FOLDER).absolute(),
         say=None if quiet else say,
-        report=None if quiet else partial(_report, by, children, note_children()),
+        report=None if quiet else partial(_report, by, started if children else None),
+        unfollowed=() if children else started,
         **options,
     )
     if children:
@@ -198,25 +199,19 @@ def _path(output: str | None, children: bool) -> Path:
 
 
 def _report(
-    by: By | None, followed: bool, children: list[str], trace: Trace, written: Path | None
+    by: By | None, followed: Sequence[str] | None, trace: Trace, written: Path | None
 ) -> None:
     """Print the report on standard error: standard output is the program's own."""
     with suppress(AttributeError, OSError, ValueError):  # Python says so when it exits
         sys.stdout.flush()
-    if followed and written is not None:
+    if followed is not None and written is not None:
         written = written.parent
         trace = load(written)
     with suppress(OSError, ValueError):  # standard error is closed
         print(file=sys.__stderr__)
         formats.print_report(trace, by=by, file=sys.__stderr__, command=True)
         print(file=sys.__stderr__)
-    if children and not trace.optimizers:
-        known = listed(list(dict.fromkeys(children)), _MAX_NAMES)
-        say(f"the program started other processes: {known}")
-        say(
-            "none of those that were followed used an optimizer"
-            if followed
-            else "what other processes do is not traced: `tracer run --children` follows them"
-        )
+    if followed and not trace.optimizers:
+        say(f"{other_processes(followed)}: none of those that were followed used an optimizer")
     if written is not None:
         say(f"wrote {os.path.relpath(written)}")

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import ModuleType
@@ -31,6 +31,7 @@ from tracer.model import tracefile
 from tracer.model.records import Program
 from tracer.model.redaction import command_line, message, without_secrets
 from tracer.model.trace import Trace
+from tracer.model.words import listed
 
 _MIN_PAUSE = 0.05  # seconds between two writings, however long the last one took
 _MAX_WAIT = 30  # seconds that the last writing of the thread may take
@@ -62,6 +63,7 @@ class Process:
     always known, and there is a file only if it used an optimizer. If `effects`, the variables are
     compared before and after each step. `say` gets what the class of an optimizer shows, when it is
     made; `report` gets the trace and its file when the process ends, but not from its forks.
+    `unfollowed` are the processes that it started and that are not traced: see `note_children`.
 
     The trace ends where Python does: after the program's other threads and `atexit` functions.
     """
@@ -78,8 +80,10 @@ class Process:
         effects: bool = False,
         say: Callable[[str], None] | None = None,
         report: Callable[[Trace, Path | None], None] | None = None,
+        unfollowed: Sequence[str] = (),
     ) -> None:
         self.command = command
+        self._unfollowed = unfollowed
         self._launch = launch
         self._keep_in = path, folder
         self._seconds = seconds
@@ -128,6 +132,9 @@ class Process:
             replicas = tuple(msgspec.structs.replace(each, worker=worker) for each in data.replicas)
             environment = {**data.environment, "cluster": cluster}
             data = msgspec.structs.replace(data, replicas=replicas, environment=environment)
+        if self._unfollowed and not data.optimizers:
+            notes = (*data.notes, f"{other_processes(self._unfollowed)}: {_UNFOLLOWED}")
+            data = msgspec.structs.replace(data, complete=False, notes=notes)
         seconds = time.monotonic() - self._start
         trace = Trace(data)
         program = Program(
@@ -350,6 +357,8 @@ def say(line: str) -> None:
 _CHILDREN = "TRACER_CHILDREN"
 _STARTUP = Path(__file__).parent / "startup"
 _MAX_COMMAND = 60  # cells of a command
+_MAX_NAMES = 3  # processes
+_UNFOLLOWED = "what they do is not traced; `tracer run --children` follows them"
 _Call = Callable[..., Any]
 
 
@@ -375,6 +384,11 @@ def note_children() -> list[str]:
     wrapt.wrap_function_wrapper(subprocess, "Popen.__init__", run_subprocess)
     _wrap_process("start", start_process)
     return started
+
+
+def other_processes(started: Sequence[str]) -> str:
+    """That the program started these processes."""
+    return f"the program started other processes ({listed([*dict.fromkeys(started)], _MAX_NAMES)})"
 
 
 def follow_children(process: Process, folder: Path, options: Mapping[str, Any]) -> None:
