@@ -240,8 +240,8 @@ def lines_of(
     `outermost`; if there is no program, their lines are those of the program. `named` says what
     people call a file.
     """
-    frames = list(takewhile(lambda frame: not _starts_programs(frame), frames))[::-1]
-    sorts = [_sort_of(frame) for frame in frames]
+    frames = list(takewhile(lambda frame: not starts_programs(frame), frames))[::-1]
+    sorts = [sort_of(frame) for frame in frames]
     if outermost and "program" in sorts:
         around = sorts.index("program")
         sorts[:around] = ["other"] * around
@@ -284,7 +284,7 @@ def _is_body(code: CodeType, author: str) -> bool:
     return own != author.rpartition(".")[2] and not own.startswith(("tf__", "<"))
 
 
-def _starts_programs(frame: FrameType) -> bool:
+def starts_programs(frame: FrameType) -> bool:
     """Whether it is of what runs a program, `tracer run`, or a test, pytest.
 
     What runs that in turn, as pytest-xdist does in its processes, is no program either.
@@ -304,7 +304,7 @@ def _is_generated(code: CodeType) -> bool:
     return "__autograph_generated_file" in code.co_filename
 
 
-def _sort_of(frame: FrameType) -> Literal["program", "package", "other"]:
+def sort_of(frame: FrameType) -> Literal["program", "package", "other"]:
     """Whether a frame is of the program, of a package of others, or of what runs them."""
     file, root = frame.f_code.co_filename, _root_of(frame)
     if root in FRAMEWORKS or root == "tracer" or _NO_SOURCE.search(file):

@@ -5,7 +5,7 @@ import sys
 from types import CodeType, FrameType
 from typing import Any
 
-from tracer.core.call_paths import is_cell, shown_file
+from tracer.core.call_paths import is_cell, shown_file, sort_of, starts_programs
 from tracer.kinds import FRAMEWORKS
 
 _NOT_THE_PROGRAM = (*FRAMEWORKS, "contextlib", "functools", "tracer", "wrapt")
@@ -30,14 +30,21 @@ def line_of(code: CodeType) -> str:
 
 
 def line_of_caller(made: object) -> str:
-    """The line of the program that is running, past the constructors of `made`; empty if none."""
+    """The line of the program that is running, past the constructors of `made`; empty if none.
+
+    It is that of a package where no line of the program led to it.
+    """
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
+    found = ""
+    while frame is not None and not starts_programs(frame):
         module = str(frame.f_globals.get("__name__", ""))
         if module.partition(".")[0] not in _NOT_THE_PROGRAM and not _constructs(frame, made):
-            return line(frame.f_code.co_filename, frame.f_lineno)
+            here = line(frame.f_code.co_filename, frame.f_lineno)
+            if sort_of(frame) == "program":
+                return here
+            found = found or here
         frame = frame.f_back
-    return ""
+    return found
 
 
 def _constructs(frame: FrameType, made: Any) -> bool:

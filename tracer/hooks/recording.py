@@ -287,10 +287,18 @@ def _made(optimizer: Any) -> None:
         attach(optimizer, making=True)
 
 
+def _note_line(optimizer: Any) -> None:
+    with suppress(Exception):  # it is the program's `__init__` that runs
+        _lines[id(optimizer)] = ref(optimizer), line_of_caller(optimizer) if _active else ""
+
+
 _lock = threading.RLock()
 _active: list[Recording] = []
 """Those whose block runs: new optimizers are reported to them."""
 _living = Living(_made)
+_living_of_torch = Living(_note_line)
+_lines: dict[int, tuple[ref[Any], str]] = {}
+"""The line that made an optimizer of PyTorch, by its `id`, which may be another's by now."""
 
 
 @cache
@@ -312,12 +320,13 @@ def _when_imported(home: str, then: Callable[[ModuleType], None]) -> None:
 def _listen_to_torch() -> None:
     """Have the optimizers of PyTorch reported that step, while anything is recorded.
 
-    They need not be reported when they are made: the hook of any of them sees its first step.
+    They need not be attached when they are made: the hook of any of them sees its first step.
     """
     if "torch" in sys.modules:
-        from tracer.backends.torch import optimizer_hooks
+        from tracer.backends.torch import compat, optimizer_hooks
 
         with _lock:
+            _living_of_torch.watch(compat.Optimizer)
             (optimizer_hooks.listen if _active else optimizer_hooks.ignore)(_stepped)
 
 
@@ -335,7 +344,8 @@ def wrap_transformation(given: T, *, retrace: bool, effects: bool) -> T:
 
 def _stepped(optimizer: Any) -> None:
     """An optimizer of PyTorch takes a step that is its first, or its first with hooks."""
-    attach(optimizer, line=line_of_caller(optimizer))
+    made, line = _lines.get(id(optimizer), (None, ""))
+    attach(optimizer, line=line if made is not None and made() is optimizer else "")
 
 
 def _watch(module: ModuleType) -> None:

@@ -91,8 +91,7 @@ class Optimizer(msgspec.Struct, frozen=True):
     """How far its own count of steps moved since it was wrapped; None if that cannot be read."""
     remarks: tuple[Remark, ...] = ()
     made: str = ""
-    """The line of the program that made it, or wrapped it: `train.py:30`; empty if not known. It is
-    that of the first step for one of PyTorch that was not wrapped."""
+    """The line of the program that made it, or wrapped it: `train.py:30`; empty if not known."""
     never_passed: tuple[str, ...] = ()
     """Variables of the model that became trainable after its step was traced, and with which the
     model was trained on, that no optimizer was passed: see the freeze monitors."""

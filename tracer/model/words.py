@@ -222,7 +222,6 @@ _TORCH = replace(
             "encoder, there is nothing to do. If not, give each optimizer the parameters of its "
             "own part."
         ),
-        "optimizer-renewed:made": "stepped first",  # in the line that the trace has for it
         "optimizer-renewed": (
             "If each is meant to begin from zero, as one for each task in continual learning, "
             "there is nothing to do. If not, make the optimizer once, before the loop; to change "

@@ -264,8 +264,7 @@ def optimizer_renewed(trace: Trace) -> Iterator[Case]:
             which = listed(known) if len(row) <= MIN_RENEWED else f"{known[0]} to {known[-1]}"
             yield Case(
                 f"{len(row):,} optimizers of the class {class_of(row[0])} "
-                f"{dialect.advice('optimizer-renewed:made', 'were made')} in {row[0].made}, one "
-                "after the other, and each trained "
+                f"were made in {row[0].made}, one after the other, and each trained "
                 f"{names_in_short(names, noun=dialect.variable)}: {which}. Each began without "
                 "the moments of the one before.",
                 dialect.advice("optimizer-renewed"),
