@@ -18,6 +18,7 @@ from support.traces import block, called, request, step, update
 from tracer.api import CallTrace
 from tracer.errors import UnknownName
 from tracer.findings import run_rules
+from tracer.kinds import TORCH
 from tracer.layout import cut_apart, shown
 from tracer.model.measures import updates
 from tracer.model.merge import combine
@@ -355,6 +356,15 @@ def test_an_optimizer_that_updated_nothing_is_a_fault_among_many() -> None:
     text = render(traces.changed(trace, blocks=blocks), color=True)
     (fault,) = [line for line in text.splitlines() if line.startswith("\x1b[1;31mAdam")]
     assert '"adam_4"' in fault
+
+
+def test_the_steps_of_several_optimizers_are_those_that_lightning_counts() -> None:
+    steps = "the global_step of Lightning counts the steps of all of them"
+    for versions, said in (({"torch": "2"}, False), ({"torch": "2", "lightning": "2"}, True)):
+        trace = traces.two_optimizers()
+        optimizers = [msgspec.structs.replace(each, kind=TORCH) for each in trace.optimizers]
+        trace = traces.changed(trace, optimizers=tuple(optimizers), environment=versions)
+        assert (steps in " ".join(render(trace).split())) == said
 
 
 def test_a_method_that_nothing_calls_is_named_among_many_optimizers() -> None:

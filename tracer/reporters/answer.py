@@ -52,6 +52,20 @@ def sentences(trace: Trace) -> list[tuple[str, str]]:
     return pairs or [("No optimizer was traced.", "So there is nothing to count.")]
 
 
+def in_all(trace: Trace, answered: bool) -> list[str]:
+    """What several optimizers did together, unless each is `answered` for.
+
+    Also where a trainer has a count of that.
+    """
+    summaries, dialect = summaries_of(trace), dialect_of(trace.data)
+    steps = some(sum(each.steps for each in summaries), "step")
+    updates = some(sum(each.total(measures.updates) for each in summaries), "update")
+    least = "" if trace.complete else "at least "
+    trainers = "".join(dialect.advice(f"in-all:{each}") for each in trace.environment)
+    said = f"{some(len(summaries), 'optimizer')}: {least}{steps} and {updates} in all{trainers}."
+    return [said] if not answered or (trainers and len(summaries) > 1) else []
+
+
 def _names(summary: Summary) -> list[str]:
     return [shown(summary.trace.methods[index].name) for index in summary.apply_methods]
 

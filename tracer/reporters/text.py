@@ -41,7 +41,7 @@ from tracer.model.timeline import Steps
 from tracer.model.trace import Trace
 from tracer.model.words import all_true, dash, first_true, some
 from tracer.reporters import tables, trees
-from tracer.reporters.answer import question, sentences
+from tracer.reporters.answer import in_all, question, sentences
 from tracer.reporters.colors import ERROR, WARNING
 from tracer.reporters.tables import By, StepRow
 
@@ -480,7 +480,7 @@ def printed(lines: Sequence[Text], width: int, color: bool) -> str:
 
 
 def _head(trace: Trace, width: int, answered: bool) -> list[Text]:
-    """What comes before the tables; without the answer the methods that never ran at most."""
+    """What comes before the tables; without the answers what they are together."""
     unreached = (each for summary in summaries_of(trace) for each in never_reached(summary))
     answers = chain.from_iterable(sentences(trace)) if answered else dict.fromkeys(unreached)
     begin, indent = ("Note: ", "") if trace.complete else ("", "  - ")
@@ -488,7 +488,7 @@ def _head(trace: Trace, width: int, answered: bool) -> list[Text]:
     parts = [  # each with its indent and its style
         *((text, "", WARNING) for text in all_true((trace.excerpt, shown(trace.excerpt)))),
         (question(trace), "", "bold"),
-        *((sentence, "  ", "") for sentence in answers),
+        *((sentence, "  ", "") for sentence in (*answers, *in_all(trace, answered))),
         *((said, "  ", "") for said in rates.sentences(trace) if answered),
         *chain.from_iterable(
             (blank, (warning, "", WARNING if warning is _UNFINISHED else ERROR))
