@@ -3,6 +3,7 @@
 Each program of `pains/rates` has a `train(healthy)` that returns whether the trouble is there.
 """
 
+import json
 import runpy
 from collections.abc import Callable
 from itertools import pairwise
@@ -19,6 +20,7 @@ from tracer.model.rates import sentence
 from tracer.model.records import RateRun
 from tracer.model.summary import summaries_of
 from tracer.model.trace import select
+from tracer.reporters import formats
 from tracer.reporters.text import render
 
 PAINS = Path(__file__).parent / "pains" / "rates"
@@ -317,3 +319,24 @@ def test_nothing_is_said(train: Callable[[Any, list[Any]], None]) -> None:
     assert recording.trace().complete
     assert not bad(recording.trace())
     assert not found(recording.trace(), "decay-of-norms")
+
+
+def test_every_report_has_them() -> None:
+    model = torch.nn.Linear(3, 1)
+    optimizer = tracer.wrap(torch.optim.SGD(model.parameters(), 0.5, weight_decay=0.5))
+    for rate in (0.5, 0.25):
+        optimizer.param_groups[0]["lr"] = rate
+        step(model, optimizer)
+    trace = tracer.trace_of(optimizer)
+    line = "Learning rate 0.5 -> 0.25 (2 values); weight decay 0.5 on all 2 parameters."
+    assert said(trace) == line
+    assert line in render(trace)
+    pages = [formats.render(trace, each) for each in ("markdown", "html")]
+    assert all(line.partition(">")[2] in page for page in pages)
+    (own,) = json.loads(formats.render(trace, "json"))["optimizers"]
+    assert own["rates"][0] == {
+        "what": "rate",
+        "group": 0,
+        "variables": ["weight", "bias"],
+        "runs": [{"first": 1, "count": 2, "value": 0.5, "last": 0.25, "values": 2}],
+    }

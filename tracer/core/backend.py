@@ -440,7 +440,7 @@ class Backend:
         own = object.__getattribute__(optimizer, "__dict__")
         rate, decay = self.rate_of(optimizer), own.get("weight_decay")
         rate = rate if isinstance(rate, float | int) else self.number_in(rate)
-        return [] if rate is None else [(rate, decay, 0)]
+        return [(rate, decay, 0)]
 
     def groups_of(
         self, optimizer: Any, variables: Sequence[Any]
@@ -449,9 +449,8 @@ class Backend:
 
         `variables` are all that the optimizer and those around it were asked for.
         """
-        if self.rates_of(optimizer):
-            decays = getattr(optimizer, "_use_weight_decay", lambda variable: True)
-            yield variables, [each for each in variables if decays(each)]
+        decays = getattr(optimizer, "_use_weight_decay", lambda variable: True)
+        return [(variables, [each for each in variables if decays(each)])]
 
     def slots_of(self, optimizer: Any) -> int | None:
         """How many variables it keeps and uses for those that it updates; None if not known."""

@@ -73,6 +73,7 @@ class Rates(Collector):
 
     def __init__(self, root: Any) -> None:
         super().__init__(root)
+        self._watches: bool = root.backend.watches_rates
         self._throttle = Throttle()
         self._optimizers: list[ref[Any]] = []
         self._last: list[Any] = []
@@ -91,15 +92,15 @@ class Rates(Collector):
         """Read the rates that it used: a schedule of PyTorch sets those of the next step later."""
         if call.parent is not None:
             return  # it is none of its own
-        if self.root.backend.watches_rates:
+        if self._watches:
             self._look(0)
         elif perf_counter() >= self._throttle.due:
-            self._throttle.run(lambda: self._look(0))
+            self._throttle.run(lambda: self._try(0))
 
     def function_called(self) -> None:
         """Read the rates that its steps will use."""
         if perf_counter() >= self._throttle.due:
-            self._throttle.run(lambda: self._look(1))
+            self._throttle.run(lambda: self._try(1))
 
     def block_begins(self) -> None:
         """Begin new runs, so that what moves is not in two traces."""
@@ -116,13 +117,17 @@ class Rates(Collector):
 
     def _look(self, later: int) -> None:
         """Read the rates, and note what has changed in the step that is so much `later`."""
+        read = self.root.backend.rates_of
+        now = [read(own) for each in self._optimizers if (own := each()) is not None]
+        now.append(len(self.root.variables.objects))
+        if now != self._last:
+            self._last = now
+            self._note([*chain(*now[:-1])], self.root.blocks.begun() + later)
+
+    def _try(self, later: int) -> None:
+        """The same where a value may not be readable now."""
         with suppress_faults():
-            read = self.root.backend.rates_of
-            now = [read(own) for each in self._optimizers if (own := each()) is not None]
-            now.append(len(self.root.variables.objects))
-            if now != self._last:
-                self._last = now
-                self._note([*chain(*now[:-1])], self.root.blocks.begun() + later)
+            self._look(later)
 
     def _note(self, groups: Sequence[tuple[Any, Any, int]], step: int) -> None:
         sizes = [*(size for _, _, size in groups), self._last[-1]]

@@ -1,6 +1,9 @@
 """What is said of learning rates, schedules and weight decay, the same in all that people read."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec import to_builtins
 
 from tracer.errors import shown
 from tracer.model.records import Rate, RateRun
@@ -46,11 +49,26 @@ def vectors(summary: Summary, variables: set[int]) -> list[str]:
     return [every[index].name for index in sorted(variables) if len(every[index].shape) < 2]
 
 
+def plain(summary: Summary) -> Iterator[dict[str, Any]]:
+    """The rates and decays of each group as values, for reports that programs read."""
+    names = [shown(each.name) for each in summary.trace.variables]
+    for what in ("rate", "decay"):
+        for each in rates(summary, what):
+            runs = [to_builtins(run) for run in each.runs]
+            yield {
+                "what": what,
+                "group": each.group,
+                "variables": [names[index] for index in each.variables],
+                "runs": [dict(zip(RateRun.__struct_fields__, run, strict=True)) for run in runs],
+            }
+
+
 def sentences(trace: Trace) -> list[str]:
     """What there is to say of each optimizer, which they name if there are several."""
     summaries = summaries_of(trace)
     said = [(each.optimizers[0].name, sentence(each)) for each in summaries]
-    return [f"{shown(name)}: {text}" if len(said) > 1 else text for name, text in said if text]
+    named = len(said) > 1
+    return [shown(f"{name}: {text}" if named else text) for name, text in said if text]
 
 
 def sentence(summary: Summary) -> str:

@@ -318,7 +318,11 @@ class RateRun(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """The learning rate, or the weight decay, of one group of variables over the steps."""
+    """The learning rate, or the weight decay, of one group of variables over the steps.
+
+    Of what runs in programs it is read when one is called: each of the first times, then now and
+    then, so that a change may be known from a later step on.
+    """
 
     root: int
     what: Literal["rate", "decay"]

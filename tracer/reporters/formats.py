@@ -22,6 +22,7 @@ from rich.text import Text
 
 from tracer.errors import MissingExtra, Mistake, shown
 from tracer.findings.run_rules import findings, to_report
+from tracer.model import rates
 from tracer.model.phrases import endings, runs
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
@@ -230,6 +231,7 @@ def as_json(trace: Trace, by: By | None = None) -> str:
                 "made": summary.optimizers[0].made,
                 "nested": [each.class_name for each in summary.optimizers[1:]],
                 "steps": summary.steps,
+                "rates": [*rates.plain(summary)],
                 "tables": {
                     table: [row._asdict() for row in rows(summary, table)] for table in tables
                 },
@@ -279,6 +281,7 @@ def as_markdown(trace: Trace, by: By | None = None) -> str:
         f"**{_escaped(question(trace))}**",
         _escaped(trace.excerpt),
         *(_escaped(" ".join(pair)) for pair in sentences(trace)),
+        *map(_escaped, rates.sentences(trace)),
         *(f"**{_escaped(warning)}**" for warning in warnings(trace)),
         "\n".join(f"- {_escaped(note)}" for note in trace.notes),
         *(part for summary in summaries for part in _sections(summary, by, len(summaries) > 1)),

@@ -22,7 +22,7 @@ from markupsafe import Markup
 
 from tracer.findings.run_rules import Finding, findings
 from tracer.layout import cut, shown
-from tracer.model import callers, measures, phrases
+from tracer.model import callers, measures, phrases, rates
 from tracer.model.records import Line
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.timeline import Timeline
@@ -195,6 +195,7 @@ def render(trace: Trace) -> str:
         headline=headline,
         in_order=trees.in_order,
         phrases=phrases,
+        rates=rates,
         log1p=math.log1p,
         measures=measures,
         tables=tables,

@@ -18,6 +18,8 @@ from tracer.core.interrupts import suppress_faults
 from tracer.model.rates import SCHEDULE
 from tracer.model.records import Optimizer, Remark
 
+TRIES = 10
+"""In how many steps schedules are looked for: they are made before the first one."""
 _MADE_FOR = "T_max", "total_steps", "total_iters"
 
 
@@ -46,13 +48,15 @@ class Schedules(Collector):
     def __init__(self, root: Any) -> None:
         super().__init__(root)
         self._found: list[_Schedule] | None = None
+        self._tries = TRIES
 
     def step_ends(self, call: Call) -> None:
         """Read the counts of the schedules that there are."""
-        if self._found is None:
+        if self._tries and self._found is None:
+            self._tries -= 1
             self._find()
-        if call.parent is None:
-            for each in self._found or ():
+        if self._found and call.parent is None:
+            for each in self._found:
                 each.look()
 
     def block_begins(self) -> None:

@@ -1,0 +1,51 @@
+"""Learning rates and weight decay of Keras, in programs and in eager mode."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.findings_of import bad
+from support.libraries import keras2, keras3, library_of
+
+import tracer
+from tracer.model.rates import sentence
+from tracer.model.summary import summaries_of
+
+
+def runs_of(trace: Any, what: str) -> list[tuple[int, int, float]]:
+    (rate,) = [each for each in trace.data.rates if each.what == what]
+    return [(each.first, each.count, round(each.last, 4)) for each in rate.runs]
+
+
+@pytest.mark.parametrize("kind", ["keras2", "keras3"])
+def test_a_callback_that_sets_the_rate(kind: str) -> None:
+    library = library_of(kind)
+    layers = [library.layers.Dense(2), library.layers.LayerNormalization(), library.layers.Dense(1)]
+    model = library.Sequential(layers)
+    model.build((None, 3))
+    optimizer = library.optimizers.AdamW(0.1, weight_decay=0.01)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    model.compile(tracer.wrap(optimizer), "mse")
+    schedule = library.callbacks.LearningRateScheduler(lambda epoch: 0.1 / 2**epoch)
+    x, y = np.ones((8, 3)), np.ones((8, 1))
+    model.fit(x, y, batch_size=2, epochs=3, verbose=0, callbacks=[schedule])
+    trace = tracer.trace_of(optimizer)
+    assert runs_of(trace, "rate") == [(1, 4, 0.1), (5, 4, 0.05), (9, 4, 0.025)]
+    assert runs_of(trace, "decay") == [(1, 12, 0.01)]
+    text = sentence(summaries_of(trace)[0])
+    assert text.startswith("Learning rate 0.1 -> 0.025 (3 values); weight decay 0.01 on 4 of 6 ")
+    assert "2 of one dimension among them" in text
+    assert not bad(trace)
+
+
+@pytest.mark.parametrize("library", [keras2, keras3])
+def test_a_loop_that_sets_the_rate(library: Any) -> None:
+    weight = tf.Variable([1.0, 2.0])
+    optimizer = tracer.wrap(library.optimizers.SGD(0.5))
+    for number in range(4):
+        optimizer.learning_rate = 0.5 / (number + 1)
+        optimizer.apply_gradients([(tf.ones(2), weight)])
+    (rate,) = tracer.trace_of(optimizer).data.rates
+    (run,) = rate.runs
+    assert (run.first, run.count, run.value, run.last, run.values) == (1, 4, 0.5, 0.125, 4)
