@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.utils.prune
 from support import forked
 from support.findings_of import bad, found
 
@@ -41,12 +42,22 @@ SAID = {
         "was made with the learning rate 1e-05, and stepped with 0.1 from step 1 on: "
         "load_state_dict (rate_of_the_checkpoint.py:16) put that in place."
     ),
+    "masked_gradients": (
+        "warning[moved-without-gradient]: 11 of 24 elements of 0.weight changed in each of 20 "
+        "steps, though the gradient was 0 there in all of them: weight decay moves what has no "
+        "gradient."
+    ),
+    "stopped_gradients": (
+        "warning[moved-without-gradient]: 0.weight and 0.bias changed in each of 20 steps, though "
+        "the gradient was 0 in all of them: weight decay moves what has no gradient."
+    ),
     "norms_decay": (
         "weight decay 0.01 on 4 of 8 parameters, 2 of one dimension among them "
         "(0.layer_norm.weight, 1.layer_norm.weight)."
     ),
 }
 """What stands on the first screen."""
+WITH_EFFECTS = {"masked_gradients", "stopped_gradients"}
 
 
 def test_each_program_has_its_row() -> None:
@@ -57,7 +68,7 @@ def test_each_program_has_its_row() -> None:
 def test_it_is_said_and_nothing_of_its_twin(name: str) -> None:
     train = runpy.run_path(str(PAINS / f"{name}.py"))["train"]
     for healthy in (False, True):
-        with tracer.record() as recording:
+        with tracer.record(effects=name in WITH_EFFECTS) as recording:
             assert train(healthy) != healthy
         trace = recording.trace()
         assert trace.complete, trace.notes
@@ -87,7 +98,8 @@ def test_the_bits_are_those_of_an_untraced_run() -> None:
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", SAID)
 def test_the_first_screen_of_a_run(name: str, tmp_path: Path) -> None:
-    done = forked.run(["tracer", "run", str(PAINS / f"{name}.py")], tmp_path, {})
+    options = ["--effects"] * (name in WITH_EFFECTS)
+    done = forked.run(["tracer", "run", *options, str(PAINS / f"{name}.py")], tmp_path, {})
     first = " ".join(" ".join(done.stderr.split("\n")[:25]).split())
     assert SAID[name].partition("(")[0] in first
 
@@ -310,11 +322,41 @@ def a_scaler_that_finds_its_scale(model: Any, parameters: list[Any]) -> None:
         schedule.step()
 
 
+@healthy
+def an_input_that_is_always_zero(model: Any, parameters: list[Any]) -> None:
+    optimizer = torch.optim.AdamW(parameters, 0.1, weight_decay=0.1)
+    for _ in range(6):
+        optimizer.zero_grad()
+        model(torch.rand(4, 3) * torch.tensor([1.0, 0.0, 1.0])).square().mean().backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+
+
+@healthy
+def words_that_do_not_come(model: Any, parameters: list[Any]) -> None:
+    words = torch.nn.Embedding(9, 3)
+    optimizer = torch.optim.AdamW([*words.parameters(), *parameters], 0.1, weight_decay=0.1)
+    for _ in range(6):
+        optimizer.zero_grad()
+        model(words(torch.tensor([1, 2, 5]))).square().mean().backward()
+        torch.nn.utils.clip_grad_norm_(words.parameters(), 1.0)
+        optimizer.step()
+
+
+@healthy
+def a_mask_in_the_model(model: Any, parameters: list[Any]) -> None:
+    torch.nn.utils.prune.random_unstructured(model[0], "weight", 0.5)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1, weight_decay=0.1)
+    for _ in range(6):
+        step(model, optimizer)
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("train", HEALTHY, ids=lambda each: each.__name__)
 def test_nothing_is_said(train: Callable[[Any, list[Any]], None]) -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.LayerNorm(2))
-    with tracer.record() as recording:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.LayerNorm(2), torch.nn.Linear(2, 3))
+    with tracer.record(effects=True) as recording:
         train(model, list(model.parameters()))
     assert recording.trace().complete
     assert not bad(recording.trace())

@@ -18,7 +18,7 @@ from tracer.api import CallTrace
 from tracer.errors import UnknownName
 from tracer.findings.run_rules import RULES, SEVERITIES, Finding, at_least, rule_of, to_report
 from tracer.kinds import TORCH
-from tracer.model.rates import LOADED, SCHEDULE
+from tracer.model.rates import DRIFT, LOADED, SCHEDULE
 from tracer.model.records import (
     Block,
     Calls,
@@ -415,6 +415,12 @@ CASES: dict[str, Callable[[], CallTrace]] = {
     "a schedule of steps that steps once an epoch": lambda: scheduled(40, 1),
     "a schedule that steps twice a step": lambda: scheduled(20, 38, made_for=20),
     "a schedule that goes on while steps are skipped": lambda: scheduled(20, 19, updates=15),
+    "a mask that weight decay moves": lambda: told(
+        Remark(DRIFT, detail="11 of 24", variables=("kernel",), count=10, of=10)
+    ),
+    "gradients of zero that momentum moves": lambda: told(
+        Remark(DRIFT, variables=("kernel",), count=9, of=10)
+    ),
     "a rate of a checkpoint": lambda: told(Remark(LOADED, "", "0.001 0.1", "train.py:3")),
     "a decay of the biases alone": lambda: decaying(1),
     "a decay of the norms": lambda: decaying(0, 1),

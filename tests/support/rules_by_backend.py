@@ -62,14 +62,21 @@ ELSEWHERE = {
     "rate-loaded": ("only torch.optim", "the rate is no part of what others load as a state"),
     "decay-flipped": ("torch.optim", _MASK),
     "decay-of-norms": ("torch.optim", _MASK),
+    "moved-without-gradient": ("only torch.optim", "gradients are not compared"),
     "graph-never-ran": ("jax optax", "a program of `torch.compile` runs when it is made"),
 }
 """Where else than with TensorFlow, and why not in the rest."""
 
 
-IN_PAINS = {"schedule-pace", "schedule-ahead", "rate-loaded", "decay-of-norms"}
+IN_PAINS = {
+    "schedule-pace",
+    "schedule-ahead",
+    "rate-loaded",
+    "decay-of-norms",
+    "moved-without-gradient",
+}
 """What `findings/pains` alone has programs of: see `findings/test_rates_in_training.py`."""
-OF_EFFECTS = {"not-finite", "unchanged"}
+OF_EFFECTS = {"not-finite", "unchanged", "moved-without-gradient"}
 """What is found only with `effects=True`."""
 
 

@@ -16,6 +16,9 @@ SCHEDULE = "schedule"
 is made the `detail`, and it stepped `count` times between the first and the last of `of` steps."""
 LOADED = "rate-loaded"
 """The code of the remark on a rate that `load_state_dict` replaced: `detail` is `0.001 0.1`."""
+DRIFT = "moved-without-gradient"
+"""The code of the remark on a variable whose gradient was 0 in all of so many steps, or that of the
+elements in the `detail` (`12 of 24`), and that moved there in `count` of them."""
 MAX_RATES = 3  # that a sentence names
 
 

@@ -7,6 +7,7 @@ import torch
 
 from tracer.backends.torch import ranks
 from tracer.backends.torch.blocks import Blocks
+from tracer.backends.torch.drift import Drift
 from tracer.backends.torch.effects import is_held_back, tensor_of
 from tracer.backends.torch.freeze_monitor import FreezeMonitor
 from tracer.backends.torch.loads import Loads
@@ -70,7 +71,7 @@ class TorchOptimBackend(TorchBackend):
 
     packages = ("torch", "lightning", "accelerate", "transformers")
     new_variables = Parameters
-    collectors = (FreezeMonitor, Loads, Schedules)
+    collectors = (FreezeMonitor, Loads, Schedules, Drift)
 
     def iterations_of(self, optimizer: Any) -> None:
         """None: it has no count of its steps but for each parameter."""

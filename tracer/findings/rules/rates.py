@@ -10,6 +10,7 @@ from tracer.model.summary import Summary
 from tracer.model.words import listed, plural, some, times
 
 MIN_STEPS = 10  # of a run that tells how fast a schedule goes
+MIN_MOVED = 3  # steps
 MANY_SKIPPED = 0.1  # of the steps
 _TOO_FAST = (
     "Call the schedule's step once after each step of the optimizer, or make it for as many steps "
@@ -191,4 +192,51 @@ def decay_of_norms(summary: Summary) -> Iterator[Case]:
             f"{names_in_short(flat, of_optimizer(summary), noun)} {decay}, though of one "
             f"dimension; {names_in_short(left, '', noun)} {does} not.",
             names=tuple(flat),
+        )
+
+
+@rule(
+    "moved-without-gradient",
+    severity="warning",
+    title="variables move though their gradient is 0 in all steps",
+    why=(
+        "Weight decay and momentum move a variable by themselves: a gradient that is set to 0, or "
+        "multiplied by a mask, freezes nothing."
+    ),
+    advice=(
+        "Leave out of the optimizer what is to stay as it is, or set its gradient to None; put "
+        "back what a mask protects after each step, or give it no weight decay and no momentum. If "
+        "nothing is to be frozen, look for what cuts it from the loss."
+    ),
+    explanation=(
+        "Needs effects: `tracer.wrap(optimizer, effects=True)` or `tracer run --effects`. For "
+        "parameters of `torch.optim` on the CPU, in eager mode, that moved in at least three "
+        "steps, and in half of them. The gradient was 0 in all steps, of the whole parameter, or "
+        "of the same tenth of it or more after somebody changed it past the backward pass. Rows "
+        "and columns of zeros, as of words that do not come, are not reported, nor is what a mask "
+        "in the model itself leaves out."
+    ),
+    needs=("steps",),
+)
+def moved_without_gradient(summary: Summary) -> Iterator[Case]:
+    """What the optimizer does by itself moves a variable."""
+    decayed, _ = rates.decaying(summary)
+    index_of = {summary.trace.variables[index].name: index for index in summary.variables}
+    for _, each in summary.remarks(rates.DRIFT):
+        index = index_of.get("".join(each.variables))
+        if index is None or each.count < max(MIN_MOVED, each.of / 2):
+            continue
+        steps = some(each.of, "step")
+        yield Case(
+            "{part}{which} changed in {moved}, though the gradient was 0{there} in all of them: "
+            "{cause}.",
+            variables=[index],
+            words={
+                "part": f"{each.detail} elements of " if each.detail else "",
+                "moved": f"{'each' if each.count == each.of else f'{each.count:,}'} of {steps}",
+                "there": " there" if each.detail else "",
+                "cause": "weight decay moves what has no gradient"
+                if index in decayed
+                else "momentum moves what has no gradient any more",
+            },
         )

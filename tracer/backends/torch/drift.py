@@ -1,0 +1,93 @@
+"""Which parameters move though their gradient is 0 in all steps: by weight decay, or by momentum.
+
+It is looked at where effects are asked for, on the CPU: the copies from before each step are there.
+Of nearly each parameter one look is enough, for what is 0 in a gradient is something else in the
+next step, or nothing. What stays 0 is a whole gradient, or what a mask leaves out of it. A row or a
+column of zeros is neither: so is the gradient of an input that is always 0, of a unit that is dead,
+of a word that does not come.
+"""
+
+from collections import Counter
+from typing import Any
+
+import torch
+from msgspec.structs import replace
+
+from tracer.backends.torch.effects import is_held_back
+from tracer.core.calls import Call
+from tracer.core.collectors import Collector
+from tracer.model.rates import DRIFT
+from tracer.model.records import Optimizer, Remark
+
+MIN_PART = 0.1  # of the elements that a mask leaves out
+
+
+class Drift(Collector):
+    """The parameters of one recorder whose gradient is 0 in the same places in all steps."""
+
+    def __init__(self, root: Any) -> None:
+        super().__init__(root)
+        self._zeros: dict[int, Any] = {}
+        """By the index of a variable, where its gradient was 0 in each step; None if anywhere."""
+        self._steps: Counter[int] = Counter()
+        self._moved: Counter[int] = Counter()
+        """In how many steps so far what was 0 was there, and in how many of them it moved."""
+
+    def step_ends(self, call: Call) -> None:
+        """Compare where gradients are 0, and what is new there."""
+        before = call.before
+        if call.parent is not None or not isinstance(before, dict):
+            return
+        for index, held in before.items():
+            if self._zeros.get(index, self) is not None:
+                parameter = held.variable()
+                gradient = None if parameter is None else parameter.grad
+                if gradient is not None and held.before is not None:
+                    self._look(index, held.before, parameter, gradient)
+
+    def block_begins(self) -> None:
+        """Look from here."""
+        self._zeros, self._steps, self._moved = {}, Counter(), Counter()
+
+    def snapshot(self, index: int, record: Optimizer) -> Optimizer:
+        """With the parameters that moved, and how many of their elements have no gradient."""
+        if index != record.root or not self._moved:
+            return record
+        names = [each.name for each in self.root.variables.rows]
+        remarks = tuple(
+            Remark(
+                DRIFT,
+                detail="" if zeros.all() else f"{int(zeros.sum()):,} of {zeros.numel():,}",
+                variables=(names[key],),
+                count=self._moved[key],
+                of=self._steps[key],
+            )
+            for key, zeros in self._zeros.items()
+            if zeros is not None and self._moved[key]
+        )
+        return replace(record, remarks=(*record.remarks, *remarks))
+
+    def _look(self, index: int, before: Any, parameter: Any, gradient: Any) -> None:
+        known = self._zeros.get(index)
+        plain = type(gradient) is torch.Tensor and gradient.layout is torch.strided
+        zeros = gradient == 0 if plain and not is_held_back(gradient) else None
+        if zeros is not None and known is None:
+            known = zeros if _is_masked(zeros, gradient, parameter) else None
+        elif zeros is None or not torch.equal(known, zeros):
+            known = None
+        self._zeros[index] = known
+        if known is not None:
+            self._steps[index] += 1
+            self._moved[index] += bool(((before != parameter.detach()) & known).any())
+
+
+def _is_masked(zeros: Any, gradient: Any, parameter: Any) -> bool:
+    """Whether all of a gradient is 0, or what somebody has taken out of it."""
+    if not zeros.any() or not parameter.requires_grad:
+        return False
+    if zeros.all():
+        return True
+    if zeros.ndim < 2 or zeros.sum() < MIN_PART * zeros.numel() or not gradient._version:
+        return False
+    rest = ~zeros.flatten(1)
+    return not torch.equal(rest, rest.any(1, keepdim=True) & rest.any(0, keepdim=True))
