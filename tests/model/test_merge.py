@@ -154,6 +154,14 @@ def test_what_all_workers_saw_is_said_once() -> None:
     assert merged(*healthy).notes == ()
 
 
+def test_the_lowest_loss_scale_of_all_workers_is_that_of_the_run() -> None:
+    """Where one worker's scale came to 0, its weights are lost, whatever the others have."""
+    scales = zip(ALL[:3], (2.0, 0.0, 4.0), strict=True)
+    parts = [saw(part, settings={"dynamic_scale": scale}) for part, scale in scales]
+    for some in (parts, parts[::-1]):
+        assert merged(*some).optimizers[0].settings == {"dynamic_scale": 0.0}
+
+
 def test_a_worker_alone_is_not_the_run(tmp_path: Path) -> None:
     """Its file is complete for who asks what it did, and not for who asks what the run did."""
     CallTrace(ALL[0]).save(tmp_path / "one.json")

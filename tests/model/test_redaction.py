@@ -107,6 +107,16 @@ def test_a_secret_is_not_kept(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    "begin",
+    ["sk-", "hf_", "ghp_", "github_pat_", "glpat-", "xoxb-", "AKIA", "AIza", "eyJ"],
+)
+def test_a_key_of_a_well_known_service_is_known_by_how_it_begins(begin: str) -> None:
+    key = f"{begin}hidden0123456789abcdef"
+    assert command_line(["train.py", "--to", key]) == "train.py --to REDACTED"
+    assert message(f"no such user: {key}") == "no such user: REDACTED"
+
+
+@pytest.mark.parametrize(
     "command",
     [
         "train.py --epochs 3 --lr=0.1 --data=/home/me/x.csv",

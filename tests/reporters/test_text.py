@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import re
 import time
 from collections import Counter
@@ -700,3 +701,10 @@ def test_prose_is_narrower_than_a_wide_terminal() -> None:
     lines = render(traces.many_variables(), width=200).splitlines()
     assert max(map(len, lines)) > 100
     assert all("   " in line.strip() for line in lines if len(line) > 100)
+
+
+def test_json_names_the_optimizers_inside_another_one() -> None:
+    trace = traces.loss_scaled()
+    (found,) = json.loads(formats.as_json(trace))["optimizers"]
+    assert [found["class"], *found["nested"]] == [each.class_name for each in trace.optimizers]
+    assert len(found["nested"]) == 1
