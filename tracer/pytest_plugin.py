@@ -65,6 +65,21 @@ def pytest_configure(config: pytest.Config) -> None:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise pytest.UsageError(f"--tracer-save={folder}: {error.strerror}") from error
+    if _option(config, "tracer_trace_all"):  # modules of tests may make optimizers of optax
+        _see_makers(config)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """See what fixtures make with optax, if a test asks for it."""
+    if any(item.get_closest_marker(MARKER) for item in session.items):
+        _see_makers(session.config)
+
+
+def _see_makers(config: pytest.Config) -> None:
+    from tracer.hooks.recording import see_makers
+
+    see_makers(True)
+    config.add_cleanup(partial(see_makers, False))
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from weakref import ref
 import wrapt
 
 from tracer.backends.backend_list import backend_of, canonical, name_of
-from tracer.backends.optax import updates
+from tracer.backends.optax import makers, updates
 from tracer.core.instances import Living
 from tracer.core.optimizers import FITTED
 from tracer.core.recorder import Recorder
@@ -163,7 +163,7 @@ class Recording:
             for optimizer in optimizer_hooks.watched():
                 self.attach(optimizer)
         if "optax" in sys.modules:
-            for update in updates.watched():
+            for update in updates.living():
                 self.attach(update)
         families = []
         for optimizer in _optimizers():
@@ -208,8 +208,9 @@ class Recording:
 
 
 _NOT_WRAPPED = (
-    "optax is imported, and its transformations are counted only if the program wraps them: "
-    "tx = tracer.wrap(tx)"
+    "optax is imported, and its transformations are counted if optax.NAME(...) made them while "
+    "the tracer recorded; not those made by hand, before, or by a function that was imported "
+    "before: there use tx = tracer.wrap(tx)"
 )
 
 
@@ -234,6 +235,7 @@ def record(
         _active.append(recording)
         _watch_imports()
         _listen_to_torch()
+        _listen_to_optax()
     try:
         recording.begin()
         yield recording
@@ -241,6 +243,7 @@ def record(
         with _lock:
             _active.remove(recording)
             _listen_to_torch()
+            _listen_to_optax()
         recording.finish()
 
 
@@ -299,6 +302,8 @@ _living = Living(_made)
 _living_of_torch = Living(_note_line)
 _lines: dict[int, tuple[ref[Any], str]] = {}
 """The line that made an optimizer of PyTorch, by its `id`, which may be another's by now."""
+_sees_makers = False
+"""Whether what optax makes is seen while nothing is recorded, too."""
 
 
 @cache
@@ -308,6 +313,7 @@ def _watch_imports() -> None:
         _when_imported(home, _watch)
     # Its whole package: `torch.optim` is imported amid of it.
     _when_imported("torch", lambda _: _listen_to_torch() if _active else None)
+    _when_imported("optax", lambda _: _listen_to_optax())
 
 
 def _when_imported(home: str, then: Callable[[ModuleType], None]) -> None:
@@ -330,13 +336,35 @@ def _listen_to_torch() -> None:
             (optimizer_hooks.listen if _active else optimizer_hooks.ignore)(_stepped)
 
 
+def see_makers(wanted: bool) -> None:
+    """See what optax makes also before and between recordings; no more if not `wanted`."""
+    global _sees_makers
+    with _lock:
+        _sees_makers = wanted
+        _watch_imports()
+        _listen_to_optax()
+
+
+def _listen_to_optax() -> None:
+    """Have the transformations reported that step, if optax made them meanwhile."""
+    if "optax" in sys.modules:
+        with _lock:
+            if _active or _sees_makers:
+                makers.exchange(_steps_first if _active else None, line_of_caller)
+            else:
+                makers.put_back()
+
+
+def _steps_first(update: updates.TracedUpdate) -> None:
+    attach(update, making=True)
+
+
 def wrap_transformation(given: T, *, retrace: bool, effects: bool) -> T:
     """A transformation of optax that does what `given` does, and is counted."""
     made, update = given, updates.standing_for(given)
     known = recorder_of(update)
-    if known is None:
-        recorder = Recorder(backend_of(updates.KIND))
-        made, update = updates.traced(given, recorder, line_of_caller(given))
+    if not isinstance(update, updates.TracedUpdate):
+        made, update = updates.traced(given, line_of_caller(given))
     wrapping.hold(update, known, retrace=retrace, effects=effects)
     attach(update)
     return made

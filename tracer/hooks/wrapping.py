@@ -10,7 +10,9 @@ from weakref import ref
 
 from tracer.backends.backend_list import backend_of
 from tracer.backends.optax.updates import (
+    KIND,
     TracedUpdate,
+    bind,
     go_on,
     is_transformation,
     refuse,
@@ -81,14 +83,20 @@ def join(
         if is_transformation(optimizer):
             refuse(optimizer)
         if isinstance(optimizer, TracedUpdate):
-            recorder = go_on(optimizer, retrace=retrace)
-            if effects:
-                recorder.compare(True)
-            return recorder
+            return _join_update(optimizer, effects=effects, retrace=retrace)
     _wrap(members or list(family(optimizer)), made, retrace)
     recorder = bindings[id(optimizer)].recorder
     if effects:
         recorder.compare(True, retrace=retrace)
+    return recorder
+
+
+def _join_update(update: TracedUpdate, *, effects: bool, **how: bool) -> Recorder:
+    if recorder_of(update) is None:
+        bind(update, Recorder(backend_of(KIND)))
+    recorder = go_on(update, **how)
+    if effects:
+        recorder.compare(True)
     return recorder
 
 
@@ -115,7 +123,12 @@ def require_optimizer(optimizer: object) -> None:
 
 
 def adopt(optimizer: Any, *, effects: bool = False) -> Recorder:
-    """Wrap an optimizer whose `__init__` runs; what is nested in it follows at its first step."""
+    """Wrap an optimizer whose `__init__` runs; what is nested in it follows at its first step.
+
+    Of optax that is a transformation whose first step begins.
+    """
+    if isinstance(optimizer, TracedUpdate):
+        return _join_update(optimizer, effects=effects, is_new=True)
     kind = kind_to_trace(optimizer)
     traced = type(optimizer) if is_traced(optimizer) else traced_class(type(optimizer), kind)
     binding = bindings.get(id(optimizer))

@@ -2,7 +2,7 @@
 
 import functools
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -40,6 +40,11 @@ def settings_in(transformation: Any) -> tuple[dict[str, Any], int | None]:
     return {name: each for name, each in settings.items() if each}, _only_number(limits)
 
 
+def holds(update: Any, wanted: Callable[[Any], bool]) -> bool:
+    """Whether something of this sort is found from the `update` of a transformation."""
+    return any(map(wanted, reachable(update, _held_by, _FAR)))
+
+
 def _only_number(found: set[Any]) -> int | None:
     numbers = [each for each in found if isinstance(each, int)]
     return numbers[0] if len(numbers) == 1 else None
@@ -70,8 +75,22 @@ def _closure(function: Any) -> dict[str, Any]:
     return found
 
 
+_SHIPPED = {
+    ("identity",): "sgd",
+    ("trace",): "sgd",
+    ("scale_by_adam",): "adam",
+    ("scale_by_adam", "add_decayed_weights"): "adamw",
+    ("scale_by_adam", "add_decayed_weights", "scale_by_trust_ratio"): "lamb",
+    ("scale_by_lion", "add_decayed_weights"): "lion",
+    ("scale_by_rms",): "rmsprop",
+    ("scale_by_rss",): "adagrad",
+}
+"""What chains are that optax ships, by their parts without the rate; a program names it so."""
+_RATES = ("scale", "scale_by_schedule")
+
+
 def label(transformation: Any) -> str:
-    """What a transformation is called: by the functions that made it and what it chains.
+    """What a transformation is called: by the function that made it, as far as that shows.
 
     >>> def scale(by):
     ...     def update(updates, state, params=None):
@@ -89,5 +108,6 @@ def label(transformation: Any) -> str:
     if name == "with_extra_args_support" and "tx" in named:
         return label(named["tx"])
     if name == "chain" and "update_fns" in named:
-        return f"chain({', '.join(map(label, named['update_fns']))})"
+        *parts, last = [label(each) for each in named["update_fns"]] or [""]
+        return _SHIPPED.get(tuple(parts), name) if last in _RATES else name
     return name

@@ -12,11 +12,12 @@ the parameters (`apply_updates`) is not seen.
 
 import copy
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
-from weakref import ref
+from weakref import WeakSet, ref
 
-from tracer.backends.optax.inside import label, settings_in
+from tracer.backends.optax.inside import holds, label, settings_in
 from tracer.core.optimizers import TracedOptimizer
 from tracer.core.recorder import Recorder
 from tracer.core.registry import Binding, bindings
@@ -28,27 +29,64 @@ __tracebackhide__ = is_mistake
 KIND = next(each for each in KINDS if each.name == OPTAX)
 
 
+first_call: "Callable[[TracedUpdate], None] | None" = None
+"""Has what a maker made counted from its first call on; None while nothing is recorded."""
+
+
+class _CallsUnderWay(threading.local):
+    depth = 0
+
+
+_under_way = _CallsUnderWay()
+"""How many calls of an `update` are under way on this thread."""
+_all: "WeakSet[TracedUpdate]" = WeakSet()
+
+
 class TracedUpdate:
     """The `update` of a transformation, which is counted as long as it is wrapped."""
 
-    def __init__(self, given: Any) -> None:
-        """`given` is the transformation."""
+    def __init__(self, given: Any, maker: str = "", made: str = "") -> None:
+        """`given` is the transformation, `made` the line of the program that made it.
+
+        What was seen as a `maker` made it is counted where it is called by no other one.
+        """
         functools.update_wrapper(self, given.update)
         self.given = given
         self.original: Callable[..., Any] = given.update
+        self.maker, self.made = maker, made
         self.sought: Any = given if _is_multi_steps(given) else given.update
         """By what functions are found that use it."""
         self.limit: int | None = None
         """After how many steps in a row an `apply_if_finite` in it leaves out none."""
+        self.was_called = False
+        """Whether it was called while nobody counted it."""
+        _all.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         binding = bindings.get(id(self))
-        if binding is None or binding.observer is None or binding.recorder.broken:
-            return self.original(*args, **kwargs)
-        backend: Any = binding.recorder.backend
-        with backend.new_step(self, binding, args, kwargs) as step:
-            step.result = self.original(*args, **kwargs)
-            return step.result
+        if self.maker and not (binding is not None and binding.by_program):
+            binding = None if _under_way.depth else self._to_count(binding)
+        _under_way.depth += 1
+        try:
+            if binding is None or binding.observer is None or binding.recorder.broken:
+                return self.original(*args, **kwargs)
+            backend: Any = binding.recorder.backend
+            with backend.new_step(self, binding, args, kwargs) as step:
+                step.result = self.original(*args, **kwargs)
+                return step.result
+        finally:
+            _under_way.depth -= 1
+
+    def _to_count(self, binding: Binding | None) -> Binding | None:
+        """What counts a call that no other one makes; None if nothing is to be counted.
+
+        Where a part of it was wrapped by the program, that part is counted alone.
+        """
+        if binding is None and first_call is not None and not holds(self.original, _is_wrapped):
+            first_call(self)
+            binding = bindings.get(id(self))
+        self.was_called |= binding is None
+        return binding
 
     def __copy__(self) -> "TracedUpdate":
         return self
@@ -57,12 +95,13 @@ class TracedUpdate:
         return self
 
     def __reduce__(self) -> Any:
-        return _itself, (self.original,)
+        return copy.copy, (self.original,)  # which gives back a function as it is
 
 
-def _itself(original: Any) -> Any:
-    """What a pickle of a traced `update` has."""
-    return original
+def _is_wrapped(each: Any) -> bool:
+    """Whether it is an `update` that the program wrapped."""
+    binding = bindings.get(id(each)) if type(each) is TracedUpdate else None
+    return binding is not None and binding.by_program
 
 
 def is_transformation(given: Any) -> bool:
@@ -87,18 +126,12 @@ def standing_for(given: Any) -> Any:
     return update if type(update) is TracedUpdate else given
 
 
-def traced(given: Any, recorder: Recorder, line: str) -> tuple[Any, TracedUpdate]:
-    """A transformation as `given` that this recorder counts, and its `update`.
+def traced(given: Any, line: str) -> tuple[Any, TracedUpdate]:
+    """A transformation as `given` that can be counted, and its `update`.
 
     `line` is that of the program which wraps it.
     """
-    update = TracedUpdate(given)
-    name = label(given)
-    known = TracedOptimizer(ref(update), lambda: name, f"optax.{name}", KIND, (), line)
-    index = recorder.optimizers.add(known)
-    bindings[id(update)] = Binding(update, recorder, index, _nothing_nested)
-    settings, update.limit = settings_in(given)
-    known.settings.update(settings)
+    update = TracedUpdate(given, made=line)
     if not _is_multi_steps(given):
         return given._replace(update=update), update
     made = copy.copy(given)
@@ -106,19 +139,37 @@ def traced(given: Any, recorder: Recorder, line: str) -> tuple[Any, TracedUpdate
     return made, update
 
 
-def go_on(update: TracedUpdate, *, retrace: bool = True) -> Recorder:
-    """Count the calls of `update` from now on."""
+def bind(update: TracedUpdate, recorder: Recorder) -> None:
+    """Have the recorder count an `update` that has none yet."""
+    name = update.maker or label(update.given)
+    known = TracedOptimizer(ref(update), lambda: name, f"optax.{name}", KIND, (), update.made)
+    index = recorder.optimizers.add(known)
+    bindings[id(update)] = Binding(update, recorder, index, _nothing_nested)
+    settings, update.limit = settings_in(update.given)
+    known.settings.update(settings)
+
+
+def go_on(update: TracedUpdate, *, is_new: bool = False, retrace: bool = True) -> Recorder:
+    """Count the calls of `update` from now on; no function was traced with one that `is_new`."""
     binding = bindings[id(update)]
     if binding.observer is None:
-        binding.recorder.optimizers.begin(binding.index, retrace)
+        if is_new:
+            binding.recorder.optimizers.stale.begin(binding.index)
+        else:
+            binding.recorder.optimizers.begin(binding.index, retrace)
         binding.observer = "update"  # which sees its steps itself
     return binding.recorder
 
 
-def watched() -> list[TracedUpdate]:
-    """Those that are counted now."""
-    alive = [(each, each.optimizer()) for each in list(bindings.values())]
-    return [own for each, own in alive if type(own) is TracedUpdate and each.observer is not None]
+def living() -> list[TracedUpdate]:
+    """Those that are counted now, and those that a maker made and the program has called."""
+    found = [(each, bindings.get(id(each))) for each in list(_all)]
+    return [
+        each
+        for each, binding in found
+        if (binding is not None and (each.maker or binding.observer is not None))
+        or (each.was_called and not holds(each.original, _is_wrapped))
+    ]
 
 
 def refuse(given: Any) -> NoReturn:

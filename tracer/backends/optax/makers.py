@@ -1,0 +1,115 @@
+"""The public functions of optax that make transformations: seen while anything is recorded.
+
+They are exchanged in the namespaces that a program uses, and nowhere else: the modules of optax
+import one another from `optax._src`. What was imported by its name before (`from optax import
+adam`) is not seen, nor is what a program makes of two functions by hand.
+
+A maker's transformation has a `TracedUpdate`, which reports its first call while anything is
+recorded. If it is called by another one then, it is a part of that, and not counted by itself.
+"""
+
+import copy
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import wrapt
+
+from tracer.backends.optax import updates
+from tracer.backends.optax.updates import TracedUpdate, is_transformation
+
+NAMESPACES = ("optax", "optax.contrib", "optax.transforms")
+_UNANNOTATED = {"dog", "dowg", "monitor", "scale_by_factored_rms"}
+"""The makers that do not say what they return."""
+
+_exchanged: list[tuple[Any, str, Any, Any]] = []
+"""Where something was exchanged: the module or class, the name, what was there, and what is."""
+_makers: dict[int, "Maker"] = {}
+"""By the `id` of what it stands for; one for all namespaces, and for good."""
+_line_of_caller: Callable[[object], str] = lambda made: ""  # noqa: E731
+
+
+class Maker(wrapt.FunctionWrapper):  # type: ignore[misc]
+    """A function that makes transformations; it looks, compares and is pickled as the original."""
+
+    def __init__(self, original: Callable[..., Any], name: str) -> None:
+        super().__init__(original, functools.partial(_call, name))
+
+    def __copy__(self) -> "Maker":
+        return self
+
+    def __deepcopy__(self, memo: Any) -> "Maker":
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return copy.copy, (self.__wrapped__,)
+
+
+def _call(name: str, original: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+    made = original(*args, **kwargs)
+    return _seen(made, name) if _exchanged else made
+
+
+def _seen(made: Any, name: str) -> Any:
+    """What a maker made, so that its calls are seen; `name` is that of the maker."""
+    if isinstance(made, tuple) and is_transformation(made):
+        if not isinstance(made.update, TracedUpdate):
+            made = made._replace(update=TracedUpdate(made, name, _line_of_caller(made)))
+    elif callable(made) and not isinstance(made, type):  # that of `inject_hyperparams(optax.adam)`
+        own = getattr(made, "__name__", name)
+        made = Maker(made, own if own.isidentifier() else name)
+    return made
+
+
+def exchange(
+    first_call: Callable[[TracedUpdate], None] | None, line: Callable[[object], str]
+) -> None:
+    """See what is made from now on; `first_call`, if any, is called as its first step begins."""
+    global _line_of_caller
+    updates.first_call, _line_of_caller = first_call, line
+    if _exchanged:
+        return
+    for module in filter(None, map(sys.modules.get, NAMESPACES)):
+        for name, each in list(vars(module).items()):
+            if not name.startswith("_") and _makes_transformations(each, name):
+                maker = _makers.get(id(each)) or _makers.setdefault(id(each), Maker(each, name))
+                _put(module, name, each, maker)
+    multi_steps = getattr(sys.modules["optax"], "MultiSteps", None)
+    if multi_steps is not None:
+        original = multi_steps.__init__
+        _put(multi_steps, "__init__", original, _reporting(original))
+
+
+def put_back() -> None:
+    """Leave the namespaces as they were, but for what the program has exchanged meanwhile."""
+    updates.first_call = None
+    while _exchanged:
+        home, name, original, maker = _exchanged.pop()
+        if vars(home).get(name) is maker:
+            setattr(home, name, original)
+
+
+def _put(home: Any, name: str, original: Any, maker: Any) -> None:
+    _exchanged.append((home, name, original, maker))
+    setattr(home, name, maker)
+
+
+def _makes_transformations(each: Any, name: str) -> bool:
+    if isinstance(each, type | Maker) or not callable(each):
+        return False
+    plain = getattr(each, "func", each)  # `nadam` is a partial function
+    returned = getattr(plain, "__annotations__", {}).get("return")
+    return name in _UNANNOTATED or "GradientTransformation" in str(returned)
+
+
+def _reporting(original: Callable[..., None]) -> Callable[..., None]:
+    """The `__init__` of `MultiSteps`, a class that programs derive others from."""
+
+    @functools.wraps(original)
+    def __init__(made: Any, *args: Any, **kwargs: Any) -> None:
+        original(made, *args, **kwargs)
+        if _exchanged and "update" not in vars(made):
+            made.update = TracedUpdate(made, type(made).__name__, _line_of_caller(made))
+
+    return __init__
