@@ -18,6 +18,8 @@ from optax._src.alias import adam as private_adam
 import tracer
 from tracer.backends.optax.makers import Maker
 
+pytest_plugins = ["pytester"]
+
 PARAMS = {"w": jnp.arange(6.0).reshape(2, 3) / 7, "b": jnp.zeros(3)}
 STEPS = 5
 
@@ -43,8 +45,7 @@ def in_a_train_state(tx: Any) -> Any:
     step = jax.jit(lambda state: state.apply_gradients(grads=gradients(state.params)))
     for _ in range(STEPS):
         state = step(state)
-    assert step._cache_size() == 1
-    return state.params, state.opt_state
+    return state.params, state.opt_state, step._cache_size()
 
 
 def in_nnx(tx: Any) -> Any:
@@ -203,3 +204,39 @@ def test_what_is_not_seen_is_said() -> None:
     trace = recording.trace()
     assert not trace.optimizers and not trace.complete
     assert "made by hand" in trace.notes[0]
+
+
+SUITE = """
+import jax.numpy as jnp
+import optax
+import pytest
+
+at_import = optax.sgd(0.1)
+
+@pytest.fixture
+def in_fixture():
+    return optax.sgd(0.1)
+
+{marker}
+def test_training(in_fixture):
+    for tx in {used}:
+        tx.update(jnp.ones(2), tx.init(jnp.ones(2)))
+"""
+MARKER = "@pytest.mark.optimizer_updates(dense=1)"
+
+
+@pytest.mark.parametrize(
+    ("marker", "used", "options"),
+    [
+        (MARKER, "[in_fixture]", []),
+        pytest.param("", "[in_fixture, at_import]", ["--tracer-trace-all"], marks=pytest.mark.long),
+    ],
+)
+def test_what_fixtures_and_modules_of_tests_make(
+    pytester: pytest.Pytester, marker: str, used: str, options: list[str]
+) -> None:
+    pytester.makepyfile(SUITE.format(marker=marker, used=used))
+    done = pytester.runpytest_subprocess("--tracer-report", *options)
+    assert done.ret == 0
+    count = used.count(",") + 1
+    done.stdout.re_match_lines([rf".* 1 +{count} +{count} +0$"])
