@@ -22,7 +22,8 @@ def value_of(variable: Any, most: int) -> Any:
 
 def array_of(variable: Any) -> Any:
     """The array that a variable of Keras holds, or an array itself; None for what is none now."""
-    value = getattr(variable, "_value", variable)
+    is_array = isinstance(variable, jax.Array)  # which has a `_value`, too
+    value = variable if is_array else getattr(variable, "_value", variable)
     return value if _is_concrete(value) and not value.is_deleted() else None
 
 

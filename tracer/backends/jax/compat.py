@@ -63,6 +63,8 @@ except (ImportError, AttributeError) as error:
 
 __all__ = ["Primitive", "ad", "batching", "mlir", "partial_eval"]
 
+_FAR = 5
+"""Over how many equations a constant is looked for."""
 _NO_TOKEN = (
     {"returns_token": False} if "returns_token" in inspect.signature(_emit).parameters else {}
 )
@@ -293,6 +295,23 @@ def arguments_of(trace: Any) -> dict[str, str]:
         weak = " of Python" if getattr(aval, "weak_type", False) else ""
         found[name] = f"{getattr(aval, 'dtype', aval)}[{sizes}]{weak}"
     return found
+
+
+def is_constant_zero(tracer: Any) -> bool:
+    """Whether what a tracer stands for is 0 in each run; False where JAX does not say it (< 0.8).
+
+    The gradient of what a loss does not depend on is a 0 that JAX makes as large as that.
+    """
+    with suppress_faults():
+        for _ in range(_FAR):
+            value = getattr(tracer, "val", None)
+            if isinstance(value, core.Literal):
+                return not value.val
+            equation = tracer.parent
+            if equation.primitive.name not in ("broadcast_in_dim", "convert_element_type"):
+                return False
+            (tracer,) = equation.in_tracers
+    return False
 
 
 def caller_of_jax(frame: Any) -> Any:

@@ -30,8 +30,12 @@ from tracer.core.log import HostLog
 from tracer.core.sites import SiteTable
 from tracer.core.stamps import UNIT, WITHIN
 
-DISCARDED, KEPT, SKIPPED, PARTLY = range(4)
-"""What came of a group: computed and thrown away; kept; not computed; a part of it is kept."""
+DISCARDED, KEPT, SKIPPED, PARTLY, LET_THROUGH = range(5)
+"""What came of a group: computed and thrown away; kept; not computed; a part of it is kept; kept
+though it is not finite."""
+
+_MAX_LET_THROUGH = 1000
+"""How many of the last sort are known by their steps."""
 
 _PATIENCE = 1.0
 """For how many seconds a reading waits for replicas that have not reported what others did."""
@@ -163,6 +167,8 @@ class ProgramCounters(Counters):
         """How many members of a `vmap` a step had at most."""
         self.progress: dict[tuple[int, int], Progress] = {}
         """By the number of an optimizer's own count of steps (`Work.clock`), and the replica."""
+        self.let_through: list[int] = []
+        """The first steps that were not finite and kept."""
         self._eager: dict[Work, ProgramBlock] = {}
         self._sites = sites
         self._queue: deque[tuple[Any, ...]] = deque()
@@ -220,7 +226,10 @@ class ProgramCounters(Counters):
         self.moved_on(work.clock, replica, report.before, report.after)
         if work.role == "step":
             self.stepped()
-            stamp = UNIT * self.take_number(replica)
+            number = self.take_number(replica)
+            stamp = UNIT * number
+            if LET_THROUGH in report.kept and len(self.let_through) < _MAX_LET_THROUGH:
+                self.let_through.append(number)
             if self.waiting:
                 self._log_parts(program, replica, reports, stamp | WITHIN)
         self._log_of(program, replica, reports).add(stamp)

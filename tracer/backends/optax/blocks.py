@@ -7,6 +7,10 @@ from tracer.backends.jax import blocks, late_wrap
 from tracer.core.backend import Stepped
 from tracer.core.calls import Call
 from tracer.kinds import OptimizerKind
+from tracer.model.records import Remark
+from tracer.model.words import listed
+
+_MAX_NAMES = 5
 
 
 class OptaxBlocks(blocks.JaxBlocks):
@@ -22,6 +26,13 @@ class OptaxBlocks(blocks.JaxBlocks):
     def steps_so_far(self, call: Any) -> tuple[Any, Any, Any]:
         """The count in the state that was returned, and that before it."""
         return (0, 0, None) if call.count is None else (call.count - 1, call.count, None)
+
+    def remarks(self) -> tuple[Remark, ...]:
+        """The same as of JAX, and that steps were kept that are not finite."""
+        steps = [f"{each:,}" for each in self.counters.let_through]
+        shown = listed(steps, _MAX_NAMES)
+        remark = Remark("not-finite-kept", "apply_if_finite", shown, count=len(steps))
+        return (*super().remarks(), *([remark] if steps else []))
 
     def auxiliary(self, call: Call) -> Sequence[Any]:
         """What `update` was given and returned: if a `vmap` is around, it has the members."""

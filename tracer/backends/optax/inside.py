@@ -89,6 +89,14 @@ _SHIPPED = {
 _RATES = ("scale", "scale_by_schedule")
 
 
+def makes_steps(transformation: Any) -> bool:
+    """Whether it multiplies by a rate: what only prepares gradients does not."""
+    return any(
+        str(getattr(held, "__qualname__", "")).partition(".")[0] in _RATES
+        for held in reachable(transformation, _held_by, _FAR)
+    )
+
+
 def label(transformation: Any) -> str:
     """What a transformation is called: by the function that made it, as far as that shows.
 

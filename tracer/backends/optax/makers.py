@@ -17,7 +17,7 @@ from typing import Any
 import wrapt
 
 from tracer.backends.optax import updates
-from tracer.backends.optax.updates import TracedUpdate, is_transformation
+from tracer.backends.optax.updates import TracedInit, TracedUpdate, is_transformation
 
 NAMESPACES = ("optax", "optax.contrib", "optax.transforms")
 _UNANNOTATED = {"dog", "dowg", "monitor", "scale_by_factored_rms"}
@@ -55,7 +55,8 @@ def _seen(made: Any, name: str) -> Any:
     """What a maker made, so that its calls are seen; `name` is that of the maker."""
     if isinstance(made, tuple) and is_transformation(made):
         if not isinstance(made.update, TracedUpdate):
-            made = made._replace(update=TracedUpdate(made, name, _line_of_caller(made)))
+            update = TracedUpdate(made, name, _line_of_caller(made))
+            made = made._replace(init=TracedInit(update), update=update)
     elif callable(made) and not isinstance(made, type):  # that of `inject_hyperparams(optax.adam)`
         own = getattr(made, "__name__", name)
         made = Maker(made, own if own.isidentifier() else name)

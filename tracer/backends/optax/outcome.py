@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from tracer.backends.jax import arrays, compat
-from tracer.backends.jax.programs import DISCARDED, KEPT, PARTLY, SKIPPED
+from tracer.backends.jax.programs import DISCARDED, KEPT, LET_THROUGH, PARTLY, SKIPPED
 
 _MAKERS = {
     "ApplyEvery": "apply_every",
@@ -33,14 +33,15 @@ def of_step(before: Any, after: Any, updates: Any, limit: int | None, unknown: l
     """What came of the `updates` of a step, by the states before and after it.
 
     `limit` is how many steps in a row `apply_if_finite` leaves out; None if that is not known.
-    A scalar: `DISCARDED`, `KEPT`, `SKIPPED` or `PARTLY`; None if they are always kept. Which
-    transformations decide and do not say what they did is added to `unknown`.
+    A scalar: `DISCARDED`, `KEPT`, `SKIPPED`, `PARTLY` or `LET_THROUGH`; None if they are always
+    kept. Which transformations decide and do not say what they did is added to `unknown`.
     """
     came = _came(before, after, limit, unknown)
     if came is None:
         return None
     moves, all_move = _any_and_all_nonzero(updates)
-    return jnp.where((came == KEPT) | ~moves, came, jnp.where(all_move, KEPT, PARTLY))
+    is_kept = (came == KEPT) | (came == LET_THROUGH)
+    return jnp.where(is_kept | ~moves, came, jnp.where(all_move, KEPT, PARTLY))
 
 
 def _came(before: Any, after: Any, limit: int | None, unknown: list[str]) -> Any:
@@ -69,7 +70,8 @@ def _of_state(old: Any, state: Any, kept: Any, limit: int | None) -> Any:
         return jnp.where(state.count == 0, KEPT, SKIPPED)
     if _name(state) == "ApplyIfFiniteState":
         gave_up = False if limit is None else state.notfinite_count > limit
-        return jnp.where(state.last_finite | gave_up, kept, SKIPPED)
+        not_finite = jnp.where(gave_up, jnp.where(kept == KEPT, LET_THROUGH, kept), SKIPPED)
+        return jnp.where(state.last_finite, kept, not_finite)
     if _name(state) != "MultiStepsState" or any(map(arrays.is_gone, jax.tree.leaves(old))):
         return None  # the step donated it
     stepped = state.gradient_step != old.gradient_step

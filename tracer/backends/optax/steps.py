@@ -18,13 +18,13 @@ _ARGUMENTS = ("updates", "state", "params")
 class Step(Call):
     """One call of `update`; a fault of the tracer is not the program's."""
 
-    __slots__ = ("count", "given", "index", "update", "wanted")
+    __slots__ = ("count", "given", "index", "returned", "update", "wanted")
 
     def __init__(
         self, update: Any, binding: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         self.update, self.index = update, binding.index
-        self.recorder = self.count = self.wanted = None
+        self.recorder = self.count = self.wanted = self.returned = None
         self.given = {**kwargs, **dict(zip(_ARGUMENTS, args, strict=False))}
         try:
             binding.recorder.open(self, self.index, _STEP, "step", sys._getframe(2))
@@ -82,6 +82,7 @@ class Step(Call):
         pairs = [pair for pair in pairs if pair[0] is not None]
         sites = recorder.sites_of(self, self.index, _LEAF, "update", pairs)
         self.sites += sites
+        self.returned = pairs, state
         self.count = outcome.count_in(state)
         every = jax.tree.leaves((self.given.get("updates"), updates, state))
         self.result = [each for each in every if isinstance(each, jax.core.Tracer)]

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from weakref import WeakSet, ref
 
 from tracer.backends.optax.inside import holds, label, settings_in
+from tracer.core.interrupts import suppress_faults
 from tracer.core.optimizers import TracedOptimizer
 from tracer.core.recorder import Recorder
 from tracer.core.registry import Binding, bindings
@@ -60,6 +61,8 @@ class TracedUpdate:
         """After how many steps in a row an `apply_if_finite` in it leaves out none."""
         self.was_called = False
         """Whether it was called while nobody counted it."""
+        self.beginnings: Any = None
+        """When `init` made states again; None if that was not seen."""
         _all.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -96,6 +99,40 @@ class TracedUpdate:
 
     def __reduce__(self) -> Any:
         return copy.copy, (self.original,)  # which gives back a function as it is
+
+
+class TracedInit:
+    """The `init` of what a maker made, which notes when a state is made again."""
+
+    def __init__(self, update: TracedUpdate) -> None:
+        functools.update_wrapper(self, update.given.init)
+        self.update, self.original = update, update.given.init
+
+    def __call__(self, params: Any, *args: Any, **kwargs: Any) -> Any:
+        outermost = not _under_way.depth
+        _under_way.depth += 1
+        try:
+            state = self.original(params, *args, **kwargs)
+        finally:
+            _under_way.depth -= 1
+        if outermost and first_call is not None:
+            with suppress_faults():
+                self._note(params)
+        return state
+
+    def _note(self, params: Any) -> None:
+        from tracer.backends.optax.states import Beginnings  # which imports JAX
+
+        update, binding = self.update, bindings.get(id(self.update))
+        update.beginnings = update.beginnings or Beginnings()
+        if binding is not None:
+            binding.recorder.blocks.wait()
+        update.beginnings.add(params, 0 if binding is None else binding.recorder.step_count())
+
+    __copy__, __deepcopy__ = TracedUpdate.__copy__, TracedUpdate.__deepcopy__
+
+    def __reduce__(self) -> Any:
+        return copy.copy, (self.original,)
 
 
 def _is_wrapped(each: Any) -> bool:

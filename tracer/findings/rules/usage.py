@@ -234,7 +234,10 @@ def _updated(trace: Trace) -> dict[Summary, frozenset[int]]:
         "where apply_gradients gets an iterator. Of `torch.optim` the line is that of `wrap`, or "
         "of its first step in a recording; one that went on with a state that it had loaded is "
         "left out. On JAX and with optax it is also a state that is dropped: each of 5 steps or "
-        "more, and all that are known, began with the same count of steps. A trace "
+        "more, and all that are known, began with the same count of steps. Also with optax: `init` "
+        "ran again, twice or more, when steps had run, and no small array of the weights that "
+        "held one number at first holds it now; and a function that was traced for "
+        f"{MIN_RENEWED} transformations or more of one line, each of which stepped once. A trace "
         "does not tell an epoch from a task, so a new optimizer for each task of continual "
         "learning is reported, too."
     ),
@@ -243,6 +246,7 @@ def _updated(trace: Trace) -> dict[Summary, frozenset[int]]:
 def optimizer_renewed(trace: Trace) -> Iterator[Case]:
     """One line makes optimizer after optimizer, and each trains the same variables."""
     yield from _states_dropped(trace)
+    yield from _traced_for_each(trace)
     alike: dict[tuple[Any, ...], list[Summary]] = {}
     for summary, variables in _updated(trace).items():
         root = summary.optimizers[0]
@@ -273,13 +277,40 @@ def optimizer_renewed(trace: Trace) -> Iterator[Case]:
             )
 
 
+def _traced_for_each(trace: Trace) -> Iterator[Case]:
+    """One function of JAX is traced for optimizer after optimizer, of which each steps once."""
+    alike: dict[tuple[str, str, str], list[str]] = {}
+    for summary in summaries_of(trace):
+        graphs = [each for each in trace.graphs if each.root == summary.root]
+        root = summary.optimizers[0]
+        if root.made and len(graphs) == 1 and graphs[0].tracings == graphs[0].steps == 1:
+            key = class_of(root), root.made, graphs[0].function
+            alike.setdefault(key, []).append(root.name)
+    for (name, made, function), roots in alike.items():
+        if len(roots) >= MIN_RENEWED:
+            yield Case(
+                f"{function} was traced {len(roots):,} times, each time for another {name}, made "
+                f"in {made}, that stepped once: {roots[0]} to {roots[-1]}.",
+                "Make it once, before the loop. A static argument is compared by identity: each "
+                "new transformation is another one, and the function is traced and compiled again.",
+            )
+
+
 def _states_dropped(trace: Trace) -> Iterator[Case]:
     """Each step of a program of JAX is given a state with the same count of steps."""
     for summary in summaries_of(trace) if trace.complete else ():
         for optimizer, remark in summary.remarks("optimizer-renewed"):
+            if remark.method == "init":
+                yield Case(
+                    f"{optimizer.name} began from zero after steps {remark.detail}: init made its "
+                    "state again, with a count of 0, for weights that had been trained.",
+                    "Call init once, and pass on the state that the last update returned. If each "
+                    "loop is meant to begin from zero, as one for each task, there is nothing to do.",
+                )
+                continue
             yield Case(
-                f"{optimizer.name} began from zero in each of {remark.detail}: the state that it "
-                "was given had the same count of steps each time.",
+                f"{optimizer.name} began from zero in each of {remark.detail}: the state that update "
+                "returned was never passed in again, each step got the same count or state.",
                 "Give each step the state that the one before returned; make it (`init`) once, "
                 "before the loop. If each step is meant to begin from zero, as one step of an "
                 "inner loop, there is nothing to do.",

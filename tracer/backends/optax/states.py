@@ -1,0 +1,151 @@
+"""What becomes of the state and the gradients that `update` is given, for the findings.
+
+What the program does with both afterwards nobody sees. But a transformation that passes a gradient
+on returns the very same object; a gradient that cannot be anything but 0 is a constant in the
+program that JAX traces; and a state that is given again is the same object, or is made by `init`.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+from weakref import ref
+
+import jax
+import numpy as np
+from msgspec.structs import replace
+
+from tracer.backends.jax import arrays, compat
+from tracer.backends.optax.inside import makes_steps
+from tracer.core.backend import ENOUGH, SMALL
+from tracer.core.collectors import Collector
+from tracer.model.records import Optimizer, Remark
+from tracer.model.words import listed, some
+
+PASSED_ON = "gradient-passed-on"
+ALWAYS_ZERO = "gradient-always-zero"
+RENEWED = "optimizer-renewed"
+_LOOKS = 3  # steps in eager mode at which the gradients are looked at
+_AGAIN = 5  # as in `tracer.backends.jax.blocks`
+_MAX_NAMES = 5
+
+
+class States(Collector):
+    """What each transformation is given, and what it gives back."""
+
+    def __init__(self, root: Any) -> None:
+        super().__init__(root)
+        self._looks = 0
+        self._passed: set[str] = set()
+        self._changed: set[str] = set()
+        self._zero: dict[str, None] | None = {}
+        """The leaves of which each gradient was 0; None as soon as one was not."""
+        self._given: ref[Any] | None = None
+        self._again: int | None = 0
+        """How many steps were given the same state; None as soon as one was given another."""
+        self._beginnings: Beginnings | None = None
+
+    def step_traced(self, call: Any) -> None:
+        """Look at the gradients in a program."""
+        self._beginnings = call.update.beginnings
+        self._look(call)
+
+    def step_ends(self, call: Any) -> None:
+        """Look at the gradients of the first steps in eager mode, and at each state."""
+        self._beginnings = call.update.beginnings
+        if self._looks < _LOOKS or self._zero:
+            self._looks += 1
+            self._look(call)
+        if self._again is not None and call.returned is not None:
+            self._look_at_state(_first_array(call.given.get("state")), call.returned[1])
+
+    def _look(self, call: Any) -> None:
+        if call.returned is None or call.wanted is None:
+            return
+        gradients = {id(leaf): value for value, leaf in call.wanted if _is_weight(value)}
+        zeros = {key for key, value in gradients.items() if _is_zero(value)}
+        if self._zero is not None:
+            every = {leaf.name: None for value, leaf in call.wanted if id(leaf) in zeros}
+            self._zero = {**self._zero, **every} if gradients.keys() == zeros else None
+        if not makes_steps(call.update.given):
+            return
+        for value, leaf in call.returned[0]:
+            if id(leaf) in gradients and id(leaf) not in zeros:
+                same = value is gradients[id(leaf)]
+                (self._passed if same else self._changed).add(leaf.name)
+
+    def _look_at_state(self, given: Any, after: Any) -> None:
+        moved = given is None or _first_array(after) is given
+        if moved or (self._given is not None and self._given() is not given):
+            self._again = None
+        else:
+            self._given, self._again = ref(given), (self._again or 0) + 1
+
+    def snapshot(self, index: int, record: Optimizer) -> Optimizer:
+        """With a remark on what was found."""
+        return replace(record, remarks=(*record.remarks, *self._remarks()))
+
+    def _remarks(self) -> Iterator[Remark]:
+        passed = sorted(self._passed - self._changed)
+        if passed and self._changed:
+            of = len(passed) + len(self._changed)
+            yield Remark(PASSED_ON, "update", variables=tuple(passed), count=len(passed), of=of)
+        if self._zero:
+            yield Remark(ALWAYS_ZERO, "update", variables=tuple(self._zero), of=len(self._zero))
+        if self._again is not None and self._again >= _AGAIN:
+            yield Remark(RENEWED, "", some(self._again, "step"))
+        after = [] if self._beginnings is None else self._beginnings.after
+        if len(after) > 1:
+            yield Remark(RENEWED, "init", listed([f"{each:,}" for each in after], _MAX_NAMES))
+
+
+class Beginnings:
+    """When `init` made a state again, for weights that had been trained meanwhile.
+
+    New weights are made as the first ones were: a bias is 0 again. So it is sure only where some of
+    the first weights held one number, and none of them holds that later.
+    """
+
+    def __init__(self) -> None:
+        self.after: list[int] = []
+        """After how many steps."""
+        self._fresh: dict[int, float] | None = None
+        self._sure = True
+
+    def add(self, params: Any, steps: int) -> None:
+        """`init` is called with these, after so many steps of the transformation."""
+        if not self._sure or (steps and self.after and steps == self.after[-1]):
+            return
+        small = list(_small(params))
+        if self._fresh is None or not steps:
+            self._fresh = {number: value for number, value in small if value is not None}
+            self._sure = bool(self._fresh)
+        elif any(value == self._fresh.get(number, np.nan) for number, value in small):
+            self._sure, self.after = False, []
+        elif len(self.after) < 1000:
+            self.after.append(steps)
+
+
+def _small(params: Any) -> Iterator[tuple[int, float | None]]:
+    """The number that the first small arrays hold; None of those that hold several."""
+    leaves = [each for each in jax.tree.leaves(params) if _is_weight(each)]
+    for number, leaf in list(enumerate(leaves))[: 4 * ENOUGH]:
+        value = arrays.value_of(leaf, SMALL)
+        if value is not None:
+            lowest = float(value.min())
+            alike = lowest == float(value.max()) and (value.size > 1 or lowest in (0.0, 1.0))
+            yield number, lowest if alike else None
+
+
+def _first_array(tree: Any) -> Any:
+    leaves = (each for each in jax.tree.leaves(tree) if arrays.array_of(each) is not None)
+    return next((each for each in leaves if isinstance(each, jax.Array)), None)
+
+
+def _is_weight(value: Any) -> bool:
+    return isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, np.inexact)
+
+
+def _is_zero(gradient: Any) -> bool:
+    """Whether a gradient is 0, as far as that is known now."""
+    if isinstance(gradient, jax.core.Tracer):
+        return compat.is_constant_zero(gradient)
+    return arrays.array_of(gradient) is not None and not np.any(np.asarray(gradient))
