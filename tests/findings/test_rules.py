@@ -590,6 +590,18 @@ CASES |= {
     "an exception that matches nothing": lambda: told(
         decay=Decay(0.01, ("'LayerNorm'",), True, ("kernel",), "a/kernel:0")
     ),
+    "a state that was made again": lambda: told(
+        Remark("optimizer-renewed", "init", "10, 20 and 30")
+    ),
+    "gradients that are passed on": lambda: told(
+        Remark("gradient-passed-on", "update", variables=("bias",), count=1, of=2)
+    ),
+    "gradients that are 0": lambda: told(
+        Remark("gradient-always-zero", "update", variables=("kernel", "bias"), of=2)
+    ),
+    "steps that are let through": lambda: told(
+        Remark("not-finite-kept", "apply_if_finite", "9 and 10", count=2)
+    ),
     "a state that was left out": lambda: told(Remark("state-not-loaded", "load_own_variables")),
     "compiled, and not used": lambda: trace(
         optimizers=(optimizer(Remark("fitted", "finalize_variable_values"), iterations=0),)

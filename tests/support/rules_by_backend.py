@@ -39,6 +39,9 @@ ELSEWHERE = {
         "torch.optim",
         "JAX raises, Keras on PyTorch reads `trainable` each time",
     ),
+    "not-finite-kept": ("only optax", "only `apply_if_finite` gives up"),
+    "gradient-passed-on": ("only optax", "only optax returns updates"),
+    "gradient-always-zero": ("only optax", "others have None where a loss does not depend on it"),
     "shared-variable": ("jax torch torch.optim", _NO_IDENTITY),
     "optimizer-renewed": ("jax torch torch.optim optax", ""),
     "no-gradient": ("jax torch torch.optim optax", ""),
@@ -65,7 +68,7 @@ ELSEWHERE = {
     "moved-without-gradient": ("only torch.optim", "gradients are not compared"),
     "graph-never-ran": ("jax optax", "a program of `torch.compile` runs when it is made"),
 }
-"""Where else than with TensorFlow, and why not in the rest."""
+"""Where else than with TensorFlow, or `only` there, and why not in the rest."""
 
 
 IN_PAINS = {

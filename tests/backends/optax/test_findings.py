@@ -3,7 +3,9 @@
 Each has a twin that is much alike and fine; the parameters say which of both it is, where they can.
 """
 
+import runpy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,7 +19,15 @@ from support.rules_by_backend import rules_of
 
 import tracer
 
-PROGRAMS: dict[str, Callable[[bool], None]] = {}
+PAINS = Path(__file__).parents[2] / "findings" / "pains" / "optax"
+PROGRAMS: dict[str, Callable[[bool], None]] = {
+    code: runpy.run_path(str(PAINS / f"{name}.py"))["train"]
+    for code, name in {
+        "gradient-always-zero": "loss_without_predictions",
+        "gradient-passed-on": "masked_raw_gradient",
+        "not-finite-kept": "gives_up_on_nan",
+    }.items()
+}
 
 
 def program(train: Callable[[bool], None]) -> Callable[[bool], None]:

@@ -8,11 +8,14 @@ import os
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from support.findings_of import bad
 
@@ -46,7 +49,7 @@ SAID = {
         ("in each of 8 steps", "the state that update returned was never passed in again"),
     ),
     "gives_up_on_nan": Pain(
-        "not-finite-kept", ("steps 9 and 10 of apply_if_finite were not finite and let through",)
+        "not-finite-kept", ("Steps 9 and 10 of apply_if_finite were not finite and let through",)
     ),
     "loss_without_predictions": Pain(
         "gradient-always-zero", ("Every gradient was 0 in all 20 steps of adam",)
@@ -78,6 +81,102 @@ def test_it_is_said_and_nothing_of_its_twin(name: str, healthy: bool) -> None:
     assert finding.code == SAID[name].code
     for fact in SAID[name].facts:
         assert fact in finding.text
+
+
+PARAMS = {"w": jnp.ones((4, 2)), "b": jnp.zeros(2)}
+
+
+def loss(params: Any, x: Any = 1.0) -> Any:
+    return ((jnp.full((3, 4), x) @ params["w"] + params["b"] - 2.0) ** 2).mean()
+
+
+def loop(tx: Any, of: Any = loss, params: Any = PARAMS, steps: int = 4) -> Any:
+    @jax.jit
+    def step(params: Any, state: Any) -> Any:
+        updates, state = tx.update(jax.grad(of)(params), state, params)
+        return optax.apply_updates(params, updates), state
+
+    state = tx.init(params)
+    for _ in range(steps):
+        params, state = step(params, state)
+    return params
+
+
+def gradients_are_clipped_by_another() -> None:
+    clip, adam = optax.masked(optax.clip(1.0), {"w": True, "b": False}), optax.adam(0.1)
+    of_clip, of_adam, params = clip.init(PARAMS), adam.init(PARAMS), PARAMS
+    for _ in range(6):
+        gradients, of_clip = clip.update(jax.grad(loss)(params), of_clip)
+        updates, of_adam = adam.update(gradients, of_adam, params)
+        params = optax.apply_updates(params, updates)
+
+
+def no_gradient_reaches_what_is_masked() -> None:
+    tx = optax.masked(optax.adam(0.1), {"w": True, "b": False})
+    loop(tx, lambda params: loss({**params, "b": jax.lax.stop_gradient(params["b"])}))
+
+
+def decay_is_masked_in_a_chain() -> None:
+    loop(optax.adamw(0.1, mask={"w": True, "b": False}))
+
+
+def a_search_over_rates() -> None:
+    for rate in (0.1, 0.2, 0.3, 0.4):
+        loop(optax.adam(rate))
+
+
+def one_transformation_for_folds() -> None:
+    tx = optax.adam(0.1)
+    for seed in range(4):
+        loop(tx, params={**PARAMS, "w": jax.random.normal(jax.random.key(seed), (4, 2))})
+
+
+def steps_are_tried_from_one_state() -> None:
+    tx, params = optax.adam(0.1), PARAMS
+    state = tx.init(params)
+    for _ in range(4):
+        for x in (0.5, 1.0, 2.0):  # the last one is taken
+            updates, after = tx.update(jax.grad(loss)(params, x), state, params)
+        params, state = optax.apply_updates(params, updates), after
+
+
+def the_first_gradients_are_zero() -> None:
+    tx, params = optax.adam(0.1), PARAMS
+    state = tx.init(params)
+    for x in (0.0, 0.0, 0.0, 1.0, 1.0):
+        gradients = jax.tree.map(lambda g: g * x, jax.grad(loss)(params))  # noqa: B023
+        updates, state = tx.update(gradients, state, params)
+        params = optax.apply_updates(params, updates)
+
+
+def nan_is_left_out() -> None:
+    tx = optax.apply_if_finite(optax.adam(0.1), 5)
+    state = tx.init(PARAMS)
+    for factor in (1.0, np.nan, 1.0, np.nan, np.nan, 1.0, 1.0, 1.0, 1.0, 1.0):
+        gradients = jax.tree.map(lambda p: p + factor, PARAMS)  # noqa: B023
+        _, state = tx.update(gradients, state, PARAMS)
+
+
+HEALTHY = [
+    gradients_are_clipped_by_another,
+    no_gradient_reaches_what_is_masked,
+    decay_is_masked_in_a_chain,
+    a_search_over_rates,
+    one_transformation_for_folds,
+    steps_are_tried_from_one_state,
+    the_first_gradients_are_zero,
+    nan_is_left_out,
+]
+NEW = {each.code for each in SAID.values()}
+
+
+@pytest.mark.parametrize("train", HEALTHY)
+def test_what_is_near_and_fine(train: Callable[[], None]) -> None:
+    with tracer.record() as recording:
+        train()
+    trace = recording.trace()
+    assert trace.updates()
+    assert not NEW & {each.code for each in bad(trace)}
 
 
 @pytest.mark.long

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 from jax.interpreters import ad, batching, mlir, partial_eval
 
+from tracer.core.interrupts import suppress_faults
 from tracer.errors import UnsupportedOptimizer
 
 try:

@@ -30,7 +30,7 @@ _makers: dict[int, "Maker"] = {}
 _line_of_caller: Callable[[object], str] = lambda made: ""  # noqa: E731
 
 
-class Maker(wrapt.FunctionWrapper):  # type: ignore[misc]
+class Maker(wrapt.FunctionWrapper):  # type: ignore[type-arg]
     """A function that makes transformations; it looks, compares and is pickled as the original."""
 
     def __init__(self, original: Callable[..., Any], name: str) -> None:
@@ -53,7 +53,7 @@ def _call(name: str, original: Any, instance: Any, args: Any, kwargs: Any) -> An
 
 def _seen(made: Any, name: str) -> Any:
     """What a maker made, so that its calls are seen; `name` is that of the maker."""
-    if isinstance(made, tuple) and is_transformation(made):
+    if is_transformation(made):
         if not isinstance(made.update, TracedUpdate):
             update = TracedUpdate(made, name, _line_of_caller(made))
             made = made._replace(init=TracedInit(update), update=update)

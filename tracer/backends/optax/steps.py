@@ -24,7 +24,8 @@ class Step(Call):
         self, update: Any, binding: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         self.update, self.index = update, binding.index
-        self.recorder = self.count = self.wanted = self.returned = None
+        self.recorder = self.count = self.wanted = None
+        self.returned: tuple[Pairs, Any] | None = None
         self.given = {**kwargs, **dict(zip(_ARGUMENTS, args, strict=False))}
         try:
             binding.recorder.open(self, self.index, _STEP, "step", sys._getframe(2))

@@ -25,7 +25,7 @@ def not_finite_kept(summary: Summary) -> Iterator[Case]:
     """`apply_if_finite` gave up."""
     for optimizer, remark in summary.remarks("not-finite-kept"):
         yield Case(
-            f"{plural(remark.count, 'step')} {remark.detail} of {optimizer.name} "
+            f"{plural(remark.count, 'Step', 'Steps')} {remark.detail} of {optimizer.name} "
             f"{plural(remark.count, 'was', 'were')} not finite and let through: {remark.method} "
             "gave up after max_consecutive_errors in a row."
         )

@@ -305,12 +305,13 @@ def _states_dropped(trace: Trace) -> Iterator[Case]:
                     f"{optimizer.name} began from zero after steps {remark.detail}: init made its "
                     "state again, with a count of 0, for weights that had been trained.",
                     "Call init once, and pass on the state that the last update returned. If each "
-                    "loop is meant to begin from zero, as one for each task, there is nothing to do.",
+                    "loop is meant to begin from zero, as one for each task, there is nothing to "
+                    "do.",
                 )
                 continue
             yield Case(
-                f"{optimizer.name} began from zero in each of {remark.detail}: the state that update "
-                "returned was never passed in again, each step got the same count or state.",
+                f"{optimizer.name} began from zero in each of {remark.detail}: the state that "
+                "update returned was never passed in again, each step got the same count or state.",
                 "Give each step the state that the one before returned; make it (`init`) once, "
                 "before the loop. If each step is meant to begin from zero, as one step of an "
                 "inner loop, there is nothing to do.",
