@@ -89,7 +89,7 @@ def test_models_are_searched_once_for_many_optimizers(monkeypatch: pytest.Monkey
         return search(classes, young=young)
 
     monkeypatch.setattr(parameters, "instances", counted)
-    monkeypatch.setattr(parameters._models, "_due", 0.0)  # no search of another test found nothing
+    monkeypatch.setattr(parameters.models, "_due", 0.0)  # no search of another test found nothing
     model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(10)))
     optimizers = [Odometer([each]) for each in model.parameters()]
     found = [name for each in optimizers for name in names(stepped(each))]

@@ -15,7 +15,7 @@ from weakref import WeakSet, ref
 from msgspec.structs import replace
 
 from tracer.backends.torch import compat
-from tracer.backends.torch.parameters import known_names, others_than, parameters_of
+from tracer.backends.torch.parameters import models, parameters_of
 from tracer.core.calls import Call
 from tracer.core.collectors import Collector, Throttle
 from tracer.core.instances import instances
@@ -117,7 +117,7 @@ class FreezeMonitor(Collector):
 
     def _pass(self, parameters: list[Any]) -> None:
         """The optimizers have these parameters now."""
-        self._ids, names = [*map(id, parameters)], known_names(parameters)
+        self._ids, names = [*map(id, parameters)], models.names_of(parameters)
         for parameter in parameters:
             for table in (self._others, self._gradients, self._late):
                 table.pop(id(parameter), None)
@@ -127,7 +127,7 @@ class FreezeMonitor(Collector):
         self._add_others(parameters, same_model=True)
 
     def _add_others(self, parameters: list[Any], *, same_model: bool) -> None:
-        for own, name in others_than(parameters, same_model=same_model):
+        for own, name in models.others_than(parameters, same_model):
             if id(own) not in self._passed:
                 self._others.setdefault(id(own), _Other(ref(own), name, same_model))
 

@@ -25,7 +25,7 @@ from tracer.backends.torch.steps import drop
 from tracer.core.calls import Call, known_by, outermost
 from tracer.core.instances import instances
 from tracer.core.recorder import Recorder
-from tracer.core.registry import bindings, plain_class, traced_classes
+from tracer.core.registry import Binding, bindings, plain_class, traced_classes
 from tracer.kinds import BESIDE, ApplyMethod, OptimizerKind
 
 for _name in ("tracer.core", "tracer.hooks.interception"):
@@ -213,6 +213,16 @@ def _values(variables: Sequence[Any]) -> list[Any]:
 # What runs while Dynamo traces.
 
 
+def _binding_of(optimizer: int, base: int) -> Binding | None:
+    """That of the optimizer with this id, if its class is the traced one of this `base`.
+
+    None for one of a class derived from it.
+    """
+    binding = bindings.get(optimizer)
+    traced = binding is not None and type(binding.optimizer()) is traced_classes[base]
+    return binding if traced else None
+
+
 @constant
 def _number(
     optimizer: int,
@@ -222,14 +232,11 @@ def _number(
     variables: tuple[int, ...],
 ) -> int:
     """The number of a call, which is of objects with these ids; -1 if it is not traced."""
-    binding = bindings.get(optimizer)
-    alive = None if binding is None else binding.optimizer()
+    binding = _binding_of(optimizer, base)
     if binding is None or binding.recorder.broken:
         return -1
-    if type(alive) is not traced_classes[base]:  # but of a class derived from it
-        return -1
     try:
-        apply = _applies.get((base, name))
+        alive, apply = binding.optimizer(), _applies.get((base, name))
         if apply is None and not binding.settled:
             binding.bring_in_nested(alive, binding)
         gradients = tuple(None if each is None else _Gradient(each) for each in sparse)
@@ -248,8 +255,8 @@ def _number(
 @constant
 def _note_auxiliary(optimizer: int, base: int, name: str) -> int:
     """Note that such a method is called of the object with this id; returns 0."""
-    binding = bindings.get(optimizer)
-    if binding is not None and type(binding.optimizer()) is traced_classes[base]:
+    binding = _binding_of(optimizer, base)
+    if binding is not None:
         binding.recorder.optimizers.all[binding.index].called[name] += 1
     return 0
 

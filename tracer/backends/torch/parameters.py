@@ -35,7 +35,7 @@ class Parameters(backend.Variables):
 
     def _record(self, parameter: Any) -> Variable:
         name = self._names.get(id(parameter), "parameter")
-        if compat.is_parameter(parameter) and not _models.knows(parameter):
+        if compat.is_parameter(parameter) and not models.knows(parameter):
             self._unsearched[len(self._plain)] = ref(parameter)
         dtype = str(parameter.dtype).removeprefix("torch.")
         part_of = name if compat.is_split_by_fsdp(parameter) else ""
@@ -45,11 +45,11 @@ class Parameters(backend.Variables):
     def rows(self) -> list[Variable]:
         """What a trace says of each; names that have not been searched for yet are now."""
         alive = [each for own in self._unsearched.values() if (each := own()) is not None]
-        if not all(map(_models.knows, alive)):
-            _models.search()
+        if not all(map(models.knows, alive)):
+            models.search()
         while self._unsearched:
             index, reference = self._unsearched.popitem()
-            for name in _models.names_of([reference()]).values():
+            for name in models.names_of([reference()]).values():
                 plain = self._plain[index]
                 self._plain[index] = msgspec.structs.replace(
                     plain, name=name, part_of=plain.part_of and name
@@ -64,7 +64,7 @@ def names_in(optimizer: Any) -> dict[int, str]:
     outermost module that holds it; else its place: `param_groups[0][3]`.
     """
     groups = optimizer.param_groups
-    names = _models.find(parameters_of(groups))
+    names = models.find(parameters_of(groups))
     for place, group in enumerate(groups):
         given = group.get("param_names") or ()
         for index, parameter in enumerate(group["params"]):
@@ -80,22 +80,9 @@ def name_of(parameter: Any) -> str:
 
     All models are searched for one that is not known, and so for those that are asked for next.
     """
-    if not _models.knows(parameter):
-        _models.search()
-    return _models.names_of([parameter]).get(id(parameter), "parameter")
-
-
-def known_names(wanted: Sequence[Any]) -> dict[int, str]:
-    """The names of parameters by `id`, as they were when the models were searched last."""
-    return _models.names_of(wanted)
-
-
-def others_than(passed: Sequence[Any], *, same_model: bool) -> Iterator[tuple[Any, str]]:
-    """The other parameters of models with one of `passed`, or of all other models; their names.
-
-    The models are as they were when they were searched last.
-    """
-    return _models.others_than(passed, same_model)
+    if not models.knows(parameter):
+        models.search()
+    return models.names_of([parameter]).get(id(parameter), "parameter")
 
 
 def names_alive() -> set[str]:
@@ -104,15 +91,15 @@ def names_alive() -> set[str]:
     What nothing holds any more, as the model of a test that has ended, is collected first.
     """
     gc.collect()
-    _models.search()
-    return _models.all_names()
+    models.search()
+    return models.all_names()
 
 
 _REST = 100
 """After a search that found no name, the next one waits so many times as long as that took."""
 
 
-class _Models:
+class Models:
     """What the living models call their parameters, as it was found last.
 
     All objects are searched for them, which takes some 100 ms. There may be a new optimizer in each
@@ -165,7 +152,10 @@ class _Models:
         return names
 
     def others_than(self, passed: Iterable[Any], same_model: bool) -> Iterator[tuple[Any, str]]:
-        """See `others_than`."""
+        """The other parameters of models with one of `passed`, or of all other models; their names.
+
+        The models are as they were when they were searched last.
+        """
         ids = {id(each) for each in passed}
         for cls, model in self._models.values():
             alive = {key: own for key, (each, _) in model.items() if (own := each()) is not None}
@@ -226,7 +216,7 @@ def _named(module: Any, prefix: str = "", lists: bool = True) -> Iterator[tuple[
                 yield from _named(layer, f"{prefix}{name}[{key!r}].", lists=False)
 
 
-_models = _Models()
+models = Models()
 
 
 def parameters_of(groups: Sequence[dict[str, Any]]) -> Sequence[Any]:

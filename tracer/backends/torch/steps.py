@@ -376,9 +376,8 @@ class StepCounter:
         if failed:
             self.recorder.abandon(call)
             return
-        if call.asked is None:
-            parameters = parameters_of(optimizer.param_groups)
-            call.asked = self.asked_for(parameters, compat.layouts_of(parameters))
+        parameters = parameters_of(optimizer.param_groups)
+        call.asked = call.asked or self.asked_for(parameters, compat.layouts_of(parameters))
         self._leave(call, ())
 
     @counting
