@@ -17,7 +17,7 @@ import types
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet, ref
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 import jax
 
@@ -43,7 +43,7 @@ class JaxStaleFunctions(late_wrap.StaleFunctions):
     def __init__(self) -> None:
         super().__init__()
         self._retraced: Counter[StaleFunction] = Counter()
-        self._optimizers: dict[int, ref[Any]] = {}
+        self._optimizers: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self._traced: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         _of_recorders.add(self)
 
@@ -51,7 +51,7 @@ class JaxStaleFunctions(late_wrap.StaleFunctions):
         self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
     ) -> None:
         """Let the functions that use it be traced again, or say that they run uncounted."""
-        self._optimizers[index] = ref(optimizer)
+        self._optimizers[index] = optimizer
         functions = {
             function: programs
             for function, programs in functions_with(optimizer).items()
@@ -68,8 +68,7 @@ class JaxStaleFunctions(late_wrap.StaleFunctions):
 
     def let_go(self, index: int) -> None:
         """Remember what was traced until now: it goes on counting, if there is more to count."""
-        known = self._optimizers.get(index)
-        optimizer = None if known is None else known()
+        optimizer = self._optimizers.get(index)
         if optimizer is not None:
             self._traced.update(functions_with(optimizer))
 
