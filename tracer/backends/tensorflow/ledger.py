@@ -47,6 +47,13 @@ from tracer.core.stamps import UNIT
 ROWS = 16_383
 """How many rows, of one number each, may be written to a journal between two readings. 128 KiB."""
 
+MANY = 64
+"""How many journals of equal blocks have so many rows: a function that is always traced again has
+one for each graph."""
+
+FEW_ROWS = 1_023
+"""How many rows the later ones have. 8 KiB."""
+
 _BITS = 44
 """Of each number in a row: a stamp, or what else it says; the others hold the row's place."""
 
@@ -340,7 +347,9 @@ class Ledger:
             self._idle[block.key].append(block)
         if self._idle[key]:
             return self._idle[key].pop()
-        block = _BlockCounter(key, len(self._blocks), self.device, self._rows)
+        equal = sum(each.key == key for each in self._blocks)
+        rows = self._rows if equal < MANY else min(self._rows, FEW_ROWS)
+        block = _BlockCounter(key, len(self._blocks), self.device, rows)
         self._blocks.append(block)
         return block
 

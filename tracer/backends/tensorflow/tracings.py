@@ -16,6 +16,9 @@ from tensorflow.python.eager.polymorphic_function import polymorphic_function, t
 from tracer.backends.tensorflow import compat
 from tracer.core.tracings import Arguments, Cause, Definition, Leaf
 
+_COMPARED = 64
+"""With how many of the tracings before, the last ones, a new one is compared."""
+
 _DEFINE = tracing_compilation._maybe_define_function.__code__
 _FIRST = polymorphic_function.Function._initialize.__code__
 _CALLS = (
@@ -39,11 +42,12 @@ class Definitions:
             return Definition(name, signature, "unknown", {}, ())
         values = frames[place].f_locals
         cache = getattr(values.get("tracing_options"), "function_cache", None)
-        known = [] if cache is None else [each.function_type for each in cache.values()]
+        known = [] if cache is None else list(cache.values())[-_COMPARED:]
         cause = self._cause(frames[:place], frames[place:]) or (None if known else "forgotten")
         wanted = {} if cause else _arguments(values["lookup_func_type"])
+        types = (_arguments(each.function_type) for each in known)
         timing = _timings.get(id(frames[place]))
-        return Definition(name, signature, cause, wanted, map(_arguments, known), timing)
+        return Definition(name, signature, cause, wanted, types, timing)
 
     def _cause(self, inside: Sequence[FrameType], around: Sequence[FrameType]) -> Cause | None:
         """Why a function is traced, as far as the frames tell that do it, and those inside.
