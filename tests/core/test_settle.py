@@ -1,7 +1,10 @@
 """What is made of the counters of each replica: no TensorFlow."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
+
+import pytest
 
 from tracer.core.counters import Counted, CountedBlock
 from tracer.core.log import HostLog, Reading, until
@@ -145,6 +148,28 @@ def test_the_work_of_a_block_by_what_it_was_part_of() -> None:
         (False, False, ["apply", "step"]),
         (False, True, ["apply", "step"]),
     ]
+
+
+def test_a_log_that_a_signal_interrupts_has_all_of_a_row_or_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stamps = [256 * number for number in (1, 1, 2, 2, 3, 3, 5, 5, 6, 9, 9, 9)]
+    log, whole = HostLog(), HostLog()
+    for stamp in stamps:
+        whole.add(stamp)
+        with monkeypatch.context() as patched:
+            patched.setattr("tracer.core.log.join", _interrupted)
+            before = log.total
+            with suppress(KeyboardInterrupt):
+                log.add(stamp)
+        if log.total == before:  # as a journal gives it again that was not taken out
+            log.add(stamp)
+    assert (log.total, log.reading(1, 0)) == (whole.total, whole.reading(1, 0))
+    assert log.total == log.reading(1, 0).total == len(stamps)
+
+
+def _interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_steps_that_end_in_another_order_than_they_began() -> None:

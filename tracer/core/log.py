@@ -86,10 +86,13 @@ class HostLog:
         """By flags: the first stamp of each, its stride, count and times; the last may go on."""
 
     def add(self, stamp: int) -> None:
-        """The block ran once more."""
-        self.total += 1
+        """The block ran once more.
+
+        A signal handler may raise wherever something is called: until then nothing has changed.
+        """
         if stamp < UNIT:
             self._outside[stamp] += 1
+            self.total += 1
             return
         runs = self._runs[stamp % UNIT]
         if runs:
@@ -98,18 +101,19 @@ class HostLog:
             last = first + (count - 1) * stride
             if times == 1 and (stamp == last + stride or (count == 1 and stamp > last)):
                 run[1], run[2] = stamp - last, count + 1
+                self.total += 1
                 return
-            if stamp == last and count == 1:
-                run[3] += 1
-                return
+        kept, tail = len(runs), [[stamp, 1, 1, 1]]
+        if runs:
             if stamp == last:  # again in the same step, which becomes a run of its own
-                run[2] -= 1
-                runs.append([stamp, 1, 1, times + 1])
-                return
-            if len(runs) > 1:  # a step that ran it several times may continue a run of such
-                tail = join(Run(*each) for each in runs[-2:])
-                runs[-2:] = [[r.first, r.stride, r.count, r.times] for r in tail]
-        runs.append([stamp, 1, 1, 1])
+                tail = [[first, stride, count - 1, times], [stamp, 1, 1, times + 1]][count == 1 :]
+                kept -= 1
+            elif kept > 1:  # a step that ran it several times may continue a run of such
+                before = join(Run(*each) for each in runs[-2:])
+                tail = [*([r.first, r.stride, r.count, r.times] for r in before), *tail]
+                kept -= 2
+        runs[kept:] = tail
+        self.total += 1
 
     def reading(self, graphs: int, idle: int) -> Reading:
         """What was added so far; so many graphs hold the block, of which `idle` never ran.
