@@ -63,6 +63,12 @@ def test_a_million_steps_are_few_points_that_say_what_they_stand_for(tmp_path: P
     assert "a point is the mean of 500 steps" in report
 
 
+def test_the_last_point_is_the_mean_of_the_steps_that_are_left(tmp_path: Path) -> None:
+    """Of 10,001 steps each point stands for 6, and the last one for 9,997 to 10,001."""
+    found = points(written(traces.accumulation(10_001, every=4), tmp_path), "tracer/updates/dense")
+    assert found[-2:] == [(9_996, pytest.approx(8 / 6)), (10_001, pytest.approx(4 / 5))]
+
+
 def test_two_optimizers_have_tags_of_their_own(tmp_path: Path) -> None:
     events = written(traces.two_optimizers(), tmp_path)
     assert points(events, "tracer/adam/updates/dense") == [(1, 2), (10, 2)]
