@@ -1,11 +1,13 @@
 """Names and tables as lines of text that fit a width. Knows nothing of traces."""
 
+import io
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from rich.cells import cell_len, set_cell_size
+from rich.console import Console
 from rich.text import Text
 
 from tracer.errors import shown as shown  # what a report prints goes through it
@@ -146,6 +148,22 @@ def paragraph(text: str, width: int, indent: str = "", style: str = "") -> list[
     first, *lines = wrapped([first, *(f" {word}" for word in words)], room)
     hang = " " * len(indent)
     return [Text(line, style) for line in (indent + first, *(hang + line for line in lines))]
+
+
+def printed(lines: Sequence[Text], width: int, color: bool) -> str:
+    """The lines as one text, with the codes of a terminal's colours if `color` is true."""
+    out = io.StringIO()
+    console = Console(
+        file=out,
+        width=width,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        no_color=False,
+        force_jupyter=False,
+        legacy_windows=False,
+    )
+    console.print(Text("\n").join(lines), soft_wrap=True, highlight=False)
+    return out.getvalue()
 
 
 def wrapped(words: Sequence[str], width: int) -> list[str]:

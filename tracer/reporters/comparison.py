@@ -5,13 +5,12 @@ from itertools import chain
 
 from rich.text import Text
 
-from tracer.layout import Column, Row, Table, paragraph, shown
+from tracer.layout import Column, Row, Table, paragraph, printed, shown
 from tracer.model.compare import Change, Difference
 from tracer.model.phrases import endings
 from tracer.model.trace import Trace
 from tracer.model.words import all_true, first_of
 from tracer.reporters.colors import WARNING
-from tracer.reporters.text import printed
 
 _MAX_ROWS = 100  # rows of a table
 _MAX_MOVES = 10  # lines that have moved

@@ -4,20 +4,18 @@
 row of `tables`, or what is worked out here because no other format has it.
 """
 
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
-from rich.console import Console
 from rich.text import Text
 
 from tracer.errors import UnknownName, shown
 from tracer.findings.rule import Rule
 from tracer.findings.run_rules import to_report
-from tracer.layout import Column, Figure, Row, Table, cut, paragraph
+from tracer.layout import Column, Figure, Row, Table, cut, paragraph, printed
 from tracer.model import callers, measures, rates
 from tracer.model.phrases import (
     Reason,
@@ -459,21 +457,6 @@ def render(
     for ran in runs(trace):
         lines += [Text(), *paragraph(f"Ran: {ran}", width)]
     return printed(lines, width, color)
-
-
-def printed(lines: Sequence[Text], width: int, color: bool) -> str:
-    out = io.StringIO()
-    console = Console(
-        file=out,
-        width=width,
-        force_terminal=color,
-        color_system="standard" if color else None,
-        no_color=False,
-        force_jupyter=False,
-        legacy_windows=False,
-    )
-    console.print(Text("\n").join(lines), soft_wrap=True, highlight=False)
-    return out.getvalue()
 
 
 # The top of the report.
