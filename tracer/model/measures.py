@@ -22,7 +22,7 @@ from tracer.model.records import (
     TraceData,
     contribution,
 )
-from tracer.model.runs import Run, apart
+from tracer.model.runs import Run, split_pairs
 
 __tracebackhide__ = is_mistake
 
@@ -110,7 +110,7 @@ def as_block(effect: Effect) -> Block:
     """The effect as what executes in these steps, to be counted as the work of an optimizer is."""
     role: Any = effect.what
     entry = Entry(effect.root, -1, role, None, effect.variables)
-    parts = effect.total, apart(effect.runs)
+    parts = effect.total, split_pairs(effect.runs)
     return Block(effect.root, effect.replica, "eager", "", False, (entry,), *parts)
 
 

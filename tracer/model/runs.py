@@ -100,10 +100,10 @@ def join(runs: Iterable[Run]) -> list[Run]:
     return joined
 
 
-def apart(runs: Iterable[Run]) -> tuple[Run, ...]:
+def split_pairs(runs: Iterable[Run]) -> tuple[Run, ...]:
     """The same steps, in which two that are apart are no run: that is no rhythm to fold by.
 
-    >>> apart([Run(3, 1, 2), Run(7, 40, 2)])
+    >>> split_pairs([Run(3, 1, 2), Run(7, 40, 2)])
     (Run(first=3, stride=1, count=2, times=1), Run(first=7, stride=1, count=1, times=1), \
 Run(first=47, stride=1, count=1, times=1))
     """
