@@ -303,12 +303,12 @@ class RateRun(msgspec.Struct, frozen=True, array_like=True):
     values: int = 1
     """How many values it had in turn."""
 
-    def only(self, steps: range) -> "RateRun | None":
+    def intersect(self, steps: range) -> "RateRun | None":
         """The part that is in `steps`, of which the first is step 1 then; None if none is.
 
         What moved has to be in them as a whole: its values in between are not known.
 
-        >>> RateRun(1, 10, 0.1, 0.1).only(range(4, 6))
+        >>> RateRun(1, 10, 0.1, 0.1).intersect(range(4, 6))
         RateRun(first=1, count=2, value=0.1, last=0.1, values=1)
         """
         first, end = max(self.first, steps.start), min(self.first + self.count, steps.stop)
@@ -437,7 +437,7 @@ def with_indices(
 def rates_in(rates: Iterable[Rate], steps: range) -> Iterator[Rate]:
     """The rates as far as they are known in those steps, of which the first is step 1 then."""
     for rate in rates:
-        found = (run.only(steps) for run in rate.runs)
+        found = (run.intersect(steps) for run in rate.runs)
         if runs := tuple(each for each in found if each is not None):
             yield msgspec.structs.replace(rate, runs=runs)
 
