@@ -42,7 +42,8 @@ SAID = {
         ("step was traced 8 times, each time for another adam, made in", "adam to adam#8"),
     ),
     "init_in_each_solve": Pain(
-        "optimizer-renewed", ("adam began from zero after steps 10, 20 and 30", "count of 0")
+        "optimizer-renewed",
+        ("adam began from zero after steps 10, 20 and 30", "made its state again"),
     ),
     "state_dropped": Pain(
         "optimizer-renewed",

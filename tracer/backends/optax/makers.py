@@ -27,7 +27,6 @@ _exchanged: list[tuple[Any, str, Any, Any]] = []
 """Where something was exchanged: the module or class, the name, what was there, and what is."""
 _makers: dict[int, "Maker"] = {}
 """By the `id` of what it stands for; one for all namespaces, and for good."""
-_line_of_caller: Callable[[object], str] = lambda made: ""  # noqa: E731
 
 
 class Maker(wrapt.FunctionWrapper):  # type: ignore[type-arg]
@@ -48,14 +47,15 @@ class Maker(wrapt.FunctionWrapper):  # type: ignore[type-arg]
 
 def _call(name: str, original: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     made = original(*args, **kwargs)
-    return _seen(made, name) if _exchanged else made
+    is_part = updates.under_way.depth  # as what `inject_hyperparams` makes in each step
+    return _seen(made, name) if _exchanged and not is_part else made
 
 
 def _seen(made: Any, name: str) -> Any:
     """What a maker made, so that its calls are seen; `name` is that of the maker."""
     if is_transformation(made):
         if not isinstance(made.update, TracedUpdate):
-            update = TracedUpdate(made, name, _line_of_caller(made))
+            update = TracedUpdate(made, name, updates.line_of_caller(made))
             made = made._replace(init=TracedInit(update), update=update)
     elif callable(made) and not isinstance(made, type):  # that of `inject_hyperparams(optax.adam)`
         own = getattr(made, "__name__", name)
@@ -67,8 +67,7 @@ def exchange(
     first_call: Callable[[TracedUpdate], None] | None, line: Callable[[object], str]
 ) -> None:
     """See what is made from now on; `first_call`, if any, is called as its first step begins."""
-    global _line_of_caller
-    updates.first_call, _line_of_caller = first_call, line
+    updates.first_call, updates.line_of_caller = first_call, line
     if _exchanged:
         return
     for module in filter(None, map(sys.modules.get, NAMESPACES)):
@@ -111,6 +110,6 @@ def _reporting(original: Callable[..., None]) -> Callable[..., None]:
     def __init__(made: Any, *args: Any, **kwargs: Any) -> None:
         original(made, *args, **kwargs)
         if _exchanged and "update" not in vars(made):
-            made.update = TracedUpdate(made, type(made).__name__, _line_of_caller(made))
+            made.update = TracedUpdate(made, type(made).__name__, updates.line_of_caller(made))
 
     return __init__

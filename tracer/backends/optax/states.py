@@ -92,9 +92,10 @@ class States(Collector):
             yield Remark(ALWAYS_ZERO, "update", variables=tuple(self._zero), of=len(self._zero))
         if self._again is not None and self._again >= _AGAIN:
             yield Remark(RENEWED, "", some(self._again, "step"))
-        after = [] if self._beginnings is None else self._beginnings.after
-        if len(after) > 1:
-            yield Remark(RENEWED, "init", listed([f"{each:,}" for each in after], _MAX_NAMES))
+        known = self._beginnings
+        if known is not None and len(known.after) > 1:
+            after = listed([f"{each:,}" for each in known.after], _MAX_NAMES)
+            yield Remark(RENEWED, "init", after, known.where, count=len(known.after))
 
 
 class Beginnings:
@@ -107,11 +108,13 @@ class Beginnings:
     def __init__(self) -> None:
         self.after: list[int] = []
         """After how many steps."""
+        self.where = ""
+        """The line that called `init` last."""
         self._fresh: dict[int, float] | None = None
         self._sure = True
 
-    def add(self, params: Any, steps: int) -> None:
-        """`init` is called with these, after so many steps of the transformation."""
+    def add(self, params: Any, steps: int, line: str) -> None:
+        """`init` is called with these in that line, after so many steps of the transformation."""
         if not self._sure or (steps and self.after and steps == self.after[-1]):
             return
         small = list(_small(params))
@@ -122,6 +125,7 @@ class Beginnings:
             self._sure, self.after = False, []
         elif len(self.after) < 1000:
             self.after.append(steps)
+            self.where = line
 
 
 def _small(params: Any) -> Iterator[tuple[int, float | None]]:

@@ -34,11 +34,15 @@ first_call: "Callable[[TracedUpdate], None] | None" = None
 """Has what a maker made counted from its first call on; None while nothing is recorded."""
 
 
+line_of_caller: Callable[[object], str] = lambda made: ""  # noqa: E731
+"""The line of the program that is running."""
+
+
 class _CallsUnderWay(threading.local):
     depth = 0
 
 
-_under_way = _CallsUnderWay()
+under_way = _CallsUnderWay()
 """How many calls of an `update` are under way on this thread."""
 _all: "WeakSet[TracedUpdate]" = WeakSet()
 
@@ -68,8 +72,8 @@ class TracedUpdate:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         binding = bindings.get(id(self))
         if self.maker and not (binding is not None and binding.by_program):
-            binding = None if _under_way.depth else self._to_count(binding)
-        _under_way.depth += 1
+            binding = None if under_way.depth else self._to_count(binding)
+        under_way.depth += 1
         try:
             if binding is None or binding.observer is None or binding.recorder.broken:
                 return self.original(*args, **kwargs)
@@ -78,7 +82,7 @@ class TracedUpdate:
                 step.result = self.original(*args, **kwargs)
                 return step.result
         finally:
-            _under_way.depth -= 1
+            under_way.depth -= 1
 
     def _to_count(self, binding: Binding | None) -> Binding | None:
         """What counts a call that no other one makes; None if nothing is to be counted.
@@ -109,12 +113,12 @@ class TracedInit:
         self.update, self.original = update, update.given.init
 
     def __call__(self, params: Any, *args: Any, **kwargs: Any) -> Any:
-        outermost = not _under_way.depth
-        _under_way.depth += 1
+        outermost = not under_way.depth
+        under_way.depth += 1
         try:
             state = self.original(params, *args, **kwargs)
         finally:
-            _under_way.depth -= 1
+            under_way.depth -= 1
         if outermost and first_call is not None:
             with suppress_faults():
                 self._note(params)
@@ -127,7 +131,8 @@ class TracedInit:
         update.beginnings = update.beginnings or Beginnings()
         if binding is not None:
             binding.recorder.blocks.wait()
-        update.beginnings.add(params, 0 if binding is None else binding.recorder.step_count())
+        steps = 0 if binding is None else binding.recorder.step_count()
+        update.beginnings.add(params, steps, line_of_caller(self))
 
     __copy__, __deepcopy__ = TracedUpdate.__copy__, TracedUpdate.__deepcopy__
 

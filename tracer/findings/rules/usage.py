@@ -301,9 +301,10 @@ def _states_dropped(trace: Trace) -> Iterator[Case]:
     for summary in summaries_of(trace) if trace.complete else ():
         for optimizer, remark in summary.remarks("optimizer-renewed"):
             if remark.method == "init":
+                where = f", in {remark.where}," if remark.where else ""
                 yield Case(
-                    f"{optimizer.name} began from zero after steps {remark.detail}: init made its "
-                    "state again, with a count of 0, for weights that had been trained.",
+                    f"{optimizer.name} began from zero after steps {remark.detail}: init{where} "
+                    "made its state again, for weights that had been trained.",
                     "Call init once, and pass on the state that the last update returned. If each "
                     "loop is meant to begin from zero, as one for each task, there is nothing to "
                     "do.",
