@@ -132,6 +132,18 @@ def one_transformation_for_folds() -> None:
         loop(tx, params={**PARAMS, "w": jax.random.normal(jax.random.key(seed), (4, 2))})
 
 
+def init_makes_templates_for_checkpoints() -> None:
+    tx, params = optax.adam(0.1), PARAMS
+    step = jax.jit(lambda p, s: tx.update(jax.grad(loss)(p), s, p))
+    state = tx.init(params)
+    for _ in range(4):
+        for _ in range(3):
+            updates, state = step(params, state)
+            params = optax.apply_updates(params, updates)
+        saved = jax.tree.leaves(state)
+        state = jax.tree.unflatten(jax.tree.structure(tx.init(params)), saved)
+
+
 def steps_are_tried_from_one_state() -> None:
     tx, params = optax.adam(0.1), PARAMS
     state = tx.init(params)
@@ -164,6 +176,7 @@ HEALTHY = [
     decay_is_masked_in_a_chain,
     a_search_over_rates,
     one_transformation_for_folds,
+    init_makes_templates_for_checkpoints,
     steps_are_tried_from_one_state,
     the_first_gradients_are_zero,
     nan_is_left_out,

@@ -93,7 +93,10 @@ class States(Collector):
         if self._again is not None and self._again >= _AGAIN:
             yield Remark(RENEWED, "", some(self._again, "step"))
         known = self._beginnings
-        if known is not None and len(known.after) > 1:
+        progress = list(self.root.blocks.counters.progress.values())
+        went_on = any(each.last - each.first >= each.moved > 0 for each in progress)
+        # Else it made a template only, as for a checkpoint, and the steps went on with another.
+        if known is not None and len(known.after) > 1 and not went_on:
             after = listed([f"{each:,}" for each in known.after], _MAX_NAMES)
             yield Remark(RENEWED, "init", after, known.where, count=len(known.after))
 
