@@ -426,7 +426,28 @@ CASES: dict[str, Callable[[], CallTrace]] = {
     "a decay of the norms": lambda: decaying(0, 1),
 }
 
+
+def of_gradients(code: str, method: str, detail: str = "", **numbers: Any) -> CallTrace:
+    """What was seen of gradients on PyTorch, in 30 steps."""
+    remark = Remark(code, method, detail, "train.py:18", **numbers)
+    kept = optimizer(remark, class_name="torch.optim.SGD", kind=TORCH)
+    return trace(healthy(Run(1, 1, 30)), optimizers=(kept,))
+
+
 CASES |= {
+    "gradients that nobody cleared": lambda: of_gradients(
+        "gradients-added", "backward", count=29, of=29
+    ),
+    "clipping after the step": lambda: of_gradients("clipped-late", "clip_grad_norm_", count=10),
+    "zero_grad in each pass": lambda: of_gradients(
+        "gradients-left", "backward", "1", count=27, of=36, runs=(Run(5, 1, 3),)
+    ),
+    "a group of passes at the end": lambda: of_gradients(
+        "gradients-left", "backward", "4", count=1, of=5, runs=(Run(5, 1, 1),)
+    ),
+    "a group of passes in each epoch": lambda: of_gradients(
+        "gradients-left", "backward", "4", count=8, of=104, runs=(Run(13, 13, 8),)
+    ),
     "a layer that was made trainable": lambda: thawed("base/kernel"),
     "a base that was made trainable": lambda: thawed(*(f"base/{n}" for n in range(12))),
 }

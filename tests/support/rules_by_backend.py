@@ -13,6 +13,7 @@ _METHODS = "its update is no method of Python that a class overrides"
 _NEVER_SEES = "optax never sees the weights after it"
 _MASK = "the state of optax says nothing of a mask"
 _SCHEDULES = "schedules of others are part of the optimizer, and know its steps"
+_NOT_KEPT = "only PyTorch keeps gradients from step to step"
 _NO_IDENTITY = "what optax updates has a path, and no identity"
 
 ELSEWHERE = {
@@ -52,7 +53,9 @@ ELSEWHERE = {
     "apply-gradients-twice": ("jax optax", "what belongs to one batch only a program shows"),
     "steps-skipped": ("jax torch torch.optim optax", ""),
     "steps-differ": ("jax torch torch.optim optax", ""),
-    "gradients-left": ("jax torch optax", "who accumulates by hand says nowhere how many"),
+    "gradients-left": ("jax torch torch.optim optax", ""),
+    "gradients-added": ("only torch.optim", _NOT_KEPT),
+    "clipped-late": ("only torch.optim", _NOT_KEPT),
     "never-used": ("jax torch", "`torch.optim` is built when it is made; optax `init` is not seen"),
     "loss-not-scaled": ("jax torch", "`GradScaler.step` raises then; optax scales no loss"),
     "ema-unused": ("jax torch", "they keep no averages of the weights"),

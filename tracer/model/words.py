@@ -235,9 +235,20 @@ _TORCH = replace(
             "plain list hides them from model.parameters(). Set requires_grad of what should stay "
             "as it is to False, which saves its gradients."
         ),
+        "never-passed:list": (
+            "Keep layers in torch.nn.ModuleList or ModuleDict: a plain list or dict hides them "
+            "from model.parameters()."
+        ),
+        "never-passed:unowned": (
+            "Make the optimizer after the model is complete: it was made of parameters that the "
+            "model, or this layer of it, no longer has."
+        ),
+        "no-gradient:unowned": (
+            "The module that they were made for is gone, as a model or a layer that was made "
+            "again after the optimizer: make the optimizer after it."
+        ),
         "never-passed:when": (
-            "got gradients while steps ran, and no optimizer was passed {them}: nothing updates "
-            "{them}"
+            "got gradients while steps ran, and no optimizer has {them}: nothing updates {them}"
         ),
         "frozen-but-updated": (
             "Set the gradient to None where you freeze: parameter.grad = None, or "

@@ -3,7 +3,9 @@
 Each has a twin that is much alike and fine; the weights say which of both it is, where they can.
 """
 
+import runpy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -216,6 +218,16 @@ def decay_flipped(healthy: bool) -> None:
     optimizer = SGD(groups, 0.1)
     for _ in range(3):
         step(optimizer, model)
+
+
+PAINS = {
+    "gradients-left": "last_group_lost",
+    "gradients-added": "zero_grad_forgotten",
+    "clipped-late": "clipped_after_the_step",
+}
+for code, name in PAINS.items():
+    file = Path(__file__).parents[2] / "findings" / "pains" / "torch" / f"{name}.py"
+    PROGRAMS[code] = runpy.run_path(str(file))["train"]
 
 
 def test_each_rule_of_the_table_has_a_program() -> None:

@@ -10,6 +10,7 @@ from tracer.backends.torch.blocks import Blocks
 from tracer.backends.torch.drift import Drift
 from tracer.backends.torch.effects import is_held_back, tensor_of
 from tracer.backends.torch.freeze_monitor import FreezeMonitor
+from tracer.backends.torch.gradients import GradientMonitor
 from tracer.backends.torch.loads import Loads
 from tracer.backends.torch.parameters import Parameters
 from tracer.backends.torch.schedules import Schedules
@@ -71,7 +72,7 @@ class TorchOptimBackend(TorchBackend):
 
     packages = ("torch", "lightning", "accelerate", "transformers")
     new_variables = Parameters
-    collectors = (FreezeMonitor, Loads, Schedules, Drift)
+    collectors = (FreezeMonitor, GradientMonitor, Loads, Schedules, Drift)
 
     def iterations_of(self, optimizer: Any) -> None:
         """None: it has no count of its steps but for each parameter."""

@@ -5,6 +5,7 @@ of each class, an inner one that `super().step()` calls too), `amp/grad_scaler.p
 the optimizer's out, or gives `found_inf` to one that is fused, whose kernel leaves out its work).
 """
 
+import functools
 import inspect
 import threading
 from collections import OrderedDict
@@ -23,16 +24,20 @@ from tracer.model.records import Kind
 
 __all__ = [
     "FROZEN",
+    "Exchange",
     "GradScaler",
     "HookPlace",
     "LRScheduler",
     "Module",
     "Optimizer",
+    "autograd",
+    "clip_grad",
     "global_hooks",
     "has_hooks",
     "holds_optimizer",
     "hooks_after",
     "hooks_before",
+    "is_dense",
     "is_generated",
     "is_lazy",
     "is_loose_tensor",
@@ -97,8 +102,35 @@ _NOTHING = nullcontext().__exit__
 """A hook that does nothing, and can be copied and pickled."""
 
 
+class Exchange:
+    """A function of PyTorch, in whose place ours is while that is wanted.
+
+    `Tensor.backward` looks up `torch.autograd.backward` at each call, and `clip_grad_norm_` what it
+    scales with (`nn/utils/clip_grad.py: _clip_grads_with_norm_`, since PyTorch 2.6).
+    """
+
+    def __init__(self, home: Any, name: str, ours: Any) -> None:
+        self.original: Any = getattr(home, name, None)
+        self._home, self._name, self._ours = home, name, ours
+        self._is_ours = False
+        if self.original is not None:
+            functools.update_wrapper(ours, self.original)
+
+    def put(self, wanted: bool) -> None:
+        """Have ours there, or the original again."""
+        now = getattr(self._home, self._name, None)
+        if wanted and not self._is_ours and now is not None:
+            self.original, self._is_ours = now, True
+            setattr(self._home, self._name, self._ours)
+        elif not wanted and now is self._ours:  # else another is around it
+            setattr(self._home, self._name, self.original)
+            self._is_ours = False
+
+
 GradScaler: Any = torch.amp.GradScaler
 Module: Any = torch.nn.Module
+autograd: Any = torch.autograd
+clip_grad: Any = torch.nn.utils.clip_grad
 
 FROZEN = "frozen"
 """In place of a layout: there is no gradient, and none was to be expected."""
@@ -164,6 +196,13 @@ def holds_optimizer(optimizer: Any) -> bool:
 def is_parameter(tensor: Any) -> bool:
     """Whether a module may hold it: a plain tensor is no parameter of any."""
     return isinstance(tensor, torch.nn.Parameter)
+
+
+def is_dense(parameter: Any) -> bool:
+    """Whether it is a plain one with a plain gradient."""
+    gradient = parameter.grad
+    plain = type(parameter) in (torch.nn.Parameter, torch.Tensor)
+    return plain and parameter.requires_grad and getattr(gradient, "layout", None) is torch.strided
 
 
 def is_loose_tensor(given: Any) -> bool:

@@ -8,6 +8,8 @@ model, leaves that as it is, and its gradients may come and go.
 The parameters are looked at when a step has ended, for then the gradients are there.
 """
 
+from collections.abc import Iterator
+from itertools import chain
 from time import perf_counter
 from typing import Any, NamedTuple
 from weakref import WeakSet, ref
@@ -15,12 +17,12 @@ from weakref import WeakSet, ref
 from msgspec.structs import replace
 
 from tracer.backends.torch import compat
-from tracer.backends.torch.parameters import models, parameters_of
+from tracer.backends.torch.parameters import models, names_in, parameters_of
 from tracer.core.calls import Call
 from tracer.core.collectors import Collector, Throttle
 from tracer.core.instances import instances
 from tracer.core.interrupts import suppress_faults
-from tracer.model.records import Optimizer
+from tracer.model.records import Optimizer, Remark
 
 _all: "WeakSet[FreezeMonitor]" = WeakSet()
 """One for each recorder."""
@@ -58,6 +60,8 @@ class FreezeMonitor(Collector):
         self._late: dict[int, int] = {}
         """What got another gradient while steps ran, and how often it had been written to."""
         self._frozen: dict[int, str] = {}
+        self._unowned: tuple[str, ...] = ()
+        """What no module has and that had no gradient, when it was passed."""
         self._useful = False
         """Whether a parameter that was passed ever had a gradient."""
         self._looks = 0
@@ -89,7 +93,13 @@ class FreezeMonitor(Collector):
                 or (id(own) not in in_optimizers and own._version == version)
             )
         )
-        return replace(record, never_passed=tuple(never), frozen=tuple(self._frozen.values()))
+        found = tuple(never)
+        remarks = record.remarks
+        if found and self._unowned:
+            of = len(self._ids)
+            remarks += (Remark("no-gradient", variables=self._unowned, of=of),)
+        frozen = tuple(self._frozen.values())
+        return replace(record, never_passed=found, frozen=frozen, remarks=remarks)
 
     def trains(self, parameter: "ref[Any]") -> bool:
         """Whether a parameter that may be gone was passed here."""
@@ -101,6 +111,7 @@ class FreezeMonitor(Collector):
             parameters = [own for each in alive for own in parameters_of(each.param_groups)]
             if self._ids != [*map(id, parameters)]:
                 self._pass(parameters)
+                self._unowned = tuple(chain.from_iterable(map(_unowned_by_modules, alive)))
             if self._looks == 1 and self._is_astray():
                 self._add_others(parameters, same_model=False)
             self._looks += 1
@@ -149,3 +160,13 @@ class FreezeMonitor(Collector):
     def _references(self) -> dict[int, int]:
         """By the id of each parameter that of the reference to it, of which there is only one."""
         return {key: id(reference) for key, (reference, _) in self._passed.items()}
+
+
+def _unowned_by_modules(optimizer: Any) -> Iterator[str]:
+    """The names of parameters of an optimizer that no module has, and that have no gradient."""
+    parameters, names = parameters_of(optimizer.param_groups), names_in(optimizer)
+    owned = models.names_of(parameters)
+    for each in parameters:
+        missing = each.grad is None and each.requires_grad and id(each) not in owned
+        if missing and compat.is_parameter(each):
+            yield names[id(each)]

@@ -13,7 +13,7 @@ import threading
 from typing import Any
 from weakref import finalize
 
-from tracer.backends.torch import compat, compiled_steps, dynamo, grad_scaler, loads
+from tracer.backends.torch import compat, compiled_steps, dynamo, grad_scaler, gradients, loads
 from tracer.backends.torch.listeners import Listener, counter_of, listeners
 from tracer.backends.torch.steps import StepCounter
 from tracer.core.registry import Binding, bindings
@@ -77,6 +77,7 @@ def listen(listener: Listener) -> None:
     if listener not in listeners:
         listeners.append(listener)
         _need(id(listener))
+        gradients.watch(True)
 
 
 def ignore(listener: Listener) -> None:
@@ -84,6 +85,7 @@ def ignore(listener: Listener) -> None:
     if listener in listeners:
         listeners.remove(listener)
         _let_go(id(listener))
+        gradients.watch(bool(listeners))
 
 
 _users: set[int] = set()

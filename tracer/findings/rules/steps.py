@@ -6,6 +6,8 @@ traced again and again.
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+from math import gcd
 
 from msgspec import structs
 
@@ -29,13 +31,14 @@ from tracer.model.phrases import (
     skipped,
     skipper,
 )
-from tracer.model.records import Failure, Graph, GraphTracing, Optimizer
+from tracer.model.records import Failure, Graph, GraphTracing, Optimizer, Remark
 from tracer.model.summary import Summary, is_first_only, summaries_of
-from tracer.model.words import first_true, plural, some, times
+from tracer.model.words import first_true, listed, plural, some, times
 
 MIN_TRACINGS = (
     5  # tracings of a function: TensorFlow itself warns of 5 (eager/function, def_function)
 )
+MIN_ADDED = 3  # steps that a whole training is judged by
 STEPS_PER_TRACING = 20  # steps: who traces more rarely loses little time by it
 
 
@@ -361,12 +364,19 @@ def _made(summary: Summary, replica: int) -> dict[int, int]:
         "that updated anything, fewer than a group has; those that a loss scale skipped are not "
         "counted. It is a warning if they are a tenth of all "
         "steps or more, of a program that has ended under `tracer run` without an error; and info "
-        "otherwise: at the end of a long run it is a small loss, and training may go on."
+        "otherwise: at the end of a long run it is a small loss, and training may go on. With "
+        "`torch.optim`, while a block of `record` or `tracer run` looks at it, backward passes are "
+        "counted: fewer than most steps use, whose gradients were cleared or are left at the end; "
+        "or, if each step uses one, half of all or more that came from the same line and were "
+        "cleared. Passes that a step of another optimizer used, as the generator's of a GAN, and "
+        "gradients that the program has written to are left out."
     ),
     needs=("steps", "complete", "steps known"),
 )
 def gradients_left(summary: Summary) -> Iterator[Case]:
     """The last group of steps whose gradients are accumulated is not complete."""
+    for _, remark in summary.remarks("gradients-left"):
+        yield _passes_left(summary, remark)
     every, reached = accumulated_steps(summary), accumulations(summary)
     if every < 2 or reached is None or summary.step_unknown(reached):
         return
@@ -386,6 +396,89 @@ def gradients_left(summary: Summary) -> Iterator[Case]:
             severity="warning" if left * 10 >= steps and has_ended(summary.trace) else "info",
             step=last + 1,
         )
+
+
+def _passes_left(summary: Summary, remark: Remark) -> Case:
+    """Backward passes of which no step used the gradients."""
+    every = int(remark.detail) if remark.detail.isdecimal() else 1
+    where = f" ({remark.where})" * bool(remark.where)
+    if every == 1:
+        common = gcd(remark.count, remark.of) or 1
+        return Case(
+            f"The gradients of {remark.count // common:,} of every {remark.of // common:,} "
+            f"backward passes{where} were cleared before a step{of_optimizer(summary)} used them.",
+            "If they are to be accumulated, call zero_grad once for each step, after it, and not "
+            "in each pass. If not, these passes are computed in vain.",
+        )
+    every_one = (range(run.first, run.last + 1, run.stride) for run in remark.runs)
+    numbers = [f"{each:,}" for each in islice(chain.from_iterable(every_one), MAX_NAMES)]
+    more = remark.count - len(numbers)
+    which = listed([*numbers, f"{more:,} more"] if more else numbers)
+    once = [run.stride == 1 for run in remark.runs] == [True]  # at the end, most often
+    small = remark.count * 10 < remark.of or not has_ended(summary.trace)
+    return Case(
+        f"The gradients of {plural(remark.count, 'backward pass', 'backward passes')} {which} of "
+        f"{remark.of:,}{where} were never applied: most steps{of_optimizer(summary)} use those of "
+        f"{every:,}.",
+        f"Step once more after the last batch, or choose a number of batches that {every:,} "
+        "divides: zero_grad clears the rest of an epoch, and nothing applies it at the end.",
+        "info" if once and small else None,
+    )
+
+
+@rule(
+    "gradients-added",
+    severity="warning",
+    title="gradients were added to those of the step before",
+    why="Each step is made with the sum of all gradients so far, old ones included.",
+    advice="Call optimizer.zero_grad() once for each step: after it, or before backward.",
+    explanation=(
+        "For `torch.optim`, while a block of `record` or `tracer run` looks at it. When a backward "
+        f"pass began, the gradient was the one that the step had left, to the version; in "
+        f"{MIN_ADDED} steps or more, and half of them or more. A gradient that the program scales "
+        "or writes between two steps is not reported, nor are steps that are given a closure. A "
+        "parameter stands for all, so one that zero_grad does not reach may be missed."
+    ),
+    needs=("steps",),
+)
+def gradients_added(summary: Summary) -> Iterator[Case]:
+    """Nobody cleared the gradients after a step."""
+    for _, each in summary.remarks("gradients-added"):
+        if each.count >= max(MIN_ADDED, each.of / 2):
+            yield Case(
+                f"In {each.count:,} of {some(each.of, 'step')}{of_optimizer(summary)} backward "
+                "added to the gradients that the step before had used: zero_grad did not clear "
+                "them.",
+            )
+
+
+@rule(
+    "clipped-late",
+    severity="warning",
+    title="gradients were clipped after the step that used them",
+    why="The step was made with gradients of any size: clipping changed nothing of it.",
+    advice=(
+        "Call it after backward and before step; with a GradScaler after "
+        "scaler.unscale_(optimizer)."
+    ),
+    explanation=(
+        "For `torch.optim` and `torch.nn.utils.clip_grad_norm_`, while a block of `record` or "
+        "`tracer run` looks at it: it scaled gradients that a step had used and nothing had been "
+        f"added to, and they were cleared before the next pass; {MIN_ADDED} times or more, and "
+        "never in time for a step. With a norm of 1e6 or more it only measures. Where it is called "
+        "in `torch.compile`, nothing is known."
+    ),
+    needs=("steps",),
+)
+def clipped_late(summary: Summary) -> Iterator[Case]:
+    """No step used what was clipped."""
+    for _, each in summary.remarks("clipped-late"):
+        if each.count >= MIN_ADDED:
+            where = f" ({each.where})" * bool(each.where)
+            yield Case(
+                f"{each.method}{where} ran {times(each.count)} after a step"
+                f"{of_optimizer(summary)}, and no step used what it clipped.",
+            )
 
 
 @rule(

@@ -335,7 +335,8 @@ def _only_skipped(summary: Summary, pattern: Pattern) -> bool:
     explanation=(
         "apply_gradients was asked for it and got None each time. The optimizer leaves such a "
         "variable out, and Keras warns once. For PyTorch: a parameter of the optimizer that "
-        "requires a gradient had none in each step. "
+        "requires a gradient had none in each step; whether a module has it is said where other "
+        "parameters get gradients that no optimizer has. "
         "It is info for a tf.compat.v1 optimizer, of which "
         "`minimize` passes every trainable variable of the graph. That of a frozen "
         "layer is not passed at all, so it is not reported."
@@ -343,29 +344,33 @@ def _only_skipped(summary: Summary, pattern: Pattern) -> bool:
     needs=("complete",),
     explains=FEW,
 )
-def no_gradient(summary: Summary) -> Iterable[Case]:
+def no_gradient(summary: Summary) -> Iterator[Case]:
     """Every gradient that was passed for a variable was `None`."""
     of_graph = any(each.kind == "v1" for each in summary.optimizers)
     every = summary.trace.variables
-    return [
-        Case(
-            "{which} {were} never updated: the gradient was None each time, in {none:step}.",
-            "minimize without var_list passes every trainable variable of the graph, also "
-            "those of other networks. Of one that should learn, look for what cuts it from the "
-            "loss."
-            if of_graph
-            else "",
-            "info" if of_graph else None,
-            with_elements,
-            step=1,
-            numbers={"none": max(pattern.total(missing, each) for each in pattern.replicas)},
-        )
-        for pattern in summary.asked
-        if pattern.total(missing)
-        and not pattern.total(_requests_or_tries)
+    unowned = {name for _, each in summary.remarks("no-gradient") for name in each.variables}
+    for pattern in summary.asked:
+        if not pattern.total(missing) or pattern.total(_requests_or_tries):
+            continue
         # An empty part of a parameter has its elements, and their gradient, on other ranks.
-        and (with_elements := [each for each in pattern.variables if 0 not in every[each].shape])
-    ]
+        with_elements = [each for each in pattern.variables if 0 not in every[each].shape]
+        for lost in (False, True):
+            if which := [each for each in with_elements if (every[each].name in unowned) == lost]:
+                yield Case(
+                    "{which} {were} never updated: the gradient was None each time, in {none:step}"
+                    + (", and no module has {them}." if lost else "."),
+                    summary.dialect.advice("no-gradient:unowned")
+                    if lost
+                    else "minimize without var_list passes every trainable variable of the "
+                    "graph, also those of other networks. Of one that should learn, look for what "
+                    "cuts it from the loss."
+                    if of_graph
+                    else "",
+                    "info" if of_graph else None,
+                    which,
+                    step=1,
+                    numbers={"none": max(pattern.total(missing, r) for r in pattern.replicas)},
+                )
 
 
 _requests_or_tries = counting(["request", "update", "ineffective"])

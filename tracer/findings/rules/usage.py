@@ -91,8 +91,9 @@ def keras_mixed(trace: Trace) -> Iterator[Case]:
         "is in no optimizer. Of other "
         "models it is reported only if the optimizer's own parameters have no gradient, as those "
         "of a model that was made again, or are just those of another optimizer: a judge or a "
-        "teacher that is not frozen gets gradients, too. With Keras on JAX and on PyTorch the step "
-        "raises, which apply-raised reports."
+        "teacher that is not frozen gets gradients, too. How many parameters of the optimizer no "
+        "module has, and that had no gradient when it first stepped, is said with it. With Keras "
+        "on JAX and on PyTorch the step raises, which apply-raised reports."
     ),
     needs=("steps", "complete"),
     explains=FEW,
@@ -104,8 +105,13 @@ def never_passed(summary: Summary) -> Iterator[Case]:
         "{them}: the step{of} trains only what was trainable before"
     )
     if names := summary.optimizers[0].never_passed:
-        when = summary.dialect.advice("never-passed:when", thawed)
-        yield Case(f"{{which}} {when}.", names=names, words={"of": of_optimizer(summary)})
+        when, own = summary.dialect.advice("never-passed:when", thawed), summary.dialect.advice
+        advice = own("never-passed:list") if all("[" in each for each in names) else ""
+        for optimizer, each in summary.remarks("no-gradient"):
+            lost = f"{len(each.variables):,} of {each.of:,}"
+            when += f". No module has {lost} parameters of {optimizer.name}"
+            advice = own("never-passed:unowned")
+        yield Case(f"{{which}} {when}.", advice, names=names, words={"of": of_optimizer(summary)})
 
 
 @rule(

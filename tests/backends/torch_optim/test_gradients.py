@@ -1,0 +1,509 @@
+"""What becomes of gradients: healthy loops in many styles, of which nothing is said, and others."""
+
+import copy
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support.findings_of import bad
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+
+import tracer
+from tracer.backends.torch import compat, gradients
+
+torch.set_num_threads(1)
+SGD = torch.optim.SGD
+HEALTHY: dict[str, Callable[[], None]] = {}
+
+
+def healthy(train: Callable[[], None]) -> Callable[[], None]:
+    HEALTHY[train.__name__] = train
+    return train
+
+
+def net() -> Any:
+    return nn.Sequential(nn.Linear(3, 2), nn.Tanh(), nn.Linear(2, 1))
+
+
+def loss_of(model: Any, scale: float = 1.0) -> Any:
+    return (model(torch.randn(4, 3)) ** 2).mean() * scale
+
+
+@healthy
+def one_pass_a_step() -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    for number in range(12):
+        optimizer.zero_grad(set_to_none=number % 2 == 0)
+        loss_of(model).backward()
+        clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+
+@healthy
+def zeros_by_hand() -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    for _ in range(8):
+        loss_of(model).backward()
+        optimizer.step()
+        for each in model.parameters():
+            each.grad.zero_()
+
+
+@healthy
+def accumulation_with_a_last_group() -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        for number in range(1, 11):
+            loss_of(model).backward()
+            if number % 4 == 0 or number == 10:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=False)
+
+
+@healthy
+def accumulation_by_hand_of_averages() -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    for _ in range(4):
+        for _ in range(4):
+            loss_of(model).backward()
+        for each in model.parameters():
+            each.grad /= 4
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@healthy
+def two_losses() -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    for _ in range(6):
+        out = model(torch.randn(4, 3))
+        optimizer.zero_grad()
+        out.mean().backward(retain_graph=True)
+        (out**2).mean().backward()
+        optimizer.step()
+
+
+@healthy
+def closures() -> None:
+    model = net()
+    for optimizer in (torch.optim.LBFGS(model.parameters()), SGD(model.parameters(), 0.1)):
+
+        def closure(optimizer: Any = optimizer) -> Any:
+            optimizer.zero_grad()
+            loss = loss_of(model)
+            loss.backward()
+            return loss
+
+        for _ in range(6):
+            optimizer.step(closure)
+
+
+@healthy
+def scaler() -> None:
+    model = net()
+    optimizer, scale = SGD(model.parameters(), 0.1), torch.amp.GradScaler("cpu")
+    for number in range(8):
+        optimizer.zero_grad()
+        scale.scale(loss_of(model, float("inf") if number == 3 else 1.0)).backward()
+        scale.unscale_(optimizer)
+        clip_grad_norm_(model.parameters(), 1.0)
+        scale.step(optimizer)
+        scale.update()
+
+
+def gan(train: Callable[..., None]) -> None:
+    draw, judge = nn.Linear(2, 3), nn.Linear(3, 1)
+    of_draw, of_judge = SGD(draw.parameters(), 0.1), SGD(judge.parameters(), 0.1)
+    for _ in range(8):
+        train(draw, judge, of_draw, of_judge)
+
+
+@healthy
+def gan_with_two_passes_of_the_judge() -> None:
+    def train(draw: Any, judge: Any, of_draw: Any, of_judge: Any) -> None:
+        of_judge.zero_grad()
+        judge(torch.randn(4, 3)).mean().backward()
+        (-judge(draw(torch.randn(4, 2)).detach())).mean().backward()
+        of_judge.step()
+        of_draw.zero_grad()
+        judge(draw(torch.randn(4, 2))).mean().backward()
+        of_draw.step()
+
+    gan(train)
+
+
+@healthy
+def gan_that_clears_late() -> None:
+    def train(draw: Any, judge: Any, of_draw: Any, of_judge: Any) -> None:
+        fake = draw(torch.randn(4, 2))
+        of_draw.zero_grad()
+        judge(fake).mean().backward()
+        of_judge.zero_grad()
+        (judge(torch.randn(4, 3)) - judge(fake.detach())).mean().backward()
+        of_draw.step()
+        of_judge.step()
+
+    gan(train)
+
+
+@healthy
+def gan_without_detach() -> None:
+    def train(draw: Any, judge: Any, of_draw: Any, of_judge: Any) -> None:
+        for sign, optimizer in ((1, of_judge), (-1, of_draw)):
+            of_draw.zero_grad()
+            of_judge.zero_grad()
+            (sign * judge(draw(torch.randn(4, 2)))).mean().backward()
+            optimizer.step()
+
+    gan(train)
+
+
+@healthy
+def gan_with_one_optimizer() -> None:
+    draw, judge = nn.Linear(2, 3), nn.Linear(3, 1)
+    optimizer = SGD([*draw.parameters(), *judge.parameters()], 0.1)
+    for _ in range(8):
+        optimizer.zero_grad()
+        judge(draw(torch.randn(4, 2))).mean().backward()
+        judge.zero_grad()
+        (-judge(draw(torch.randn(4, 2)).detach())).mean().backward()
+        optimizer.step()
+
+
+@healthy
+def encoder_and_head_with_an_optimizer_each() -> None:
+    model = net()
+    optimizers = SGD(model[0].parameters(), 0.1), SGD(model[2].parameters(), 0.1)
+    for _ in range(8):
+        model.zero_grad()
+        loss_of(model).backward()
+        for each in optimizers:
+            each.step()
+
+
+@healthy
+def shared_parameters_in_turns() -> None:
+    model = net()
+    optimizers = SGD(model.parameters(), 0.1), torch.optim.Adam(model.parameters())
+    for _ in range(8):
+        for each in optimizers:
+            loss_of(model).backward()
+            each.step()
+        model.zero_grad()
+
+
+@healthy
+def truncated_through_time() -> None:
+    cell = nn.RNNCell(3, 3)
+    optimizer = SGD(cell.parameters(), 0.1)
+    for _ in range(4):
+        state = torch.zeros(4, 3)
+        for _ in range(3):
+            optimizer.zero_grad()
+            for _ in range(2):
+                state = cell(torch.randn(4, 3), state)
+            state.mean().backward()
+            optimizer.step()
+            state = state.detach()
+
+
+@healthy
+def sharpness_aware() -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    for _ in range(6):
+        for first in (True, False):
+            optimizer.zero_grad()
+            loss_of(model).backward()
+            if first:
+                up = [each.grad.clone() * 0.05 for each in model.parameters()]
+                with torch.no_grad():
+                    torch._foreach_add_(list(model.parameters()), up)
+        with torch.no_grad():
+            torch._foreach_sub_(list(model.parameters()), up)
+        optimizer.step()
+
+
+def both(model: Any, x: Any) -> None:
+    (model(x) ** 2).mean().backward()
+
+
+@healthy
+def adversarial_examples() -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    for _ in range(6):
+        x = torch.randn(4, 3, requires_grad=True)
+        for _ in range(3):
+            both(model, x)
+            assert x.grad is not None
+        optimizer.zero_grad()
+        both(model, (x + 0.1 * x.grad.sign()).detach())
+        optimizer.step()
+
+
+@pytest.mark.parametrize("way", ["replaced", "copied", "by data"])
+def test_gradients_that_are_put_together_by_the_program(way: str) -> None:
+    """As where those of several tasks are in conflict."""
+
+    def train() -> None:
+        model = net()
+        optimizer = SGD(model.parameters(), 0.1)
+        for _ in range(6):
+            found = []
+            for _ in range(3):
+                optimizer.zero_grad()
+                loss_of(model).backward()
+                found.append([each.grad.clone() for each in model.parameters()])
+            for own, *tasks in zip(model.parameters(), *found, strict=True):
+                if way == "replaced":
+                    own.grad = sum(tasks)
+                else:
+                    (own.grad if way == "copied" else own.grad.data).copy_(sum(tasks))
+            optimizer.step()
+
+    assert not said(train)
+
+
+@healthy
+def norms_are_measured() -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    for _ in range(6):
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        optimizer.step()
+        clip_grad_norm_(model.parameters(), float("inf"))
+
+
+@healthy
+def clipped_before_and_after() -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    for _ in range(6):
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        for _ in range(2):
+            clip_grad_norm_(list(model.parameters()), 1.0)
+        optimizer.step()
+
+
+@healthy
+def passes_for_an_evaluation() -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    for number in range(12):
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        loss_of(model).backward()
+        optimizer.step()
+        if number % 4 == 3:  # the saliency of an input
+            x = torch.randn(1, 3, requires_grad=True)
+            optimizer.zero_grad()
+            model(x).sum().backward()
+
+
+@healthy
+def losses_that_are_not_finite_are_left_out() -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    for number in range(12):
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        if number % 5:
+            optimizer.step()
+
+
+@healthy
+def a_step_in_the_pass() -> None:
+    model = net()
+    optimizers = {each: SGD([each], 0.1) for each in model.parameters()}
+
+    def hook(parameter: Any) -> None:
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for each in model.parameters():
+        each.register_post_accumulate_grad_hook(hook)
+    for _ in range(6):
+        loss_of(model).backward()
+
+
+@healthy
+def checkpoints_and_double_backward() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    for _ in range(6):
+        optimizer.zero_grad()
+        x = torch.randn(4, 3, requires_grad=True)
+        out = checkpoint(model, x, use_reentrant=True)
+        out.mean().backward()
+        (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        (slope**2).mean().backward()
+        optimizer.step()
+
+
+@healthy
+def gradients_of_another_model() -> None:
+    shared, local = net(), net()
+    optimizer = SGD(shared.parameters(), 0.1)
+    for _ in range(8):
+        local.load_state_dict(shared.state_dict())
+        local.zero_grad()
+        loss_of(local).backward()
+        for own, other in zip(shared.parameters(), local.parameters(), strict=True):
+            own.grad = other.grad
+        optimizer.step()
+
+
+@healthy
+def master_weights() -> None:
+    model = net()
+    masters = [each.detach().clone().requires_grad_() for each in model.parameters()]
+    for each in masters:
+        each.grad = torch.zeros_like(each)
+    optimizer = SGD(masters, 0.1)
+    for _ in range(8):
+        model.zero_grad()
+        loss_of(model).backward()
+        for own, other in zip(masters, model.parameters(), strict=True):
+            own.grad.copy_(other.grad)
+        optimizer.step()
+
+
+@healthy
+def a_teacher_that_follows() -> None:
+    model = net()
+    teacher = copy.deepcopy(model)
+    optimizer = SGD(model.parameters(), 0.1)
+    for _ in range(8):
+        optimizer.zero_grad()
+        x = torch.randn(4, 3)
+        ((model(x) - teacher(x).detach()) ** 2).mean().backward()
+        optimizer.step()
+        with torch.no_grad():
+            for own, other in zip(teacher.parameters(), model.parameters(), strict=True):
+                own.lerp_(other, 0.1)
+
+
+@healthy
+def an_image_is_trained() -> None:
+    judge, image = net(), torch.randn(4, 3, requires_grad=True)
+    optimizer = torch.optim.Adam([image], 0.1)
+    for _ in range(8):
+        optimizer.zero_grad()
+        (judge(image) ** 2).mean().backward()
+        optimizer.step()
+
+
+@healthy
+def functions_of_parameters() -> None:
+    model = net()
+    weights = {name: each.detach().clone() for name, each in model.named_parameters()}
+    for each in weights.values():
+        each.requires_grad_()
+    optimizer = SGD(weights.values(), 0.1)
+    for _ in range(8):
+        optimizer.zero_grad()
+        torch.func.functional_call(model, weights, torch.randn(4, 3)).mean().backward()
+        optimizer.step()
+
+
+@healthy
+def sparse_gradients() -> None:
+    table = nn.Embedding(10, 3, sparse=True)
+    optimizer = SGD(table.parameters(), 0.1)
+    for _ in range(8):
+        optimizer.zero_grad()
+        table(torch.tensor([1, 2])).mean().backward()
+        optimizer.step()
+
+
+def said(train: Callable[[], None]) -> list[str]:
+    gc.collect()  # models of other tests
+    torch.manual_seed(1)
+    with tracer.record() as recording:
+        train()
+    trace = recording.trace()
+    assert trace.complete, trace.notes
+    return [f"{each.code}: {each.text}" for each in bad(trace)]
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_nothing_is_said(name: str) -> None:
+    assert not said(HEALTHY[name])
+
+
+def test_nothing_of_pytorch_stays_ours() -> None:
+    before = torch.autograd.backward, compat.clip_grad._clip_grads_with_norm_
+    with tracer.record():
+        now = torch.autograd.backward, compat.clip_grad._clip_grads_with_norm_
+        assert not set(before) & set(now)
+        with tracer.record():
+            one_pass_a_step()
+        assert now == (torch.autograd.backward, compat.clip_grad._clip_grads_with_norm_)
+    assert before == (torch.autograd.backward, compat.clip_grad._clip_grads_with_norm_)
+    tracer.wrap(SGD(net().parameters(), 0.1))
+    assert before == (torch.autograd.backward, compat.clip_grad._clip_grads_with_norm_)
+
+
+def test_a_pass_that_raises_is_the_programs() -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+
+    def train() -> None:
+        for number in range(8):
+            optimizer.zero_grad()
+            loss = loss_of(model)
+            loss.backward()
+            if number == 3:
+                with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+                    loss.backward()
+            optimizer.step()
+
+    assert not said(train)
+
+
+def test_a_fault_of_a_monitor_is_none_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise ValueError("no such thing")
+
+    monkeypatch.setattr(gradients.GradientMonitor, "pass_ends", fail)
+    assert not said(one_pass_a_step)
+
+
+def test_zero_grad_that_is_called_once_an_epoch() -> None:
+    def train() -> None:
+        model = net()
+        optimizer = SGD(model.parameters(), 0.01)
+        for _ in range(3):
+            optimizer.zero_grad()
+            for _ in range(10):
+                loss_of(model).backward()
+                clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+
+    (found,) = said(train)
+    assert "In 27 of 29 steps backward added" in found
+
+
+def test_a_long_training_is_not_looked_at_for_good() -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), 0.01)
+    with tracer.record():
+        for number in range(gradients.FIRST_STEPS + 3):
+            optimizer.zero_grad()
+            loss_of(model).backward()
+            optimizer.step()
+            monitors = gradients._passes.monitors
+            assert len(monitors) == (number <= gradients.FIRST_STEPS - 1)

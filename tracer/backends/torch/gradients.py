@@ -1,0 +1,358 @@
+"""What becomes of the gradients of each backward pass: a step uses them, or they are cleared.
+
+While anything is recorded, `torch.autograd.backward` is ours, and what `clip_grad_norm_` calls.
+Before and after a pass one small parameter of each optimizer is looked at, which stands for all. A
+gradient has an identity, and a version that each write moves: if both are as a step left them when
+a pass begins, nobody has cleared what the pass adds to.
+
+Nothing is said of an optimizer whose steps call `backward`, or are called by it; of a pass that a
+step of any optimizer used; of gradients that the program has written to itself. Where the first
+steps show nothing, and a step takes one pass, no more are looked at: training waits for this.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any
+from weakref import ref
+
+from msgspec.structs import replace
+
+from tracer.backends.torch import compat, dynamo
+from tracer.backends.torch.parameters import parameters_of
+from tracer.core.call_paths import Paths
+from tracer.core.calls import Call
+from tracer.core.collectors import Collector
+from tracer.core.interrupts import interrupt_in
+from tracer.model.records import Optimizer, Remark
+from tracer.model.runs import fold
+
+FIRST_STEPS = 300
+"""How many steps are looked at, at least."""
+MAX_MONITORS = 16
+"""How many optimizers are looked at: a program may make one in each step."""
+MAX_LOST = 10_000
+"""How many groups of passes are known by their numbers."""
+MAX_WAITS = 100
+"""How often the values of a gradient are asked for: that waits for the device."""
+MAX_STACKS = 4096
+"""How many stacks are known by their innermost instructions."""
+MEASURED = 1e6
+"""Who clips at such a norm wants to know the norm."""
+
+
+class Pass:
+    """A backward pass."""
+
+    __slots__ = ("number", "path", "used")
+
+    def __init__(self, number: int, path: int) -> None:
+        self.number, self.path = number, path
+        self.used = False
+        """Whether a step of any optimizer was made with its gradients."""
+
+
+def _no_gradient() -> None:
+    """In place of a reference to a gradient."""
+
+
+class GradientMonitor(Collector):
+    """What became of the gradients of one optimizer."""
+
+    def __init__(self, root: Any) -> None:
+        super().__init__(root)
+        self._ended = False
+        """Whether it is not looked at any more."""
+        self._steps = self._waits = 0
+        self._parameter: Callable[[], Any] = _no_gradient
+        self._gradient: Callable[[], Any] = _no_gradient
+        self._version = 0
+        """The gradient of the parameter and its version, as they were seen last."""
+        self._waiting: list[Pass] = []
+        """The passes of which no step has used the gradients yet."""
+        self._used = self._adds = False
+        """Whether a step has used the gradient as it was seen; whether passes added to such a one.
+        """
+        self._cleared: list[list[Pass]] = []
+        """Groups of passes whose gradients were cleared since the last step."""
+        self._weights = 0
+        """The version of the parameter before the first of all these passes."""
+        self._copy: Any = None
+        """What the gradient was after the last of them, if others were cleared."""
+        self._before: list[tuple[list[Pass], bool]] = []
+        """What was cleared before the last step, and whether the same line made what that used."""
+        self._lost: list[tuple[list[Pass], bool]] = []
+        """The same of all steps before: no step of another optimizer used it."""
+        self._groups: Counter[int] = Counter()
+        """How many steps used the gradients of so many passes."""
+        self._paths: set[int] = set()
+        """The lines of those passes."""
+        self._added = 0
+        """How many steps used gradients that were added to used ones."""
+        self._clips: Counter[str] = Counter()
+        """How often gradients were clipped: and `used`; too `late`; or `waiting`, for a step."""
+        self._clipped_at = 0
+        self._was_kept = False
+
+    def pass_begins(self) -> None:
+        """A backward pass begins."""
+        if self.root.calls_under_way.stack():
+            self.give_up()  # a closure: the optimizer alone knows what its gradients are for
+        parameter = self._parameter()
+        gradient = getattr(parameter, "grad", None)
+        became = self._became(gradient, zeros=bool(self._waiting or self._clips["waiting"]))
+        if self._clips["waiting"]:
+            self._clips["late" if became == "cleared" else "used"] += self._clips.pop("waiting")
+        if became != "kept":
+            if self._waiting and became == "cleared":
+                self._cleared.append(self._waiting)
+            self._waiting, self._used, self._adds = [], False, False
+            self._see(gradient)
+        weights = getattr(parameter, "_version", 0)
+        if not (self._waiting or self._cleared):
+            self._weights = weights
+        elif weights != self._weights:
+            self._cleared = []  # each of them was to be of other weights
+
+    def pass_ends(self, done: Pass) -> None:
+        """It has ended."""
+        gradient = getattr(self._parameter(), "grad", None)
+        if self._became(gradient) not in ("kept", "none"):
+            self._waiting.append(done)
+            self._used, self._adds = False, self._used or self._adds
+            self._see(gradient)
+
+    def step_ends(self, call: Call) -> None:
+        """A step has used the gradients, or a scaler has left it out."""
+        if self._ended or call.parent is not None or not _passes.watched:
+            return
+        if _passes.under_way:  # a hook of a gradient steps
+            self.give_up()
+        gradient, used = getattr(self._parameter(), "grad", None), self._waiting
+        became = self._became(gradient)
+        if used:
+            if became in ("kept", "written"):
+                self._groups[len(used)] += 1
+                self._added += self._adds
+                self._paths.add(used[-1].path)
+            for each in used:
+                each.used = True
+        if self._before or self._cleared:
+            self._resolve(used[-1].path if used and became == "kept" else None, gradient)
+        if self._clips["waiting"]:
+            self._clips["used"] += self._clips.pop("waiting")
+        self._steps += 1
+        if gradient is None and self._steps <= FIRST_STEPS:
+            gradient = self._choose()
+        elif self._steps > FIRST_STEPS and self._is_fine():
+            self.rest(for_good=True)
+        self._waiting, self._used, self._adds = [], True, False
+        self._see(gradient)
+
+    def clip_begins(self) -> None:
+        """Some gradients are to be clipped."""
+        self._was_kept = self._became(getattr(self._parameter(), "grad", None)) == "kept"
+
+    def clip_ends(self, path: int) -> None:
+        """They were clipped, these or others."""
+        gradient = getattr(self._parameter(), "grad", None)
+        if self._was_kept and self._became(gradient) == "written":
+            self._see(gradient)
+            self._clips["waiting" if self._used else "used"] += 1
+            self._clipped_at = path
+
+    def give_up(self) -> None:
+        """Say nothing of this optimizer."""
+        self._groups.clear()
+        self._clips.clear()
+        self._added = 0
+        self.rest(for_good=True)
+
+    def rest(self, *, for_good: bool = False) -> None:
+        """Look at nothing until the next recording, or for good."""
+        self._ended = for_good
+        self._parameter = self._gradient = _no_gradient
+        if self in _passes.monitors:
+            _passes.monitors.remove(self)
+
+    def snapshot(self, index: int, record: Optimizer) -> Optimizer:
+        """With what was added to used gradients, clipped too late, or never applied."""
+        if index != record.root:
+            return record
+        return replace(record, remarks=(*record.remarks, *self._remarks()))
+
+    def _remarks(self) -> Iterator[Remark]:
+        if self._added:
+            steps = sum(self._groups.values())
+            yield Remark("gradients-added", count=self._added, of=steps)
+        late = self._clips["late"] + self._clips["waiting"]
+        if late and not self._clips["used"]:
+            where = _passes.line(self._clipped_at)
+            yield Remark("clipped-late", "clip_grad_norm_", "", where, count=late)
+        if self._groups:
+            yield from self._left(self._groups.most_common(1)[0][0])
+
+    def _left(self, every: int) -> Iterator[Remark]:
+        """What was never applied, where a step uses the gradients of `every` so many passes."""
+        groups = [*self._lost, *self._before, *((group, False) for group in self._cleared)]
+        groups += [] if _passes.watched else [(self._waiting, False)]
+        lost = [
+            [each.number for each in group]
+            for group, like in groups
+            if group
+            and not any(each.used for each in group)
+            and (like if every == 1 else len(group) < every and group[0].path in self._paths)
+        ]
+        numbers, steps = list(chain.from_iterable(lost)), self._groups[every]
+        if len({*map(len, lost)}) == 1 and (every > 1 or len(numbers) >= steps > 1):
+            yield Remark(
+                "gradients-left",
+                "backward",
+                str(every),
+                _passes.line(min(self._paths)),
+                count=len(numbers),
+                of=_passes.count if every > 1 else len(numbers) + steps,
+                runs=tuple(fold((each, 1) for each in numbers)),
+            )
+
+    def _see(self, gradient: Any) -> None:
+        if gradient is None:
+            self._gradient = _no_gradient
+        else:
+            self._gradient, self._version = ref(gradient), gradient._version
+            if self._cleared:
+                self._copy = gradient.detach().clone()
+
+    def _became(self, gradient: Any, *, zeros: bool = False) -> str:
+        """What became of the gradient since it was seen last: it was `kept`, or `cleared`.
+
+        Or it was `written` to: if `zeros`, it is looked at whether 0 was. Or it is another one, or
+        there is `none`, as before.
+        """
+        if gradient is None:
+            return "none" if self._gradient is _no_gradient else "cleared"
+        if gradient is not self._gradient():
+            return "another"
+        if gradient._version == self._version:
+            return "kept"
+        self._waits += zeros
+        return "cleared" if zeros and self._waits <= MAX_WAITS and not gradient.any() else "written"
+
+    def _resolve(self, path: int | None, gradient: Any) -> None:
+        """A step has used what a pass in this line has made; groups before it were cleared."""
+        unused = [each for each in self._before if not any(done.used for done in each[0])]
+        self._lost += unused[: MAX_LOST - len(self._lost)]
+        if path is not None and self._cleared and self._waits < MAX_WAITS:
+            self._waits += 1  # versions do not tell what was written to `.data`
+            path = path if (gradient == self._copy).all() else None
+        self._before = [(group, group[0].path == path) for group in self._cleared]
+        self._cleared, self._copy = [], None
+
+    def _is_fine(self) -> bool:
+        return not (self._groups.keys() - {1} or self._added or self._lost or self._clips["late"])
+
+    def _choose(self) -> Any:
+        """Look at a small parameter from now on."""
+        alive = self.root.optimizers.alive()
+        every = [own for each in alive for own in parameters_of(each.param_groups)]
+        found = min(filter(compat.is_dense, every), key=lambda own: own.numel(), default=None)
+        if found is None:
+            return None
+        self._parameter = ref(found)
+        _passes.add(self)
+        return found.grad
+
+
+class _Passes:
+    """The backward passes of the program, and who is notified of them."""
+
+    def __init__(self) -> None:
+        self.watched = self.under_way = False
+        """Whether anything is recorded, and whether a pass runs."""
+        self.count = 0
+        """How many passes there were since the recording began."""
+        self.monitors: list[GradientMonitor] = []
+        self._paths = Paths(lambda code, line: None)
+        self._known: dict[tuple[Any, ...], int] = {}
+
+    def watch(self, wanted: bool) -> None:
+        """Count the passes from now on, or no more."""
+        self.count = 0 if wanted and not self.watched else self.count
+        self.watched = wanted
+        _BACKWARD.put(wanted)
+        _CLIP.put(wanted)
+        for each in [] if wanted else list(self.monitors):
+            each.rest()
+
+    def add(self, monitor: GradientMonitor) -> None:
+        """Notify this one, too."""
+        if monitor not in self.monitors:
+            self.monitors.append(monitor)
+        if len(self.monitors) > MAX_MONITORS:
+            self.monitors[0].give_up()
+
+    @dynamo.left_alone
+    def notify(self, callback: str, *given: Any) -> None:
+        """Call this of all monitors; a fault of one is none of the program."""
+        for each in list(self.monitors):
+            try:
+                getattr(each, callback)(*given)
+            except Exception as error:
+                if interrupt_in(error) is not None:
+                    raise
+                each.give_up()
+
+    def path(self, frame: Any) -> int:
+        """The number of the path of calls to a frame, of which the inner ones stand for all."""
+        at, key = frame, []
+        for _ in range(4):
+            if at is not None:
+                key += [at.f_code, at.f_lasti]
+                at = at.f_back
+        known = self._known.get((*key,))
+        if known is None:
+            if len(self._known) >= MAX_STACKS:
+                self._known = {}
+            known = self._known[(*key,)] = self._paths.above(frame)
+        return known
+
+    def line(self, path: int) -> str:
+        """The line of the program in a path: `train.py:12`."""
+        lines = self._paths.rows[path] if path >= 0 else ()
+        return next((f"{each.file}:{each.number}" for each in reversed(lines) if each.file), "")
+
+
+_passes = _Passes()
+watch = _passes.watch
+
+
+@dynamo.without_dynamo
+def _backward(*given: Any, **named: Any) -> Any:
+    if not _passes.watched or _passes.under_way:  # a pass in another one, as of a checkpoint
+        return _BACKWARD.original(*given, **named)
+    _passes.count += 1
+    if not _passes.monitors:
+        return _BACKWARD.original(*given, **named)
+    _passes.under_way = True
+    try:
+        done = Pass(_passes.count, _passes.path(sys._getframe(1)))
+        _passes.notify("pass_begins")
+        result = _BACKWARD.original(*given, **named)
+        _passes.notify("pass_ends", done)
+        return result
+    finally:
+        _passes.under_way = False
+
+
+def _clip(parameters: Any, max_norm: Any, *given: Any, **named: Any) -> Any:
+    if dynamo.is_compiling() or not _passes.monitors or max_norm > MEASURED:
+        return _CLIP.original(parameters, max_norm, *given, **named)
+    _passes.notify("clip_begins")
+    result = _CLIP.original(parameters, max_norm, *given, **named)
+    _passes.notify("clip_ends", _passes.path(sys._getframe(1)))
+    return result
+
+
+_BACKWARD = compat.Exchange(compat.autograd, "backward", _backward)
+_CLIP = compat.Exchange(compat.clip_grad, "_clip_grads_with_norm_", _clip)
