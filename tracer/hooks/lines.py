@@ -51,6 +51,8 @@ def _constructs(frame: FrameType, made: Any) -> bool:
     """Whether a frame is that of an `__init__` of `made`, or of what decorates one."""
     code = frame.f_code
     if code.co_argcount:
+        if code.co_name != "__init__":
+            return False  # `f_locals` of a function of the program keep alive what it lets go
         return frame.f_locals.get(code.co_varnames[0]) is made
     if not code.co_flags & inspect.CO_VARARGS:
         return False
