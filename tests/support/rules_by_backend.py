@@ -11,7 +11,7 @@ BACKENDS = ("TensorFlow", "Keras on JAX", "Keras on PyTorch", "torch.optim", "op
 _METHODS = "its update is no method of Python that a class overrides"
 
 _NEVER_SEES = "optax never sees the weights after it"
-_MASK = "the state of optax says nothing of a mask"
+_MASK = "what a program decays is not looked at"
 _SCHEDULES = "schedules of others are part of the optimizer, and know its steps"
 _NOT_KEPT = "only PyTorch keeps gradients from step to step"
 _NO_IDENTITY = "what optax updates has a path, and no identity"
@@ -66,8 +66,8 @@ ELSEWHERE = {
     "schedule-pace": ("only torch.optim", _SCHEDULES),
     "schedule-ahead": ("only torch.optim", _SCHEDULES),
     "rate-loaded": ("only torch.optim", "the rate is no part of what others load as a state"),
-    "decay-flipped": ("torch.optim", _MASK),
-    "decay-of-norms": ("torch.optim", _MASK),
+    "decay-flipped": ("torch.optim optax", _MASK),
+    "decay-of-norms": ("torch.optim optax", _MASK),
     "moved-without-gradient": ("only torch.optim", "gradients are not compared"),
     "graph-never-ran": ("jax optax", "a program of `torch.compile` runs when it is made"),
 }

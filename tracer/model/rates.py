@@ -85,7 +85,7 @@ def sentence(summary: Summary) -> str:
         found[each.runs] = found.get(each.runs, 0) + len(each.variables)
     number = sum(number_of_values(runs) for runs in found)
     parts = [*_decay(summary), *_schedules(summary)]
-    if not found or (number == 1 and not parts):
+    if number < 2 and not parts:
         return ""
     noun = summary.dialect.variable
     said = [
@@ -95,7 +95,8 @@ def sentence(summary: Summary) -> str:
     if len(said) > MAX_RATES:
         values = sorted(value for runs in found for run in runs for value in (run.value, run.last))
         said = [f"from {values[0]:.3g} to {values[-1]:.3g} in {some(len(groups), 'group')}"]
-    return "; ".join([f"Learning rate {listed(said)}", *parts]) + "."
+    text = "; ".join([*([f"learning rate {listed(said)}"] if said else []), *parts])
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _moves(runs: Sequence[RateRun]) -> str:

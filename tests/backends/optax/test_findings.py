@@ -23,6 +23,7 @@ PAINS = Path(__file__).parents[2] / "findings" / "pains" / "optax"
 PROGRAMS: dict[str, Callable[[bool], None]] = {
     code: runpy.run_path(str(PAINS / f"{name}.py"))["train"]
     for code, name in {
+        "decay-flipped": "flipped_mask",
         "gradient-always-zero": "loss_without_predictions",
         "gradient-passed-on": "masked_raw_gradient",
         "not-finite-kept": "gives_up_on_nan",
@@ -223,6 +224,16 @@ def test_a_state_for_each_of_two_networks_is_not_dropped() -> None:
             _, states[place] = jax.jit(tx.update)(params(), state, params())
     assert [int(each[0].count) for each in states] == [6, 6]
     assert not [e for e in tracer.trace_of(tx).findings() if e.code == "optimizer-renewed"]
+
+
+@program
+def decay_of_norms(healthy: bool) -> None:
+    """A tree as a mask, with a part of the parameters that decays as a whole."""
+    weights = {"dense": {"kernel": jnp.ones((3, 2)), "bias": jnp.ones(2)}, "norm": jnp.ones(2)}
+    mask = {"dense": {"kernel": True, "bias": False}, "norm": not healthy}
+    tx = tracer.wrap(optax.chain(optax.adamw(0.1, weight_decay=0.1, mask=mask), optax.scale(1.0)))
+    updates, _ = tx.update(weights, tx.init(weights), weights)
+    assert bool(updates["norm"][0] == updates["dense"]["bias"][0]) == healthy
 
 
 def test_each_rule_of_the_table_has_a_program() -> None:

@@ -41,6 +41,10 @@ SAID = {
         "optimizer-renewed",
         ("step was traced 8 times, each time for another adam, made in", "adam to adam#8"),
     ),
+    "flipped_mask": Pain(
+        "decay-flipped",
+        ("bias and scale, of one dimension, have weight decay, and kernel has none",),
+    ),
     "init_in_each_solve": Pain(
         "optimizer-renewed",
         ("adam began from zero after steps 10, 20 and 30", "made its state again"),

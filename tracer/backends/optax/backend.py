@@ -5,6 +5,7 @@ from typing import Any
 from tracer.backends.jax.backend import JaxBackend
 from tracer.backends.jax.blocks import current_place, is_distributed
 from tracer.backends.optax.blocks import OptaxBlocks, OptaxStaleFunctions
+from tracer.backends.optax.decays import Decays
 from tracer.backends.optax.leaves import Leaf, Leaves
 from tracer.backends.optax.states import States
 from tracer.backends.optax.steps import Step
@@ -20,7 +21,7 @@ class OptaxBackend(JaxBackend):
     new_blocks = OptaxBlocks
     new_stale = OptaxStaleFunctions
     new_step = Step
-    collectors = (States,)
+    collectors = (States, Decays)
 
     def locate(
         self, call: Call, role: CallRole, stack: list[Call], calls_under_way: CallsUnderWay

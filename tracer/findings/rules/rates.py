@@ -146,8 +146,8 @@ def rate_loaded(summary: Summary) -> Iterator[Case]:
     ),
     explanation=(
         "All variables that decay have one dimension or none, and none of those with more "
-        "dimensions does. What decays is known of the parameter groups of `torch.optim` and of the "
-        "exclusions of Keras."
+        "dimensions does. What decays is known of the parameter groups of `torch.optim`, of the "
+        "exclusions of Keras, and of the masks of optax."
     ),
     needs=("steps",),
 )
@@ -155,14 +155,14 @@ def decay_flipped(summary: Summary) -> Iterator[Case]:
     """What decays is just what should not."""
     decayed, others = rates.decaying(summary)
     flat = rates.vectors(summary, decayed)
-    if decayed and len(flat) == len(decayed) and len(rates.vectors(summary, others)) < len(others):
-        names = names_of(summary, sorted(decayed))
+    free = {*names_of(summary, others)}.difference(rates.vectors(summary, others))
+    if decayed and len(flat) == len(decayed) and free:
         noun = summary.dialect.variable
         yield Case(
-            f"{names_in_short(names, of_optimizer(summary), noun)} "
-            f"{plural(len(names), 'has', 'have')} weight decay, and the other "
-            f"{some(len(others), noun)}, the matrices among them, have none.",
-            names=names,
+            f"{names_in_short(flat, of_optimizer(summary), noun)}, of one dimension, "
+            f"{plural(len(flat), 'has', 'have')} weight decay, and "
+            f"{names_in_short(sorted(free), '', noun)} {plural(len(free), 'has', 'have')} none.",
+            names=tuple(flat),
         )
 
 
