@@ -74,6 +74,9 @@ SAID = {
     "step_forgotten": Pain("never-used", (), "Call self.optimizer.apply_gradients("),
     "step_forgotten_keras2": Pain("never-used", (), "Call self.optimizer.apply_gradients("),
     "resumed_without_state": Pain("state-not-loaded", (), "Build the optimizer before"),
+    "step_for_each_loss": Pain(
+        "apply-gradients-twice", (), "Call apply_gradients once, with all gradients"
+    ),
     "no_gradients": Pain("no-gradient", ("unused/kernel", "unused/bias"), "cuts the variable"),
 }
 

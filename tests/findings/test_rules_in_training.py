@@ -1072,6 +1072,45 @@ def test_steps_in_a_row_in_one_function(kind: str, passed: str, severity: str) -
     assert all("train_step calls apply_gradients twice" in each.text for each in reported)
 
 
+@pytest.mark.parametrize(
+    ("order", "severity"), [("both first", "warning"), ("in turn", "warning"), ("again", "info")]
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_for_each_of_two_losses(kind: str, order: str, severity: str) -> None:
+    """Of one forward pass they are one step; where each has its own, they may be steps in a row."""
+    _, kernel = two_variables(kind)
+    optimizer = wrapped(ODOMETERS[kind]())
+    if hasattr(optimizer, "build"):
+        optimizer.build([kernel])
+
+    def losses(x: Any) -> Any:
+        y = tf.matmul(x, kernel)
+        return tf.reduce_sum(y**2), tf.reduce_mean(tf.abs(y))
+
+    @tf.function
+    def train_step(x: Any) -> None:
+        with tf.GradientTape(persistent=True) as tape:
+            one, other = losses(x)
+        first, second = tape.gradient(one, kernel), None
+        if order == "both first":
+            second = tape.gradient(other, kernel)
+        optimizer.apply_gradients([(first, kernel)])
+        if order == "again":
+            with tf.GradientTape() as tape:
+                _, other = losses(x)
+        if order != "both first":
+            second = tape.gradient(other, kernel)
+        optimizer.apply_gradients([(second, kernel)])
+
+    for _ in range(3):
+        train_step(tf.ones((4, 2)))
+    trace = tracer.trace_of(optimizer)
+    assert trace.steps == 6 and odometers.read(kernel) == (odometers.Reading(6),)
+    (finding,) = found(trace, "apply-gradients-twice")
+    assert finding.severity == severity
+    assert "train_step calls apply_gradients twice" in finding.text
+
+
 # The graphs.
 
 

@@ -309,6 +309,10 @@ class Blocks:
     def note(self, call: Call) -> None:
         """Note what is to be known of the sites of a call that ends: `Call.site_notes`."""
 
+    def is_stale(self, call: Call, replica: int) -> bool:
+        """Whether a step that is traced has gradients of weights from before the last step."""
+        return False
+
     def note_traced(
         self,
         call: Call,
@@ -328,7 +332,8 @@ class Blocks:
             keys = (self._sites.sites[number] for number in sites)
             variables = frozenset(each.variable for each in keys if each.role == "request")
             gradient = None if call.gradient is None else ref(call.gradient)
-            step, graph = StepCall(variables, gradient), call.place.graph
+            step = StepCall(variables, gradient, self.is_stale(call, part.replica))
+            graph = call.place.graph
             tracing.add_step(graph, part.replica, step, of_models=self.steps_models)
 
     def compare(self, wanted: bool) -> bool:

@@ -90,11 +90,16 @@ class StepCall(NamedTuple):
     gradient: Any
     """The plain reference to that of the first variable, of which Python makes only one; None if it
     is not known."""
+    is_stale: bool = False
+    """Whether that was computed from weights as they were before the last step in the program."""
 
     def is_part_of(self, other: "StepCall") -> bool:
-        """Whether both are parts of one step: with other variables, or the same gradient."""
+        """Whether both are parts of one step: other variables, the same gradient, or old weights.
+
+        `other` is the last step in the program that this one may be a part of.
+        """
         same = self.gradient is not None and self.gradient is other.gradient
-        return same or self.variables != other.variables
+        return same or self.is_stale or self.variables != other.variables
 
 
 class Tracing:

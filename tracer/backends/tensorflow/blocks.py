@@ -34,7 +34,7 @@ from tracer.backends.tensorflow.functions import forget_graphs_with
 from tracer.backends.tensorflow.ledger import Ledger, Use
 from tracer.backends.tensorflow.places import current_place, parent_of, step_around
 from tracer.backends.tensorflow.tracings import time_tracings
-from tracer.backends.tensorflow.writes import WriteChecks
+from tracer.backends.tensorflow.writes import StaleGradients, WriteChecks
 from tracer.core import backend
 from tracer.core.calls import EAGER, Call, Place
 from tracer.core.counters import CountedBlock
@@ -57,6 +57,7 @@ class GraphBlocks(backend.Blocks):
         self.write_checks = WriteChecks()
         self.callers = Callers(self.threads)
         time_tracings(self)
+        self.stale_gradients = StaleGradients()
         self._begun_in_sessions = 0
         """How many steps began in Sessions and have not ended."""
         self._calls_under_way = root.calls_under_way
@@ -106,6 +107,10 @@ class GraphBlocks(backend.Blocks):
         """Note by which path of calls `python` made the call `call`, in eager mode."""
         called = self._sites.sites[call.own[0]][:2] if call.own else None
         call.path = self.callers.here(python, call.distributed, called)
+
+    def is_stale(self, call: Call, replica: int) -> bool:
+        """Whether a step that is traced has gradients of weights from before the last step."""
+        return self.stale_gradients.ask(call.gradient, call.place.graph, replica)
 
     def _count_in_graph(self, block: CountedBlock, call: Call, failed: bool) -> None:
         """Count a block in its graph, once its work is done: a step that fails is none.

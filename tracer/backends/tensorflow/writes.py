@@ -52,6 +52,38 @@ class Written(NamedTuple):
 _written_by: WeakKeyDictionary[Any, Written] = WeakKeyDictionary()
 
 
+class StaleGradients:
+    """Which steps in a graph have gradients of weights as they were before the step before them."""
+
+    def __init__(self) -> None:
+        self._ends: WeakKeyDictionary[Any, dict[int, int]] = WeakKeyDictionary()
+        """How many ops a graph had when the last step in it ended, by replica."""
+
+    def ask(self, gradient: Any, graph: Any, replica: int) -> bool:
+        """Whether the step that ends now in a graph has such a gradient.
+
+        What of its ops is new since the last step does not read a variable then, and something else
+        than constants and arguments is older. In the graph of a `Session` steps need not follow.
+        """
+        if not isinstance(graph, FuncGraph):
+            return False
+        ops, ends = graph.get_operations(), self._ends.setdefault(graph, {})
+        old = {op.name for op in ops[: ends.get(replica, 0)]}
+        ends[replica] = len(ops)
+        todo = [getattr(gradient, "values", gradient)] if old and gradient is not None else []
+        seen, is_old = set(), False
+        while todo:
+            op = todo.pop().op
+            if op.name in old:
+                is_old |= op.type not in ("Const", "Placeholder")
+            elif op.name not in seen:
+                seen.add(op.name)
+                todo += op.inputs
+                if any(each.dtype == tf.resource for each in op.inputs):
+                    return False
+        return is_old
+
+
 def written_by(graph: Any) -> Written:
     """Which variables the finished graph of a function writes to: asked again, it is known."""
     known = _written_by.get(graph)

@@ -155,7 +155,8 @@ def _went_on(summary: Summary, failure: Failure) -> bool:
     explanation=(
         "Counted in the graph of the function: the body of a loop counts once, and of the branches "
         "of a condition the one that has most. It is info if each call has all the variables and "
-        "gradients of its own, as where a critic makes several steps for one of the generator."
+        "gradients that were computed after the call before it, as where a critic makes several "
+        "steps for one of the generator; gradients of two losses of one forward pass are not."
     ),
     explains=(*MANY, "many steps"),
 )
