@@ -276,22 +276,20 @@ class StepCounter:
         if call.asked is not None and not skipped and self._wrote_to_all(call, parameters):
             return call.asked.updates
         layouts = self._layouts_of(call, optimizer, parameters)
-        proves = self._writes is None and not (around or skipped)
-        found = self._updated(call, parameters, list(map(_asks, layouts)), proves, skipped)
+        updated = self._updated(call, parameters, layouts, skipped, around)
         for place, parameter in enumerate(parameters):
-            if found[place] is True and not _asks(layouts[place]):
+            if updated[place] is True and not _asks(layouts[place]):
                 (now,) = compat.layouts_of([parameter])
                 layouts[place] = now if _asks(now) else compat.layout_if(True)
         call.asked = self.asked_for(parameters, layouts)
         asking = [place for place, layout in enumerate(layouts) if _asks(layout)]
-        updates = []
-        for place, site in zip(asking, call.asked.updates, strict=True):
-            if found[place] is True:
-                updates.append(site)
-            elif found[place] is not False and self._writes is not None:
-                learn = partial(self._writes.learn, id(parameters[place]), True)
-                call.unsure = [*call.unsure, Unsure(found[place], site, learn)]
-        return updates
+        site_at = dict(zip(asking, call.asked.updates, strict=True))
+        call.unsure = [
+            Unsure(updated[place], site, partial(self._writes.learn, id(parameters[place]), True))
+            for place, site in site_at.items()
+            if self._writes is not None and not isinstance(updated[place], bool)
+        ]
+        return [site for place, site in site_at.items() if updated[place] is True]
 
     def _layouts_of(self, call: Step, optimizer: Any, parameters: Sequence[Any]) -> list[Any]:
         """The layouts of the gradients that a step was given, which has ended.
@@ -309,32 +307,26 @@ class StepCounter:
         self,
         call: Step,
         parameters: Sequence[Any],
-        asking: Sequence[bool],
-        proves: bool,
+        layouts: Sequence[Any],
         skipped: bool,
+        around: bool,
     ) -> list[Any]:
-        """Whether a step updated each parameter: True, False or a tensor: see `Writes.wrote_to`.
-
-        One that is `asking` has a gradient, which in a step of PyTorch's own code `proves` it.
-        """
+        """Whether a step updated each parameter: True, False or a tensor: see `Writes.wrote_to`."""
         inner = {id(each) for each in self.recorder.variables_of(call.sites).values()}
         writes = self._writes or Writes(self._name, by_itself=False)
         writes.seen |= bool(inner)
         bits, waits = self._adds_zeros(), call.parent is not None
-        found: list[Any] = []
-        for parameter, asks in zip(parameters, asking, strict=True):
-            if asks and proves:
-                found.append(True)
+        updated: list[Any] = []
+        for parameter, layout in zip(parameters, layouts, strict=True):
+            did: Any = _asks(layout) and not skipped
+            if did and self._writes is None and not around:
+                pass  # PyTorch's own code updates whatever has a gradient
             elif id(parameter) in inner:
-                found.append(False)  # that step has counted it
-            elif call.written is None:
-                found.append(asks and not skipped)
-            else:
-                wanted = asks and not skipped
-                found.append(
-                    writes.wrote_to(call.written, parameter, wanted, bits=bits, waits=waits)
-                )
-        return found
+                did = False  # the step inside of this one has counted it
+            elif call.written is not None:
+                did = writes.wrote_to(call.written, parameter, did, bits=bits, waits=waits)
+            updated.append(did)
+        return updated
 
     def _wrote_to_all(self, call: Step, parameters: Sequence[Any]) -> bool:
         """Whether each parameter has a gradient and was written to, as in nearly each step."""
