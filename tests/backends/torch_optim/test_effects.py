@@ -299,7 +299,7 @@ def test_a_parameter_that_comes_in_a_step_is_said() -> None:
     optimizer.step(closure)
     assert readings(parameters) == [2, 2]
     trace = tracer.trace_of(optimizer)
-    assert [note for note in trace.notes if "while it stepped" in note] and not trace.complete
+    assert [note for note in trace.notes if "while it stepped" in note] and trace.complete
     assert sum(trace.count("compared", by=()).values()) == 3
 
 
