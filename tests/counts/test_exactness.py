@@ -389,11 +389,11 @@ def test_two_recorders_that_watch_one_older_function() -> None:
     captured = list(function._captured_inputs)
     first, second = StaleFunctions(), StaleFunctions()
     for each in (first, second):
-        each.find(0, optimizer, kind, "f", own=False, retrace=False)
+        each.find_and_watch(0, optimizer, kind, "f", own=False, retrace=False)
     function(one())
     first.let_go(0)
     function(one())
-    first.find(0, optimizer, kind, "f", own=False, retrace=False)
+    first.find_and_watch(0, optimizer, kind, "f", own=False, retrace=False)
     function(one())
     assert (ran(weight), first.calls.total(), second.calls.total()) == (3, 2, 3)
     second.let_go(0)
