@@ -11,8 +11,6 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import nnx
-from flax.training.train_state import TrainState
 from optax._src.alias import adam as private_adam
 
 import tracer
@@ -41,7 +39,8 @@ def trained(tx: Any, params: Any = PARAMS) -> Any:
 
 
 def in_a_train_state(tx: Any) -> Any:
-    state = TrainState.create(apply_fn=None, params=PARAMS, tx=tx)
+    flax = pytest.importorskip("flax.training.train_state")
+    state = flax.TrainState.create(apply_fn=None, params=PARAMS, tx=tx)
     step = jax.jit(lambda state: state.apply_gradients(grads=gradients(state.params)))
     for _ in range(STEPS):
         state = step(state)
@@ -49,6 +48,7 @@ def in_a_train_state(tx: Any) -> Any:
 
 
 def in_nnx(tx: Any) -> Any:
+    nnx = pytest.importorskip("flax.nnx")
     model = nnx.Linear(2, 3, rngs=nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
 

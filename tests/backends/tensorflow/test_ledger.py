@@ -255,7 +255,8 @@ def test_the_journals_of_a_function_that_is_always_traced_again_are_small() -> N
     """A thousand graphs do not take 128 MiB; who runs much in a late one is counted exactly."""
     book = Ledger("/cpu:0", 0)
     for _ in range(ledger.MANY):
-        book._take_block("same").lifetime = lambda: None
+        block: Any = book._take_block("same")
+        block.lifetime = lambda: None
     graph = tf.Graph()
 
     @tf.function(autograph=False)

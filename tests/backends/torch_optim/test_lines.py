@@ -25,7 +25,7 @@ def made_in(trace: CallTrace) -> list[str]:
     return [each.made for each in trace.optimizers]
 
 
-class Derived(torch.optim.SGD):
+class Derived(torch.optim.SGD):  # type: ignore[misc]
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)
         self.more = 1

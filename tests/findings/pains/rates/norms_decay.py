@@ -4,13 +4,14 @@ https://github.com/huggingface/transformers/issues/16908
 """
 
 import sys
+from typing import Any
 
 import torch
 
 NO_DECAY = ("bias", "LayerNorm.weight")
 
 
-class Block(torch.nn.Module):
+class Block(torch.nn.Module):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.dense = torch.nn.Linear(4, 4)
@@ -27,7 +28,7 @@ def train(healthy: bool) -> bool:
     named = list(model.named_parameters())
     free = [p for name, p in named if any(each in name for each in left_out)]
     ids = {id(each) for each in free}
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"params": [p for _, p in named if id(p) not in ids], "weight_decay": 0.01},
         {"params": free, "weight_decay": 0.0},
     ]

@@ -21,14 +21,14 @@ def train(healthy: bool) -> bool:
         optimizer.zero_grad()
         model(torch.randn(4, 3)).square().mean().backward()
         optimizer.step()
-    return optimizer.param_groups[0]["lr"] != 1e-5
+    return bool(optimizer.param_groups[0]["lr"] != 1e-5)
 
 
 def pretrained(model: torch.nn.Module) -> dict[str, object]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model(torch.randn(4, 3)).square().mean().backward()
     optimizer.step()
-    return optimizer.state_dict()
+    return dict(optimizer.state_dict())
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ def train(healthy: bool) -> bool:
         scaler.update()
         if not healthy or scaler.get_scale() >= scale:
             schedule.step()
-    return schedule.last_epoch > STEPS - len(OVERFLOWS)
+    return bool(schedule.last_epoch > STEPS - len(OVERFLOWS))
 
 
 if __name__ == "__main__":

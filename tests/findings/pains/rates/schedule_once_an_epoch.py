@@ -24,7 +24,7 @@ def train(healthy: bool) -> bool:
                 schedule.step()
         if not healthy:
             schedule.step()
-    return optimizer.param_groups[0]["lr"] > 0.09
+    return bool(optimizer.param_groups[0]["lr"] > 0.09)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def train(healthy: bool) -> bool:
         rates.append(optimizer.param_groups[0]["lr"])
         for _ in range(PROCESSES):  # as `accelerate.scheduler.AcceleratedScheduler.step` does
             schedule.step()
-    return rates[STEPS // 2 + 1] < 0.002
+    return bool(rates[STEPS // 2 + 1] < 0.002)
 
 
 if __name__ == "__main__":

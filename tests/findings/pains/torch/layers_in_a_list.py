@@ -19,7 +19,7 @@ class Net(nn.Module):  # type: ignore[misc]
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for layer in self.hidden:
             x = torch.tanh(layer(x))
-        return self.head(x)  # type: ignore[no-any-return]
+        return self.head(x)
 
 
 def train(healthy: bool) -> bool:
@@ -34,7 +34,7 @@ def train(healthy: bool) -> bool:
         loss.backward()
         optimizer.step()
     print(f"loss {loss.item():.6f}")
-    return torch.equal(before, model.hidden[0].weight)
+    return bool(torch.equal(before, model.hidden[0].weight))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ class Net(nn.Module):  # type: ignore[misc]
         self.decoder = nn.Linear(4, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.decoder(torch.tanh(self.encoder(x)))  # type: ignore[no-any-return]
+        return self.decoder(torch.tanh(self.encoder(x)))
 
 
 def train(healthy: bool) -> bool:
@@ -32,7 +32,7 @@ def train(healthy: bool) -> bool:
         loss.backward()
         optimizer.step()
     print(f"loss {loss.item():.6f}")
-    return torch.equal(before, model.decoder.weight)
+    return bool(torch.equal(before, model.decoder.weight))
 
 
 if __name__ == "__main__":
