@@ -659,15 +659,18 @@ def test_a_module_of_a_package_that_trains(tmp_path: Path) -> None:
 def test_an_interrupt_ends_the_program_and_the_report_comes(tmp_path: Path) -> None:
     source = KERAS3.replace("epochs=3", "epochs=10**6").replace("verbose=2", "verbose=0")
     (tmp_path / "train.py").write_text(source)
+    # A shell lets what it starts in the background ignore it, and that is inherited.
+    heeding = (
+        "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+        "os.execv(sys.argv[1], sys.argv[1:])"
+    )
     with subprocess.Popen(
-        [*TRACER, "--every", "0.2", "train.py"],
+        [sys.executable, "-c", heeding, *TRACER, "--every", "0.2", "train.py"],
         cwd=tmp_path,
         env=ENVIRONMENT,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # A shell lets what it starts in the background ignore it, and that is inherited.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:

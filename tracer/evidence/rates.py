@@ -83,9 +83,14 @@ class Rates(Collector):
         self._values: dict[_Key, _Values] = {}
 
     def first_step_ends(self, call: Call) -> None:
-        """Note which optimizers have groups of their own: a proxy has those of the one in it."""
+        """Note which optimizers have groups of their own: a proxy has those of the one in it.
+
+        One that is around another has a rate that nothing uses: a `LossScaleOptimizer` of Keras 3
+        is made with 0 (`keras/src/optimizers/loss_scale_optimizer.py`).
+        """
         alive = self.root.optimizers.alive()
-        groups = {id(getattr(each, "param_groups", each)): each for each in alive}
+        inner = [each for each in alive if not _is_around(each, alive)]
+        groups = {id(getattr(each, "param_groups", each)): each for each in inner}
         self._optimizers = [ref(each) for each in groups.values()]
 
     def step_ends(self, call: Call) -> None:
@@ -154,3 +159,9 @@ class Rates(Collector):
             yield ("rate", number), tuple(index[id(each)] for each in own if id(each) in index)
             known = (each for each in decaying if id(each) in index)
             yield ("decay", number), tuple(index[id(each)] for each in known)
+
+
+def _is_around(optimizer: Any, others: Sequence[Any]) -> bool:
+    """Whether one of the others is an attribute of this optimizer."""
+    held = {*map(id, object.__getattribute__(optimizer, "__dict__").values())}
+    return any(id(each) in held for each in others if each is not optimizer)
