@@ -49,3 +49,13 @@ def test_a_loop_that_sets_the_rate(library: Any) -> None:
     (rate,) = tracer.trace_of(optimizer).data.rates
     (run,) = rate.runs
     assert (run.first, run.count, run.value, run.last, run.values) == (1, 4, 0.5, 0.125, 4)
+
+
+@pytest.mark.parametrize("library", [keras2, keras3])
+def test_the_rate_is_that_of_the_optimizer_inside(library: Any) -> None:
+    """Keras 3 makes what is around it with 0."""
+    weight = tf.Variable([1.0, 2.0])
+    around = library.mixed_precision.LossScaleOptimizer(library.optimizers.SGD(0.5))
+    optimizer = tracer.wrap(around)
+    optimizer.apply_gradients([(tf.ones(2), weight)])
+    assert runs_of(tracer.trace_of(optimizer), "rate") == [(1, 1, 0.5)]
