@@ -103,7 +103,7 @@ _NOTHING = nullcontext().__exit__
 
 
 class Exchange:
-    """A function of PyTorch, in whose place ours is while that is wanted.
+    """A function or method of PyTorch, in whose place ours is while that is wanted.
 
     `Tensor.backward` looks up `torch.autograd.backward` at each call, and `clip_grad_norm_` what it
     scales with (`nn/utils/clip_grad.py: _clip_grads_with_norm_`, since PyTorch 2.6).

@@ -6,44 +6,31 @@ program that leaves out `step` by itself makes no step, and what its own `step` 
 by what it wrote to: `writes`.
 """
 
-import functools
 import sys
 from typing import Any
 
 from tracer.backends.torch import compat, dynamo
 from tracer.backends.torch.listeners import counter_of
 
-_original: Any = None
-
-
-def replace_step(wanted: bool) -> None:
-    """Make `GradScaler.step` ours, or PyTorch's own again; the caller holds a lock."""
-    global _original
-    if wanted and _original is None:
-        _original = vars(compat.GradScaler)["step"]
-        functools.update_wrapper(_step_of_scaler, _original)
-        compat.GradScaler.step = _step_of_scaler
-    elif (
-        not wanted and vars(compat.GradScaler)["step"] is _step_of_scaler
-    ):  # else another is around it
-        compat.GradScaler.step = _original
-        _original = None
-
 
 # `core.call_paths` knows it by this name.
 @dynamo.without_dynamo
 def _step_of_scaler(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-    original = _original or compat.GradScaler.step
     counter = counter_of(optimizer)
     call = None if counter is None else counter.asked(self, sys._getframe())
     failed = True
     try:
-        result = original(self, optimizer, *args, **kwargs)
+        result = _STEP.original(self, optimizer, *args, **kwargs)
         failed = False
         return result
     finally:
         if call is not None:
             counter.answered(call, optimizer, failed)
+
+
+_STEP = compat.Exchange(compat.GradScaler, "step", _step_of_scaler)
+replace_step = _STEP.put
+"""Makes `GradScaler.step` ours, or PyTorch's own again; the caller holds a lock."""
 
 
 def found_inf(optimizer: Any) -> Any:

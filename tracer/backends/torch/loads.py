@@ -4,7 +4,6 @@
 `GradScaler.step` is: an optimizer may be loaded long before its first step.
 """
 
-import functools
 import sys
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -19,7 +18,6 @@ from tracer.core.interrupts import suppress_faults
 from tracer.model.rates import LOADED
 from tracer.model.records import Optimizer, Remark
 
-_original: Any = None
 _callers = Callers()
 
 
@@ -36,25 +34,18 @@ _loads: "WeakKeyDictionary[Any, _Load]" = WeakKeyDictionary()
 """The last load of each optimizer."""
 
 
-def replace_load(wanted: bool) -> None:
-    """Make `load_state_dict` ours, or PyTorch's own again; the caller holds a lock."""
-    global _original
-    if wanted and _original is None:
-        _original = vars(compat.Optimizer)["load_state_dict"]
-        functools.update_wrapper(_load, _original)
-        compat.Optimizer.load_state_dict = _load
-    elif not wanted and vars(compat.Optimizer)["load_state_dict"] is _load:
-        compat.Optimizer.load_state_dict = _original
-        _original = None
-
-
 @dynamo.without_dynamo
 def _load(self: Any, *args: Any, **kwargs: Any) -> Any:
-    original, before = _original or compat.Optimizer.load_state_dict, _rates_in(self)
-    result = original(self, *args, **kwargs)
+    before = _rates_in(self)
+    result = _LOAD.original(self, *args, **kwargs)
     with suppress_faults():
         _loads[self] = _Load(before, _rates_in(self), _line_above())
     return result
+
+
+_LOAD = compat.Exchange(compat.Optimizer, "load_state_dict", _load)
+replace_load = _LOAD.put
+"""Makes `load_state_dict` ours, or PyTorch's own again; the caller holds a lock."""
 
 
 class Loads(Collector):
