@@ -178,6 +178,11 @@ class Paths:
             known = self._known[key] = number, [each.f_code for each in frames]
         return known[0]
 
+    def line(self, path: int) -> str:
+        """The innermost line of the program in a path: `train.py:12`; empty if there is none."""
+        lines = () if path == UNKNOWN else self.rows[path]
+        return next((f"{each.file}:{each.number}" for each in reversed(lines) if each.file), "")
+
     def file(self, file: str) -> str:
         """What `shown_file` said when it was asked for first: the program may change its folder."""
         shown = shown_file(file)

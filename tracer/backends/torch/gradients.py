@@ -188,7 +188,7 @@ class GradientMonitor(Collector):
             yield Remark("gradients-added", count=self._added, of=steps)
         late = self._clips["late"] + self._clips["waiting"]
         if late and not self._clips["used"]:
-            where = _passes.line(self._clipped_at)
+            where = _passes.paths.line(self._clipped_at)
             yield Remark("clipped-late", "clip_grad_norm_", "", where, count=late)
         if self._groups:
             yield from self._left(self._groups.most_common(1)[0][0])
@@ -210,7 +210,7 @@ class GradientMonitor(Collector):
                 "gradients-left",
                 "backward",
                 str(every),
-                _passes.line(min(self._paths)),
+                _passes.paths.line(min(self._paths)),
                 count=len(numbers),
                 of=_passes.count if every > 1 else len(numbers) + steps,
                 runs=tuple(fold((each, 1) for each in numbers)),
@@ -273,7 +273,7 @@ class _Passes:
         self.count = 0
         """How many passes there were since the recording began."""
         self.monitors: list[GradientMonitor] = []
-        self._paths = Paths(lambda code, line: None)
+        self.paths = Paths(lambda code, line: None)
         self._known: dict[tuple[Any, ...], int] = {}
 
     def watch(self, wanted: bool) -> None:
@@ -314,13 +314,8 @@ class _Passes:
         if known is None:
             if len(self._known) >= MAX_STACKS:
                 self._known = {}
-            known = self._known[(*key,)] = self._paths.above(frame)
+            known = self._known[(*key,)] = self.paths.above(frame)
         return known
-
-    def line(self, path: int) -> str:
-        """The line of the program in a path: `train.py:12`."""
-        lines = self._paths.rows[path] if path >= 0 else ()
-        return next((f"{each.file}:{each.number}" for each in reversed(lines) if each.file), "")
 
 
 _passes = _Passes()

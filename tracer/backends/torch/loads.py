@@ -11,14 +11,14 @@ from weakref import WeakKeyDictionary
 from msgspec.structs import replace
 
 from tracer.backends.torch import compat, dynamo
-from tracer.core.callers import Callers
+from tracer.core.call_paths import Paths
 from tracer.core.calls import Call
 from tracer.core.collectors import Collector
 from tracer.core.interrupts import suppress_faults
 from tracer.model.rates import LOADED
 from tracer.model.records import Optimizer, Remark
 
-_callers = Callers()
+_paths = Paths(lambda code, line: None)
 
 
 class _Load(NamedTuple):
@@ -39,7 +39,8 @@ def _load(self: Any, *args: Any, **kwargs: Any) -> Any:
     before = _rates_in(self)
     result = _LOAD.original(self, *args, **kwargs)
     with suppress_faults():
-        _loads[self] = _Load(before, _rates_in(self), _line_above())
+        where = _paths.line(_paths.above(sys._getframe(1)))
+        _loads[self] = _Load(before, _rates_in(self), where)
     return result
 
 
@@ -88,9 +89,3 @@ def _replaced(load: _Load) -> list[Remark]:
         if old and new and 0 < old < new and old != after["initial_lr"]:
             return [Remark(LOADED, "load_state_dict", f"{old:g} {new:g}", load.where)]
     return []
-
-
-def _line_above() -> str:
-    lines = _callers.lines(_callers.paths.above(sys._getframe(2)))
-    known = (f"{each.file}:{each.number}" for each in reversed(lines) if each.file)
-    return next(known, "")
