@@ -292,7 +292,9 @@ def _made(optimizer: Any) -> None:
 
 def _note_line(optimizer: Any) -> None:
     with suppress(Exception):  # it is the program's `__init__` that runs
-        _lines[id(optimizer)] = ref(optimizer), line_of_caller(optimizer) if _active else ""
+        key = id(optimizer)
+        alive = ref(optimizer, lambda _: _lines.pop(key, None))
+        _lines[key] = alive, line_of_caller(optimizer) if _active else ""
 
 
 _lock = threading.RLock()
@@ -301,7 +303,7 @@ _active: list[Recording] = []
 _living = Living(_made)
 _living_of_torch = Living(_note_line)
 _lines: dict[int, tuple[ref[Any], str]] = {}
-"""The line that made an optimizer of PyTorch, by its `id`, which may be another's by now."""
+"""The line that made an optimizer of PyTorch, by its `id`, as long as it is alive."""
 _sees_makers = False
 """Whether what optax makes is seen while nothing is recorded, too."""
 
