@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from typing import Any
 
+from msgspec.structs import replace
+
 from tracer.core.calls import Call
 from tracer.core.interrupts import interrupt_in
-from tracer.model.records import Optimizer, Rate
+from tracer.model.records import Optimizer, Rate, Remark
 
 
 class Collector:
@@ -46,6 +48,10 @@ class Collector:
         """What a trace says of the optimizer with this index, with the evidence."""
         return record
 
+    def remarks(self) -> Iterable[Remark]:
+        """What a trace says of the root, besides."""
+        return ()
+
     def rates(self) -> Iterable[Rate]:
         """The learning rates and decays over all steps."""
         return ()
@@ -78,7 +84,11 @@ class Collectors:
 
     def snapshot(self, records: Iterable[Optimizer]) -> tuple[Optimizer, ...]:
         """What a trace says of the optimizers, with the evidence."""
-        found = tuple(records)
+        remarks = tuple(self._all_of("remarks"))
+        found = tuple(
+            replace(record, remarks=remarks) if remarks and index == record.root else record
+            for index, record in enumerate(records)
+        )
         for each in self._overriding["snapshot"]:
             try:
                 found = tuple(each(index, record) for index, record in enumerate(found))
@@ -88,10 +98,14 @@ class Collectors:
 
     def rates(self) -> list[Rate]:
         """The learning rates and decays over all steps."""
-        found: list[Rate] = []
-        for each in self._overriding["rates"]:
+        return self._all_of("rates")
+
+    def _all_of(self, callback: str) -> list[Any]:
+        """All that is found by those that override this callback."""
+        found: list[Any] = []
+        for each in self._overriding[callback]:
             try:
-                found += each()
+                found += list(each())
             except Exception as error:
                 self._drop(each, error)
         return found

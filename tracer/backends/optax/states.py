@@ -11,13 +11,12 @@ from weakref import ref
 
 import jax
 import numpy as np
-from msgspec.structs import replace
 
 from tracer.backends.jax import arrays, compat
 from tracer.backends.optax.inside import makes_steps
 from tracer.core.backend import ENOUGH, SMALL
 from tracer.core.collectors import Collector
-from tracer.model.records import Optimizer, Remark
+from tracer.model.records import Remark
 from tracer.model.words import listed, some
 
 PASSED_ON = "gradient-passed-on"
@@ -79,11 +78,8 @@ class States(Collector):
         else:
             self._given, self._again = ref(given), (self._again or 0) + 1
 
-    def snapshot(self, index: int, record: Optimizer) -> Optimizer:
-        """With a remark on what was found."""
-        return replace(record, remarks=(*record.remarks, *self._remarks()))
-
-    def _remarks(self) -> Iterator[Remark]:
+    def remarks(self) -> Iterator[Remark]:
+        """What was found."""
         passed = sorted(self._passed - self._changed)
         if passed and self._changed:
             of = len(passed) + len(self._changed)

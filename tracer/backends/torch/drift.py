@@ -8,16 +8,16 @@ of a word that does not come.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from msgspec.structs import replace
 
 from tracer.backends.torch.effects import is_held_back
 from tracer.core.calls import Call
 from tracer.core.collectors import Collector
 from tracer.model.rates import DRIFT
-from tracer.model.records import Optimizer, Remark
+from tracer.model.records import Remark
 
 MIN_PART = 0.1  # of the elements that a mask leaves out
 
@@ -49,23 +49,18 @@ class Drift(Collector):
         """Look from here."""
         self._zeros, self._steps, self._moved = {}, Counter(), Counter()
 
-    def snapshot(self, index: int, record: Optimizer) -> Optimizer:
-        """With the parameters that moved, and how many of their elements have no gradient."""
-        if index != record.root or not self._moved:
-            return record
-        names = [each.name for each in self.root.variables.rows]
-        remarks = tuple(
-            Remark(
-                DRIFT,
-                detail="" if zeros.all() else f"{int(zeros.sum()):,} of {zeros.numel():,}",
-                variables=(names[key],),
-                count=self._moved[key],
-                of=self._steps[key],
-            )
-            for key, zeros in self._zeros.items()
-            if zeros is not None and self._moved[key]
-        )
-        return replace(record, remarks=(*record.remarks, *remarks))
+    def remarks(self) -> Iterator[Remark]:
+        """The parameters that moved, and how many of their elements have no gradient."""
+        rows = self.root.variables.rows
+        for key, zeros in self._zeros.items():
+            if zeros is not None and self._moved[key]:
+                yield Remark(
+                    DRIFT,
+                    detail="" if zeros.all() else f"{int(zeros.sum()):,} of {zeros.numel():,}",
+                    variables=(rows[key].name,),
+                    count=self._moved[key],
+                    of=self._steps[key],
+                )
 
     def _look(self, index: int, before: Any, parameter: Any, gradient: Any) -> None:
         known = self._zeros.get(index)

@@ -17,15 +17,13 @@ from itertools import chain
 from typing import Any
 from weakref import ref
 
-from msgspec.structs import replace
-
 from tracer.backends.torch import compat, dynamo
 from tracer.backends.torch.parameters import parameters_of
 from tracer.core.call_paths import Paths
 from tracer.core.calls import Call
 from tracer.core.collectors import Collector
 from tracer.core.interrupts import interrupt_in
-from tracer.model.records import Optimizer, Remark
+from tracer.model.records import Remark
 from tracer.model.runs import fold
 
 FIRST_STEPS = 300
@@ -176,13 +174,8 @@ class GradientMonitor(Collector):
         if self in _passes.monitors:
             _passes.monitors.remove(self)
 
-    def snapshot(self, index: int, record: Optimizer) -> Optimizer:
-        """With what was added to used gradients, clipped too late, or never applied."""
-        if index != record.root:
-            return record
-        return replace(record, remarks=(*record.remarks, *self._remarks()))
-
-    def _remarks(self) -> Iterator[Remark]:
+    def remarks(self) -> Iterator[Remark]:
+        """What was added to used gradients, clipped too late, or never applied."""
         if self._added:
             steps = sum(self._groups.values())
             yield Remark("gradients-added", count=self._added, of=steps)

@@ -8,15 +8,13 @@ import sys
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from msgspec.structs import replace
-
 from tracer.backends.torch import compat, dynamo
 from tracer.core.call_paths import Paths
 from tracer.core.calls import Call
 from tracer.core.collectors import Collector
 from tracer.core.interrupts import suppress_faults
 from tracer.model.rates import LOADED
-from tracer.model.records import Optimizer, Remark
+from tracer.model.records import Remark
 
 _paths = Paths(lambda code, line: None)
 
@@ -54,20 +52,18 @@ class Loads(Collector):
 
     def __init__(self, root: Any) -> None:
         super().__init__(root)
-        self._remarks: tuple[Remark, ...] = ()
+        self._remarks: list[Remark] = []
 
     def first_step_ends(self, call: Call) -> None:
         """See whether the step was made with what was loaded."""
         for optimizer in self.root.optimizers.alive():
             load = _loads.pop(optimizer, None)
             if load is not None and _rates_in(optimizer) == load.after:
-                self._remarks += tuple(_replaced(load))
+                self._remarks += _replaced(load)
 
-    def snapshot(self, index: int, record: Optimizer) -> Optimizer:
-        """With the rate that was loaded."""
-        if index == record.root and self._remarks:
-            return replace(record, remarks=(*record.remarks, *self._remarks))
-        return record
+    def remarks(self) -> list[Remark]:
+        """The rates that were loaded."""
+        return self._remarks
 
 
 def _rates_in(optimizer: Any) -> list[dict[str, Any]]:

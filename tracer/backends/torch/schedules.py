@@ -4,11 +4,9 @@ Nothing is replaced: a schedule counts its steps, and what it sets on its optimi
 is one. What is read when a step has ended is kept, for at the end of a program it is gone.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 from weakref import ref
-
-from msgspec.structs import replace
 
 from tracer.backends.torch import compat
 from tracer.core.calls import Call
@@ -16,7 +14,7 @@ from tracer.core.collectors import Collector
 from tracer.core.instances import instances
 from tracer.core.interrupts import suppress_faults
 from tracer.model.rates import SCHEDULE
-from tracer.model.records import Optimizer, Remark
+from tracer.model.records import Remark
 
 TRIES = 10
 """In how many steps schedules are looked for: they are made before the first one."""
@@ -64,16 +62,12 @@ class Schedules(Collector):
         for each in self._found or ():
             each.steps = 0
 
-    def snapshot(self, index: int, record: Optimizer) -> Optimizer:
-        """With how often each schedule stepped between the steps."""
-        if index != record.root or not self._found:
-            return record
-        remarks = (
-            Remark(SCHEDULE, each.name, each.made_for, count=each.last - each.first, of=each.steps)
-            for each in self._found
-            if each.steps > 1
-        )
-        return replace(record, remarks=(*record.remarks, *remarks))
+    def remarks(self) -> Iterator[Remark]:
+        """How often each schedule stepped between the steps."""
+        for each in self._found or ():
+            if each.steps > 1:
+                moved = each.last - each.first
+                yield Remark(SCHEDULE, each.name, each.made_for, count=moved, of=each.steps)
 
     def _find(self) -> None:
         """Look for the schedules once one of the optimizers is seen to have one."""
