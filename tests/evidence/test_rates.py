@@ -59,3 +59,57 @@ def test_the_rate_is_that_of_the_optimizer_inside(library: Any) -> None:
     optimizer = tracer.wrap(around)
     optimizer.apply_gradients([(tf.ones(2), weight)])
     assert runs_of(tracer.trace_of(optimizer), "rate") == [(1, 1, 0.5)]
+
+
+def test_a_step_that_another_call_makes_has_the_rate_of_that_call() -> None:
+    weight = tf.Variable([1.0, 2.0])
+    optimizer = tracer.wrap(keras3.optimizers.SGD(0.5))
+    optimizer.build([weight])
+
+    @tf.function
+    def step(number: Any) -> None:
+        if number % 2 == 0:
+            optimizer.apply_gradients([(tf.ones(2), weight)])
+
+    for number in range(6):
+        optimizer.learning_rate.assign(0.5 / (number + 1))
+        step(tf.constant(number))
+    (rate,) = tracer.trace_of(optimizer).data.rates
+    (run,) = rate.runs
+    assert (run.first, run.count, run.values) == (1, 3, 3)
+    assert (run.value, round(run.last, 4)) == (0.5, 0.1)
+
+
+def test_a_rate_that_is_read_now_and_then_is_said_to_have_at_least_so_many_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once in three steps here, from the second on."""
+    weight = tf.Variable([1.0, 2.0])
+    optimizer = tracer.wrap(keras3.optimizers.SGD(0.5))
+    now = [0.0]
+    monkeypatch.setattr("tracer.evidence.rates.perf_counter", lambda: now[0])
+
+    def run(throttle: Any, do: Any) -> None:
+        do()
+        throttle.due = now[0] + 3 if now[0] else 0.0
+
+    monkeypatch.setattr("tracer.evidence.rates.Throttle.run", run)
+    for number in range(14):
+        now[0] = float(number)
+        optimizer.learning_rate = 0.5 if number < 9 else 0.5 / number
+        optimizer.apply_gradients([(tf.ones(2), weight)])
+    trace = tracer.trace_of(optimizer)
+    (rate,) = trace.data.rates
+    found = [(each.first, each.count, round(each.last, 4), each.values) for each in rate.runs]
+    assert found == [(1, 8, 0.5, 1), (9, 6, 0.0385, 3)]
+    assert sentence(summaries_of(trace)[0]) == "Learning rate 0.5 -> 0.0385 (at least 3 values)."
+
+
+def test_a_later_trace_knows_the_rate_from_its_first_step_on() -> None:
+    weight = tf.Variable([1.0, 2.0])
+    optimizer = tracer.wrap(keras3.optimizers.SGD(0.5))
+    for _ in range(110):
+        optimizer.apply_gradients([(tf.ones(2), weight)])
+    with tracer.record() as recording:
+        optimizer.apply_gradients([(tf.ones(2), weight)])
+    assert runs_of(recording.trace(), "rate") == [(1, 1, 0.5)]

@@ -8,6 +8,7 @@ thousandth of the time.
 
 import math
 from collections.abc import Iterator, Sequence
+from copy import copy
 from itertools import chain
 from time import perf_counter
 from typing import Any, Literal
@@ -33,39 +34,55 @@ class _Values:
         self._first = self._at = self._number = 0
         """The first step of the last stretch, that of its last value, and how many it has."""
         self._value = self._last = math.nan
+        self._next: tuple[int, float, int] | None = None
+        """What was read last: another value may be read of the same step."""
 
-    def add(self, step: int, value: float) -> None:
-        """It has this value from this step on."""
+    def add(self, step: int, value: float, until: int) -> None:
+        """It has this value from this step on; it had the one before at least `until` a step."""
+        if self._next is not None and step > self._next[0]:
+            self._take(*self._next)
+        self._next = step, value, until
+
+    def _take(self, step: int, value: float, until: int) -> None:
         if value == self._last or step < self._at:
             return
         rises = value > self._last
         one_way = self._number == 1 or rises == (self._last > self._value)
-        moves = self._number and self._at == step - 1 and one_way
+        moves = self._number and self._at >= until and one_way
         if moves or len(self._done) >= MOST:
             self._number += 1
         else:
-            self.end(step - 1)
+            last = self._last
+            self._close(until)
             self._first, self._value, self._number = step, value, 1
+            if until < step - 1 and not math.isnan(last):  # it may have moved since
+                self._first, self._value, self._number = until + 1, last, 2
         self._at, self._last = step, value
 
     def end(self, step: int) -> None:
         """Its last stretch ends with this step."""
-        self._done += self._until(step)
-        self._number, self._last = 0, math.nan
+        if self._next is not None and self._next[0] <= step:
+            self._take(*self._next)
+        self._close(step)
+        self._next = None
 
     def runs(self, end: int) -> tuple[RateRun, ...]:
         """Those up to the step `end`."""
-        return (*self._done, *self._until(end))
+        until = copy(self)
+        until._done = [*self._done]
+        until.end(end)
+        return tuple(until._done)
 
-    def _until(self, end: int) -> Iterator[RateRun]:
-        """The last stretch; where it moved and then stayed, two."""
-        moved = self._number > 1 and end - self._at > 1
+    def _close(self, end: int) -> None:
+        """The last stretch is done; where it moved and then stayed, it is two."""
+        moved = self._number > 1 and end > self._at
         last = self._at if moved else end
         if self._number and last >= self._first:
             count = last - self._first + 1
-            yield RateRun(self._first, count, self._value, self._last, self._number)
+            self._done.append(RateRun(self._first, count, self._value, self._last, self._number))
         if moved:
-            yield RateRun(last + 1, end - last, self._last, self._last)
+            self._done.append(RateRun(last + 1, end - last, self._last, self._last))
+        self._number, self._last = 0, math.nan
 
 
 class Rates(Collector):
@@ -75,6 +92,8 @@ class Rates(Collector):
         super().__init__(root)
         self._watches: bool = root.backend.watches_rates
         self._throttle = Throttle()
+        self._read = 0
+        """The last step of which they were read."""
         self._optimizers: list[ref[Any]] = []
         self._last: list[Any] = []
         """What was read last, and how many variables there were."""
@@ -111,7 +130,7 @@ class Rates(Collector):
         """Begin new runs, so that what moves is not in two traces."""
         for each in self._values.values():
             each.end(self.root.blocks.begun())
-        self._last = []
+        self._last, self._throttle = [], Throttle()
 
     def rates(self) -> Iterator[Rate]:
         """Those of each group; the last value stays until the last step."""
@@ -133,8 +152,10 @@ class Rates(Collector):
         """The same where a value may not be readable now."""
         with suppress_faults():
             self._look(later)
+            self._read = self.root.blocks.begun() + later
 
     def _note(self, groups: Sequence[tuple[Any, Any, int]], step: int) -> None:
+        until = self._read if self._throttle.due else step - 1
         sizes = [*(size for _, _, size in groups), self._last[-1]]
         if sizes != self._sizes:
             self._sizes, self._members = sizes, dict(self._membership())
@@ -146,7 +167,7 @@ class Rates(Collector):
             for key, value in parts:
                 known = isinstance(value, float | int) and math.isfinite(value)
                 if known and (value or key[0] == "rate" or key in self._values):
-                    self._values.setdefault(key, _Values()).add(step, float(value))
+                    self._values.setdefault(key, _Values()).add(step, float(value), until)
 
     def _membership(self) -> Iterator[tuple[_Key, tuple[int, ...]]]:
         """The variables of each group, and those of them that decay, by index."""

@@ -301,7 +301,7 @@ class RateRun(msgspec.Struct, frozen=True, array_like=True):
     last: float
     """In the last of them."""
     values: int = 1
-    """How many values it had in turn."""
+    """How many values it had in turn, as far as it was read."""
 
     def intersect(self, steps: range) -> "RateRun | None":
         """The part that is in `steps`, of which the first is step 1 then; None if none is.
@@ -321,7 +321,7 @@ class Rate(msgspec.Struct, frozen=True):
     """The learning rate, or the weight decay, of one group of variables over the steps.
 
     Of what runs in programs it is read when one is called: each of the first times, then now and
-    then, so that a change may be known from a later step on.
+    then. A change between two readings is a run of all steps between them.
     """
 
     root: int
