@@ -23,6 +23,7 @@ from tracer.cli.commands import app, main
 from tracer.findings.run_rules import findings
 from tracer.model.records import Program
 from tracer.model.runs import Run
+from tracer.testing import expressions
 
 COMMANDS = sorted(each.callback.__name__ for each in app.registered_commands if each.callback)
 
@@ -173,6 +174,14 @@ OUTPUTS = {
         *("check", "uneven_replicas.json", "-e", "steps=10", "--findings", "warning"),
     ],
     "check_no_findings": ["check", "no_gradients.json", "--findings", "error"],
+    "check_ignored": [
+        *("check", "no_gradients.json", "--findings", "warning", "--ignore", "no-gradient"),
+    ],
+    "check_sarif": [
+        *("check", "uneven_replicas.json", "-f", "sarif", "--findings", "error"),
+        *("-e", "steps=9"),
+    ],
+    "learn": ["learn", "no_gradients.json", "--steps"],
     "explain": ["explain"],
     "explain_one": ["explain", "densified"],
     "watch": ["watch", "uneven_replicas.json"],
@@ -187,6 +196,7 @@ STATUS = {
     "check_findings": 1,
     "check_junit": 1,
     "check_github": 1,
+    "check_sarif": 1,
 }
 
 
@@ -391,6 +401,15 @@ MISTAKES: dict[str, tuple[Sequence[str], str]] = {
     "expectation": (["check", "eager.json", "-e", "dense 4"], "'dense 4' is no expectation"),
     "count": (["check", "eager.json", "-e", "dence=4"], "no count 'dence'"),
     "nothing": (["check", "eager.json"], "nothing is expected"),
+    "a code": (
+        ["check", "eager.json", "--findings", "error", "--ignore", "no-gradients"],
+        "no finding 'no-gradients': there are no-gradient",
+    ),
+    "no findings": (
+        ["check", "eager.json", "-e", "steps=10", "--ignore", "no-gradient"],
+        "--ignore is for findings: give --findings too",
+    ),
+    "no example": (["learn", "incomplete.json"], "nothing can be learned from this run: adam: 32"),
 }
 
 
@@ -426,8 +445,55 @@ def test_expectations_come_from_pyproject(files: Path, tmp_path: Path) -> None:
     assert tracer("check", path, "-e", "steps=10", folder=tmp_path).stdout == "holds  steps=10\n"
 
 
+def test_what_is_learned_is_a_gate_that_ignores_what_was_there(files: Path, tmp_path: Path) -> None:
+    def check(*arguments: str) -> tuple[int, list[str]]:
+        done = tracer("check", str(files / "no_gradients.json"), *arguments, folder=tmp_path)
+        return done.returncode, re.findall("^FAILS  (.*?):", done.stdout, re.MULTILINE)
+
+    path = str(files / "no_gradients.json")
+    project = tmp_path / "pyproject.toml"
+    assert check("--findings", "warning") == (1, ["finding no-gradient"])
+    project.write_text(tracer("learn", path, folder=tmp_path).stdout)
+    assert project.read_text().startswith('[tool.tracer]\nignore = ["no-gradient"]')
+    assert check("--findings", "warning") == (0, [])
+    assert "no-gradient" not in tracer("check", path, "-f", "github", folder=tmp_path).stdout
+    other = str(files / "many_variables.json")
+    assert tracer("check", other, folder=tmp_path).returncode in (1, 2)
+    for text, said in (
+        ('ignore = ["no-gradents"]', "there are no-gradient"),
+        ('ignore = "no-gradient"', "pyproject.toml: ignore in [tool.tracer] is not a list"),
+    ):
+        project.write_text(f"[tool.tracer]\n{text}\n")
+        done = tracer("check", path, "--findings", "error", folder=tmp_path)
+        assert (done.returncode, done.stdout, said in done.stderr) == (2, "", True), done
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "at"),
+    [
+        (
+            "train.py",
+            "load_state_dict (src/train.py:28) put that in place",
+            "src/train.py:28",
+        ),
+        ("train.py", "in /usr/lib/x.py:3 and ../y.py:4", "train.py:1"),
+        ("-m train", "nothing", ""),
+    ],
+)
+def test_a_result_of_sarif_names_the_line(command: str, text: str, at: str) -> None:
+    trace = traces.changed(traces.eager(), programs=(Program(command, 0.0, 1.0, status=0),))
+    verdict = expressions.Verdict("finding rate-loaded", text, "warning", "rate-loaded")
+    (run,) = json.loads(expressions.as_sarif([verdict], [], trace))["runs"]
+    (rule,), (result,) = run["tool"]["driver"]["rules"], run["results"]
+    assert (rule["id"], result["ruleId"], result["level"]) == (*["rate-loaded"] * 2, "warning")
+    assert result["message"] == {"text": text}
+    places = [each["physicalLocation"] for each in result["locations"]]
+    lines = [f"{p['artifactLocation']['uri']}:{p['region']['startLine']}" for p in places]
+    assert lines == [at] * bool(at)
+
+
 def test_help_has_examples() -> None:
-    assert COMMANDS == ["check", "demo", "diff", "explain", "report", "run", "watch"]
+    assert COMMANDS == ["check", "demo", "diff", "explain", "learn", "report", "run", "watch"]
     for command in ([], *([each] for each in COMMANDS)):
         done = tracer(*command, "--help")
         assert (done.returncode, done.stderr) == (0, "")

@@ -301,7 +301,9 @@ def diff(
         'tracer check tracer.json -e "_resource_apply_dense=504"',
         "tracer check tracer.json --findings warning   also what looks wrong fails",
         "tracer check runs/ --format junit -o tracer.xml",
+        "tracer check tracer.json --findings warning --ignore no-gradient",
         "tracer check tracer.json -e dense=4/step --format github   annotations",
+        "tracer check tracer.json --findings error --format sarif -o tracer.sarif",
     )
 )
 def check(
@@ -314,13 +316,24 @@ def check(
         Literal["error", "warning"] | None,
         typer.Option("--findings", help="Fail if a finding is an error, or a warning or worse."),
     ] = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ignore",
+            metavar="CODE",
+            help="Let findings with this code pass; can be given several times.",
+            autocompletion=_codes,
+        ),
+    ] = None,
     allow_unfinished: Annotated[
         bool,
         typer.Option("--allow-unfinished", help="However the program ended, or if it still runs."),
     ] = False,
     format: Annotated[
-        Literal["text", "junit", "github"],
-        typer.Option("--format", "-f", help="For people, CI servers or GitHub's annotations."),
+        Literal["text", "junit", "github", "sarif"],
+        typer.Option(
+            "--format", "-f", help="For people, CI servers, GitHub's annotations or code scanning."
+        ),
     ] = "text",
     output: _OutputOption = None,
 ) -> int:
@@ -329,32 +342,68 @@ def check(
     WHAT is updates, dense, sparse, steps, calls or the name of a method (then its executions
     count), perhaps with [VARIABLE], and =, <=, >=, < or > a number: in all or, with /step, in each
     step on each replica. Without --expect it is what [tool.tracer.expect] in pyproject.toml says,
-    such as dense = "4/step". With --findings, what looks wrong in the run fails too. The exit
-    status is 0 if all of it holds, 1 if not, 2 for a mistake in the command. A trace that is
-    incomplete does not pass, nor one of a program that failed, was interrupted or still runs.
+    such as dense = "4/step". With --findings, what looks wrong in the run fails too, apart from
+    the codes of --ignore and of the list ignore in [tool.tracer]. The exit status is 0 if all of
+    it holds, 1 if not, 2 for a mistake in the command. A trace that is incomplete does not pass,
+    nor one of a program that failed, was interrupted or still runs.
     """
     from tracer.model.tracefile import load_run
     from tracer.reporters import formats
     from tracer.testing import expressions
 
-    wanted = list(map(expressions.read, expect or ())) or expressions.from_project(Path.cwd())
+    needed = findings or not expect
+    project = expressions.from_project(Path.cwd()) if needed else expressions.Project()
+    wanted = list(map(expressions.read, expect or ())) or project.expect
+    codes = [*(ignore or ()), *project.ignore]
+    if ignore and findings is None:
+        raise Mistake("--ignore is for findings: give --findings too")
     if not wanted and findings is None:
         raise Mistake(
             "nothing is expected: give --expect, --findings, or [tool.tracer.expect] in "
             "pyproject.toml"
         )
     trace = load_run(path)
-    results = expressions.check(trace, wanted, findings, allow_unfinished=allow_unfinished)
-    milder = expressions.milder(trace, findings) if findings else []
+    results = expressions.check(
+        trace, wanted, findings, ignore=codes, allow_unfinished=allow_unfinished
+    )
+    milder = expressions.milder(trace, findings, codes) if findings else []
     content = {
         "text": partial(expressions.as_text, results),
         "junit": partial(expressions.as_junit, results),
         "github": partial(expressions.as_github, results, milder, trace),
+        "sarif": partial(expressions.as_sarif, results, milder, trace),
     }[format]()
     with output.open("w", encoding="utf-8") if output else nullcontext() as file:
         formats.print_text(lambda width, color: content, file)
     _say_written(output)
     return int(any(each.reason for each in results))
+
+
+@app.command(
+    epilog=_examples(
+        "tracer learn tracer.json",
+        "tracer learn tracer.json --steps >> pyproject.toml",
+    )
+)
+def learn(
+    path: _PathArgument,
+    steps: Annotated[
+        bool, typer.Option("--steps", help="Also expect the number of steps of this run.")
+    ] = False,
+) -> None:
+    """Print what a healthy run did as expectations, for tracer check.
+
+    They are the tables of [tool.tracer] in pyproject.toml: how many updates each step makes, which
+    parts of the model get none and, of a run with --effects, that weights change and stay finite.
+    The run passes the check with them. No file is edited.
+    """
+    from tracer.model.tracefile import load_run
+    from tracer.reporters import formats
+    from tracer.testing import learning
+
+    trace = load_run(path)
+    counts = learning.learned(trace, steps=steps)
+    formats.print_text(lambda width, color: learning.as_toml(trace, counts))
 
 
 @app.command(

@@ -4,25 +4,28 @@ The gate of `tracer check`: an expression says an `Expectation`, as the assertio
 what does not hold has the same text. No TensorFlow.
 """
 
+import json
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import quote
 from xml.sax.saxutils import escape, quoteattr
 
 import msgspec
 
 from tracer.errors import Mistake, shown, unknown_name
 from tracer.findings.rule import Severity
-from tracer.findings.run_rules import Finding, at_least, findings
+from tracer.findings.run_rules import Finding, at_least, findings, rule_of
 from tracer.model.measures import unknown_effects
 from tracer.model.phrases import endings
 from tracer.model.records import Kind
 from tracer.model.trace import Trace
+from tracer.model.words import listed
 from tracer.testing import failure
 from tracer.testing.expected import Expectation, Limits, Quantity, known_methods, of_given
 
@@ -51,6 +54,10 @@ _COUNTS: dict[str, tuple[Quantity, str, frozenset[Kind | None] | None]] = {
 HELP = 'write it as "dense=4/step", "sparse=0", "updates[encoder/*]=0", "steps>=100" or "calls<=8"'
 
 
+EXPECTATION = "expectation"
+"""The code of a verdict that is not about a finding."""
+
+
 class BadExpectation(Mistake):
     """Raised for an expectation that cannot be read; says how to write one."""
 
@@ -63,6 +70,16 @@ class Verdict:
     reason: str = ""
     severity: Severity = "error"
     """How bad it is that it does not hold."""
+    code: str = EXPECTATION
+    """Of a finding, its code."""
+
+
+class Project(NamedTuple):
+    """What `[tool.tracer]` in a `pyproject.toml` says."""
+
+    expect: Sequence[Expectation] = ()
+    ignore: Sequence[str] = ()
+    """Codes of findings."""
 
 
 def read(text: str) -> Expectation:
@@ -89,28 +106,32 @@ def read(text: str) -> Expectation:
     return Expectation(counted, wanted, method, variable, per_step=per_step, text=text.strip())
 
 
-def from_project(folder: Path) -> list[Expectation]:
-    """What `[tool.tracer.expect]` says in the `pyproject.toml` of a folder or of one above it.
+def from_project(folder: Path) -> Project:
+    """What `[tool.tracer]` says in the `pyproject.toml` of a folder or of one above it.
 
-    A key is what is counted, the value a number or a text such as `"4/step"` or `">= 4/step"`.
-    Raises `BadExpectation` for a file or an entry that cannot be read; without a file, or without
-    the table in it, there is no expectation.
+    A key of its table `expect` is what is counted, the value a number or a text such as `"4/step"`
+    or `">= 4/step"`. Raises `BadExpectation` for a file or an entry that cannot be read; without a
+    file, or without the table in it, there is no expectation.
     """
     paths = (top / "pyproject.toml" for top in (folder, *folder.parents))
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
-        return []
+        return Project()
     try:
         content: dict[str, Any] = msgspec.toml.decode(path.read_text(encoding="utf-8-sig"))
-        table = content.get("tool", {}).get("tracer", {}).get("expect", {})
+        settings = content.get("tool", {}).get("tracer", {})
+        table, codes = settings.get("expect", {}), settings.get("ignore", [])
         if not isinstance(table, Mapping):
             raise BadExpectation("[tool.tracer.expect] is no table")
-        return [read(_joined(key, value)) for key, value in table.items()]
+        if not isinstance(codes, list) or not all(isinstance(each, str) for each in codes):
+            raise BadExpectation('ignore in [tool.tracer] is not a list such as ["no-gradient"]')
+        return Project([read(joined(key, value)) for key, value in table.items()], codes)
     except (AttributeError, OSError, ValueError) as error:
         raise BadExpectation(f"{path}: {error}") from error
 
 
-def _joined(key: str, value: object) -> str:
+def joined(key: str, value: object) -> str:
+    """The expectation that an entry of the table is; raises `BadExpectation` if it is none."""
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise BadExpectation(f"{key} = {value!r} is no expectation: {HELP}")
     text = str(value).strip()
@@ -119,21 +140,25 @@ def _joined(key: str, value: object) -> str:
 
 def check(
     trace: Trace,
-    expectations: list[Expectation],
+    expectations: Sequence[Expectation],
     worst: Severity | None = None,
     *,
+    ignore: Collection[str] = (),
     allow_unfinished: bool = False,
 ) -> list[Verdict]:
     """What holds and what does not; a trace that does not know everything is no proof.
 
-    With `worst`, findings that are as bad, or worse, are what does not hold. With
-    `allow_unfinished` it does not matter how the program ended, or whether it did.
+    With `worst`, findings that are as bad, or worse, are what does not hold, apart from those with
+    the codes `ignore`. With `allow_unfinished` it does not matter how the program ended, or whether
+    it did.
 
-    Raises `tracer.UnknownName` for a variable that the trace does not hold, and for a method that
-    neither it nor `tracer` knows.
+    Raises `tracer.UnknownName` for a variable that the trace does not hold, for a method that
+    neither it nor `tracer` knows, and for a code that no finding has.
     """
-    bad = [] if worst is None else at_least(findings(trace), worst)
-    none = f"no {worst}{'' if worst == 'error' else ' or error'} is found"
+    apart = f" apart from {listed([rule_of(each).code for each in ignore])}" if ignore else ""
+    found = [each for each in findings(trace) if each.code not in ignore] if worst else []
+    bad = at_least(found, worst or "error")
+    none = f"no {worst}{'' if worst == 'error' else ' or error'} is found{apart}"
     notes = "\n".join(map(shown, trace.notes)) or "it is not"
     unfinished = "the run went on, or was killed, after it was written"
     verdicts = [Verdict(each.text, _reason(trace, each)) for each in expectations]
@@ -150,13 +175,13 @@ def check(
 def of_finding(finding: Finding) -> Verdict:
     """That what should not be found was found."""
     said = f"{finding.text} {finding.advice}"
-    return Verdict(f"finding {finding.code}", said, finding.severity)
+    return Verdict(f"finding {finding.code}", said, finding.severity, finding.code)
 
 
-def milder(trace: Trace, worst: Severity) -> list[Verdict]:
+def milder(trace: Trace, worst: Severity, ignore: Collection[str] = ()) -> list[Verdict]:
     """The findings that `check` lets pass because they are less bad than `worst`."""
-    bad = at_least(findings(trace), worst)
-    return [of_finding(each) for each in findings(trace) if each not in bad]
+    bad, known = at_least(findings(trace), worst), findings(trace)
+    return [of_finding(e) for e in known if e not in bad and e.code not in ignore]
 
 
 def _reason(trace: Trace, expected: Expectation) -> str:
@@ -216,17 +241,17 @@ def as_github(verdicts: Sequence[Verdict], milder: Sequence[Verdict], trace: Tra
     Sources: `escapeData` and `escapeProperty` of github.com/actions/toolkit, packages/core,
     src/command.ts; docs.github.com/actions/reference/workflow-commands-for-github-actions.
     """
-    place = _program_file(trace)
     failed = sorted(
         (each for each in verdicts if each.reason), key=lambda v: [*_COMMANDS].index(v.severity)
     )
     lines = [f"holds  {shown(each.text)}" for each in verdicts if not each.reason]
-    lines += [_annotation(each, place) for each in (*failed, *milder)]
+    lines += [_annotation(each, *_place(each, trace)) for each in (*failed, *milder)]
     return "".join(f"{line}\n" for line in lines)
 
 
-def _annotation(verdict: Verdict, file: str) -> str:
-    properties = {"file": file, "title": f"tracer check: {shown(verdict.text)}"}
+def _annotation(verdict: Verdict, file: str, line: int) -> str:
+    at = {"file": file, "line": str(line or "")}
+    properties = {**at, "title": f"tracer check: {shown(verdict.text)}"}
     written = (
         f"{key}={_escaped(each).replace(':', '%3A').replace(',', '%2C')}"
         for key, each in properties.items()
@@ -241,11 +266,54 @@ def _escaped(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
-def _program_file(trace: Trace) -> str:
-    """The script that ran, if the trace knows it and it is a path in the repository."""
+def as_sarif(verdicts: Sequence[Verdict], milder: Sequence[Verdict], trace: Trace) -> str:
+    """A log of SARIF 2.1.0: a result for each verdict that fails and for each milder finding.
+
+    Sources: docs.oasis-open.org/sarif/sarif/v2.1.0/os; what GitHub reads, which needs a line for
+    each result: docs.github.com/code-security/reference/code-scanning/sarif-files/sarif-support.
+    """
+    shown_verdicts = [*(each for each in verdicts if each.reason), *milder]
+    codes = dict.fromkeys(each.code for each in shown_verdicts)
+    driver = {"name": "tracer", "rules": [_sarif_rule(each) for each in codes]}
+    results = [_sarif_result(each, *_place(each, trace)) for each in shown_verdicts]
+    schema = (
+        "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+    )
+    run = {"tool": {"driver": driver}, "results": results}
+    return json.dumps({"$schema": schema, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
+
+
+def _sarif_rule(code: str) -> dict[str, Any]:
+    if code == EXPECTATION:
+        return {"id": code, "shortDescription": {"text": "The run is not as expected."}}
+    texts = {"shortDescription": rule_of(code).title, "fullDescription": rule_of(code).why}
+    return {"id": code, **{key: {"text": text} for key, text in texts.items()}}
+
+
+def _sarif_result(verdict: Verdict, file: str, line: int) -> dict[str, Any]:
+    text = "\n".join(_lines(verdict.reason))
+    if verdict.code == EXPECTATION:
+        text = f"{shown(verdict.text)}: {text}"
+    at = {"artifactLocation": {"uri": quote(file)}, "region": {"startLine": line or 1}}
+    return {
+        "ruleId": verdict.code,
+        "level": _COMMANDS[verdict.severity].replace("notice", "note"),
+        "message": {"text": text},
+        "locations": [{"physicalLocation": at}] if file else [],
+    }
+
+
+def _place(verdict: Verdict, trace: Trace) -> tuple[str, int]:
+    """The file and the line that a finding names first, or the script that ran, and 0.
+
+    The file is empty if neither is known as a path in the repository.
+    """
+    named = re.findall(r"([^\s(]+\.py):(\d+)", verdict.reason)
     for program in trace.programs:
         with suppress(IndexError, ValueError):
-            script = PurePosixPath(shlex.split(program.command)[0])
-            if script.suffix == ".py" and not script.is_absolute() and ".." not in script.parts:
-                return str(script)
-    return ""
+            named.append((shlex.split(program.command)[0], 0))
+    for file, line in named:
+        path = PurePosixPath(file)
+        if path.suffix == ".py" and not path.is_absolute() and ".." not in path.parts:
+            return str(path), int(line)
+    return "", 0
