@@ -29,8 +29,9 @@ def learned(trace: Trace, *, steps: bool = False) -> dict[str, str | int]:
     step, ended with an error, or has a finding that is an error.
     """
     reasons = [each.reason for each in expressions.check(trace, [], "error") if each.reason]
-    for reason in (*reasons, *["it made no step"] * (not trace.steps)):
-        raise Mistake(f"nothing can be learned from this run: {reason.splitlines()[0]}")
+    reasons += [] if trace.steps else ["it made no step"]
+    if reasons:
+        raise Mistake(f"nothing can be learned from this run: {reasons[0].splitlines()[0]}")
     counts = {kind: _per_step(trace, kind)[0] for kind in ("dense", "sparse")}
     exact = not any(str(value).startswith("<") for value in counts.values())
     for part in _parts([each.name for each in trace.variables]):
