@@ -55,7 +55,7 @@ _UPDATES = {
 _BEHIND = {"behind": Column("behind", drop=3, left=True, optional=True)}
 _EFFECTS = {
     "unchanged": Column("unchanged", drop=1, optional=True),
-    "not_finite": Column("not\nfinite", drop=1, optional=True),
+    "not_finite": Column("NaN/inf", drop=1, optional=True),
 }
 COLUMNS: Mapping[By | Literal["optimizer"], Mapping[str, Column]] = {
     "optimizer": {
@@ -232,8 +232,8 @@ def by_variable(summary: Summary, width: int, asked: Asked) -> list[Text]:
         ),
         (
             summary.effects,
-            "(unchanged: after so many steps no bit of it was another one, skipped steps too; "
-            "not finite: after so many it held inf or NaN)",
+            "(unchanged: steps that changed no bit of it, skipped steps included; NaN/inf: steps "
+            "after which it held NaN or inf)",
         ),
     )
     return _table("variable", [summary], kept, below).lines(width)
@@ -307,7 +307,7 @@ def by_step(summary: Summary, width: int, asked: Asked) -> list[Text]:
     last = summary.steps + summary.trace.first_step - 1
     below = all_true(
         (len(kept) < len(figures), asked.more(f"{more} up to step {last:,}", "step")),
-        (any(compared), f"(unchanged, not finite: so many {noun} were so after the step{each})"),
+        (any(compared), f"(unchanged, NaN/inf: how many {noun} were so after the step{each})"),
         (any(compared) and not all(compared), "(-: none was compared in these steps)"),
     )
     return _table("step", [summary], rows, below).lines(width)
