@@ -125,8 +125,8 @@ def test_without_effects_nothing_of_them_is_in_the_page() -> None:
     with_effects = traces.with_effects()
     plain = html.render(traces.changed(with_effects, effects=()))
     found, asked = data_of(plain), data_of(html.render(with_effects))
-    assert found["columns"][-1]["title"] == "without gradient"
-    assert [each["title"] for each in asked["columns"][-2:]] == ["unchanged", "not finite"]
+    assert found["columns"][-3]["title"] == "without gradient"
+    assert [each["title"] for each in asked["columns"][-4:-2]] == ["unchanged", "not finite"]
     assert "Bars and crosses" not in plain and "weights after the step" not in plain
     (before,), (after,) = found["optimizers"], asked["optimizers"]
     assert [each[-1] for each in before["cells"]] == [""] * len(before["cells"])
@@ -385,10 +385,10 @@ def test_graph_tracings_stand_in_the_order_of_time() -> None:
     ]
 
 
-def test_a_page_without_callers_says_what_it_lacks() -> None:
+def test_a_page_without_callers_has_no_section_of_them() -> None:
     page = html.render(traces.eager())
-    assert "This trace knows no callers." in page
-    assert 'class="callers"' not in page
+    assert "Who calls" not in page and 'class="callers"' not in page
+    assert "Who calls" in html.render(traces.several_callers())
 
 
 @pytest.mark.long
@@ -535,6 +535,14 @@ def command(*arguments: str, without: str = "") -> subprocess.CompletedProcess[s
     )
 
 
+def test_errors_and_warnings_come_first_and_the_map_above_its_controls() -> None:
+    page = html.render(traces.several_callers())
+    parts = ("<h1>", 'class="warning"', "Also noticed: 1", 'class="info"', 'id="plot"', 'id="view"')
+    places = [page.index(each) for each in parts]
+    assert places == sorted(places)
+    assert "<details><summary>Updates by layer</summary>" in page
+
+
 def test_the_command_writes_a_page(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     traces.uneven_replicas().save(path)
@@ -608,9 +616,9 @@ def test_the_first_line_says_what_it_is_of() -> None:
     counts = Counter(each.severity for each in found.findings())
     said = "train.py --lr &lt;1&gt;, 2026-09-21 14:13 UTC: 1 warning"
     assert (counts["error"], counts["warning"]) == (0, 1)
-    assert f"<title>{said}</title>" in page and f"optimizer-tracer: {said}<" in page
+    assert f"<title>{said}</title>" in page and f"<h1>{said}</h1>" in page
     plain = html.render(traces.eager())
-    assert "<title>no errors and no warnings</title>" in plain
+    assert "<title>optimizer-tracer: no errors and no warnings</title>" in plain
     assert "Updates by replica" not in plain and "graph is traced" not in plain
     assert "Updates by replica" in html.render(traces.uneven_replicas())
 
@@ -620,8 +628,9 @@ def test_graphs_of_several_workers_say_whose_they_are() -> None:
     trace = traces.uneven_replicas()
     last = len(trace.replicas) - 1
     graphs = tuple(Graph(0, each, "train", "", 1, 0, 10, 0, 1) for each in (0, last))
-    page = html.render(traces.changed(trace, graphs=graphs))
-    assert column in page
+    tracings = (GraphTracing(1, None, "first", "", 0, 1.0, 1.0),)
+    page = html.render(traces.changed(trace, graphs=graphs, graph_tracings=tracings))
+    assert page.count(column) == 2  # in the table of tracings, too
     for worker in trace.workers:
         assert f"</th><td><bdi>{worker}</bdi></td>" in page
     assert column not in html.render(traces.embedding_on_two_replicas())

@@ -29,7 +29,7 @@ from tracer.model.timeline import Timeline
 from tracer.model.trace import Trace
 from tracer.model.words import dialect_of, listed, some
 from tracer.reporters import colors, heatmap, tables, trees
-from tracer.reporters.answer import question, sentences
+from tracer.reporters.answer import in_all, question, sentences
 from tracer.reporters.text import headline
 
 
@@ -172,6 +172,7 @@ def render(trace: Trace) -> str:
         title=_title(trace, found),
         question=question(trace),
         answers=sentences(trace),
+        totals=in_all(trace, answered=True),
         findings=found[:_MAX_NOTES],
         runs=list(phrases.runs(trace)),
         endings=phrases.endings(trace),
@@ -207,7 +208,7 @@ def render(trace: Trace) -> str:
 
 def _title(trace: Trace, found: Sequence[Finding]) -> str:
     """Which program it is of, when it ran, and what was found: the first line of the page."""
-    parts = []
+    parts = ["optimizer-tracer"]
     if trace.programs:
         first = min(trace.programs, key=lambda each: each.started)
         began = datetime.fromtimestamp(first.started, timezone.utc)
@@ -221,10 +222,10 @@ def _columns(variable: str, effects: bool) -> list[dict[str, Any]]:
     """The columns of the table of variables: which field of a row each shows, under which title."""
     titles = {name: name.replace("_", " ") for name in tables.VariableRow._fields}
     titles |= {"variable": variable, "requests_without_gradient": "without gradient"}
-    left_out = () if effects else ("unchanged", "not_finite")
+    left_out, last = () if effects else ("unchanged", "not_finite"), ("shape", "dtype")
     return [
-        {"field": name, "title": title, "figures": name not in ("variable", "shape", "dtype")}
-        for name, title in titles.items()
+        {"field": name, "title": title, "figures": name not in ("variable", *last)}
+        for name, title in sorted(titles.items(), key=lambda each: each[0] in last)
         if name not in left_out
     ]
 

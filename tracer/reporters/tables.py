@@ -216,7 +216,7 @@ CAUSES = {
 }
 
 
-TracingRow = namedtuple("TracingRow", "began after graph cause caller seconds")
+TracingRow = namedtuple("TracingRow", "began after graph worker cause caller seconds")
 """One graph tracing, which `began` so many seconds after the first of the trace.
 
 `after` is how many steps had run. `caller` is the line of the program that is nearest to it; empty
@@ -233,6 +233,7 @@ def tracings(trace: Trace, root: int | None = None) -> list[TracingRow]:
             began=round(each.at - events[0].at, 3),
             after=each.after,
             graph=shown(trace.graphs[each.graph].function),
+            worker=shown(trace.replicas[trace.graphs[each.graph].replica].worker),
             cause=CAUSES[each.cause] + (f": {shown(each.detail)}" if each.detail else ""),
             caller="" if line is None else shown(callers.label(line)),
             seconds=round(each.seconds, 3),

@@ -1,12 +1,11 @@
-// The page draws the cells of the steps that are shown, and the table. What a cell is and says was
-// worked out before: see `html.py` and `heatmap.py`.
+// Draws the steps and the table; `html.py` and `heatmap.py` worked out what each cell is and says.
 const data = JSON.parse(document.getElementById("data").textContent);
 const $ = (id) => document.getElementById(id);
 const number = new Intl.NumberFormat("en-US").format;
 const written = (value) => (typeof value === "number" ? number(value) : value ?? "");
 const some = (n, noun) => `${number(n)} ${noun}${n === 1 ? "" : "s"}`;
 const ROWS = 25; // of the heat map at a time
-const PAGE = 50; // rows of the table at first
+const PAGE = 25; // rows of the table at first
 const state = { of: 0, view: 0, fold: false, row: 0, from: 1, to: 1, sort: "", down: true, kept: PAGE };
 const where = Object.fromEntries(data.fields.map((field, place) => [field, place])); // in the row of a variable
 const shift = data.first - 1; // from the numbers of steps in here to those of the run
@@ -89,8 +88,8 @@ function drawHeat() {
   for (const each of document.querySelectorAll(".per")) each.textContent = view().per;
   for (const [id, step] of [["from", from], ["to", to]])
     Object.assign($(id), { value: step + shift, min: data.first, max: view().steps + shift });
-  $("rows-shown").textContent = all.length <= ROWS ? some(all.length, "row")
-    : `rows ${number(state.row + 1)}-${number(state.row + shown.length)} of ${number(all.length)}`;
+  $("rows-shown").textContent = `rows ${number(state.row + 1)}-${number(state.row + shown.length)} of ${number(all.length)}`;
+  $("pager").hidden = all.length <= ROWS;
   $("rows-before").disabled = state.row === 0;
   $("rows-after").disabled = state.row + ROWS >= all.length;
   $("in").disabled = length() <= optimizer().grain;
@@ -189,8 +188,7 @@ function drawTable() {
   const found = matching(), kept = found.slice(0, state.kept);
   $("table").tBodies[0].replaceChildren(...kept.map(line));
   $("matches").textContent = `${number(found.length)} of ${some(optimizer().variables.length, data.variable)}`;
-  $("more").hidden = kept.length === found.length;
-  $("more").textContent = `Show ${number(Math.min(10 * PAGE, found.length - kept.length))} more`;
+  Object.assign($("more"), { hidden: kept.length === found.length, textContent: `Show ${number(Math.min(10 * PAGE, found.length - kept.length))} more` });
   [...$("table").tHead.rows[0].cells].forEach((cell, column) => (
     cell.setAttribute("aria-sort", data.columns[column].field !== state.sort ? "none" : state.down ? "descending" : "ascending")));
 }
@@ -213,7 +211,7 @@ function drag(plot) { // over steps, to zoom
     const { left, width } = plot.querySelector(".track").getBoundingClientRect();
     return state.from - 0.5 + (clientX - left) / width * length();
   };
-  plot.addEventListener("pointerdown", (event) => { begin = event.pointerType === "touch" ? null : event; });
+  plot.addEventListener("pointerdown", (event) => { begin = event.pointerType !== "touch" && event; });
   plot.addEventListener("pointerup", (event) => {
     if (begin && Math.abs(event.clientX - begin.clientX) > 5)
       zoom(...[step(begin), step(event)].sort((a, b) => a - b).map(Math.round));
@@ -244,6 +242,8 @@ function start() {
     Object.assign(state, { sort, down: state.sort === sort ? !state.down : figures });
     drawTable();
   }));
+  for (const each of document.querySelectorAll(".wide"))
+    new ResizeObserver(() => { each.classList.toggle("scrolls", each.scrollWidth > each.clientWidth); }).observe(each);
   choose(0);
 }
 
