@@ -122,7 +122,7 @@ def test_asserting_that_weights_change() -> None:
     with pytest.raises(AssertionError) as caught, tracer.assert_all_changed(weights):
         step(tf.constant(0.0))
         step(tf.constant(0.0))
-    assert "expected at least 1 of each of 2 variables, got none of 1 of them" in str(caught.value)
+    assert "expected at least 1 of each of 2 variables, got none for 1 of them" in str(caught.value)
     assert "no bit changed" in str(caught.value)
     with tracer.assert_all_updated(weights):
         step(tf.constant(0.0))

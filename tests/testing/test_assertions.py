@@ -1,5 +1,6 @@
 """The assertions on traces made by hand: what holds, and the exact text of what does not."""
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -449,6 +450,23 @@ def test_an_incomplete_trace_never_passes(check: Check) -> None:
 def test_no_variables_at_all() -> None:
     text = tracer.assert_all_updated([]).check(traces.eager())
     assert text == "updates: expected at least 1, but there is no variable"
+
+
+def test_many_variables_that_were_missed_are_folded_below_the_odd_one() -> None:
+    names = [f"encoder/layer_{n}/kernel" for n in range(200)]
+    work = block([step(), request(*range(199)), request(199, kind="none")], Run(1, 1, 5))
+    once = (Limits("updates", 1, None),)
+    targets = tuple(Target(name, index) for index, name in enumerate(names))
+    trace = traces.keras3(names, (work,), ())
+    text = failure.of_expected(trace, Expectation("updates", once, targets=targets))
+    head, _, header, *rows = text.splitlines()[:5]
+    assert head == "updates: expected at least 1 of each of 200 variables, got none for 200 of them"
+    assert [re.split(r" {2,}", row) for row in (header, *rows)] == [
+        ["variable", "gradients", "None"],
+        ["encoder/layer_199/kernel", "0", "5", "no gradient"],
+        ["encoder/layer_0/kernel and 198 more", "5", "0", "not applied"],
+    ]
+    assert "Likely cause" in text
 
 
 @pytest.mark.parametrize(

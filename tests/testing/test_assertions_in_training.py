@@ -221,7 +221,7 @@ def test_all_and_never_updated() -> None:
     ):
         model.fit(*data, verbose=0)
     with (
-        pytest.raises(AssertionError, match="got none of 4 of them"),
+        pytest.raises(AssertionError, match="got none for 4 of them"),
         tracer.assert_all_updated(other),
     ):
         model.fit(*data, verbose=0)

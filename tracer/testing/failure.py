@@ -47,6 +47,7 @@ WIDTH = 76  # pytest indents a message by 4
 MAX_NAMES = 3
 """The most names in a sentence, and the most stretches of steps in a row."""
 _MAX_ROWS = 30
+_MAX_APART = 10  # variables that were missed, each in a row of its own
 
 # Frozen layers: what is alive and was not passed.
 
@@ -290,13 +291,12 @@ def table_of_work(claim: Claim, rows: Mapping[WrongSteps, Sequence[int]]) -> lis
         same = row.steps, row.counts, row.note, tuple(rows[row]), apart
         alike.setdefault(same, []).append(row.name)
     lines = []
-    for (steps, counts, note, replicas, _), names in alike.items():
+    for (steps, counts, note, replicas, _), names in _fewest_first(alike):
         total = sum(counts) * sum(each.number for each in steps) * len(replicas) * len(names)
         on = [_ids(claim, replicas)] * several
         cells = [steps_text(steps), *on, *counts, *[total for _ in in_all]]
         of_all = len(names) == len(every) > 1 and claim.selection.variables is None
-        named = listed(names) if len(names) < MAX_NAMES else first_of(names, 1)
-        lines.append(row_of(f"each {noun}" if of_all else named, cells, note))
+        lines.append(row_of(f"each {noun}" if of_all else _named(names), cells, note))
     for summary in claim.summaries if not claim.of_steps else ():
         outside = [summary.outside(each) for each in columns.values()]
         if any(outside):
@@ -304,6 +304,16 @@ def table_of_work(claim: Claim, rows: Mapping[WrongSteps, Sequence[int]]) -> lis
             lines.append(row_of("outside any step", cells, "a direct call"))
     header = "method" if claim.of_steps else noun
     return as_lines(header, ["per step", *["replica"] * several, *columns, *in_all], lines)
+
+
+def _fewest_first(alike: Mapping[Any, list[str]]) -> list[tuple[Any, list[str]]]:
+    """The rows, with the names that each is of: a row of few variables before a row of many."""
+    return sorted(alike.items(), key=lambda each: len(each[1]))
+
+
+def _named(names: Sequence[str]) -> str:
+    """The names, or the first one and how many more if they take more than half of a line."""
+    return text if len(text := listed(names)) <= WIDTH // 2 else first_of(names, 1)
 
 
 def table_of_calls(claim: Claim) -> list[str]:
@@ -479,9 +489,14 @@ def _of_targets(claim: Claim, notes: bool) -> str:
     missed = rows_of_missed(claim)
     if not missed:
         return ""
-    got = f"got none of {len(missed):,} of them"
+    got = f"got none for {len(missed):,} of them"
     columns = ["gradients", "None"]
-    table = as_lines("variable", columns, [row for _, row in missed])
+    alike: dict[tuple[Any, ...], list[str]] = {}
+    for name, row in missed:
+        apart = name if len(missed) <= _MAX_APART else ""
+        alike.setdefault((row.cells, row.note, apart), []).append(name)
+    rows = [row_of(_named(names), *same) for (*same, _), names in _fewest_first(alike)]
+    table = as_lines("variable", columns, rows)
     why = likely(claim, {name for name, _ in missed}, short=True)
     heads = [_head(claim.expected, each, got) for each in claim.expected.wanted]
     return text_of(claim.trace, heads, table, why, notes=notes)
