@@ -324,6 +324,15 @@ def trainers(session: nox.Session) -> None:
 
 
 @nox.session(python="3.11", tags=["weekly"])
+def packages(session: nox.Session) -> None:
+    """Public troubles with Flax, Lightning, Accelerate, transformers and PEFT, each by `run`."""
+    stacks = ("lightning>=2.5,<3", "accelerate>=1.9,<2", "transformers>=4.50,<6", "peft>=0.15,<1")
+    session.install("torch", "jax", "optax", "flax>=0.10,<0.13", *stacks, *BACKENDS)
+    own = ("tests/findings/test_pains_of_packages.py", "-m", "sweep")
+    session.run("pytest", *(session.posargs or own))
+
+
+@nox.session(python="3.11", tags=["weekly"])
 def third_party(session: nox.Session) -> None:
     """Optimizers that others wrote, on the newest TensorFlow that TensorFlow Addons works with."""
     session.install("tensorflow==2.15.*", "tensorflow-addons==0.23.*", *TEST)

@@ -214,7 +214,7 @@ _TORCH = replace(
             "parameter groups."
         ),
         "updates-stopped:nothing why": ("no longer one of its parameters that require a gradient"),
-        "in-all:lightning": ", and the global_step of Lightning counts the steps of all of them",
+        "in-all:lightning": "; the global_step of a Lightning Trainer counts all its optimizers",
         "updated-twice": (
             "Look for a step of the optimizer's own class that calls the inherited one twice."
         ),
