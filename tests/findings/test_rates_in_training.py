@@ -309,6 +309,34 @@ def a_run_that_goes_on_with_a_rate_that_went_down(model: Any, parameters: list[A
 
 
 @healthy
+def a_warm_run_that_goes_on_with_rates_set_by_hand(model: Any, parameters: list[Any]) -> None:
+    saved: Any = None
+    for begin in (0, 10):
+        optimizer = torch.optim.SGD(parameters, 1e-5)
+        if saved:
+            optimizer.load_state_dict(saved)
+        for number in range(begin, begin + 10):
+            optimizer.param_groups[0]["lr"] = 1e-5 + 0.01 * min(1, number / 5)
+            step(model, optimizer)
+        saved = optimizer.state_dict()
+
+
+@healthy
+def a_schedule_that_is_made_after_the_load(model: Any, parameters: list[Any]) -> None:
+    one_cycle = torch.optim.lr_scheduler.OneCycleLR
+    optimizer = torch.optim.SGD(parameters, 1e-3)
+    schedule = one_cycle(optimizer, 0.01, total_steps=20)
+    for _ in range(6):
+        step(model, optimizer, schedule)
+    saved, last = optimizer.state_dict(), schedule.last_epoch
+    optimizer = torch.optim.SGD(parameters, 1e-3)
+    optimizer.load_state_dict(saved)
+    schedule = one_cycle(optimizer, 0.01, total_steps=20, last_epoch=last - 1)
+    for _ in range(6):
+        step(model, optimizer, schedule)
+
+
+@healthy
 def a_scaler_that_finds_its_scale(model: Any, parameters: list[Any]) -> None:
     optimizer = torch.optim.SGD(parameters, 0.1)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=30)

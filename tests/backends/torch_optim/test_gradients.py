@@ -250,6 +250,20 @@ def adversarial_examples() -> None:
         optimizer.step()
 
 
+@healthy
+def one_line_for_the_examples_and_the_step() -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    for _ in range(6):
+        x = torch.randn(4, 3)
+        for _ in range(4):
+            x.requires_grad_()
+            optimizer.zero_grad()
+            both(model, x)
+            x = (x + 0.1 * x.grad.sign()).detach()
+        optimizer.step()
+
+
 @pytest.mark.parametrize("way", ["replaced", "copied", "by data"])
 def test_gradients_that_are_put_together_by_the_program(way: str) -> None:
     """As where those of several tasks are in conflict."""
@@ -455,6 +469,18 @@ def test_nothing_of_pytorch_stays_ours() -> None:
     assert before == (torch.autograd.backward, compat.clip_grad._clip_grads_with_norm_)
     tracer.wrap(SGD(net().parameters(), 0.1))
     assert before == (torch.autograd.backward, compat.clip_grad._clip_grads_with_norm_)
+
+
+def test_a_norm_may_be_text_as_it_comes_from_a_file() -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    with tracer.record():
+        for _ in range(3):
+            loss_of(model).backward()
+            before = model[0].weight.grad.clone()
+            clip_grad_norm_(model.parameters(), "1e-3")  # as PyTorch takes it
+            assert not torch.equal(before, model[0].weight.grad)
+            optimizer.step()
 
 
 def test_a_pass_that_raises_is_the_programs() -> None:

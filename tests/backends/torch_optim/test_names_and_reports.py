@@ -49,6 +49,14 @@ def test_what_stands_around_a_model_is_no_part_of_a_name() -> None:
     assert names(stepped(Odometer(compiled.parameters()))) == ["weight", "bias"]
 
 
+def test_what_a_module_holds_under_names_of_pytorch_ends_no_count() -> None:
+    odd, model = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    odd.meta = 5
+    trace = stepped(Odometer(model.parameters()))
+    assert trace.complete and trace.updates() == 2
+    assert names(trace) == ["weight", "bias"]
+
+
 def test_a_class_derived_from_what_stands_around_a_model() -> None:
     class Mine(torch.nn.DataParallel):  # type: ignore[misc]
         pass

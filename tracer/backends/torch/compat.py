@@ -257,7 +257,23 @@ def is_of_scheduler(step: Any) -> bool:
 
 def is_generated(module: Any) -> bool:
     """Whether a module is a graph that Dynamo made, with parameters of others in it."""
-    return any("dynamo" in str(key) for key in vars(module).get("meta", ()))
+    meta = vars(module).get("meta")
+    return isinstance(meta, dict) and any("dynamo" in str(key) for key in meta)
+
+
+def trains_inputs(results: Any) -> bool:
+    """Whether a backward pass of these computes gradients of tensors that are no parameters."""
+    tensors = [results] if isinstance(results, torch.Tensor) else results
+    todo, seen = [each.grad_fn for each in tensors], {None}
+    while todo:
+        node = todo.pop()
+        if node not in seen:
+            seen.add(node)
+            leaf = getattr(node, "variable", None)
+            if isinstance(leaf, torch.Tensor) and not is_parameter(leaf):
+                return True
+            todo += [inner for inner, _ in node.next_functions]
+    return False
 
 
 def is_lazy(parameter: Any) -> bool:

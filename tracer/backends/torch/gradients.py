@@ -5,9 +5,10 @@ Before and after a pass one small parameter of each optimizer is looked at, whic
 gradient has an identity, and a version that each write moves: if both are as a step left them when
 a pass begins, nobody has cleared what the pass adds to.
 
-Nothing is said of an optimizer whose steps call `backward`, or are called by it; of a pass that a
-step of any optimizer used; of gradients that the program has written to itself. Where the first
-steps show nothing, and a step takes one pass, no more are looked at: training waits for this.
+Nothing is said of an optimizer whose steps call `backward`, or are called by it; of passes that
+are made for the gradients of inputs, too; of a pass that a step of any optimizer used; of gradients
+that the program has written to itself. Where the first steps show nothing, and a step takes one
+pass, no more are looked at: training waits for this.
 """
 
 import sys
@@ -34,6 +35,8 @@ MAX_LOST = 10_000
 """How many groups of passes are known by their numbers."""
 MAX_WAITS = 100
 """How often the values of a gradient are asked for: that waits for the device."""
+MAX_GRAPHS = 8
+"""Of how many passes the graph is searched for inputs."""
 MAX_STACKS = 4096
 """How many stacks are known by their innermost instructions."""
 MEASURED = 1e6
@@ -62,7 +65,7 @@ class GradientMonitor(Collector):
         super().__init__(root)
         self._ended = False
         """Whether it is not looked at any more."""
-        self._steps = self._waits = 0
+        self._steps = self._waits = self._graphs = 0
         self._parameter: Callable[[], Any] = _no_gradient
         self._gradient: Callable[[], Any] = _no_gradient
         self._version = 0
@@ -93,8 +96,8 @@ class GradientMonitor(Collector):
         self._clipped_at = 0
         self._was_kept = False
 
-    def pass_begins(self) -> None:
-        """A backward pass begins."""
+    def pass_begins(self, results: Any) -> None:
+        """A backward pass of these begins."""
         if self.root.calls_under_way.stack():
             self.give_up()  # a closure: the optimizer alone knows what its gradients are for
         parameter = self._parameter()
@@ -112,6 +115,10 @@ class GradientMonitor(Collector):
             self._weights = weights
         elif weights != self._weights:
             self._cleared = []  # each of them was to be of other weights
+        if (self._cleared or self._before) and self._graphs < MAX_GRAPHS:
+            self._graphs += 1
+            if compat.trains_inputs(results):
+                self.give_up()
 
     def pass_ends(self, done: Pass) -> None:
         """It has ended."""
@@ -325,7 +332,7 @@ def _backward(*given: Any, **named: Any) -> Any:
     _passes.under_way = True
     try:
         done = Pass(_passes.count, _passes.path(sys._getframe(1)))
-        _passes.notify("pass_begins")
+        _passes.notify("pass_begins", given[0] if given else named.get("tensors"))
         result = _BACKWARD.original(*given, **named)
         _passes.notify("pass_ends", done)
         return result
@@ -334,7 +341,8 @@ def _backward(*given: Any, **named: Any) -> Any:
 
 
 def _clip(parameters: Any, max_norm: Any, *given: Any, **named: Any) -> Any:
-    if dynamo.is_compiling() or not _passes.monitors or max_norm > MEASURED:
+    measures = isinstance(max_norm, float | int) and max_norm > MEASURED
+    if dynamo.is_compiling() or not _passes.monitors or measures:
         return _CLIP.original(parameters, max_norm, *given, **named)
     _passes.notify("clip_begins")
     result = _CLIP.original(parameters, max_norm, *given, **named)

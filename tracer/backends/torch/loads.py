@@ -58,8 +58,8 @@ class Loads(Collector):
         """See whether the step was made with what was loaded."""
         for optimizer in self.root.optimizers.alive():
             load = _loads.pop(optimizer, None)
-            if load is not None and _rates_in(optimizer) == load.after:
-                self._remarks += _replaced(load)
+            if load is not None:
+                self._remarks += _replaced(load, _rates_in(optimizer))
 
     def remarks(self) -> list[Remark]:
         """The rates that were loaded."""
@@ -67,21 +67,24 @@ class Loads(Collector):
 
 
 def _rates_in(optimizer: Any) -> list[dict[str, Any]]:
-    """The rate of each group, and what a schedule began with."""
-    groups = vars(optimizer).get("param_groups", ())
+    """The rate of each group, and what a schedule began with; nothing if that is not plain."""
     keys = "lr", "initial_lr"
-    plain = [{key: each[key] for key in keys if type(each.get(key)) is float} for each in groups]
-    return [dict.fromkeys(keys) | each for each in plain]
+    with suppress_faults():
+        groups = vars(optimizer)["param_groups"]
+        plain = [{key: own[key] for key in keys if type(own.get(key)) is float} for own in groups]
+        return [dict.fromkeys(keys) | each for each in plain]
+    return []
 
 
-def _replaced(load: _Load) -> list[Remark]:
+def _replaced(load: _Load, now: list[dict[str, Any]]) -> list[Remark]:
     """A remark on rates that were put in place of smaller ones.
 
+    What the program or a schedule sets later is another object, though it may be the same number.
     A state that was saved when a rate had gone down has a smaller one, and one of a schedule says
     what that began with: who goes on with such a run makes the optimizer as it was made at first.
     """
-    for before, after in zip(load.before, load.after, strict=True):
+    for before, after, used in zip(load.before, load.after, now, strict=False):
         old, new = before["initial_lr"] or before["lr"], after["lr"]
-        if old and new and 0 < old < new and old != after["initial_lr"]:
+        if old and new and used["lr"] is new and 0 < old < new and old != after["initial_lr"]:
             return [Remark(LOADED, "load_state_dict", f"{old:g} {new:g}", load.where)]
     return []

@@ -15,6 +15,7 @@ import msgspec
 from tracer.backends.torch import compat
 from tracer.core import backend
 from tracer.core.instances import instances
+from tracer.core.interrupts import suppress_faults
 from tracer.model.records import Variable
 
 
@@ -175,15 +176,16 @@ class Models:
         if not young:
             self._asked = {key: each for key, each in self._asked.items() if each() is not None}
             self._seen, self._models = dict(self._asked), {}
-        inner = {id(c) for each in modules for c in vars(each).get("_modules", {}).values()}
+        inner = {id(c) for each in modules for c in list(vars(each).get("_modules", {}).values())}
         for module in modules:
             outermost = id(module) not in inner and "_modules" in vars(module)
-            if outermost and not compat.is_generated(module):
-                names: dict[int, tuple[ref[Any], str]] = {}
-                for parameter, name in _named(module):
-                    names.setdefault(id(parameter), (ref(parameter), name))
-                self._models[id(module)] = type(module).__name__, names
-                self._seen |= {key: reference for key, (reference, _) in names.items()}
+            with suppress_faults():  # it may hold anything, and another thread may write to it
+                if outermost and not compat.is_generated(module):
+                    names: dict[int, tuple[ref[Any], str]] = {}
+                    for parameter, name in _named(module):
+                        names.setdefault(id(parameter), (ref(parameter), name))
+                    self._models[id(module)] = type(module).__name__, names
+                    self._seen |= {key: reference for key, (reference, _) in names.items()}
 
 
 _WRAPPING = {
@@ -201,14 +203,14 @@ def _named(module: Any, prefix: str = "", lists: bool = True) -> Iterator[tuple[
     Then those of layers in plain `lists` and dicts, of which PyTorch does not know.
     """
     own = vars(module)
-    for name, parameter in own.get("_parameters", {}).items():
+    for name, parameter in list(own.get("_parameters", {}).items()):
         if parameter is not None:
             yield parameter, prefix + name
     around = {_WRAPPING.get(each.__name__) for each in type(module).__mro__}
-    for name, child in own.get("_modules", {}).items():
+    for name, child in list(own.get("_modules", {}).items()):
         if child is not None:
             yield from _named(child, prefix if name in around else f"{prefix}{name}.", lists)
-    for name, held in own.items() if lists else ():
+    for name, held in list(own.items()) if lists else ():
         if type(held) in (list, tuple, dict) and name != "_modules":
             for key, layer in held.items() if isinstance(held, dict) else enumerate(held):
                 if not issubclass(type(layer), compat.Module):
