@@ -26,7 +26,9 @@ def test_one_that_raises_is_dropped_with_a_note(name: str, monkeypatch: pytest.M
     setattr(Broken, name, fail)
     monkeypatch.setattr(collectors, "shared", lambda: (Broken,))
     weight = tf.Variable([1.0])
-    optimizer = tracer.wrap(tf.compat.v1.train.GradientDescentOptimizer(0.5))
+    optimizer = tracer.wrap(
+        tf.compat.v1.train.GradientDescentOptimizer(0.5), effects=name == "step_compared"
+    )
 
     def step() -> None:
         optimizer.apply_gradients([(tf.ones(1), weight)])

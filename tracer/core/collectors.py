@@ -32,6 +32,9 @@ class Collector:
     def step_ends(self, call: Call) -> None:
         """A step has ended in eager mode."""
 
+    def step_compared(self, call: Call) -> None:
+        """A step has ended whose effects are asked for; `call.before` has what was before."""
+
     def step_raised(self, call: Call, error: BaseException) -> None:
         """A step was ended by an exception."""
 

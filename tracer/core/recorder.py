@@ -433,3 +433,5 @@ class Recorder(Root):
                 collectors.call("step_traced", step)
         elif collectors.watch_steps:
             collectors.call("step_ends", step)
+        if step.before is not None:
+            collectors.call("step_compared", step)

@@ -33,12 +33,9 @@ class Drift(Collector):
         self._moved: Counter[int] = Counter()
         """In how many steps so far what was 0 was there, and in how many of them it moved."""
 
-    def step_ends(self, call: Call) -> None:
+    def step_compared(self, call: Call) -> None:
         """Compare where gradients are 0, and what is new there."""
-        before = call.before
-        if call.parent is not None or not isinstance(before, dict):
-            return
-        for index, held in before.items():
+        for index, held in call.before.items():
             if self._zeros.get(index, self) is not None:
                 parameter = held.variable()
                 gradient = None if parameter is None else parameter.grad
