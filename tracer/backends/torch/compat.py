@@ -51,6 +51,7 @@ __all__ = [
     "shape_of",
     "steps_by_itself",
     "steps_with_hooks",
+    "trains_inputs",
     "version_of",
     "versions_of",
 ]
