@@ -6,6 +6,7 @@ loaded knows names only.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase, translate
@@ -21,16 +22,13 @@ __tracebackhide__ = is_mistake
 
 def distinct(names: Iterable[str]) -> list[str]:
     """The names, a repeated one with its number: `["a", "a#2"]`."""
-    taken: set[str] = set()
-    return [free_name(name, taken) for name in names]
-
-
-def free_name(name: str, taken: set[str]) -> str:
-    """`name`, or `name#2` and so on if it is among `taken`, to which the free name is added."""
-    numbered = (f"{name}#{number}" for number in count(2))
-    free = next(each for each in chain([name], numbered) if each not in taken)
-    taken.add(free)
-    return free
+    found: dict[str, None] = {}
+    times = Counter[str]()
+    for name in names:
+        times[name] += 1  # all lower numbers are taken
+        numbered = (f"{name}#{number}" for number in count(max(2, times[name])))
+        found[next(each for each in chain([name], numbered) if each not in found)] = None
+    return list(found)
 
 
 def without_number(name: str) -> str:
