@@ -66,11 +66,11 @@ def test_a_step_that_another_call_makes_has_the_rate_of_that_call() -> None:
     optimizer = tracer.wrap(keras3.optimizers.SGD(0.5))
     optimizer.build([weight])
 
-    @tf.function
-    def step(number: Any) -> None:
+    def every_other(number: Any) -> None:
         if number % 2 == 0:
             optimizer.apply_gradients([(tf.ones(2), weight)])
 
+    step = tf.function(every_other)
     for number in range(6):
         optimizer.learning_rate.assign(0.5 / (number + 1))
         step(tf.constant(number))
