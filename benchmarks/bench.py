@@ -8,9 +8,7 @@ import gc
 import os
 import platform
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import metadata
@@ -65,11 +63,6 @@ def ratios(taken: Mapping[str, Sequence[float]], arm: str, base: str) -> Spread:
     return spread(a / b for a, b in zip(taken[arm], taken[base], strict=True))
 
 
-def added(taken: Mapping[str, Sequence[float]], arm: str, base: str) -> Spread:
-    """How many microseconds more than `base` an arm took, round by round."""
-    return spread(1e6 * (a - b) for a, b in zip(taken[arm], taken[base], strict=True))
-
-
 def timed(
     work: Callable[[], object], turns: int, clock: Callable[[], float] = time.perf_counter
 ) -> Sample:
@@ -103,17 +96,13 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], left: int = 1
 
 
 def machine() -> str:
-    """The processor, its cores, how busy it is, and the versions, in one sentence."""
-    names = ("tensorflow", "jax", "keras", "optax", "tf_keras", "torch", "viztracer", "msgspec")
-    versions = {
-        each.name.lower().replace("-", "_"): each.version for each in metadata.distributions()
-    }
+    """The processor, its cores, how busy it is, and the versions."""
+    names = ("tensorflow", "jax", "keras", "optax", "torch")
+    versions = {each.name.lower(): each.version for each in metadata.distributions()}
     parts = [f"Python {platform.python_version()}"]
     parts += [f"{name} {versions[name]}" for name in names if name in versions]
-    return (
-        f"{_processor()}, {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} at the "
-        f"start; {', '.join(parts)}."
-    )
+    load = f"load average {os.getloadavg()[0]:.1f}"
+    return f"{_processor()}, {os.cpu_count()} cores, {load}; {', '.join(parts)}."
 
 
 def _processor() -> str:
@@ -123,67 +112,6 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-INSTRUCTED = "--instructed"
-"""The hidden argument of a benchmark that has works whose instructions are counted."""
-
-_REPEATED = 20
-
-
-def instructions() -> list[int]:
-    """The instructions of one turn of each of the works that this script has `count_instructions`.
-
-    The script runs once more, with `INSTRUCTED`, under `valgrind --tool=callgrind`.
-    """
-    counts: list[int] = []
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "callgrind.out"
-        command = ["valgrind", "-q", "--tool=callgrind", "--instr-atstart=no"]
-        command += [f"--callgrind-out-file={out}", sys.executable, sys.argv[0], INSTRUCTED]
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line == "ready\n":
-                _control(process.pid, "--instr=on")
-            elif line == "done\n":
-                _control(process.pid, "--dump")
-                _control(process.pid, "--instr=off")
-                dump = Path(f"{out}.{len(counts) + 1}").read_text()
-                (total,) = (line for line in dump.splitlines() if line.startswith("totals:"))
-                counts.append(round(int(total.split()[1]) / _REPEATED))
-            else:
-                continue
-            process.stdin.write("\n")
-            process.stdin.flush()
-        if process.wait():
-            raise RuntimeError("valgrind failed: is it installed?")
-    return counts
-
-
-def count_instructions(works: Iterable[Callable[[], object]]) -> None:
-    """What runs under valgrind: says `ready` before each measurement and waits for a line."""
-    for work in works:
-        for _ in range(3):
-            work()
-        print("ready", flush=True)
-        sys.stdin.readline()
-        for _ in range(_REPEATED):
-            work()
-        print("done", flush=True)
-        sys.stdin.readline()
-
-
-def _control(pid: int, what: str) -> None:
-    command = ["callgrind_control", what, str(pid)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def peak_megabytes() -> float:
@@ -211,11 +139,10 @@ def run(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="no times, only what is exact")
-    parser.add_argument(INSTRUCTED, action="store_true", help=argparse.SUPPRESS)
     options(parser)
     arguments = parser.parse_args()
-    where, start = machine(), time.monotonic()
+    where = machine()
     for each in tables(arguments):
         print(each, end="\n\n", flush=True)
     command = f"python benchmarks/{Path(sys.argv[0]).name}{' --quick' * arguments.quick}"
-    print(f"Printed by `{command}` in {time.monotonic() - start:.0f} s. {where}")
+    print(f"Printed by `{command}`. {where}")

@@ -1,95 +1,187 @@
 """What it costs to compare the weights before and after each step (`effects=True`).
 
-    python benchmarks/effects.py            # about 3 minutes, 3 GB
-    python benchmarks/effects.py --quick    # only what is added to the graph
+    python benchmarks/effects.py                    # about 2 minutes, 1 GB
+    python benchmarks/effects.py --quick torch      # only the memory that is held
 
-A traced optimizer beside one that is traced with effects, each with weights and a graph of its own.
-The gradients are there from the start, so the step is the update alone: nothing hides what is
-added. The weights are ten matrices of float32.
+An optimizer that is traced beside one that is traced with effects. The gradients are there from the
+start, so that the step is the update alone: nothing hides what is added. The weights are ten
+matrices of float32. The time is that of all threads; each framework has a process of its own.
 """
 
 import argparse
+import json
 import math
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import bench
-import keras
-import steps
-import tensorflow as tf
-import tf_keras
+from instructions import installed
 
 import tracer
 
 MATRICES = 10
+WEIGHTS = 10**7
 ROUNDS = 12
-OPTIMIZERS = {
-    "SGD": lambda: tf_keras.optimizers.legacy.SGD(0.01),
-    "Adam": lambda: keras.optimizers.Adam(0.01),
-}
+
+Step = Callable[[], object]
+
+
+def shape_of(weights: int) -> tuple[int, int]:
+    """The shape of each of the matrices."""
+    rows = math.isqrt(weights // MATRICES)
+    return rows, weights // MATRICES // rows
+
+
+def of_tensorflow(name: str, weights: int, effects: bool) -> Step:
+    """A function of one update."""
+    import keras
+    import tensorflow as tf
+
+    variables = [keras.Variable(tf.zeros(shape_of(weights))) for _ in range(MATRICES)]
+    optimizer = tracer.wrap(getattr(keras.optimizers, name)(0.01), effects=effects)
+    optimizer.build(variables)
+    gradient = tf.ones(shape_of(weights))
+    made: Step = tf.function(
+        lambda: optimizer.apply_gradients([(gradient, each) for each in variables]), autograph=False
+    )
+    return made
+
+
+def of_jax(name: str, weights: int, effects: bool) -> Step:
+    """A jitted update, whose state is donated."""
+    import jax
+
+    jitted, held, gradients = jitted_update(name, weights, effects)
+    state = [held]
+
+    def step() -> None:
+        state[0] = jax.block_until_ready(jitted(*state[0], gradients))
+
+    return step
+
+
+def jitted_update(name: str, weights: int, effects: bool) -> tuple[Any, tuple[Any, Any], Any]:
+    """The update, the state that it is given and gives back, and the gradients."""
+    import jax
+    import jax.numpy as jnp
+    import keras
+
+    variables = [keras.Variable(jnp.zeros(shape_of(weights))) for _ in range(MATRICES)]
+    optimizer: Any = tracer.wrap(getattr(keras.optimizers, name)(0.001), effects=effects)
+    optimizer.build(variables)
+
+    def step(values: Any, slots: Any, gradients: Any) -> Any:
+        return optimizer.stateless_apply(slots, gradients, values)
+
+    values, slots = (
+        [jnp.array(each.value) for each in of] for of in (variables, optimizer.variables)
+    )
+    gradients = [jnp.ones_like(each) for each in values]
+    return jax.jit(step, donate_argnums=(0, 1)), (values, slots), gradients
+
+
+def of_torch(name: str, weights: int, effects: bool) -> Step:
+    """A step of `torch.optim`."""
+    step: Step = torch_optimizer(name, weights, effects).step
+    return step
+
+
+def torch_optimizer(name: str, weights: int, effects: bool) -> Any:
+    """An optimizer whose parameters have gradients."""
+    import torch
+
+    torch.set_num_threads(1)
+    parameters = [torch.nn.Parameter(torch.zeros(shape_of(weights))) for _ in range(MATRICES)]
+    for each in parameters:
+        each.grad = torch.ones_like(each)
+    return tracer.wrap(getattr(torch.optim, name)(parameters, 0.01), effects=effects)
+
+
+def held_by_jax(weights: int) -> int:
+    """How many bytes more the program holds while it runs."""
+    bytes_of = []
+    for effects in (False, True):
+        jitted, state, gradients = jitted_update("SGD", weights, effects)
+        memory = jitted.lower(*state, gradients).compile().memory_analysis()
+        bytes_of.append(memory.temp_size_in_bytes)
+    return int(bytes_of[1] - bytes_of[0])
+
+
+def held_by_torch(weights: int) -> int:
+    """How many bytes of copies are held while a step runs."""
+    from tracer.backends.torch.effects import Effects
+
+    copied = []
+    copy_of = Effects.copy_of
+
+    def counting(self: Any, tensor: Any) -> Any:
+        copy = copy_of(self, tensor)
+        copied.append(0 if copy is None else copy.untyped_storage().nbytes())
+        return copy
+
+    optimizer = torch_optimizer("SGD", weights, True)
+    Effects.copy_of = counting  # type: ignore[method-assign]
+    try:
+        optimizer.step()
+    finally:
+        Effects.copy_of = copy_of  # type: ignore[method-assign]
+    return sum(copied)
+
+
+STEPS = {"tensorflow": of_tensorflow, "jax": of_jax, "torch": of_torch}
+HELD = {"jax": held_by_jax, "torch": held_by_torch}
+
+
+def inside(name: str, quick: bool) -> list[list[object]]:
+    """The rows of one framework."""
+    if quick:
+        return [[name, *_held(name, 10**6)]]
+    rows: list[list[object]] = []
+    for optimizer in ("SGD", "Adam"):
+        arms = {}
+        for arm in ("traced", "again", "effects"):
+            step = STEPS[name](optimizer, WEIGHTS, arm == "effects")
+            step()
+            arms[arm] = bench.timed(step, 3, time.process_time)
+        taken = bench.interleaved(arms, ROUNDS)
+        ms = f"{1e3 * bench.spread(taken['traced']).median:.1f}"
+        times = (bench.ratios(taken, arm, "traced").text(1) for arm in ("again", "effects"))
+        rows.append([f"{name}, {optimizer}", ms, *times])
+    return rows
+
+
+def _held(name: str, weights: int) -> list[object]:
+    rows, columns = shape_of(weights)
+    return [4 * MATRICES * rows * columns, HELD[name](weights)]
 
 
 def tables(arguments: argparse.Namespace) -> Iterator[str]:
-    """What is added to the graph for a variable; and to a step, for more and more weights."""
-    rows = []
-    for matrices in (1, 10, 100):
-        plain, seen = (
-            step_of("SGD", matrices, matrices * 100, effects, xla=False)
-            for effects in (False, True)
-        )
-        added = _ops(seen) - _ops(plain)
-        rows.append([matrices, added, f"{added / matrices:.1f}"])
-    yield bench.table(["variables", "ops added", "for each"], rows, left=0)
+    """What a step takes; with `quick` what memory it holds, where the framework says so."""
+    if arguments.inside:
+        print(json.dumps(inside(arguments.inside, arguments.quick)))
+        sys.exit()
+    header = ["", "ms a step", "again, times as long", "with effects, times as long"]
     if arguments.quick:
-        return
-    head = ["optimizer", "mode", "weights", "bytes read", "ms a step", "added, us", "ratio"]
+        header = ["", "bytes of weights", "bytes held"]
     rows = []
-    for name in OPTIMIZERS:
-        for xla in (False, True):
-            for weights in (10**6, 10**7, 10**8):
-                if weights < 10**8 or not xla:
-                    rows.append([name, "XLA" if xla else "plain", *cost(name, weights, xla)])
-    yield bench.table(head, rows, left=2)
+    for name in arguments.frameworks or (HELD if arguments.quick else STEPS):
+        if installed(name):
+            command = [sys.executable, __file__, "--inside", name, *["--quick"] * arguments.quick]
+            printed = subprocess.check_output(
+                command, env={**os.environ, "KERAS_BACKEND": name}, text=True
+            )
+            rows += json.loads(printed.splitlines()[-1])
+    yield bench.table(header, rows)
 
 
-def cost(name: str, weights: int, xla: bool) -> list[str]:
-    """The figures of one row."""
-    arms = {}
-    for effects in (False, True):
-        step = step_of(name, MATRICES, weights, effects, xla)
-        step()
-        arms["effects" if effects else "traced"] = bench.timed(step, max(1, 10**7 // weights))
-    taken = bench.interleaved(arms, ROUNDS)
-    return [
-        f"{weights:,}",
-        f"{3 * 4 * weights:,}",  # the old ones, the new ones, and these again: are they finite?
-        f"{1e3 * bench.spread(taken['traced']).median:.2f}",
-        bench.added(taken, "effects", "traced").text(0),
-        bench.ratios(taken, "effects", "traced").text(2),
-    ]
-
-
-def step_of(name: str, matrices: int, weights: int, effects: bool, xla: bool) -> Any:
-    """A function of one update of all weights."""
-    rows = math.isqrt(weights // matrices)
-    variables = [
-        tf.Variable(tf.zeros((rows, weights // matrices // rows))) for _ in range(matrices)
-    ]
-    optimizer = tracer.wrap(OPTIMIZERS[name](), effects=effects)
-    if name == "Adam":
-        optimizer.build(variables)
-    gradient = tf.ones(variables[0].shape)
-
-    def update() -> None:
-        optimizer.apply_gradients([(gradient, each) for each in variables])
-
-    return tf.function(update, autograph=False, jit_compile=xla)
-
-
-def _ops(step: Any) -> int:
-    return len(step.get_concrete_function().graph.get_operations())
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("frameworks", nargs="*", metavar="FRAMEWORK", help=", ".join(STEPS))
+    parser.add_argument("--inside", help=argparse.SUPPRESS)
 
 
 if __name__ == "__main__":
-    steps.prepare(1)
-    bench.run(__doc__, tables)
+    bench.run(__doc__, tables, _options)

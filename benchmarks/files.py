@@ -1,8 +1,7 @@
-"""What a trace file costs: its size, and the time to save, load, report, diff and merge it.
+"""What a trace file costs: its size, and the processor time to report and to merge it.
 
-    python benchmarks/files.py                               # all tables
-    python benchmarks/files.py --quick                       # only what is the same each time
-    python benchmarks/files.py --plot docs/performance.svg   # the growth as a picture, too
+    python benchmarks/files.py            # all tables
+    python benchmarks/files.py --quick    # only what is the same each time
 
 The traces are made by hand, so that runs of 10^8 steps or of 4,096 workers fit here. There is no
 TensorFlow in this script, as there is none in a process that reads a trace.
@@ -11,22 +10,21 @@ TensorFlow in this script, as there is none in a process that reads a trace.
 import argparse
 import json
 import random
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise, repeat
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal, NamedTuple, get_args
 
 import bench
-import vl_convert
 
 from tracer.model import tracefile
-from tracer.model.compare import differences
 from tracer.model.records import (
     Block,
     Calls,
@@ -38,8 +36,7 @@ from tracer.model.records import (
     Variable,
 )
 from tracer.model.runs import Run, fold
-from tracer.model.trace import Trace
-from tracer.reporters import comparison, text
+from tracer.reporters import text
 
 Pattern = Literal["regular", "accumulating", "skipping", "random"]
 """In which steps the variables are updated: in each; in each 4th; in all but 1 % at random; in
@@ -135,62 +132,44 @@ def trace(
 
 
 class Row(NamedTuple):
-    """A trace and what it costs; no seconds where none were asked for."""
+    """A trace and what it costs."""
 
     pattern: Pattern
     steps: int
-    variables: int
     runs: int
     size: int
-    seconds: tuple[float | None, ...] = ()
-    """To save, load, report and diff it."""
+    seconds: float | None = None
+    """To load and report it, if that is timed."""
 
 
-def cost(
-    folder: Path, pattern: Pattern, steps: int, variables: int = 100, timed: bool = True
-) -> Row:
+def cost(folder: Path, pattern: Pattern, steps: int, timed: bool = True) -> Row:
     """What one trace costs."""
-    data, path = trace(pattern, steps, variables), folder / "trace.json"
+    data, path = trace(pattern, steps), folder / "trace.json"
     tracefile.save(data, path)
-    runs = len(data.blocks[-1].runs)
-    row = Row(pattern, steps, variables, runs, path.stat().st_size)
-    if not timed:
-        return row
-    before = Trace(trace(pattern, steps - 4, variables))
-    work: tuple[Callable[[], object], ...] = (
-        lambda: tracefile.save(data, path),
-        lambda: tracefile.load(path),
-        lambda: text.render(tracefile.load(path)),
-        lambda: _diff(before, tracefile.load(path)),
-    )
-    some = work if runs <= REPORTED else work[:2]
-    taken = [_seconds(each) for each in some]
-    return row._replace(seconds=(*taken, *repeat(None, len(work) - len(some))))
-
-
-def _diff(before: Trace, after: Trace) -> str:
-    return comparison.render(before, after, differences(before, after))
+    runs, size = len(data.blocks[-1].runs), path.stat().st_size
+    timed = timed and runs <= REPORTED
+    taken = _seconds(lambda: text.render(tracefile.load(path))) if timed else None
+    return Row(pattern, steps, runs, size, taken)
 
 
 def _seconds(work: Callable[[], object]) -> float:
     """The median of up to 5 turns, which take no more than about 2 seconds together."""
     taken: list[float] = []
     while len(taken) < 5 and sum(taken) < 2:
-        start = time.perf_counter()
+        start = time.process_time()
         work()
-        taken.append(time.perf_counter() - start)
+        taken.append(time.process_time() - start)
     return median(taken)
 
 
-def _growth(rows: Sequence[Row], timed: bool) -> str:
-    header = ["updates in", "steps", "variables", "runs", "bytes"]
-    header += ["save, ms", "load, ms", "load and report, ms", "load and diff, ms"] * timed
+def _growth(rows: Iterable[Row], timed: bool) -> str:
+    header = ["updates in", "steps", "runs", "bytes", *["load and report, ms"] * timed]
     return bench.table(
         header,
         (
             [
-                *(WORDS[row.pattern], f"{row.steps:,}", f"{row.variables:,}", f"{row.runs:,}"),
-                *(f"{row.size:,}", *map(_milliseconds, row.seconds)),
+                *(WORDS[row.pattern], f"{row.steps:,}", f"{row.runs:,}", f"{row.size:,}"),
+                *[_milliseconds(row.seconds)] * timed,
             ]
             for row in rows
         ),
@@ -212,11 +191,12 @@ def big(folder: Path) -> Path:
 
 
 def _command(path: Path, *arguments: str) -> float:
-    """The seconds from the start of `tracer` to its end."""
-    start = time.perf_counter()
+    """The seconds of processor time that a command of `tracer` takes, from its start to its end."""
+    start = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "tracer", *arguments, str(path)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - start
+    end = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime
 
 
 def write_workers(folder: Path, workers: int, replicas: int, variables: int) -> None:
@@ -232,9 +212,9 @@ def write_workers(folder: Path, workers: int, replicas: int, variables: int) -> 
 _MERGE = """
 import json, sys, time
 import bench, tracer
-start = time.perf_counter()
+start = time.process_time()
 trace = tracer.load(sys.argv[1])
-seconds = time.perf_counter() - start
+seconds = time.process_time() - start
 trace.save(sys.argv[2])
 print(json.dumps([seconds, bench.peak_megabytes(), len(trace.workers), trace.updates()]))
 """
@@ -260,44 +240,30 @@ def _merging(folder: Path, counts: Sequence[int], replicas: int, variables: int)
         parts = folder / "workers"
         parts.mkdir()
         write_workers(parts, workers, replicas, variables)
-        each = (parts / "0.json").stat().st_size
         merged = folder / "merged.json"
         seconds, megabytes, found, _ = merge(parts, merged)
         if found != workers:
             raise AssertionError(f"{found} of {workers} workers were merged")
         report = _command(merged, "report")
-        yield [
-            *(f"{workers:,}", replicas, variables, f"{each:,}", f"{seconds:.2f}"),
-            *(f"{megabytes:,.0f}", f"{merged.stat().st_size:,}", f"{report:.2f}"),
-        ]
+        size = f"{merged.stat().st_size:,}"
+        yield [f"{workers:,}", f"{seconds:.2f}", f"{megabytes:,.0f}", size, f"{report:.2f}"]
         shutil.rmtree(parts)
 
 
 # The tables.
 
 
-def _steps(pattern: Pattern, most: int) -> Iterator[int]:
-    steps = 1000
-    while steps <= min(most, MOST[pattern]):
-        yield steps
-        steps *= 10
-
-
 def tables(arguments: argparse.Namespace) -> Iterator[str]:
-    """All tables; with `quick` the sizes, of smaller traces."""
+    """All tables; with `quick` the sizes."""
     quick = arguments.quick
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        rows = [
+        rows = (
             cost(folder, pattern, steps, timed=not quick)
             for pattern in get_args(Pattern)
-            for steps in _steps(pattern, 10**5 if quick else 10**8)
-        ]
-        yield _growth(rows, not quick)
-        wider = (10, 100, 1000) if quick else (10, 100, 1000, 10_000)
-        yield _growth(
-            [cost(folder, "regular", 10**6, count, timed=not quick) for count in wider], not quick
+            for steps in (10**4, 10**6)
         )
+        yield _growth(rows, not quick)
         path = big(folder)
         size = path.stat().st_size
         found = f"10^6 regular steps, 1,000 variables, 8 replicas: a file of {size:,} bytes"
@@ -306,68 +272,9 @@ def tables(arguments: argparse.Namespace) -> Iterator[str]:
             return
         taken = bench.spread(_command(path, "report") for _ in range(11))
         yield f"{found}; from the command `tracer report` to its end {taken.text(2)} s."
-        yield bench.table(
-            (
-                *("workers", "replicas of each", "variables", "bytes of each"),
-                *("load and merge, s", "peak MB", "bytes merged", "`tracer report`, s"),
-            ),
-            _merging(folder, (1, 8, 64, 512, 4096), 8, 100),
-            left=0,
-        )
-    if arguments.plot:
-        arguments.plot.write_text(picture(rows), encoding="utf-8")
-
-
-# The picture.
-
-
-def picture(rows: Sequence[Row]) -> str:
-    """How the size of a file and the time of a report grow with the steps, as SVG."""
-    values = [
-        {
-            "updates in": WORDS[row.pattern],
-            "steps": row.steps,
-            "kB": row.size / 1000,
-            "seconds": row.seconds[2],
-        }
-        for row in rows
-    ]
-    log = {"type": "log"}
-    decades = [10.0**power for power in range(-3, 9)]
-
-    def panel(field: str, title: str) -> dict[str, Any]:
-        return {
-            "width": 260,
-            "height": 220,
-            "mark": {"type": "line", "point": True},
-            "encoding": {
-                "x": {"field": "steps", "type": "quantitative", "scale": log}
-                | {"axis": {"format": "~s", "values": decades, "title": "steps"}},
-                "y": {"field": field, "type": "quantitative", "scale": log}
-                | {"axis": {"format": "~g", "values": decades, "title": title}},
-                "color": {"field": "updates in", "type": "nominal", "sort": list(WORDS.values())}
-                | {"legend": {"orient": "bottom", "title": "updates in", "columns": 4}},
-            },
-        }
-
-    return str(
-        vl_convert.vegalite_to_svg(
-            {
-                "data": {"values": values},
-                "background": "white",
-                "config": {"axis": {"grid": False, "labelOverlap": True}},
-                "hconcat": [
-                    panel("kB", "size of the file, kB"),
-                    panel("seconds", "load and report, s"),
-                ],
-            }
-        )
-    )
-
-
-def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the growth as SVG")
+        header = ("workers", "load and merge, s", "peak MB", "bytes", "`tracer report`, s")
+        yield bench.table(header, _merging(folder, (1, 64, 4096), 8, 100), left=0)
 
 
 if __name__ == "__main__":
-    bench.run(__doc__, tables, _options)
+    bench.run(__doc__, tables)

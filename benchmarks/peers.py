@@ -1,23 +1,30 @@
-"""What people use to see the apply method at work: each beside the tracer, on the same steps.
+"""What people use to see the apply method at work, beside the tracer, on the same steps of a graph.
 
-A peer has a context in which it is at work, `active`, and says how many updates it saw. All are
-tried with `tf_keras.optimizers.legacy.SGD`, whose apply method is `_resource_apply_dense` and whose
-update is the op `ResourceApplyGradientDescent`.
+    python benchmarks/peers.py
+
+All are tried with `tf_keras.optimizers.legacy.SGD`, whose apply method is `_resource_apply_dense`
+and whose update is the op `ResourceApplyGradientDescent`. Each has a process of its own.
 """
 
+import argparse
 import contextlib
 import cProfile
 import glob
 import pstats
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import bench
+import steps
 import tensorflow as tf
 import tf_keras
 import viztracer
+from steps import Case
 
 import tracer
 
@@ -34,9 +41,6 @@ class SGD(tf_keras.optimizers.legacy.SGD):  # type: ignore[misc]
 
 class Peer:
     """Nothing at all; the base of the others."""
-
-    alone = False
-    """Whether it changes the whole process, so that it needs one of its own."""
 
     def __init__(self) -> None:
         self.optimizer: Any = self.make()
@@ -178,8 +182,6 @@ class VizTracer(Peer):
 class Profiler(Peer):
     """TensorFlow's profiler, `tf.profiler.experimental`."""
 
-    alone = True
-
     def make(self) -> Any:
         self.folder = tempfile.TemporaryDirectory()
         return super().make()
@@ -208,8 +210,6 @@ class Profiler(Peer):
 
 class DebuggerV2(Peer):
     """TensorFlow's Debugger V2, which writes a line for each tensor that an op gives."""
-
-    alone = True
 
     def make(self) -> Any:
         self.folder = tempfile.TemporaryDirectory()
@@ -245,3 +245,40 @@ PEERS: dict[str, type[Peer]] = {
     "TensorFlow's profiler": Profiler,
     "Debugger V2": DebuggerV2,
 }
+
+
+VARIABLES, STEPS = 20, 20
+
+
+def seen(name: str) -> int | None:
+    """How many updates a peer sees, from the first step on."""
+    peer, case = PEERS[name](), Case("legacy", VARIABLES)
+    variables = steps.variables_of(case)
+    peer.ready(variables)
+    step = steps.train_function(case, peer.optimizer, variables)
+    with peer.active():
+        for _ in range(STEPS):
+            step()
+    return peer.seen()
+
+
+def tables(arguments: argparse.Namespace) -> Iterator[str]:
+    """What each of them sees."""
+    steps.prepare(1)
+    if arguments.inside:
+        print(seen(arguments.inside))
+        sys.exit()
+    rows = []
+    for name in PEERS:
+        command = [sys.executable, __file__, "--inside", name]
+        printed = subprocess.check_output(command, text=True)
+        rows.append([name, printed.splitlines()[-1], VARIABLES * STEPS])
+    yield bench.table(["", "updates seen", "of"], rows)
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--inside", help=argparse.SUPPRESS)
+
+
+if __name__ == "__main__":
+    bench.run(__doc__, tables, _options)

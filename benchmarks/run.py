@@ -1,13 +1,10 @@
-"""Runs all benchmarks, one after the other, and writes their tables into a page.
+"""Runs the benchmarks, one after the other, and writes their tables into a page.
 
-    python benchmarks/run.py --write docs/performance.md     # all, about 15 minutes
-    python benchmarks/run.py files graph_mode                # some, printed
-    python benchmarks/run.py --quick                         # what is the same each time
-    python benchmarks/run.py torch_optim --write docs/performance.md    # where PyTorch is installed
-    python benchmarks/run.py keras_on_jax --write docs/performance.md   # where JAX and Keras are
+    python benchmarks/run.py --write docs/performance.md     # all, about 30 minutes
+    python benchmarks/run.py files peers                     # some, printed
 
 The page has a pair of comments for each benchmark, `<!-- files -->` and `<!-- end -->`; what stands
-between them is replaced. Let nothing else run on the machine.
+between them is replaced. Let nothing else run on the machine while it takes times.
 """
 
 import argparse
@@ -16,27 +13,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = (
-    "graph_mode",
-    "graph_peers",
-    "effects",
-    "eager_mode",
-    "graph_tracing",
-    "recording",
-    "fixed_costs",
-    "files",
-)
-
-OF_OTHERS = ("torch_optim", "torch_effects", "keras_on_jax", "jax_effects", "optax_updates")
-"""Those that need another framework, and run only if they are named."""
-
-PLOT = "performance.svg"
-"""The picture that `files` draws, beside the page."""
+NAMES = ("instructions", "fixed_costs", "peers", "effects", "recording", "files")
 
 
-def output(name: str, *arguments: str) -> str:
+def output(name: str) -> str:
     """What a benchmark prints."""
-    command = [sys.executable, str(Path(__file__).with_name(f"{name}.py")), *arguments]
+    command = [sys.executable, str(Path(__file__).with_name(f"{name}.py"))]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return done.stdout.strip()
 
@@ -55,17 +37,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", default=NAMES, metavar="NAME", help=", ".join(NAMES))
-    parser.add_argument("--quick", action="store_true", help="no times, only what is exact")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="the page to write into")
     arguments = parser.parse_args()
     for name in arguments.names:
-        if name not in (*NAMES, *OF_OTHERS):
+        if name not in NAMES:
             parser.error(f"no benchmark {name!r}: there are {', '.join(NAMES)}")
     for name in arguments.names:
-        options = ["--quick"] * arguments.quick
-        if arguments.write and name == "files" and not arguments.quick:
-            options += ["--plot", str(arguments.write.with_name(PLOT))]
-        text = output(name, *options)
+        text = output(name)
         print(text, end="\n\n", flush=True)
         if arguments.write:
             page = replaced(arguments.write.read_text(encoding="utf-8"), name, text)

@@ -1,14 +1,12 @@
-"""Training steps whose length can be set: what the graph benchmarks run, traced or not.
+"""Training steps that the graph benchmarks run, traced or not.
 
 Import it before TensorFlow, which reads the environment once. The machine is made calm: one thread
 works on an op, so that two cores are enough for two replicas.
 """
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from functools import cache
-from statistics import median
 from typing import Any, NamedTuple
 
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
@@ -17,7 +15,6 @@ os.environ["TF_NUM_INTRAOP_THREADS"] = "1"
 os.environ["TF_NUM_INTEROP_THREADS"] = "16"
 os.environ["KERAS_BACKEND"] = "tensorflow"
 
-import bench
 import keras
 import tensorflow as tf
 import tf_keras
@@ -31,7 +28,6 @@ SGD: dict[str, Callable[[], Any]] = {
 """The optimizer that does least, so that nothing hides what is added."""
 
 WIDTH = 8
-_WORK = 160  # one turn of the dial is a product of matrices of this size, about 0.1 ms
 
 
 def prepare(replicas: int = 2) -> None:
@@ -55,7 +51,7 @@ def strategy_of(replicas: int) -> Any:
 
 
 class Case(NamedTuple):
-    """A train step, but for its length."""
+    """A train step."""
 
     kind: str = "legacy"
     variables: int = 20
@@ -88,18 +84,12 @@ def raw(variable: Any) -> Any:
 
 
 def train_function(case: Case, optimizer: Any, variables: Sequence[Any]) -> Any:
-    """A `tf.function` of how many turns of work there are beside one step of training."""
+    """A `tf.function` of one step of training."""
     inputs = tf.ones((4, WIDTH))
-    matrix = tf.random.stateless_uniform((_WORK, _WORK), (3, 4), 0.0, 2.0 / _WORK)
 
-    def replica_step(turns: Any) -> Any:
-        _, result = tf.while_loop(
-            lambda turn, _: turn < turns,
-            lambda turn, result: (turn + 1, tf.matmul(result, matrix)),
-            (0, matrix),
-        )
+    def replica_step() -> Any:
         with tf.GradientTape() as tape:
-            value = inputs + 1e-6 * result[0, 0]
+            value = inputs
             for kernel, bias in zip(variables[::2], variables[1::2], strict=True):
                 value = tf.tanh(tf.matmul(value, raw(kernel)) + raw(bias))
             loss = tf.reduce_sum(value)
@@ -107,43 +97,10 @@ def train_function(case: Case, optimizer: Any, variables: Sequence[Any]) -> Any:
         optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return loss
 
-    def train_step(turns: Any) -> Any:
+    def train_step() -> Any:
         if case.replicas == 1:
-            return replica_step(turns)
+            return replica_step()
         strategy = strategy_of(case.replicas)
-        return strategy.reduce("SUM", strategy.run(replica_step, (turns,)), None)
+        return strategy.reduce("SUM", strategy.run(replica_step), None)
 
     return tf.function(train_step, jit_compile=case.xla)
-
-
-def step_of(case: Case, wrap: Callable[[Any], Any] = lambda optimizer: optimizer) -> Any:
-    """A train function of the case, with variables and an optimizer of its own; graph traced."""
-    variables = variables_of(case)
-    step = train_function(case, wrap(optimizer_of(case)), variables)
-    step(tf.constant(0))
-    return step
-
-
-def turns_for(step: Any, milliseconds: float) -> int:
-    """How many turns of work make the step that long; 0 if it takes longer without any."""
-    if not milliseconds:
-        return 0
-
-    def taken(turns: int) -> float:
-        work = tf.constant(turns)
-        sample = bench.timed(lambda: step(work), 3)
-        return 1000 * median(sample() for _ in range(9))
-
-    taken(10)
-    start, more = taken(0), 50
-    return max(0, round((milliseconds - start) * more / (taken(more) - start)))
-
-
-def sample_of(step: Any, turns: int, seconds: float = 0.04) -> bench.Sample:
-    """A sample of some steps, at least one, that take about so many seconds."""
-    work = tf.constant(turns)
-    begin = time.perf_counter()
-    for _ in range(3):
-        step(work)
-    each = (time.perf_counter() - begin) / 3
-    return bench.timed(lambda: step(work), max(1, min(200, round(seconds / each))))

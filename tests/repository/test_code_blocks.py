@@ -36,7 +36,7 @@ NOT_RUN = {
     "docs/how-to/keras-on-jax.md": 4,  # `backends/jax/test_page.py` runs them, on JAX
     "docs/how-to/keras-on-pytorch.md": 3,  # Keras on PyTorch, in a process of its own
     "docs/how-to/optax.md": 6,  # `backends/optax/test_page.py` runs them, where there is optax
-    "docs/performance.md": 2,  # an hour of benchmarks, and those of Keras on PyTorch
+    "docs/performance.md": 1,  # half an hour of benchmarks
     "docs/reports.md": 1,  # a cell of a notebook
     "docs/testing.md": 1,  # what a failing test prints
 }
