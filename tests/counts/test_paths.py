@@ -894,12 +894,11 @@ def test_findings_name_the_line_and_the_argument(program: Program) -> None:
         for name in ("again", "unused")
     )
     assert texts["retraced"].endswith(
-        "in training, first after step 1, when factor: 0.0 became 0.1, "
+        ", first after step 1, when factor: 0.0 became 0.1, "
         f"by the call in {HERE.relative_to(ROOT)}:{again}."
     )
     assert texts["graph-never-ran"].endswith(
-        "the graph that its tracing gave never ran, "
-        f"traced by the call in {HERE.relative_to(ROOT)}:{unused_line}."
+        f"its graph never ran, traced by the call in {HERE.relative_to(ROOT)}:{unused_line}."
     )
 
 

@@ -99,7 +99,7 @@ def test_base_that_is_made_trainable_without_compiling_again(tmp_path: Any) -> N
     assert finding.severity == "warning"
     assert len(finding.variables) == 6
     assert "first/kernel" in finding.text
-    assert "no optimizer was ever passed them" in finding.text
+    assert "no optimizer ever got them" in finding.text
     transfer.trace.save(tmp_path / "run.json")
     loaded = tracer.load(tmp_path / "run.json")
     assert reported(loaded) == [finding]

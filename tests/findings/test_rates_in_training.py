@@ -27,29 +27,29 @@ from tracer.reporters.text import render
 PAINS = Path(__file__).parent / "pains" / "rates"
 SAID = {
     "schedule_once_an_epoch": (
-        "warning[schedule-pace]: CosineAnnealingLR is made for 40 steps, and stepped once between "
-        "the 40 steps that the run made; the learning rate had 2 values."
+        "warning[schedule-pace]: CosineAnnealingLR is made for 40 steps, but stepped once in the "
+        "40 steps of this run: the learning rate had 2 values."
     ),
     "schedule_twice_a_step": (
-        "warning[schedule-pace]: LinearLR is made for 20 steps, and stepped 38 times between the "
-        "20 steps that the run made; the learning rate had 11 values."
+        "warning[schedule-pace]: LinearLR is made for 20 steps, but stepped 38 times in the 20 "
+        "steps of this run: the learning rate had 11 values."
     ),
     "schedule_and_scaler": (
-        "warning[schedule-ahead]: LinearLR stepped 19 times between 20 steps, and the GradScaler "
-        "skipped 4 of them (steps 5-8): the schedule is ahead by 4 steps."
+        "warning[schedule-ahead]: LinearLR stepped 19 times in 20 steps, but the GradScaler "
+        "skipped 4 of these (steps 5-8): the schedule is 4 steps ahead."
     ),
     "rate_of_the_checkpoint": (
-        "was made with the learning rate 1e-05, and stepped with 0.1 from step 1 on: "
-        "load_state_dict (rate_of_the_checkpoint.py:16) put that in place."
+        "was made with the learning rate 1e-05, but used 0.1 from step 1 on: "
+        "load_state_dict (rate_of_the_checkpoint.py:16) replaced it."
     ),
     "masked_gradients": (
         "warning[moved-without-gradient]: 11 of 24 elements of 0.weight changed in each of 20 "
-        "steps, though the gradient was 0 there in all of them: weight decay moves what has no "
+        "steps, although the gradient there was always 0: weight decay moves weights without a "
         "gradient."
     ),
     "stopped_gradients": (
-        "warning[moved-without-gradient]: 0.weight and 0.bias changed in each of 20 steps, though "
-        "the gradient was 0 in all of them: weight decay moves what has no gradient."
+        "warning[moved-without-gradient]: 0.weight and 0.bias changed in each of 20 steps, "
+        "although the gradient was always 0: weight decay moves weights without a gradient."
     ),
     "norms_decay": (
         "weight decay 0.01 on 4 of 8 parameters, 2 of one dimension among them "

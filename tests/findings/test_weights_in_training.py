@@ -65,9 +65,9 @@ def dead_units(model: Any, targets: Any) -> None:
     ("rate", "spoil", "said", "variables", "words"),
     [
         (0.0, None, ("unchanged", "error", 1), 4, "learning rate"),
-        (0.01, nan_in_batch_6, ("not-finite", "error", 6), 4, "Go back to a checkpoint"),
-        (0.01, nan_in_the_head, ("not-finite", "error", 1), 4, "checkpoint that was loaded"),
-        (0.01, dead_units, ("unchanged", "warning", None), 3, "cut off"),
+        (0.01, nan_in_batch_6, ("not-finite", "error", 6), 4, "Go back to an earlier checkpoint"),
+        (0.01, nan_in_the_head, ("not-finite", "error", 1), 4, "checkpoint or the initial weights"),
+        (0.01, dead_units, ("unchanged", "warning", None), 3, "dead ReLU"),
     ],
 )
 def test_training_that_goes_wrong(

@@ -122,14 +122,14 @@ class Dialect:
         return self.text.get(code, default)
 
 
-_TENSORFLOW = Dialect(text={"loss-not-scaled:where": ", inside of the GradientTape"})
+_TENSORFLOW = Dialect(text={"loss-not-scaled:where": ", inside the GradientTape"})
 
 _NONE_OUTSIDE_OF_A_TAPE = (
-    "The loss does not depend on any of them: compute it from what the model gives, and take care "
-    "of numpy, detach and integers in between."
+    "The loss does not depend on any of them: compute it from the outputs of the model, without "
+    "NumPy, detach or integers in between."
 )
 
-_TAKEN_AWAY = "Look for what takes gradients away in the optimizer's own {}."
+_TAKEN_AWAY = "Look for what drops gradients in the optimizer's own {}."
 
 _JAX = Dialect(
     program="program",
@@ -138,22 +138,21 @@ _JAX = Dialect(
     find_nan='jax.config.update("jax_debug_nans", True)',
     text={
         "no-gradient": (
-            "The program itself gives None for it: jax.grad has 0 where the loss does not depend "
-            "on a weight. Look for what makes its list of gradients, or take the variable out of "
-            "it."
+            "The program itself passes None: jax.grad gives 0 for a weight on which the loss does "
+            "not depend. Look at the code that makes the list of gradients, or take the variable "
+            "out of it."
         ),
         "never-updated": _TAKEN_AWAY.format("stateless_apply"),
         "apply-gradients-twice": "Call it once, with all gradients.",
         "retraced:roughly": " or so",  # the number of steps that Python knows while tracing
         "retraced": (
             "Give each batch the same shape: leave out the smaller last one (drop_last, "
-            "drop_remainder), or pad it; and give numbers as arrays of one type."
+            "drop_remainder) or pad it. Pass numbers as arrays of one type."
         ),
         "traced-again": (
-            "Make the jitted function once, outside of the loop: a lambda, a partial or a method "
-            "that is made in it is a new function each time. Give what changes as an array: JAX "
-            "traces again for each value of a static argument, and for arrays that are spread over "
-            "the devices otherwise."
+            "Make the jitted function once, outside the loop: a lambda, partial or method that is "
+            "made in it is a new function each time. Pass what changes as an array: JAX traces "
+            "again for each value of a static argument, and for each other sharding of an array."
         ),
         "apply-raised:none": _NONE_OUTSIDE_OF_A_TAPE,
     },
@@ -170,10 +169,10 @@ _OPTAX = replace(
     compiled="was called {calls} from Python{of_them}, to build {programs}",
     text={
         **_JAX.text,
-        "never-updated": "Look for what the transformation returns in place of an update, as None.",
+        "never-updated": "Look for what the transformation returns instead of an update, as None.",
         "gradients-left": (
-            "Choose a number of batches that every_k_schedule divides, or drop the rest: what is "
-            "accumulated stays in the state, and nothing applies it at the end."
+            "Choose a number of batches that every_k_schedule divides: the state keeps the rest, "
+            "and nothing applies it at the end."
         ),
     },
 )
@@ -184,8 +183,8 @@ _KERAS_ON_TORCH = Dialect(
     find_nan="torch.autograd.detect_anomaly()",
     text={
         "no-gradient": (
-            "Look for what cuts the parameter from the loss (detach, torch.no_grad, an output that "
-            "is not used, backward that is not called), or set its requires_grad to False."
+            "Look for what cuts the parameter from the loss (detach, torch.no_grad, an unused "
+            "output, a missing backward), or set its requires_grad to False."
         ),
         "never-updated": _TAKEN_AWAY.format("apply"),
         "apply-raised:none": _NONE_OUTSIDE_OF_A_TAPE,
@@ -205,58 +204,55 @@ _TORCH = replace(
         "never-updated": _TAKEN_AWAY.format("step"),
         "updates-stopped:missing": (
             "Look for what changed at that step: a branch that is no longer taken, a detach, a "
-            "layer whose output is no longer used; or other parameters in the model, as after "
-            "load_state_dict(assign=True), for which the optimizer has to be made again."
+            "layer whose output is no longer used. Or the model has new parameters, as after "
+            "load_state_dict(assign=True): make the optimizer again for them."
         ),
         "updates-stopped:missing why": "no gradient came since then",
         "updates-stopped:nothing": (
-            "If you froze it, this is as it should be. If not, look at requires_grad, and at the "
-            "parameter groups."
+            "Nothing to do if you froze it. Otherwise look at requires_grad and at the parameter "
+            "groups."
         ),
-        "updates-stopped:nothing why": ("no longer one of its parameters that require a gradient"),
+        "updates-stopped:nothing why": "no longer a parameter that requires a gradient",
         "in-all:lightning": "; the global_step of a Lightning Trainer counts all its optimizers",
         "updated-twice": (
             "Look for a step of the optimizer's own class that calls the inherited one twice."
         ),
         "shared-variable": (
-            "If both are meant to train it, as a reconstruction and an adversary train one "
-            "encoder, there is nothing to do. If not, give each optimizer the parameters of its "
-            "own part."
+            "Nothing to do if both are meant to train it, as in an adversarial autoencoder. "
+            "Otherwise give each optimizer the parameters of its own part."
         ),
         "optimizer-renewed": (
-            "If each is meant to begin from zero, as one for each task in continual learning, "
-            "there is nothing to do. If not, make the optimizer once, before the loop; to change "
-            "the rate, use a scheduler or set group['lr']; or give it the state of the one before: "
-            "load_state_dict."
+            "Nothing to do if each is meant to start from zero, as for each task in continual "
+            "learning. Otherwise make the optimizer once, before the loop, or load the state of "
+            "the previous one (load_state_dict); to change the rate, use a scheduler or set "
+            "group['lr']."
         ),
         "never-passed": (
-            "Pass all parameters that should learn, also those that are frozen at first, and "
-            "after the model is made; keep layers in torch.nn.ModuleList or ModuleDict, for a "
-            "plain list hides them from model.parameters(). Set requires_grad of what should stay "
-            "as it is to False, which saves its gradients."
+            "Make the optimizer after the model, and pass it all parameters that should learn, "
+            "also those that are frozen at first. Keep layers in torch.nn.ModuleList or "
+            "ModuleDict: a plain list hides them from model.parameters(). For what should not "
+            "learn, set requires_grad to False, which saves its gradients."
         ),
         "never-passed:list": (
             "Keep layers in torch.nn.ModuleList or ModuleDict: a plain list or dict hides them "
             "from model.parameters()."
         ),
         "never-passed:unowned": (
-            "Make the optimizer after the model is complete: it was made of parameters that the "
-            "model, or this layer of it, no longer has."
+            "Make the optimizer after the model is complete: it has parameters that the model, or "
+            "this layer, no longer has."
         ),
         "no-gradient:unowned": (
-            "The module that they were made for is gone, as a model or a layer that was made "
-            "again after the optimizer: make the optimizer after it."
+            "Their module is gone, as when a model or a layer was made again after the optimizer: "
+            "make the optimizer last."
         ),
-        "never-passed:when": (
-            "got gradients while steps ran, and no optimizer has {them}: nothing updates {them}"
-        ),
+        "never-passed:when": ("got gradients, but no optimizer has {them}: nothing updates {them}"),
         "frozen-but-updated": (
             "Set the gradient to None where you freeze: parameter.grad = None, or "
             "optimizer.zero_grad() without set_to_none=False."
         ),
         "frozen-but-updated:when": (
-            "{were} frozen (requires_grad = False) and kept {their} gradient, so the steps{of} go "
-            "on updating {them}: momentum and weight decay do so even if the gradient is 0"
+            "{were} frozen (requires_grad = False) but kept {their} gradient, so the steps{of} "
+            "still update {them}: momentum and weight decay do so even with a gradient of 0"
         ),
     },
 )

@@ -213,7 +213,7 @@ def test_a_state_that_is_dropped(how: str, healthy: bool) -> None:
     count = int(carried[1][1][0].count)
     assert count == (6 if healthy else how == "init in the step")
     assert [each.code for each in bad(trace)] == ["optimizer-renewed"] * (not healthy)
-    assert all("began from zero in each of 6 steps" in each.text for each in bad(trace))
+    assert all("started from zero in each of 6 steps" in each.text for each in bad(trace))
 
 
 def test_a_state_for_each_of_two_networks_is_not_dropped() -> None:

@@ -35,30 +35,26 @@ class Pain(NamedTuple):
 SAID = {
     "masked_raw_gradient": Pain(
         "gradient-passed-on",
-        ("Of 2 parameters masked, made in", "updated 1; the gradient of bias came back as it was"),
+        ("masked, made in", "updated 1 of 2 parameters, and returned the raw gradient of bias"),
     ),
     "optimizer_as_static_argument": Pain(
         "optimizer-renewed",
-        ("step was traced 8 times, each time for another adam, made in", "adam to adam#8"),
+        ("step was traced 8 times, each time for a new adam that", "adam to adam#8"),
     ),
     "flipped_mask": Pain(
         "decay-flipped",
-        ("bias and scale, of one dimension, have weight decay, and kernel has none",),
+        ("parameters have weight decay: bias and scale have it, kernel has none",),
     ),
     "init_in_each_solve": Pain(
         "optimizer-renewed",
-        ("adam began from zero after steps 10, 20 and 30", "made its state again"),
+        ("adam started from zero after steps 10, 20 and 30", "made a new state"),
     ),
     "state_dropped": Pain(
         "optimizer-renewed",
-        ("in each of 8 steps", "the state that update returned was never passed in again"),
+        ("in each of 8 steps", "the state that update returned was never passed to the next step"),
     ),
-    "gives_up_on_nan": Pain(
-        "not-finite-kept", ("Steps 9 and 10 of apply_if_finite were not finite and let through",)
-    ),
-    "loss_without_predictions": Pain(
-        "gradient-always-zero", ("Every gradient was 0 in all 20 steps of adam",)
-    ),
+    "gives_up_on_nan": Pain("not-finite-kept", ("apply_if_finite let steps 9 and 10 of",)),
+    "loss_without_predictions": Pain("gradient-always-zero", ("were 0 in all 20 steps of adam",)),
 }
 
 

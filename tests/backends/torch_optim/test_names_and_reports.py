@@ -235,7 +235,7 @@ def test_the_report_is_in_the_words_of_pytorch() -> None:
     (finding,) = trace.findings()
     assert (finding.code, finding.severity) == ("steps-skipped", "info")
     assert "→ GradScaler.step " in text.render(trace, "caller", width=200)
-    assert finding.text == "1 step of 4 was skipped by GradScaler, step 1."
+    assert finding.text == "1 step of 4 was skipped by GradScaler: step 1."
 
 
 def test_layers_and_failures_have_the_names_of_pytorch() -> None:

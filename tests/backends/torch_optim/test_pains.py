@@ -47,7 +47,7 @@ SAID = {
     ),
     "layers_in_a_list": Pain(
         ("never-passed",),
-        "got gradients while steps ran, and no optimizer has them",
+        "got gradients, but no optimizer has them",
         "Keep layers in torch.nn.ModuleList",
         tuple(f"hidden[{n}].{of}" for n in (0, 1) for of in ("weight", "bias")),
     ),
@@ -65,7 +65,7 @@ SAID = {
     ),
     "zero_grad_forgotten": Pain(
         ("gradients-added",),
-        "In 29 of 29 steps backward added to the gradients that the step before had used",
+        "In 29 of 29 steps backward added to gradients that the previous step had used",
         "Call optimizer.zero_grad() once for each step",
     ),
     "zero_grad_in_each_micro_batch": Pain(

@@ -30,19 +30,14 @@ _BASES = {
 @rule(
     "override-unreached",
     severity="error",
-    title="a method is defined that nothing calls",
-    why=(
-        "The code in the method never runs; training goes on with what the base class does, or "
-        "fails because the method that is called is missing."
-    ),
+    title="nothing calls this method",
+    why="The method never runs: training fails, or uses the update of the base class.",
     advice="Define the method that the base class calls.",
     explanation=(
         "Legacy Keras and tf.compat.v1 optimizers call `_resource_apply_dense` and "
-        "`_resource_apply_sparse`; those of Keras 2.11 and later, and of Keras 3, call "
-        "`update_step`. A name without the underscore (`resource_apply_dense`) is called by none. "
-        "It is found when the optimizer is wrapped, before any training. Not reported is a class "
-        "that also defines the method that is called, as one for several versions of Keras does, "
-        "that calls the method itself, or that looks methods up with `getattr`."
+        "`_resource_apply_sparse`; Keras 2.11 and later call `update_step`. Found "
+        "before training. Silent if the class also defines the right method, or calls "
+        "this one."
     ),
     explains=FEW,
 )
@@ -70,18 +65,13 @@ def _or_derive(method: str) -> str:
 @rule(
     "wrong-signature",
     severity="error",
-    title="a method cannot take what it is passed",
-    why=(
-        "Python raises TypeError when the method is called, in the first step or with the first "
-        "sparse gradient."
-    ),
-    advice="Give the method the parameters of the base class.",
+    title="a method does not accept its arguments",
+    why=("Each call raises TypeError, in the first step or with the first sparse gradient."),
+    advice="Give the method the parameters that it has in the base class.",
     explanation=(
-        "The signature is compared with what the base class really passes: `indices` as the third "
-        "argument of the sparse methods, `learning_rate` as that of Keras 3's `update_step`, and "
-        "`apply_state` by name to a legacy method that has such a parameter. It is found when the "
-        "optimizer is wrapped. A sparse method is a warning until a sparse gradient came. A method "
-        "that does nothing but raise an error is not reported."
+        "The base class passes other arguments, such as `indices` to sparse methods, or "
+        "`learning_rate` to `update_step` in Keras 3. Found before training. A sparse "
+        "method is a warning until a sparse gradient comes."
     ),
 )
 def wrong_signature(summary: Summary) -> Iterator[Case]:
@@ -92,7 +82,7 @@ def wrong_signature(summary: Summary) -> Iterator[Case]:
         certain = bool(variables) or "sparse" not in remark.method
         fails = f"the first sparse gradient fails{embeddings}"
         yield Case(
-            f"{class_of(optimizer)}.{remark.method} cannot take what "
+            f"{class_of(optimizer)}.{remark.method} does not accept what "
             f"{KIND_WORDS[optimizer.kind].optimizer} passes, {passed}): {error}; "
             f"{'each call raises TypeError' if certain else fails}.",
             f"Let {remark.method} take these arguments after self.",
@@ -103,17 +93,16 @@ def wrong_signature(summary: Summary) -> Iterator[Case]:
 @rule(
     "sparse-missing",
     severity="error",
-    title="there is no method for sparse gradients",
+    title="a class has no method for sparse gradients",
     why=(
-        "An embedding gives sparse gradients (`tf.IndexedSlices`); without the method the first "
-        "one raises NotImplementedError."
+        "Embeddings have sparse gradients (`tf.IndexedSlices`), and the first one "
+        "raises NotImplementedError."
     ),
     advice="Define `_resource_apply_sparse(self, grad, var, indices, apply_state=None)`.",
     explanation=(
-        "For subclasses of legacy Keras and tf.compat.v1 optimizers that define "
-        "`_resource_apply_dense` and none of the sparse methods. It is a warning, when the "
-        "optimizer is wrapped, while an `Embedding` layer of Keras is alive, and an error when a "
-        "sparse gradient came. A model without sparse gradients needs no such method."
+        "For subclasses of legacy Keras and tf.compat.v1 optimizers with "
+        "`_resource_apply_dense` alone. A warning while a Keras `Embedding` layer "
+        "exists, an error once a sparse gradient comes."
     ),
 )
 def sparse_missing(summary: Summary) -> Iterator[Case]:
@@ -138,18 +127,13 @@ def sparse_missing(summary: Summary) -> Iterator[Case]:
 @rule(
     "python-side-effect",
     severity="warning",
-    title="Python state changed while a graph was traced",
-    why=(
-        "Python runs the method only while a graph is traced, once for each variable, and not in "
-        "each step: what it counts or keeps is not what happened."
-    ),
-    advice="Keep such state in a tf.Variable of the optimizer, and change it with `assign`.",
+    title="Python state changes only while a graph is traced",
+    why=("Python runs the method while it traces, once for each variable, and not in each step."),
+    advice=("Keep such state in a tf.Variable of the optimizer, and change it with `assign`."),
     explanation=(
-        "The source of the apply methods is read for `self.x += 1`, `self.x = ...` that the method "
-        "does not read itself, `self.x.append(...)` and counters that are `global` or `nonlocal`. "
-        "What is under a condition that asks for the attribute itself (`if self.x is None`) or for "
-        "eager mode is left out, and so is a method that ran in eager mode only, or whose source "
-        "cannot be read."
+        "Found in the source of apply methods: `self.x += 1`, `self.x = ...` that the "
+        "method does not read, `self.x.append(...)`, `global` counters. Silent for a "
+        "method that ran only eagerly."
     ),
 )
 def python_side_effect(summary: Summary) -> Iterator[Case]:
@@ -160,27 +144,22 @@ def python_side_effect(summary: Summary) -> Iterator[Case]:
         executions = summary.total(selection)
         if executions > calls:
             yield Case(
-                f"{class_of(optimizer)}.{remark.method}: `{remark.detail}` ran "
-                f"{times(calls)}, when Python called the method, while the updates that "
-                f"the method makes ran {times(executions)}."
+                f"{class_of(optimizer)}.{remark.method}: `{remark.detail}` ran {times(calls)}, "
+                "because it runs only when Python calls the method; its updates ran "
+                f"{times(executions)}."
             )
 
 
 @rule(
     "step-per-variable",
     severity="warning",
-    title="a step variable moves once for each variable",
-    why=(
-        "With n variables it goes on by n in each step: a decay is n times too fast, and a bias "
-        "correction is wrong."
-    ),
-    advice="Use `self.iterations`, or move the variable once a step, in `apply_gradients`.",
+    title="a step counter advances once for each variable",
+    why="With n variables a decay is n times too fast, and a bias correction is wrong.",
+    advice=("Use `self.iterations`, or advance the counter once a step, in `apply_gradients`."),
     explanation=(
-        "The source of the apply methods is read for `self.n.assign_add(...)`, `assign_sub`, or an "
-        "`assign` of a value made of itself, which nothing decides, and for a use of `self.n` in "
-        "what is assigned to anything else. It takes two variables or more. Left out is what is "
-        "counted and not used, or only logged; what a gradient goes into, for that is a sum over "
-        "the variables; what seeds random numbers; and what another method sets back."
+        "Found in the source of apply methods: `self.n.assign_add(...)` or similar, "
+        "where the update depends on `self.n`. Silent for counters that are only "
+        "logged, and for sums of gradients."
     ),
 )
 def step_per_variable(summary: Summary) -> Iterator[Case]:
@@ -190,8 +169,8 @@ def step_per_variable(summary: Summary) -> Iterator[Case]:
         number = len({variable for calls in called for variable in calls.variables})
         if number > 1:
             yield Case(
-                f"{class_of(optimizer)}.{remark.method} moves `{remark.detail}`, which the update "
-                f"depends on, once for each variable: {number:,} times a step, with "
+                f"{class_of(optimizer)}.{remark.method} advances `{remark.detail}`, on which the "
+                f"update depends, once for each variable: {times(number)} a step, with "
                 f"{some(number, 'variable')}."
             )
 
@@ -218,16 +197,12 @@ def _called(summary: Summary, optimizer: Optimizer, name: str) -> tuple[Selectio
     "never-assigned",
     severity="error",
     title="an apply method assigned nothing",
-    why="The variable keeps its value, however often the method runs: it never learns.",
-    advice="Assign to the variable itself.",
+    why="The variable keeps its value, however often the method runs.",
+    advice="Write to the variable itself, as with `assign_sub`.",
     explanation=(
-        "`variable = variable - rate * gradient` only gives the result a Python name; it takes "
-        "`assign_sub`, or another op that writes to the variable. In a graph that is known by the "
-        "ops that the method added, in eager mode by a look at the variable's memory at each call "
-        "until one has written to it. Gradients of 0 and a rate of 0 are not reported, "
-        "for then something is assigned. What such a method did is not counted as an update. Also "
-        "reported is a method of a legacy Keras or tf.compat.v1 optimizer that returned None in a "
-        "graph, where TensorFlow needs the op that makes the update."
+        "Nothing in the method writes to the variable: `variable = variable - ...` only "
+        "binds a Python name. A gradient of 0 is assigned, too, and not reported. Also "
+        "reported: None returned in a graph of a legacy or tf.compat.v1 optimizer."
     ),
     explains=("few updates", "changes", "unchanged"),
 )

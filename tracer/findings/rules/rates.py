@@ -21,22 +21,16 @@ _TOO_FAST = (
 @rule(
     "schedule-pace",
     severity="warning",
-    title="a schedule is made for the steps of this run, and steps more often or far less often",
-    why=(
-        "The learning rate moves too fast, or hardly at all: a cosine that is stepped once an "
-        "epoch, and made for each step, stays at its first value."
-    ),
+    title="a schedule steps far more or far less often than it is made for",
+    why="The learning rate moves too fast, or hardly at all.",
     advice=(
         "Call the schedule's step once after each step of the optimizer (in Lightning, "
         '"interval": "step"), or make it for the epochs.'
     ),
     explanation=(
-        "For schedules of `torch.optim.lr_scheduler` that say for how many steps they are made: "
-        "`T_max`, `total_steps`, `total_iters`, or `num_training_steps` of transformers. It is "
-        "reported if that is the number of steps that the run made, but for one in twenty, and "
-        "the schedule stepped less than a quarter as often, or more than one and a half times. "
-        "One that steps once an epoch and is made for the epochs is not reported, nor one of a run "
-        "that was ended early."
+        "For schedules of PyTorch made for the steps of this run (`T_max`, "
+        "`total_steps`, `total_iters`, `num_training_steps`) that stepped less than a "
+        "quarter as often, or over one and a half times."
     ),
     needs=("steps",),
 )
@@ -49,10 +43,10 @@ def schedule_pace(summary: Summary) -> Iterator[Case]:
         fits = steps >= MIN_STEPS and abs(made_for - steps) <= made_for / 20
         if fits and not 0.25 <= pace <= 1.5:
             advice = _TOO_FAST if pace > 1 else ""
-            had = f"; the learning rate had {some(values, 'value')}" if values else ""
+            had = f": the learning rate had {some(values, 'value')}" if values else ""
             yield Case(
-                f"{each.method}{of_optimizer(summary)} is made for {made_for:,} steps, and stepped "
-                f"{times(each.count)} between the {steps:,} steps that the run made{had}.",
+                f"{each.method}{of_optimizer(summary)} is made for {made_for:,} steps, but stepped "
+                f"{times(each.count)} in the {steps:,} steps of this run{had}.",
                 advice,
             )
 
@@ -64,20 +58,16 @@ def _values(rate: Rate) -> int:
 @rule(
     "schedule-ahead",
     severity="warning",
-    title="steps were skipped, and the schedule went on",
-    why=(
-        "The learning rate goes down, or warms up, for steps that did nothing: it is ahead of the "
-        "training by each of them."
-    ),
+    title="a schedule went on while steps were skipped",
+    why=("The learning rate moved for steps that did nothing, and is ahead of the training."),
     advice=(
-        "Step the schedule only if the step was made: compare scaler.get_scale() before and after "
-        "scaler.update(), which makes it smaller after a step that it skipped. If many steps are "
-        "skipped, look for what overflows."
+        "Step it only after a step that was made: scaler.update() lowers "
+        "scaler.get_scale() after a skipped one. If many are skipped, look for what "
+        "overflows."
     ),
     explanation=(
-        "For a schedule that stepped between all steps of an optimizer under a `GradScaler`, which "
-        "skipped three steps or more, and at least one in ten. It skips some at the beginning of "
-        "nearly each training, until its scale is low enough."
+        "A schedule stepped at each step of an optimizer under a `GradScaler`, which "
+        "skipped at least three steps and one in ten."
     ),
     needs=("steps",),
 )
@@ -92,10 +82,10 @@ def schedule_ahead(summary: Summary) -> Iterator[Case]:
         went_on = each.of == summary.steps and each.count >= each.of - 1
         if went_on and number >= max(3, MANY_SKIPPED * each.of):
             yield Case(
-                f"{each.method}{of_optimizer(summary)} stepped {times(each.count)} between "
-                f"{each.of:,} steps, and the GradScaler skipped {number:,} of them (steps "
-                f"{listed([steps_label(part) for part in skipped], 3)}): the schedule is ahead by "
-                f"{some(number, 'step')}.",
+                f"{each.method}{of_optimizer(summary)} stepped {times(each.count)} in "
+                f"{each.of:,} steps, but the GradScaler skipped {number:,} of these (steps "
+                f"{listed([steps_label(part) for part in skipped], 3)}): the schedule is "
+                f"{some(number, 'step')} ahead.",
                 step=skipped[0].first,
             )
 
@@ -103,21 +93,15 @@ def schedule_ahead(summary: Summary) -> Iterator[Case]:
 @rule(
     "rate-loaded",
     severity="warning",
-    title="load_state_dict put another learning rate in place of the one that was given",
-    why=(
-        "The state of an optimizer of PyTorch has its learning rate in it: what the constructor "
-        "was given is gone once a state is loaded."
-    ),
+    title="load_state_dict replaced the learning rate",
+    why="The saved state of a PyTorch optimizer contains its learning rate.",
     advice=(
-        "Set it again after the load: for group in optimizer.param_groups: group['lr'] = ...; or "
-        "load the moments alone. If the run is to go on as it was, make the optimizer with the "
-        "rate that the state has."
+        "Set it after the load: for group in optimizer.param_groups: group['lr'] = .... "
+        "To go on with the old run, make the optimizer with the saved rate."
     ),
     explanation=(
-        "For an optimizer of `torch.optim` that was made with a smaller learning rate than the one "
-        "that was loaded, and that made its first step with that. A smaller rate that is loaded is "
-        "what a run was at that goes on, and so is one whose schedule began with the rate that was "
-        "given: nothing is said of these."
+        "Reported if the saved rate is larger than the constructor's and the first step "
+        "used it. A smaller one is normal where a run goes on."
     ),
     needs=("steps",),
 )
@@ -127,8 +111,8 @@ def rate_loaded(summary: Summary) -> Iterator[Case]:
         old, _, new = each.detail.partition(" ")
         where = f" ({each.where})" if each.where else ""
         yield Case(
-            f"{optimizer.name} was made with the learning rate {old}, and stepped with {new} from "
-            f"step 1 on: load_state_dict{where} put that in place."
+            f"{optimizer.name} was made with the learning rate {old}, but used {new} from step 1 "
+            f"on: load_state_dict{where} replaced it."
         )
 
 
@@ -137,17 +121,16 @@ def rate_loaded(summary: Summary) -> Iterator[Case]:
     severity="warning",
     title="only biases and norms have weight decay",
     why=(
-        "Weight decay is meant for the matrices; biases and the scales of norms are what one "
-        "leaves out of it."
+        "Weight decay is meant for matrices, not for biases and norms: the mask is "
+        "probably inverted."
     ),
     advice=(
-        "Look at the mask or the groups: a mask is True, or a group has weight_decay, for what is "
-        "to decay."
+        "Check the mask or the groups: True, or a group with weight_decay, means that it decays."
     ),
     explanation=(
-        "All variables that decay have one dimension or none, and none of those with more "
-        "dimensions does. What decays is known of the parameter groups of `torch.optim`, of the "
-        "exclusions of Keras, and of the masks of optax."
+        "All variables that decay have at most one dimension, and no other variable "
+        "decays. Known from parameter groups of `torch.optim`, exclusions of Keras, "
+        "masks of optax."
     ),
     needs=("steps",),
 )
@@ -159,9 +142,10 @@ def decay_flipped(summary: Summary) -> Iterator[Case]:
     if decayed and len(flat) == len(decayed) and free:
         noun = summary.dialect.variable
         yield Case(
-            f"{names_in_short(flat, of_optimizer(summary), noun)}, of one dimension, "
-            f"{plural(len(flat), 'has', 'have')} weight decay, and "
-            f"{names_in_short(sorted(free), '', noun)} {plural(len(free), 'has', 'have')} none.",
+            f"Only one-dimensional {noun}s have weight decay: "
+            f"{names_in_short(flat, of_optimizer(summary), noun)} "
+            f"{plural(len(flat), 'has', 'have')} it, {names_in_short(sorted(free), '', noun)} "
+            f"{plural(len(free), 'has', 'have')} none.",
             names=tuple(flat),
         )
 
@@ -169,15 +153,16 @@ def decay_flipped(summary: Summary) -> Iterator[Case]:
 @rule(
     "decay-of-norms",
     severity="info",
-    title="some variables of one dimension decay, and others do not",
-    why="Who leaves biases out of weight decay mostly means the scales of norms, too.",
+    title="some one-dimensional variables decay, others do not",
+    why="Excluding biases from weight decay usually means the scales of norms, too.",
     advice=(
-        "If the norms are to be left out, choose by the number of dimensions (p.ndim < 2) and not "
-        "by names, which differ from model to model: LayerNorm.weight, layer_norm.weight, ln_1."
+        "To exclude norms, choose by the number of dimensions (p.ndim < 2), not by "
+        "names, which differ from model to model: LayerNorm.weight, layer_norm.weight, "
+        "ln_1."
     ),
     explanation=(
-        "Groups, a mask or patterns leave some variables of one dimension out of weight decay, and "
-        "not all. It is info: to leave out the biases alone is an old habit, too."
+        "Groups, a mask or patterns exclude some of them. Info, because excluding only "
+        "biases is an old habit."
     ),
     needs=("steps",),
 )
@@ -187,10 +172,10 @@ def decay_of_norms(summary: Summary) -> Iterator[Case]:
     flat = rates.vectors(summary, decayed)
     if len(flat) < len(decayed) and flat and (left := rates.vectors(summary, others)):
         noun = summary.dialect.variable
-        decay, does = plural(len(flat), "decays", "decay"), plural(len(left), "does", "do")
+        have, lack = (plural(len(each), "has", "have") for each in (flat, left))
         yield Case(
-            f"{names_in_short(flat, of_optimizer(summary), noun)} {decay}, though of one "
-            f"dimension; {names_in_short(left, '', noun)} {does} not.",
+            f"{names_in_short(flat, of_optimizer(summary), noun)} {have} weight decay, and "
+            f"{names_in_short(left, '', noun)} {lack} none, though all are one-dimensional.",
             names=tuple(flat),
         )
 
@@ -198,23 +183,16 @@ def decay_of_norms(summary: Summary) -> Iterator[Case]:
 @rule(
     "moved-without-gradient",
     severity="warning",
-    title="variables move though their gradient is 0 in all steps",
-    why=(
-        "Weight decay and momentum move a variable by themselves: a gradient that is set to 0, or "
-        "multiplied by a mask, freezes nothing."
-    ),
+    title="variables move although their gradient is always 0",
+    why="Weight decay and momentum move a variable whose gradient is 0 or masked.",
     advice=(
-        "Leave out of the optimizer what is to stay as it is, or set its gradient to None; put "
-        "back what a mask protects after each step, or give it no weight decay and no momentum. If "
-        "nothing is to be frozen, look for what cuts it from the loss."
+        "To freeze it, set its gradient to None or leave it out of the optimizer; put "
+        "masked elements back after each step. Otherwise look for what cuts it from the "
+        "loss."
     ),
     explanation=(
-        "Needs effects: `tracer.wrap(optimizer, effects=True)` or `tracer run --effects`. For "
-        "parameters of `torch.optim` on the CPU, in eager mode, that moved in at least three "
-        "steps, and in half of them. The gradient was 0 in all steps, of the whole parameter, or "
-        "of the same tenth of it or more after somebody changed it past the backward pass. Rows "
-        "and columns of zeros, as of words that do not come, are not reported, nor is what a mask "
-        "in the model itself leaves out."
+        "Needs `--effects` or `effects=True`. For `torch.optim` on the CPU, in eager "
+        "mode; it moved in at least three steps, and in half of all."
     ),
     needs=("steps",),
 )
@@ -228,15 +206,14 @@ def moved_without_gradient(summary: Summary) -> Iterator[Case]:
             continue
         steps = some(each.of, "step")
         yield Case(
-            "{part}{which} changed in {moved}, though the gradient was 0{there} in all of them: "
-            "{cause}.",
+            "{part}{which} changed in {moved}, although the gradient{there} was always 0: {cause}.",
             variables=[index],
             words={
                 "part": f"{each.detail} elements of " if each.detail else "",
                 "moved": f"{'each' if each.count == each.of else f'{each.count:,}'} of {steps}",
                 "there": " there" if each.detail else "",
-                "cause": "weight decay moves what has no gradient"
+                "cause": "weight decay moves weights without a gradient"
                 if index in decayed
-                else "momentum moves what has no gradient any more",
+                else "momentum goes on without a gradient",
             },
         )

@@ -48,18 +48,13 @@ _REPORTED_BY_CLASS_RULES = ("override-unreached", "wrong-signature", "sparse-mis
 @rule(
     "apply-raised",
     severity="error",
-    title="a step raised",
-    why="The step that raised, and those that would have come after it, did not update anything.",
-    advice="Mend what the error says.",
+    title="a step raised an error",
+    why="That step updated nothing.",
+    advice="Fix what the error says.",
     explanation=(
-        "apply_gradients, or apply in Keras 3, was left by an exception, while it ran or while a "
-        "graph was traced. `Unknown variable` (Keras 3) and `The optimizer cannot recognize "
-        "variable` (tf_keras) come where an optimizer gets variables that it was not built for, "
-        "as those of a second model; `only supports singleton tf.Variables` where it has to make "
-        "its own variables in a tf.function that made some before. It is info if training went "
-        "on: the variables were updated all the same, or the optimizer made steps afterwards. An "
-        "error of the data or of the model comes before apply_gradients and is not reported, nor "
-        "is one that comes while a graph runs, or what another rule says of the optimizer's class."
+        "An exception left apply_gradients (Keras 3: `apply`), while it ran or while a "
+        "graph was traced. Well-known errors come with cause and fix, such as `Unknown "
+        "variable` for a second model. Info if training went on."
     ),
     explains=(*FEW, "few steps"),
 )
@@ -82,16 +77,16 @@ def apply_raised(summary: Summary) -> Iterator[Case]:
 
 _FIXES = {
     "unknown": (
-        "Make a new optimizer for each model; or, if one is to train all of it, build it for all "
+        "Make a new optimizer for each model. If one is to train them all, build it for all "
         "variables before the first step: optimizer.build(first + second)."
     ),
     "creation": (
-        "Make the variables before: optimizer.build(variables), outside of the tf.function; or "
-        "make a tf.function for each model and optimizer."
+        "Create the optimizer's variables first, outside the tf.function: "
+        "optimizer.build(variables). Or make a tf.function for each model and optimizer."
     ),
     "none": (
-        "The loss does not depend on any of them: compute it inside of the GradientTape, from "
-        "what the model gives, and take care of numpy, tf.stop_gradient and integers in between."
+        "The loss does not depend on any of them: compute it inside the GradientTape, from the "
+        "outputs of the model, without NumPy, tf.stop_gradient or integers in between."
     ),
 }
 
@@ -106,8 +101,8 @@ def _fix(summary: Summary, failure: Failure) -> str:
         ),
         (
             "corresponding 1:1" in failure.error,  # on JAX: other variables than it was built for
-            "Call model.compile again, with a new optimizer, after `trainable` was changed; in a "
-            "loop of your own, build an optimizer for the variables that it is to train.",
+            "Call model.compile again, with a new optimizer, after a change of `trainable`. In "
+            "your own loop, build an optimizer for the variables that it is to train.",
         ),
         (True, own),
     )
@@ -121,14 +116,13 @@ def _quoted(failure: Failure, said: str) -> str:
 
 
 def _because(failure: Failure, said: str) -> str:
-    number, which = len(failure.variables), names_in_short(failure.variables)
-    is_no = f"{plural(number, 'is', 'are')} no {plural(number, 'variable')}"
+    which = names_in_short(failure.variables)
     return {
-        "unknown": f": {which or 'what it was passed'} {is_no} that it was built for",
+        "unknown": f": it was not built for {which or 'these variables'}",
         "creation": (
-            ": it makes variables of its own in its first step, and the function had run before"
+            ": it creates its own variables in its first step, but the function had run before"
         ),
-        "none": ": every gradient was None" + (which and f", of {which}"),
+        "none": ": every gradient was None" + (which and f" (of {which})"),
         "other": (which and f", on {which}")
         + (said and f": {said.partition('. ')[0].rstrip('.')}"),
     }[failure.cause]
@@ -148,15 +142,14 @@ def _went_on(summary: Summary, failure: Failure) -> bool:
     severity="warning",
     title="a train step calls apply_gradients twice",
     why=(
-        "Each call is a step of its own: iterations, learning-rate schedules and the bias "
-        "correction of Adam go on several times for one batch."
+        "Each call is a step: iterations, schedules and Adam's bias correction advance "
+        "several times for one batch."
     ),
-    advice="Call apply_gradients once, with all gradients, or use an optimizer for each part.",
+    advice=("Call apply_gradients once, with all gradients, or use an optimizer for each part."),
     explanation=(
-        "Counted in the graph of the function: the body of a loop counts once, and of the branches "
-        "of a condition the one that has most. It is info if each call has all the variables and "
-        "gradients that were computed after the call before it, as where a critic makes several "
-        "steps for one of the generator; gradients of two losses of one forward pass are not."
+        "Counted in the graph: a loop body counts once, a condition as its largest "
+        "branch. Info if each call has all variables and new gradients, as for a "
+        "critic."
     ),
     explains=(*MANY, "many steps"),
 )
@@ -168,12 +161,12 @@ def apply_gradients_twice(summary: Summary) -> Iterator[Case]:
         if calls > 1:
             yield Case(
                 f"{rows[0].function} calls {summary.dialect.step_method}{of_optimizer(summary)} "
-                f"{times(calls)}{'' if parted else _IN_A_ROW}: each time it runs, that is "
+                f"{times(calls)}{'' if parted else _IN_A_ROW}: each run of it makes "
                 f"{calls:,} steps.",
                 ""
                 if parted
-                else "If they are steps in a row, as those of a critic for one of its generator, "
-                "there is nothing to do. If not, call it once, with the sum of the gradients.",
+                else "Nothing to do if they are steps in a row, as a critic makes several for one "
+                "of the generator. Otherwise call it once, with the sum of the gradients.",
                 "warning" if parted else "info",
             )
 
@@ -184,23 +177,16 @@ _IN_A_ROW = ", with all the variables and new gradients in each call"
 @rule(
     "steps-skipped",
     severity="warning",
-    title="a loss scale skipped steps",
-    why=(
-        "A skipped step updates nothing. Some at the beginning are usual; many in a row mean that "
-        "the gradients are infinite or NaN whatever the scale is."
-    ),
+    title="steps were skipped",
+    why="A few at the beginning are normal; many in a row mean inf or NaN at any scale.",
     advice=(
-        "If it goes on, look for the layer that gives inf or NaN: tf.debugging.check_numerics, a "
-        "lower learning rate, that layer in float32."
+        "If it goes on, look for the layer that gives inf or NaN: "
+        "tf.debugging.enable_check_numerics(), a lower learning rate, that layer in "
+        "float32."
     ),
     explanation=(
-        "It is info until more steps in a row were skipped than halve the initial scale to 1 (15 "
-        "for the default of 2**15), a warning from then on, and if all steps were skipped. A "
-        "scale that goes on falling stays at 1 in tf_keras. In Keras 3 it becomes 0, 2**15 after "
-        "142 steps, and then a gradient that is finite is divided by 0. A GradScaler of PyTorch is "
-        "a loss scale, too; what a fused optimizer skipped in its kernel is counted with the rest. "
-        "So is apply_if_finite of optax, and a MultiSteps with a function that says which steps to "
-        "skip."
+        "By a loss scale, a GradScaler, apply_if_finite or MultiSteps. A warning if all "
+        "were skipped, or more in a row than bring the scale to 1."
     ),
     needs=("complete",),
     explains=FEW,
@@ -213,18 +199,18 @@ def steps_skipped(summary: Summary) -> Iterator[Case]:
     by, number = skipper(summary.optimizers), skips.number
     first, last = skips.longest
     longest = last - first + 1
-    begin = f"the first of them step {skips.first:,}"
-    row = f"in a row, from step {first:,} to {last:,}"
+    begin = f"the first is step {skips.first:,}"
+    row = f"in a row, steps {first:,} to {last:,}"
     which = first_true(
         (number == 1, f"step {first:,}"),
         (longest == number, f"all {row}"),
-        (longest > 1, f"{begin}; {longest:,} of them {row}"),
+        (longest > 1, f"{begin}, up to {longest:,} {row}"),
         (True, begin),
     )
     lost = skips.by.settings.get("dynamic_scale") == 0
     yield Case(
         f"{some(number, 'step')} of {summary.steps_on[summary.replicas[0]]:,}"
-        f"{of_optimizer(summary)} {plural(number, 'was', 'were')} skipped by {by}, {which}"
+        f"{of_optimizer(summary)} {plural(number, 'was', 'were')} skipped by {by}: {which}"
         f"{_coming(skips.by) if skips.hopeless else ''}.",
         (_NO_SCALE if lost else _OTHERS.get(by, _GOES_ON)).format(summary.dialect.find_nan),
         "warning" if skips.hopeless else "info",
@@ -246,7 +232,7 @@ _OTHERS = {
 }
 
 _NO_SCALE = (
-    "Begin again from a checkpoint with finite weights and a scale above 0, and look for the layer "
+    "Restart from a checkpoint with finite weights and a scale above 0, and look for the layer "
     "that gives inf or NaN: {}, a lower learning rate, that layer in float32."
 )
 
@@ -256,12 +242,12 @@ def _coming(scale: Optimizer) -> str:
     match scale.settings.get("dynamic_scale"):
         case 0:
             return (
-                "; the scale is 0 now, and stays 0: a gradient that is finite is divided by it, "
-                "which makes the weights NaN"
+                "; the scale has fallen to 0 and stays there: the next finite gradient is divided "
+                "by it, which makes the weights NaN"
             )
         case int() | float() as now if now < 1:
             return (
-                f"; the scale is {now:g} now, and each further step that is skipped halves it, "
+                f"; the scale has fallen to {now:g}, and each further skipped step halves it, "
                 "down to 0"
             )
     return ""
@@ -271,19 +257,15 @@ def _coming(scale: Optimizer) -> str:
     "steps-differ",
     severity="warning",
     title="steps, updates and iterations differ",
-    why=(
-        "The bias correction of Adam, logs and learning-rate schedules go by iterations. Only the "
-        "schedules of Keras 3 with gradient_accumulation_steps go by batches."
-    ),
+    why=("Adam's bias correction, logs and most learning-rate schedules follow iterations."),
     advice=(
-        "Call the apply_gradients of the base class, or do `self.iterations.assign_add(1)` in your "
-        "own."
+        "Call the apply_gradients of the base class, or `self.iterations.assign_add(1)` "
+        "in your own."
     ),
     explanation=(
-        "It is a warning if iterations stayed at 0, or moved several times for each step; and info "
-        "if gradients are accumulated, or if iterations moved otherwise, as a checkpoint does it. "
-        "What a checkpoint or a loaded model had set before the first step is left out. Steps that "
-        "a loss scale skipped are reported by steps-skipped."
+        "A warning if iterations stayed at 0, or moved several times a step. Info if "
+        "gradients are accumulated, or a checkpoint moved iterations. Skipped steps are "
+        "in steps-skipped."
     ),
     needs=("steps", "complete", "steps known"),
 )
@@ -353,24 +335,16 @@ def _made(summary: Summary, replica: int) -> dict[int, int]:
 @rule(
     "gradients-left",
     severity="warning",
-    title="accumulated gradients that were never applied",
-    why="What was learnt from the last batches is thrown away.",
+    title="accumulated gradients were never applied",
+    why="Training loses what these batches would have taught.",
     advice=(
-        "Choose a number of batches that gradient_accumulation_steps divides, or drop the rest: "
-        "the accumulators of Keras go on from epoch to epoch, and nothing applies what is in them "
-        "at the end."
+        "Choose a number of batches that gradient_accumulation_steps divides: Keras "
+        "keeps the rest for the next epoch, and nothing applies it at the end."
     ),
     explanation=(
-        "For optimizers of Keras 3 with gradient_accumulation_steps: the steps after the last one "
-        "that updated anything, fewer than a group has; those that a loss scale skipped are not "
-        "counted. It is a warning if they are a tenth of all "
-        "steps or more, of a program that has ended under `tracer run` without an error; and info "
-        "otherwise: at the end of a long run it is a small loss, and training may go on. With "
-        "`torch.optim`, while a block of `record` or `tracer run` looks at it, backward passes are "
-        "counted: fewer than most steps use, whose gradients were cleared or are left at the end; "
-        "or, if each step uses one, half of all or more that came from the same line and were "
-        "cleared. Passes that a step of another optimizer used, as the generator's of a GAN, and "
-        "gradients that the program has written to are left out."
+        "Keras 3 and optax: the last group was incomplete. `torch.optim`: gradients "
+        "were cleared before a step used them, or left at the end. Info if it is a "
+        "small rest."
     ),
     needs=("steps", "complete", "steps known"),
 )
@@ -392,8 +366,8 @@ def gradients_left(summary: Summary) -> Iterator[Case]:
         which = "the last step" if after == 1 else f"the last {after:,} steps"
         yield Case(
             f"The gradients of {which if left == after else f'{left:,} of {which}'} of {steps:,}"
-            f"{of_optimizer(summary)} were accumulated and never applied: those of {every:,} steps "
-            "are applied together.",
+            f"{of_optimizer(summary)} were accumulated, but never applied: an update takes the "
+            f"gradients of {every:,} steps.",
             severity="warning" if left * 10 >= steps and has_ended(summary.trace) else "info",
             step=last + 1,
         )
@@ -408,8 +382,8 @@ def _passes_left(summary: Summary, remark: Remark) -> Case:
         return Case(
             f"The gradients of {remark.count // common:,} of every {remark.of // common:,} "
             f"backward passes{where} were cleared before a step{of_optimizer(summary)} used them.",
-            "If they are to be accumulated, call zero_grad once for each step, after it, and not "
-            "in each pass. If not, these passes are computed in vain.",
+            "To accumulate them, call zero_grad once for each step, after it, and not in each "
+            "pass. Otherwise these passes are wasted.",
         )
     every_one = (range(run.first, run.last + 1, run.stride) for run in remark.runs)
     numbers = [f"{each:,}" for each in islice(chain.from_iterable(every_one), MAX_NAMES)]
@@ -419,10 +393,10 @@ def _passes_left(summary: Summary, remark: Remark) -> Case:
     small = remark.count * 10 < remark.of or not has_ended(summary.trace)
     return Case(
         f"The gradients of {plural(remark.count, 'backward pass', 'backward passes')} {which} of "
-        f"{remark.of:,}{where} were never applied: most steps{of_optimizer(summary)} use those of "
-        f"{every:,}.",
+        f"{remark.of:,}{where} were never applied: most steps{of_optimizer(summary)} use "
+        f"{every:,} passes.",
         f"Step once more after the last batch, or choose a number of batches that {every:,} "
-        "divides: zero_grad clears the rest of an epoch, and nothing applies it at the end.",
+        "divides.",
         "info" if once and small else None,
     )
 
@@ -430,15 +404,13 @@ def _passes_left(summary: Summary, remark: Remark) -> Case:
 @rule(
     "gradients-added",
     severity="warning",
-    title="gradients were added to those of the step before",
-    why="Each step is made with the sum of all gradients so far, old ones included.",
+    title="gradients were added to those of the previous step",
+    why="Each step uses the sum of all gradients so far.",
     advice="Call optimizer.zero_grad() once for each step: after it, or before backward.",
     explanation=(
-        "For `torch.optim`, while a block of `record` or `tracer run` looks at it. When a backward "
-        f"pass began, the gradient was the one that the step had left, to the version; in "
-        f"{MIN_ADDED} steps or more, and half of them or more. A gradient that the program scales "
-        "or writes between two steps is not reported, nor are steps that are given a closure. A "
-        "parameter stands for all, so one that zero_grad does not reach may be missed."
+        f"Backward found the gradients of the previous step, in at least {MIN_ADDED} "
+        "steps and half of all. Silent if the program scales or writes gradients "
+        "between steps, or a step takes a closure."
     ),
     needs=("steps",),
 )
@@ -448,8 +420,7 @@ def gradients_added(summary: Summary) -> Iterator[Case]:
         if each.count >= max(MIN_ADDED, each.of / 2):
             yield Case(
                 f"In {each.count:,} of {some(each.of, 'step')}{of_optimizer(summary)} backward "
-                "added to the gradients that the step before had used: zero_grad did not clear "
-                "them.",
+                "added to gradients that the previous step had used: zero_grad did not clear them.",
             )
 
 
@@ -457,17 +428,14 @@ def gradients_added(summary: Summary) -> Iterator[Case]:
     "clipped-late",
     severity="warning",
     title="gradients were clipped after the step that used them",
-    why="The step was made with gradients of any size: clipping changed nothing of it.",
+    why="The step used the unclipped gradients: clipping had no effect.",
     advice=(
-        "Call it after backward and before step; with a GradScaler after "
-        "scaler.unscale_(optimizer)."
+        "Clip after backward and before step; with a GradScaler, after scaler.unscale_(optimizer)."
     ),
     explanation=(
-        "For `torch.optim` and `torch.nn.utils.clip_grad_norm_`, while a block of `record` or "
-        "`tracer run` looks at it: it scaled gradients that a step had used and nothing had been "
-        f"added to, and they were cleared before the next pass; {MIN_ADDED} times or more, and "
-        "never in time for a step. With a norm of 1e6 or more it only measures. Where it is called "
-        "in `torch.compile`, nothing is known."
+        f"`clip_grad_norm_` scaled gradients that a step had used, {MIN_ADDED} times or "
+        "more and never in time, outside `torch.compile`. A limit of 1e6 or more only "
+        "measures, and is not reported."
     ),
     needs=("steps",),
 )
@@ -478,7 +446,7 @@ def clipped_late(summary: Summary) -> Iterator[Case]:
             where = f" ({each.where})" * bool(each.where)
             yield Case(
                 f"{each.method}{where} ran {times(each.count)} after a step"
-                f"{of_optimizer(summary)}, and no step used what it clipped.",
+                f"{of_optimizer(summary)} instead of before it: no step used what it clipped.",
             )
 
 
@@ -492,12 +460,8 @@ def clipped_late(summary: Summary) -> Iterator[Case]:
         "tf.function an input_signature with None for the sizes that change."
     ),
     explanation=(
-        "The signatures are those of the outermost function that holds the steps. It is info "
-        "unless there were five tracings or more, and one for each 20 steps or more; a last batch "
-        "that is smaller gives one. On JAX they are those of the function that jax.jit traces; of "
-        "an argument with many arrays the signature has their number only, and how many steps had "
-        "run is what JAX had reported by then, for it runs them behind Python's back. What "
-        "torch.compile compiles again is not reported."
+        "A warning for five tracings or more, if there is one for each 20 steps; else "
+        "info, as for a smaller last batch. On JAX the step is approximate."
     ),
     explains=("calls",),
 )
@@ -513,8 +477,8 @@ def retraced(summary: Summary) -> Iterator[Case]:
             line = _line(summary, event)
             change = (became and f", when {became}") + (line and f", by the call in {line}")
         yield Case(
-            f"{rows[0].function}{of_optimizer(summary)} was traced again {times(tracings)} in "
-            f"training, first after step {later[0].after:,}"
+            f"{rows[0].function}{of_optimizer(summary)} was traced again"
+            f"{f' {times(tracings)}, first' if tracings > 1 else ''} after step {later[0].after:,}"
             f"{summary.dialect.advice('retraced:roughly')}{change}.",
             severity=_costly(tracings, rows),
             step=later[0].after + 1,
@@ -526,14 +490,14 @@ def retraced(summary: Summary) -> Iterator[Case]:
     severity="warning",
     title="traced several times for one signature",
     why=(
-        "Each tracing takes as long as many steps. It mostly means that a new tf.function is made "
+        "Each tracing takes as long as many steps. Most often a new tf.function is made "
         "again and again."
     ),
-    advice="Make the tf.function once, outside of the loop; do not compile the model again.",
+    advice="Make the tf.function once, outside the loop; do not compile the model again.",
     explanation=(
-        "Only graphs that ran count: TensorFlow traces a function that makes variables twice, and "
-        "runs one of them. It is info unless there were five tracings or more, and one for each 20 "
-        "steps or more."
+        "Only graphs that ran count: TensorFlow traces a function that creates "
+        "variables twice. A warning for five tracings or more, if there is one for each "
+        "20 steps."
     ),
     explains=("calls",),
 )
@@ -583,13 +547,12 @@ def _by_function(summary: Summary) -> list[list[Graph]]:
     "graph-never-ran",
     severity="warning",
     title="a graph was traced and never ran",
-    why="Python was called while it was traced, and nothing came of it.",
-    advice="Nothing, if it was traced to be saved or looked at; otherwise call the function.",
+    why="Python ran while it was traced, but no step followed.",
+    advice="Call the function. Nothing to do if it was traced only to be saved or inspected.",
     explanation=(
-        "It is info where another graph, or eager steps, did run, and a warning where nothing of "
-        "the optimizer ever ran. That TensorFlow traces a function twice which makes variables, "
-        "and runs the second graph, is usual and not reported. A tracing that an error ended in "
-        "the optimizer gave no graph, and is not reported either."
+        "A warning if nothing of the optimizer ever ran, else info. TensorFlow traces a "
+        "function that creates variables twice and never runs its first graph, which is "
+        "not reported."
     ),
     needs=("complete",),
     explains=(*FEW, "few steps", "calls"),
@@ -610,14 +573,14 @@ def graph_never_ran(summary: Summary) -> Iterator[Case]:
         never_ran = [each for each in idle if each.function in names]
         number, noun = sum(each.idle for each in never_ran), summary.dialect.program
         tracings = sum(each.tracings for each in traced if each.function in names)
-        graphs = f"the {noun}" if tracings == 1 else f"{number:,} of the {tracings:,} {noun}s"
+        graphs = f"{{}} {noun}" if tracings == 1 else f"{number:,} of {{}} {tracings:,} {noun}s"
         yield Case(
-            f"{names_in_short(names, of_optimizer(summary), 'function')}: {graphs} that "
-            f"{plural(len(names), 'its', 'their')} tracing gave never ran"
+            f"{names_in_short(names, of_optimizer(summary), 'function')}: "
+            f"{graphs.format(plural(len(names), 'its', 'their'))} never ran"
             f"{_traced_by(summary, never_ran)}.",
             first_true(
                 (summary.has_run, ""),
-                (failed, "Mend the error that ended the program before its first step."),
+                (failed, "Fix the error that ended the program before its first step."),
                 (True, _CALL_THE_FUNCTION),
             ),
             "info" if summary.has_run else "warning",

@@ -28,22 +28,15 @@ _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
     "not-finite",
     severity="error",
     title="a weight became infinite or NaN",
-    why=(
-        "NaN spreads: what is computed with it is NaN, its gradients too, and soon all weights "
-        "are. No later step can mend it."
-    ),
+    why="NaN spreads to every value computed from it. No later step repairs it.",
     advice=(
-        "Go back to a checkpoint from before that step. Look at the data and the loss of that step "
-        "(log of 0, a division by 0, an overflow of float16): tf.debugging.enable_check_numerics() "
-        "stops where it begins, as jax_debug_nans and torch.autograd.detect_anomaly() do. A lower "
-        "learning rate or clipping helps where gradients explode."
+        "Go back to an earlier checkpoint. Look at the data and the loss of that step: "
+        "log of 0, division by 0, overflow of float16. If gradients explode, clip them "
+        "or lower the learning rate."
     ),
     explanation=(
-        "Needs effects: `tracer.wrap(optimizer, effects=True)` or `tracer run --effects`. Each "
-        "variable that is passed to a step is looked at when the step has ended; the finding names "
-        "the first step after which one held an infinite value or NaN, and the variables that did "
-        "so first. If it is the first step that was looked at, they may have been so before, as "
-        "those of a checkpoint."
+        "Needs `--effects` or `effects=True`. The first step after which a weight held "
+        "NaN or infinity; at the first observed step it may have held it before."
     ),
     explains=("not_finite",),
 )
@@ -60,19 +53,17 @@ def not_finite(summary: Summary) -> Iterator[Case]:
     from_the_start = first and first == _first_step(looked)
     start = first_true(
         (not from_the_start, ""),
-        (first > 1, ", the first one that was looked at, or before it"),
-        (True, ", the first one, or before it"),
+        (first > 1, ", the first one observed, or earlier"),
+        (True, ", the first one, or earlier"),
     )
     more = f" of {some(len(_variables(looked)), 'variable')} did so in the end"
     yield Case(
-        "{which} held infinite or NaN values after {when}{start}{more}.",
-        "Look at the checkpoint that was loaded, or at what the weights were made with, and at the "
-        "data of that step."
+        "{which} held NaN or infinity after {when}{start}{more}.",
+        "Look at the checkpoint or the initial weights, and at the data of that step."
         if from_the_start
-        else "Go back to a checkpoint from before that step. Look at the data and the loss of that "
-        "step (log of 0, a division by 0, an overflow of float16): "
-        f"{summary.dialect.find_nan} stops where it begins. A lower learning "
-        "rate or clipping helps where gradients explode.",
+        else "Go back to an earlier checkpoint, and look at the data and the loss of that step "
+        f"(log of 0, division by 0, overflow of float16): {summary.dialect.find_nan} stops where "
+        "it begins. If gradients explode, clip them or lower the learning rate.",
         variables=beginning,
         step=first or None,
         replica=min(replicas) if len(summary.replicas) > 1 == len(replicas) else None,
@@ -106,19 +97,15 @@ LAST_SHARE = 4
     "unchanged",
     severity="error",
     title="updates changed nothing",
-    why="The update was executed, and every bit of the variable is what it was: it does not learn.",
+    why="The update ran, but the variable does not learn.",
     advice=(
-        "Look at its gradient: 0 for a layer that is cut off (a dead ReLU, a mask, a rounding), "
-        "or too small next to the weight for its type, as in float16 and bfloat16."
+        "Look at its gradient: 0 behind a dead ReLU, a mask or a rounding, or too small "
+        "for the type of the weight (float16, bfloat16)."
     ),
     explanation=(
-        "Needs effects: `tracer.wrap(optimizer, effects=True)` or `tracer run --effects`. A "
-        "variable is named that was updated in at least 3 steps, none of which changed any bit of "
-        "it, or that did not change in its last updates, at least 5 and a quarter of all. It is an "
-        "error if that is so of all variables from the first step on, as with a learning rate of "
-        "0, else a warning. Steps that a loss scale skipped or that only accumulated are no "
-        "updates. Nor are those from the first step on that made a weight infinite or NaN, which "
-        "`not-finite` reports."
+        "Needs `--effects` or `effects=True`. No update (of at least 3) changed it, or "
+        "none of the last ones (at least 5, and a quarter of all). An error if no "
+        "variable ever changed."
     ),
     needs=("complete", "effects known"),
     explains=("changes", "unchanged"),
@@ -133,8 +120,8 @@ def unchanged(summary: Summary) -> Iterator[Case]:
     if dead and not learns:
         yield Case(
             "No step changed any bit of {which}, and {all} updated in {steps:step}{before}.",
-            "Print the learning rate: it may be 0, or so small that the change is lost. If it is "
-            "not, all gradients are 0: look at the loss.",
+            "Print the learning rate: it may be 0, or too small to change anything. If it is not, "
+            "all gradients are 0: look at the loss.",
             variables=dead,
             step=1,
             words={"all": plural(len(dead), "it was", "all of them were"), "before": before},
@@ -153,9 +140,9 @@ def unchanged(summary: Summary) -> Iterator[Case]:
             yield Case(
                 "{which} {have} not changed since step {step:,}: {updates:update}{before} changed "
                 "nothing.",
-                "Print the learning rate: a schedule may have come to 0. If it has not, the "
-                "gradient is 0 (a layer that is cut off, a loss at its minimum), or too small "
-                "next to the weight for its type.",
+                "Print the learning rate: a schedule may have reached 0. If it has not, the "
+                "gradient is 0 (a layer that is cut off, a loss at its minimum), or too small for "
+                "the type of the weight.",
                 "warning",
                 variables,
                 last + 1,
@@ -191,14 +178,13 @@ def _moves(summary: Summary, end: int) -> Iterator[tuple[list[int], int, int, in
 @rule(
     "replicas-disagree",
     severity="error",
-    title="replicas or workers did not do the same",
-    why="Each of them has a copy of the variable, and the copies are no longer the same.",
-    advice="Look for a condition on the replica or on its own data around apply_gradients.",
+    title="replicas or workers made different updates",
+    why="Each has its own copy of the variable, and the copies are no longer equal.",
+    advice=("Look for a condition on the replica, or on its own data, around apply_gradients."),
     explanation=(
-        "Compared are the steps that both replicas ran. That one replica or worker ran fewer steps "
-        "than another is a warning. Strategies with one copy of each variable "
-        "(`CentralStorageStrategy`, `ParameterServerStrategy`) are left out, and PyTorch's "
-        "`ZeroRedundancyOptimizer` and FSDP, with which each rank updates a part."
+        "Compares the steps that all of them ran; fewer steps on one is a warning. "
+        "Silent where a variable has one copy, or each rank updates a part: "
+        "`ParameterServerStrategy`, `ZeroRedundancyOptimizer`, FSDP."
     ),
     needs=("complete",),
     explains=(*FEW, *MANY),
@@ -223,7 +209,7 @@ def replicas_disagree(summary: Summary) -> Iterator[Case]:
         for step, more, less in islice(differ, 1):
             yield Case(
                 "{which} {were} updated {more:times} on {most} and {less:times} on {least} in step "
-                "{step:,}, where they first differ; {all_more:times} and {all_less:times} in all.",
+                "{step:,}, the first that differs (in all: {all_more:times} and {all_less:times}).",
                 _look_for_a_condition(summary),
                 variables=pattern.variables,
                 step=step,
@@ -265,12 +251,12 @@ def _steps_disagree(summary: Summary, names: Sequence[str]) -> Iterator[Case]:
 
 _AS_MUCH = {
     "replica": (
-        "Give each worker as much data (`dataset.repeat()` with `steps_per_epoch`), and look for "
-        "a worker that left the loop early."
+        "Give each worker the same amount of data (`dataset.repeat()` with `steps_per_epoch`), and "
+        "look for a worker that left the loop early."
     ),
     "rank": (
-        "Give each rank as many batches (`DistributedSampler` does), and look for a rank that left "
-        "the loop early."
+        "Give each rank the same number of batches (`DistributedSampler` does), and look for a "
+        "rank that left the loop early."
     ),
 }
 
@@ -278,14 +264,12 @@ _AS_MUCH = {
 @rule(
     "never-updated",
     severity="warning",
-    title="gradients came, and no update did",
+    title="gradients came, but no update",
     why="The variable keeps its first value, although the program asked for its update.",
-    advice="Look for what takes gradients away in the optimizer's own apply_gradients.",
+    advice="Look for what drops gradients in the optimizer's own apply_gradients.",
     explanation=(
-        "apply_gradients got gradients for it that were not None, other variables were updated, "
-        "this one never was. Variables that Keras overwrites itself (those of float8 scales) are "
-        "reported too. A variable that is not passed to apply_gradients, as that of a frozen "
-        "layer, is not."
+        "The optimizer got gradients for this variable and updated others, but never "
+        "this one. Frozen variables are not passed to it, and not reported."
     ),
     needs=("complete",),
     explains=FEW,
@@ -301,8 +285,8 @@ def never_updated(summary: Summary) -> Iterator[Case]:
             skipped = _only_skipped(summary, pattern)
             yield Case(
                 "{which} {were} never updated, though {method} got a gradient {times:times}{how}.",
-                "Look for what makes the gradients infinite or NaN in the steps in which it has "
-                f"one: {summary.dialect.find_nan}."
+                "Look for what makes the gradients infinite or NaN in exactly these steps: "
+                f"{summary.dialect.find_nan}."
                 if skipped
                 else "",
                 variables=pattern.variables,
@@ -329,17 +313,13 @@ def _only_skipped(summary: Summary, pattern: Pattern) -> bool:
     title="the gradient was always None",
     why="The loss does not depend on the variable, so it never learns.",
     advice=(
-        "Look for what cuts the variable from the loss (tf.stop_gradient, an unused output, a "
-        "rounding or numpy in between), or take it out of the list."
+        "Look for what cuts the variable from the loss (tf.stop_gradient, an unused "
+        "output, rounding, NumPy), or take it out of the list."
     ),
     explanation=(
-        "apply_gradients was asked for it and got None each time. The optimizer leaves such a "
-        "variable out, and Keras warns once. For PyTorch: a parameter of the optimizer that "
-        "requires a gradient had none in each step; whether a module has it is said where other "
-        "parameters get gradients that no optimizer has. "
-        "It is info for a tf.compat.v1 optimizer, of which "
-        "`minimize` passes every trainable variable of the graph. That of a frozen "
-        "layer is not passed at all, so it is not reported."
+        "The optimizer left the variable out. Info for tf.compat.v1, whose `minimize` "
+        "passes all trainable variables of the graph. Frozen variables are not passed, "
+        "and not reported."
     ),
     needs=("complete",),
     explains=FEW,
@@ -362,7 +342,7 @@ def no_gradient(summary: Summary) -> Iterator[Case]:
                     summary.dialect.advice("no-gradient:unowned")
                     if lost
                     else "minimize without var_list passes every trainable variable of the "
-                    "graph, also those of other networks. Of one that should learn, look for what "
+                    "graph, also those of other networks. If this one should learn, look for what "
                     "cuts it from the loss."
                     if of_graph
                     else "",
@@ -379,13 +359,13 @@ _requests_or_tries = counting(["request", "update", "ineffective"])
 @rule(
     "updates-stopped",
     severity="warning",
-    title="no more updates from some step on",
+    title="no more updates after some step",
     why="From that step on the variable no longer learns.",
     advice="Look for what changed at that step.",
     explanation=(
-        "The silence is more than three times as long as any before it, and the gradient was None "
-        "in it, or other variables went on. It is info if the variable was no longer passed to "
-        "apply_gradients, as after it was frozen."
+        "There were updates, then none for more than three times the longest gap, while "
+        "the gradient was None or other variables went on. Info if it was no longer "
+        "passed to the optimizer, as after freezing."
     ),
     needs=("complete",),
     explains=FEW,
@@ -418,16 +398,16 @@ def stopped(summary: Summary) -> Iterator[Case]:
 _STOPPED: Mapping[str, tuple[Severity, str, str]] = {
     "missing": (
         "warning",
-        "the gradient was None since then",
+        "the gradient was None from then on",
         "Look for what changed in the loss at that step: a branch that is no longer taken, a "
         "stop_gradient or detach, a layer whose output is no longer used.",
     ),
-    "gradients": ("warning", "a gradient was passed, and not applied", ""),
+    "gradients": ("warning", "a gradient was passed, but not applied", ""),
     "nothing": (
         "info",
         "no longer passed to the optimizer",
-        "If you froze it, this is as it should be. If not, look at the list of variables that the "
-        "train step passes.",
+        "Nothing to do if you froze it. Otherwise look at the list of variables that the train "
+        "step passes.",
     ),
 }
 
@@ -461,19 +441,15 @@ def _silence(summary: Summary, pattern: Pattern) -> str:
     "updated-twice",
     severity="warning",
     title="several updates of a variable in one step",
-    why=(
-        "The step is applied twice: a learning rate that is twice as high, and momentum that moves "
-        "twice."
-    ),
+    why=("The update is applied twice: twice the learning rate, and momentum moves twice."),
     advice=(
-        "Look for a variable that is twice in the list of gradients, or for an apply_gradients of "
-        "your own that calls the inherited one twice."
+        "Look for a variable that appears twice in the list of gradients, or an "
+        "apply_gradients of your own that calls the inherited one twice."
     ),
     explanation=(
-        "Counted are updates of one variable in one step on one replica, where all replicas do the "
-        "same; where they do not, see replicas-disagree; and not those of the members of a "
-        "`jax.vmap`, of which each updates its own. That a train step calls apply_gradients "
-        "twice makes two steps of it: see apply-gradients-twice."
+        "Counts updates of one variable in one step on one replica; each member of a "
+        "`jax.vmap` counts alone. Two calls of apply_gradients are two steps: "
+        "apply-gradients-twice."
     ),
     explains=MANY,
 )
@@ -504,21 +480,17 @@ def updated_twice(summary: Summary) -> Iterator[Case]:
     severity="warning",
     title="a sparse gradient was applied as a dense one",
     why=(
-        "A sparse gradient holds the rows that a batch used, a dense one all rows: it takes the "
-        "memory of the whole table, and the time to work through it, in each update."
+        "A dense update needs memory and time for the whole table, not only for the "
+        "rows of the batch."
     ),
     advice=(
-        "Clip or accumulate in a way that keeps tf.IndexedSlices, or take the embedding's gradient "
-        "out of it, with an optimizer of its own."
+        "Clip or accumulate in a way that keeps tf.IndexedSlices, or give the embedding "
+        "its own optimizer."
     ),
     explanation=(
-        "Every gradient of the variable reached apply_gradients as `tf.IndexedSlices` and every "
-        "update was dense. What makes it dense before, as a regularizer of the whole table does, "
-        "is not seen. In Keras 3.15 `gradient_accumulation_steps` and `global_clipnorm` do "
-        "this; `clipnorm`, `clipvalue` and `LossScaleOptimizer` do not, and none of them does in "
-        "tf_keras 2.21, as the tests show. A sparse gradient does not mean that the other rows "
-        "stay as they are: with Adam, Adamax, Nadam, and SGD with momentum, rows of earlier "
-        "batches move too. Of the legacy optimizers only Adam does that."
+        "Every gradient reached apply_gradients as `tf.IndexedSlices`, and every update "
+        "was dense. In Keras 3.15 `gradient_accumulation_steps` and `global_clipnorm` "
+        "cause this. What the loss made dense is not reported."
     ),
     explains=(*FEW, *MANY),
 )
@@ -531,7 +503,7 @@ def densified(summary: Summary) -> Iterable[Case]:
     return [
         Case(
             "{which}: the gradient was sparse when it reached apply_gradients and dense when it "
-            "was applied{by}, with all {rows:row}.",
+            "was applied{by}: each update writes all {rows:row}.",
             variables=[index],
             words={"by": by},
             numbers={"rows": next(iter(every[index].shape), 1) or 0},
@@ -560,10 +532,10 @@ def _is_split(summary: Summary, pattern: Pattern) -> bool:
     severity="info",
     title="the gradient was None in some steps",
     why="In these steps the variable was not updated.",
-    advice="If a branch of the model is not used in each step, this is as it should be.",
+    advice="Nothing to do if the model does not use each of its branches in every step.",
     explanation=(
-        "See no-gradient for a gradient that was always None, and updates-stopped for one that was "
-        "None from some step on."
+        "In other steps there was a gradient. If it was always None, see no-gradient; "
+        "if it was None from some step on, see updates-stopped."
     ),
     needs=("complete",),
     explains=FEW,

@@ -18,41 +18,42 @@ _IDENTIFIER = re.compile(
     r"<(class ')?(([a-zA-Z_0-9]+)[\w.]*)\.(\w+)(?:'| object at)"
 )
 _GIVEN = {
-    "a class": ("compile was given the class {}, and takes an optimizer.", "Call it: {}(...)."),
+    "a class": ("compile got the class {} instead of an optimizer.", "Call it: {}(...)."),
     "keras": (
-        "A model of tf_keras was given an optimizer of Keras 3, {} of {}.",
-        "Take both from one: tf_keras.optimizers.{} for this model, or build the model with keras.",
+        "A tf_keras model got an optimizer of Keras 3: {} of {}.",
+        "Take both from the same Keras: tf_keras.optimizers.{} for this model, or build the model "
+        "with keras.",
     ),
     "tf_keras": (
-        "A model of Keras 3 was given an optimizer of tf_keras, {} of {}.",
-        "Take both from one: keras.optimizers.{} for this model, or build the model with tf_keras.",
+        "A Keras 3 model got an optimizer of tf_keras: {} of {}.",
+        "Take both from the same Keras: keras.optimizers.{} for this model, or build the model "
+        "with tf_keras.",
     ),
     "": (
-        "compile was given {} of {}, which is no optimizer of its Keras.",
-        "Derive it from the optimizer of the Keras that the model is of, or from no other.",
+        "compile got {} of {}, which is not an optimizer of its Keras.",
+        "Derive the class from the Optimizer class of the Keras that made the model.",
     ),
 }
 """What is said of what `compile` was given: its name, and the module that it is of."""
 _SCALES = {
-    "initial_scale": " by its scale, {:,.0f} at first,",
-    "loss_scale_factor": " by its loss_scale_factor, {:,g},",
+    "initial_scale": " by its scale ({:,.0f} at first)",
+    "loss_scale_factor": " by its loss_scale_factor ({:,g})",
 }
 
 
 @rule(
     "keras-mixed",
     severity="error",
-    title="a model of one Keras was given an optimizer of the other",
+    title="a model of one Keras got an optimizer of the other",
     why=(
-        "Keras 3 (`keras`, and `tf.keras` since TensorFlow 2.16) and Keras 2 (`tf_keras`) are two "
-        "libraries: neither knows the layers and optimizers of the other."
+        "Keras 3 (`keras`, and `tf.keras` since TensorFlow 2.16) and Keras 2 "
+        "(`tf_keras`) do not accept each other's objects."
     ),
-    advice="Take model and optimizer from one Keras.",
+    advice="Take model and optimizer from the same Keras.",
     explanation=(
-        "Found in the error that ended a program under `tracer run`: `Could not interpret "
-        "optimizer identifier`, with an object whose class the other Keras defines. Also found is "
-        "an optimizer's class that was not called. `TF_USE_LEGACY_KERAS=1`, set before TensorFlow "
-        "is imported, makes `tf.keras` mean tf_keras; it changes nothing for `import keras`."
+        "Found in the error `Could not interpret optimizer identifier` that ended a "
+        "program under `tracer run`; also for a class instead of an optimizer. "
+        "`TF_USE_LEGACY_KERAS=1` makes `tf.keras` mean tf_keras."
     ),
     whole=True,
     explains=(*FEW, "few steps"),
@@ -69,31 +70,17 @@ def keras_mixed(trace: Trace) -> Iterator[Case]:
 @rule(
     "never-passed",
     severity="warning",
-    title="trainable variables that were passed to no optimizer",
-    why=(
-        "What is passed to no optimizer keeps its value. A traced train step goes on with the "
-        "variables that were trainable when it was traced, whatever is made trainable later."
-    ),
+    title="no optimizer gets these trainable variables",
+    why="Nothing updates them. A traced train step keeps its list of variables.",
     advice=(
-        "Call model.compile again after `trainable` was changed; in a loop of your own, make a "
-        "new tf.function, and a new optimizer, if it was built for the other variables only."
+        "Call model.compile again after a change of `trainable`. In your own loop, make "
+        "a new tf.function, and a new optimizer if it was built for the other variables "
+        "only."
     ),
     explanation=(
-        "For layers that were frozen while the train step was traced to a graph, were made "
-        "trainable, and with which the model was trained on. Which model an optimizer trains is "
-        "seen while the step is traced: the one whose trainable variables are just those that "
-        "apply_gradients gets. So nothing is said of a list that was chosen otherwise, of an "
-        "optimizer that trains several models, of eager mode, of what was made trainable after "
-        "the last step, and of what another optimizer trains; with tf_keras also not of what was "
-        "made trainable before `fit`, which shows each layer as it was at `compile`. With "
-        "`torch.optim` it is a parameter of a model that the optimizer trains a part of, layers in "
-        "plain lists included, which got a new gradient between two steps, was not written to, and "
-        "is in no optimizer. Of other "
-        "models it is reported only if the optimizer's own parameters have no gradient, as those "
-        "of a model that was made again, or are just those of another optimizer: a judge or a "
-        "teacher that is not frozen gets gradients, too. How many parameters of the optimizer no "
-        "module has, and that had no gradient when it first stepped, is said with it. With Keras "
-        "on JAX and on PyTorch the step raises, which apply-raised reports."
+        "TensorFlow: layers that became trainable after tracing. `torch.optim`: "
+        "parameters of a trained model that get gradients. Silent where it is unclear "
+        "which model an optimizer trains."
     ),
     needs=("steps", "complete"),
     explains=FEW,
@@ -101,8 +88,8 @@ def keras_mixed(trace: Trace) -> Iterator[Case]:
 def never_passed(summary: Summary) -> Iterator[Case]:
     """Layers were made trainable, and the step that was traced before does not train them."""
     thawed = (
-        "{were} made trainable after the train step was traced, and no optimizer was ever passed "
-        "{them}: the step{of} trains only what was trainable before"
+        "{were} made trainable after the train step was traced, and no optimizer ever got {them}: "
+        "the step{of} trains only what was trainable before"
     )
     if names := summary.optimizers[0].never_passed:
         when, own = summary.dialect.advice("never-passed:when", thawed), summary.dialect.advice
@@ -117,27 +104,16 @@ def never_passed(summary: Summary) -> Iterator[Case]:
 @rule(
     "frozen-but-updated",
     severity="warning",
-    title="frozen variables that are updated all the same",
-    why=(
-        "A traced train step goes on with the variables that were trainable when it was traced, "
-        "and that of tf_keras with those that were trainable at `compile`: what is frozen later "
-        "is trained on."
-    ),
+    title="frozen variables are still updated",
+    why="A traced train step keeps its list of variables.",
     advice=(
-        "Call model.compile again after `trainable` was changed; in a loop of your own, make a "
-        "new tf.function."
+        "Call model.compile again after a change of `trainable`. In your own loop, make "
+        "a new tf.function."
     ),
     explanation=(
-        "For layers of which `trainable` became False after the step was traced, or after "
-        "`compile` with tf_keras, while the graph that updates them was called on. It is info if "
-        "the trace has several optimizers, for the critic of a GAN is frozen for the sake of the "
-        "generator; and nothing is said where a model with an optimizer of its own holds the "
-        "layer, too. Which model an optimizer trains is seen as for never-passed, so nothing is "
-        "said of a list that was chosen otherwise, and of eager mode; with tf_keras only what was "
-        "frozen while `fit` runs is reported, as by a callback. With `torch.optim` it is a "
-        "parameter of which requires_grad was True and is False, and that still has a gradient "
-        "when a step ends, as after `zero_grad(set_to_none=False)`. With Keras on JAX the step "
-        "raises, and with Keras on PyTorch it reads `trainable` in each step."
+        "TensorFlow: `trainable` became False after tracing (tf_keras: after "
+        "`compile`). `torch.optim`: requires_grad became False, and the gradient was "
+        "kept. Info if there are several optimizers, as in a GAN."
     ),
     needs=("steps",),
     explains=MANY,
@@ -147,7 +123,7 @@ def frozen_but_updated(summary: Summary) -> Iterator[Case]:
     roots = {each.root for each in summary.trace.optimizers}
     frozen = (
         "{were} frozen (trainable = False) after the train step was traced or compiled, and the "
-        "step{of} goes on updating {them}"
+        "step{of} still updates {them}"
     )
     if names := summary.optimizers[0].frozen:
         yield Case(
@@ -161,25 +137,17 @@ def frozen_but_updated(summary: Summary) -> Iterator[Case]:
 @rule(
     "shared-variable",
     severity="warning",
-    title="two optimizers update the same variables in turns",
-    why=(
-        "Each follows a gradient of its own, and keeps moments that do not know what the other "
-        "one did. In a GAN it may be the discriminator, which the generator's optimizer makes "
-        "worse."
-    ),
+    title="two optimizers take turns on the same variables",
+    why="Each keeps moments that ignore the other one's steps.",
     advice=(
-        "If both are meant to train it, as a reconstruction and an adversary train one encoder, "
-        "there is nothing to do. If not, give each optimizer its own variables; with compile, "
-        "freeze the part (`part.trainable = False`) before the model that only passes through it "
-        "is compiled."
+        "Nothing to do if both are meant to train it, as in an adversarial autoencoder. "
+        "Otherwise give each its own variables; with compile, set `part.trainable = "
+        "False` before you compile the model around it."
     ),
     explanation=(
-        "A warning if all that one of the optimizers updates is also updated by the other, which "
-        "updates more. It is info if each has variables of its own, as two tasks that share an "
-        "encoder, or both have the same ones. Which variables each updates is all that a trace "
-        "knows, so the encoder of an adversarial autoencoder, which two are meant to train, is "
-        "reported, too. Optimizers of which one begins after the other has "
-        "ended, as the phases of a fine-tuning, are not reported, nor are steps of a `Session`."
+        "A warning if one trains only a part of what the other trains, as with the "
+        "discriminator of a GAN; else info. Silent if one begins after the other has "
+        "ended."
     ),
     whole=True,
     explains=MANY,
@@ -221,31 +189,17 @@ def _updated(trace: Trace) -> dict[Summary, frozenset[int]]:
 @rule(
     "optimizer-renewed",
     severity="warning",
-    title="a new optimizer is made again and again for the same variables",
-    why=(
-        "What the one before has learnt is lost each time: its moments, its count of steps and "
-        "with it the bias correction of Adam and the place in a schedule."
-    ),
+    title="a new optimizer again and again for the same variables",
+    why="Each new one loses the moments, the step count and the place in a schedule.",
     advice=(
-        "If each is meant to begin from zero, as one for each task in continual learning, there is "
-        "nothing to do. If not, make the optimizer, and compile, once, before the loop; to change "
-        "the rate, assign to optimizer.learning_rate."
+        "Nothing to do if each is meant to start from zero, as for each task in continual "
+        "learning. Otherwise make and compile it once, before the loop; to change the "
+        "rate, assign to optimizer.learning_rate."
     ),
     explanation=(
-        f"For {MIN_RENEWED} optimizers or more of one class, rate and options, made in one "
-        "line of the program, of which each begins after the one before has ended, and updates the "
-        "same variables. Those that keep nothing, as SGD without momentum, are not reported, nor "
-        "are those of different models, nor where two in a row begin with the same weights, as "
-        "the folds of a validation. It is info where that is not known: on JAX, and in eager mode "
-        "where apply_gradients gets an iterator. Of `torch.optim` the line is that of `wrap`, or "
-        "of its first step in a recording; one that went on with a state that it had loaded is "
-        "left out. On JAX and with optax it is also a state that is dropped: each of 5 steps or "
-        "more, and all that are known, began with the same count of steps. Also with optax: `init` "
-        "ran again, twice or more, when steps had run, and no small array of the weights that "
-        "held one number at first holds it now; and a function that was traced for "
-        f"{MIN_RENEWED} transformations or more of one line, each of which stepped once. A trace "
-        "does not tell an epoch from a task, so a new optimizer for each task of continual "
-        "learning is reported, too."
+        f"{MIN_RENEWED} or more equal optimizers from one line; with JAX and optax also "
+        "a state that is dropped or made again. Silent for optimizers without state and "
+        "for folds of a validation."
     ),
     whole=True,
 )
@@ -273,10 +227,10 @@ def optimizer_renewed(trace: Trace) -> Iterator[Case]:
             known = [each.name for each in row]
             which = listed(known) if len(row) <= MIN_RENEWED else f"{known[0]} to {known[-1]}"
             yield Case(
-                f"{len(row):,} optimizers of the class {class_of(row[0])} "
-                f"were made in {row[0].made}, one after the other, and each trained "
-                f"{names_in_short(names, noun=dialect.variable)}: {which}. Each began without "
-                "the moments of the one before.",
+                f"{row[0].made} made {len(row):,} optimizers of the class {class_of(row[0])}, one "
+                f"after the other ({which}), and each trained "
+                f"{names_in_short(names, noun=dialect.variable)}. Each started without the "
+                "moments of the previous one.",
                 dialect.advice("optimizer-renewed"),
                 "info" if None in values else "warning",
                 names=names,
@@ -295,10 +249,10 @@ def _traced_for_each(trace: Trace) -> Iterator[Case]:
     for (name, made, function), roots in alike.items():
         if len(roots) >= MIN_RENEWED:
             yield Case(
-                f"{function} was traced {len(roots):,} times, each time for another {name}, made "
-                f"in {made}, that stepped once: {roots[0]} to {roots[-1]}.",
-                "Make it once, before the loop. A static argument is compared by identity: each "
-                "new transformation is another one, and the function is traced and compiled again.",
+                f"{function} was traced {len(roots):,} times, each time for a new {name} that "
+                f"{made} made and that stepped once: {roots[0]} to {roots[-1]}.",
+                "Make it once, before the loop. A static argument is compared by identity, so JAX "
+                "traces and compiles the function again for each new transformation.",
             )
 
 
@@ -309,18 +263,17 @@ def _states_dropped(trace: Trace) -> Iterator[Case]:
             if remark.method == "init":
                 where = f", in {remark.where}," if remark.where else ""
                 yield Case(
-                    f"{optimizer.name} began from zero after steps {remark.detail}: init{where} "
-                    "made its state again, for weights that had been trained.",
+                    f"{optimizer.name} started from zero after steps {remark.detail}: init{where} "
+                    "made a new state for weights that were already trained.",
                     "Call init once, and pass on the state that the last update returned. If each "
-                    "loop is meant to begin from zero, as one for each task, there is nothing to "
-                    "do.",
+                    "loop is meant to start from zero, as for each task, there is nothing to do.",
                 )
                 continue
             yield Case(
-                f"{optimizer.name} began from zero in each of {remark.detail}: the state that "
-                "update returned was never passed in again, each step got the same count or state.",
-                "Give each step the state that the one before returned; make it (`init`) once, "
-                "before the loop. If each step is meant to begin from zero, as one step of an "
+                f"{optimizer.name} started from zero in each of {remark.detail}: the state that "
+                "update returned was never passed to the next step.",
+                "Pass each step the state that the previous one returned, and call init once, "
+                "before the loop. If each step is meant to start from zero, as one step of an "
                 "inner loop, there is nothing to do.",
             )
 
@@ -329,17 +282,11 @@ def _states_dropped(trace: Trace) -> Iterator[Case]:
     "never-used",
     severity="warning",
     title="an optimizer was built and never used",
-    why=(
-        "It holds memory for each variable, and the program may train with another optimizer than "
-        "it seems to."
-    ),
-    advice="Look which optimizer the train step calls; compile keeps the one that it was given.",
+    why=("It costs memory, and the program may train with another optimizer than it seems to."),
+    advice="Check which optimizer the train step calls; compile keeps the one that it got.",
     explanation=(
-        "The optimizer was wrapped, and built for its variables (as by loading a model), and "
-        "apply_gradients was not called so far; or `fit` came to its end with it, whose "
-        "`train_step` calls no apply_gradients. `tracer.record` and `tracer run` leave out what "
-        "was not used, but for such a `fit` where no other optimizer was used, and the optimizer "
-        "is none that `compile` has chosen (RMSprop)."
+        "It was wrapped and built for its variables, and apply_gradients was never "
+        "called; or `fit` came to its end, and its `train_step` never called it."
     ),
     needs=("complete",),
 )
@@ -351,13 +298,13 @@ def never_used(summary: Summary) -> Iterator[Case]:
     idle = not summary.replicas and not any(each.iterations for each in summary.optimizers)
     if fitted and idle:
         yield Case(
-            f"A model was compiled with {root.name} ({class_of(root)}) and trained by fit, and "
-            "the optimizer made no step: the train_step never calls its apply_gradients.",
+            f"fit trained a model that was compiled with {root.name} ({class_of(root)}), but the "
+            "optimizer made no step: train_step never calls its apply_gradients.",
             "Call self.optimizer.apply_gradients(zip(gradients, self.trainable_variables)) in "
             "train_step.",
         )
     elif built and idle and not root.failures:
-        yield Case(f"{root.name} ({class_of(root)}) was built for its variables, and made no step.")
+        yield Case(f"{root.name} ({class_of(root)}) was built for its variables, but made no step.")
 
 
 @rule(
@@ -365,18 +312,14 @@ def never_used(summary: Summary) -> Iterator[Case]:
     severity="warning",
     title="gradients are unscaled but the loss was never scaled",
     why=(
-        "Each gradient is too small by the scale, 2**15 at first: SGD hardly moves, and Adam's "
-        "epsilon outweighs the gradients."
+        "Each gradient is too small by the scale, 2**15 at first: SGD hardly moves, and "
+        "Adam's epsilon outweighs it."
     ),
-    advice="Compute the gradients of optimizer.scale_loss(loss), inside of the GradientTape.",
+    advice="Compute the gradients of optimizer.scale_loss(loss), inside the GradientTape.",
     explanation=(
-        "`model.fit` scales the loss; a `train_step` or loop of your own has to do it. The "
-        "`apply` of Keras 3's LossScaleOptimizer always divides, and so does that of any optimizer "
-        "with a `loss_scale_factor`, so that `scale_loss` was never called is a warning; so is "
-        "`get_unscaled_gradients` without `get_scaled_loss` in tf_keras. Without either of them "
-        "tf_keras only skips what is not finite, which is info. Nothing is said if a function that "
-        "makes the first step, or calls the one that does, names the scale itself, as in "
-        "`loss * optimizer.dynamic_scale`; if that is done elsewhere, the finding is none."
+        "`fit` scales the loss, your own loop has to; `LossScaleOptimizer` always "
+        "divides. In tf_keras: `get_unscaled_gradients` without `get_scaled_loss`. "
+        "Silent if the code around the first step names the scale."
     ),
     needs=(
         "steps",
@@ -395,18 +338,18 @@ def loss_not_scaled(summary: Summary) -> Iterator[Case]:
         # A scale of 1 changes nothing.
         if settings.get("initial_scale") != 1 or settings.get("dynamic_scale", 1) != 1:
             yield Case(
-                f"{class_of(optimizer)}.{remark.detail} divided each gradient{next(scales, '')} "
-                f"and nobody called {remark.method}: unless the loss was multiplied otherwise, the "
-                "gradients are too small by that factor.",
+                f"{class_of(optimizer)}.{remark.detail} divided each gradient{next(scales, '')}, "
+                f"but {remark.method} was never called: unless the loss was multiplied elsewhere, "
+                "the gradients are too small by that factor.",
                 f"Compute the gradients of optimizer.{remark.method}(loss)"
                 f"{summary.dialect.advice('loss-not-scaled:where')}.",
             )
     for optimizer, remark in summary.remarks("never-scaled"):
         yield Case(
-            f"{class_of(optimizer)} only skips steps that are not finite: nobody called "
-            f"{remark.method}.",
-            "If float16 is used, compute the gradients of optimizer.get_scaled_loss(loss), and "
-            "give them to optimizer.get_unscaled_gradients before they are applied.",
+            f"{class_of(optimizer)} only skips steps that are not finite: {remark.method} was "
+            "never called.",
+            "With float16, compute the gradients of optimizer.get_scaled_loss(loss), and pass them "
+            "through optimizer.get_unscaled_gradients before you apply them.",
             "info",
         )
 
@@ -414,19 +357,13 @@ def loss_not_scaled(summary: Summary) -> Iterator[Case]:
 @rule(
     "ema-unused",
     severity="warning",
-    title="moving averages were kept, and never put into the model",
-    why=(
-        "The model is saved and evaluated with its last weights; the averages cost memory and time "
-        "for nothing."
-    ),
-    advice="Call optimizer.finalize_variable_values(model.trainable_variables) after training.",
+    title="moving averages were never put into the model",
+    why=("The model is evaluated and saved with its last weights, not with their averages."),
+    advice=("Call optimizer.finalize_variable_values(model.trainable_variables) after training."),
     explanation=(
-        "`use_ema=True` only keeps averages. `model.fit` puts them into the model at its end; in a "
-        "loop of your own that takes `finalize_variable_values`, or `ema_overwrite_frequency`. It "
-        "is a warning for a program that has ended under `tracer run` without an error, and info "
-        "else, for it may still be called. Nothing is said if a function that makes the first "
-        "step, or calls the one that does, names the averages itself "
-        "(`_model_variables_moving_average`, `SwapEMAWeights`)."
+        "`use_ema=True` only keeps averages; `fit` puts them into the model at its end, "
+        "your own loop has to. Info until the program has ended, silent if the code "
+        "around the first step names them."
     ),
     needs=(
         "steps",
@@ -437,8 +374,8 @@ def ema_unused(summary: Summary) -> Iterator[Case]:
     """An optimizer averaged the weights, and its averages went nowhere."""
     for optimizer, remark in summary.remarks("ema-unused"):
         yield Case(
-            f"{optimizer.name} kept a moving average of each variable (use_ema=True) in "
-            f"{some(summary.steps, 'step')}, and neither {remark.method} nor "
+            f"{optimizer.name} kept a moving average of each variable (use_ema=True) for "
+            f"{some(summary.steps, 'step')}, but neither {remark.method} nor "
             "ema_overwrite_frequency put the averages into the model.",
             severity="warning" if has_ended(summary.trace) else "info",
         )
@@ -448,17 +385,15 @@ def ema_unused(summary: Summary) -> Iterator[Case]:
     "decay-exclusion",
     severity="warning",
     title="a weight-decay exclusion matches no variable",
-    why="What was to be left out decays with the other weights.",
+    why="The variables that should be excluded decay with all others.",
     advice=(
-        "Use words that are in the names, or give the variables themselves: "
+        "Use words that occur in the names, or pass the variables: "
         "exclude_from_weight_decay(var_list=[...])."
     ),
     explanation=(
-        "Keras searches each word of `exclude_from_weight_decay(var_names=...)` in the name that "
-        "TensorFlow has of a variable, where that of a layer is what Keras calls it: "
-        "`layer_normalization`, and not `LayerNorm`. On JAX and PyTorch the name has no layer at "
-        "all: it is `kernel`, `bias` or `gamma`. It is info if other exceptions do match, for "
-        "one list may be for several models."
+        "Keras searches each word of `exclude_from_weight_decay(var_names=...)` in "
+        "variable names: `layer_normalization`, not `LayerNorm`; on JAX and PyTorch "
+        "only `kernel`, `bias`, `gamma`. Info if others match."
     ),
     needs=("steps",),
 )
@@ -470,8 +405,8 @@ def decay_exclusion(summary: Summary) -> Iterator[Case]:
             yield Case(
                 f"{optimizer.name} excludes {listed(decay.unmatched)} from weight decay "
                 f"({decay.rate:g}), which "
-                f"{plural(len(decay.unmatched), 'matches', 'match')} none of its variables, of "
-                f"which one is `{decay.searched}`. What decays: {names_in_short(decay.decayed)}.",
+                f"{plural(len(decay.unmatched), 'matches', 'match')} none of its variables (one is "
+                f"`{decay.searched}`). These decay: {names_in_short(decay.decayed)}.",
                 severity="info" if decay.matched else "warning",
                 names=decay.decayed,
             )
@@ -480,21 +415,16 @@ def decay_exclusion(summary: Summary) -> Iterator[Case]:
 @rule(
     "state-not-loaded",
     severity="warning",
-    title="training went on without the state of the optimizer",
-    why=(
-        "Its moments begin at 0 and its iterations, too: the first steps are those of a new Adam, "
-        "and a schedule begins again."
-    ),
+    title="training went on without the optimizer's saved state",
+    why=("Moments and iterations start at 0: a new Adam, and a schedule from its beginning."),
     advice=(
-        "Build the optimizer before the weights are loaded, "
-        "optimizer.build(model.trainable_variables), or load all of it: keras.models.load_model."
+        "Call optimizer.build(model.trainable_variables) before load_weights, or load "
+        "all of it with keras.models.load_model."
     ),
     explanation=(
-        "`load_weights` of a file that was saved from a compiled model loads the state of the "
-        "optimizer, too, but leaves it out if the optimizer was not built yet, or was built for "
-        "other variables: it has another number of variables then. Keras warns of it. A model "
-        "that is compiled after its weights are loaded has a new optimizer on purpose, and is not "
-        "reported."
+        "`load_weights` leaves out the state of an optimizer that is not built yet, or "
+        "was built for other variables. A model that is compiled after loading has a "
+        "new one on purpose."
     ),
     needs=("steps",),
 )
@@ -502,7 +432,6 @@ def state_not_loaded(summary: Summary) -> Iterator[Case]:
     """The state of an optimizer was in a file, and was not taken from it."""
     for optimizer, _ in summary.remarks("state-not-loaded"):
         yield Case(
-            f"{optimizer.name} was to get its state from a file, which was left out, because it "
-            "was not built for the same variables then: its iterations began at the start, and "
-            "its slots are new."
+            f"The saved state of {optimizer.name} was not loaded, because the optimizer was not "
+            "built for the same variables then: its iterations and slots are new."
         )
