@@ -166,7 +166,7 @@ _OPTAX = replace(
     named_by_class=True,
     question="How often did update run, and what did it compute?",
     made="computed",
-    compiled="was called {calls} from Python{of_them}, to build {programs}",
+    compiled="was called {calls} from Python, {of_them}to build {programs}",
     text={
         **_JAX.text,
         "never-updated": "Look for what the transformation returns instead of an update, as None.",

@@ -285,7 +285,7 @@ def _called(summary: Summary, method: int) -> str:
     compiled = summary.dialect.compiled.format(
         eager=times(eager),
         calls=times(eager + tracing),
-        of_them=f", {times(tracing)} of them" if eager else "",
+        of_them=f"{'one' if tracing == 1 else tracing} of them " if eager else "",
         programs=some(graphs, summary.dialect.program),
     )
     return compiled if tracing else f"was called {times(eager)}"

@@ -585,3 +585,11 @@ def test_effects_are_not_known() -> None:
     assert note.startswith("effects are not known with optax")
     with pytest.raises(tracer.UnknownName, match="nothing was compared: effects are not known"):
         trace.count("unchanged", by="variable")
+
+
+def test_calls_that_build_a_program_are_said_apart_from_eager_ones() -> None:
+    tx = tracer.wrap(optax.sgd(1.0))
+    once(tx)
+    tx.update(params(), tx.init(params()), params())
+    answer = tracer.trace_of(tx).answer()
+    assert "called twice from Python, one of them to build 1 program." in answer
