@@ -10,6 +10,7 @@ import torch
 from support.findings_of import bad
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import tracer
 from tracer.backends.torch import compat, gradients
@@ -481,6 +482,34 @@ def test_a_norm_may_be_text_as_it_comes_from_a_file() -> None:
             clip_grad_norm_(model.parameters(), "1e-3")  # as PyTorch takes it
             assert not torch.equal(before, model[0].weight.grad)
             optimizer.step()
+
+
+class Waits(TorchDispatchMode):  # type: ignore[misc]
+    """Counts how often what a tensor holds is asked for."""
+
+    number = 0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, given: Any = (), named: Any = None
+    ) -> Any:
+        self.number += function is torch.ops.aten._local_scalar_dense.default
+        return function(*given, **(named or {}))
+
+
+@pytest.mark.parametrize("capturing", [False, True])
+def test_nothing_is_asked_for_while_a_cuda_graph_is_made(
+    capturing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compat, "is_capturing", lambda: capturing, raising=False)
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    with Waits() as waits, tracer.record():
+        for _ in range(4):
+            for _ in range(3):
+                optimizer.zero_grad(set_to_none=False)
+                loss_of(model).backward()
+            optimizer.step()
+    assert (waits.number == 0) == capturing
 
 
 def test_a_pass_that_raises_is_the_programs() -> None:

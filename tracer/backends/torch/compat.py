@@ -37,6 +37,7 @@ __all__ = [
     "holds_optimizer",
     "hooks_after",
     "hooks_before",
+    "is_capturing",
     "is_dense",
     "is_generated",
     "is_lazy",
@@ -246,6 +247,11 @@ def names_data(cls: type) -> bool:
     ]
     codes = [code for each in methods if (code := getattr(each, "__code__", None)) is not None]
     return any({"data", "numpy"}.intersection(code.co_names) for code in codes)
+
+
+def is_capturing() -> bool:
+    """Whether a CUDA graph is made now, in which nothing may wait for its device."""
+    return bool(torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
 
 
 def is_of_scheduler(step: Any) -> bool:

@@ -17,6 +17,7 @@ from weakref import ref
 
 import torch
 
+from tracer.backends.torch import compat
 from tracer.core.calls import Call
 from tracer.core.counters import Source
 from tracer.core.effects import Logs, sources_of
@@ -119,7 +120,7 @@ class Effects(Logs):
 
     def copy_of(self, tensor: Any) -> Any | None:
         """A copy of what a tensor holds now; None if it is not known how to compare it."""
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        if compat.is_capturing():
             self._note(
                 "effects in a CUDA graph are not known: Python does not see what it does later"
             )

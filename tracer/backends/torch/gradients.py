@@ -236,15 +236,19 @@ class GradientMonitor(Collector):
             return "another"
         if gradient._version == self._version:
             return "kept"
-        self._waits += zeros
-        return "cleared" if zeros and self._waits <= MAX_WAITS and not gradient.any() else "written"
+        return "cleared" if zeros and self._may_wait() and not gradient.any() else "written"
+
+    def _may_wait(self) -> bool:
+        """Whether to ask once more for what a gradient holds."""
+        self._waits += 1
+        return self._waits <= MAX_WAITS and not compat.is_capturing()
 
     def _resolve(self, path: int | None, gradient: Any) -> None:
         """A step has used what a pass in this line has made; groups before it were cleared."""
         unused = [each for each in self._before if not any(done.used for done in each[0])]
         self._lost += unused[: MAX_LOST - len(self._lost)]
-        if path is not None and self._cleared and self._waits < MAX_WAITS:
-            self._waits += 1  # versions do not tell what was written to `.data`
+        if path is not None and self._cleared and self._may_wait():
+            # Versions do not tell what was written to `.data`.
             path = path if (gradient == self._copy).all() else None
         self._before = [(group, group[0].path == path) for group in self._cleared]
         self._cleared, self._copy = [], None
