@@ -40,7 +40,7 @@ def spread(values: Iterable[float]) -> Spread:
 
 
 def interleaved(arms: Mapping[str, Sample], rounds: int) -> dict[str, list[float]]:
-    """What each arm took in each of so many rounds.
+    """What each arm took in each round.
 
     A round takes one sample of each arm, right after one another, so that what is compared ran on
     the same machine in the same state. Each arm comes first, second ... and last equally often.

@@ -1,4 +1,4 @@
-"""What people use to see the apply method at work, beside the tracer, on the same steps of a graph.
+"""How many updates in a graph the tracer sees, and what else people use to see them.
 
     python benchmarks/peers.py
 
