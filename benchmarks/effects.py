@@ -3,9 +3,9 @@
     python benchmarks/effects.py                    # about 2 minutes, 1 GB
     python benchmarks/effects.py --quick torch      # only the memory that is held
 
-An optimizer that is traced, and one that is traced with effects, in turn. The gradients are there from the
-start, so that the step is the update alone: nothing hides what is added. The weights are ten
-matrices of float32. The time is of all threads; each framework has a process of its own.
+An optimizer that is traced, and one that is traced with effects, in turn. The gradients are there
+from the start, so that the step is the update alone: nothing hides what is added. The weights are
+ten matrices of float32. The time is of all threads; each framework has a process of its own.
 """
 
 import argparse
