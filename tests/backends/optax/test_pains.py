@@ -132,6 +132,12 @@ def one_transformation_for_folds() -> None:
         loop(tx, params={**PARAMS, "w": jax.random.normal(jax.random.key(seed), (4, 2))})
 
 
+def the_best_of_several_guesses() -> None:
+    tx = optax.adam(0.1)
+    for guess in (0.5, 1.0, 10.0):
+        loop(tx, params={"w": jnp.full((4, 2), guess), "b": jnp.full(2, -guess)})
+
+
 def init_makes_templates_for_checkpoints() -> None:
     tx, params = optax.adam(0.1), PARAMS
     step = jax.jit(lambda p, s: tx.update(jax.grad(loss)(p), s, p))
@@ -176,6 +182,7 @@ HEALTHY = [
     decay_is_masked_in_a_chain,
     a_search_over_rates,
     one_transformation_for_folds,
+    the_best_of_several_guesses,
     init_makes_templates_for_checkpoints,
     steps_are_tried_from_one_state,
     the_first_gradients_are_zero,

@@ -101,7 +101,8 @@ class Beginnings:
     """When `init` made a state again, for weights that had been trained meanwhile.
 
     New weights are made as the first ones were: a bias is 0 again. So it is sure only where some of
-    the first weights held one number, and none of them holds that later.
+    the first weights held one number, and none of them holds that later, or another that somebody
+    wrote, as one of several guesses to begin from.
     """
 
     def __init__(self) -> None:
@@ -120,7 +121,7 @@ class Beginnings:
         if self._fresh is None or not steps:
             self._fresh = {number: value for number, value in small if value is not None}
             self._sure = bool(self._fresh)
-        elif any(value == self._fresh.get(number, np.nan) for number, value in small):
+        elif any(_is_written(value) or value == self._fresh.get(at, np.nan) for at, value in small):
             self._sure, self.after = False, []
         elif len(self.after) < 1000:
             self.after.append(steps)
@@ -136,6 +137,11 @@ def _small(params: Any) -> Iterator[tuple[int, float | None]]:
             lowest = float(value.min())
             alike = lowest == float(value.max()) and (value.size > 1 or lowest in (0.0, 1.0))
             yield number, lowest if alike else None
+
+
+def _is_written(value: float | None) -> bool:
+    """Whether it has three digits, and so is no weight that was trained."""
+    return value is not None and np.float32(f"{value:.3g}") == np.float32(value)
 
 
 def _first_array(tree: Any) -> Any:
