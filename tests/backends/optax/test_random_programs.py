@@ -2,6 +2,9 @@
 
 import time
 
+import jax
+import pytest
+from fuzz import healthy_optax
 from fuzz.batch import Batch
 from fuzz.optax import Around, Function, Program, Step, Tx, check, programs
 
@@ -28,3 +31,12 @@ def test_what_xla_makes_of_0_times_nan() -> None:
         functions = (Function("jit", Step(model)),)
         program = Program(Tx("partition", halves), functions, (True,), ("wrap", "0", "0"))
         assert check(program)["complete, with steps"] == 2
+
+
+@pytest.mark.parametrize("seeds", [range(3), pytest.param(range(3, 150), marks=pytest.mark.sweep)])
+def test_nothing_is_said_of_healthy_programs(seeds: range) -> None:
+    said = {}
+    for seed in seeds:
+        said[seed] = healthy_optax.check(seed)
+        jax.clear_caches()
+    assert not {healthy_optax.drawn(seed): each for seed, each in said.items() if each}

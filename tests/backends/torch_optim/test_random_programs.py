@@ -2,6 +2,8 @@
 
 import time
 
+import pytest
+from fuzz import healthy_torch
 from fuzz.batch import Batch
 from fuzz.torch_optim import check, programs
 
@@ -11,3 +13,13 @@ def test_random_programs() -> None:
     batch = Batch(programs(), check, 1, time.monotonic() + 60, examples=30)
     assert batch.last is None, str(batch)
     assert batch.seen["programs"] > 10
+
+
+@pytest.mark.filterwarnings("ignore:.*lr_scheduler:UserWarning")
+@pytest.mark.parametrize(
+    "seeds", [range(12), pytest.param(range(12, 300), marks=pytest.mark.sweep)]
+)
+def test_nothing_is_said_of_healthy_programs(seeds: range) -> None:
+    """Nor of their weights: each second one is recorded with effects."""
+    said = {seed: healthy_torch.check(seed) for seed in seeds}
+    assert not {healthy_torch.drawn(seed): each for seed, each in said.items() if each}

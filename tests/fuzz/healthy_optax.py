@@ -1,0 +1,185 @@
+"""Healthy programs for optax, drawn at random: `python -m fuzz.healthy_optax`, run in `tests`.
+
+As `fuzz.healthy_torch`: a transformation, what is around it, and a loop, each as a tutorial has it,
+so nothing may be said of any. None wraps anything.
+"""
+
+import random
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+import tracer
+from tracer.api import CallTrace
+
+STEPS = 8
+PARAMS = {
+    "body": {"kernel": jnp.ones((3, 4)) / 3, "bias": jnp.zeros(4) + 0.1},
+    "norm": {"scale": jnp.ones(4)},
+    "head": {"kernel": jnp.ones((4, 2)) / 4, "bias": jnp.zeros(2) + 0.1},
+}
+MATRICES = jax.tree.map(lambda leaf: leaf.ndim > 1, PARAMS)
+OF_HEAD = {part: jax.tree.map(lambda _, p=part: p == "head", PARAMS[part]) for part in PARAMS}
+LABELS = jax.tree.map(lambda train: "train" if train else "freeze", OF_HEAD)
+
+BASES: dict[str, Callable[[Any], Any]] = {
+    "sgd": lambda rate: optax.sgd(rate),
+    "momentum": lambda rate: optax.sgd(rate, momentum=0.9, nesterov=True),
+    "adam": lambda rate: optax.adam(rate),
+    "adamw": lambda rate: optax.adamw(rate),
+    "adamw of matrices": lambda rate: optax.adamw(rate, mask=MATRICES),
+    "lion": lambda rate: optax.lion(rate),
+    "rmsprop": lambda rate: optax.rmsprop(rate),
+    "adafactor": lambda rate: optax.adafactor(rate),
+    "by hand": lambda rate: optax.chain(
+        optax.scale_by_adam(), optax.add_decayed_weights(1e-3), optax.scale_by_learning_rate(rate)
+    ),
+}
+RATES: dict[str, Callable[[], Any]] = {
+    "a number": lambda: 0.05,
+    "cosine": lambda: optax.cosine_decay_schedule(0.05, STEPS),
+    "warmup": lambda: optax.warmup_cosine_decay_schedule(0.01, 0.05, 2, STEPS),
+    "constant": lambda: optax.constant_schedule(0.05),
+}
+AROUND: dict[str, Callable[[Any], Any]] = {
+    "nothing": lambda tx: tx,
+    "clip": lambda tx: optax.chain(optax.clip_by_global_norm(1.0), tx),
+    "clip values": lambda tx: optax.chain(optax.clip(0.5), tx),
+    "accumulates": lambda tx: optax.MultiSteps(tx, 2).gradient_transformation(),
+    "if finite": lambda tx: optax.apply_if_finite(tx, 3),
+    "of the head": lambda tx: optax.partition({"train": tx, "freeze": optax.set_to_zero()}, LABELS),
+    "masked": lambda tx: optax.chain(
+        optax.masked(tx, OF_HEAD),
+        optax.masked(optax.set_to_zero(), jax.tree.map(lambda train: not train, OF_HEAD)),
+    ),
+    "two rates": lambda tx: optax.partition({"train": tx, "freeze": optax.sgd(0.01)}, LABELS),
+    "centralized": lambda tx: optax.chain(optax.centralize(), tx),
+    "lookahead": lambda tx: optax.chain(tx, optax.scale(0.5)),
+}
+LOOPS = (
+    "jit",
+    "eager",
+    "scan",
+    "fori",
+    "evaluates",
+    "resumes",
+    "each fold",
+    "members",
+    "averages",
+    "critic",
+    "a new head",
+    "injected",
+)
+
+
+class Program(NamedTuple):
+    """One way of each kind."""
+
+    base: str
+    rate: str
+    around: str
+    loop: str
+    seed: int
+
+
+def drawn(seed: int) -> Program:
+    """The program of a seed."""
+    of = random.Random(seed)
+    ways = BASES, RATES, AROUND, LOOPS
+    return Program._make([*(of.choice([*each]) for each in ways), seed])
+
+
+def loss(params: Any, x: Any) -> Any:
+    hidden = jnp.tanh(x @ params["body"]["kernel"] + params["body"]["bias"])
+    hidden = hidden * params["norm"]["scale"]
+    return ((hidden @ params["head"]["kernel"] + params["head"]["bias"] - 0.7) ** 2).mean()
+
+
+def run(program: Program) -> int:
+    """How many steps it made of the transformation that it makes."""
+    make = BASES[program.base]
+    rate = RATES[program.rate]()
+    if program.loop == "injected" and program.base in ("sgd", "adam"):
+        inner = optax.inject_hyperparams(getattr(optax, program.base))(learning_rate=0.05)
+    else:
+        inner = make(rate)
+    tx = AROUND[program.around](inner)
+    batches = jax.random.normal(jax.random.key(program.seed), (STEPS, 5, 3))
+    made = 0
+
+    def step(carry: Any, x: Any) -> Any:
+        params, state = carry
+        value, gradients = jax.value_and_grad(loss)(params, x)
+        updates, state = tx.update(gradients, state, params)
+        return (optax.apply_updates(params, updates), state), value
+
+    fast = step if program.loop == "eager" else jax.jit(step)
+    carry = PARAMS, tx.init(PARAMS)
+    if program.loop == "scan":
+        jax.jit(lambda carry: jax.lax.scan(step, carry, batches))(carry)
+        return STEPS
+    if program.loop == "fori":
+        jax.jit(lambda c: jax.lax.fori_loop(0, STEPS, lambda i, c: step(c, batches[i])[0], c))(
+            carry
+        )
+        return STEPS
+    if program.loop == "members":
+        many = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), PARAMS)
+        carry = many, jax.vmap(tx.init)(many)
+        fast = jax.jit(jax.vmap(step, in_axes=(0, None)))
+    if program.loop == "critic":
+        other, weight = optax.adam(0.01), jnp.ones(3)
+        of_other = other.init(weight)
+    average = PARAMS
+    for fold in range(2 if program.loop == "each fold" else 1):
+        if fold:
+            start = jax.tree.map(lambda leaf: 1.1 * leaf, PARAMS)
+            carry = start, tx.init(start)
+        for number, x in enumerate(batches):
+            carry, _ = fast(carry, x)
+            made += 1
+            if program.loop == "evaluates":
+                loss(carry[0], x + 1)
+            elif program.loop == "averages":
+                average = optax.incremental_update(carry[0], average, 0.1)
+            elif program.loop == "resumes" and number == STEPS // 2:
+                leaves, shape = jax.tree.flatten(carry)
+                template = jax.tree.structure((PARAMS, tx.init(PARAMS)))
+                assert shape == template
+                carry = jax.tree.unflatten(template, list(map(jnp.asarray, leaves)))
+            elif program.loop == "critic":
+                updates, of_other = other.update(jnp.tanh(weight + x[0]), of_other, weight)
+                weight = optax.apply_updates(weight, updates)
+                made += 1
+            elif program.loop == "a new head" and number == STEPS // 2:
+                head = jax.tree.map(lambda leaf: leaf + 0.05, carry[0]["head"])
+                params = {**carry[0], "head": head}
+                carry = params, carry[1]
+    return made
+
+
+def check(seed: int) -> list[str]:
+    """What is said of a program, and of its steps if they are counted wrong."""
+    program = drawn(seed)
+    with tracer.record() as recording:
+        made = run(program)
+    trace: CallTrace = recording.trace()
+    said = [f"{f.severity}[{f.code}]: {f.text}" for f in trace.findings() if f.severity != "info"]
+    steps = sum(trace.steps_by_replica().values())
+    said += [] if steps == made else [f"{steps} steps counted, {made} made"]
+    return said + ([] if trace.complete else list(trace.notes))
+
+
+if __name__ == "__main__":
+    first, last = map(int, sys.argv[1:] or ("0", "200"))
+    wrong: dict[int, list[str]] = {}
+    for seed in range(first, last):
+        if said := check(seed):
+            wrong[seed] = said
+            print(drawn(seed), *said, sep="\n  ", flush=True)
+        jax.clear_caches()
+    print(f"{last - first} programs, {len(wrong)} with anything said")
