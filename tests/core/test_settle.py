@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from tracer.core.counters import Counted, CountedBlock
+from tracer.core.counters import Counted, CountedBlock, Counters
 from tracer.core.log import HostLog, Reading, until
 from tracer.core.settle import Ended, blocks_of, fill, settle
 from tracer.core.sites import Site
+from tracer.core.stamps import APPLYING, WITHIN
 from tracer.model.runs import Run
 
 SITES = (
@@ -73,6 +74,53 @@ def test_lost_steps_between_those_of_a_run_leave_the_runs_rising() -> None:
     (_, filled), _ = ended.blocks
     assert _steps(filled.runs[0]) == [1, 2, 3, 5, 7, 8]
     assert (filled.lost, ended.lost) == (0, None)
+
+
+@pytest.mark.parametrize(("mine", "others"), [(3, 0), (4, 1)])
+def test_lost_steps_stay_lost_where_another_block_may_have_run_them(mine: int, others: int) -> None:
+    """Four steps have no block: one more than was lost, or two blocks are short of some."""
+    short = Reading({0: _runs(1, 6)}, lost=mine)
+    other = STEP._replace(function="other"), Reading({0: _runs(4)}, lost=others)
+    counted = _begun(7, (STEP, short), other)
+    assert fill(counted) is counted
+    assert settle(counted).lost is not None
+
+
+def test_what_is_lost_of_a_block_ran_as_the_rest_of_it() -> None:
+    ran = Reading({WITHIN | APPLYING: _runs(2)}, lost=1)
+    ended = settle(_begun(3, (STEP, Reading({0: [Run(1, 1, 3)]})), (PART, ran)))
+    blocks, _ = blocks_of(0, SITES, {0: ended}, METHODS, {0: 0})
+    assert [each.total for each in blocks if not each.step] == [2]
+
+
+def test_a_step_before_others_that_ended_was_ended_by_an_error_whatever_runs() -> None:
+    ended = settle(_begun(3, (STEP, Reading({0: _runs(1, 3)})), calm=False))
+    assert (ended.steps, ended.stopped) == (2, 1)
+
+
+def test_what_came_after_a_baseline_is_numbered_from_there() -> None:
+    reading = Reading({0: [Run(1, 1, 9)], 1: [Run(2, 3, 3)]}, {0: 4}, lost=3, graphs=2, idle=1)
+    sides = {"under_way": {8, 9}, "empty": {2, 7}, "torn": {3, 6}}
+    counted = _begun(9, (STEP, reading), compared=[range(1, 3), range(5, 10)], **sides)
+    before = Reading({0: [Run(1, 1, 4)], 1: _runs(2)}, {0: 3}, lost=1, graphs=1, idle=1)
+    new = counted.since(_begun(6, (STEP, before), under_way={5, 6}))
+    assert new == Counted(
+        5,
+        {0: (STEP, Reading({0: [Run(1, 1, 5)], 1: [Run(1, 3, 2)]}, {0: 1}, 2, 1))},
+        {4, 5},
+        {3},
+        {2},
+        compared=[range(-3, -1), range(1, 6)],
+    )
+
+
+def test_a_step_that_failed_is_a_change_though_nothing_was_counted() -> None:
+    counters = Counters()
+    signs = [counters.sign()]
+    for ended in (counters.give_up, counters.tear):
+        ended({0: 1})
+        signs.append(counters.sign())
+    assert len(set(signs)) == 3
 
 
 def test_steps_that_begin_while_counters_are_read_are_left_out() -> None:

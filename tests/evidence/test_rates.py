@@ -9,6 +9,7 @@ from support.findings_of import bad
 from support.libraries import keras2, keras3, library_of
 
 import tracer
+from tracer.evidence.rates import MOST, _Values
 from tracer.model.rates import sentence
 from tracer.model.summary import summaries_of
 
@@ -105,6 +106,26 @@ def test_a_rate_that_is_read_now_and_then_is_said_to_have_at_least_so_many_value
     assert sentence(summaries_of(trace)[0]) == "Learning rate 0.5 -> 0.0385 (at least 3 values)."
 
 
+def test_a_rate_that_turns_and_then_stays_is_three_runs() -> None:
+    values = _Values()
+    for step, value in enumerate((1.0, 2.0, 3.0, 2.0, 1.0, 1.0, 1.0), start=1):
+        values.add(step, value, step - 1)
+    found = [(each.first, each.count, each.last, each.values) for each in values.runs(7)]
+    assert found == [(1, 3, 3.0, 3), (4, 2, 1.0, 2), (6, 2, 1.0, 1)]
+    values.end(7)
+    values.add(8, 1.0, 7)  # of another trace
+    assert len(values.runs(9)) == 4
+
+
+def test_there_is_an_end_to_the_runs_of_a_rate() -> None:
+    values = _Values()
+    for step in range(1, 400):
+        values.add(2 * step, step % 2, 2 * step - 1)
+    runs = values.runs(1000)
+    assert len(runs) <= MOST + 2
+    assert sum(each.count for each in runs) == 999
+
+
 def test_a_later_trace_knows_the_rate_from_its_first_step_on() -> None:
     weight = tf.Variable([1.0, 2.0])
     optimizer = tracer.wrap(keras3.optimizers.SGD(0.5))
@@ -113,3 +134,20 @@ def test_a_later_trace_knows_the_rate_from_its_first_step_on() -> None:
     with tracer.record() as recording:
         optimizer.apply_gradients([(tf.ones(2), weight)])
     assert runs_of(recording.trace(), "rate") == [(1, 1, 0.5)]
+
+
+@pytest.mark.parametrize("library", [keras2, keras3])
+def test_a_rate_that_moves_before_and_in_a_block_is_known_in_both(library: Any) -> None:
+    weight = tf.Variable([1.0, 2.0])
+    optimizer = tracer.wrap(library.optimizers.SGD(0.5, weight_decay=0.0))
+
+    def steps(*rates: float) -> None:
+        for rate in rates:
+            optimizer.learning_rate = rate
+            optimizer.apply_gradients([(tf.ones(2), weight)])
+
+    steps(0.5, 0.25)
+    with tracer.record() as recording:
+        steps(0.2, 0.1)
+    assert runs_of(recording.trace(), "rate") == [(1, 2, 0.1)]
+    assert {each.what for each in recording.trace().data.rates} == {"rate"}  # a decay of 0 is none

@@ -153,10 +153,12 @@ def test_only_the_steps_of_the_block_count_in_graphs_too() -> None:
         for _ in range(5):
             run()
         _step(optimizer, weight)
+        _trace(lambda: _step(optimizer, weight))
     run()
     trace = recording.trace()
-    assert (trace.steps, trace.updates(), trace.calls("apply_gradients")) == (6, 6, 1)
+    assert (trace.steps, trace.updates(), trace.calls("apply_gradients")) == (6, 6, 2)
     assert list(trace.per_step("updates")) == [(1, 6, 1)]
+    assert [each.after for each in trace.data.graph_tracings] == [6]
     assert weight.numpy() == [-11.0]
 
 
