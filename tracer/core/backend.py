@@ -13,6 +13,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
+from time import perf_counter
 from types import FrameType
 from typing import Any, ClassVar, NamedTuple
 from weakref import ref
@@ -99,7 +100,8 @@ class Root:
         """A function with a step in it is called."""
         if self.stepped_last is not self.sites:
             self.take_turn()
-        self.collectors.call("function_called")
+        if perf_counter() >= self.collectors.throttle.due:
+            self.collectors.function_called()
 
     def take_turn(self) -> None:
         """A step begins, or a program with one runs: tell it, if another recorder had the last."""

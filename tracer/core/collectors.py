@@ -42,7 +42,7 @@ class Collector:
         """A step was traced, and Python's stack is still that of the tracing."""
 
     def function_called(self) -> None:
-        """A function with a step in it is called."""
+        """A function with a step in it is called; not at each call: see `Collectors.throttle`."""
 
     def block_begins(self) -> None:
         """A trace may count from here on."""
@@ -75,6 +75,8 @@ class Collectors:
 
     def __init__(self, root: Any) -> None:
         self._root = root
+        self.throttle = Throttle()
+        """Says at which calls of functions the collectors are called; asked at each of them."""
         self._use([each(root) for each in (*root.backend.collectors, *shared())])
 
     def call(self, callback: str, *given: Any) -> None:
@@ -84,6 +86,10 @@ class Collectors:
                 each(*given)
             except Exception as error:
                 self._drop(each, error)
+
+    def function_called(self) -> None:
+        """A function with a step in it is called, and it is time to look what it will use."""
+        self.throttle.run(lambda: self.call("function_called"))
 
     def snapshot(self, records: Iterable[Optimizer]) -> tuple[Optimizer, ...]:
         """What a trace says of the optimizers, with the evidence."""

@@ -91,7 +91,6 @@ class Rates(Collector):
     def __init__(self, root: Any) -> None:
         super().__init__(root)
         self._watches: bool = root.backend.watches_rates
-        self._throttle = Throttle()
         self._read = 0
         """The last step of which they were read."""
         self._optimizers: list[ref[Any]] = []
@@ -118,19 +117,20 @@ class Rates(Collector):
             return  # it is none of its own
         if self._watches:
             self._look(0)
-        elif perf_counter() >= self._throttle.due:
-            self._throttle.run(lambda: self._try(0))
+            return
+        throttle = self.root.collectors.throttle
+        if perf_counter() >= throttle.due:
+            throttle.run(lambda: self._try(0))
 
     def function_called(self) -> None:
         """Read the rates that its steps will use."""
-        if perf_counter() >= self._throttle.due:
-            self._throttle.run(lambda: self._try(1))
+        self._try(1)
 
     def block_begins(self) -> None:
         """Begin new runs, so that what moves is not in two traces."""
         for each in self._values.values():
             each.end(self.root.blocks.begun())
-        self._last, self._throttle = [], Throttle()
+        self._last, self.root.collectors.throttle = [], Throttle()
 
     def rates(self) -> Iterator[Rate]:
         """Those of each group; the last value stays until the last step."""
@@ -155,7 +155,7 @@ class Rates(Collector):
             self._read = self.root.blocks.begun() + later
 
     def _note(self, groups: Sequence[tuple[Any, Any, int]], step: int) -> None:
-        until = self._read if self._throttle.due else step - 1
+        until = self._read if self.root.collectors.throttle.due else step - 1
         sizes = [*(size for _, _, size in groups), self._last[-1]]
         if sizes != self._sizes:
             self._sizes, self._members = sizes, dict(self._membership())

@@ -18,7 +18,6 @@ before `fit` is not seen there.
 import gc
 import sys
 from collections.abc import Callable, Iterator
-from time import perf_counter
 from typing import Any, NamedTuple
 from weakref import WeakSet, ref
 
@@ -26,7 +25,7 @@ from msgspec.structs import replace
 
 from tracer.backends.tensorflow.variables import canonical, name_of, own_path, value_of
 from tracer.core.calls import Call
-from tracer.core.collectors import Collector, Throttle
+from tracer.core.collectors import Collector
 from tracer.core.instances import instances
 from tracer.core.interrupts import suppress_faults
 from tracer.core.reachable import attributes_of
@@ -85,7 +84,6 @@ class FreezeMonitor(Collector):
         self._trained: set[int] = set()  # of the late ones, those that somebody else trains
         self._frozen: dict[int, str] = {}
         """The names of what was frozen; empty if another model with an optimizer holds it."""
-        self._throttle = Throttle()
 
     def step_traced(self, call: Call) -> None:
         """Find the model whose trainable variables were passed."""
@@ -101,8 +99,8 @@ class FreezeMonitor(Collector):
 
     def function_called(self) -> None:
         """Look at the layers again."""
-        if self._models and perf_counter() >= self._throttle.due:
-            self._throttle.run(self._look)
+        if self._models:
+            self._look()
 
     def snapshot(self, index: int, record: Optimizer) -> Optimizer:
         """With what became trainable and was never passed, and what was frozen and is passed on."""
