@@ -107,8 +107,8 @@ def _moves(runs: Sequence[RateRun]) -> str:
     number = number_of_values(runs)
     if number == 1:
         return f"{first:.3g}"
-    or_more = "at least " if any(1 < run.values < run.count for run in runs) else ""
-    return f"{' -> '.join(f'{each:.3g}' for each in points)} ({or_more}{number:,} values)"
+    at_least = "at least " if any(1 < run.values < run.count for run in runs) else ""
+    return f"{' -> '.join(f'{each:.3g}' for each in points)} ({at_least}{number:,} values)"
 
 
 def _turn(first: float, last: float, least: float, most: float) -> list[float]:
