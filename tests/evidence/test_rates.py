@@ -5,13 +5,16 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+from msgspec.structs import replace
 from support.findings_of import bad
 from support.libraries import keras2, keras3, library_of
 
 import tracer
 from tracer.evidence.rates import MOST, _Values
 from tracer.model.rates import sentence
+from tracer.model.records import RateRun
 from tracer.model.summary import summaries_of
+from tracer.model.trace import Trace
 
 
 def runs_of(trace: Any, what: str) -> list[tuple[int, int, float]]:
@@ -151,3 +154,16 @@ def test_a_rate_that_moves_before_and_in_a_block_is_known_in_both(library: Any) 
         steps(0.2, 0.1)
     assert runs_of(recording.trace(), "rate") == [(1, 2, 0.1)]
     assert {each.what for each in recording.trace().data.rates} == {"rate"}  # a decay of 0 is none
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_a_number_of_values_is_exact_where_each_step_was_read(sampled: bool) -> None:
+    """The last run of many has all that come then."""
+    weight = tf.Variable([1.0, 2.0])
+    optimizer = tracer.wrap(keras3.optimizers.SGD(0.5))
+    optimizer.apply_gradients([(tf.ones(2), weight)])
+    data = tracer.trace_of(optimizer).data
+    (rate,) = data.rates
+    rate = replace(rate, runs=(RateRun(1, 9, 0.5, 0.1, 3),), sampled=sampled)
+    text = sentence(summaries_of(Trace(replace(data, rates=(rate,))))[0])
+    assert text == f"Learning rate 0.5 -> 0.1 ({'at least ' * sampled}3 values)."

@@ -137,7 +137,8 @@ class Rates(Collector):
         for (what, group), values in self._values.items():
             runs = values.runs(self.root.blocks.begun())
             members = self._members.get((what, group), ())
-            yield Rate(self.root.optimizers.root, what, group, members, runs)
+            sampled = bool(self.root.collectors.throttle.due)
+            yield Rate(self.root.optimizers.root, what, group, members, runs, sampled)
 
     def _look(self, later: int) -> None:
         """Read the rates, and note what has changed in the step that is so much `later`."""

@@ -89,7 +89,8 @@ def sentence(summary: Summary) -> str:
         return ""
     noun = summary.dialect.variable
     said = [
-        _moves(runs) + (f" on {some(count, noun)}" if len(found) > 1 else "")
+        _moves(runs, any(each.sampled for each in groups))
+        + (f" on {some(count, noun)}" if len(found) > 1 else "")
         for runs, count in found.items()
     ]
     if len(said) > MAX_RATES:
@@ -99,7 +100,7 @@ def sentence(summary: Summary) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _moves(runs: Sequence[RateRun]) -> str:
+def _moves(runs: Sequence[RateRun], sampled: bool) -> str:
     """`0.1`, `0.1 -> 0.001 (40 values)`, or `0 -> 0.1 -> 0 (40 values)`."""
     ends = [value for run in runs for value in (run.value, run.last)]
     first, last, least, most = ends[0], ends[-1], min(ends), max(ends)
@@ -107,7 +108,7 @@ def _moves(runs: Sequence[RateRun]) -> str:
     number = number_of_values(runs)
     if number == 1:
         return f"{first:.3g}"
-    at_least = "at least " if any(1 < run.values < run.count for run in runs) else ""
+    at_least = "at least " if sampled and any(1 < run.values < run.count for run in runs) else ""
     return f"{' -> '.join(f'{each:.3g}' for each in points)} ({at_least}{number:,} values)"
 
 
