@@ -146,7 +146,7 @@ class Root:
 
 
 class Variables:
-    """The variables that were seen, each with its index; held weakly, told apart by identity."""
+    """The variables that were seen, each with its index: held weakly, and compared by identity."""
 
     def __init__(self, root: Root) -> None:
         self.objects: list[ref[Any] | None] = []
@@ -358,7 +358,7 @@ class Backend:
     """The answers for one framework; stateless, and one for all recorders."""
 
     packages: tuple[str, ...] = ()
-    """The modules of which a trace has the version, if the program imported them."""
+    """The modules whose versions a trace has, if the program imported them."""
     new_variables: type[Variables] = Variables
     new_blocks: type[Blocks] = Blocks
     new_stale: type[StaleFunctions] = StaleFunctions

@@ -1,14 +1,13 @@
 """Paths of calls: who called an optimizer, from the program's outermost line on. No framework.
 
-A path is a row of `records.Line`: the program's own lines, and between them what people know of
-the framework by name (`Model.fit`, `Adam.minimize`). All other frames of Python's stack are left
-out: those of the framework, of the standard library, of the tracer, and of packages that others
-wrote, of which one name stays.
+A path is a row of `records.Line`: the program's own lines, and between them the functions of the
+framework that people know by name (`Model.fit`, `Adam.minimize`). All other frames of Python's
+stack are left out: the framework, the standard library, the tracer, and other packages, except for
+one name of each.
 
-Python's stack is looked at in each step, and is nearly always the one of a step before. So the
-instructions at which its frames are stand for it (`Paths.of`), and only a stack that is new has its
-lines found. Code is held as long as it is known, frames never: they would hold what the program
-works with.
+Python's stack is read in each step, and is nearly always the stack of an earlier step. So the
+instructions of its frames identify it (`Paths.of`), and lines are found only for a new stack. Code
+is held as long as it is known. Frames are never held, because they hold the program's objects.
 
 A `Paths` belongs to a recorder. Paths get numbers, which never change; any thread may ask.
 """

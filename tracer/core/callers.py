@@ -1,4 +1,4 @@
-"""Who calls: by which path each block was led to, also where many may run one graph. No framework.
+"""Who calls: the path that led to each block, even where several call one graph. No framework.
 
 Who runs a graph is not who traced it. So the path of a block in a graph has parts: from the program
 to the call of the outermost function, which may be another one each time that it runs; from each
@@ -33,7 +33,7 @@ _MAX_WAYS = 64
 
 
 class Caller(NamedTuple):
-    """Who called a function from outside of every function: which one, and by which path."""
+    """A call of a function from outside of all functions: which function, and by which path."""
 
     region: str
     path: int
@@ -45,7 +45,7 @@ def begin_of(region: str) -> Line:
 
 
 class Callers:
-    """Who calls, where only Python does: the paths of calls of one root optimizer."""
+    """The paths of calls of one root optimizer, where only Python calls."""
 
     def __init__(self, author_of: Any = lambda code, line: None) -> None:
         """`author_of` says which code of an author generated code was made of."""
@@ -60,9 +60,9 @@ class Callers:
     def parts(
         self, block: CountedBlock, reading: Reading, steps: int, past: int
     ) -> Iterator[tuple[Lines, Reading]]:
-        """What of a block's `reading` each path led to: together they are the reading.
+        """The parts of a block's `reading` by the path that led to them.
 
-        So many `steps` began so far, of which `past` came before those of the reading.
+        `steps` began so far, and the first `past` of them came before those of the reading.
         """
         yield self.lines(block.path), reading
 
@@ -85,7 +85,7 @@ class FunctionCallers(Callers):
         self._lock = threading.RLock()
 
     def called_inside(self, region: str, around: str, path: int) -> None:
-        """A function is called while the one `around` is traced, by a `path` in there."""
+        """A function is called by a `path` inside the function `around`, which is being traced."""
         if (around, path) in self._callers_of[region]:
             return
         with self._lock:
@@ -99,7 +99,7 @@ class FunctionCallers(Callers):
             self.changes += 1
 
     def called(self, region: str, replica: int, path: int, number: Callable[[], int]) -> bool:
-        """A function is about to run that this thread called in eager mode, by `path`.
+        """A function is about to run, which this thread called in eager mode by `path`.
 
         `number` gives that of the next step. Returns whether the same call need not be looked at
         until `changes` moves.
@@ -120,7 +120,7 @@ class FunctionCallers(Callers):
     def passed_to_dataset(
         self, region: str, replica: int, path: int, number: Callable[[], int]
     ) -> None:
-        """A dataset is made by `path`, which will run a function whenever it likes.
+        """The `path` makes a dataset, which will run a function at any time.
 
         From the next step on, which has this `number`, nobody can say who calls it.
         """
@@ -157,12 +157,12 @@ class FunctionCallers(Callers):
             yield from _divided(reading, stretches, past, paths)
 
     def _common_lines(self, outer: str, region: str) -> Iterator[Line]:
-        """The lines from one region to another that runs in it: those that all ways begin with."""
+        """The lines from one region to a region inside it, as far as all ways share them."""
         together = zip(*islice(self._ways(outer, region, ()), _MAX_WAYS), strict=False)
         return (lines[0] for lines in takewhile(lambda lines: len({*lines}) == 1, together))
 
     def _ways(self, outer: str, region: str, passed: tuple[str, ...]) -> Iterator[Lines]:
-        """The lines from one region to another that runs in it, of each way."""
+        """The lines from one region to a region inside it, for each way."""
         if region == outer:
             yield ()
         for around, path in list(self._callers_of[region]):

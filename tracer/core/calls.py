@@ -31,7 +31,7 @@ EAGER = Place(None, None, None)
 
 
 class Call:
-    """A call of an intercepted method that is under way. Nothing in it may refer to itself.
+    """A call of an intercepted method that is under way. It must not refer to itself.
 
     `Recorder.open` or `open_apply` puts it on the stack of its thread, `close` or `close_apply`
     takes it off. A call that neither of these ended was abandoned, as by Ctrl-C:
@@ -113,7 +113,7 @@ class Call:
 
     @property
     def interrupted(self) -> str:
-        """What a trace says if an exception ends it unseen; empty for nothing."""
+        """The note of a trace if an exception ends the call unseen; empty for none."""
         return "a call was interrupted, and what it had run until then is not counted"
 
 
@@ -126,7 +126,7 @@ def start_call(
     *,
     distributed: bool = False,
 ) -> bool:
-    """Write into a new call what it is, where it is made and what it is part of.
+    """Set what a new call is, where it is made, and which call it is part of.
 
     `distributed` if a strategy was entered. Returns False for a call of a group method that adds
     nothing to its parent: that stands below it on the stack of this thread, in the same place.
@@ -148,7 +148,7 @@ def start_call(
 
 
 def known_by(python: Any) -> tuple[int, int]:
-    """What identifies a Python frame that is not to be kept alive.
+    """Identifies a Python frame without keeping it alive.
 
     Another frame may come to have its `id`, but of other code.
     """
@@ -173,7 +173,7 @@ class CallsUnderWay:
         return stack
 
     def take_off(self, call: Call) -> Sequence[Call]:
-        """Take a call that has ended off the stack of this thread; returns those above it.
+        """Take a call that has ended off the stack of this thread; returns the calls above it.
 
         An exception had ended these before they could leave.
         """
@@ -187,7 +187,7 @@ class CallsUnderWay:
         return inside
 
     def abandoned(self, at: Any) -> list[Call]:
-        """Take off the stack of this thread the calls that ended and were never closed.
+        """Take calls that ended and were never closed off the stack of this thread.
 
         An exception may come before the line that closes them, and PyTorch calls no hook after one.
         They are known by Python's frame; `at` is the innermost one that may run one of them.
@@ -203,7 +203,7 @@ class CallsUnderWay:
         return ended
 
     def abandoned_steps(self) -> list[Call]:
-        """The steps of all threads that ended and were never closed; they are left where they are.
+        """The steps of all threads that ended and were never closed; they stay on their stacks.
 
         What begins after the first look is none of them.
         """
@@ -224,7 +224,7 @@ def frames_from(at: Any) -> Iterator[Any]:
 
 
 def outermost(call: Call) -> Call:
-    """The call that this one is part of, and that is part of no other one."""
+    """The outermost call that contains this one."""
     while call.parent is not None:
         call = call.parent
     return call

@@ -56,7 +56,7 @@ class Counted(NamedTuple):
     effects: Mapping[Source, Reading] = {}
     """In which of the steps something was seen of variables."""
     compared: Sequence[range] = ()
-    """The steps of which effects were asked for."""
+    """The steps for which effects were asked."""
 
     @property
     def past(self) -> int:
@@ -101,11 +101,11 @@ class Counters:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.stepped: Callable[[], None] = lambda: None
-        """Called with each step of a program of which no call is seen, but what it tells."""
+        """Called after each step that a program reports whose calls are not seen."""
         self.logs: dict[CountedBlock, HostLog] = {}
         self.effects: Any = None
-        """What compares the variables of each step, an `effects.Logs`; None if that is not asked
-        for, at this moment."""
+        """Compares the variables of each step, an `effects.Logs`; None while effects are not asked
+        for."""
         self.compared: Any = None
         """The same, if it was asked for at any time."""
         self.session_graphs: Counter[CountedBlock] = Counter()

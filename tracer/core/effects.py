@@ -55,7 +55,7 @@ def sources_of(
 def effects_of(
     root: int, replicas: Mapping[int, Ended], indices: Mapping[int, int]
 ) -> Iterator[Effect]:
-    """The effects of a trace; variables of which the same was seen share a record."""
+    """The effects of a trace; variables with the same effects share a record."""
     for replica, ended in sorted(replicas.items()):
         seen: dict[tuple[Observation, int], list[Reading]] = defaultdict(list)
         for source, reading in ended.effects:

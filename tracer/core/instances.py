@@ -45,7 +45,7 @@ def instances(bases: Iterable[type], *, young: bool = False) -> list[Any]:
 
 
 class Living:
-    """The living instances of some classes, whose `__init__` reports each that is made.
+    """The living instances of some classes, whose `__init__` reports new ones.
 
     The `__init__` stays ours for good: only a walk over all objects would find what is made while
     it is not. A walk finds what was made before, and copies, which are made without it.
@@ -69,7 +69,7 @@ class Living:
 
     @classmethod
     def walk_again(cls) -> None:
-        """An instance was, or may have been, made without its `__init__`."""
+        """Note that an instance may have been made without its `__init__`."""
         cls._next_walk = 0.0
 
     def all(self) -> list[Any]:

@@ -23,7 +23,7 @@ class StaleFunction(NamedTuple):
 
 
 KEPT = "jit"
-"""What calls a function that keeps its program, and of which no call is seen."""
+"""Calls a function that keeps its program, unseen by the tracer."""
 
 PIPELINE = "tf.data"
 """What calls the function of a dataset."""
@@ -57,7 +57,7 @@ class StaleFunctions:
         """Tracing of an optimizer ends, at least for a while."""
 
     def unseen(self) -> list[StaleFunction]:
-        """The functions that run uncounted, or in part, and of which no call is seen."""
+        """The functions that run uncounted, or partly so, and whose calls are not seen."""
         return []
 
     def retraced(self) -> Counter[StaleFunction]:

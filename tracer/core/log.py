@@ -23,7 +23,7 @@ class Reading(NamedTuple):
     outside: Mapping[int, int] = {}
     """By the same flags: how often it ran in no step."""
     lost: int = 0
-    """How often it ran besides, of which the detail is lost."""
+    """How many more times it ran; in which steps is lost."""
     graphs: int = 0
     idle: int = 0
 
@@ -116,7 +116,7 @@ class HostLog:
         self.total += 1
 
     def reading(self, graphs: int, idle: int) -> Reading:
-        """What was added so far; so many graphs hold the block, of which `idle` never ran.
+        """What was added so far; `graphs` hold the block, and `idle` of them never ran.
 
         >>> log = HostLog()
         >>> for stamp in (256, 512, 768, 1025, 1025, 2):

@@ -226,7 +226,7 @@ class Optimizers:
 
 
 _SCALE = "dynamic_scale"
-"""The variable of Keras 3's loss scale, of which a trace has the value that it had then."""
+"""The variable of Keras 3's loss scale; a trace has its value."""
 
 
 def _scale_in(own: Mapping[str, Any]) -> Any:

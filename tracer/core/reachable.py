@@ -1,4 +1,4 @@
-"""What a function works with: the objects that are found from it. No TensorFlow."""
+"""The objects that a function can reach. No TensorFlow."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +13,7 @@ _LARGEST = 100
 
 
 def reachable(start: Any, follow: Callable[[Any], Iterable[Any]], depth: int) -> list[Any]:
-    """`start`, and what is found from it in at most `depth` steps of `follow`, each once.
+    """`start`, and all that at most `depth` steps of `follow` reach from it, each once.
 
     >>> sorted(reachable(12, lambda number: [number // 2, number // 3], depth=2))
     [1, 2, 3, 4, 6, 12]
@@ -91,7 +91,7 @@ def _cells(cells: Iterable[CellType]) -> Iterator[Any]:
 
 
 def attributes_of(value: Any, names: set[str]) -> Iterator[Any]:
-    """What an object itself has under one of these names."""
+    """The attributes of an object itself with one of these names."""
     own = getattr(type(value), "__dict__", None) and getattr(value, "__dict__", None)
     if isinstance(own, dict) and not inspect.ismodule(value):
         yield from (own[name] for name in names & own.keys())

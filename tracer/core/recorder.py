@@ -1,4 +1,4 @@
-"""What one root optimizer did: each of its calls is reported here, and is a `Call` meanwhile.
+"""What one root optimizer did: each of its calls is reported here, as a `Call` while it runs.
 
 A `Recorder` belongs to a root optimizer and the optimizers nested in it. `hooks.wrapping` makes it
 when the first of them is wrapped, and it lives as long as one of them, or a graph that it counts
@@ -66,7 +66,7 @@ class Recorder(Root):
         self.blocks.end()
 
     def compare(self, wanted: bool, *, retrace: bool = True) -> None:
-        """Compare the variables before and after each step from now on, or no more.
+        """Start to compare the variables before and after each step, or stop.
 
         If `retrace`, functions that were traced before are traced again at their next call.
         """
@@ -75,7 +75,7 @@ class Recorder(Root):
 
     @property
     def effects(self) -> Any:
-        """What compares the variables of each step now: see `counters.Effects`; None if nothing."""
+        """Compares the variables of each step: see `counters.Effects`; None if nothing does."""
         return self.blocks.counters.effects
 
     # Calls.
@@ -112,7 +112,7 @@ class Recorder(Root):
     def open_apply(
         self, optimizer: int, apply: ApplyMethod, gradient: Any, variable: Any
     ) -> Call | None:
-        """A call of an apply method begins, with this gradient on this variable, or with many.
+        """A call of an apply method begins, with one gradient and variable or with many.
 
         Returns what `close_apply` gets; None if that is no variable, which the framework will
         refuse.
@@ -142,7 +142,7 @@ class Recorder(Root):
     def _open_apply_call(
         self, optimizer: int, apply: ApplyMethod, gradient: Any, variable: Any, stack: list[Call]
     ) -> Call | None:
-        """A call of an apply method begins that has a `Call` of its own: see `open_apply`."""
+        """Begin a call of an apply method that has a `Call` of its own: see `open_apply`."""
         pairs: Iterable[Any] = ((gradient, variable),)
         if apply.many:
             if not (isinstance(gradient, Sequence) and isinstance(variable, Sequence)):
@@ -195,7 +195,7 @@ class Recorder(Root):
             call.sites.append(site)
 
     def _close_apply_call(self, call: Call, result: Any, failed: bool) -> None:
-        """A call of an apply method ends that has a `Call` of its own."""
+        """End a call of an apply method that has a `Call` of its own."""
         call.result, call.python = result, None
         if failed:
             self._apply_raised(call, call.own)
@@ -234,7 +234,7 @@ class Recorder(Root):
             self.collectors.call("step_raised", step, error)
 
     def _note_writing(self, call: Call, number: int) -> None:
-        """Find out whether an apply method has written to its variable; in a graph, by and by."""
+        """Find out whether an apply method has written to its variable; in a graph, later."""
         checks, site = self.blocks.write_checks, self.sites.sites[number]
         if checks is None or site.role != "update":
             return
@@ -245,7 +245,7 @@ class Recorder(Root):
             self.optimizers.returned_nothing(site.optimizer, site.method)
 
     def drop_interrupted(self, at: Any) -> None:
-        """Forget calls that an exception ended before they could leave: `at` is no part of them."""
+        """Forget unclosed calls that an exception ended; the frames from `at` out still run."""
         for call in self.calls_under_way.abandoned(at):
             self.abandon(call)
 
@@ -263,7 +263,7 @@ class Recorder(Root):
         self._note_failed(call)
 
     def _ended(self, step: Call, ran: bool) -> bool:
-        """A step is under way no more; False if another thread has noted that already."""
+        """Note that a step has ended; False if another thread has already noted it."""
         try:
             self.calls_under_way.steps.remove(step)
         except ValueError:
@@ -273,14 +273,14 @@ class Recorder(Root):
         return True
 
     def _note_failed(self, call: Call) -> None:
-        """A call was no execution; while a program is built it is none anyway."""
+        """Note that a call was no execution, unless a program is built, where no call is one."""
         for site in call.own if call.place is EAGER else ():
             self.sites.failed(site)
 
     def _site_of(
         self, call: Call, optimizer: int, method: str, role: Role, kind: Kind, variable: Any
     ) -> int | None:
-        """The site of a variable, None if it is none; known ones are found by its id, fast."""
+        """The site of a variable, found by its id if it is known; None if this is no variable."""
         replica = call.replica
         eager = call.place is EAGER
         if eager:
@@ -338,7 +338,7 @@ class Recorder(Root):
             self.collectors.call("first_step_begins", variables)
 
     def _request(self, call: Call, optimizer: int, method: str, pair: Any) -> int | None:
-        """The site of one pair; None if it is none, which the framework will refuse."""
+        """The site of one pair; None if this is no pair, which the framework will refuse."""
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             return None
         gradient, variable = pair
@@ -360,14 +360,14 @@ class Recorder(Root):
         place: Place = EAGER,
         replica: int = 0,
     ) -> int:
-        """The number of the site of a variable, which it gets when it is asked for first."""
+        """The number of the site of a variable; the first request assigns it."""
         index = self.variables.index(variable, place.graph)
         if replica not in self.devices:
             self.devices[replica] = self.backend.device_of(variable)
         return self.sites.number(optimizer, method, role, kind, index, replica)
 
     def variables_of(self, sites: Iterable[int], role: Role = "update") -> dict[int, Any]:
-        """The variables of those of these sites that have this role: the index of each, and it.
+        """The variables, by index, of the sites that have this role.
 
         None stands for one that is gone.
         """
@@ -413,7 +413,7 @@ class Recorder(Root):
         call.gradient = call.variable = call.before = call.extra = None
 
     def _hand_on(self, call: Call, failed: bool) -> None:
-        """Add what a call did to the call that it is part of; in another place it is a block."""
+        """Add what a call did to its parent call; in another place it closes a block."""
         self.blocks.note(call)
         parent = call.parent
         if parent is not None and parent.place == call.place:

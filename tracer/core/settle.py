@@ -2,13 +2,13 @@
 
 What was counted changes form here:
 
-- `fill` finds steps of which the rows were lost, before callers are asked whose they were.
-- `settle`: of all steps of a replica those stay that came to an end, numbered from 1 without a gap.
-- `blocks_of` and `calls_of`: sites that differ in their variable only become one record of the
-  trace, with a note where something is not known. `tracer.core.effects` has it for effects.
+- `fill` finds steps whose rows were lost, before callers are asked whose they were.
+- `settle` keeps the steps of a replica that ended, numbered from 1 without a gap.
+- `blocks_of` and `calls_of` make one record of sites that differ only in their variable, with a
+  note where something is not known. `tracer.core.effects` does so for effects.
 
-A step that began and did not end may still run, may have been ended by an error, or may have lost
-its detail; which of these it was is decided in `settle` alone.
+A step that began and did not end may still run, may have raised, or may have lost its detail: only
+`settle` decides which.
 """
 
 from bisect import bisect_right
@@ -27,16 +27,16 @@ from tracer.model.timeline import segments, union
 
 
 class Ended(NamedTuple):
-    """What was counted on a replica, its steps those that came to an end, numbered from 1."""
+    """What was counted on a replica, in the steps that ended, numbered from 1."""
 
     steps: int
     blocks: Sequence[tuple[CountedBlock, Reading]]
     raised: Sequence[int] = ()
-    """The steps of which something ran although they were ended by an error."""
+    """The steps that an error ended after something had run."""
     stopped: int = 0
-    """How many more steps an error ended, of which nothing that is counted ran."""
+    """How many more steps an error ended before anything counted had run."""
     lost: tuple[int, int] | None = None
-    """The first and the last of the steps of which detail was lost."""
+    """The first and the last step whose detail was lost."""
     effects: Sequence[tuple[Source, Reading]] = ()
     torn: int = 0
     """How many steps an error of TensorFlow ended in eager mode, perhaps in a function."""
@@ -108,12 +108,12 @@ def settle(counted: Counted) -> Ended:
 
 
 class _Missing(NamedTuple):
-    """The steps of which no block of their own ended."""
+    """The steps whose own block did not end."""
 
     blocks: _CountedBlocks
     """All blocks, without the steps that an error ended before anything ran."""
     explained: Sequence[int]
-    """Those of which Python knows what became of them."""
+    """The steps whose end Python knows."""
     unexplained: Sequence[tuple[int, int, int]]
     """The spans of the others: the first, the last, and what else ran in each of them."""
 
@@ -174,7 +174,7 @@ def _without_steps(
 
 
 def _missing(blocks: _CountedBlocks, steps: int) -> list[tuple[int, int, int]]:
-    """The spans of steps of which no block of their own ended: see `_Missing.unexplained`.
+    """The spans of steps whose own block did not end: see `_Missing.unexplained`.
 
     No two blocks of their own have one number, so where as many ended as the last one says, all
     before it did. To find the others each step of each run is looked at.
@@ -351,7 +351,7 @@ def _as_ran(sites: Iterable[Site], own_step: bool, flags: int) -> Iterator[Site]
 
 
 def _empty_steps(root: int, replica: int, total: int, runs: Sequence[Run]) -> Block:
-    """Steps of which only parts are known, which have blocks of their own."""
+    """Steps that are known only by their parts, which have blocks of their own."""
     return Block(root, replica, "graph", "", True, (), total, tuple(runs))
 
 

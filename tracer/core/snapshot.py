@@ -1,4 +1,4 @@
-"""Reads a recorder out: the trace of what it has counted, or of what came after a baseline.
+"""Reads a recorder: makes the trace of what it has counted, or counted since a baseline.
 
 A `Recorder` makes one `Reader` and hands it what it writes itself: its tables, its notes and its
 counters. Any thread may ask, at any time, also one that trains and also inside of a step.
@@ -85,7 +85,7 @@ class _PathsOfTrace:
         self.rows: dict[tuple[int, ...], int] = {}
 
     def index(self, path: Sequence[Line]) -> int | None:
-        """The index of a path, which it gets when it is asked for first; None for an empty one."""
+        """The index of a path, assigned at the first request; None for an empty path."""
         if not path:
             return None
         row = tuple(self.lines.setdefault(line, len(self.lines)) for line in path)
@@ -142,7 +142,7 @@ class Reader:
             return self._data(self._counted(), since), list(self._root.variables.objects)
 
     def wrapped(self, new: bool) -> None:
-        """The program wraps the optimizer: what was only recorded before is not part of `trace`.
+        """The program wraps the optimizer: what only blocks recorded before is not part of `trace`.
 
         If it is `new`, nothing was.
         """
@@ -181,7 +181,7 @@ class Reader:
     # The lock of the counters is held by whoever calls these.
 
     def _counted_by_now(self, sign: Any) -> Baseline:
-        """The part of a baseline that stays the same until there is more to say."""
+        """The part of a baseline that changes only when more is counted."""
         counts, tracings = self._counted(), self._root.blocks.tracings
         self._root.collectors.call("block_begins")
         return _THE_BEGINNING._replace(
@@ -194,7 +194,7 @@ class Reader:
         )
 
     def _sign(self) -> Any:
-        """What is another one once more was counted, called or noted; None while anything may run.
+        """A value that changes when more is counted, called or noted; None while anything may run.
 
         It takes little time, and none reads what was counted to compare it.
         """
@@ -213,7 +213,7 @@ class Reader:
         return self._root.blocks.threads <= {threading.get_ident()}
 
     def _nothing_since(self, since: Baseline) -> bool:
-        """Whether there certainly is nothing to say of what came after."""
+        """True if certainly nothing came after the baseline."""
         stale = self._optimizers.stale
         if dict(stale.calls) != since.stale or dict(stale.retraced()) != since.retraced:
             return False  # a `Counter` compares itself in Python
@@ -289,7 +289,7 @@ class Reader:
         )
 
     def _ran(self, counts: Counts, baseline: Baseline) -> _Ran:
-        """What of `counts` came after the baseline."""
+        """The part of `counts` that came after the baseline."""
         sites, callers, paths = self._sites_as_seen(), self._root.blocks.callers, _PathsOfTrace()
         ended: dict[int, settle.Ended] = {}
         not_compared = 0
@@ -323,7 +323,7 @@ class Reader:
         return _Ran(sites, methods, replicas, ran, notes, paths, effects)
 
     def _sites_as_seen(self) -> list[Site]:
-        """The sites; those of updates that assign nothing to their variable are ineffective."""
+        """The sites; an update that assigns nothing to its variable is ineffective."""
         sites = list(self._root.sites.sites)
         checks = self._root.blocks.write_checks
         for number in () if checks is None else checks.ineffective():
@@ -397,7 +397,7 @@ _BYPASSED = (
 
 
 def _remarks(where: Surroundings) -> list[str]:
-    """What a reader should know of how the optimizer ran, though nothing was missed."""
+    """What a reader should know about how the optimizer ran, although nothing was missed."""
     if not where.strategy.startswith("ParameterServerStrategy"):
         return []
     return [
@@ -407,7 +407,7 @@ def _remarks(where: Surroundings) -> list[str]:
 
 
 def ran_in(data: TraceData, known: frozenset[str]) -> bool:
-    """Whether a trace has anything to say, besides notes that were `known` before."""
+    """Whether a trace says anything except notes that were `known` before."""
     return (
         not known >= set(data.notes)
         or any(block.total for block in data.blocks)

@@ -1,4 +1,4 @@
-"""Graph tracings: how many there were, why, for what arguments, and how much of them ran.
+"""Graph tracings: how many there were, why, for which arguments, and how often they ran.
 
 A framework says when a program is traced, what for, and what it was traced for before
 (`Definition`); which steps it holds, and how often each ran (`Part`). A tracing is that of the
@@ -34,7 +34,7 @@ Cause = Literal["first", "variables", "argument", "value", "function", "forgotte
 
 
 class Key(NamedTuple):
-    """What is the same of graph tracings that are reported as one."""
+    """What graph tracings that are reported as one have in common."""
 
     function: str
     signature: str
@@ -43,7 +43,7 @@ class Key(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """A part of an argument, as a framework tells programs apart by it."""
+    """A part of an argument by which a framework distinguishes programs."""
 
     text: str
     value: bool = False
@@ -57,7 +57,7 @@ Arguments = Mapping[str, Mapping[str, Leaf]]
 
 
 class Definition(NamedTuple):
-    """What a framework knows of a tracing that begins."""
+    """What a framework knows about a tracing that begins."""
 
     function: str
     signature: str
@@ -84,14 +84,14 @@ class Part(NamedTuple):
 
 
 class StepCall(NamedTuple):
-    """A call of a step method while a program is traced: with what it is called."""
+    """A call of a step method while a program is traced, with its arguments."""
 
     variables: frozenset[int | None]
     gradient: Any
-    """The plain reference to that of the first variable, of which Python makes only one; None if it
-    is not known."""
+    """The plain reference to the gradient of the first variable (Python makes only one of these);
+    None if it is not known."""
     is_stale: bool = False
-    """Whether that was computed from weights as they were before the last step in the program."""
+    """Whether it was computed from the weights before the last step in the program."""
 
     def is_part_of(self, other: "StepCall") -> bool:
         """Whether both are parts of one step: other variables, the same gradient, or old weights.
@@ -165,7 +165,7 @@ class Tracing:
 
 
 def _added(one: Graph, other: Graph) -> Graph:
-    """What is reported of two tracings as one."""
+    """The sum of the figures of two tracings."""
     return replace(
         one,
         tracings=one.tracings + other.tracings,
@@ -179,7 +179,7 @@ def _added(one: Graph, other: Graph) -> Graph:
 
 
 def since(now: Graph, before: Graph | None, past: int) -> Graph:
-    """What of the figures `now` came after those `before`, when so many steps were past."""
+    """The figures `now` less the figures `before`, when that many steps had run."""
     figures = replace(now, after=max(0, now.after - past))
     if before is None:
         return figures
@@ -249,7 +249,7 @@ class Tracings:
         return figures_of
 
     def _add_up(self) -> None:
-        """Keep no more than the figures of those that can run no more."""
+        """Keep only the figures of tracings that can no longer run."""
         still = []
         for tracing in self._open:
             if all(part.is_gone() for part in tracing.parts):
@@ -260,7 +260,7 @@ class Tracings:
 
 
 def _add(figures_of: dict[Key, Graph], figures: Graph) -> None:
-    """Add figures to those of tracings that are reported as one with it."""
+    """Add figures to the tracings that are reported as one with it."""
     key = Key(figures.function, figures.signature, figures.replica)
     if key not in figures_of and len(figures_of) >= MAX_SIGNATURES:
         key = key._replace(signature=OTHERS)
@@ -297,7 +297,7 @@ def _changes(old: Arguments, new: Arguments) -> Iterator[tuple[str, bool]]:
 
 
 def _structure(argument: Mapping[str, Leaf]) -> str:
-    """What an argument consists of; one that consists of nothing is not there."""
+    """The structure of each argument; an empty argument is left out."""
     texts = [leaf.text for leaf in argument.values()]
     if len(texts) < 2:
         return texts[0] if texts else "nothing"

@@ -1,7 +1,7 @@
-"""The methods of a traced class: each tells the recorder of its calls, and calls the original.
+"""The methods of a traced class: each reports its calls to the recorder and calls the original.
 
-AutoGraph converts them as it would the originals, so they stay plain functions; what they call here
-is left alone. What fails here is the tracer's fault, never the program's.
+They stay plain functions, so that AutoGraph converts them as it would the originals; it leaves
+alone what they call here. A failure here is the tracer's fault, never the program's.
 """
 
 import inspect
@@ -84,10 +84,10 @@ def _note_beside(base: type, name: str, optimizer: Any, given: Sequence[Any]) ->
 
 
 def _original(base: type, name: str, optimizer: Any) -> tuple[Callable[..., Any], Binding | None]:
-    """The method that an intercepted one stands for, and by what its call is noted.
+    """The method that an intercepted one replaces, and the binding that notes its call.
 
-    None if the optimizer is not wrapped, or is of a class derived from the traced one, which is
-    traced by its own.
+    The binding is None if the optimizer is not wrapped, or if its class is derived from the traced
+    one and has a traced class of its own.
     """
     traced = traced_classes[id(base)]
     original = getattr(super(traced, optimizer), name)
@@ -101,9 +101,9 @@ vars(_note_beside)["autograph_info__"] = None
 
 
 def _matters(name: str, optimizer: Any, given: Sequence[Any]) -> bool:
-    """Whether a call has something to work on; of one that loads state, whether it leaves it out.
+    """Whether a call has variables to work on, or for a call that loads state, whether it skips it.
 
-    Keras leaves out a state that has not as many variables as the optimizer (`load_own_variables`
+    Keras skips a state with another number of variables than the optimizer (`load_own_variables`
     of `keras/src/optimizers/base_optimizer.py`, and of `tf_keras/src/optimizers/optimizer.py`).
     """
     if name == "load_own_variables":

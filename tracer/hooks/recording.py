@@ -1,8 +1,8 @@
 """`record`: every optimizer that is used while a block runs, wrapped or not, made before or in it.
 
-Each optimizer that is alive when a block begins is attached to it, and each that is made in it. The
-base class of optimizers has an `__init__` that reports them, between blocks too: see `Living`. A
-base class that is not imported yet gets it when it is; no TensorFlow is imported here.
+Each optimizer that is alive when a block begins, or is made in it, is attached to the block. The
+`__init__` of their base classes reports new optimizers, between blocks too: see `Living`. A base
+class that is not imported yet is patched when it is imported. This module imports no framework.
 """
 
 import sys

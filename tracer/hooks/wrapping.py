@@ -58,7 +58,7 @@ def hold(
     recorder.compares_for_program |= effects
     for member in _members(optimizer):
         bindings[id(member)].by_program = True
-    # Until now, a block that got it took it for one that only blocks trace.
+    # Until now, a block that attached it assumed that only blocks trace it.
     recorder.reader.wrapped(new=recorder is not known and not recorder.used)
     return recorder
 
@@ -73,10 +73,9 @@ def join(
 ) -> Recorder:
     """Wrap an optimizer and what is nested in it; returns its recorder.
 
-    `members` is its `family`, if that is known: then it is one.
-    `made` is the line of the program to tell it from others by. If `retrace`, the functions that
-    use it are traced again at their next call. If `effects`, the variables are compared before and
-    after each step; else that stays as it was.
+    `members` is its `family`, if that is known, and `made` the line of the program that made it. If
+    `retrace`, the functions that use it are traced again at their next call. If `effects`, the
+    variables are compared before and after each step; if not, nothing changes about that.
     """
     if not members:
         optimizer = standing_for(optimizer)
@@ -101,9 +100,9 @@ def _join_update(update: TracedUpdate, *, effects: bool, **how: bool) -> Recorde
 
 
 def members_of(optimizer: Any) -> Sequence[tuple[Any, OptimizerKind]]:
-    """Its `family`, which is not looked for again while its attributes are the same.
+    """Its `family`, which is searched again only if its attributes have changed.
 
-    What was put into a list of it meanwhile is brought in at its first step.
+    Optimizers that were added to a list in it are found at its first step.
     """
     binding = bindings.get(id(optimizer))
     attributes = tuple(map(id, own_attributes(optimizer).values()))
@@ -153,12 +152,12 @@ def fail(optimizer: Any, error: Exception) -> Recorder:
 def unwrap(optimizer: T, *, retrace: bool = False) -> T:
     """Stop tracing `optimizer` and give it back its class; returns the same object.
 
-    Of optax, the transformation is returned that was wrapped.
+    For optax, it returns the transformation that was wrapped.
 
     What was recorded stays readable. Functions that were traced while it was wrapped keep their
-    graphs, with the counters in them; with `retrace` they are traced again at their next call, and
-    have none then. A block of `record` goes on counting it until it ends. Raises `ValueError` if
-    the optimizer is not wrapped.
+    graphs with the counters; with `retrace` they are traced again, without counters, at their next
+    call. A block of `record` continues to count it until the block ends. Raises `ValueError` if the
+    optimizer is not wrapped.
     """
     update = standing_for(optimizer)
     if not is_traced(update):
@@ -295,7 +294,7 @@ def _trace(
 def _recorder_for(members: Iterable[Any], kind: OptimizerKind) -> Recorder:
     """The one recorder of a family: a new one, unless one of them was wrapped before.
 
-    `kind` is that of the outermost of them.
+    `kind` is the kind of the outermost one.
     """
     recorders = {id(r): r for each in members if (r := recorder_of(each)) is not None}
     used = [recorder for recorder in recorders.values() if recorder.used]
