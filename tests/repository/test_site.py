@@ -177,4 +177,4 @@ def test_the_search_works_from_disk(site: Path, opened: Page) -> None:
     field.click()
     field.press_sequentially("loss scale", delay=20)
     found = opened.locator(".md-search-result__item")
-    found.filter(has_text="a loss scale skipped steps").first.wait_for()
+    found.filter(has_text="Did the loss scale skip all my steps?").first.wait_for()
