@@ -39,7 +39,7 @@ def test_a_callback_that_sets_the_rate(kind: str) -> None:
     assert runs_of(trace, "decay") == [(1, 12, 0.01)]
     text = sentence(summaries_of(trace)[0])
     assert text.startswith("Learning rate 0.1 -> 0.025 (3 values); weight decay 0.01 on 4 of 6 ")
-    assert "2 of one dimension among them" in text
+    assert "2 of them one-dimensional" in text
     assert not bad(trace)
 
 

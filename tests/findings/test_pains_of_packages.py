@@ -29,7 +29,7 @@ SAID = {
     "accelerate_schedule_in_two_processes": Pain(
         ("torch", "accelerate"),
         (
-            "warning[schedule-pace]: LinearLR is made for 20 steps, and stepped 38 times between",
+            "warning[schedule-pace]: LinearLR is made for 20 steps, but stepped 38 times in",
             "with Accelerate, the steps times the processes",
         ),
         ("--children",),
@@ -37,28 +37,28 @@ SAID = {
     "flax_masked_raw_gradient": Pain(
         ("flax", "optax"),
         (
-            "warning[gradient-passed-on]: Of 4 parameters masked",
-            "flax_masked_raw_gradient.py:32, updated 2; the gradient of body/bias and body/kernel",
+            "warning[gradient-passed-on]: masked, made in",
+            "flax_masked_raw_gradient.py:32, updated 2 of 4 parameters, and returned the raw gradient",
         ),
     ),
     "flax_state_dropped": Pain(
         ("flax", "optax"),
         (
-            "warning[optimizer-renewed]: adam began from zero in each of 20 steps",
-            "the state that update returned was never passed in again",
+            "warning[optimizer-renewed]: adam started from zero in each of 20 steps",
+            "the state that update returned was never passed to the next step",
         ),
     ),
     "lightning_rate_of_the_checkpoint": Pain(
         ("torch", "lightning"),
         (
             "warning[rate-loaded]: SGD#2 was made with the learning rate 1e-05",
-            "lightning_rate_of_the_checkpoint.py:37) put that in place",
+            "lightning_rate_of_the_checkpoint.py:37) replaced it",
         ),
     ),
     "lightning_schedule_once_an_epoch": Pain(
         ("torch", "lightning"),
         (
-            "warning[schedule-pace]: OneCycleLR is made for 40 steps, and stepped once between",
+            "warning[schedule-pace]: OneCycleLR is made for 40 steps, but stepped once in",
             'in Lightning, "interval": "step"',
         ),
     ),
@@ -76,7 +76,7 @@ SAID = {
     "transformers_norms_decay": Pain(
         ("torch", "transformers"),
         (
-            "weight decay 0.1 on 9 of 16 parameters, 3 of one dimension among them "
+            "weight decay 0.1 on 9 of 16 parameters, 3 of them one-dimensional "
             "(transformer.h.0.ln_1.weight",
         ),
     ),

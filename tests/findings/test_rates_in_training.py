@@ -52,7 +52,7 @@ SAID = {
         "although the gradient was always 0: weight decay moves weights without a gradient."
     ),
     "norms_decay": (
-        "weight decay 0.01 on 4 of 8 parameters, 2 of one dimension among them "
+        "weight decay 0.01 on 4 of 8 parameters, 2 of them one-dimensional "
         "(0.layer_norm.weight, 1.layer_norm.weight)."
     ),
 }

@@ -16,7 +16,7 @@ NO_EXAMPLE = {
     "no_steps": "it made no step",
     "nothing": "it made no step",
     "uneven_replicas": "were updated twice on",
-    "with_effects": "held infinite or NaN values after step 8",
+    "with_effects": "held NaN or infinity after step 8",
 }
 
 

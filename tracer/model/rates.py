@@ -125,7 +125,7 @@ def _decay(summary: Summary) -> Iterator[str]:
     values = {f"{run.last:.3g}": None for each in rates(summary, "decay") for run in each.runs[-1:]}
     on = plural(len(decayed), summary.dialect.variable)
     flat = vectors(summary, decayed) if others else []
-    among = f", {len(flat):,} of one dimension among them ({first_of(flat, 2)})" if flat else ""
+    among = f", {len(flat):,} of them one-dimensional ({first_of(flat, 2)})" if flat else ""
     whole = f"{len(decayed):,} of {some(len(decayed | others), summary.dialect.variable)}{among}"
     yield f"weight decay {listed(list(values))} on " + first_true(
         (others, whole), (True, f"all {len(decayed):,} {on}")

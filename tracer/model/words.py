@@ -242,8 +242,8 @@ _TORCH = replace(
             "this layer, no longer has."
         ),
         "no-gradient:unowned": (
-            "Their module is gone, as when a model or a layer was made again after the optimizer: "
-            "make the optimizer last."
+            "Most likely the model or a layer was made again, and the optimizer has the old "
+            "parameters: make the optimizer last."
         ),
         "never-passed:when": ("got gradients, but no optimizer has {them}: nothing updates {them}"),
         "frozen-but-updated": (

@@ -53,7 +53,7 @@ SAID = {
         "optimizer-renewed",
         ("in each of 8 steps", "the state that update returned was never passed to the next step"),
     ),
-    "gives_up_on_nan": Pain("not-finite-kept", ("apply_if_finite let steps 9 and 10 of",)),
+    "gives_up_on_nan": Pain("not-finite-kept", ("apply_if_finite let steps 9 and 10 through",)),
     "loss_without_predictions": Pain("gradient-always-zero", ("were 0 in all 20 steps of adam",)),
 }
 

@@ -53,13 +53,13 @@ SAID = {
     ),
     "model_made_again": Pain(
         ("no-gradient", "never-passed"),
-        "No module has 4 of 4 parameters of Adam",
+        "4 of 4 parameters of Adam are in no module",
         "Make the optimizer after the model",
         tuple(f"Net.{of}coder.{each}" for of in ("en", "de") for each in ("weight", "bias")),
     ),
     "new_head": Pain(
         ("no-gradient", "never-passed"),
-        "No module has 2 of 4 parameters of Adam",
+        "2 of 4 parameters of Adam are in no module",
         "Make the optimizer after the model",
         ("head.weight", "head.bias"),
     ),

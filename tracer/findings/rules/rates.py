@@ -96,8 +96,8 @@ def schedule_ahead(summary: Summary) -> Iterator[Case]:
     title="load_state_dict replaced the learning rate",
     why="The saved state of a PyTorch optimizer contains its learning rate.",
     advice=(
-        "Set it after the load: for group in optimizer.param_groups: group['lr'] = .... "
-        "To go on with the old run, make the optimizer with the saved rate."
+        "Set it after the load (group['lr'] = ... for each of optimizer.param_groups). To go on "
+        "with the old run, make the optimizer with the saved rate."
     ),
     explanation=(
         "Reported if the saved rate is larger than the constructor's and the first step "

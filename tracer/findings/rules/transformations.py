@@ -25,8 +25,9 @@ def not_finite_kept(summary: Summary) -> Iterator[Case]:
     """`apply_if_finite` gave up."""
     for optimizer, remark in summary.remarks("not-finite-kept"):
         yield Case(
-            f"{remark.method} let {plural(remark.count, 'step')} {remark.detail} of "
-            f"{optimizer.name} through with NaN or infinity in the updates: it gives up after "
+            f"{remark.method} let {plural(remark.count, 'step')} "
+            f"{remark.detail}{f' of {optimizer.name}' * (optimizer.name != remark.method)} "
+            "through with NaN or infinity in the updates: it gives up after "
             "max_consecutive_errors in a row."
         )
 

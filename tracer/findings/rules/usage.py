@@ -96,7 +96,7 @@ def never_passed(summary: Summary) -> Iterator[Case]:
         advice = own("never-passed:list") if all("[" in each for each in names) else ""
         for optimizer, each in summary.remarks("no-gradient"):
             lost = f"{len(each.variables):,} of {each.of:,}"
-            when += f". No module has {lost} parameters of {optimizer.name}"
+            when += f". {lost} parameters of {optimizer.name} are in no module"
             advice = own("never-passed:unowned")
         yield Case(f"{{which}} {when}.", advice, names=names, words={"of": of_optimizer(summary)})
 
