@@ -38,7 +38,7 @@ SAID = {
         ("flax", "optax"),
         (
             "warning[gradient-passed-on]: masked, made in",
-            "flax_masked_raw_gradient.py:32, updated 2 of 4 parameters, and returned the raw gradient",
+            "flax_masked_raw_gradient.py:32, updated 2 of 4 parameters, and returned the raw",
         ),
     ),
     "flax_state_dropped": Pain(
