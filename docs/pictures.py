@@ -1,7 +1,7 @@
 """Makes the pictures of the pages: `python docs/pictures.py`, with the extra `test` and Chromium.
 
-A small model is trained under a loss scale, with one batch that is not finite and one layer that
-the loss does not depend on; its trace is shown by the command, in a terminal and in a page. The
+`TRAIN` trains a small model under a loss scale, with one batch that is not finite and one layer
+that the loss does not depend on. `tracer run` traces it; a terminal and a page show the trace. The
 callers are those of the program in `docs/how-to/who-calls.md`.
 """
 
@@ -29,24 +29,47 @@ FOLDER = Path(__file__).parent / "pictures"
 CHROMIUM = "/usr/bin/chromium"
 COMMAND = (sys.executable, "-m", "tracer")
 CALLERS = "h3:has-text('Who calls')"
-STEPS, SKIPPED = 64, 33
+TRAIN = """
+import keras
+import numpy as np
+
+keras.utils.set_random_seed(0)
+inputs = keras.Input((4,), dtype="int32")
+embedded = keras.layers.Embedding(20, 8, name="embedding")(inputs)
+hidden = keras.layers.Dense(16, name="hidden")(keras.layers.Flatten()(embedded))
+output = keras.layers.Dense(1, name="output")(hidden)
+unused = keras.layers.Dense(1, name="unused")(hidden)
+model = keras.Model(inputs, [output, unused])
+optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(), initial_scale=2.0)
+model.compile(optimizer, loss=["mse", None])
+x = np.arange(64 * 8 * 4).reshape(-1, 4) % 20
+y = np.ones((64 * 8, 1), "float32")
+y[32 * 8] = np.inf
+model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+"""
+"""64 steps of `model.fit`, of which the loss scale skips step 33."""
 
 
 def main() -> None:
     """Train, and write `page.png`, `terminal.svg`, `callers.svg` and `callers.png`."""
     FOLDER.mkdir(exist_ok=True)
-    trace = train()
-    (FOLDER / "terminal.svg").write_text(terminal(trace), encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
-        trace.save(Path(folder) / "tracer.json")
+        shown = terminal(run("train.py", TRAIN, folder), "tracer run train.py")
+        (FOLDER / "terminal.svg").write_text(shown, encoding="utf-8")
         (FOLDER / "page.png").write_bytes(screenshot(page_of("tracer.json", folder), "#heat"))
     with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "fit.py").write_text(program(), encoding="utf-8")
-        subprocess.run([*COMMAND, "run", "--quiet", "fit.py"], cwd=folder, check=True)
-        called = terminal(tracer.load(Path(folder) / "tracer.json"), by="caller")
+        trace = run("fit.py", program(), folder)
+        called = terminal(trace, "tracer report tracer.json --by caller", by="caller")
         (FOLDER / "callers.svg").write_text(called, encoding="utf-8")
         picture = screenshot(page_of("tracer.json", folder), ".callers", top=CALLERS)
         (FOLDER / "callers.png").write_bytes(picture)
+
+
+def run(name: str, program: str, folder: str) -> CallTrace:
+    """The trace of a program that `tracer run` has run."""
+    (Path(folder) / name).write_text(program, encoding="utf-8")
+    subprocess.run([*COMMAND, "run", "--quiet", name], cwd=folder, check=True)
+    return tracer.load(Path(folder) / "tracer.json")
 
 
 def page_of(trace: str, folder: str) -> Path:
@@ -64,33 +87,11 @@ def program() -> str:
     return found[1]
 
 
-def train() -> CallTrace:
-    """The trace of 64 steps of `model.fit`, one of which the loss scale skips."""
-    import keras
-    import numpy as np
-
-    keras.utils.set_random_seed(0)
-    inputs = keras.Input((4,), dtype="int32")
-    embedded = keras.layers.Embedding(20, 8, name="embedding")(inputs)
-    hidden = keras.layers.Dense(16, name="hidden")(keras.layers.Flatten()(embedded))
-    output = keras.layers.Dense(1, name="output")(hidden)
-    unused = keras.layers.Dense(1, name="unused")(hidden)
-    model = keras.Model(inputs, [output, unused])
-    optimizer: Any = keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(), initial_scale=2.0)
-    model.compile(tracer.wrap(optimizer), loss=["mse", None])
-    x = np.arange(STEPS * 8 * 4).reshape(-1, 4) % 20
-    y = np.ones((STEPS * 8, 1), "float32")
-    y[(SKIPPED - 1) * 8] = np.inf
-    model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
-    return tracer.trace_of(optimizer)
-
-
-def terminal(trace: CallTrace, by: Literal["caller"] | None = None) -> str:
+def terminal(trace: CallTrace, command: str, by: Literal["caller"] | None = None) -> str:
     """The report in a terminal of 88 columns, as SVG without a font of its own."""
-    command = "$ tracer report tracer.json" + (f" --by {by}" if by else "")
     console = Console(record=True, file=io.StringIO(), width=88, force_terminal=True)
     report = render(trace, by=by, width=88, color=True)
-    console.print(Text.from_ansi(f"{command}\n{report}"))
+    console.print(Text.from_ansi(f"$ {command}\n{report}"))
     svg = console.export_svg(title="tracer", unique_id="tracer")
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
 

@@ -22,13 +22,13 @@ from sybil.example import SybilFailure
 from tracer.backends.backend_list import BACKENDS
 from tracer.kinds import BY_BASE
 
-OF_PYTORCH = ROOT / "docs" / "how-to" / "pytorch.md"
-"""Is run by `tests/backends/torch_optim/test_page.py`, where there is PyTorch."""
+OF_PYTORCH = {ROOT / "docs" / "pytorch.md", ROOT / "docs" / "how-to" / "pytorch.md"}
+"""Are run by `tests/backends/torch_optim/test_page.py`, where there is PyTorch."""
 
 PAGES = [
     Page(path)
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-    if path != OF_PYTORCH
+    if path not in OF_PYTORCH
 ]
 
 NOT_RUN = {
@@ -36,6 +36,7 @@ NOT_RUN = {
     "docs/how-to/keras-on-jax.md": 4,  # `backends/jax/test_page.py` runs them, on JAX
     "docs/how-to/keras-on-pytorch.md": 3,  # Keras on PyTorch, in a process of its own
     "docs/how-to/optax.md": 6,  # `backends/optax/test_page.py` runs them, where there is optax
+    "docs/optax.md": 4,  # so it does these
     "docs/performance.md": 1,  # half an hour of benchmarks
     "docs/reports.md": 1,  # a cell of a notebook
     "docs/testing.md": 1,  # what a failing test prints

@@ -8,3 +8,7 @@ from support.printed_pages import assert_prints
 
 def test_the_blocks_print_what_the_page_says() -> None:
     assert_prints("optax.md", 3)
+
+
+def test_the_blocks_of_the_first_page_print_what_it_says() -> None:
+    assert_prints("../optax.md", 2)

@@ -1,4 +1,4 @@
-"""The page for people who train with PyTorch: its code runs, and prints what it says."""
+"""The pages for people who train with PyTorch: their code runs, and prints what they say."""
 
 from pathlib import Path
 
@@ -12,8 +12,9 @@ from support.code_blocks import ROOT, Page
 torch.set_num_threads(1)
 
 
+@pytest.mark.parametrize("page", ["pytorch.md", "how-to/pytorch.md"])
 def test_what_the_blocks_print_is_what_the_page_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Page(ROOT / "docs" / "how-to" / "pytorch.md").run(tmp_path)
+    Page(ROOT / "docs" / page).run(tmp_path)
