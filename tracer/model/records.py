@@ -331,9 +331,9 @@ class Rate(msgspec.Struct, frozen=True):
     variables: tuple[int, ...]
     """Indices of those variables of the group that were asked for; of a decay, those that decay."""
     runs: tuple[RateRun, ...]
+    """Its values in the order of the steps; steps in which it is not known are left out."""
     sampled: bool = False
     """Whether it was read now and then, so that it may have had more values."""
-    """Its values in the order of the steps; steps in which it is not known are left out."""
 
 
 class Program(msgspec.Struct, frozen=True):

@@ -333,3 +333,32 @@ def test_a_jitted_step_in_a_loop_that_is_differentiated() -> None:
     trace = tracer.trace_of(tx)
     assert trace.steps == 5 or not hasattr(jax, "shard_map")  # JAX 0.6 cannot keep it in the loop
     assert trace.complete or not hasattr(jax, "shard_map")
+
+
+def test_two_masks_in_turn_pass_on_what_the_other_one_updates() -> None:
+    weights = {"w": jnp.ones(2), "b": jnp.ones(2)}
+    halves = [
+        tracer.wrap(optax.masked(optax.sgd(0.1), {"w": first, "b": not first}))
+        for first in (True, False)
+    ]
+    updates = weights
+    for half in halves:
+        updates, _ = half.update(updates, half.init(weights), weights)
+    assert all(np.allclose(each, -0.1) for each in updates.values())
+    for half in halves:
+        assert not [e for e in tracer.trace_of(half).findings() if e.code == "gradient-passed-on"]
+
+
+def test_a_mask_is_called_as_often_as_without_the_tracer() -> None:
+    calls = []
+
+    def mask(params: Any) -> Any:
+        calls.append(params)
+        return {"w": True, "b": False}
+
+    weights = {"w": jnp.ones(2), "b": jnp.ones(2)}
+    tx = tracer.wrap(optax.adamw(0.1, weight_decay=0.01, mask=mask))
+    state = tx.init(weights)
+    for _ in range(3):
+        _, state = tx.update(weights, state, weights)
+    assert len(calls) == 4  # `init` and three steps

@@ -1,11 +1,14 @@
 """Which leaves decay, as the masks in a transformation say it.
 
 Read in optax 0.2 (`transforms/_adding.py`, `transforms/_masking.py`): a mask is a tree, or a
-function of one, which optax calls at each `update`. It is called once more here, with shapes.
+function of one, which optax calls at each `update`. Such a function is the program's, and may print
+or count: it is never called here. Until the first step ends, `_Mask` stands in its cell and keeps
+what it returns.
 """
 
+import functools
 from collections.abc import Iterator, Sequence
-from types import FunctionType
+from types import CellType, FunctionType
 from typing import Any
 
 import jax
@@ -29,12 +32,12 @@ class Decays(Collector):
 
     def first_step_ends(self, call: Any) -> None:
         """Ask the masks: the parameters are known then."""
+        decays, call.update.decays = call.update.decays, ()
         with suppress_faults():
             parameters = call.given.get("params")
-            self._known = [
-                (decay, tuple(self._chosen(parameters, masks)))
-                for decay, masks in _decays_in(call.update.original, ())
-            ]
+            self._known = [(decay, tuple(self._chosen(parameters, m))) for decay, m in decays]
+        for mask in (mask for _, masks in decays for mask in masks if isinstance(mask, _Mask)):
+            mask.cell.cell_contents = mask.original
 
     def rates(self) -> Iterator[Rate]:
         """The decays, which stay as they are."""
@@ -53,7 +56,7 @@ class Decays(Collector):
         shapes = jax.eval_shape(lambda: parameters)
         every = [True] * len(jax.tree.leaves(parameters))
         for mask in masks:
-            own = mask(shapes) if callable(mask) else mask
+            own = mask.returned if isinstance(mask, _Mask) else mask
             spread = jax.tree.map(lambda m, part: jax.tree.map(lambda _, m=m: m, part), own, shapes)
             flat = jax.tree.leaves(spread)
             every = [bool(a and b) for a, b in zip(every, flat, strict=True)]
@@ -63,8 +66,21 @@ class Decays(Collector):
                 yield self.root.variables.index(leaf, None)
 
 
-def _decays_in(
-    update: Any, masks: tuple[Any, ...], depth: int = 0
+class _Mask:
+    """Calls a mask that is a function, and keeps what it returned last."""
+
+    def __init__(self, cell: CellType) -> None:
+        self.cell, self.original, self.returned = cell, cell.cell_contents, None
+        functools.update_wrapper(self, self.original)
+        cell.cell_contents = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.returned = self.original(*args, **kwargs)
+        return self.returned
+
+
+def decays_in(
+    update: Any, masks: tuple[Any, ...] = (), depth: int = 0
 ) -> Iterator[tuple[float, tuple[Any, ...]]]:
     """Each decay that is a number in an `update` of optax, with the masks around it."""
     update = getattr(update, "original", update)  # one that is traced
@@ -76,8 +92,11 @@ def _decays_in(
     if maker == "add_decayed_weights" and isinstance(held.get("weight_decay"), float):
         yield held["weight_decay"], masks
     elif maker == "masked":
-        yield from _decays_in(held["inner"].update, (*masks, held["mask"]), depth + 1)
+        mask = held["mask"]
+        if callable(mask) and not isinstance(mask, _Mask) and jax.tree_util.all_leaves([mask]):
+            mask = _Mask(own["mask"])
+        yield from decays_in(held["inner"].update, (*masks, mask), depth + 1)
     elif maker in _PASSED_ON:
         for each in held.values():
             for part in each if type(each) in (tuple, list) else (each,):
-                yield from _decays_in(getattr(part, "update", part), masks, depth + 1)
+                yield from decays_in(getattr(part, "update", part), masks, depth + 1)

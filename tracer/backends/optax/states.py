@@ -7,7 +7,7 @@ program that JAX traces; and a state that is given again is the same object, or 
 
 from collections.abc import Iterator
 from typing import Any
-from weakref import ref
+from weakref import WeakSet, ref
 
 import jax
 import numpy as np
@@ -25,6 +25,7 @@ RENEWED = "optimizer-renewed"
 _LOOKS = 3  # steps in eager mode at which the gradients are looked at
 _AGAIN = 5  # as in `tracer.backends.jax.blocks`
 _MAX_NAMES = 5
+_all: "WeakSet[States]" = WeakSet()
 
 
 class States(Collector):
@@ -41,6 +42,7 @@ class States(Collector):
         self._again: int | None = 0
         """How many steps were given the same state; None as soon as one was given another."""
         self._beginnings: Beginnings | None = None
+        _all.add(self)
 
     def step_traced(self, call: Any) -> None:
         """Look at the gradients in a program."""
@@ -80,7 +82,8 @@ class States(Collector):
 
     def remarks(self) -> Iterator[Remark]:
         """What was found."""
-        passed = sorted(self._passed - self._changed)
+        updated = set().union(*(each._changed for each in list(_all)))
+        passed = sorted(self._passed - updated)  # where several share the leaves, it is no mistake
         if passed and self._changed:
             of = len(passed) + len(self._changed)
             yield Remark(PASSED_ON, "update", variables=tuple(passed), count=len(passed), of=of)

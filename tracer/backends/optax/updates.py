@@ -13,7 +13,7 @@ the parameters (`apply_updates`) is not seen.
 import copy
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 from weakref import WeakSet, ref
 
@@ -65,6 +65,8 @@ class TracedUpdate:
         """After how many steps in a row an `apply_if_finite` in it leaves out none."""
         self.was_called = False
         """Whether it was called while nobody counted it."""
+        self.decays: Sequence[Any] = ()
+        """The decays in it with their masks, until its first step has ended."""
         self.beginnings: Any = None
         """When `init` made states again; None if that was not seen."""
         _all.add(self)
@@ -187,6 +189,10 @@ def bind(update: TracedUpdate, recorder: Recorder) -> None:
     known = TracedOptimizer(ref(update), lambda: name, f"optax.{name}", KIND, (), update.made)
     index = recorder.optimizers.add(known)
     bindings[id(update)] = Binding(update, recorder, index, _nothing_nested)
+    from tracer.backends.optax.decays import decays_in  # which imports JAX
+
+    with suppress_faults():
+        update.decays = tuple(decays_in(update.original))
     settings, update.limit = settings_in(update.given)
     known.settings.update(settings)
 
