@@ -335,15 +335,21 @@ def test_a_jitted_step_in_a_loop_that_is_differentiated() -> None:
     assert trace.complete or not hasattr(jax, "shard_map")
 
 
-def test_two_masks_in_turn_pass_on_what_the_other_one_updates() -> None:
+@pytest.mark.parametrize("compiled", [jax.jit, lambda step: step])
+def test_two_masks_in_turn_pass_on_what_the_other_one_updates(compiled: Any) -> None:
     weights = {"w": jnp.ones(2), "b": jnp.ones(2)}
     halves = [
         tracer.wrap(optax.masked(optax.sgd(0.1), {"w": first, "b": not first}))
         for first in (True, False)
     ]
-    updates = weights
-    for half in halves:
-        updates, _ = half.update(updates, half.init(weights), weights)
+
+    @compiled
+    def step(updates: Any) -> Any:
+        for half in halves:
+            updates, _ = half.update(updates, half.init(weights), weights)
+        return updates
+
+    updates = step(weights)
     assert all(np.allclose(each, -0.1) for each in updates.values())
     for half in halves:
         assert not [e for e in tracer.trace_of(half).findings() if e.code == "gradient-passed-on"]

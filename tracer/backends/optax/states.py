@@ -5,9 +5,9 @@ on returns the very same object; a gradient that cannot be anything but 0 is a c
 program that JAX traces; and a state that is given again is the same object, or is made by `init`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
-from weakref import WeakSet, ref
+from weakref import ref
 
 import jax
 import numpy as np
@@ -25,24 +25,27 @@ RENEWED = "optimizer-renewed"
 _LOOKS = 3  # steps in eager mode at which the gradients are looked at
 _AGAIN = 5  # as in `tracer.backends.jax.blocks`
 _MAX_NAMES = 5
-_all: "WeakSet[States]" = WeakSet()
 
 
 class States(Collector):
     """What each transformation is given, and what it gives back."""
+
+    _latest: "tuple[ref[States], list[ref[Any]]] | None" = None
+    """Who looked last at gradients, and at which."""
 
     def __init__(self, root: Any) -> None:
         super().__init__(root)
         self._looks = 0
         self._passed: set[str] = set()
         self._changed: set[str] = set()
+        self._alone = True
+        """Whether no other transformation was given the same gradients, to update the others."""
         self._zero: dict[str, None] | None = {}
         """The leaves of which each gradient was 0; None as soon as one was not."""
         self._given: ref[Any] | None = None
         self._again: int | None = 0
         """How many steps were given the same state; None as soon as one was given another."""
         self._beginnings: Beginnings | None = None
-        _all.add(self)
 
     def step_traced(self, call: Any) -> None:
         """Look at the gradients in a program."""
@@ -68,10 +71,19 @@ class States(Collector):
             self._zero = {**self._zero, **every} if gradients.keys() == zeros else None
         if not makes_steps(call.update.given):
             return
+        self._look_at_another(gradients.values())
         for value, leaf in call.returned[0]:
             if id(leaf) in gradients and id(leaf) not in zeros:
                 same = value is gradients[id(leaf)]
                 (self._passed if same else self._changed).add(leaf.name)
+
+    def _look_at_another(self, gradients: Collection[Any]) -> None:
+        latest, States._latest = States._latest, (ref(self), [ref(each) for each in gradients])
+        another = latest and latest[0]()
+        if latest and another and another is not self:
+            known = {id(each) for each in (each() for each in latest[1]) if each is not None}
+            if any(id(each) in known for each in gradients):
+                self._alone = another._alone = False
 
     def _look_at_state(self, given: Any, after: Any) -> None:
         moved = given is None or _first_array(after) is given
@@ -82,9 +94,8 @@ class States(Collector):
 
     def remarks(self) -> Iterator[Remark]:
         """What was found."""
-        updated = set().union(*(each._changed for each in list(_all)))
-        passed = sorted(self._passed - updated)  # where several share the leaves, it is no mistake
-        if passed and self._changed:
+        passed = sorted(self._passed - self._changed)
+        if self._alone and passed and self._changed:
             of = len(passed) + len(self._changed)
             yield Remark(PASSED_ON, "update", variables=tuple(passed), count=len(passed), of=of)
         if self._zero:
