@@ -158,6 +158,7 @@ def test_a_maker_is_as_the_function_that_it_stands_for() -> None:
         partial = pickle.loads(pickle.dumps(optax.nadam))
         assert partial.keywords == optax.nadam.keywords
         made = maker(0.1)
+        assert optax.clip(1.0).init is optax.identity().init  # all that keep no state share one
     assert type(made) is type(original(0.1))
     plain = maker(0.1)  # whoever keeps it has the function
     assert inspect.isfunction(plain.update) and type(plain.update) is type(original)
