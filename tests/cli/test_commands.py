@@ -395,7 +395,7 @@ MISTAKES: dict[str, tuple[Sequence[str], str]] = {
     "diff file": (["diff", "eager.json", "none.json"], "none.json: cannot be read"),
     "expectation": (["check", "eager.json", "-e", "dense 4"], "'dense 4' is no expectation"),
     "count": (["check", "eager.json", "-e", "dence=4"], "no count 'dence'"),
-    "nothing": (["check", "eager.json"], "nothing is expected"),
+    "nothing": (["check", "eager.json"], "nothing to check"),
     "a code": (
         ["check", "eager.json", "--findings", "error", "--ignore", "no-gradients"],
         "no finding 'no-gradients': there are no-gradient",

@@ -23,13 +23,13 @@ app = typer.Typer(
 
 _TableOption = Annotated[
     Literal["variable", "step", "replica", "worker", "method", "caller", "layer"] | None,
-    typer.Option("--by", help="Show one table, in full; callers and layers are trees."),
+    typer.Option("--by", help="Show only this table, in full; caller and layer are trees."),
 ]
 
 _PathArgument = Annotated[
     Path,
     typer.Argument(
-        metavar="PATH", help="A trace file, or a folder of the files of a run's workers."
+        metavar="PATH", help="A trace file, or the folder of a run with several workers."
     ),
 ]
 
@@ -49,7 +49,7 @@ _OutputOption = Annotated[
         "-o",
         "--output",
         metavar="FILE",
-        help="Write to a file, not to the terminal.",
+        help="Write to a file instead of the terminal.",
         callback=_no_trace,
     ),
 ]
@@ -140,20 +140,20 @@ def run(
             "-o",
             "--output",
             metavar="PATH",
-            help="Where to write the trace: a file or a folder. The default is tracer.json; for a "
-            "rank or a worker of several, and with --children, the folder traces.",
+            help="Where to write the trace: a file or a folder. The default is tracer.json; with "
+            "--children, or if there are several ranks or workers, it is the folder traces.",
         ),
     ] = None,
     children: Annotated[
         bool,
-        typer.Option("--children", help="Trace the processes that the program starts, too."),
+        typer.Option("--children", help="Also trace the processes that the program starts."),
     ] = False,
     effects: Annotated[
         bool,
         typer.Option(
             "--effects",
-            help="Compare the weights before and after each step: what did not change, what is "
-            "not finite. Takes a pass over the weights in each step.",
+            help="Compare the weights before and after each step, to find those that did not "
+            "change or are not finite. Reads all weights once more in each step.",
         ),
     ] = False,
     by: _TableOption = None,
@@ -170,10 +170,10 @@ def run(
 ) -> Callable[[], None]:
     """Run a program as python would, with every optimizer traced.
 
-    The report comes on standard error when the program has ended, however it ended; standard
-    output and the exit status are the program's own. Meanwhile the trace file is kept up to date,
-    so that it is there even after a kill. In a folder (one that exists, or a PATH that ends in /)
-    the file is named by the worker.
+    When the program ends, also with an error, the report is printed on standard error. Standard
+    output and the exit status are the program's own. The trace file is saved while the program
+    runs, so a killed run leaves one too. In a folder (an existing one, or a PATH that ends in /),
+    each worker writes a file of its own.
     """
     from tracer.cli import launch
 
@@ -215,14 +215,16 @@ def report(
             "--format",
             "-f",
             metavar="FORMAT",
-            help="text, json, csv, markdown, html, tensorboard, speedscope or collapsed; the "
-            "default is what the ending of -o says, or text.",
+            help="text, json, csv, markdown, html, tensorboard, speedscope or collapsed. The "
+            "default follows from the ending of FILE, else it is text.",
         ),
     ] = None,
     output: _OutputOption = None,
     variable: Annotated[
         str | None,
-        typer.Option("--variable", metavar="GLOB", help="Only variables of this name or pattern."),
+        typer.Option(
+            "--variable", metavar="GLOB", help="Only variables with this name or pattern."
+        ),
     ] = None,
     step: Annotated[
         range | None,
@@ -230,27 +232,33 @@ def report(
             "--step",
             metavar="A:B",
             parser=_steps,
-            help="Only the steps from A to before B; A: or :B or one step will do. A-B has B, too.",
+            help="Only steps A up to, but not including, B; A: and :B also work. A-B includes B; "
+            "a single number is one step.",
         ),
     ] = None,
     optimizer: Annotated[
         str | None,
-        typer.Option("--optimizer", metavar="GLOB", help="Only optimizers of this name."),
+        typer.Option(
+            "--optimizer", metavar="GLOB", help="Only optimizers with this name or pattern."
+        ),
     ] = None,
     replica: Annotated[
         int | None, typer.Option("--replica", metavar="N", help="Only the replica with this id.")
     ] = None,
     method: Annotated[
-        str | None, typer.Option("--method", metavar="NAME", help="Only this method, or pattern.")
+        str | None,
+        typer.Option("--method", metavar="NAME", help="Only methods with this name or pattern."),
     ] = None,
     no_paths: Annotated[
         bool,
-        typer.Option("--no-paths", help="Name files without folders, programs without arguments."),
+        typer.Option(
+            "--no-paths", help="Leave out the folders of files and the arguments of programs."
+        ),
     ] = False,
 ) -> None:
     """Print what a trace file holds: the answer first, then the counts.
 
-    A CSV file holds one table, that of the variables if --by names no other.
+    A CSV file holds one table: that of the variables, unless --by chooses another.
     """
     from tracer.model import redaction, tracefile
     from tracer.model.trace import select
@@ -280,8 +288,8 @@ def diff(
 ) -> int:
     """Show what changed between two runs, by variable and by step.
 
-    The exit status is 0 if they count the same, 1 if not. Layers that Keras numbered differently
-    (dense_3 and dense) are matched by order and shapes, and the output says so.
+    The exit status is 0 if all counts are equal, 1 if not. Layers that Keras numbered differently
+    (dense_3 and dense) are matched by order and shape, and the output says so.
     """
     from tracer.model import compare, tracefile
     from tracer.reporters import comparison, formats
@@ -310,11 +318,18 @@ def check(
     path: _PathArgument,
     expect: Annotated[
         list[str] | None,
-        typer.Option("--expect", "-e", metavar="WHAT", help="A count; can be given several times."),
+        typer.Option(
+            "--expect",
+            "-e",
+            metavar="WHAT",
+            help="An expected count, such as dense=4/step; can be repeated.",
+        ),
     ] = None,
     findings: Annotated[
         Literal["error", "warning"] | None,
-        typer.Option("--findings", help="Fail if a finding is an error, or a warning or worse."),
+        typer.Option(
+            "--findings", help="Fail on errors that the report finds, or on warnings too."
+        ),
     ] = None,
     ignore: Annotated[
         list[str] | None,
@@ -327,25 +342,26 @@ def check(
     ] = None,
     allow_unfinished: Annotated[
         bool,
-        typer.Option("--allow-unfinished", help="However the program ended, or if it still runs."),
+        typer.Option("--allow-unfinished", help="Accept a run that failed or still runs."),
     ] = False,
     format: Annotated[
         Literal["text", "junit", "github", "sarif"],
         typer.Option(
-            "--format", "-f", help="For people, CI servers, GitHub's annotations or code scanning."
+            "--format", "-f", help="For people, CI servers, GitHub annotations or code scanning."
         ),
     ] = "text",
     output: _OutputOption = None,
 ) -> int:
     """Check that a run did what is expected: a gate for CI.
 
-    WHAT is updates, dense, sparse, steps, calls or the name of a method (then its executions
-    count), perhaps with [VARIABLE], and =, <=, >=, < or > a number: in all or, with /step, in each
-    step on each replica. Without --expect it is what [tool.tracer.expect] in pyproject.toml says,
-    such as dense = "4/step". With --findings, what looks wrong in the run fails too, apart from
-    the codes of --ignore and of the list ignore in [tool.tracer]. The exit status is 0 if all of
-    it holds, 1 if not, 2 for a mistake in the command. A trace that is incomplete does not pass,
-    nor one of a program that failed, was interrupted or still runs.
+    WHAT is a count, one of =, <=, >=, < and >, and a number. The count is updates, dense, sparse,
+    steps, calls, or a method, whose executions are counted. [VARIABLE] after it limits it to some
+    variables. With /step the number holds for each step on each replica, else for the whole run.
+    Without --expect, [tool.tracer.expect] in pyproject.toml is used, such as dense = "4/step".
+    With --findings, what looks wrong in the run fails too, except for the codes in --ignore and in
+    the list ignore of [tool.tracer]. The exit status is 0 if everything holds, 1 if not, 2 for a
+    mistake in the command. A trace does not pass if it is incomplete, or if its program failed, was
+    interrupted or still runs.
     """
     from tracer.model.tracefile import load_run
     from tracer.reporters import formats
@@ -359,8 +375,7 @@ def check(
         raise Mistake("--ignore is for findings: give --findings too")
     if not wanted and findings is None:
         raise Mistake(
-            "nothing is expected: give --expect, --findings, or [tool.tracer.expect] in "
-            "pyproject.toml"
+            "nothing to check: give --expect, --findings, or [tool.tracer.expect] in pyproject.toml"
         )
     trace = load_run(path)
     results = expressions.check(
@@ -393,9 +408,9 @@ def learn(
 ) -> None:
     """Print what a healthy run did as expectations, for tracer check.
 
-    They are the tables of [tool.tracer] in pyproject.toml: how many updates each step makes, which
-    parts of the model get none and, of a run with --effects, that weights change and stay finite.
-    The run passes the check with them. No file is edited.
+    The output belongs into pyproject.toml, as tables of [tool.tracer]: how many updates each step
+    makes, which parts of the model get none and, for a run with --effects, that weights change and
+    stay finite. The run itself passes the check with them. No file is edited.
     """
     from tracer.model.tracefile import load_run
     from tracer.reporters import formats
@@ -415,14 +430,12 @@ def learn(
 def explain(
     code: Annotated[
         str | None,
-        typer.Argument(
-            metavar="CODE", help="The code of a finding; all without it.", autocompletion=_codes
-        ),
+        typer.Argument(metavar="CODE", help="The code of a finding.", autocompletion=_codes),
     ] = None,
 ) -> None:
-    """Explain what a finding means, and what to do.
+    """Explain what a finding means, why it matters, and what to do.
 
-    Also why it matters, and when it is reported.
+    Also when it is reported. Without CODE, all findings are listed.
     """
     from tracer.findings.run_rules import RULES, rule_of
     from tracer.reporters import formats, text
@@ -444,13 +457,16 @@ def watch(
     ],
     patience: Annotated[
         float,
-        typer.Option(metavar="SECONDS", min=1, help="Give up when nothing new comes for so long."),
+        typer.Option(
+            metavar="SECONDS", min=1, help="Give up if the trace is not saved for SECONDS."
+        ),
     ] = 60.0,
 ) -> None:
     """Follow a run from another terminal until it ends.
 
-    In a pipe it prints the table again whenever the trace file was written. The exit status is 0
-    when the run has ended, 1 when nothing new came for a while: then it was killed, or never began.
+    In a pipe, the table is printed again each time the trace is saved. The exit status is 0 when
+    the run has ended, and 1 if the trace was not saved for --patience SECONDS: the run was killed,
+    or never started.
     """
     from rich.console import Console
 
@@ -462,10 +478,10 @@ def watch(
 
 @app.command(epilog=_examples("tracer demo"))
 def demo() -> None:
-    """Train four small models, and count what their optimizers do.
+    """Train four small models and count what their optimizers do.
 
-    Prints how often the methods really ran. Takes less than a minute, downloads nothing and uses
-    the CPU only.
+    Prints how often the methods really ran. Takes less than a minute, downloads nothing, and uses
+    only the CPU.
     """
     from tracer.cli import demo
 
