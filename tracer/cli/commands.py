@@ -336,7 +336,7 @@ def check(
         typer.Option(
             "--ignore",
             metavar="CODE",
-            help="Let findings with this code pass; can be given several times.",
+            help="Let findings with this code pass; can be repeated.",
             autocompletion=_codes,
         ),
     ] = None,
