@@ -206,8 +206,9 @@ def _optimizer(summary: Summary) -> _Line:
         "calls": sum(sum(summary.calls(index)) for index in summary.apply_methods),
         "updates_of": cut(shown(first), 30, 15) + (f" +{len(more):,}" if more else ""),
     }
-    name = f'{shown(class_of(root))} "{shown(root.name)}"'
-    return name, values, "", "" if updates else ERROR
+    kind, name = shown(class_of(root)), shown(root.name)
+    title = name if name.partition("#")[0] == kind else f'{kind} "{name}"'  # adam#2 of optax
+    return title, values, "", "" if updates else ERROR
 
 
 def _per_step(summary: Summary, measure: measures.Selection) -> str:

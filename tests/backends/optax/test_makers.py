@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import io
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -241,3 +242,13 @@ def test_what_fixtures_and_modules_of_tests_make(
     assert done.ret == 0
     count = used.count(",") + 1
     done.stdout.re_match_lines([rf".* 1 +{count} +{count} +0$"])
+
+
+def test_in_a_table_of_optimizers_each_name_stands_once() -> None:
+    text = io.StringIO()
+    with tracer.record() as recording:
+        for _ in range(4):
+            trained(optax.adam(0.1))
+    tracer.report(recording.trace(), file=text)
+    (line,) = (each for each in text.getvalue().splitlines() if each.startswith("adam#2"))
+    assert line.split()[1] != '"adam#2"' and text.getvalue().count("adam#2") == 1
