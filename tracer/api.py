@@ -276,7 +276,7 @@ def merge(traces: Iterable[Trace]) -> CallTrace:
     """The traces of one run's workers as one trace, whose replicas are (worker, replica).
 
     Each worker writes its own trace; they belong together if they have the same optimizers and the
-    same variables. A worker of the cluster of which there is no trace makes the result incomplete.
+    same variables. A worker of the cluster that has no trace makes the result incomplete.
     Excerpts of the same steps, replica, variable or method are merged to such an excerpt.
 
     Raises `tracer.MergeError`, a `ValueError`, for no traces at all, for two of one worker, and for

@@ -36,7 +36,7 @@ class OptimizerKind:
     homes: tuple[str, ...]
     """The modules that define it, in the versions of TensorFlow and Keras that there are."""
     step_methods: tuple[str, ...]
-    """The methods of which one outermost execution is a step."""
+    """The methods whose outermost execution is a step."""
     group_methods: tuple[str, ...]
     """The methods in which the apply methods are called one after the other. They are not counted;
     they gather what one branch of a graph holds when the branch is inside a step method."""
@@ -52,7 +52,7 @@ TORCH = "torch"
 OPTAX = "optax"
 """The name of the kind of optax's transformations, of which a traced copy is made."""
 AT_ONCE = (TORCH, OPTAX)
-"""The kinds of which a step makes all updates by itself, without a method for each."""
+"""The kinds whose step makes all updates by itself, without a method for each."""
 
 _RESOURCE_METHODS = (
     ApplyMethod("_resource_apply_dense", "dense"),
@@ -161,16 +161,16 @@ SETTINGS = (
 )
 """The plain attributes, if need be with `_` before them, that say how an optimizer counts."""
 
-BESIDE = (
+AUXILIARY = (
     "finalize_variable_values",
     "get_scaled_loss",
     "get_unscaled_gradients",
     "load_own_variables",
     "scale_loss",
 )
-"""Methods that make no step, and of which it is known whether they were called: what puts the
-moving averages into the model, and `fit` calls at its end; what the loss scales of tf_keras and of
-Keras 3 are used by; and what loads its state from a file, of which it is known if it is left out.
+"""Methods that make no step and whose calls are counted, for findings on moving averages that never
+came into the model (`finalize_variable_values`, which `fit` calls at its end), on loss scales that
+were not applied, and on a state that was not loaded from a file (`load_own_variables`).
 """
 
 BY_BASE = {kind.base: tuple(each for each in KINDS if each.base == kind.base) for kind in KINDS}
@@ -183,7 +183,7 @@ MAKERS = (
     # The loss scale of tf_keras calls this __init__ and not that of its optimizer base class.
     ("tensorflow.python.trackable.base_delegate", "DelegatingTrackableMixin"),
 )
-"""The classes, as (module, name), of which one `__init__` runs whenever an optimizer is made."""
+"""The classes, as (module, name), one of whose `__init__` runs whenever an optimizer is made."""
 
 
 def kind_of(cls: type) -> OptimizerKind | None:

@@ -35,7 +35,7 @@ def name_of(variable: object) -> str:
 
 
 def names_alive() -> set[str]:
-    """The names of all variables that the program holds, whether or not they were handed over."""
+    """The names of all variables that the program holds, passed to an optimizer or not."""
     modules = [module for name, (_, module) in _VARIABLES.items() if name in sys.modules]
     return set[str]().union(*(import_module(module).names_alive() for module in modules))
 
@@ -68,16 +68,16 @@ def frozen_in(given: object) -> "list[FrozenLayer]":
 
 
 def frozen_near(trace: Trace, optimizer: object = None) -> "list[FrozenLayer]":
-    """The frozen layers of the living models of which the trace holds other variables.
+    """The frozen layers of the living models whose other variables are in the trace.
 
     Those of a model that is compiled with `optimizer` too, if nothing of that is trainable.
     """
     blocks, index_of = trace.blocks, trace.objects.index_of
-    handed = {index for block in blocks for entry in block.entries for index in entry.variables}
-    if "tensorflow" not in sys.modules or (handed and index_of is None):
+    passed = {index for block in blocks for entry in block.entries for index in entry.variables}
+    if "tensorflow" not in sys.modules or (passed and index_of is None):
         return []
     from tracer.backends.tensorflow import freeze_monitor
 
     return freeze_monitor.frozen_near(
-        lambda variable: index_of is not None and index_of(variable) in handed, optimizer
+        lambda variable: index_of is not None and index_of(variable) in passed, optimizer
     )

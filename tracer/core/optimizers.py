@@ -48,7 +48,7 @@ class TracedOptimizer:
     returned_nothing: dict[str, None] = field(default_factory=dict)
     """Its apply methods that returned None in a graph."""
     called: Counter[str] = field(default_factory=Counter)
-    """How often the methods of `tracer.kinds.BESIDE` were called."""
+    """How often the methods of `tracer.kinds.AUXILIARY` were called."""
 
     def shown_name(self) -> str:
         """What it is called, or was."""

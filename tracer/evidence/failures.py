@@ -1,4 +1,4 @@
-"""Steps that raised: why, and of which variables.
+"""Steps that raised: why, and for which variables.
 
 The messages are those of `keras/src/optimizers/base_optimizer.py`
 (`_check_variables_are_known`, `_filter_empty_gradients`), `tf_keras/src/optimizers/optimizer.py`

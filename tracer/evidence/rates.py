@@ -27,7 +27,7 @@ _Key = tuple[Literal["rate", "decay"], int]
 
 
 class _Values:
-    """The values that a rate had, of which only the last stretch still changes."""
+    """The values that a rate had; only the last stretch still changes."""
 
     def __init__(self) -> None:
         self._done: list[RateRun] = []
@@ -92,7 +92,7 @@ class Rates(Collector):
         super().__init__(root)
         self._watches: bool = root.backend.watches_rates
         self._read = 0
-        """The last step of which they were read."""
+        """The last step whose rates were read."""
         self._optimizers: list[ref[Any]] = []
         self._last: list[Any] = []
         """What was read last, and how many variables there were."""

@@ -1,4 +1,4 @@
-"""What an optimizer keeps and was told, and whether the program uses it.
+"""What an optimizer keeps and was configured with, and whether the program uses it.
 
 Read in Keras 3.15 (`keras/src/optimizers/base_optimizer.py`, `loss_scale_optimizer.py`) and
 tf_keras 2.21 (`src/optimizers/optimizer.py`, `src/mixed_precision/loss_scale_optimizer.py`).
@@ -105,7 +105,7 @@ class Settings(Collector):
 
 
 def _decay_of(optimizer: Any, updated: Sequence[tuple[str, Any]]) -> Decay | None:
-    """Which of the variables that it updates decay; None if it was told of no exceptions.
+    """Which of the variables that it updates decay; None if it was given no exceptions.
 
     `updated` are their names, and what the backend has of them. Keras searches each pattern in the
     name that this has.
@@ -136,7 +136,7 @@ def _decay_of(optimizer: Any, updated: Sequence[tuple[str, Any]]) -> Decay | Non
 
 
 def _parts(joined: Any) -> list[str]:
-    """The patterns that Keras 3 has joined to one, if they can be told apart."""
+    """The patterns that Keras 3 has joined to one, if they can be split again."""
     parts = [] if joined is None else joined.pattern.split("|")
     try:
         return [re.compile(each).pattern for each in parts]

@@ -4,7 +4,7 @@ Such a variable is a step to the update, and goes on once for each variable. It 
 code does: a move that nothing decides and that no gradient goes into, and a use that reaches an
 assignment to something else. What is moved and only logged counts on purpose, what a gradient goes
 into is a sum over the variables, what seeds random numbers should differ from one to the next, and
-what another method assigns to may begin anew in each step. In doubt nothing is remarked, as where a
+what another method assigns to may restart in each step. In doubt nothing is remarked, as where a
 move adds what a local name stands for.
 """
 
@@ -29,12 +29,12 @@ _PLAIN = {
     *("add", "cast", "constant", "convert_to_tensor", "float", "identity", "int", "multiply"),
     *("ones", "read_value", "subtract", "value"),
 }
-"""Functions of which the result is a number if they are given numbers."""
+"""Functions whose result is a number if their arguments are."""
 _ASIDE = re.compile(
     "assert|bernoulli|dropout|histogram|logg|print|random|scalar|seed|shuffle|stateless|summary"
     "|warn|write"
 )
-"""What is in the names of functions of which no weight depends in a regular way."""
+"""Parts of names of functions whose results do not determine a weight."""
 _MODULES = ("K", "backend", "keras", "ops", "state_ops", "tf", "tf_keras", "training_ops")
 """What modules with functions that assign are called: `tf.compat.v1.assign(variable, ...)`."""
 _BEFORE = ("__init__", "build", "_create_slots", "_create_all_weights")
@@ -104,7 +104,7 @@ def _is_regular(part: ast.AST, me: str) -> bool:
 
 
 def _assigned(call: ast.Call, me: str) -> str:
-    """The attribute that a call moves on or sets anew; empty if there is none."""
+    """The attribute that a call advances or resets; empty if there is none."""
     assigns = dotted(call.func)[-1] in (*_MOVING, *_SETTING)
     return attribute_of(me, _target(call, me)) if assigns else ""
 

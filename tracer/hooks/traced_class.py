@@ -23,7 +23,7 @@ from tracer.core.registry import (
 )
 from tracer.errors import UnsupportedOptimizer
 from tracer.hooks.interception import disguised, method_beside, traced_method
-from tracer.kinds import BESIDE, ApplyMethod, OptimizerKind
+from tracer.kinds import AUXILIARY, ApplyMethod, OptimizerKind
 
 _making = threading.RLock()
 
@@ -89,7 +89,7 @@ def _made_class(base: type, kind: OptimizerKind) -> type:
     for name, (role, apply) in methods_of(kind).items():
         if hasattr(base, name):
             members[name] = traced_method(base, name, role, apply)
-    for name in BESIDE:
+    for name in AUXILIARY:
         if hasattr(base, name):
             members[name] = method_beside(base, name)
     if name_of(kind) == "torch":

@@ -8,7 +8,7 @@ from tracer.model.measures import EXECUTIONS, ROLES, Selection, counted
 from tracer.model.records import Block, Line, TraceData, contribution
 
 UNKNOWN = Line("caller not known")
-"""Stands in the tree for the path of what was executed or called and of which no path is known."""
+"""Stands in the tree for what was executed or called from an unknown path."""
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ def match(
 ) -> dict[str, str]:
     """The names in `before` that mean the variables of `after`, as their layers and shapes say.
 
-    Layers that differ in their numbers only are alike; if `ends`, those too of which one is named
+    Layers that differ in their numbers only are alike; if `ends`, also two where one is named
     by the end of the other's path: `sequential/dense`.
 
     >>> match({"dense_3/kernel": (4,), "dense_4/kernel": (2,)}, {"dense_1/kernel": (2,)})

@@ -242,7 +242,7 @@ tries = counting(["update", "ineffective"])
 ineffective = counting(["ineffective"])
 """Counts those that assigned nothing."""
 discarded = counting(["discarded"])
-"""Counts executions of which the result was thrown away."""
+"""Counts executions whose result was thrown away."""
 dense = counting(["update"], ["dense"])
 """Counts dense updates."""
 sparse = counting(["update"], ["sparse"])

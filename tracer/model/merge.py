@@ -16,7 +16,7 @@ from tracer.model.records import Failure, Optimizer, Replica, TraceData, Variabl
 from tracer.model.trace import Trace
 from tracer.model.words import first_of, listed
 
-_MAX_NAMES = 8  # workers of which there is no trace, variables that one of them has alone
+_MAX_NAMES = 8  # workers without a trace, variables that one worker has alone
 
 Reference = ref[Any] | None
 """A variable's object, held weakly; None for the argument of a function."""
@@ -144,7 +144,7 @@ def _in_order(worker: str) -> tuple[int, str]:
 
 
 def _missing(parts: Sequence[TraceData]) -> Iterator[str]:
-    """A note for each worker of the cluster of which there is no trace."""
+    """A note for each worker of the cluster that has no trace."""
     cluster = {name for data in parts for name in data.environment.get("cluster", "").split(", ")}
     replicas = {replica.worker for data in parts for replica in data.replicas}
     programs = {program.worker for data in parts for program in data.programs}

@@ -118,7 +118,7 @@ def variables_meant(
 def with_namesakes(meant: frozenset[int], variables: Sequence[Variable]) -> frozenset[int]:
     """The indices `meant` by a name, and those of variables that differ in their number only.
 
-    Where two models have a `1.weight`, the name alone does not say of which.
+    Where two models have a `1.weight`, the name alone does not say whose it is.
     """
     names = {variables[index].name for index in meant}
     return meant | {i for i, each in enumerate(variables) if without_number(each.name) in names}

@@ -46,7 +46,7 @@ def steps_label(steps: Steps) -> str:
 
 
 def program_lines(trace: Trace) -> dict[int, str]:
-    """The line that made each root optimizer of which the class has several, by its index.
+    """The line that made each root optimizer whose class has several, by its index.
 
     Their names (`adam`, `adam_3`) are counted by Keras, and say little.
     """

@@ -199,7 +199,7 @@ class Block(msgspec.Struct, frozen=True):
 
     @property
     def step_unknown(self) -> int:
-        """The executions of which the step is not known."""
+        """The executions whose step is unknown."""
         return self.total - sum(run.total for run in self.runs)
 
 
@@ -304,7 +304,7 @@ class RateRun(msgspec.Struct, frozen=True, array_like=True):
     """How many values it had in turn, as far as it was read."""
 
     def intersect(self, steps: range) -> "RateRun | None":
-        """The part that is in `steps`, of which the first is step 1 then; None if none is.
+        """The part that is in `steps`, renumbered from step 1; None if none is.
 
         What moved has to be in them as a whole: its values in between are not known.
 
@@ -411,7 +411,7 @@ INDICES: Mapping[type, Mapping[str, str]] = {
     Effect: {"root": "optimizers", "replica": "replicas", "variables": "variables"},
     Rate: {"root": "optimizers", "variables": "variables"},
 }
-"""The fields that are indices, and of which table of a `TraceData`."""
+"""The fields that are indices, each with its table of a `TraceData`."""
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 
@@ -437,7 +437,7 @@ def with_indices(
 
 
 def rates_in(rates: Iterable[Rate], steps: range) -> Iterator[Rate]:
-    """The rates as far as they are known in those steps, of which the first is step 1 then."""
+    """The rates as far as they are known in those steps, renumbered from step 1."""
     for rate in rates:
         found = (run.intersect(steps) for run in rate.runs)
         if runs := tuple(each for each in found if each is not None):

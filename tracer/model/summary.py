@@ -403,7 +403,7 @@ class Summary(Counts):
     def rates(self, measure: Measure, replica: int) -> Counter[int]:
         """In how many of the steps that called for an update `measure` counted how many.
 
-        A step without one, of which the work was thrown away, is one that it counts in.
+        A step whose work was thrown away is among them if `measure` counts in it.
         """
         counts: Counter[int] = Counter()
         for (made, count), number in self.spread(tries, measure, replica=replica).items():

@@ -452,7 +452,7 @@ def _of_methods(data: TraceData, methods: frozenset[int]) -> TraceData:
 
 
 def _in_steps(data: TraceData, steps: range) -> TraceData:
-    """The trace in those steps, of which the first is step 1 then."""
+    """The trace in those steps, renumbered from step 1."""
 
     def within(record: _Ran) -> _Ran:
         found = (run.intersect(steps) for run in record.runs)

@@ -157,7 +157,7 @@ def _layer(
 def layer_nodes(summary: Summary, odd: str = "", wrong: str = "") -> list[Node]:
     """The tree with variables, updates, updates of each, dense and sparse; what is alike folded.
 
-    `odd` and `wrong` are the styles of layers of which some, or all, variables were never updated.
+    `odd` and `wrong` are the styles of layers whose variables were never updated: some, or all.
     """
     layers = _together(layers_of(summary).children)
     return [chained(_layer_node(*each, odd, wrong)) for each in layers]

@@ -146,8 +146,8 @@ def assert_updates(
     all replicas together; with `per_replica`, of each replica on its own. A step that updates
     nothing, because loss scaling skipped it or because gradients are accumulated, is a step with 0
     updates; an update outside any step fails `per_step`, and so does a block without any step.
-    With `variable` (a name, a glob, the variable itself, or a layer or a model, of which all are
-    meant) the updates of others do not count.
+    With `variable` (a name, a glob, the variable itself, or a layer or a model, meaning all its
+    variables) the updates of others do not count.
 
     Raises `TypeError` if no number is given, and `AssertionError` when the block ends, with the
     expected and the actual numbers, the variables and steps that differ, and the likely cause.
@@ -242,9 +242,9 @@ def assert_calls(
 def assert_all_updated(model_or_variables: object, *, optimizer: object = None) -> Assertion:
     """Assert that each variable is updated at least once in the block.
 
-    Takes a model or a layer, of which the trainable variables are meant, or variables, or several
+    Takes a model or a layer (meaning its trainable variables), or variables, or several
     such things; for optax a tree of parameters. They are looked up when the block ends, so the
-    model may be built in it. A layer of which all is frozen fails. A name is no answer to which
+    model may be built in it. A layer that is wholly frozen fails. A name is no answer to which
     variables there should be: it raises `TypeError`.
 
     >>> import tensorflow as tf, tracer

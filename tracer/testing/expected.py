@@ -79,7 +79,7 @@ def indices_of(trace: Trace, given: object) -> frozenset[int]:
 def leaves_meant(trace: Trace, leaves: Iterable[Variable]) -> list[Target]:
     """The name and the index of each of these leaves, in each transformation that has it.
 
-    A tree does not say of which of several it is: `kernel` means `kernel#2`, too, if both have its
+    A tree does not say which of several it is: `kernel` means `kernel#2`, too, if both have its
     shape. The leaf of a model that is trained by `vmap` or `pmap` has more dimensions here.
     """
     meant: list[Target] = []

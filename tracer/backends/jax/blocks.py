@@ -72,7 +72,7 @@ def locate(call: Call, role: CallRole, stack: list[Call], calls_under_way: Calls
     """Write into a new call where it is made, and what it is part of.
 
     What calls it is below it on the stack of this thread, also while a program is traced. Returns
-    as `start_call`, and True of a group of which the result may be thrown away.
+    as `start_call`, and True of a group whose result may be thrown away.
     """
     parent = stack[-1] if stack else None
     is_own = start_call(call, role, current_place(), 0, parent, distributed=is_distributed())
@@ -144,7 +144,7 @@ class JaxBlocks(backend.Blocks):
         self._stepping: WeakSet[Any] = WeakSet()
 
     def note(self, call: Call) -> None:
-        """A group ends of which the result may be thrown away: note what was done in it."""
+        """A group ends whose result may be thrown away: note what was done in it."""
         if call.role == "group" and call.extra is not None:
             call.site_notes += [(call.extra, number) for number in call.sites]
 

@@ -96,7 +96,7 @@ def is_plain() -> bool:
 
 
 def is_chosen_by_members() -> bool:
-    """Whether what JAX batches now is a branch of which each member says whether it is taken.
+    """True if JAX batches a branch whose predicate differs between the members of the batch.
 
     Then all branches run for all members. `_cond_batching_rule` knows it, which calls the rules of
     what is in the branch.
@@ -222,7 +222,7 @@ def register_lowering(primitive: Any, rule: Callable[..., Any]) -> None:
 
 
 def traced_functions() -> "Counter[Any]":
-    """The functions of which JAX keeps what it traced, each with the number of its traces.
+    """The functions whose graph tracings JAX keeps, each with their number.
 
     They are bodies of `jit`, of loops and branches, of `checkpoint`. What is traced again takes the
     trace of a function in it from there, if that function is still the same.

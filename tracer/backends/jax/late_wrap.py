@@ -78,7 +78,7 @@ class JaxStaleFunctions(late_wrap.StaleFunctions):
 
 
 def functions_with(optimizer: Any) -> dict[Any, int]:
-    """The functions of which JAX keeps what it traced and that hold an optimizer.
+    """The functions that hold an optimizer and whose graph tracings JAX keeps.
 
     Each with how many traces there are of it.
     """

@@ -28,7 +28,7 @@ class Decays(Collector):
     def __init__(self, root: Any) -> None:
         super().__init__(root)
         self._known: list[tuple[float, tuple[int, ...]]] = []
-        """How much, and of which leaves."""
+        """How much, and which leaves."""
 
     def first_step_ends(self, call: Any) -> None:
         """Ask the masks: the parameters are known then."""

@@ -41,7 +41,7 @@ class States(Collector):
         self._alone = True
         """Whether no other transformation was given the same gradients, to update the others."""
         self._zero: dict[str, None] | None = {}
-        """The leaves of which each gradient was 0; None as soon as one was not."""
+        """The leaves whose gradients were all 0; None as soon as one was not."""
         self._given: ref[Any] | None = None
         self._again: int | None = 0
         """How many steps were given the same state; None as soon as one was given another."""

@@ -1,6 +1,6 @@
 """`wrap` for optax: a copy of a transformation whose `update` notes its calls.
 
-A transformation is a tuple of two functions, and no object of which the class could be exchanged.
+A transformation is a tuple of two functions, and no object whose class could be exchanged.
 So `wrap` gives another one of the same class, with the same `init`; who uses the first one is not
 counted. The new `update` calls the first, passes on what it returns, and stands for the
 transformation where an optimizer is known by its identity. Copies of it are itself, as those of a

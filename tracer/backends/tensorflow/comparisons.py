@@ -79,7 +79,7 @@ def questions(held: Sequence[Held]) -> list[Any]:
 def row(stamp: Any, bits: Sequence[Any]) -> tuple[Any, Any]:
     """A row of a journal in the current graph, and the bits as numbers.
 
-    The row is the stamp of a step, and words of its bits, of which some more are 0.
+    The row is the stamp of a step and words of its bits, padded with zeros.
     """
     padding = -len(bits) % _WORD if bits else _WORD  # there may be nothing to compare
     bits = [*bits, *[tf.constant(False)] * padding]

@@ -95,5 +95,5 @@ class LedgerCounters(Counters):
             return variables | super().variables()
 
     def handles(self) -> list[Any]:
-        """The handles of which each graph with a counter captures one."""
+        """The handles, one of which each graph with a counter captures."""
         return [handle for ledger in self.ledgers.values() for handle in ledger.handles()]

@@ -3,7 +3,7 @@
 A step is compared as a whole. Each variable that the outermost step method gets is read when
 the step begins, and once more when it has ended (`comparisons`): so what weight decay, a constraint
 or an average overwrites besides the apply methods counts too. The answers are bits. A step in a
-graph writes them to a journal (`ledger.Journal`), out of which they come into the same logs as
+graph writes them to a journal (`ledger.Journal`), which is read into the same logs as
 those of a step in eager mode.
 
 The value from the beginning is held until the end, so what writes to the variable in place has to

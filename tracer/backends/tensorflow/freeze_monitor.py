@@ -36,7 +36,7 @@ from tracer.model.records import Optimizer
 _TRACING = ("tracing_compilation", "tracing_compiler")
 """The modules of TensorFlow that call Python to trace a function; what is above lives longer."""
 _MAX_SIZE = 1 << 14
-"""Elements of a variable of which the value is looked at."""
+"""Elements of a variable whose values are compared."""
 
 _all: "WeakSet[FreezeMonitor]" = WeakSet()
 """One for each recorder."""
@@ -54,7 +54,7 @@ class _Model(NamedTuple):
     """Its layers, and whether each was trainable."""
 
     def changed(self) -> list[Any]:
-        """The layers of which `trainable` is not what it was."""
+        """The layers whose `trainable` is not what it was."""
         alive = [(layer, was) for each, was in self.layers if (layer := each()) is not None]
         return [layer for layer, was in alive if layer.trainable != was]
 
@@ -255,7 +255,7 @@ _HOMES = (
     "keras.engine.base_layer",
     "tensorflow.python.keras.engine.base_layer",
 )
-"""The modules that define the class `Layer`, of which models are instances too."""
+"""The modules that define the class `Layer`, the base of models too."""
 
 FrozenLayer = tuple[str, tuple[str, ...]]
 """The name of a layer that is not trainable, and the names of what it would train."""
@@ -269,7 +269,7 @@ def frozen_in(given: object) -> list[FrozenLayer]:
 
 
 def frozen_near(is_passed: Callable[[Any], bool], optimizer: object) -> list[FrozenLayer]:
-    """The frozen layers of the models of which other variables are passed to an optimizer.
+    """The frozen layers of the models whose other variables are passed to an optimizer.
 
     Those of a model that was compiled with `optimizer` too, if nothing of that is trainable.
     """

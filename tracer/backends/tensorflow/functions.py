@@ -161,10 +161,10 @@ def any_is_inside(threads: Set[int]) -> bool:
 
 
 def author_of(code: CodeType, line: int) -> Line | None:
-    """What a line is in the author's program that AutoGraph wrote into `code`.
+    """The line of the author's program from which AutoGraph made a line of `code`.
 
-    It keeps with each function that it converted the code it made, and from which line, of which
-    function in it, each line came (`autograph/pyct/transpiler.py`, `_PythonFnFactory`).
+    AutoGraph keeps the code that it made with each function that it converted, and the source of
+    each of its lines (`autograph/pyct/transpiler.py`, `_PythonFnFactory`).
     """
     place = origin_info.LineLocation(code.co_filename, line)
     for original, factories in list(autograph._TRANSPILER._cache._cache.items()):

@@ -63,7 +63,7 @@ class StaleFunctions(late_wrap.StaleFunctions):
         )
         """By optimizer, for each function that is watched who listens for its calls."""
         self._unseen: dict[StaleFunction, WeakSet[Any]] = defaultdict(WeakSet)
-        """The graphs that run uncounted, or in part, and of which no call is seen."""
+        """The graphs that run uncounted, or in part, and whose calls are not seen."""
         self._run_by_sessions: dict[int, WeakSet[Any]] = defaultdict(WeakSet)
         self._since: dict[int, int] = {}
         self._spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
@@ -101,7 +101,7 @@ class StaleFunctions(late_wrap.StaleFunctions):
     ) -> set[int]:
         """Watch those of the functions that use an optimizer that run anything uncounted.
 
-        Returns the ids of those of which that is in their own graphs.
+        Returns the ids of the functions that have it in their own graphs.
         """
         own = set()
         for function in users:
@@ -157,7 +157,7 @@ class StaleFunctions(late_wrap.StaleFunctions):
                     self._forgetful.append((known, ref(function)))
 
     def unseen(self) -> list[StaleFunction]:
-        """The functions that run uncounted, or in part, and of which no call is seen."""
+        """The functions that run uncounted, or in part, and whose calls are not seen."""
         return [
             stale
             for stale, graphs in list(self._unseen.items())

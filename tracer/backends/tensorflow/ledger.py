@@ -64,7 +64,7 @@ _raw = tf.raw_ops
 _numbers = itertools.count()  # of ledgers: functions tell what they capture apart by a name
 
 _PHILOX = 1
-"""The algorithm of which `RngReadAndSkip` moves the state: see `_take`."""
+"""The algorithm whose state `RngReadAndSkip` moves: see `_take`."""
 
 
 class Journal:
@@ -324,7 +324,7 @@ class Ledger:
             return [next_of(each) for each in clocks], [block.graphs for block in self._blocks]
 
     def handles(self) -> list[Any]:
-        """The handles of which each graph with a counter captures one."""
+        """The handles, one of which each graph with a counter captures."""
         return [each.handle for journal in self._journals() for each in journal.variables()]
 
     def children(self) -> dict[str, Any]:

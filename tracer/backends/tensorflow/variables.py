@@ -32,7 +32,7 @@ class VariableTable(backend.Variables):
         self._note = root.note
         self._arguments: dict[str, int] = {}
         self._unnamed: set[int] = set()
-        """Those of which no Keras variable is known."""
+        """Those whose Keras variable is unknown."""
         self._searched = 0
         """For so many variables a Keras variable was searched."""
         self._inputs: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()

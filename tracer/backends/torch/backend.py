@@ -98,7 +98,7 @@ class TorchOptimBackend(TorchBackend):
     def groups_of(
         self, optimizer: Any, variables: Sequence[Any]
     ) -> Iterable[tuple[Sequence[Any], Sequence[Any]]]:
-        """The parameters of each group, of which all decay."""
+        """The parameters of each group; all of them decay."""
         return [(group["params"], group["params"]) for group in optimizer.param_groups]
 
     def slots_of(self, optimizer: Any) -> int | None:

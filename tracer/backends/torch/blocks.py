@@ -1,4 +1,4 @@
-"""Counts steps on PyTorch, also those of which only the device knows what they did.
+"""Counts steps on PyTorch, also those whose updates only the device knows.
 
 A fused optimizer under a `GradScaler` skips its work in the kernel. Whether it did is a number on
 the device, and to read it would have the program wait. So such a step waits to be counted, and all
@@ -36,7 +36,7 @@ class _Waiting(NamedTuple):
 
 
 _comparing: "WeakSet[Blocks]" = WeakSet()
-"""Those of which effects are asked for."""
+"""The blocks whose effects are asked for."""
 
 
 class Blocks(backend.Blocks):
@@ -79,7 +79,7 @@ class Blocks(backend.Blocks):
     def compare(self, wanted: bool) -> bool:
         """Compare the parameters of each step, or no more; returns whether that is new."""
         with self.counters.lock:
-            self._settle()  # the steps so far, of which the other was wanted, have their numbers
+            self._settle()  # number the steps so far under the other setting
             (_comparing.add if wanted else _comparing.discard)(self)
             VALUES.wanted = bool(_comparing)
             return super().compare(wanted)

@@ -73,7 +73,7 @@ def _gradients(optimizer: Any) -> Gradients:
 
 
 def _values(optimizer: Any) -> list[Any]:
-    """What the parameters hold of which a step is notified whether they have a gradient.
+    """The gradients, or their absence, of the parameters that a step is notified about.
 
     With one on the device `meta`, an operator would be run there alone, which is not at all.
     """
@@ -190,7 +190,7 @@ class Program:
     ) -> None:
         """`begin` is where the step begins in the program that is being built.
 
-        It is `late` if the gradients are those after it, of which a hook may have taken some away.
+        It is `late` if the gradients are those after it, some of which a hook may have cleared.
         """
         self.number = number_for(self)
         self.optimizer = ref(optimizer)

@@ -1,7 +1,7 @@
 """Which parameters get gradients and are in no optimizer, and which are frozen and updated.
 
 Of a model, the optimizer of a part of it is asked; of another model only one that is passed what
-makes no sense: parameters none of which has a gradient, as those of a model that was made again, or
+makes no sense: parameters without any gradient, as those of a model that was made again, or
 those that another optimizer is passed, too. For who trains an image, or against a judge of another
 model, leaves that as it is, and its gradients may come and go.
 
@@ -158,7 +158,7 @@ class FreezeMonitor(Collector):
         )
 
     def _references(self) -> dict[int, int]:
-        """By the id of each parameter that of the reference to it, of which there is only one."""
+        """For the id of each parameter, the id of the only reference to it."""
         return {key: id(reference) for key, (reference, _) in self._passed.items()}
 
 

@@ -71,7 +71,7 @@ class GradientMonitor(Collector):
         self._version = 0
         """The gradient of the parameter and its version, as they were seen last."""
         self._waiting: list[Pass] = []
-        """The passes of which no step has used the gradients yet."""
+        """The passes whose gradients no step has used yet."""
         self._used = self._adds = False
         """Whether a step has used the gradient as it was seen; whether passes added to such a one.
         """
@@ -308,7 +308,7 @@ class _Passes:
                 each.give_up()
 
     def path(self, frame: Any) -> int:
-        """The number of the path of calls to a frame, of which the inner ones stand for all."""
+        """The number of the path of calls to a frame; the innermost frames stand for all."""
         at, key = frame, []
         for _ in range(4):
             if at is not None:

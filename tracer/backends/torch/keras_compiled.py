@@ -26,7 +26,7 @@ from tracer.core.calls import Call, known_by, outermost
 from tracer.core.instances import instances
 from tracer.core.recorder import Recorder
 from tracer.core.registry import Binding, bindings, plain_class, traced_classes
-from tracer.kinds import BESIDE, ApplyMethod, OptimizerKind
+from tracer.kinds import AUXILIARY, ApplyMethod, OptimizerKind
 
 for _name in ("tracer.core", "tracer.hooks.interception"):
     trace_rules.add(_name)  # what is called there eagerly is not worth to be compiled
@@ -99,7 +99,7 @@ class _Step(Call):
 
 _calls: dict[tuple[Any, ...], _CompiledCall] = {}
 _applies: dict[tuple[int, str], ApplyMethod | None] = {}
-"""The methods of which there is a traced one, by the id of their class: it is kept."""
+"""The methods that have a traced one, by the id of their class: it is kept."""
 _making = threading.Lock()
 OLDEST = (2, 10)
 """The first PyTorch whose Dynamo takes ids and operators as they are made here. An older one ends
@@ -112,7 +112,7 @@ def members(
 ) -> dict[str, Any]:
     """The traced `methods` of `base`, by name, as code that is compiled can hold them, too."""
     if not COUNTS:
-        names = [*kind.step_methods, *(each.name for each in kind.apply_methods), *BESIDE]
+        names = [*kind.step_methods, *(each.name for each in kind.apply_methods), *AUXILIARY]
         return {n: _noted(methods[n], base, n) for n in names if n in methods}
     found: dict[str, Any] = {
         name: _also_compiled(methods[name], base, name, None) for name in kind.step_methods
@@ -121,7 +121,7 @@ def members(
         if apply.name in methods:
             found[apply.name] = _also_compiled(methods[apply.name], base, apply.name, apply)
     # Of those that make no step only whether they are called is asked.
-    return found | {n: _noted(methods[n], base, n) for n in BESIDE if n in methods}
+    return found | {n: _noted(methods[n], base, n) for n in AUXILIARY if n in methods}
 
 
 def _noted(method: Callable[..., Any], base: type, name: str) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ Listener = Callable[[Any], None]
 listeners: list[Listener] = []
 _notifying = threading.RLock()
 _notified_of: set[int] = set()
-"""By `id`, the optimizer of which listeners are notified now. A recording notes then what was
+"""By `id`, the optimizer whose listeners are notified now. A recording notes then what was
 counted before: a step that another thread took meanwhile would be a part of that."""
 
 

@@ -200,7 +200,7 @@ _WRAPPING = {
 def _named(module: Any, prefix: str = "", lists: bool = True) -> Iterator[tuple[Any, str]]:
     """Each parameter in a module, with its name, in the order of `named_parameters()`.
 
-    Then those of layers in plain `lists` and dicts, of which PyTorch does not know.
+    Then those of layers in plain `lists` and dicts, which PyTorch does not register.
     """
     own = vars(module)
     for name, parameter in list(own.get("_parameters", {}).items()):

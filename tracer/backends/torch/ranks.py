@@ -1,4 +1,4 @@
-"""The processes that train together: those of `torch.distributed`, each of which is a worker."""
+"""The processes that train together: the ranks of `torch.distributed`, each a worker."""
 
 from typing import Any
 

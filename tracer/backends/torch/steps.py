@@ -26,7 +26,7 @@ from tracer.core.calls import Call, known_by
 from tracer.core.registry import Binding
 
 STEP, ASKED = "step", "GradScaler.step"
-"""The methods of which one outermost execution is a step: see `tracer.kinds`."""
+"""The methods whose outermost execution is a step: see `tracer.kinds`."""
 UPDATE = "update"
 """What the update of one parameter is called, for which there is no method."""
 
@@ -61,7 +61,7 @@ class Asked(NamedTuple):
 
 
 class Unsure(NamedTuple):
-    """A parameter of which only the device knows whether a step updated it."""
+    """A parameter for which only the device knows whether a step updated it."""
 
     is_same: Any
     """A tensor on the device: whether it holds what it held."""
@@ -87,7 +87,7 @@ class Step(Call):
         """A number on the device: whether it was skipped; None if that is known."""
         self.unsure: Sequence[Unsure] = ()
         self.program: Program | None = None
-        """The program of which it is a run; None if Python runs it."""
+        """The program that is run; None if Python runs it."""
         self.values: Sequence[Any] = ()
         """Of a program copies of its parameters as it began, if effects are asked for."""
 
@@ -103,7 +103,7 @@ class Step(Call):
 
 
 def drop(stack: list[Call], ended: Callable[[Call], bool]) -> None:
-    """Forget the first call on the `stack` of which it is known that an exception `ended` it."""
+    """Forget the first call on the `stack` that an exception `ended`."""
     found = next(filter(ended, stack), None)
     if found is not None:
         found.recorder.abandon(found)

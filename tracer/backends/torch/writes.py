@@ -40,13 +40,13 @@ class Writes:
         """
         self.name = name
         self._moved: set[int] = set()
-        """The parameters, by `id`, of which the version was seen to move."""
+        """The parameters, by `id`, whose version was seen to move."""
         self._stood: set[int] = set()
         """Those that held the same bits while their version stood still, as was compared."""
         self._left: set[int] = set()
         """Those that had a gradient and were left alone, as their versions or bits say."""
         self._believed: set[int] = set()
-        """Those of them of which a version alone said so, and no bits since."""
+        """The parameters for which only the version said so, and no bits since."""
         self.seen = not by_itself
         """Whether an update was ever seen that moved a version, or by a step inside of one."""
         self._names_data = names_data

@@ -374,7 +374,7 @@ def gradients_left(summary: Summary) -> Iterator[Case]:
 
 
 def _passes_left(summary: Summary, remark: Remark) -> Case:
-    """Backward passes of which no step used the gradients."""
+    """Backward passes whose gradients no step used."""
     every = int(remark.detail) if remark.detail.isdecimal() else 1
     where = f" ({remark.where})" * bool(remark.where)
     if every == 1:

@@ -180,7 +180,7 @@ def shared_variable(trace: Trace) -> Iterator[Case]:
 
 
 def _updated(trace: Trace) -> dict[Summary, frozenset[int]]:
-    """What each root optimizer updated, of those of which the turns are known."""
+    """What each root optimizer updated, for those whose turns are known."""
     arguments = {index for index, each in enumerate(trace.variables) if each.argument}
     updated = {each: each.updated - arguments for each in summaries_of(trace)}
     return {each: of for each, of in updated.items() if of and each.optimizers[0].turns[0]}
@@ -238,7 +238,7 @@ def optimizer_renewed(trace: Trace) -> Iterator[Case]:
 
 
 def _traced_for_each(trace: Trace) -> Iterator[Case]:
-    """One function of JAX is traced for optimizer after optimizer, of which each steps once."""
+    """One function of JAX is traced for optimizer after optimizer, and each of them steps once."""
     alike: dict[tuple[str, str, str], list[str]] = {}
     for summary in summaries_of(trace):
         graphs = [each for each in trace.graphs if each.root == summary.root]
