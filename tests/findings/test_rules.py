@@ -929,6 +929,20 @@ def test_weights_that_stay_as_they_are(changing: int, enough: int) -> None:
     assert bad(still(enough), "unchanged") == "warning"
 
 
+def test_a_shard_that_does_not_change() -> None:
+    """A variable that is split between workers changes if one of its shards does."""
+    steps = Run(1, 1, 20)
+    seen = [effect("compared", (0, 1), steps, replica=replica) for replica in (0, 1)]
+    copies = traces.changed(
+        trace(healthy(steps), healthy(steps, replica=1)),
+        effects=(*seen, effect("unchanged", (0,), steps)),
+    )
+    assert bad(copies, "unchanged") == "warning"
+    assert not bad(in_parts(copies), "unchanged")
+    still = (*copies.data.effects, effect("unchanged", (0,), steps, replica=1))
+    assert bad(in_parts(traces.changed(copies, effects=still)), "unchanged") == "warning"
+
+
 EPOCHS = [((0, 1), (n, n)) for n in range(1, 5)]
 
 

@@ -288,13 +288,16 @@ def is_lazy(parameter: Any) -> bool:
     return isinstance(parameter, torch.nn.parameter.UninitializedTensorMixin)
 
 
-def is_split_by_fsdp(parameter: Any) -> bool:
-    """Whether it is what one rank holds of a parameter under `FullyShardedDataParallel`.
+def is_sharded(parameter: Any) -> bool:
+    """True if this rank holds a shard of the parameter: under FSDP, or of a `DTensor`.
 
-    With `use_orig_params` the parts of a parameter have its name, and other shapes on each rank
+    A `DTensor` (`fully_shard`, tensor parallel) has the full shape on each rank; a shard of
+    `FullyShardedDataParallel` with `use_orig_params` has its own
     (`torch/distributed/fsdp/_common_utils.py: FSDP_FLATTENED`).
     """
-    return getattr(parameter, "_fsdp_flattened", False) is True
+    placements = getattr(parameter, "placements", ())
+    flattened = getattr(parameter, "_fsdp_flattened", False) is True
+    return flattened or any(each.is_shard() for each in placements)
 
 
 def shape_of(parameter: Any) -> tuple[int, ...]:

@@ -39,7 +39,7 @@ class Parameters(backend.Variables):
         if compat.is_parameter(parameter) and not models.knows(parameter):
             self._unsearched[len(self._plain)] = ref(parameter)
         dtype = str(parameter.dtype).removeprefix("torch.")
-        part_of = name if compat.is_split_by_fsdp(parameter) else ""
+        part_of = name if compat.is_sharded(parameter) else ""
         return Variable(name, compat.shape_of(parameter), dtype, part_of=part_of)
 
     @property

@@ -152,16 +152,20 @@ def unchanged(summary: Summary) -> Iterator[Case]:
 
 
 def _moves(summary: Summary, end: int) -> Iterator[tuple[list[int], int, int, int]]:
-    """What came of the updates before step `end`, or of all if it is 0, on the first replica.
+    """What came of the updates before step `end`, or of all if it is 0.
 
     Variables, in how many steps they were updated, the last of these that changed them (0 if none
-    did), and how many came after that one. Other replicas do as the first that updates a variable.
+    did), and how many came after that one. Copies do as the first that is updated; a variable that
+    is split between workers changes if any part of it does.
     """
     every = summary.trace.variables
     for pattern in summary.asked:
         variables = [each for each in pattern.variables if 0 not in every[each].shape]
         updating = [each for each in pattern.replicas if pattern.total(updates, each)]
-        for replica in updating[:1] if pattern.total(effects[0]) and variables else ():
+        if not (updating and variables and pattern.total(effects[0])):
+            continue
+        moves = []
+        for replica in updating if _is_split(summary, pattern) else updating[:1]:
             steps = min(summary.steps_on[replica], end - 1) if end else summary.steps_on[replica]
             timeline = pattern.timeline(updates, *effects[:2], replica=replica)
             looked = [(at, still) for at, (made, seen, still) in timeline.parts() if made and seen]
@@ -172,7 +176,9 @@ def _moves(summary: Summary, end: int) -> Iterator[tuple[list[int], int, int, in
                 sum(n for n, (made, seen, _) in timeline.within(first, steps) if made and seen)
                 for first in (1, changed + 1)
             )
-            yield variables, updated, changed, since
+            moves.append((changed, updated, since))
+        changed, updated, since = max(moves)
+        yield variables, updated, changed, since
 
 
 @rule(
