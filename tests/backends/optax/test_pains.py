@@ -121,6 +121,11 @@ def decay_is_masked_in_a_chain() -> None:
     loop(optax.adamw(0.1, mask={"w": True, "b": False}))
 
 
+def only_biases_are_trained() -> None:
+    others = optax.masked(optax.set_to_zero(), {"w": True, "b": False})
+    loop(optax.chain(optax.masked(optax.adamw(0.1), {"w": False, "b": True}), others))
+
+
 def a_search_over_rates() -> None:
     for rate in (0.1, 0.2, 0.3, 0.4):
         loop(optax.adam(rate))
@@ -180,6 +185,7 @@ HEALTHY = [
     gradients_are_clipped_by_another,
     no_gradient_reaches_what_is_masked,
     decay_is_masked_in_a_chain,
+    only_biases_are_trained,
     a_search_over_rates,
     one_transformation_for_folds,
     the_best_of_several_guesses,

@@ -7,12 +7,13 @@ what it returns.
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import CellType, FunctionType
 from typing import Any
 
 import jax
 
+from tracer.backends.optax.inside import label
 from tracer.core.collectors import Collector
 from tracer.core.interrupts import suppress_faults
 from tracer.model.records import Rate, RateRun
@@ -36,8 +37,9 @@ class Decays(Collector):
         with suppress_faults():
             parameters = call.given.get("params")
             self._known = [(decay, tuple(self._chosen(parameters, m))) for decay, m in decays]
-        for mask in (mask for _, masks in decays for mask in masks if isinstance(mask, _Mask)):
-            mask.cell.cell_contents = mask.original
+        for _, mask in decays:
+            if isinstance(mask, _Mask):
+                mask.cell.cell_contents = mask.original
 
     def rates(self) -> Iterator[Rate]:
         """The decays, which stay as they are."""
@@ -51,15 +53,12 @@ class Decays(Collector):
                 (RateRun(1, steps, decay, decay),),
             )
 
-    def _chosen(self, parameters: Any, masks: Sequence[Any]) -> Iterator[int]:
-        """The leaves of the parameters that all of these masks leave in."""
+    def _chosen(self, parameters: Any, mask: Any) -> Iterator[int]:
+        """The leaves of the parameters that the mask leaves in."""
         shapes = jax.eval_shape(lambda: parameters)
-        every = [True] * len(jax.tree.leaves(parameters))
-        for mask in masks:
-            own = mask.returned if isinstance(mask, _Mask) else mask
-            spread = jax.tree.map(lambda m, part: jax.tree.map(lambda _, m=m: m, part), own, shapes)
-            flat = jax.tree.leaves(spread)
-            every = [bool(a and b) for a, b in zip(every, flat, strict=True)]
+        own = mask.returned if isinstance(mask, _Mask) else mask
+        spread = jax.tree.map(lambda m, part: jax.tree.map(lambda _, m=m: m, part), own, shapes)
+        every = jax.tree.leaves(spread)
         pairs = self.root.variables.pairs(parameters, parameters) or ()
         for (_, leaf), decays in zip(pairs, every, strict=True):
             if decays:
@@ -79,10 +78,11 @@ class _Mask:
         return self.returned
 
 
-def decays_in(
-    update: Any, masks: tuple[Any, ...] = (), depth: int = 0
-) -> Iterator[tuple[float, tuple[Any, ...]]]:
-    """Each decay that is a number in an `update` of optax, with the masks around it."""
+def decays_in(update: Any, mask: Any = True, depth: int = 0) -> Iterator[tuple[float, Any]]:
+    """Each decay that is a number in an `update` of optax, with its mask.
+
+    A mask around a whole optimizer chooses what that trains, and is no mask of its decay.
+    """
     update = getattr(update, "original", update)  # one that is traced
     if not isinstance(update, FunctionType) or depth > _MOST_INSIDE:
         return
@@ -90,13 +90,14 @@ def decays_in(
     own = dict(zip(update.__code__.co_freevars, update.__closure__ or (), strict=True))
     held = {name: cell.cell_contents for name, cell in own.items()}
     if maker == "add_decayed_weights" and isinstance(held.get("weight_decay"), float):
-        yield held["weight_decay"], masks
+        yield held["weight_decay"], mask
     elif maker == "masked":
         mask = held["mask"]
-        if callable(mask) and not isinstance(mask, _Mask) and jax.tree_util.all_leaves([mask]):
-            mask = _Mask(own["mask"])
-        yield from decays_in(held["inner"].update, (*masks, mask), depth + 1)
+        if label(held["inner"]) == "add_decayed_weights":
+            if callable(mask) and not isinstance(mask, _Mask) and jax.tree_util.all_leaves([mask]):
+                mask = _Mask(own["mask"])
+            yield from decays_in(held["inner"].update, mask, depth + 1)
     elif maker in _PASSED_ON:
         for each in held.values():
             for part in each if type(each) in (tuple, list) else (each,):
-                yield from decays_in(getattr(part, "update", part), masks, depth + 1)
+                yield from decays_in(getattr(part, "update", part), mask, depth + 1)
