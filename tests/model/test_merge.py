@@ -208,6 +208,17 @@ def test_a_file_that_is_left_of_an_earlier_run_is_said() -> None:
     )
 
 
+def test_ranks_that_were_killed_at_once_are_of_one_run() -> None:
+    """Each wrote its file when it began, a moment after another, and never again."""
+
+    def killed(began: float, data: TraceData) -> TraceData:
+        program = Program("train.py", began, 0.0, data.replicas[0].worker)
+        return replace(data, programs=(program,), finished=False)
+
+    assert merged(*(killed(1.0 + n / 10, each) for n, each in enumerate(ALL))).complete
+    assert not merged(*(killed(1.0 + 100.0 * n, each) for n, each in enumerate(ALL))).complete
+
+
 def test_a_variable_that_is_split_has_other_shapes_on_other_workers() -> None:
     def part(name: str, size: int) -> TraceData:
         split = tuple(Variable(each, (size,), "float32", part_of=each) for each in "ab")

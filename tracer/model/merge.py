@@ -17,6 +17,7 @@ from tracer.model.trace import Trace
 from tracer.model.words import first_of, listed
 
 _MAX_NAMES = 8  # workers without a trace, variables that one worker has alone
+_MAX_UNSEEN = 60.0  # seconds that a killed program may have run on after its last write
 
 Reference = ref[Any] | None
 """A variable's object, held weakly; None for the argument of a function."""
@@ -157,14 +158,17 @@ def _missing(parts: Sequence[TraceData]) -> Iterator[str]:
 
 def _not_together(parts: Sequence[TraceData]) -> Iterator[str]:
     """A note on a program that had ended when another one began: they are of different runs."""
-    programs = sorted((p for data in parts for p in data.programs), key=lambda each: each.started)
-    ended = [each for each in programs if each.started + each.seconds < programs[-1].started]
-    for each in ended[:1]:
-        yield (
-            f"the program of {each.worker or 'one'} had ended when that of "
-            f"{programs[-1].worker or 'another'} began: a file is left of an earlier run, so the "
-            "counts are of several"
-        )
+    every = [(each, data.finished) for data in parts for each in data.programs]
+    last = max((each for each, _ in every), key=lambda each: each.started, default=None)
+    for each, finished in sorted(every, key=lambda pair: pair[0].started):
+        end = each.started + each.seconds + (0 if finished else _MAX_UNSEEN)
+        if last and end < last.started:
+            yield (
+                f"the program of {each.worker or 'one'} had ended when that of "
+                f"{last.worker or 'another'} began: a file is left of an earlier run, so the "
+                "counts are of several"
+            )
+            return
 
 
 def _of_worker(note: str, data: TraceData) -> str:
