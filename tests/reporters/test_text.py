@@ -708,3 +708,17 @@ def test_json_names_the_optimizers_inside_another_one() -> None:
     (found,) = json.loads(formats.as_json(trace))["optimizers"]
     assert [found["class"], *found["nested"]] == [each.class_name for each in trace.optimizers]
     assert len(found["nested"]) == 1
+
+
+def test_ranks_that_do_otherwise_are_said_in_one_sentence() -> None:
+    made = traces.uneven_replicas().data
+    kinds = [msgspec.structs.replace(each, kind=TORCH) for each in made.optimizers]
+    two = [each for each in made.blocks if each.replica in (0, 2)]
+    trace = traces.changed(
+        CallTrace(made),
+        optimizers=kinds,
+        replicas=[made.replicas[0], made.replicas[2]],
+        blocks=[msgspec.structs.replace(each, replica=each.replica // 2) for each in two],
+        calls=(),
+    )
+    assert "; each step made 4 updates on " in trace.answer()

@@ -145,7 +145,7 @@ def _on_replicas(summary: Summary, measure: measures.Measure) -> str:
         (len(set(rates.values())) == 1, f"{next(iter(rates.values()), '')}{where}"),
         (len(rates) > 3, f"{of_all}{where}"),
         (summary.dialect.apply_methods, listed(on)),
-        (True, "; ".join(on)),
+        (True, "; ".join([*on[:1], *(each[0].lower() + each[1:] for each in on[1:])])),
     )
 
 
