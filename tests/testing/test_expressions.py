@@ -147,6 +147,13 @@ def test_a_method_that_was_never_called_ran_0_times() -> None:
         reasons(traces.eager(), "updates[dense/kernle]=0")
 
 
+def test_a_step_method_has_no_variable() -> None:
+    """It would be counted 0 times for each, so that a misspelt gate held."""
+    (method,) = {m.name for m in traces.eager().methods} & {"apply_gradients", "apply"}
+    with pytest.raises(expressions.BadExpectation, match="runs once for all variables; write upd"):
+        reasons(traces.eager(), f"{method}[dense/kernel]=0")
+
+
 def test_an_incomplete_trace_is_a_verdict_of_its_own() -> None:
     assert reasons(traces.incomplete(), "update_step=200", "update_step=201")[:2] == [
         "",

@@ -191,6 +191,11 @@ def _reason(trace: Trace, expected: Expectation) -> str:
         known = (*_COUNTS, *names)
         meant = get_close_matches(expected.method, (*known, *known_methods()), n=1, cutoff=0.7)
         raise unknown_name("count", expected.method, known, meant=meant)
+    roles = {method.role for method in trace.methods if method.name == expected.method}
+    if expected.variable is not None and roles == {"step"}:
+        raise BadExpectation(
+            f"{expected.text}: {expected.method} runs once for all variables; write updates[...]"
+        )
     on_each_replica = expected.per_step and len(trace.replicas) > 1
     return failure.of_expected(trace, replace(expected, per_replica=on_each_replica), partial=True)
 
