@@ -135,6 +135,25 @@ def replicas_disagree(healthy: bool) -> None:
         state = mapped(state, jnp.array([True, healthy or number < 2]))
 
 
+@pytest.mark.parametrize("on_one", [jax.jit, lambda step: step])
+def test_steps_on_one_replica_and_then_on_two(on_one: Any) -> None:
+    """A plain program has no replicas, over however many devices its arrays are spread."""
+    loop = Loop(optax.adam(0.1))
+    step = on_one(loop.step)
+    for _ in range(6):
+        loop.state = step(loop.state, X)
+    state = jax.tree.map(lambda each: jnp.stack([each] * 2), loop.state)
+    mapped = jax.pmap(loop.step, in_axes=(0, None), axis_name="data")
+    for _ in range(5):
+        state = mapped(state, X)
+    assert state[1][0].count.tolist() == [11, 11]
+    trace = tracer.trace_of(loop.tx)
+    assert list(trace.steps_by_replica().values()) == [11, 5]
+    assert not bad(trace)
+    assert not trace.complete
+    assert "some steps ran on 1 and 2 replicas" in trace.notes[0]
+
+
 @program
 def retraced(healthy: bool) -> None:
     loop = Loop(optax.sgd(0.1))
@@ -214,6 +233,15 @@ def test_a_state_that_is_dropped(how: str, healthy: bool) -> None:
     assert count == (6 if healthy else how == "init in the step")
     assert [each.code for each in bad(trace)] == ["optimizer-renewed"] * (not healthy)
     assert all("started from zero in each of 6 steps" in each.text for each in bad(trace))
+
+
+def test_candidates_that_begin_from_one_state() -> None:
+    """As in training of a population: the best of them is kept, and no state is lost."""
+    loop = Loop(optax.adam(0.1))
+    candidates = [loop.step(loop.state, X * factor) for factor in range(1, 7)]
+    assert [int(state[0].count) for _, state in candidates] == [1] * 6
+    trace = tracer.trace_of(loop.tx)
+    assert trace.steps == 6 and not bad(trace)
 
 
 def test_a_state_for_each_of_two_networks_is_not_dropped() -> None:

@@ -35,7 +35,7 @@ from tracer.core.calls import EAGER, Call, CallRole, CallsUnderWay, Place, outer
 from tracer.core.interrupts import suppress_faults
 from tracer.core.tracings import Definition, Part
 from tracer.model.records import Remark
-from tracer.model.words import some
+from tracer.model.words import listed, some
 
 _AGAIN = 5
 """Fewer steps that start again may be the first ones of so many models."""
@@ -296,6 +296,13 @@ class JaxBlocks(backend.Blocks):
             yield (
                 "parts of steps ran, as in a branch, and in which steps is not known, or not yet: "
                 "they are not counted"
+            )
+        numbers = sorted(self.counters.numbers_of_replicas())
+        if len(numbers) > 1:
+            yield (
+                f"some steps ran on {listed([str(each) for each in numbers])} replicas (a jax.jit "
+                "over sharded arrays is one): steps on fewer are counted for the first replicas, "
+                "so the replicas cannot be compared"
             )
         if self.counters.all and compat.is_called_by_program():
             yield "it was read in a callback of a program: what runs there may not be counted yet"

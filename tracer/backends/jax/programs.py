@@ -98,13 +98,13 @@ class ProgramBlock:
         self.alone: Callable[..., Any] | None = None
         """A program of JAX that does nothing but call it, for a block in eager mode."""
         self._counters = counters
-        self._replicas = replicas
+        self.replicas = replicas
 
     def lags(self) -> bool:
         """Whether some replicas have not reported it as often as others."""
         runs = self.runs.values()
         return bool(runs and not self.is_uneven) and (
-            len(runs) < self._replicas or len(set(runs)) > 1
+            len(runs) < self.replicas or len(set(runs)) > 1
         )
 
     def ran(self, *numbers: Any) -> None:
@@ -113,13 +113,13 @@ class ProgramBlock:
         The program waits for it, and has cleared the processor's caches: little code is fast code.
         """
         try:
-            if not (self._replicas or numbers[0].ndim):
+            if not (self.replicas or numbers[0].ndim):
                 report = self._report([int(each) for each in numbers])
                 self._counters.enqueue(self, 0, [report])
                 return
             by_replica: dict[int, list[Report]] = defaultdict(list)
             for each in zip(*(np.ravel(each).tolist() for each in numbers), strict=True):
-                replica, *values = each if self._replicas else (0, *each)
+                replica, *values = each if self.replicas else (0, *each)
                 by_replica[replica].append(self._report(values))
             for replica, reports in by_replica.items():
                 self._counters.enqueue(self, replica, reports)
@@ -278,6 +278,12 @@ class ProgramCounters(Counters):
         known = list(self.progress.values())
         alike = all(each.last - each.first == 1 for each in known)
         return max((each.moved for each in known), default=0) if alike else 0
+
+    def numbers_of_replicas(self) -> set[int]:
+        """On how many replicas the steps ran, in all their programs; in Python they run on one."""
+        programs = [each for each in self.all if each.runs and each.work.role == "step"]
+        in_python = self.next_number(0) - 1 - sum(each.runs[0] for each in programs)
+        return {each.replicas or 1 for each in programs} | ({1} if in_python > 0 else set())
 
     def wait_for_replicas(self) -> None:
         """Wait until each replica reported what the others did, or until that takes too long.
