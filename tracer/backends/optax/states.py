@@ -43,8 +43,10 @@ class States(Collector):
         self._zero: dict[str, None] | None = {}
         """The leaves whose gradients were all 0; None as soon as one was not."""
         self._given: ref[Any] | None = None
+        self._params: ref[Any] | None = None
         self._again: int | None = 0
-        """How many steps were given the same state; None as soon as one was given another."""
+        """How many steps were given the same state for other parameters; None as soon as one was
+        given another state, or the same parameters again, as each of several candidates is."""
         self._beginnings: Beginnings | None = None
 
     def step_traced(self, call: Any) -> None:
@@ -59,7 +61,8 @@ class States(Collector):
             self._looks += 1
             self._look(call)
         if self._again is not None and call.returned is not None:
-            self._look_at_state(_first_array(call.given.get("state")), call.returned[1])
+            given = [_first_array(call.given.get(each)) for each in ("state", "params")]
+            self._look_at_state(*given, call.returned[1])
 
     def _look(self, call: Any) -> None:
         if call.returned is None or call.wanted is None:
@@ -85,12 +88,14 @@ class States(Collector):
             if any(id(each) in known for each in gradients):
                 self._alone = another._alone = False
 
-    def _look_at_state(self, given: Any, after: Any) -> None:
+    def _look_at_state(self, given: Any, params: Any, after: Any) -> None:
         moved = given is None or _first_array(after) is given
-        if moved or (self._given is not None and self._given() is not given):
+        is_candidate = params is not None and self._params is not None and self._params() is params
+        if moved or is_candidate or (self._given is not None and self._given() is not given):
             self._again = None
         else:
             self._given, self._again = ref(given), (self._again or 0) + 1
+            self._params = None if params is None else ref(params)
 
     def remarks(self) -> Iterator[Remark]:
         """What was found."""

@@ -46,7 +46,8 @@ def not_finite_kept(summary: Summary) -> Iterator[Case]:
     ),
     explanation=(
         "For optax transformations with a learning rate. Silent for those that only "
-        "prepare gradients, as `masked(clip(...))`."
+        "prepare gradients, as `masked(clip(...))`, and where another part changes the gradients "
+        "first, as in `chain(clip(...), masked(adam(...)))`."
     ),
     needs=("steps",),
 )

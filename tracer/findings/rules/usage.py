@@ -273,8 +273,8 @@ def _states_dropped(trace: Trace) -> Iterator[Case]:
                 f"{optimizer.name} started from zero in each of {remark.detail}: the state that "
                 "update returned was never passed to the next step.",
                 "Pass each step the state that the previous one returned, and call init once, "
-                "before the loop. If each step is meant to start from zero, as one step of an "
-                "inner loop, there is nothing to do.",
+                "before the loop. If each step is meant to start from zero, as the only step of "
+                "an inner loop or of a candidate, there is nothing to do.",
             )
 
 
