@@ -296,14 +296,19 @@ def reason_for_all(summary: Summary) -> Reason | None:
 
 
 def accumulated(summary: Summary) -> str:
-    """What is said of a step that kept its gradients for a later one: `accumulated (4 steps)`."""
-    return f"accumulated ({accumulated_steps(summary):,} steps)"
+    """What is said of a step that kept its gradients for a later one: `accumulated (4 steps)`.
+
+    Of how many steps is not known where a schedule says it.
+    """
+    number = accumulated_steps(summary)
+    return f"accumulated ({number:,} steps)" if number > 1 else "accumulated"
 
 
 def _words(summary: Summary) -> tuple[str, str]:
     """Why they updated nothing, in brackets and as a clause."""
     by, kept = skipper(summary.optimizers), "gradients are being accumulated"
-    accumulates, reached = accumulated_steps(summary) > 1, accumulations(summary)
+    accumulates = accumulated_steps(summary) > 1 or summary.total(measures.discarded)
+    reached = accumulations(summary)
     number = None if reached is None else summary.total(reached)
     all_reached = not by or (number is not None and number >= summary.total(measures.steps))
     seems = summary.replicas and every(summary, measures.tries, summary.replicas[0])

@@ -9,7 +9,7 @@ from tracer.errors import shown
 from tracer.model.records import Rate, RateRun
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
-from tracer.model.words import first_of, first_true, listed, plural, some, times
+from tracer.model.words import first_of, listed, some, times
 
 SCHEDULE = "schedule"
 """The code of a remark on a schedule of PyTorch: its class is the `method`, for how many steps it
@@ -122,14 +122,17 @@ def _decay(summary: Summary) -> Iterator[str]:
     decayed, others = decaying(summary)
     if not decayed:
         return
-    values = {f"{run.last:.3g}": None for each in rates(summary, "decay") for run in each.runs[-1:]}
-    on = plural(len(decayed), summary.dialect.variable)
+    values: dict[str, set[int]] = {}
+    for each in rates(summary, "decay"):
+        for run in each.runs[-1:]:
+            values.setdefault(f"{run.last:.3g}", set()).update(each.variables)
+    differ = len({*map(frozenset, values.values())}) > 1
+    decays = [f"{value}{f' on {len(on):,}' * differ}" for value, on in values.items()]
+    every = some(len(decayed | others), summary.dialect.variable)
     flat = vectors(summary, decayed) if others else []
     among = f", {len(flat):,} of them one-dimensional ({first_of(flat, 2)})" if flat else ""
-    whole = f"{len(decayed):,} of {some(len(decayed | others), summary.dialect.variable)}{among}"
-    yield f"weight decay {listed(list(values))} on " + first_true(
-        (others, whole), (True, f"all {len(decayed):,} {on}")
-    )
+    on = f"on {len(decayed):,} of " if others else "on all "
+    yield f"weight decay {listed(decays)} {'of ' if differ else on}{every}{among}"
 
 
 def _schedules(summary: Summary) -> Iterator[str]:

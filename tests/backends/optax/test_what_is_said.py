@@ -11,6 +11,7 @@ import optax
 import pytest
 
 import tracer
+from tracer.reporters.text import render
 
 
 def params() -> Any:
@@ -593,3 +594,23 @@ def test_calls_that_build_a_program_are_said_apart_from_eager_ones() -> None:
     tx.update(params(), tx.init(params()), params())
     answer = tracer.trace_of(tx).answer()
     assert "called twice from Python, one of them to build 1 program." in answer
+
+
+def test_steps_that_a_schedule_accumulates_were_not_merely_skipped() -> None:
+    tx = tracer.wrap(optax.MultiSteps(optax.sgd(1.0), lambda step: jnp.where(step < 1, 1, 4)))
+    state, given = tx.init(params()), jax.tree.map(jnp.ones_like, params())
+    for _ in range(5):
+        _, state = jax.jit(tx.update)(given, state, params())
+    trace = tracer.trace_of(tx)
+    assert [trace.updates(step=step) for step in range(1, 6)] == [2, 0, 0, 0, 2]
+    assert "2-4              0       0        0   accumulated\n" in render(trace)
+    assert "3 of which updated nothing (accumulated);" in trace.answer()
+
+
+def test_each_decay_is_said_with_the_number_of_its_parameters() -> None:
+    halves = [
+        optax.add_decayed_weights(rate, {"w": rate > 0.1, "b": rate < 0.1}) for rate in (0.5, 0.01)
+    ]
+    tx = tracer.wrap(optax.chain(*halves, optax.sgd(1.0)))
+    once(tx)
+    assert "Weight decay 0.5 on 1 and 0.01 on 1 of 2 parameters." in render(tracer.trace_of(tx))

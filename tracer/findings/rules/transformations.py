@@ -42,7 +42,8 @@ def not_finite_kept(summary: Summary) -> Iterator[Case]:
     ),
     advice=(
         "To freeze these leaves, use optax.partition({'train': tx, 'freeze': "
-        "optax.set_to_zero()}, labels), or chain masked(set_to_zero(), the other mask)."
+        "optax.set_to_zero()}, labels), or chain masked(set_to_zero(), the other mask). "
+        "Nothing to do if the program drops these updates itself."
     ),
     explanation=(
         "For optax transformations with a learning rate. Silent for those that only "
@@ -59,7 +60,8 @@ def gradient_passed_on(summary: Summary) -> Iterator[Case]:
         rest = names_in_short(remark.variables, noun=noun)
         yield Case(
             f"{optimizer.name}{made} updated {left:,} of {remark.of:,} {plural(remark.of, noun)}, "
-            f"and returned the raw gradient of {rest}, which is added to the weight as it is.",
+            f"and returned the raw gradient of {rest}, which apply_updates adds to the weight as "
+            "it is.",
             names=remark.variables,
         )
 
