@@ -498,7 +498,7 @@ def _head(trace: Trace, width: int, answered: bool) -> list[Text]:
 
 def warnings(trace: Trace) -> list[str]:
     """What a reader must know before the counts: the run goes on, failed, or was not all seen."""
-    incomplete = 'INCOMPLETE: not everything was seen, so the counts are "at least".'
+    incomplete = 'INCOMPLETE: the counts are "at least", unless a note says otherwise.'
     unfinished = all_true((not trace.finished, _UNFINISHED))
     return [*unfinished, *endings(trace), *all_true((not trace.complete, incomplete))]
 
