@@ -143,16 +143,35 @@ def the_best_of_several_guesses() -> None:
         loop(tx, params={"w": jnp.full((4, 2), guess), "b": jnp.full(2, -guess)})
 
 
-def init_makes_templates_for_checkpoints() -> None:
+def init_makes_templates_for_checkpoints(compiled: Any = jax.jit, back: int = 0) -> None:
+    """Each time the run goes `back` to the checkpoint so many steps before."""
     tx, params = optax.adam(0.1), PARAMS
-    step = jax.jit(lambda p, s: tx.update(jax.grad(loss)(p), s, p))
+    step = compiled(lambda p, s: tx.update(jax.grad(loss)(p), s, p))
     state = tx.init(params)
     for _ in range(4):
-        for _ in range(3):
+        for number in range(3):
+            if number == 3 - back:
+                saved = params, jax.tree.leaves(state)
             updates, state = step(params, state)
             params = optax.apply_updates(params, updates)
-        saved = jax.tree.leaves(state)
-        state = jax.tree.unflatten(jax.tree.structure(tx.init(params)), saved)
+        trained, leaves = saved if back else (params, jax.tree.leaves(state))
+        state = jax.tree.unflatten(jax.tree.structure(tx.init(params)), leaves)
+        params = trained
+
+
+def init_makes_templates_for_rollbacks() -> None:
+    init_makes_templates_for_checkpoints(back=1)
+
+
+def init_makes_templates_in_eager_mode() -> None:
+    init_makes_templates_for_checkpoints(lambda step: step)
+
+
+def init_makes_a_state_without_arrays() -> None:
+    tx, params = optax.sgd(0.0123), PARAMS
+    for _ in range(4):
+        updates, _ = tx.update(jax.grad(loss)(params, 0.7123), tx.init(params), params)
+        params = optax.apply_updates(params, updates)
 
 
 def steps_are_tried_from_one_state() -> None:
@@ -190,6 +209,9 @@ HEALTHY = [
     one_transformation_for_folds,
     the_best_of_several_guesses,
     init_makes_templates_for_checkpoints,
+    init_makes_templates_for_rollbacks,
+    init_makes_templates_in_eager_mode,
+    init_makes_a_state_without_arrays,
     steps_are_tried_from_one_state,
     the_first_gradients_are_zero,
     nan_is_left_out,

@@ -301,8 +301,8 @@ class JaxBlocks(backend.Blocks):
         if len(numbers) > 1:
             yield (
                 f"some steps ran on {listed([str(each) for each in numbers])} replicas (a jax.jit "
-                "over sharded arrays is one): steps on fewer are counted for the first replicas, "
-                "so the replicas cannot be compared"
+                "over sharded arrays is one): the totals are exact, but steps on fewer are counted "
+                "for the first replicas, so the replicas cannot be compared"
             )
         if self.counters.all and compat.is_called_by_program():
             yield "it was read in a callback of a program: what runs there may not be counted yet"

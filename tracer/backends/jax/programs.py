@@ -281,8 +281,9 @@ class ProgramCounters(Counters):
 
     def numbers_of_replicas(self) -> set[int]:
         """On how many replicas the steps ran, in all their programs; in Python they run on one."""
-        programs = [each for each in self.all if each.runs and each.work.role == "step"]
-        in_python = self.next_number(0) - 1 - sum(each.runs[0] for each in programs)
+        with self.lock:
+            programs = [each for each in self.all if each.runs and each.work.role == "step"]
+            in_python = self.next_number(0) - 1 - sum(each.runs[0] for each in programs)
         return {each.replicas or 1 for each in programs} | ({1} if in_python > 0 else set())
 
     def wait_for_replicas(self) -> None:

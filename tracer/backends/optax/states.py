@@ -6,6 +6,7 @@ program that JAX traces; and a state that is given again is the same object, or 
 """
 
 from collections.abc import Collection, Iterator
+from itertools import pairwise
 from typing import Any
 from weakref import ref
 
@@ -61,8 +62,10 @@ class States(Collector):
             self._looks += 1
             self._look(call)
         if self._again is not None and call.returned is not None:
-            given = [_first_array(call.given.get(each)) for each in ("state", "params")]
-            self._look_at_state(*given, call.returned[1])
+            params = _first_array(call.given.get("params"))
+            self._look_at_state(_first_array(call.given.get("state")), params, call.returned[1])
+        if self._beginnings is not None:
+            self._beginnings.used(_first_array(call.given.get("state")))
 
     def _look(self, call: Any) -> None:
         if call.returned is None or call.wanted is None:
@@ -109,9 +112,11 @@ class States(Collector):
             yield Remark(RENEWED, "", some(self._again, "step"))
         known = self._beginnings
         progress = list(self.root.blocks.counters.progress.values())
-        went_on = any(each.last - each.first >= each.moved > 0 for each in progress)
-        # Else it made a template only, as for a checkpoint, and the steps went on with another.
-        if known is not None and len(known.after) > 1 and not went_on:
+        if known is not None and len(known.after) > 1:
+            # Else it made a template only, as for a checkpoint, and the steps went on with another.
+            longest = max(last - first for first, last in pairwise([0, *known.after]))
+            if any(each.last - each.first > longest for each in progress):
+                return
             after = listed([f"{each:,}" for each in known.after], _MAX_NAMES)
             yield Remark(RENEWED, "init", after, known.where, count=len(known.after))
 
@@ -131,10 +136,21 @@ class Beginnings:
         """The line that called `init` last."""
         self._fresh: dict[int, float] | None = None
         self._sure = True
+        self._made: ref[Any] | None = None
+        """The first array of what `init` made last, until a step in eager mode is given a state."""
 
-    def add(self, params: Any, steps: int, line: str) -> None:
-        """`init` is called with these in that line, after so many steps of the transformation."""
-        if not self._sure or (steps and self.after and steps == self.after[-1]):
+    def used(self, array: Any) -> None:
+        """A step in eager mode is given the state that begins so: does `init` make templates?"""
+        made, self._made = self._made, None
+        if made is not None and made() is not array and self.after:
+            self.after.pop()
+
+    def add(self, params: Any, state: Any, steps: int, line: str) -> None:
+        """`init` made a state for these in that line, after so many steps of the transformation."""
+        made = _first_array(state)
+        self._made = None if made is None else ref(made)
+        no_state = not jax.tree.leaves(state)
+        if no_state or not self._sure or (steps and self.after and steps == self.after[-1]):
             return
         small = list(_small(params))
         if self._fresh is None or not steps:

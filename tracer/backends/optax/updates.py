@@ -123,10 +123,10 @@ class TracedInit:
             under_way.depth -= 1
         if outermost and first_call is not None:
             with suppress_faults():
-                self._note(params)
+                self._note(params, state)
         return state
 
-    def _note(self, params: Any) -> None:
+    def _note(self, params: Any, state: Any) -> None:
         from tracer.backends.optax.states import Beginnings  # which imports JAX
 
         update, binding = self.update, bindings.get(id(self.update))
@@ -134,7 +134,7 @@ class TracedInit:
         if binding is not None:
             binding.recorder.blocks.wait()
         steps = 0 if binding is None else binding.recorder.step_count()
-        update.beginnings.add(params, steps, line_of_caller(self))
+        update.beginnings.add(params, state, steps, line_of_caller(self))
 
     __copy__, __deepcopy__ = TracedUpdate.__copy__, TracedUpdate.__deepcopy__
 
