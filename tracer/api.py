@@ -85,7 +85,7 @@ class CallTrace(Trace):
         return CallTrace(shared.data, shared.objects)
 
     def save(self, path: str | Path) -> None:
-        """Write the trace to `path`, a trace file that `tracer.load` reads.
+        """Write the trace to `path`, a trace file that `tracer.load` reads; a URL needs an extra.
 
         In a folder that exists the file is named by the worker (`worker-0.json`), so that each
         worker of a run can save to the same folder, which `tracer.load` then reads as one run.
@@ -94,10 +94,7 @@ class CallTrace(Trace):
         """
         from tracer.model import tracefile
 
-        path = Path(path)
-        if path.is_dir():
-            path /= tracefile.file_name(self)
-        tracefile.save(self._data, path)
+        tracefile.save(self._data, tracefile.file_at(path, self))
 
     def _repr_html_(self) -> str:
         """The report, which a notebook shows for a trace in the last line of a cell."""

@@ -26,10 +26,20 @@ _TableOption = Annotated[
     typer.Option("--by", help="Show only this table, in full; caller and layer are trees."),
 ]
 
+
+def _location(text: str) -> Path:
+    """The path or the URL that an argument says."""
+    from tracer.locations import location
+
+    return location(text)
+
+
 _PathArgument = Annotated[
     Path,
     typer.Argument(
-        metavar="PATH", help="A trace file, or the folder of a run with several workers."
+        metavar="PATH",
+        help="A trace file, the folder of a run with several workers, or the URL of either.",
+        parser=_location,
     ),
 ]
 
@@ -140,8 +150,9 @@ def run(
             "-o",
             "--output",
             metavar="PATH",
-            help="Where to write the trace: a file or a folder. The default is tracer.json; with "
-            "--children, or if there are several ranks or workers, it is the folder traces.",
+            help="Where to write the trace: a file, a folder or a URL. The default is "
+            "tracer.json; with --children, or if there are several ranks or workers, it is the "
+            "folder traces.",
         ),
     ] = None,
     children: Annotated[
@@ -283,8 +294,14 @@ def report(
     )
 )
 def diff(
-    before: Annotated[Path, typer.Argument(metavar="A", help="A trace file or a folder.")],
-    after: Annotated[Path, typer.Argument(metavar="B", help="A trace file or a folder.")],
+    before: Annotated[
+        Path,
+        typer.Argument(metavar="A", help="A trace file or a folder.", parser=_location),
+    ],
+    after: Annotated[
+        Path,
+        typer.Argument(metavar="B", help="A trace file or a folder.", parser=_location),
+    ],
 ) -> int:
     """Show what changed between two runs, by variable and by step.
 
@@ -453,7 +470,12 @@ def explain(
 )
 def watch(
     path: Annotated[
-        Path, typer.Argument(metavar="PATH", help="The file or folder that tracer run writes to.")
+        Path,
+        typer.Argument(
+            metavar="PATH",
+            help="The file, folder or URL that tracer run writes to.",
+            parser=_location,
+        ),
     ],
     patience: Annotated[
         float,

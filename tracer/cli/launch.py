@@ -15,8 +15,9 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
-from tracer.cli.process import Process, follow_children, note_children, other_processes, say
+from tracer.cli.process import FOLDER, Process, follow_children, note_children, other_processes, say
 from tracer.errors import TraceFileError
+from tracer.locations import display, is_remote, location
 from tracer.model.redaction import command_line
 from tracer.model.trace import Trace
 from tracer.model.tracefile import is_trace, load
@@ -108,8 +109,6 @@ def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
 
 FILE = "tracer.json"
 """Where the trace is written if nothing else is asked for."""
-FOLDER = "traces"
-"""The same for one of several processes, each of which writes its own file."""
 
 
 def check(
@@ -117,9 +116,12 @@ def check(
 ) -> None:
     """Raise `tracer.TraceFileError` if a launch with these arguments of `launch` cannot begin."""
     path, script = _path(output, children), Path(name)
+    # A URL is not looked at: a server that does not answer must not keep the program from running.
+    exists = not is_remote(path) and path.exists()
+    is_folder = exists and path.is_dir()
     is_file = not module and script.exists()
     # In a folder, several processes write one file each, and a program there may have its name.
-    hit = script.parent if path.is_dir() and script.suffix == ".json" else script
+    hit = script.parent if is_folder and script.suffix == ".json" else script
     reason = first_true(
         (not module and not is_file, f"cannot open {name}: No such file or directory"),
         (
@@ -127,19 +129,23 @@ def check(
             f"{name} is a trace, not a program: did you mean tracer report {name}?",
         ),
         (
-            is_file and path.exists() and path.samefile(hit),
+            is_file and exists and path.samefile(hit),
             f"{path}: the trace would overwrite the program: choose another name",
         ),
         (
-            not children and path.is_file() and path.stat().st_size > 0 and not is_trace(path),
+            not children
+            and exists
+            and path.is_file()
+            and path.stat().st_size > 0
+            and not is_trace(path),
             f"{path}: is not a trace file, and would be overwritten: choose another name",
         ),
         (
-            children and path.exists() and not path.is_dir(),
+            children and exists and not is_folder,
             f"{path}: is no folder, which --children needs: choose another name",
         ),
         (
-            children and any(path.glob("*.json")),
+            children and is_folder and any(path.glob("*.json")),
             f"{path}: holds the files of an earlier run, and a folder is one run: remove them, or "
             "choose another folder with -o",
         ),
@@ -168,7 +174,8 @@ def launch(
     after each step. See `Process` for when the trace ends.
     """
     path = _path(output, children).absolute()  # the program may go to another folder
-    in_folder = children or (output or "").endswith(("/", os.sep)) or path.is_dir()
+    is_folder = not is_remote(path) and path.is_dir()
+    in_folder = children or (output or "").endswith(("/", os.sep)) or is_folder
     options: dict[str, Any] = {
         "launch": uuid.uuid4().hex if children else "",
         "seconds": seconds,
@@ -195,7 +202,7 @@ def launch(
 
 
 def _path(output: str | None, children: bool) -> Path:
-    return Path(output or (FOLDER if children else FILE))
+    return location(output or (FOLDER if children else FILE))
 
 
 def _report(
@@ -214,4 +221,4 @@ def _report(
     if followed and not trace.optimizers:
         say(f"{other_processes(followed)}: none of those that were followed used an optimizer")
     if written is not None:
-        say(f"wrote {os.path.relpath(written)}")
+        say(f"wrote {display(written)}")

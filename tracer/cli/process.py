@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import re
+import secrets
 import subprocess
 import sys
 import threading
@@ -24,6 +25,7 @@ from typing import Any
 import msgspec
 import wrapt
 
+from tracer import locations
 from tracer.api import recording_aloud
 from tracer.errors import TraceFileError, shown
 from tracer.layout import cut
@@ -34,7 +36,9 @@ from tracer.model.trace import Trace
 from tracer.model.words import listed
 
 _MIN_PAUSE = 0.05  # seconds between two writings, however long the last one took
-_MAX_WAIT = 30  # seconds that the last writing of the thread may take
+_MAX_WAIT = 30  # seconds that the last writing may take
+FOLDER = "traces"
+"""Where one of several processes writes its own file if nothing else is asked for."""
 _EMPTY = re.compile(rb'"optimizers"\s*:\s*\[\s*\]')
 _MAX_CELLS = 200  # cells of what an exception says
 _VARIABLES = (
@@ -106,10 +110,20 @@ class Process:
         self._start = time.monotonic()
         self._readings = {0: 0.0}
         path, folder = self._keep_in
-        if self._launch and folder is not None:  # an earlier process became this one by `exec`
-            names = (f"process-{self._id}{'-again' * times}.json" for times in itertools.count())
-            path = next(folder / name for name in names if not (folder / name).exists())
+        if self._launch and folder is not None:
+            path = folder / self._own_name(folder)
         self.autosave = Autosave(self._snapshot, path, folder, seconds=self._seconds)
+
+    def _own_name(self, folder: Path) -> str:
+        """A name that no file of the folder has: an earlier process became this one by `exec`.
+
+        A URL is not asked, for that may take long.
+        """
+        name = f"process-{self._id}"
+        if locations.is_remote(folder):
+            return f"{name}-{secrets.token_hex(4)}.json"
+        names = (f"{name}{'-again' * times}.json" for times in itertools.count())
+        return next(each for each in names if not (folder / each).exists())
 
     @property
     def is_alive(self) -> bool:
@@ -231,9 +245,10 @@ class Autosave:
 
     It does so by a thread of its own. The file is `path`; without a `path`, or for a worker of
     several, it stands in `folder`, if one is given, and is named by the worker. It is never more
-    than `seconds` behind, unless a disk takes longer than that for one writing. A file that cannot
-    be written is reported once on standard error, and tried again. A trace without optimizers does
-    not replace a trace that has some.
+    than `seconds` behind, unless one writing takes longer than that. A file that cannot be written
+    is reported once on standard error, and tried again; if that is a URL and the last writing
+    fails, too, the trace goes to the folder `traces`. A trace without optimizers does not replace a
+    trace that has some.
     """
 
     def __init__(
@@ -245,15 +260,21 @@ class Autosave:
         seconds: float,
     ) -> None:
         self._snapshot = snapshot
-        self._path = path
-        self._folder = folder
+        # The file system of a URL cannot be used in a fork of the process that opened it.
+        self._path, self._folder = (
+            locations.location(str(each)) if locations.is_remote(each) else each
+            for each in (path, folder)
+        )
+        self._spare = Path(FOLDER).absolute()
         self._seconds = seconds
         self._reading = threading.Lock()
         self._writing = threading.Lock()
         self._ended = threading.Event()
         self._finished = False
         self._warned = False
+        self._failed = False
         self._written: Path | None = None
+        self._last: Path | None = None
         # A child process must not inherit a lock that this thread held when the process was forked.
         at_fork(before=self._hold, after_in_parent=self._release, after_in_child=self._release)
         self._thread = threading.Thread(target=self._run, name="tracer-autosave", daemon=True)
@@ -261,13 +282,19 @@ class Autosave:
 
     def finish(self) -> Path | None:
         """Write the trace of the whole run; returns the path of the file, None if there is none."""
+        locations.work_at_exit()
         self._ended.set()
         self._thread.join(timeout=_MAX_WAIT)
-        if self._thread.is_alive():
-            self._warn(f"{self._path or self._folder}: cannot be written: the disk does not answer")
-            return None
-        self._finished = True
-        return self._write()
+        place = self._path or self._folder
+        if hangs := self._thread.is_alive():
+            self._warn(f"{place}: cannot be written: no answer for {_MAX_WAIT} s")
+        if not locations.is_remote(place):
+            return None if hangs else self._last
+        if hangs or self._failed:
+            self._writing, self._written = threading.Lock(), None  # the thread may hold the lock
+            self._path, self._folder, self._finished = None, self._spare, True
+            return self._write()
+        return self._last
 
     def pause(self) -> None:
         """Write the file as that of a finished run, and no more until `resume`."""
@@ -287,12 +314,17 @@ class Autosave:
                 self._write()
             # What is in the file is as old as the next file is late: one pause and two writings.
             wait = max(_MIN_PAUSE, 0.8 * self._seconds - 2 * (time.monotonic() - began))
+        self._finished = True
+        self._last = self._write()
 
     def _write(self) -> Path | None:
         """Write the file; returns its path, None if there is nothing to write or that failed."""
+        self._failed = True
         try:
             with self._writing:
-                return self._save()
+                written = self._save()
+            self._failed = False
+            return written
         except TraceFileError as error:
             self._warn(str(error))
         except Exception as error:  # whatever it is, it must not reach the program
@@ -306,11 +338,19 @@ class Autosave:
             return None
         if not trace.optimizers and (earlier := self._earlier(path)) is not None:
             if self._finished:
-                kept = os.path.relpath(earlier)
+                kept = locations.display(earlier)
                 say(f"kept {kept}, the trace of an earlier run: this run used no optimizer")
             return None
-        with suppress(OSError):  # the writing says why
-            path.parent.mkdir(parents=True, exist_ok=True)
+        if locations.is_remote(path):  # which was not looked at when the program was started
+            if (
+                self._written is None
+                and (head := tracefile.head(path))
+                and not tracefile.begins(head)
+            ):
+                raise TraceFileError(f"{path}: is not a trace file, and would be overwritten")
+        else:
+            with suppress(OSError):  # the writing says why
+                path.parent.mkdir(parents=True, exist_ok=True)
         tracefile.save(msgspec.structs.replace(trace.data, finished=self._finished), path)
         if self._written is not None and self._written != path:
             self._written.unlink(missing_ok=True)
@@ -404,7 +444,7 @@ def follow() -> None:
     if settings := os.environ.get(_CHILDREN):
         folder, options = json.loads(settings)
         command = command_line(sys.orig_argv[1:])
-        _watch_starts(Process(command, None, Path(folder), child=True, **options))
+        _watch_starts(Process(command, None, locations.location(folder), child=True, **options))
 
 
 def _watch_starts(process: Process) -> None:

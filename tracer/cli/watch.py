@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from tracer.layout import Column, Row, Table, shown
+from tracer.locations import when_written
 from tracer.model import measures
 from tracer.model.phrases import endings, replica_names
 from tracer.model.summary import Summary, summaries_of
@@ -32,7 +33,8 @@ def progress(trace: Trace, before: Trace | None, seconds: float) -> list[Row]:
         row
         for summary, past in zip(summaries_of(trace), chain(earlier, repeat(None)), strict=False)
         for row in _rows(
-            summary, "" if past is None else f"{max(0, summary.steps - past) / seconds:,.1f}"
+            summary,
+            "" if past is None or not seconds else f"{max(0, summary.steps - past) / seconds:,.1f}",
         )
     ]
 
@@ -78,20 +80,19 @@ def watch(path: Path, console: Console, patience: float) -> bool:
 def _news(path: Path, patience: float) -> Iterator[tuple[Trace, list[Row]]]:
     """Each new trace in the file, until it is finished or nothing new came for a while."""
     trace: Trace | None = None
-    written, news = 0.0, time.monotonic()
+    written: tuple[float, object] = (0.0, None)
+    news = time.monotonic()
     while not (trace is not None and trace.finished) and time.monotonic() - news <= patience:
         at = _written(path)
-        if at > written:
+        if at is not None and at[0] >= written[0] and at != written:
             before, trace = trace, load(path)
-            yield trace, progress(trace, before, at - written)
+            yield trace, progress(trace, before, at[0] - written[0])
             written, news = at, time.monotonic()
         else:
             time.sleep(_POLL)
 
 
-def _written(path: Path) -> float:
-    """When the file, or the last one of a folder, was written; 0 if there is none yet."""
-    with suppress(OSError):
-        files = path.glob("*.json") if path.is_dir() else [path]
-        return max((each.stat().st_mtime for each in files), default=0.0)
-    return 0.0
+def _written(path: Path) -> tuple[float, object] | None:
+    with suppress(Exception):  # a file that is just replaced, a server that does not answer
+        return when_written(path)
+    return None

@@ -40,7 +40,8 @@ from typing import Any
 
 import msgspec
 
-from tracer.errors import MergeError, TraceFileError
+from tracer import locations
+from tracer.errors import MergeError, MissingExtra, TraceFileError
 from tracer.model.merge import merge, of_whole_run
 from tracer.model.records import (
     INDICES,
@@ -298,14 +299,28 @@ def file_name(trace: Trace) -> str:
 def head(path: Path) -> bytes:
     """The first bytes of a file; none of a folder, a pipe, or what cannot be read."""
     if path.is_file():  # what is read of a pipe would be gone
-        with suppress(OSError), open(path, "rb") as file:
+        with suppress(OSError), path.open("rb") as file:
             return file.read(1 << 16)
     return b""
 
 
 def is_trace(path: Path) -> bool:
     """Whether there is a trace file at `path`, by its first bytes."""
-    return _BEGIN.match(head(path)) is not None
+    return begins(head(path))
+
+
+def begins(content: bytes) -> bool:
+    """Whether a trace file begins so."""
+    return _BEGIN.match(content) is not None
+
+
+def file_at(path: str | Path, trace: Trace) -> Path:
+    """The file for `trace` at a path or a URL: in a folder it is named by the worker."""
+    found = locations.location(path)
+    with _refused(found, "written"):
+        # What ends in a slash is a folder; a bucket has none before it has files.
+        in_folder = found.is_dir() or (locations.is_remote(found) and str(path).endswith("/"))
+    return found / file_name(trace) if in_folder else found
 
 
 def save(data: TraceData, path: Path) -> None:
@@ -324,6 +339,9 @@ def save(data: TraceData, path: Path) -> None:
         content = encode(data)
         if len(content) > MAX_BYTES:
             raise ValueError(f"it takes {len(content):,} bytes, more than {MAX_BYTES:,}")
+        if locations.is_remote(path):
+            locations.write(path, content)
+            return
         # A link stays a link; and a device such as /dev/null must not become a file.
         target = Path(os.path.realpath(path))
         if not target.parent.is_dir():
@@ -338,36 +356,50 @@ def _refused(path: str | Path, done: str) -> Iterator[None]:
     """Say in one line why the file at `path` cannot be `done` (read or written)."""
     try:
         yield
-    except TraceFileError:
+    except (TraceFileError, MergeError, MissingExtra):
         raise
-    except (OSError, ValueError, TypeError, OverflowError) as error:  # ValueError: a NUL in a path
+    except Exception as error:  # a NUL in a path is a ValueError; a URL can raise anything
         reason = getattr(error, "strerror", None) or error
         raise _error(path, f"cannot be {done}: {reason}") from error
 
 
 def load(path: str | Path) -> Trace:
     """The trace in the file at `path`, or in a folder of such files: see `tracer.load`."""
-    if Path(path).is_dir():
-        files = sorted(Path(path).glob("*.json"))
+    path = locations.location(path)
+    with _refused(path, "read"):
+        if not path.is_dir():
+            return _trace(path, next(_contents([path])))
+        files = sorted(path.glob("*.json"))
         if not files:
             raise _error(path, "is a folder without a trace file (*.json)")
         try:
-            return merge(load(file) for file in files)
+            return merge(map(_trace, files, _contents(files)))
         except MergeError as error:
             one = f"if they are of separate runs or tests, give one of them, as {files[0]}"
             raise MergeError(f"{path}: {error}; {one}") from error
+
+
+def _contents(files: Sequence[Path]) -> Iterator[bytes]:
+    """What is in the files, each read when it is asked for; those of a URL together."""
+    return locations.read(files) if locations.is_remote(files[0]) else map(_content, files)
+
+
+def _content(path: Path) -> bytes:
     with _refused(path, "read"):
-        status = Path(path).stat()
+        status = path.stat()
         _require_file(path, status)
         if status.st_size > MAX_BYTES:
             size = f"{status.st_size:,} bytes, more than {MAX_BYTES:,}"
             raise _error(path, f"is too large for a trace file: {size}")
-        content = Path(path).read_bytes().removeprefix(codecs.BOM_UTF8)  # of some editors
+        return path.read_bytes()
+
+
+def _trace(path: Path, content: bytes) -> Trace:
     try:
-        return Trace(decode(content))
+        return Trace(decode(content.removeprefix(codecs.BOM_UTF8)))  # of some editors
     except ValueError as error:
         program = f"is a program, not a trace file: did you mean tracer run {path}?"
-        raise _error(path, program if Path(path).suffix == ".py" else error) from error
+        raise _error(path, program if path.suffix == ".py" else error) from error
 
 
 def load_run(path: Path) -> Trace:

@@ -1,0 +1,245 @@
+"""Traces at URLs: on a real S3 server that is slow, refuses or is away, and in fsspec's memory."""
+
+import io
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from support import traces
+from support.patience import LONGEST, wait_until
+from support.store import Store, served
+
+import tracer
+from tracer.api import CallTrace
+from tracer.cli.process import Autosave
+from tracer.cli.watch import watch
+from tracer.errors import MissingExtra, TraceFileError
+from tracer.locations import location
+from tracer.model.records import Program, Replica
+
+URLS = ("memory://runs", "s3://runs")
+
+
+@pytest.fixture(scope="module")
+def one_store() -> Iterator[Store]:
+    with served() as store:
+        yield store
+
+
+@pytest.fixture
+def server(one_store: Store) -> Store:
+    one_store.wait, one_store.refuses = 0.0, False
+    return one_store
+
+
+def rank(number: int, of: int, steps: int = 64) -> CallTrace:
+    """The trace of one rank of several."""
+    trace = traces.accumulation(steps)
+    name = f"rank:{number}"
+    return traces.changed(
+        trace,
+        replicas=(Replica(name, 0, ""),),
+        programs=(Program("train.py", 1.0, 2.0, name, 0),),
+        environment={
+            **trace.environment,
+            "cluster": ", ".join(f"rank:{each}" for each in range(of)),
+        },
+    )
+
+
+def run(*command: str, folder: Path, rank: int | None = None) -> subprocess.CompletedProcess[str]:
+    ranks = {} if rank is None else {"RANK": str(rank), "WORLD_SIZE": "2"}
+    return subprocess.run(
+        [sys.executable, "-m", "tracer", *command],
+        cwd=folder,
+        env={**os.environ, **ranks},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_a_folder_at_a_url_is_one_run(server: Store, url: str) -> None:
+    folder = f"{url}/{time.monotonic_ns()}/"
+    for number in range(3):
+        rank(number, 3).save(folder)
+    assert sorted(each.name for each in location(folder).glob("*")) == [
+        f"rank-{number}.json" for number in range(3)
+    ]
+    merged = tracer.load(folder)
+    assert merged.complete and len(merged.workers) == 3
+    assert merged.data == tracer.merge(rank(number, 3) for number in range(3)).data
+    one = tracer.load(f"{folder}rank-1.json")
+    assert one.data == rank(1, 3).data
+    one.save(location(f"{url}/a.json"))  # a path that a program made itself
+    assert tracer.load(location(f"{url}/a.json")).data == one.data
+    with pytest.raises(TraceFileError, match=r"no\.json: cannot be read"):
+        tracer.load(f"{folder}no.json")
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_a_trace_is_written_whole_or_not_at_all(
+    server: Store, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = location(f"{url}/whole.json")
+    traces.eager().save(path)
+    file_system = type(path.fs)  # type: ignore[attr-defined]
+    opened = file_system._open
+
+    def breaking(self: object, *args: object, **options: object) -> object:
+        file = opened(self, *args, **options)
+        write = file.write
+
+        def half(content: bytes) -> None:
+            write(content[: len(content) // 2])
+            raise OSError("the line broke")
+
+        file.write = half
+        return file
+
+    monkeypatch.setattr(file_system, "_open", breaking)
+    with pytest.raises(TraceFileError, match=r"whole\.json: cannot be written: the line broke"):
+        rank(0, 2).save(path)
+    monkeypatch.undo()
+    assert tracer.load(path).data == traces.eager().data
+
+
+def test_a_server_that_refuses_is_named_in_one_line(server: Store) -> None:
+    server.refuses = True
+    for act in (tracer.load, rank(0, 2).save):
+        with pytest.raises(TraceFileError, match=r"s3://runs/no\.json: cannot be \w+: ") as raised:
+            act("s3://runs/no.json")
+        assert "\n" not in str(raised.value)
+
+
+def test_the_last_writing_is_done_as_python_ends(server: Store, tmp_path: Path) -> None:
+    """By then no executor takes the look-up of the host's name, which is the first one."""
+    (tmp_path / "hello.py").write_text('print("hello")')
+    ran = run("run", "-o", "s3://runs/hello.json", "hello.py", folder=tmp_path)
+    assert ran.stdout == "hello\n" and "wrote s3://runs/hello.json" in ran.stderr, ran.stderr
+    assert tracer.load("s3://runs/hello.json").finished
+    said = run("report", "s3://runs/hello.json", folder=tmp_path)
+    assert said.returncode == 0 and "no optimizer" in said.stdout.lower(), said
+    assert os.listdir(tmp_path) == ["hello.py"]
+
+
+@pytest.mark.parametrize("fault", ["refuses", "is away"])
+def test_what_cannot_be_sent_is_kept(server: Store, tmp_path: Path, fault: str) -> None:
+    (tmp_path / "hello.py").write_text('print("hello"); raise SystemExit(3)')
+    if fault == "refuses":
+        server.refuses = True
+    else:
+        server.go_away()
+    try:
+        ran = run("run", "-o", "s3://runs/kept/", "hello.py", folder=tmp_path, rank=1)
+    finally:
+        if fault == "is away":
+            server.come_back()
+    assert (ran.returncode, ran.stdout) == (3, "hello\n")
+    assert "cannot be written" in ran.stderr and "wrote traces/rank-1.json" in ran.stderr
+    assert tracer.load(tmp_path / "traces").finished
+    server.refuses = False
+    assert not location("s3://runs/kept").exists()
+
+
+def test_a_slow_server_does_not_hold_up_the_program(server: Store) -> None:
+    server.wait = 0.5
+    taken: list[float] = []
+
+    def snapshot() -> CallTrace:
+        taken.append(time.monotonic())
+        return traces.accumulation(8)
+
+    began = time.monotonic()
+    autosave = Autosave(snapshot, location("s3://runs/slow.json"), seconds=0.1)
+    assert time.monotonic() - began < 0.4
+    wait_until(lambda: len(taken) > 1)
+    server.wait = 0.0
+    assert str(autosave.finish()) == "s3://runs/slow.json"
+    assert tracer.load("s3://runs/slow.json").finished
+
+
+def test_a_server_that_comes_back_gets_the_trace(
+    server: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    server.refuses, before = True, server.asked
+    autosave = Autosave(
+        lambda: traces.accumulation(64), location("s3://runs/back.json"), seconds=0.1
+    )
+    wait_until(lambda: server.asked > before + 2)
+    server.refuses = False
+    assert str(autosave.finish()) == "s3://runs/back.json"
+    assert tracer.load("s3://runs/back.json").steps == 64
+    said = capfd.readouterr().err
+    assert said.count("tracer: ") == 1 and "the program goes on" in said
+    assert not os.listdir(tmp_path)
+
+
+def test_no_object_of_another_program_is_overwritten(
+    server: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    location("s3://runs/data.csv").write_bytes(b"1,2,3")
+    autosave = Autosave(traces.eager, location("s3://runs/data.csv"), seconds=0.1)
+    assert autosave.finish() == tmp_path / "traces" / "trace.json"
+    assert location("s3://runs/data.csv").read_bytes() == b"1,2,3"
+
+
+def test_watch_follows_a_bucket(server: Store) -> None:
+    out = io.StringIO()
+    autosaves = [
+        Autosave(
+            lambda number=number: rank(number, 2),  # type: ignore[misc]
+            None,
+            location("s3://runs/watched/"),
+            seconds=0.1,
+        )
+        for number in range(2)
+    ]
+
+    def end() -> None:
+        wait_until(lambda: "running" in out.getvalue())
+        for each in autosaves:
+            each.finish()
+
+    ending = threading.Thread(target=end)
+    ending.start()
+    assert watch(location("s3://runs/watched/"), Console(file=out, width=100), patience=LONGEST)
+    ending.join()
+    assert "finished" in out.getvalue() and "rank 1" in out.getvalue()
+
+
+def test_without_the_extra_one_line_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "upath", None)
+    with pytest.raises(MissingExtra, match=r"needs upath: .*optimizer-tracer\[remote\]"):
+        tracer.load("s3://runs/a.json")
+
+
+@pytest.mark.sweep
+def test_4096_ranks_through_a_bucket(server: Store) -> None:
+    """Sent one by one, and read as one run in less than a minute."""
+    folder = location("s3://runs/many/")
+    encoded = rank(0, 4096)
+    for number in range(4096):
+        names = (Replica(f"rank:{number}", 0, ""),)
+        programs = (Program("train.py", 1.0, 2.0, f"rank:{number}", 0),)
+        one = traces.changed(encoded, replicas=names, programs=programs)
+        one.save(folder / f"rank-{number}.json")
+    began = time.monotonic()
+    merged = tracer.load(folder)
+    assert len(merged.workers) == 4096 and merged.complete
+    assert merged.steps == 64
+    assert time.monotonic() - began < 60

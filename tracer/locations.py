@@ -1,0 +1,101 @@
+"""Where trace files are: a path, or a URL that fsspec knows, such as `s3://runs/1/`.
+
+A URL is a `UPath` of universal_pathlib, which has the methods of `pathlib.Path`. Here stands what
+differs between the two.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tracer.errors import MissingExtra
+
+T = TypeVar("T")
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+
+
+def location(place: str | os.PathLike[str]) -> Path:
+    """The path, or the `UPath` of a URL; a `UPath` stays what it is.
+
+    Raises `MissingExtra`, an `ImportError`, if a URL is given and the packages for URLs are not installed.
+
+    >>> location("runs/1.json").name, location("memory://runs/1.json").name
+    ('1.json', '1.json')
+    """
+    if is_remote(place):
+        return place  # type: ignore[return-value]
+    if not (isinstance(place, str) and _URL.match(place)):
+        return Path(place)
+    try:
+        from upath import UPath
+    except ModuleNotFoundError as error:
+        raise MissingExtra(
+            f"a URL needs {error.name}: pip install 'optimizer-tracer[remote]'"
+        ) from error
+    # The program must not get this file system from fsspec's cache: a transaction is on all files.
+    path: Any = UPath(place, skip_instance_cache=True)
+    return path  # type: ignore[no-any-return]
+
+
+def is_remote(path: object) -> bool:
+    """Whether the path is a `UPath` of a URL, also of one of the machine itself."""
+    return hasattr(path, "fs") and not isinstance(path, Path)
+
+
+def display(path: Path) -> str:
+    """The URL, or the path from the current folder."""
+    return str(path) if is_remote(path) else os.path.relpath(path)
+
+
+def write(path: Any, content: bytes) -> None:
+    """Put `content` at a remote `path`: all of it, or what stood there before is kept."""
+    with path.fs.transaction, path.fs.open(path.path, "wb") as file:
+        file.write(content)
+
+
+def read(paths: Sequence[Any]) -> Iterator[bytes]:
+    """The contents of files of one remote folder: asked for at once, where that is faster."""
+    found = paths[0].fs.cat([each.path for each in paths])
+    return (found[each.path] for each in paths)
+
+
+def when_written(path: Any) -> tuple[float, object] | None:
+    """When a file, or the last one of a folder, was written; None if there is none yet.
+
+    The second value is another one after each writing, also of two in one second.
+    """
+    if is_remote(path):
+        path.fs.invalidate_cache()  # a list of files that is as old as the first question
+    states = [each.stat() for each in (path.glob("*.json") if path.is_dir() else [path])]
+    if not states:
+        return None
+    stamps = [each.as_info() for each in states] if is_remote(path) else []
+    return max(each.st_mtime for each in states), repr(stamps)
+
+
+class _AtOnce(ThreadPoolExecutor):
+    """An executor whose work is done before `submit` returns, by the thread that asked for it."""
+
+    def submit(self, do: Callable[..., T], /, *args: Any, **options: Any) -> "Future[T]":
+        future: Future[T] = Future()
+        try:
+            future.set_result(do(*args, **options))
+        except BaseException as error:
+            future.set_exception(error)
+        return future
+
+
+def work_at_exit() -> None:
+    """Let remote files be written by what `atexit` calls.
+
+    No executor takes work any more by then, and the event loop of fsspec gives some to its own: to
+    look up the name of a host. (`concurrent.futures.thread` says so: "cannot schedule new futures
+    after interpreter shutdown".)
+    """
+    if "fsspec.asyn" in sys.modules:
+        sys.modules["fsspec.asyn"].get_loop().set_default_executor(_AtOnce())
