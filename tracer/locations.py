@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tracer.errors import MissingExtra
+from tracer.errors import MissingExtra, TraceFileError
 
 T = TypeVar("T")
 
@@ -20,25 +20,32 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
 def location(place: str | os.PathLike[str]) -> Path:
-    """The path, or the `UPath` of a URL; a `UPath` stays what it is.
+    """The path, or the `UPath` of a URL, with a file system of its own.
 
-    Raises `MissingExtra`, an `ImportError`, if a URL is given and the packages for URLs are not installed.
+    Raises `MissingExtra`, an `ImportError`, if a package that the URL needs is not installed, and
+    `tracer.TraceFileError` if it is a URL of nothing that fsspec knows.
 
     >>> location("runs/1.json").name, location("memory://runs/1.json").name
     ('1.json', '1.json')
     """
+    options: Any = {}
     if is_remote(place):
-        return place  # type: ignore[return-value]
-    if not (isinstance(place, str) and _URL.match(place)):
+        options = place.storage_options  # type: ignore[union-attr]
+    elif not (isinstance(place, str) and _URL.match(place)):
         return Path(place)
     try:
         from upath import UPath
+
+        # A transaction is on all files of a file system: it must not be one of the program's, too.
+        path: Any = UPath(str(place), **{**options, "skip_instance_cache": True})
+        path.fs.invalidate_cache()  # with its file system; the paths made of it have the same one
     except ModuleNotFoundError as error:
-        raise MissingExtra(
-            f"a URL needs {error.name}: pip install 'optimizer-tracer[remote]'"
-        ) from error
-    # The program must not get this file system from fsspec's cache: a transaction is on all files.
-    path: Any = UPath(place, skip_instance_cache=True)
+        extra = "optimizer-tracer[remote]"
+        raise MissingExtra(f"{place}: a URL needs {error.name}: pip install '{extra}'") from error
+    except ImportError as error:
+        raise MissingExtra(f"{place}: {error}") from error
+    except ValueError as error:
+        raise TraceFileError(f"{place}: {error}") from error
     return path  # type: ignore[no-any-return]
 
 
