@@ -343,7 +343,7 @@ def test_random_programs(rows: int) -> None:
 
 def _execution(journal: Journal, stamp: int) -> Iterator[None]:
     """What a thread does to a journal; between any two of its ops another one may go on."""
-    place = ledger._take(journal._clock, 1)
+    place = ledger._take(journal._clock, 1, "")
     yield
     cell = Ops.FloorMod(place, journal._rows)
     Ops.ResourceScatterUpdate(journal._ring, cell, place * ledger._TAG + stamp)

@@ -272,8 +272,8 @@ was traced (`eager/polymorphic_function/concrete_function.py`)."""
 
 
 def constant(value: int) -> Any:
-    """An eager int64 scalar, also while a graph is traced."""
-    with outside_of_graphs():
+    """An eager int64 scalar in the host's memory, also while a graph is traced."""
+    with outside_of_graphs(), ops.device("CPU:0"):
         return tf.constant(value, tf.int64)
 
 

@@ -30,6 +30,7 @@ A graph may write `ROWS` rows between two readings; when and how often is read: 
 """
 
 import itertools
+import re
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -95,8 +96,10 @@ class Journal:
     def write(self, row: Any, after: Sequence[Any] = (), bits: Any = None) -> None:
         """Add to the current graph, after the ops `after`, that it writes a row with its bits."""
         with _added(self._device):
+            with compat.device(_host_of(self._device)):
+                one = tf.constant(1, tf.uint64)
             with compat.control_dependencies(after):
-                place = _take(self._clock.handle, tf.constant(1, tf.uint64))
+                place = _take(self._clock.handle, one, self._device)
             cell = _raw.FloorMod(x=place, y=tf.constant(self._rows, tf.int64))
             tag = _raw.Mul(x=place, y=tf.constant(_TAG, tf.int64))
             _raw.ResourceScatterUpdate(
@@ -259,10 +262,11 @@ class Ledger:
         Returns the step's stamp: a new one if there is no enclosing step.
         """
         with _added(self.device):
-            alone = _raw.Equal(x=enclosing, y=tf.constant(0, tf.int64))
-            numbers = _raw.Cast(x=alone, DstT=tf.uint64)
+            with compat.device(_host_of(self.device)):
+                alone = _raw.Equal(x=enclosing, y=tf.constant(0, tf.int64))
+                numbers = _raw.Cast(x=alone, DstT=tf.uint64)
             with compat.control_dependencies(after):
-                new = _take(self._clock.handle, numbers)
+                new = _take(self._clock.handle, numbers, self.device)
             return _raw.SelectV2(condition=alone, t=new, e=enclosing)
 
     def count(self, key: Hashable, lifetime: Any, stamp: Any, after: Sequence[Any] = ()) -> Use:
@@ -289,7 +293,8 @@ class Ledger:
     def take_number(self) -> int:
         """The number of a step that begins outside of every graph."""
         with compat.outside_of_graphs(), compat.device(self.device):
-            return int(_take(self._clock.handle, tf.constant(1, tf.uint64))) // UNIT
+            number = _take(self._clock.handle, tf.constant(1, tf.uint64), self.device)
+            return int(number) // UNIT
 
     def next_number(self) -> int:
         """The number of the step that begins next."""
@@ -361,14 +366,24 @@ def _added(device: str) -> Iterator[None]:
         yield
 
 
-def _take(clock: Any, numbers: Any) -> Any:
+def _take(clock: Any, numbers: Any, device: str) -> Any:
     """Take so many numbers, 0 or 1, from a clock: `UNIT` times the next one, as it was before.
 
     `RngReadAndSkip` is made to share one generator between threads: it moves the state by 256 for
     each number and gives the state before, both under the variable's lock, and it compiles under
     XLA. No other op of TensorFlow does all three (`core/kernels/stateful_random_ops.cc`,
     `compiler/tf2xla/kernels/stateful_random_ops.cc`). 128 bits of the state are moved, which here
-    never leave the first 64, and the third number is not touched.
+    never leave the first 64, and the third number is not touched: both are 0.
+
+    A GPU takes `alg` and `delta` from the host and has the state in its own memory. `Unpack` of
+    int64 would copy it to the host, and each step would wait: so there it is the sum.
     """
     state = _raw.RngReadAndSkip(resource=clock, alg=tf.constant(_PHILOX), delta=numbers)
+    if _host_of(device) != device:
+        return _raw.Sum(input=state, axis=tf.constant(0))
     return _raw.Unpack(value=state, num=3)[0]
+
+
+def _host_of(device: str) -> str:
+    """The device whose memory is that of the host of `device`."""
+    return re.sub(r"GPU:\d+$", "CPU:0", device, flags=re.IGNORECASE)
