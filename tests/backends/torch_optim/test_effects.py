@@ -19,9 +19,10 @@ from backends.torch_optim.test_transparency import CLASSES, VARIANTS, options, t
 from backends.torch_optim.test_truth_table import ROWS, by_step
 from support.torch_bytes import ByBytes
 from support.torch_odometers import Around, Odometer, give, in_threads, readings, zeros
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import tracer
-from tracer.backends.torch import effects as torch_effects
+from tracer.backends.torch import drift, effects as torch_effects
 
 torch.set_num_threads(1)
 INFINITE, NAN = float("inf"), float("nan")
@@ -622,3 +623,42 @@ def test_a_tracer_that_is_imported_where_another_device_is_the_default() -> None
         [sys.executable, "-c", ON_META], capture_output=True, text=True, timeout=200, check=True
     )
     assert done.stdout == "3 3 {(): 3}\n"
+
+
+WAITING = ("_local_scalar_dense", "equal", "is_nonzero", "nonzero", "_to_copy")
+"""Operators that bring what a device has computed to the host, for which the program waits."""
+
+
+class Waits(TorchDispatchMode):  # type: ignore[misc]
+    """Notes the operators that wait for a device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name in WAITING:
+            self.called.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("effects", [False, True])
+def test_no_step_waits_for_a_device(effects: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, with gradients that are masked, and those that a fused step may leave out."""
+    monkeypatch.setattr(torch_effects, "is_held_back", lambda tensor: True)
+    monkeypatch.setattr(drift, "is_held_back", lambda tensor: True)
+    parameters = zeros()
+    optimizer = tracer.wrap(Odometer(parameters), effects=effects)
+    with Waits() as waits:
+        for step in range(20):
+            give(parameters)
+            parameters[0].grad[0] = 0
+            optimizer.found_inf = torch.zeros(()) if step % 2 else None
+            optimizer.step()
+    assert waits.called == []
+    trace = tracer.trace_of(optimizer)
+    assert readings(parameters) == [20, 20, 20] and by_step(trace) == [3] * 20
+    if effects:
+        assert trace.count("compared", by=()) == {(): 60}
+        assert not sum(trace.count("unchanged", by=()).values())
