@@ -19,6 +19,7 @@ what. With `--no-venv --no-install` a session uses the environment that is activ
 """
 
 import argparse
+import os
 import shutil
 import tarfile
 from pathlib import Path
@@ -313,6 +314,32 @@ def _run_backends(session: nox.Session, *tests: str) -> None:
     """Run the tests: all, or as the options that follow `--` say; or other tests that follow it."""
     given = session.posargs or EACH
     session.run("pytest", *(tests if given[0].startswith("-") else ()), *given)
+
+
+ON_GPU = (
+    ("tensorflow", SHORT),
+    ("tensorflow", ("tests/gpu/test_tensorflow.py",)),
+    ("torch", ("tests/backends/torch_optim/test_truth_table.py", "tests/gpu/test_torch.py")),
+    ("torch", ("tests/backends/keras_torch/test_truth_table.py",)),
+    ("jax", ("tests/backends/jax/test_truth_table.py",)),
+    ("jax", ("tests/backends/optax/test_truth_table.py", "tests/gpu/test_optax.py")),
+)
+"""The backend of Keras and the tests: a process each, which may take all memory of the GPU."""
+
+
+@nox.session(python="3.11")
+def gpu(session: nox.Session) -> None:
+    """The truth tables of each backend on a GPU, and a benchmark of each; no other session does.
+
+    `TRACER_TEST_DEVICE=cpu nox -s gpu` tries the tests themselves without one.
+    """
+    session.install("tensorflow[and-cuda]", "torch", "jax[cuda12]", "optax", "keras", *TEST)
+    device = os.environ.get("TRACER_TEST_DEVICE", "gpu")
+    for keras, tests in ON_GPU:
+        env = {"KERAS_BACKEND": keras, "TRACER_TEST_DEVICE": device}
+        given = () if "-m" in tests else EACH
+        session.run("pytest", *tests, *given, *session.posargs, env=env)
+    session.run("python", "benchmarks/effects.py", env={"TRACER_TEST_DEVICE": device})
 
 
 @nox.session(python="3.11", tags=["weekly"])

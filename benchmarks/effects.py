@@ -26,6 +26,8 @@ import tracer
 MATRICES = 10
 WEIGHTS = 10**7
 ROUNDS = 12
+CLOCK = time.perf_counter if os.environ.get("TRACER_TEST_DEVICE") == "gpu" else time.process_time
+"""On a GPU the processor waits; let nothing else run on the machine."""
 
 Step = Callable[[], object]
 
@@ -48,7 +50,8 @@ def of_tensorflow(name: str, weights: int, effects: bool) -> Step:
     made: Step = tf.function(
         lambda: optimizer.apply_gradients([(gradient, each) for each in variables]), autograph=False
     )
-    return made
+    waits = bool(tf.config.list_physical_devices("GPU"))
+    return (lambda: (made(), tf.test.experimental.sync_devices())) if waits else made
 
 
 def of_jax(name: str, weights: int, effects: bool) -> Step:
@@ -86,7 +89,15 @@ def jitted_update(name: str, weights: int, effects: bool) -> tuple[Any, tuple[An
 
 def of_torch(name: str, weights: int, effects: bool) -> Step:
     """A step of `torch.optim`."""
-    step: Step = torch_optimizer(name, weights, effects).step
+    import torch
+
+    update = torch_optimizer(name, weights, effects).step
+
+    def step() -> None:
+        update()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
     return step
 
 
@@ -95,7 +106,9 @@ def torch_optimizer(name: str, weights: int, effects: bool) -> Any:
     import torch
 
     torch.set_num_threads(1)
-    parameters = [torch.nn.Parameter(torch.zeros(shape_of(weights))) for _ in range(MATRICES)]
+    where = "cuda" if torch.cuda.is_available() else "cpu"
+    zeros = [torch.zeros(shape_of(weights), device=where) for _ in range(MATRICES)]
+    parameters = [torch.nn.Parameter(each) for each in zeros]
     for each in parameters:
         each.grad = torch.ones_like(each)
     return tracer.wrap(getattr(torch.optim, name)(parameters, 0.01), effects=effects)
@@ -146,7 +159,7 @@ def inside(name: str, quick: bool) -> list[list[object]]:
         for arm in ("traced", "again", "effects"):
             step = STEPS[name](optimizer, WEIGHTS, arm == "effects")
             step()
-            arms[arm] = bench.timed(step, 3, time.process_time)
+            arms[arm] = bench.timed(step, 3, CLOCK)
         taken = bench.interleaved(arms, ROUNDS)
         ms = f"{1e3 * bench.spread(taken['traced']).median:.1f}"
         times = (bench.ratios(taken, arm, "traced").text(1) for arm in ("again", "effects"))

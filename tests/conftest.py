@@ -18,6 +18,7 @@ import re
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TextIO
@@ -267,3 +268,20 @@ def clean_keras() -> Iterator[None]:
         if clear is not None:  # collecting the garbage each time takes minutes
             quick = "free_memory" in inspect.signature(clear).parameters
             clear(**{"free_memory": False} if quick else {})
+
+
+@pytest.fixture(autouse=True)
+def _on_the_device_that_is_asked_for() -> Iterator[None]:
+    """Train where `TRACER_TEST_DEVICE` says; TensorFlow and JAX take a GPU by themselves."""
+    asked = os.environ.get("TRACER_TEST_DEVICE")
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as device:
+        if asked and "jax" in sys.modules:
+            from tracer.backends.jax import compat
+
+            # A note makes each trace on a GPU incomplete, until these tests have passed on one.
+            patch.setattr(compat, "platform", lambda context: "cpu")
+        if asked and "torch" in sys.modules:
+            import torch
+
+            device.enter_context(torch.device("cuda" if asked == "gpu" else asked))
+        yield

@@ -1,0 +1,111 @@
+"""Steps of `torch.optim` on a GPU; the weights count their updates."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import tracer
+
+if "TRACER_TEST_DEVICE" not in os.environ:
+    pytest.skip("runs on a GPU: nox -s gpu", allow_module_level=True)
+torch = pytest.importorskip("torch")
+
+from support.torch_odometers import Odometer, give, readings  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def where(device: str) -> str:
+    """The device by PyTorch's name."""
+    if device == "gpu" and not torch.cuda.is_available():
+        pytest.skip("no GPU that PyTorch can use")
+    return "cuda" if device == "gpu" else "cpu"
+
+
+def zeros(where: str) -> list[Any]:
+    return [torch.nn.Parameter(torch.zeros(2, device=where)) for _ in range(3)]
+
+
+def check(optimizer: Any, parameters: list[Any], steps: int, updates: int) -> tracer.CallTrace:
+    trace = tracer.trace_of(optimizer)
+    assert (trace.steps, trace.updates()) == (steps, updates)
+    assert sum(readings(parameters)) == updates
+    return trace
+
+
+@pytest.mark.parametrize("effects", [False, True])
+def test_eager(where: str, effects: bool) -> None:
+    parameters = zeros(where)
+    optimizer = tracer.wrap(Odometer(parameters), effects=effects)
+    for step in range(10):
+        give(parameters if step % 2 else parameters[:2])
+        optimizer.step()
+        optimizer.zero_grad()
+    trace = check(optimizer, parameters, 10, 25)
+    if effects:
+        assert trace.count("unchanged", by=()) == {(): 5}
+
+
+@pytest.mark.parametrize("options", [{"backend": "aot_eager"}, {"mode": "reduce-overhead"}])
+def test_compiled(where: str, options: dict[str, str]) -> None:
+    torch._dynamo.reset()
+    parameters = zeros(where)
+    optimizer = tracer.wrap(torch.optim.SGD(parameters, lr=1.0, maximize=True))
+    step: Callable[[], Any] = torch.compile(optimizer.step, **options)
+    give(parameters)
+    for _ in range(10):
+        step()
+    check(optimizer, parameters, 10, 30)
+
+
+def test_a_scaler_that_skips(where: str) -> None:
+    parameters = zeros(where)
+    optimizer = tracer.wrap(Odometer(parameters))
+    scaler = torch.amp.GradScaler(where, init_scale=2.0**10)
+    kept = 0
+    for step in range(6):
+        optimizer.zero_grad()
+        with torch.autocast(where, torch.float16 if where == "cuda" else torch.bfloat16):
+            loss = sum((each * torch.ones_like(each)).sum() for each in parameters)
+        scaler.scale(loss).backward()
+        if step % 3 == 2:
+            parameters[0].grad.fill_(float("inf"))
+        else:
+            kept += 1
+        scaler.step(optimizer)
+        scaler.update()
+    assert kept == 4
+    trace = tracer.trace_of(optimizer)
+    assert trace.updates() == sum(readings(parameters)) == 3 * kept
+
+
+def test_a_fused_step_that_is_skipped(where: str) -> None:
+    parameters = zeros(where)
+    optimizer = tracer.wrap(torch.optim.SGD(parameters, lr=1.0, maximize=True, fused=True))
+    scaler = torch.amp.GradScaler(where, init_scale=1.0, growth_interval=100, backoff_factor=0.5)
+    for step in range(6):
+        give(parameters, float("inf") if step == 3 else float(scaler.get_scale()))
+        scaler.scale(torch.zeros((), device=where))
+        scaler.step(optimizer)
+        scaler.update()
+    check(optimizer, parameters, 6, 15)
+
+
+def test_a_cuda_graph_counts_once_and_is_noted(where: str) -> None:
+    if where != "cuda":
+        pytest.skip("only a GPU has CUDA graphs")
+    parameters = zeros(where)
+    optimizer = tracer.wrap(torch.optim.SGD(parameters, lr=1.0, maximize=True), effects=True)
+    give(parameters)
+    optimizer.step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        optimizer.step()
+    for _ in range(5):
+        graph.replay()
+    trace = tracer.trace_of(optimizer)
+    assert sum(readings(parameters)) == 18
+    assert trace.updates() == 18 or not trace.complete
