@@ -152,6 +152,11 @@ def test_a_step_method_has_no_variable() -> None:
     (method,) = {m.name for m in traces.eager().methods} & {"apply_gradients", "apply"}
     with pytest.raises(expressions.BadExpectation, match="runs once for all variables; write upd"):
         reasons(traces.eager(), f"{method}[dense/kernel]=0")
+    with pytest.raises(expressions.BadExpectation, match="runs once for all variables"):
+        reasons(traces.eager(), "step[dense/kernel]=0")  # it never ran
+    for assertion in (tracer.assert_executions, tracer.assert_calls):
+        text = assertion(method, 0, variable="dense/kernel").check(traces.eager())
+        assert text.endswith(f"but {method} runs once for all variables: use assert_updates")
 
 
 def test_an_incomplete_trace_is_a_verdict_of_its_own() -> None:

@@ -35,6 +35,7 @@ from tracer.testing.expected import (
     require_sense,
     targets_meant,
     variables_in,
+    why_no_variable,
     why_unknown,
 )
 from tracer.testing.failure import are_frozen, names_in, not_passed, together
@@ -372,6 +373,8 @@ def _check(expected: Expectation) -> Check:
     """The check that a trace is as `expected`; a variable that it does not hold fails it."""
 
     def check(trace: Trace) -> str:
+        if why := why_no_variable(trace, expected):
+            return failure.not_judged(trace, expected.wanted, f"{why}: use assert_updates")
         try:
             return failure.of_expected(trace, expected)
         except UnknownName as error:

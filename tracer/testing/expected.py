@@ -37,9 +37,11 @@ from tracer.model.records import OBSERVATIONS, Kind, Variable, contribution
 from tracer.model.summary import Counts, Pattern, Summary, summaries_of
 from tracer.model.timeline import Steps, Timeline, Values
 from tracer.model.trace import Trace
-from tracer.model.words import first_true, some, span
+from tracer.model.words import first_of, first_true, some, span
 
 __tracebackhide__ = True  # of wrong arguments pytest shows where they were given
+MAX_NAMES = 3
+"""The most names in a sentence, and the most stretches of steps in a row."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +56,20 @@ class Target:
 
 
 def of_given(variable: object, word: str = " of ") -> str:
-    """` of dense/kernel`; nothing if none was given. Raises `TypeError` if it has no name."""
+    """` of dense/kernel`; nothing if none was given. Raises `TypeError` if it has no name.
+
+    A module of PyTorch has none, and is named by its parameters.
+    """
     parts = [] if variable is None else shards_of(variable) or [variable]
+    if not hasattr(variable, "name"):
+        parts = list(_own(variable) or parts)
     try:
         names = [each if isinstance(each, str) else name_of(each) for each in parts]
     except TypeError:
         raise TypeError(
             f"variable must be a name, a glob, a variable, a layer or a model, not {variable!r}"
         ) from None
-    return word + ", ".join(names) if names else ""
+    return word + first_of(names, MAX_NAMES) if names else ""
 
 
 def indices_of(trace: Trace, given: object) -> frozenset[int]:
@@ -351,6 +358,19 @@ def require_sense(wanted: Iterable[Limits], needed: str) -> tuple[Limits, ...]:
         if low < 0 or (high is not None and high < low):
             raise ValueError(f"{expected.what}: no count is {expected}")
     return given
+
+
+def why_no_variable(trace: Trace, expected: Expectation) -> str:
+    """Why nothing can be expected of a method on a variable: steps are of all of them."""
+    roles: set[str] = {each.role for each in trace.methods if each.name == expected.method}
+    roles = roles or {
+        role
+        for kind in KINDS
+        for role, names in (("step", kind.step_methods), ("apply", kind.apply_methods))
+        if expected.method in (getattr(each, "name", each) for each in names)
+    }
+    is_wrong = expected.variable is not None and roles == {"step"}
+    return f"{expected.method} runs once for all variables" if is_wrong else ""
 
 
 @cache

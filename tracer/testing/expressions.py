@@ -27,7 +27,14 @@ from tracer.model.records import Kind
 from tracer.model.trace import Trace
 from tracer.model.words import listed
 from tracer.testing import failure
-from tracer.testing.expected import Expectation, Limits, Quantity, known_methods, of_given
+from tracer.testing.expected import (
+    Expectation,
+    Limits,
+    Quantity,
+    known_methods,
+    of_given,
+    why_no_variable,
+)
 
 _PATTERN = re.compile(
     r"\s*(?P<what>[A-Za-z_][\w.]*)\s*(?:\[(?P<variable>.*)\])?"
@@ -191,11 +198,8 @@ def _reason(trace: Trace, expected: Expectation) -> str:
         known = (*_COUNTS, *names)
         meant = get_close_matches(expected.method, (*known, *known_methods()), n=1, cutoff=0.7)
         raise unknown_name("count", expected.method, known, meant=meant)
-    roles = {method.role for method in trace.methods if method.name == expected.method}
-    if expected.variable is not None and roles == {"step"}:
-        raise BadExpectation(
-            f"{expected.text}: {expected.method} runs once for all variables; write updates[...]"
-        )
+    if why := why_no_variable(trace, expected):
+        raise BadExpectation(f"{expected.text}: {why}; write updates[...]")
     on_each_replica = expected.per_step and len(trace.replicas) > 1
     return failure.of_expected(trace, replace(expected, per_replica=on_each_replica), partial=True)
 

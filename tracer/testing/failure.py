@@ -30,6 +30,7 @@ from tracer.model.timeline import Steps
 from tracer.model.trace import Trace
 from tracer.model.words import dialect_of, first_of, first_true, listed, plural, some
 from tracer.testing.expected import (
+    MAX_NAMES,
     MISSED,
     Claim,
     Expectation,
@@ -44,8 +45,6 @@ from tracer.testing.expected import (
 )
 
 WIDTH = 76  # pytest indents a message by 4
-MAX_NAMES = 3
-"""The most names in a sentence, and the most stretches of steps in a row."""
 _MAX_ROWS = 30
 _MAX_APART = 10  # variables that were missed, each in a row of its own
 

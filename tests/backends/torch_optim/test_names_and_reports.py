@@ -283,6 +283,11 @@ def test_each_assertion() -> None:
     with tracer.assert_executions("step", 2), tracer.assert_calls("step", 2):
         step()
         step()
+    with tracer.assert_updates(variable=model, total=1):
+        step()
+    of_two = pytest.raises(AssertionError, match="updates of weight, bias: expected 2, got 1")
+    with of_two, tracer.assert_updates(variable=model, total=2):
+        step()
     with tracer.assert_never_updated(model.bias), tracer.assert_never_updated("bias"):
         step()
     with tracer.assert_all_updated([model.weight]):
