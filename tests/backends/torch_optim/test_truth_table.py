@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import tracer
 from tracer.api import CallTrace
+from tracer.backends.torch import compat
 from tracer.backends.torch.freeze_monitor import FreezeMonitor
 from tracer.core.snapshot import Reader
 
@@ -1381,3 +1382,18 @@ def test_blocks_of_record_compile_a_step_once() -> None:
         assert recording.trace().updates() == 6, block
     assert readings(parameters) == [12, 12, 12]
     assert len(compiled) == 1
+
+
+def test_a_step_that_is_captured_in_a_cuda_graph_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: what is replayed calls no Python."""
+    parameters = zeros()
+    optimizer = tracer.wrap(Odometer(parameters))
+    give(parameters)
+    optimizer.step()
+    assert tracer.trace_of(optimizer).complete
+    monkeypatch.setattr(compat, "HAS_CUDA", True)
+    monkeypatch.setattr(compat, "is_capturing", lambda: True)
+    optimizer.step()
+    trace = tracer.trace_of(optimizer)
+    assert not trace.complete
+    assert "a step of Odometer was captured in a CUDA graph" in trace.notes[0]

@@ -24,6 +24,7 @@ from tracer.model.records import Kind
 
 __all__ = [
     "FROZEN",
+    "HAS_CUDA",
     "Exchange",
     "GradScaler",
     "HookPlace",
@@ -249,9 +250,13 @@ def names_data(cls: type) -> bool:
     return any({"data", "numpy"}.intersection(code.co_names) for code in codes)
 
 
+HAS_CUDA = torch.backends.cuda.is_built()
+"""Whether this PyTorch was built for a GPU; to read it wakes none."""
+
+
 def is_capturing() -> bool:
     """Whether a CUDA graph is made now, in which nothing may wait for its device."""
-    return bool(torch.cuda.is_available() and torch.cuda.is_current_stream_capturing())
+    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
 def is_of_scheduler(step: Any) -> bool:

@@ -38,6 +38,10 @@ _UNKNOWN_SKIP = (
     "an optimizer looks for gradients that are not finite by itself, in its step, with the "
     "GradScaler that it is given: a step that it skipped is counted as if it had updated"
 )
+_CAPTURED = (
+    "a step of {name} was captured in a CUDA graph: it is counted once, as it was captured, and "
+    "not when the graph is replayed, which calls no Python"
+)
 _CAME_LATE = (
     "effects of a step on a parameter that the optimizer got while it stepped are not known"
 )
@@ -237,6 +241,8 @@ class StepCounter:
         """A step has ended; in code that is `compiled` in part, its begin was in another frame."""
         call = self._under_way(None if compiled else known_by(python))
         call = call or self._enter(Step(self), python)
+        if compat.HAS_CUDA and compat.is_capturing():
+            self.recorder.note(_CAPTURED.format(name=type(optimizer).__name__))
         found, skipped = found_inf(optimizer), False
         if found is None and "grad_scaler" in named:
             self.recorder.note(_UNKNOWN_SKIP)
