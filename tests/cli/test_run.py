@@ -283,6 +283,19 @@ def test_other_processes(tmp_path: Path) -> None:
     assert "what they do is not traced; `tracer run --children` follows them" in said
 
 
+def test_a_tool_that_trains_nothing_leaves_the_trace_complete(tmp_path: Path) -> None:
+    """And what a run that failed says has no colors."""
+    (tmp_path / "fails.py").write_text(
+        "import subprocess\n"
+        "subprocess.run(['/bin/uname', '-p'])\n"
+        "raise ValueError('\\033[1mExpected\\033[0m a layer')\n"
+    )
+    said = run([*TRACER, "fails.py"], tmp_path).stderr
+    trace = tracer.load(tmp_path / FILE)
+    assert trace.complete and "other processes" not in said
+    assert trace.programs[0].error == "ValueError: Expected a layer"
+
+
 def test_processes_are_named(tmp_path: Path) -> None:
     (tmp_path / "launch.py").write_text(
         "import subprocess, sys\n"

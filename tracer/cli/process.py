@@ -41,6 +41,7 @@ FOLDER = "traces"
 """Where one of several processes writes its own file if nothing else is asked for."""
 _EMPTY = re.compile(rb'"optimizers"\s*:\s*\[\s*\]')
 _MAX_CELLS = 200  # cells of what an exception says
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")  # Keras writes some into what its exceptions say
 _VARIABLES = (
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -186,7 +187,8 @@ class Process:
         if not isinstance(error, SystemExit):
             said = type(error).__name__
             with suppress(Exception):  # an exception of the program may not even have a text
-                said = ": ".join(filter(None, [said, message(" ".join(str(error).split()))]))
+                text = _COLORS.sub("", " ".join(str(error).split()))
+                said = ": ".join(filter(None, [said, message(text)]))
             self._error = cut(said, _MAX_CELLS, 0)
 
     def _exit(self, leave: Callable[..., None], _: object, args: Any, options: Any) -> None:
@@ -398,6 +400,8 @@ _CHILDREN = "TRACER_CHILDREN"
 _STARTUP = Path(__file__).parent / "startup"
 _MAX_COMMAND = 60  # cells of a command
 _MAX_NAMES = 3  # processes
+_TOOLS = {"git", "hostname", "ldconfig", "lscpu", "nvidia-smi", "uname"}
+"""Programs that train nothing, and that frameworks or Python's `platform` start on their own."""
 _UNFOLLOWED = "what they do is not traced; `tracer run --children` follows them"
 _Call = Callable[..., Any]
 
@@ -410,10 +414,10 @@ def note_children() -> list[str]:
         run(*args, **options)
         command = process.args
         is_text = isinstance(command, str | bytes | os.PathLike)
-        words = os.fsdecode(command).split(" ") if is_text else map(os.fsdecode, command)
-        started.append(
-            cut(shown(" ".join(without_secrets(words))), _MAX_COMMAND, _MAX_COMMAND // 2)
-        )
+        words = os.fsdecode(command).split(" ") if is_text else [*map(os.fsdecode, command)]
+        if os.path.basename(words[0]) not in _TOOLS:
+            said = " ".join(without_secrets(words))
+            started.append(cut(shown(said), _MAX_COMMAND, _MAX_COMMAND // 2))
 
     def start_process(start: _Call, process: Any, args: Any, options: Any) -> None:
         before = len(started)

@@ -167,23 +167,26 @@ def near_patterns(wanted: str, names: Iterable[str]) -> list[str]:
     ['net/hidden/*']
     >>> near_patterns("kernel", ["net/hidden/kernel", "net/hidden/bias", "net/out/kernel"])
     ['*/kernel']
+    >>> near_patterns("bakbone.*", ["backbone.0.weight", "backbone.0.bias", "head.weight"])
+    ['backbone.*']
     """
     names = list(names)
-    parts = dict.fromkeys(part for name in names for part in _parts(name))
+    dot = "/" if any("/" in name for name in names) else "."  # as PyTorch writes its names
+    parts = dict.fromkeys(part for name in names for part in _parts(name, dot))
     for written in (wanted, *get_close_matches(wanted, parts, n=1, cutoff=0.7)):
-        for end in (written, f"{written}/*"):
-            path = re.compile(f"((?:.+?/)??){translate(end)}")
+        for end in (written, f"{written}{dot}*"):
+            path = re.compile(f"((?:.+?{re.escape(dot)})??){translate(end)}")
             if heads := list(dict.fromkeys(found[1] for found in map(path.match, names) if found)):
-                return [f"{heads[0] if len(heads) == 1 else '*/'}{end}"]
+                return [f"{heads[0] if len(heads) == 1 else f'*{dot}'}{end}"]
     return []
 
 
-def _parts(name: str) -> Iterator[str]:
+def _parts(name: str, dot: str) -> Iterator[str]:
     """What may be written for a name: `hidden/kernel`, `net/hidden`, `hidden/*`, ..."""
-    parts = name.split("/")
+    parts = name.split(dot)
     for first, last in combinations(range(len(parts) + 1), 2):
-        part = "/".join(parts[first:last])
-        yield from (part, f"{part}/*") if last < len(parts) else (part,)
+        part = dot.join(parts[first:last])
+        yield from (part, f"{part}{dot}*") if last < len(parts) else (part,)
 
 
 def _by_object(wanted: object, variables: Sequence[Variable], objects: Objects) -> int:
