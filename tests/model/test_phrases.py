@@ -94,16 +94,16 @@ def test_who_died_is_named(programs: list[Program], said: list[str]) -> None:
 def test_when_and_how_fast_they_ran() -> None:
     timed = replace(GOOD, timed_steps=6, timed_seconds=1.5)
     assert list(runs(with_programs(timed, FAILED))) == [
-        "worker:0: train.py, on 2026-09-21 at 14:13:20 UTC, for 1 h 6 min with its start, "
+        "worker:0: train.py, on 2026-09-21 at 14:13:20 UTC, for 1 h 6 min, startup included, "
         "4 steps a second while it trained",
-        "worker:1: train.py, on 2026-09-21 at 14:13:20 UTC, for 12.3 s with its start",
+        "worker:1: train.py, on 2026-09-21 at 14:13:20 UTC, for 12.3 s, startup included",
     ]
 
 
 def test_a_part_of_a_run_has_no_rate() -> None:
     timed = replace(GOOD, timed_steps=6, timed_seconds=1.5)
     (said,) = runs(select(with_programs(timed), steps=range(4, 5)))
-    assert said.endswith("for 1 h 6 min with its start")
+    assert said.endswith("for 1 h 6 min, startup included")
 
 
 def test_every_report_says_it() -> None:
@@ -113,7 +113,7 @@ def test_every_report_says_it() -> None:
     assert "ended with RuntimeError: no *data*, after step 8." in html.render(trace)
     assert '"error": "RuntimeError: no *data*"' in formats.as_json(trace)
     for report in (text.render(trace, width=200), formats.as_markdown(trace), html.render(trace)):
-        assert "for 12.3 s with its start" in report
+        assert "for 12.3 s, startup included" in report
 
 
 def test_a_run_that_failed_is_no_proof() -> None:

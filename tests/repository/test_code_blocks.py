@@ -33,7 +33,7 @@ PAGES = [
 
 NOT_RUN = {
     "docs/command.md": 1,  # `cli/test_run.py` starts such ranks, where there is PyTorch
-    "docs/distribution.md": 1,  # the same
+    "docs/distribution.md": 2,  # the same
     "docs/how-to/keras-on-jax.md": 4,  # `backends/jax/test_page.py` runs them, on JAX
     "docs/how-to/keras-on-pytorch.md": 3,  # Keras on PyTorch, in a process of its own
     "docs/how-to/optax.md": 6,  # `backends/optax/test_page.py` runs them, where there is optax

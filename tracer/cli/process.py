@@ -330,7 +330,8 @@ class Autosave:
         except TraceFileError as error:
             self._warn(str(error))
         except Exception as error:  # whatever it is, it must not reach the program
-            self._warn(f"the trace was not written: {type(error).__name__}: {error}")
+            place = self._path or self._folder
+            self._warn(f"{place}: the trace was not written: {type(error).__name__}: {error}")
         return None
 
     def _save(self) -> Path | None:

@@ -160,7 +160,7 @@ def runs(trace: Trace) -> Iterator[str]:
             rate = f", {a_second:,.3g} steps a second while it trained"
         yield shown(
             f"{whose}{program.command}, on {began:%Y-%m-%d} at {began:%H:%M:%S} UTC, "
-            f"for {_seconds(program.seconds)} with its start{rate}"
+            f"for {_seconds(program.seconds)}, startup included{rate}"
         )
     if len(trace.programs) > _MAX_PROGRAMS:
         yield f"{len(trace.programs) - _MAX_PROGRAMS:,} more processes"

@@ -133,6 +133,7 @@ def replicas_disagree(healthy: bool) -> None:
     mapped = jax.pmap(step, axis_name="data")
     for number in range(4):
         state = mapped(state, jnp.array([True, healthy or number < 2]))
+    jax.block_until_ready(state)  # what is dropped may not be counted yet
 
 
 @pytest.mark.parametrize("on_one", [jax.jit, lambda step: step])
