@@ -8,7 +8,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +33,8 @@ def location(place: str | os.PathLike[str]) -> Path:
     elif not (isinstance(place, str) and _URL.match(place)):
         return Path(place)
     try:
+        import concurrent.futures.thread  # noqa: F401  # for `work_at_exit`: it is too late then
+
         from upath import UPath
 
         # A transaction is on all files of a file system: it must not be one of the program's, too.
@@ -85,24 +86,25 @@ def when_written(path: Any) -> tuple[float, object] | None:
     return max(each.st_mtime for each in states), repr(stamps)
 
 
-class _AtOnce(ThreadPoolExecutor):
-    """An executor whose work is done before `submit` returns, by the thread that asked for it."""
-
-    def submit(self, do: Callable[..., T], /, *args: Any, **options: Any) -> "Future[T]":
-        future: Future[T] = Future()
-        try:
-            future.set_result(do(*args, **options))
-        except BaseException as error:
-            future.set_exception(error)
-        return future
-
-
 def work_at_exit() -> None:
     """Let remote files be written by what `atexit` calls.
 
     No executor takes work any more by then, and the event loop of fsspec gives some to its own: to
     look up the name of a host. (`concurrent.futures.thread` says so: "cannot schedule new futures
-    after interpreter shutdown".)
+    after interpreter shutdown".) From now on such work is done before `submit` returns, by the
+    thread that asked for it.
     """
-    if "fsspec.asyn" in sys.modules:
-        sys.modules["fsspec.asyn"].get_loop().set_default_executor(_AtOnce())
+    if "fsspec.asyn" not in sys.modules:
+        return
+    from concurrent.futures import Future, ThreadPoolExecutor
+
+    class AtOnce(ThreadPoolExecutor):
+        def submit(self, do: Callable[..., T], /, *args: Any, **options: Any) -> "Future[T]":
+            future: Future[T] = Future()
+            try:
+                future.set_result(do(*args, **options))
+            except BaseException as error:
+                future.set_exception(error)
+            return future
+
+    sys.modules["fsspec.asyn"].get_loop().set_default_executor(AtOnce())
