@@ -66,6 +66,12 @@ def write(path: Any, content: bytes) -> None:
         file.write(content)
 
 
+def sizes(folder: Any, paths: Sequence[Any]) -> list[int]:
+    """How many bytes the files of a remote folder have, by one question for all."""
+    found = {each["name"]: each["size"] for each in folder.fs.ls(folder.path, detail=True)}
+    return [found[each.path] for each in paths]
+
+
 def read(paths: Sequence[Any]) -> Iterator[bytes]:
     """The contents of files of one remote folder: asked for at once, where that is faster."""
     found = paths[0].fs.cat([each.path for each in paths])

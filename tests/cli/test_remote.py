@@ -66,7 +66,9 @@ def run(*command: str, folder: Path, rank: int | None = None) -> subprocess.Comp
 
 
 @pytest.mark.parametrize("url", URLS)
-def test_a_folder_at_a_url_is_one_run(server: Store, url: str) -> None:
+def test_a_folder_at_a_url_is_one_run(
+    server: Store, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = f"{url}/{time.monotonic_ns()}/"
     for number in range(3):
         rank(number, 3).save(folder)
@@ -76,6 +78,12 @@ def test_a_folder_at_a_url_is_one_run(server: Store, url: str) -> None:
     merged = tracer.load(folder)
     assert merged.complete and len(merged.workers) == 3
     assert merged.data == tracer.merge(rank(number, 3) for number in range(3)).data
+    with (
+        monkeypatch.context() as few,
+        pytest.raises(TraceFileError, match=r"0\.json: is too large"),
+    ):
+        few.setattr("tracer.model.tracefile.MAX_BYTES", 100)
+        tracer.load(folder)
     one = tracer.load(f"{folder}rank-1.json")
     assert one.data == rank(1, 3).data
     one.save(location(f"{url}/a.json"))  # a path that a program made itself

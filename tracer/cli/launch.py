@@ -213,7 +213,10 @@ def _report(
         sys.stdout.flush()
     if followed is not None and written is not None:
         written = written.parent
-        trace = load(written)
+        try:
+            trace = load(written)
+        except TraceFileError as error:  # of a server that is away now
+            say(str(error))
     with suppress(OSError, ValueError):  # standard error is closed
         print(file=sys.__stderr__)
         formats.print_report(trace, by=by, file=sys.__stderr__, command=True)

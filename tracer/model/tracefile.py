@@ -356,7 +356,7 @@ def _refused(path: str | Path, done: str) -> Iterator[None]:
     """Say in one line why the file at `path` cannot be `done` (read or written)."""
     try:
         yield
-    except (TraceFileError, MergeError, MissingExtra):
+    except (TraceFileError, MissingExtra):
         raise
     except Exception as error:  # a NUL in a path is a ValueError; a URL can raise anything
         reason = getattr(error, "strerror", None) or error
@@ -367,31 +367,34 @@ def load(path: str | Path) -> Trace:
     """The trace in the file at `path`, or in a folder of such files: see `tracer.load`."""
     path = locations.location(path)
     with _refused(path, "read"):
-        if not path.is_dir():
-            return _trace(path, next(_contents([path])))
-        files = sorted(path.glob("*.json"))
-        if not files:
-            raise _error(path, "is a folder without a trace file (*.json)")
-        try:
-            return merge(map(_trace, files, _contents(files)))
-        except MergeError as error:
-            one = f"if they are of separate runs or tests, give one of them, as {files[0]}"
-            raise MergeError(f"{path}: {error}; {one}") from error
-
-
-def _contents(files: Sequence[Path]) -> Iterator[bytes]:
-    """What is in the files, each read when it is asked for; those of a URL together."""
-    return locations.read(files) if locations.is_remote(files[0]) else map(_content, files)
+        files = sorted(path.glob("*.json")) if path.is_dir() else None
+    if files is None:
+        return _trace(path, _content(path))
+    if not files:
+        raise _error(path, "is a folder without a trace file (*.json)")
+    try:
+        return merge(map(_trace, files, _contents(path, files)))
+    except MergeError as error:
+        one = f"if they are of separate runs or tests, give one of them, as {files[0]}"
+        raise MergeError(f"{path}: {error}; {one}") from error
 
 
 def _content(path: Path) -> bytes:
     with _refused(path, "read"):
         status = path.stat()
         _require_file(path, status)
-        if status.st_size > MAX_BYTES:
-            size = f"{status.st_size:,} bytes, more than {MAX_BYTES:,}"
-            raise _error(path, f"is too large for a trace file: {size}")
+        _require_size(path, status.st_size)
         return path.read_bytes()
+
+
+def _contents(folder: Path, files: Sequence[Path]) -> Iterator[bytes]:
+    """What is in the files, each read when it is asked for; those of a URL together."""
+    if not locations.is_remote(folder):
+        return map(_content, files)
+    with _refused(folder, "read"):
+        for path, size in zip(files, locations.sizes(folder, files), strict=True):
+            _require_size(path, size)
+        return locations.read(files)
 
 
 def _trace(path: Path, content: bytes) -> Trace:
@@ -421,6 +424,12 @@ def _require_file(path: str | Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         what = "folder" if stat.S_ISDIR(status.st_mode) else "device or a pipe"
         raise _error(path, f"is a {what}, not a trace file")
+
+
+def _require_size(path: str | Path, size: int) -> None:
+    if size > MAX_BYTES:
+        large = f"{size:,} bytes, more than {MAX_BYTES:,}"
+        raise _error(path, f"is too large for a trace file: {large}")
 
 
 def _replace(path: Path, content: bytes) -> None:
