@@ -113,4 +113,7 @@ def work_at_exit() -> None:
                 future.set_exception(error)
             return future
 
-    sys.modules["fsspec.asyn"].get_loop().set_default_executor(AtOnce())
+    loop = sys.modules["fsspec.asyn"].get_loop()
+    loop.set_default_executor(AtOnce())
+    # It would print that connections are not closed; the process ends, which closes them.
+    loop.set_exception_handler(lambda *_: None)
