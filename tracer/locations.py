@@ -7,7 +7,10 @@ differs between the two.
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,12 +36,11 @@ def location(place: str | os.PathLike[str]) -> Path:
     elif not (isinstance(place, str) and _URL.match(place)):
         return Path(place)
     try:
-        import concurrent.futures.thread  # noqa: F401  # for `work_at_exit`: it is too late then
-
         from upath import UPath
 
         # A transaction is on all files of a file system: it must not be one of the program's, too.
         path: Any = UPath(str(place), **{**options, "skip_instance_cache": True})
+        _prepare_for_exit()
         path.fs.invalidate_cache()  # with its file system; the paths made of it have the same one
     except ModuleNotFoundError as error:
         extra = "optimizer-tracer[remote]"
@@ -90,6 +92,19 @@ def when_written(path: Any) -> tuple[float, object] | None:
         return None
     stamps = [each.as_info() for each in states] if is_remote(path) else []
     return max(each.st_mtime for each in states), repr(stamps)
+
+
+python_ends = threading.Event()
+"""Set once Python ends: from then on a file system may be closed while it is used."""
+
+
+@cache
+def _prepare_for_exit() -> None:
+    """Have `python_ends` set before the executors end, and connections at `atexit`."""
+    import concurrent.futures.thread  # noqa: F401  # what is registered first is called last
+
+    with suppress(AttributeError, RuntimeError):  # it is private; or Python ends already
+        threading._register_atexit(python_ends.set)  # type: ignore[attr-defined]
 
 
 def work_at_exit() -> None:

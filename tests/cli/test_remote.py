@@ -192,6 +192,24 @@ def test_a_server_that_comes_back_gets_the_trace(
     assert not os.listdir(tmp_path)
 
 
+def test_while_python_ends_only_the_last_save_is_said_to_fail(
+    server: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file system may have closed its connections under the one before."""
+    said: list[str] = []
+    ends = threading.Event()
+    ends.set()
+    monkeypatch.setattr("tracer.cli.process.say", said.append)
+    monkeypatch.setattr("tracer.locations.python_ends", ends)
+    monkeypatch.chdir(tmp_path)
+    server.refuses, before = True, server.asked
+    autosave = Autosave(traces.eager, location("s3://runs/ends.json"), seconds=0.1)
+    wait_until(lambda: server.asked > before)
+    assert autosave.finish() == tmp_path / "traces" / "trace.json"
+    assert len(said) == 1 and "Access Denied" in said[0]
+    server.refuses = False
+
+
 def test_no_object_of_another_program_is_overwritten(
     server: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

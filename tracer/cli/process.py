@@ -295,6 +295,7 @@ class Autosave:
         if hangs or self._failed:
             self._writing, self._written = threading.Lock(), None  # the thread may hold the lock
             self._path, self._folder, self._finished = None, self._spare, True
+            self._warned = False
             return self._write()
         return self._last
 
@@ -377,7 +378,8 @@ class Autosave:
         )
 
     def _warn(self, reason: str) -> None:
-        if not self._warned:
+        # While Python ends, a save may fail that is not the last one: the last one says so.
+        if not self._warned and (self._finished or not locations.python_ends.is_set()):
             self._warned = True
             say(f"{reason} (the program goes on; this is not said again)")
 
