@@ -27,19 +27,11 @@ _TableOption = Annotated[
 ]
 
 
-def _location(text: str) -> Path:
-    """The path or the URL that an argument says."""
-    from tracer.locations import location
-
-    return location(text)
-
-
 _PathArgument = Annotated[
-    Path,
+    str,
     typer.Argument(
         metavar="PATH",
         help="A trace file, the folder of a run with several workers, or the URL of either.",
-        parser=_location,
     ),
 ]
 
@@ -294,14 +286,8 @@ def report(
     )
 )
 def diff(
-    before: Annotated[
-        Path,
-        typer.Argument(metavar="A", help="A trace file or a folder.", parser=_location),
-    ],
-    after: Annotated[
-        Path,
-        typer.Argument(metavar="B", help="A trace file or a folder.", parser=_location),
-    ],
+    before: Annotated[str, typer.Argument(metavar="A", help="A trace file or a folder.")],
+    after: Annotated[str, typer.Argument(metavar="B", help="A trace file or a folder.")],
 ) -> int:
     """Show what changed between two runs, by variable and by step.
 
@@ -470,12 +456,8 @@ def explain(
 )
 def watch(
     path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PATH",
-            help="The file, folder or URL that tracer run writes to.",
-            parser=_location,
-        ),
+        str,
+        typer.Argument(metavar="PATH", help="The file, folder or URL that tracer run writes to."),
     ],
     patience: Annotated[
         float,
@@ -493,8 +475,9 @@ def watch(
     from rich.console import Console
 
     from tracer.cli import watch
+    from tracer.locations import location
 
-    if not watch.watch(path, Console(highlight=False), patience):
+    if not watch.watch(location(path), Console(highlight=False), patience):
         _fail(f"no news of {path} for {patience:g} s: was the run killed?", 1)
 
 

@@ -405,10 +405,11 @@ def _trace(path: Path, content: bytes) -> Trace:
         raise _error(path, program if path.suffix == ".py" else error) from error
 
 
-def load_run(path: Path) -> Trace:
+def load_run(path: str | Path) -> Trace:
     """The trace of a whole run: that of one of its workers alone is incomplete."""
-    trace = load(path)
-    return trace if path.is_dir() else of_whole_run(trace)
+    found = locations.location(path)
+    trace = load(found)
+    return trace if found.is_dir() else of_whole_run(trace)
 
 
 # Bytes and the file system.
