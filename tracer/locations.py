@@ -30,17 +30,17 @@ def location(place: str | os.PathLike[str]) -> Path:
     >>> location("runs/1.json").name, location("memory://runs/1.json").name
     ('1.json', '1.json')
     """
-    options: Any = {}
-    if is_remote(place):
-        options = place.storage_options  # type: ignore[union-attr]
-    elif not (isinstance(place, str) and _URL.match(place)):
+    if not is_remote(place) and not (isinstance(place, str) and _URL.match(place)):
         return Path(place)
+    path: Any = place
+    options: Any = getattr(place, "storage_options", {})
     try:
-        from upath import UPath
+        if "skip_instance_cache" not in options:  # else it was made here
+            from upath import UPath
 
-        # A transaction is on all files of a file system: it must not be one of the program's, too.
-        path: Any = UPath(str(place), **{**options, "skip_instance_cache": True})
-        _prepare_for_exit()
+            # A transaction is on all files of a file system, so it must not be the program's, too.
+            path = UPath(str(place), **options, skip_instance_cache=True)
+            _prepare_for_exit()
         path.fs.invalidate_cache()  # with its file system; the paths made of it have the same one
     except ModuleNotFoundError as error:
         extra = "optimizer-tracer[remote]"

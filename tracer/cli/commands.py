@@ -26,7 +26,6 @@ _TableOption = Annotated[
     typer.Option("--by", help="Show only this table, in full; caller and layer are trees."),
 ]
 
-
 _PathArgument = Annotated[
     str,
     typer.Argument(

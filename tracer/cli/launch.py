@@ -20,7 +20,7 @@ from tracer.errors import TraceFileError
 from tracer.locations import display, is_remote, location
 from tracer.model.redaction import command_line
 from tracer.model.trace import Trace
-from tracer.model.tracefile import is_trace, load
+from tracer.model.tracefile import is_other, is_trace, load
 from tracer.model.words import first_true
 from tracer.reporters import formats
 from tracer.reporters.tables import By
@@ -133,11 +133,7 @@ def check(
             f"{path}: the trace would overwrite the program: choose another name",
         ),
         (
-            not children
-            and exists
-            and path.is_file()
-            and path.stat().st_size > 0
-            and not is_trace(path),
+            not children and exists and is_other(path),
             f"{path}: is not a trace file, and would be overwritten: choose another name",
         ),
         (

@@ -274,7 +274,7 @@ class Autosave:
         self._ended = threading.Event()
         self._finished = False
         self._warned = False
-        self._failed = False
+        self._failed = False  # also true of a writing that is not done
         self._written: Path | None = None
         self._last: Path | None = None
         # A child process must not inherit a lock that this thread held when the process was forked.
@@ -284,20 +284,19 @@ class Autosave:
 
     def finish(self) -> Path | None:
         """Write the trace of the whole run; returns the path of the file, None if there is none."""
-        locations.work_at_exit()
+        place = self._path or self._folder
+        if is_remote := locations.is_remote(place):
+            locations.work_at_exit()
         self._ended.set()
         self._thread.join(timeout=_MAX_WAIT)
-        place = self._path or self._folder
-        if hangs := self._thread.is_alive():
+        if self._thread.is_alive():
             self._warn(f"{place}: cannot be written: no answer for {_MAX_WAIT} s")
-        if not locations.is_remote(place):
-            return None if hangs else self._last
-        if hangs or self._failed:
-            self._writing, self._written = threading.Lock(), None  # the thread may hold the lock
-            self._path, self._folder, self._finished = None, self._spare, True
-            self._warned = False
-            return self._write()
-        return self._last
+        if not (is_remote and self._failed):
+            return self._last
+        self._writing, self._written = threading.Lock(), None  # the thread may hold the lock
+        self._path, self._folder, self._finished = None, self._spare, True
+        self._warned = False
+        return self._write()
 
     def pause(self) -> None:
         """Write the file as that of a finished run, and no more until `resume`."""
@@ -346,11 +345,7 @@ class Autosave:
                 say(f"kept {kept}, the trace of an earlier run: this run used no optimizer")
             return None
         if locations.is_remote(path):  # which was not looked at when the program was started
-            if (
-                self._written is None
-                and (head := tracefile.head(path))
-                and not tracefile.begins(head)
-            ):
+            if self._written is None and tracefile.is_other(path):
                 raise TraceFileError(f"{path}: is not a trace file, and would be overwritten")
         else:
             with suppress(OSError):  # the writing says why

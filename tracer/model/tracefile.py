@@ -306,12 +306,12 @@ def head(path: Path) -> bytes:
 
 def is_trace(path: Path) -> bool:
     """Whether there is a trace file at `path`, by its first bytes."""
-    return begins(head(path))
+    return _BEGIN.match(head(path)) is not None
 
 
-def begins(content: bytes) -> bool:
-    """Whether a trace file begins so."""
-    return _BEGIN.match(content) is not None
+def is_other(path: Path) -> bool:
+    """Whether a file stands at `path` that holds something else, and must not be overwritten."""
+    return path.is_file() and path.stat().st_size > 0 and not is_trace(path)
 
 
 def file_at(path: str | Path, trace: Trace) -> Path:

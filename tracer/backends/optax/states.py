@@ -65,7 +65,7 @@ class States(Collector):
             params = _first_array(call.given.get("params"))
             self._look_at_state(_first_array(call.given.get("state")), params, call.returned[1])
         if self._beginnings is not None:
-            self._beginnings.used(_first_array(call.given.get("state")))
+            self._beginnings.used(call.given.get("state"))
 
     def _look(self, call: Any) -> None:
         if call.returned is None or call.wanted is None:
@@ -139,10 +139,10 @@ class Beginnings:
         self._made: ref[Any] | None = None
         """The first array of what `init` made last, until a step in eager mode is given a state."""
 
-    def used(self, array: Any) -> None:
-        """A step in eager mode is given the state that begins so: does `init` make templates?"""
+    def used(self, state: Any) -> None:
+        """A step in eager mode is given this state: does `init` make templates?"""
         made, self._made = self._made, None
-        if made is not None and made() is not array and self.after:
+        if made is not None and self.after and made() is not _first_array(state):
             self.after.pop()
 
     def add(self, params: Any, state: Any, steps: int, line: str) -> None:
