@@ -428,6 +428,7 @@ for parameter in model.parameters():
     torch.nn.init.zeros_(parameter)
 optimizer = Odometer(model.parameters())
 for _ in range(6):
+    optimizer.zero_grad()
     model(torch.ones(4, 2)).sum().backward()
     optimizer.step()
 print(f"rank {dist.get_rank()}: {readings(list(model.parameters()))}", flush=True)
