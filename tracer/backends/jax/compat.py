@@ -1,4 +1,4 @@
-"""The parts of JAX that have no public name, each guarded: JAX 0.6 to 0.10.
+"""The parts of JAX that have no public name, each guarded: JAX 0.6 to 0.12.
 
 `jax/_src` moves between versions. What is missing there raises `UnsupportedJax` when this module is
 imported, with the name of it, so that nothing is counted wrongly in silence.
@@ -59,7 +59,7 @@ try:
         raise AttributeError("the caches of what was traced")
 except (ImportError, AttributeError) as error:
     raise UnsupportedOptimizer(
-        f"cannot count in JAX {jax.__version__}: {error}; tracer knows JAX 0.6 to 0.10"
+        f"cannot count in JAX {jax.__version__}: {error}; tracer knows JAX 0.6 to 0.12"
     ) from error
 
 __all__ = ["Primitive", "ad", "batching", "mlir", "partial_eval"]

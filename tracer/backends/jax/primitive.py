@@ -90,8 +90,9 @@ def _abstract(*operands: Any, **parameters: Any) -> Sequence[Any]:
     return []
 
 
-def _used(used: Sequence[bool], equation: Any) -> tuple[list[bool], Any]:
-    """It is never dead code."""
+def _used(*arguments: Any) -> tuple[list[bool], Any]:
+    """It is never dead code; the equation comes last, since JAX 0.12 after one argument more."""
+    equation = arguments[-1]
     return [True] * len(equation.invars), equation
 
 
