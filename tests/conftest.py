@@ -271,16 +271,11 @@ def clean_keras() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _on_the_device_that_is_asked_for() -> Iterator[None]:
-    """Train where `TRACER_TEST_DEVICE` says; TensorFlow and JAX take a GPU by themselves."""
+def _on_the_device_that_is_asked_for(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Train where `TRACER_TEST_DEVICE` says; TensorFlow, JAX and Keras take a GPU by themselves."""
     asked = os.environ.get("TRACER_TEST_DEVICE")
-    with pytest.MonkeyPatch.context() as patch, ExitStack() as device:
-        if asked and "jax" in sys.modules:
-            from tracer.backends.jax import compat
-
-            # A note makes each trace on a GPU incomplete, until these tests have passed on one.
-            patch.setattr(compat, "platform", lambda context: "cpu")
-        if asked and "torch" in sys.modules:
+    with ExitStack() as device:
+        if asked and "torch_optim" in request.path.parts:
             import torch
 
             device.enter_context(torch.device("cuda" if asked == "gpu" else asked))

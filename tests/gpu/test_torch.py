@@ -1,6 +1,7 @@
 """Steps of `torch.optim` on a GPU; the weights count their updates."""
 
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +50,7 @@ def test_eager(where: str, effects: bool) -> None:
         assert trace.count("unchanged", by=()) == {(): 5}
 
 
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")  # so PyTorch makes its first one
 @pytest.mark.parametrize("options", [{"backend": "aot_eager"}, {"mode": "reduce-overhead"}])
 def test_compiled(where: str, options: dict[str, str]) -> None:
     torch._dynamo.reset()
@@ -59,6 +61,34 @@ def test_compiled(where: str, options: dict[str, str]) -> None:
     for _ in range(10):
         step()
     check(optimizer, parameters, 10, 30)
+
+
+@pytest.mark.parametrize("effects", [False, True])
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_no_step_waits(where: str, name: str, effects: bool) -> None:
+    """PyTorch raises where Python would wait for the GPU."""
+    if where != "cuda":
+        pytest.skip("only a GPU is waited for")
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)).to(where)
+    optimizer = tracer.wrap(getattr(torch.optim, name)(model.parameters(), 0.01), effects=effects)
+    batch = torch.ones(4, 8, device=where)
+
+    def steps(number: int) -> None:
+        for _ in range(number):
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+
+    steps(1)  # Adam's state is made
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch calls this mode a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        steps(399)  # the gradients are watched in the first 300
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    trace = tracer.trace_of(optimizer)
+    assert (trace.steps, trace.updates(), trace.complete) == (400, 4 * 400, True)
 
 
 def test_a_scaler_that_skips(where: str) -> None:

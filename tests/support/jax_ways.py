@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import lax
 
 P = jax.sharding.PartitionSpec
@@ -151,8 +152,16 @@ WAYS["ensemble"] = Way(partial(_ensemble, jax.jit), 2, members=3)
 WAYS["ensemble_eagerly"] = Way(partial(_ensemble, lambda step: step), 2, members=3)
 
 
+def two_devices() -> Any:
+    """The first two devices; the test is skipped on a machine with one GPU."""
+    if jax.device_count() < 2:
+        pytest.skip("needs two devices")
+    return np.array(jax.devices()[:2])
+
+
 @way(5, copies=2)
 def pmap(loop: Loop) -> Any:
+    two_devices()
     state, batch = stacked(loop.state, 2), stacked(loop.batch, 2)
     step = jax.pmap(loop.step, axis_name="data")
     for _ in range(5):
@@ -163,7 +172,7 @@ def pmap(loop: Loop) -> Any:
 @way(5, copies=2)
 def shard_map(loop: Loop) -> Any:
     """Each of two devices has the whole state, and updates it: two updates."""
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("data",))
+    mesh = jax.sharding.Mesh(two_devices(), ("data",))
     specs: Any = {"in_specs": (P(), *[P("data")] * len(loop.batch)), "out_specs": P()}
     if hasattr(jax, "shard_map"):
         mapped = jax.shard_map(loop.step, mesh=mesh, check_vma=False, **specs)
@@ -179,6 +188,6 @@ def shard_map(loop: Loop) -> Any:
 @way(4)
 def split_over_devices(loop: Loop) -> None:
     """One program that XLA splits: an update of a weight is one, wherever it is kept."""
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("data",))
+    mesh = jax.sharding.Mesh(two_devices(), ("data",))
     loop.state = jax.device_put(loop.state, jax.sharding.NamedSharding(mesh, P()))
     each_step(loop, jax.jit(loop.step), 4)

@@ -23,7 +23,7 @@ from backends.keras_programs import (
 )
 from jax import lax
 from support.by_step import programs_in
-from support.jax_ways import WAYS, Way, summed
+from support.jax_ways import WAYS, Way, summed, two_devices
 
 import tracer
 
@@ -100,11 +100,13 @@ def spread(distribution: Any) -> Run:
 
 def data_parallel() -> Run:
     """One program for two devices: an update of a variable is one, wherever it is kept."""
+    two_devices()
     devices = keras.distribution.list_devices()
     return spread(keras.distribution.DataParallel(devices=devices))
 
 
 def model_parallel() -> Run:
+    two_devices()
     devices = keras.distribution.list_devices()
     mesh = keras.distribution.DeviceMesh((1, 2), ["batch", "model"], devices)
     layout = keras.distribution.LayoutMap(mesh)

@@ -40,20 +40,31 @@ class Seen:
     def __init__(self, held: Iterable[tuple[int, Any, Any]]) -> None:
         """The index of each, what `copy_of` gave when the step began, and the tensor now."""
         known = {index: (old, _plain(new)) for index, old, new in held if old is not None}
-        self._variables = tuple(known)
+        self._variables, number = tuple(known), len(known)
         # A shard of no elements, as FSDP gives some ranks, cannot change.
         unchanged = [new.numel() > 0 and _is_same(old, new) for old, new in known.values()]
-        not_finite = [_is_not_finite(new) for _, new in known.values()]
-        self._bits = [*unchanged, *not_finite]
-        places: dict[Any, list[int]] = defaultdict(list)
-        for place, bit in enumerate(self._bits):
-            if bit is not True and bit is not False:
-                places[bit.device].append(place)
+        self._bits: list[Any] = [*unchanged, *[False] * number]
+        same: dict[Any, list[int]] = defaultdict(list)
+        extremes: dict[Any, list[tuple[int, Any]]] = defaultdict(list)
+        for place, (_, new) in enumerate(known.values()):
+            least_and_largest = _extremes(new)
+            if is_held_back(new):
+                if not isinstance(unchanged[place], bool):
+                    same[new.device].append(place)
+                if least_and_largest:
+                    extremes[new.device, new.dtype].append((number + place, least_and_largest))
+            else:
+                finite = (math.isfinite(each.item()) for each in least_and_largest)
+                self._bits[number + place] = not all(finite)
         self.held_back = [
-            (of_device, torch.stack([self._bits[place] for place in of_device]))
-            for of_device in places.values()
+            (places, torch.stack([unchanged[place] for place in places]))
+            for places in same.values()
         ]
         """What cannot be read without waiting for a device."""
+        for found in extremes.values():  # all at once: each kernel takes time to start
+            ends = torch.stack([end for _, pair in found for end in pair])
+            not_finite = torch.isfinite(ends).view(-1, 2).all(1).logical_not()
+            self.held_back.append(([place for place, _ in found], not_finite))
 
     def __iter__(self) -> Iterator[Source]:
         for places, bits in self.held_back:
@@ -125,9 +136,9 @@ class Effects(Logs):
                 "effects in a CUDA graph are not known: Python does not see what it does later"
             )
             return None
-        plain = _plain(tensor)
         copy = copy_of(tensor)
         if copy is None:
+            plain = _plain(tensor)
             self._note(
                 f"effects on a parameter of the type {str(tensor.dtype).removeprefix('torch.')} "
                 f"({type(plain).__name__}, {str(plain.layout).removeprefix('torch.')}, "
@@ -180,7 +191,7 @@ def _is_same(before: Any, now: Any) -> Any:
     old, new = _bits_of(before), _bits_of(now)
     if old.device != new.device:
         old = old.to(new.device)
-    return torch.logical_not((old != new).any()) if is_held_back(new) else torch.equal(old, new)
+    return (old == new).all() if is_held_back(new) else torch.equal(old, new)
 
 
 def _bits_of(plain: Any) -> Any:
@@ -188,14 +199,9 @@ def _bits_of(plain: Any) -> Any:
     return real.resolve_neg().view(_BITS[real.element_size()])
 
 
-def _is_not_finite(now: Any) -> Any:
-    """Whether any element is infinite or NaN: True, False or a tensor that will say it."""
+def _extremes(now: Any) -> tuple[Any, ...]:
+    """The least and the largest element, both NaN if one of all is; nothing if all are finite."""
     if now.dtype in _WHOLE or not now.numel() or not _is_comparable(now):
-        return False
+        return ()
     real = torch.view_as_real(now.resolve_conj()) if now.is_complex() else now
-    least, largest = (
-        real.float() if real.dtype in _TINY else real
-    ).aminmax()  # NaN if one of all is
-    if is_held_back(now):
-        return torch.logical_not(torch.isfinite(least) & torch.isfinite(largest))
-    return not (math.isfinite(least.item()) and math.isfinite(largest.item()))
+    return tuple((real.float() if real.dtype in _TINY else real).aminmax())

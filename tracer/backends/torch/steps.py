@@ -244,9 +244,12 @@ class StepCounter:
         if compat.HAS_CUDA and compat.is_capturing():
             self.recorder.note(_CAPTURED.format(name=type(optimizer).__name__))
         found, skipped = found_inf(optimizer), False
+        # What the program's own code writes stays if the kernel leaves out its work: `_updated`
+        # looks at each parameter then, and waits for the device.
+        looks = self._writes is not None and call.parent is not None
         if found is None and "grad_scaler" in named:
             self.recorder.note(_UNKNOWN_SKIP)
-        elif found is not None and effects.is_held_back(found):
+        elif found is not None and effects.is_held_back(found) and not looks:
             call.skipped = found
         elif found is not None:
             skipped = bool(found)
