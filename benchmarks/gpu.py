@@ -164,7 +164,7 @@ def tables(arguments: argparse.Namespace) -> Iterator[str]:
     header = ["", "model", "us a step", "again, us", "traced, us more", "with effects, us more"]
     if arguments.quick:
         header = ["", "model", "steps", "complete"]
-    rows = []
+    rows: list[list[str]] = []
     for name in arguments.frameworks or KINDS:
         if installed(name):
             command = [sys.executable, __file__, "--inside", name, *["--quick"] * arguments.quick]

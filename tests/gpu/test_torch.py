@@ -124,19 +124,27 @@ def test_a_fused_step_that_is_skipped(where: str) -> None:
     check(optimizer, parameters, 6, 15)
 
 
-def test_what_a_cuda_graph_runs_is_not_counted_and_is_said(where: str) -> None:
+@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("effects", [False, True])
+def test_what_a_cuda_graph_runs_is_not_counted_and_is_said(
+    where: str, before: int, effects: bool
+) -> None:
+    """Also if the step that is captured is the first one that is traced."""
     if where != "cuda":
         pytest.skip("only a GPU has CUDA graphs")
     parameters = zeros(where)
-    optimizer = tracer.wrap(torch.optim.SGD(parameters, lr=1.0, maximize=True))
+    optimizer = torch.optim.SGD(parameters, lr=1.0, maximize=True)
     give(parameters)
     optimizer.step()
+    tracer.wrap(optimizer, effects=effects)
+    for _ in range(before):
+        optimizer.step()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         optimizer.step()
     for _ in range(5):
         graph.replay()
     trace = tracer.trace_of(optimizer)
-    assert sum(readings(parameters)) == 18
-    assert trace.updates() == 6 and not trace.complete
-    assert "captured in a CUDA graph" in trace.notes[0]
+    assert sum(readings(parameters)) == 3 * (1 + before + 5)
+    assert trace.updates() == 3 * (before + 1) and not trace.complete
+    assert any("captured in a CUDA graph" in note for note in trace.notes)

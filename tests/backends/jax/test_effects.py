@@ -14,6 +14,7 @@ from backends.jax.test_truth_table import RUNS
 from backends.keras_programs import check_effects
 from jax import lax
 from support.by_bytes import ByBytes
+from support.jax_ways import two_devices
 
 import tracer
 
@@ -225,6 +226,7 @@ def test_members_of_a_batch() -> None:
 @pytest.mark.long
 def test_devices_that_do_not_the_same() -> None:
     """Each device of a `pmap` is a replica, with effects of its own."""
+    two_devices()
     loop = Loop(tracer.wrap(Odometer(), effects=True))
     state = jax.tree.map(lambda each: jnp.stack([each] * 2), loop.state)
     state[0][0] = state[0][0].at[1].set(NAN)

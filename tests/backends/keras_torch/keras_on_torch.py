@@ -32,7 +32,7 @@ class ParallelOdometer(TorchParallelOptimizer, Odometer):  # type: ignore[misc]
 
 def step(optimizer: Any, trained: Any, x: Any, y: Any) -> None:
     """One step of a loop of the program's own."""
-    loss = keras.ops.mean((trained(x) - y) ** 2)
+    loss = keras.ops.mean((trained(x) - keras.ops.convert_to_tensor(y)) ** 2)
     trained.zero_grad()
     loss.backward()
     variables = trained.trainable_variables

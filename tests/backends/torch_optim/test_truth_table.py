@@ -659,6 +659,13 @@ def add_to_data(parameter: Any) -> None:
     parameter.data.add_(1)
 
 
+def as_numpy(parameter: Any) -> Any:
+    """Its memory as an array."""
+    if parameter.is_cuda:
+        pytest.skip("NumPy has no memory of a GPU")
+    return parameter.detach().numpy()
+
+
 class ByHelper(Own):
     def add(self, parameters: Any) -> None:
         for parameter in parameters:
@@ -679,10 +686,14 @@ class ByVector(Own):
 class ByNumPy(Own):
     def add(self, parameters: Any) -> None:
         for parameter in parameters:
-            if parameter.is_cuda:
-                pytest.skip("NumPy has no memory of a GPU")
-            array = parameter.detach().numpy()
+            array = as_numpy(parameter)
             array += 1
+
+
+def skip_where_dynamo_fails() -> None:
+    """PyTorch 2.11 alone cannot compile the `step` above, traced or not: its attribute changes."""
+    if torch.__version__.startswith("2.11."):
+        pytest.skip("PyTorch 2.11 cannot compile it")
 
 
 def stepped(wrap: Wrap, cls: Any, *, given: bool, steps: int = 8, complete: bool = True) -> Ran:
@@ -749,6 +760,7 @@ def a_compiled_step_that_calls_super_sometimes(wrap: Wrap) -> Ran:
 
 @row
 def a_compiled_step_that_writes_to_data(wrap: Wrap) -> Ran:
+    skip_where_dynamo_fails()
     optimizer = wrap(ByHelper(zeros()))
     return counted(optimizer, [3] * 4, step=compiled(optimizer), requests={"dense": 12})
 
@@ -838,7 +850,7 @@ class ToNumPyInTurn(Own):
 
     def add(self, parameters: Any) -> None:
         for parameter in parameters:
-            tensor = parameter.detach().numpy() if self.steps % 2 == 0 else parameter
+            tensor = as_numpy(parameter) if self.steps % 2 == 0 else parameter
             tensor += 1
 
 
@@ -1368,6 +1380,7 @@ def test_what_only_the_device_knows_of_a_step_that_is_skipped(
 
 @pytest.mark.long
 def test_a_compiled_step_that_makes_its_gradients_is_said() -> None:
+    skip_where_dynamo_fails()
     torch._dynamo.reset()
     optimizer = tracer.wrap(Own(zeros()))
     step = compiled(optimizer)

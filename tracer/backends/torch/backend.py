@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from tracer.backends.torch import ranks
+from tracer.backends.torch import compat, ranks
 from tracer.backends.torch.blocks import Blocks
 from tracer.backends.torch.drift import Drift
 from tracer.backends.torch.effects import is_held_back, tensor_of
@@ -62,6 +62,8 @@ class TorchBackend(backend.Backend):
         """What a variable of 1 to `most` elements holds, as an array of NumPy."""
         tensor = tensor_of(variable)
         if not isinstance(tensor, torch.Tensor) or not 0 < tensor.numel() <= most:
+            return None
+        if compat.is_capturing():  # to read it would end the capture of the program
             return None
         value = tensor.detach().cpu()  # NumPy has no bfloat16
         return (value.float() if value.dtype is torch.bfloat16 else value).numpy()
