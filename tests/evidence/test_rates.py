@@ -14,7 +14,7 @@ from tracer.evidence.rates import MOST, _Values
 from tracer.model.rates import sentence
 from tracer.model.records import RateRun
 from tracer.model.summary import summaries_of
-from tracer.model.trace import Trace
+from tracer.model.trace import Trace, select
 
 
 def runs_of(trace: Any, what: str) -> list[tuple[int, int, float]]:
@@ -154,6 +154,59 @@ def test_a_rate_that_moves_before_and_in_a_block_is_known_in_both(library: Any) 
         steps(0.2, 0.1)
     assert runs_of(recording.trace(), "rate") == [(1, 2, 0.1)]
     assert {each.what for each in recording.trace().data.rates} == {"rate"}  # a decay of 0 is none
+
+
+class Halving:
+    """A schedule of the program, which counts its calls."""
+
+    def __init__(self, base: float, steps: int, name: str = "") -> None:
+        self.base, self.steps, self.name, self.calls = base, steps, name, 0
+
+    def __call__(self, step: Any) -> Any:
+        self.calls += 1
+        return self.base / 2.0 ** (tf.cast(step, tf.float32) // self.steps)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_schedule_is_said_as_it_was_made_and_never_called(traced: bool) -> None:
+    made = type("Halving", (Halving, keras3.optimizers.schedules.LearningRateSchedule), {})
+    schedule = made(0.5, 10, "mine")
+    weight = tf.Variable([1.0, 2.0])
+    optimizer = keras3.optimizers.SGD(schedule)
+    optimizer.build([weight])
+    calls = schedule.calls
+    tracer.wrap(optimizer)
+    step = lambda: optimizer.apply_gradients([(tf.ones(2), weight)])  # noqa: E731
+    step = tf.function(step) if traced else step
+    for _ in range(4):
+        step()
+    assert schedule.calls == calls + (1 if traced else 4)
+    trace = tracer.trace_of(optimizer)
+    text = "Learning rate by Halving(base=0.5, steps=10)."
+    assert sentence(summaries_of(trace)[0]) == text
+    (rate,) = trace.data.rates
+    assert (rate.schedule, rate.runs) == ("Halving(base=0.5, steps=10)", ())
+    part = select(trace, steps=range(2, 4))
+    assert sentence(summaries_of(part)[0]) == text
+
+
+@pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3"])
+def test_a_schedule_of_keras_is_said_with_its_steps(kind: str) -> None:
+    library = library_of(kind)
+    schedules = library.optimizers.schedules
+    weight = tf.Variable([1.0, 2.0])
+    class_ = library.optimizers.legacy.SGD if kind == "legacy" else library.optimizers.SGD
+    for made, text in (
+        (schedules.CosineDecay(0.5, 40), "CosineDecay(initial_learning_rate=0.5, decay_steps=40)"),
+        (
+            schedules.PiecewiseConstantDecay([10, 20], [0.5, 0.25, 0.0]),
+            "PiecewiseConstantDecay(boundaries=[10, 20], values=[0.5, 0.25, 0])",
+        ),
+    ):
+        optimizer = tracer.wrap(class_(made))
+        optimizer.apply_gradients([(tf.ones(2), weight)])
+        (rate,) = tracer.trace_of(optimizer).data.rates
+        assert rate.schedule == text
 
 
 @pytest.mark.parametrize("sampled", [False, True])

@@ -407,6 +407,7 @@ def test_every_report_has_them() -> None:
     assert own["rates"][0] == {
         "what": "rate",
         "group": 0,
+        "schedule": "",
         "variables": ["weight", "bias"],
         "runs": [{"first": 1, "count": 2, "value": 0.5, "last": 0.25, "values": 2}],
     }

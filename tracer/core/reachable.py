@@ -1,15 +1,18 @@
-"""The objects that a function can reach. No TensorFlow."""
+"""The objects that a function can reach, and how one was made. No TensorFlow."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from types import CellType, CodeType, FunctionType, MethodType
+from numbers import Integral, Real
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 from weakref import ref
 
 _LARGEST = 100
 """How many items a list may have whose items are looked at."""
+_SHORT = 5
+"""How many items a list may have that is shown."""
 
 
 def reachable(start: Any, follow: Callable[[Any], Iterable[Any]], depth: int) -> list[Any]:
@@ -54,7 +57,7 @@ def held_by(value: Any) -> Iterator[Any]:
     """
     if isinstance(value, FunctionType):
         names = names_in(value.__code__)
-        used = [*_cells(value.__closure__ or ()), *(value.__defaults__ or ())]
+        used = [*closure_of(value).values(), *(value.__defaults__ or ())]
         used += [value.__globals__[name] for name in names if name in value.__globals__]
         used.append(getattr(value, "__wrapped__", None))
         yield from used
@@ -84,10 +87,14 @@ def names_in(code: CodeType) -> set[str]:
     return names
 
 
-def _cells(cells: Iterable[CellType]) -> Iterator[Any]:
-    for cell in cells:
+def closure_of(function: Any) -> dict[str, Any]:
+    """What the names stand for that a function has from around it."""
+    found = {}
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    for name, cell in zip(names, getattr(function, "__closure__", None) or (), strict=False):
         with suppress(ValueError):  # it is not filled yet
-            yield cell.cell_contents
+            found[name] = cell.cell_contents
+    return found
 
 
 def attributes_of(value: Any, names: set[str]) -> Iterator[Any]:
@@ -95,3 +102,37 @@ def attributes_of(value: Any, names: set[str]) -> Iterator[Any]:
     own = getattr(type(value), "__dict__", None) and getattr(value, "__dict__", None)
     if isinstance(own, dict) and not inspect.ismodule(value):
         yield from (own[name] for name in names & own.keys())
+
+
+def as_call(made: Any) -> str:
+    """The call that may have made a function or an object, with the numbers that it holds.
+
+    Arguments that are 0 or no numbers are left out. Nothing is called, and no property is read.
+
+    >>> def decay(start, steps):
+    ...     return lambda step: start / (step + steps)
+    >>> as_call(decay(0.5, 10))
+    'decay(start=0.5, steps=10)'
+    """
+    if isinstance(made, FunctionType):
+        name, own = made.__qualname__.partition(".<locals>")[0], closure_of(made)
+        name = name.replace("<lambda>", "a lambda")
+    else:
+        name, own = type(made).__name__, {}
+        with suppress(AttributeError):  # it has no attributes, or a constructor in C
+            held, code = object.__getattribute__(made, "__dict__"), type(made).__init__.__code__
+            own = {each: held.get(each) for each in code.co_varnames[: code.co_argcount]}
+    given = [f"{key}={text}" for key, each in own.items() if each and (text := _argument(each))]
+    return name + f"({', '.join(given)})" * bool(given)
+
+
+def _argument(value: Any) -> str:
+    """A number, a function or a short list of them, as a call has it; empty for anything else."""
+    if isinstance(value, Integral):
+        return str(value)
+    if isinstance(value, Real):
+        return f"{float(value):.6g}"
+    if isinstance(value, list | tuple) and len(value) <= _SHORT:
+        parts = [*map(_argument, value)]
+        return f"[{', '.join(parts)}]" if all(parts) else ""
+    return as_call(value) if isinstance(value, FunctionType) else ""

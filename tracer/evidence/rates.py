@@ -17,6 +17,7 @@ from weakref import ref
 from tracer.core.calls import Call
 from tracer.core.collectors import Collector, Throttle
 from tracer.core.interrupts import suppress_faults
+from tracer.core.reachable import as_call
 from tracer.model.records import Rate, RateRun
 
 MOST = 50
@@ -97,6 +98,7 @@ class Rates(Collector):
         self._last: list[Any] = []
         """What was read last, and how many variables there were."""
         self._sizes: list[int] = []
+        self._schedules: list[str] = []
         self._members: dict[_Key, tuple[int, ...]] = {}
         self._values: dict[_Key, _Values] = {}
 
@@ -110,6 +112,8 @@ class Rates(Collector):
         inner = [each for each in alive if not _is_around(each, alive)]
         groups = {id(getattr(each, "param_groups", each)): each for each in inner}
         self._optimizers = [ref(each) for each in groups.values()]
+        rates = map(self.root.backend.rate_of, groups.values())
+        self._schedules = [as_call(each) if callable(each) else "" for each in rates]
 
     def step_ends(self, call: Call) -> None:
         """Read the rates that it used: a schedule of PyTorch sets those of the next step later."""
@@ -134,6 +138,10 @@ class Rates(Collector):
 
     def rates(self) -> Iterator[Rate]:
         """Those of each group; the last value stays until the last step."""
+        every = tuple(range(len(self.root.variables.plain)))
+        for group, schedule in enumerate(self._schedules):
+            if schedule and ("rate", group) not in self._values:
+                yield Rate(self.root.optimizers.root, "rate", group, every, (), schedule=schedule)
         for (what, group), values in self._values.items():
             runs = values.runs(self.root.blocks.begun())
             members = self._members.get((what, group), ())

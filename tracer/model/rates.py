@@ -61,6 +61,7 @@ def plain(summary: Summary) -> Iterator[dict[str, Any]]:
             yield {
                 "what": what,
                 "group": each.group,
+                "schedule": each.schedule,
                 "variables": [names[index] for index in each.variables],
                 "runs": [dict(zip(RateRun.__struct_fields__, run, strict=True)) for run in runs],
             }
@@ -80,21 +81,22 @@ def sentence(summary: Summary) -> str:
     Empty if it is not known, or if all there is to say is one number.
     """
     groups = rates(summary, "rate")
-    found = dict[tuple[RateRun, ...], int]()
+    found = dict[tuple[str, tuple[RateRun, ...]], int]()
     for each in groups:
-        found[each.runs] = found.get(each.runs, 0) + len(each.variables)
-    number = sum(number_of_values(runs) for runs in found)
+        key = each.schedule, each.runs
+        found[key] = found.get(key, 0) + len(each.variables)
+    number = sum(number_of_values(runs) or 2 for _, runs in found)
     parts = [*_decay(summary), *_schedules(summary)]
     if number < 2 and not parts:
         return ""
     noun = summary.dialect.variable
     said = [
-        _moves(runs, any(each.sampled for each in groups))
+        (f"by {schedule}" if schedule else _moves(runs, any(each.sampled for each in groups)))
         + (f" on {some(count, noun)}" if len(found) > 1 else "")
-        for runs, count in found.items()
+        for (schedule, runs), count in found.items()
     ]
-    if len(said) > MAX_RATES:
-        values = sorted(value for runs in found for run in runs for value in (run.value, run.last))
+    values = sorted(n for _, runs in found for run in runs for n in (run.value, run.last))
+    if len(said) > MAX_RATES and values:
         said = [f"from {values[0]:.3g} to {values[-1]:.3g} in {some(len(groups), 'group')}"]
     text = "; ".join([*([f"learning rate {listed(said)}"] if said else []), *parts])
     return f"{text[:1].upper()}{text[1:]}."

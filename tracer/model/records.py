@@ -334,6 +334,8 @@ class Rate(msgspec.Struct, frozen=True):
     """Its values in the order of the steps; steps in which it is not known are left out."""
     sampled: bool = False
     """Whether it was read now and then, so that it may have had more values."""
+    schedule: str = ""
+    """What sets it in the program, where no value is known: `CosineDecay(decay_steps=100)`."""
 
 
 class Program(msgspec.Struct, frozen=True):
@@ -440,7 +442,8 @@ def rates_in(rates: Iterable[Rate], steps: range) -> Iterator[Rate]:
     """The rates as far as they are known in those steps, renumbered from step 1."""
     for rate in rates:
         found = (run.intersect(steps) for run in rate.runs)
-        if runs := tuple(each for each in found if each is not None):
+        runs = tuple(each for each in found if each is not None)
+        if runs or rate.schedule:
             yield msgspec.structs.replace(rate, runs=runs)
 
 

@@ -11,6 +11,7 @@ import optax
 import pytest
 
 import tracer
+from tracer.model.records import RateRun
 from tracer.reporters.text import render
 
 
@@ -613,4 +614,73 @@ def test_each_decay_is_said_with_the_number_of_its_parameters() -> None:
     ]
     tx = tracer.wrap(optax.chain(*halves, optax.sgd(1.0)))
     once(tx)
-    assert "Weight decay 0.5 on 1 and 0.01 on 1 of 2 parameters." in render(tracer.trace_of(tx))
+    said = "Learning rate 1; weight decay 0.5 on 1 and 0.01 on 1 of 2 parameters."
+    assert said in render(tracer.trace_of(tx))
+
+
+COSINE = "cosine_decay_schedule(decay_steps=40, exponent=1, init_value=0.5)"
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda schedule: optax.adam(schedule), COSINE),
+        (lambda schedule: optax.MultiSteps(optax.adam(schedule), 2), COSINE),
+        (lambda schedule: optax.inject_hyperparams(optax.adam)(schedule), COSINE),
+        (
+            lambda schedule: optax.chain(
+                optax.scale_by_adam(), optax.scale_by_schedule(schedule), optax.scale(-1.0)
+            ),
+            COSINE,
+        ),
+        (
+            lambda schedule: optax.partition(
+                {"w": optax.adam(0.25), "b": optax.sgd(schedule)}, {"w": "w", "b": "b"}
+            ),
+            f"0.25 and {COSINE}",
+        ),
+        (lambda schedule: optax.sgd(lambda step: schedule(step)), "a lambda(schedule={COSINE})"),
+        (
+            lambda schedule: optax.sgd(optax.join_schedules([schedule, schedule], [5])),
+            f"join_schedules(boundaries=[5], schedules=[{COSINE}, {COSINE}])",
+        ),
+    ],
+)
+def test_a_schedule_is_said_as_it_was_made(make: Callable[[Any], Any], said: str) -> None:
+    tx = tracer.wrap(make(optax.cosine_decay_schedule(0.5, 40)))
+    once(tx)
+    (rate,) = tracer.trace_of(tx).data.rates
+    assert rate.schedule == said.replace("{COSINE}", COSINE)
+    assert f"Learning rate by {rate.schedule[:30]}" in " ".join(render(tracer.trace_of(tx)).split())
+
+
+def test_a_schedule_is_not_called() -> None:
+    calls: list[Any] = []
+
+    def schedule(step: Any) -> float:
+        calls.append(step)
+        return 0.5
+
+    tx = tracer.wrap(optax.sgd(schedule))
+    for _ in range(3):
+        once(tx)
+    tracer.trace_of(tx)
+    assert len(calls) == 1  # JAX has traced it once
+
+
+@pytest.mark.parametrize(
+    ("make", "rate"),
+    [
+        (lambda: optax.adam(0.5), 0.5),
+        (lambda: optax.MultiSteps(optax.chain(optax.clip(1.0), optax.sgd(0.25, 0.9)), 2), 0.25),
+        (lambda: optax.chain(optax.adam(0.5), optax.scale(-0.5)), None),
+        (lambda: optax.inject_hyperparams(optax.adam)(0.5), None),
+        (lambda: optax.clip(1.0), None),
+    ],
+)
+def test_one_number_is_the_rate_in_all_steps(make: Callable[[], Any], rate: float | None) -> None:
+    tx = tracer.wrap(make())
+    for _ in range(3):
+        once(tx)
+    rates = [each for each in tracer.trace_of(tx).data.rates if each.what == "rate"]
+    assert [each.runs for each in rates] == [(RateRun(1, 3, rate, rate),)] * (rate is not None)

@@ -1,4 +1,4 @@
-"""Which leaves decay, as the masks in a transformation say it.
+"""Which leaves decay, as the masks in a transformation say it; and a learning rate that stays.
 
 Read in optax 0.2 (`transforms/_adding.py`, `transforms/_masking.py`): a mask is a tree, or a
 function of one, which optax calls at each `update`. Such a function is the program's, and may print
@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from tracer.backends.optax.inside import label
+from tracer.backends.optax.inside import label, rates_in
 from tracer.core.collectors import Collector
 from tracer.core.interrupts import suppress_faults
 from tracer.model.records import Rate, RateRun
@@ -30,11 +30,13 @@ class Decays(Collector):
         super().__init__(root)
         self._known: list[tuple[float, tuple[int, ...]]] = []
         """How much, and which leaves."""
+        self._rates: list[str | float] = []
 
     def first_step_ends(self, call: Any) -> None:
         """Ask the masks: the parameters are known then."""
         decays, call.update.decays = call.update.decays, ()
         with suppress_faults():
+            self._rates = rates_in(call.update.given)
             parameters = call.given.get("params")
             self._known = [(decay, tuple(self._chosen(parameters, m))) for decay, m in decays]
         for _, mask in decays:
@@ -42,16 +44,17 @@ class Decays(Collector):
                 mask.cell.cell_contents = mask.original
 
     def rates(self) -> Iterator[Rate]:
-        """The decays, which stay as they are."""
-        steps = self.root.blocks.begun()
+        """The rate and the decays, which stay as they are."""
+        steps, root = self.root.blocks.begun(), self.root.optimizers.root
         for number, (decay, leaves) in enumerate(self._known if steps else ()):
-            yield Rate(
-                self.root.optimizers.root,
-                "decay",
-                number,
-                leaves,
-                (RateRun(1, steps, decay, decay),),
-            )
+            yield Rate(root, "decay", number, leaves, (RateRun(1, steps, decay, decay),))
+        every = tuple(range(len(self.root.variables.plain)))
+        match self._rates:
+            case [float(rate)] if steps:
+                yield Rate(root, "rate", 0, every, (RateRun(1, steps, rate, rate),))
+            case _ if any(type(each) is str for each in self._rates):
+                text = " and ".join(dict.fromkeys(map(str, self._rates)))
+                yield Rate(root, "rate", 0, every, (), schedule=text)
 
     def _chosen(self, parameters: Any, mask: Any) -> Iterator[int]:
         """The leaves of the parameters that the mask leaves in."""

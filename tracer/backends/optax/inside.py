@@ -3,10 +3,9 @@
 import functools
 import types
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import Any
 
-from tracer.core.reachable import reachable
+from tracer.core.reachable import as_call, closure_of, reachable
 
 _FAR = 50
 """Over how many objects something is looked for from a transformation."""
@@ -23,14 +22,14 @@ def settings_in(transformation: Any) -> tuple[dict[str, Any], int | None]:
     skips: set[str] = set()
     limits: set[Any] = set()
     for held in reachable(transformation, _held_by, _FAR):
-        maker = str(getattr(held, "__qualname__", "")).partition(".")[0]
+        maker = _maker(held)
         if maker == "apply_if_finite":
             skips.add(maker)
-            limits.add(_closure(held).get("max_consecutive_errors"))
+            limits.add(closure_of(held).get("max_consecutive_errors"))
         elif maker == "apply_every":
-            numbers.add(_closure(held).get("k"))
+            numbers.add(closure_of(held).get("k"))
         elif type(held).__name__ == "MultiSteps":
-            numbers.add(_closure(held._every_k_schedule).get("every_k_schedule"))
+            numbers.add(closure_of(held._every_k_schedule).get("every_k_schedule"))
             if not getattr(held._should_skip_update_fn, "__qualname__", "").startswith("MultiSt"):
                 skips.add("MultiSteps")
     settings = {
@@ -38,6 +37,11 @@ def settings_in(transformation: Any) -> tuple[dict[str, Any], int | None]:
         "skipped_by": " or ".join(sorted(skips)) or None,
     }
     return {name: each for name, each in settings.items() if each}, _only_number(limits)
+
+
+def _maker(held: Any) -> str:
+    """The name of the function of optax that made another one."""
+    return str(getattr(held, "__qualname__", "")).partition(".")[0]
 
 
 def holds(update: Any, wanted: Callable[[Any], bool]) -> bool:
@@ -61,18 +65,8 @@ def _held_by(held: Any) -> Iterable[Any]:
     if isinstance(held, dict):
         return list(held.values())
     if isinstance(held, types.FunctionType | types.MethodType):
-        return *_closure(held).values(), getattr(held, "__self__", None)
+        return *closure_of(held).values(), getattr(held, "__self__", None)
     return ()
-
-
-def _closure(function: Any) -> dict[str, Any]:
-    """What the names stand for that a function has from around it."""
-    found = {}
-    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
-    for name, cell in zip(names, getattr(function, "__closure__", None) or (), strict=False):
-        with suppress(ValueError):  # empty as yet
-            found[name] = cell.cell_contents
-    return found
 
 
 _SHIPPED = {
@@ -91,10 +85,25 @@ _RATES = ("scale", "scale_by_schedule")
 
 def makes_steps(transformation: Any) -> bool:
     """Whether it multiplies by a rate: what only prepares gradients does not."""
-    return any(
-        str(getattr(held, "__qualname__", "")).partition(".")[0] in _RATES
-        for held in reachable(transformation, _held_by, _FAR)
-    )
+    return any(_maker(held) in _RATES for held in reachable(transformation, _held_by, _FAR))
+
+
+def rates_in(transformation: Any) -> list[str | float]:
+    """Its learning rates: numbers, and schedules as the calls that made them."""
+    found: list[Any] = []
+    for held in reachable(transformation, _held_by, _FAR):
+        maker, own = _maker(held), closure_of(held)
+        if maker == "scale" and type(own.get("step_size")) is float and own["step_size"] < 0:
+            found.append(-own["step_size"])
+        elif maker == "scale_by_schedule" and "step_size_fn" in own:
+            schedule = own["step_size_fn"]
+            found.append(closure_of(schedule).get("learning_rate", schedule))
+        elif maker == "inject_hyperparams" and "learning_rate" in own.get("sched_hps", ()):
+            schedule = own["sched_hps"]["learning_rate"]
+            found.append(getattr(schedule, "schedule_fn", schedule))
+    schedules = any(map(callable, found))
+    known = (each if isinstance(each, float) else as_call(each) for each in found)
+    return [each for each in known if each != 1 or not schedules]
 
 
 def label(transformation: Any) -> str:
@@ -112,7 +121,7 @@ def label(transformation: Any) -> str:
         return type(update.__self__).__name__
     update = getattr(update, "original", update)  # of one that is traced
     name = str(getattr(update, "__qualname__", type(update).__name__)).partition(".<locals>")[0]
-    name, named = name.rpartition(".")[2], _closure(update)
+    name, named = name.rpartition(".")[2], closure_of(update)
     if name == "with_extra_args_support" and "tx" in named:
         return label(named["tx"])
     if name == "chain" and "update_fns" in named:
