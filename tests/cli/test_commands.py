@@ -174,6 +174,9 @@ OUTPUTS = {
         *("check", "uneven_replicas.json", "-e", "steps=10", "--findings", "warning"),
     ],
     "check_no_findings": ["check", "no_gradients.json", "--findings", "error"],
+    "check_baseline": [
+        *("check", "no_gradients.json", "--findings", "warning", "--baseline", "no_gradients.json"),
+    ],
     "check_ignored": [
         *("check", "no_gradients.json", "--findings", "warning", "--ignore", "no-gradient"),
     ],
@@ -391,7 +394,7 @@ MISTAKES: dict[str, tuple[Sequence[str], str]] = {
     "method": (["report", "eager.json", "--method", "update"], "no method 'update'"),
     "table": (["report", "eager.json", "--by", "colour"], "'colour' is not one of"),
     "output": (["report", "eager.json", "-o", "no/such/file"], "cannot write no/such/file"),
-    "diff": (["diff", "eager.json"], "Missing argument"),
+    "diff": (["diff", "eager.json"], "Missing argument 'AFTER'"),
     "diff file": (["diff", "eager.json", "none.json"], "none.json: cannot be read"),
     "expectation": (["check", "eager.json", "-e", "dense 4"], "'dense 4' is no expectation"),
     "count": (["check", "eager.json", "-e", "dence=4"], "no count 'dence'"),
@@ -403,6 +406,10 @@ MISTAKES: dict[str, tuple[Sequence[str], str]] = {
     "no findings": (
         ["check", "eager.json", "-e", "steps=10", "--ignore", "no-gradient"],
         "--ignore is for findings: give --findings too",
+    ),
+    "check_baseline": (
+        ["check", "eager.json", "-e", "steps=10", "--baseline", "eager.json"],
+        "--baseline is for findings: give --findings too",
     ),
     "no example": (["learn", "incomplete.json"], "nothing can be learned from this run: adam: 32"),
 }

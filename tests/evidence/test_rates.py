@@ -10,8 +10,8 @@ from support.findings_of import bad
 from support.libraries import keras2, keras3, library_of
 
 import tracer
-from tracer.evidence.rates import MOST, _Values
-from tracer.model.rates import sentence
+from tracer.evidence.rates import _Values
+from tracer.model.rates import MOST, sentence
 from tracer.model.records import RateRun
 from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace, select

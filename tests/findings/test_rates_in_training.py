@@ -23,6 +23,7 @@ from tracer.model.summary import summaries_of
 from tracer.model.trace import select
 from tracer.reporters import formats
 from tracer.reporters.text import render
+from tracer.testing import expressions
 
 PAINS = Path(__file__).parent / "pains" / "rates"
 SAID = {
@@ -102,6 +103,16 @@ def test_the_first_screen_of_a_run(name: str, tmp_path: Path) -> None:
     done = forked.run(["tracer", "run", *options, str(PAINS / f"{name}.py")], tmp_path, {})
     first = " ".join(" ".join(done.stderr.split("\n")[:25]).split())
     assert SAID[name].partition("(")[0] in first
+
+
+def test_an_expected_rate_tells_what_a_load_replaced() -> None:
+    train = runpy.run_path(str(PAINS / "rate_of_the_checkpoint.py"))["train"]
+    for healthy in (True, False):
+        with tracer.record() as recording:
+            train(healthy)
+        (verdict,) = expressions.check(recording.trace(), [expressions.read("rate=1e-5")])
+        wrong = ["SGD: it is 0.1 in step 1", "SGD#2: it is 0.1 in steps 1-20"]
+        assert verdict.reason.split("\n") == wrong[: 1 if healthy else 2]
 
 
 # What is known of a rate.

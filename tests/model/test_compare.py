@@ -9,7 +9,15 @@ from support.traces import block, request, step, update
 
 from tracer.api import CallTrace
 from tracer.model.compare import Difference, differences, executions
-from tracer.model.records import Effect, Line, Observation, Replica, Variable
+from tracer.model.records import (
+    Effect,
+    Line,
+    Observation,
+    Rate,
+    RateRun,
+    Replica,
+    Variable,
+)
 from tracer.model.runs import Run
 from tracer.reporters import comparison
 
@@ -411,3 +419,35 @@ def test_a_trace_that_knows_no_callers_is_not_compared_by_them() -> None:
     for pair in ((trace, older_trace), (older_trace, trace), (trace, trace)):
         (difference,) = differences(*pair)
         assert not (difference or difference.changes["callers"] or difference.shifted)
+
+
+@pytest.mark.parametrize(
+    ("runs", "said"),
+    [
+        ((RateRun(1, 10, 0.01, 0.01),), "Learning rate 0.01."),
+        ((RateRun(1, 10, 0.1, 0.01, 7),), "Learning rate 0.1 -> 0.01 (at least 7 values)."),
+    ],
+)
+def test_rates_that_differ_are_said_and_are_no_difference_in_counts(
+    runs: tuple[RateRun, ...], said: str
+) -> None:
+    rate = Rate(0, "rate", 0, (0, 1), (RateRun(1, 10, 0.1, 0.1),))
+    one, other, again = (
+        traces.changed(traces.eager(), rates=(each,))
+        for each in (rate, replace(rate, runs=runs, sampled=True), replace(rate, sampled=True))
+    )
+    (found,) = differences(one, other)
+    assert not found
+    assert found.rates == ("Learning rate 0.1.", said)
+    text = comparison.render(one, other, [found])
+    assert f"First: Learning rate 0.1.\nSecond: {said}\n" in text
+    assert differences(one, again)[0].rates == ("", "")
+    assert differences(one, traces.eager())[0].rates == ("", "")
+
+
+def test_how_often_a_rate_was_read_is_no_difference() -> None:
+    one, other = (
+        traces.changed(traces.eager(), rates=(Rate(0, "rate", 0, (0, 1), (run,), True),))
+        for run in (RateRun(1, 10, 0.1, 0.01, 5), RateRun(1, 10, 0.1, 0.01, 6))
+    )
+    assert differences(one, other)[0].rates == ("", "")

@@ -3,11 +3,13 @@
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 from support import traces
 
 import tracer
 from tracer.api import CallTrace
 from tracer.errors import UnknownName
+from tracer.model.records import Rate, RateRun
 from tracer.model.trace import Trace
 from tracer.testing import expressions
 from tracer.testing.assertions import Check, expect_updates
@@ -165,3 +167,106 @@ def test_an_incomplete_trace_is_a_verdict_of_its_own() -> None:
         "executions of update_step: expected 201, got 200",
     ]
     assert len(reasons(traces.incomplete(), "update_step=200")) == 2
+
+
+# Learning rates.
+
+FLOAT32 = 0.10000000149011612  # 0.1 in 32 bits
+CONSTANT = Rate(0, "rate", 0, (0, 1), (RateRun(1, 10, FLOAT32, FLOAT32),))
+MOVES = Rate(0, "rate", 0, (0,), (RateRun(1, 4, 0.1, 0.1), RateRun(5, 6, 0.05, 0.01, 6)))
+PEAK = Rate(0, "rate", 1, (1,), (RateRun(1, 9, 1.0, 1.0), RateRun(10, 1, 2.0, 2.0)))
+SCHEDULE = Rate(0, "rate", 0, (0, 1), (), schedule="CosineDecay(decay_steps=10)")
+
+
+@pytest.mark.parametrize(
+    ("known", "text", "reason"),
+    [
+        ([CONSTANT], "rate=0.1", ""),
+        ([CONSTANT], "rate = 1e-1", ""),
+        ([CONSTANT], "rate<=.1", ""),
+        ([CONSTANT], "rate>=0.1", ""),
+        ([CONSTANT], "rate<0.1", "it is 0.1 in steps 1-10"),
+        ([CONSTANT], "rate>0.1", "it is 0.1 in steps 1-10"),
+        ([CONSTANT], "rate=0.1001", "it is 0.1 in steps 1-10"),
+        ([CONSTANT], "rate[dense/bias]=0.1", ""),
+        ([MOVES], "rate<=0.1", ""),
+        ([MOVES], "rate>0.01", "it is 0.05 to 0.01 in steps 5-10"),
+        ([MOVES], "rate=0.1", "it is 0.05 to 0.01 in steps 5-10"),
+        ([MOVES, PEAK], "rate[*kernel]<=0.1", ""),
+        ([MOVES, PEAK], "rate[*bias]<=1", "it is 2 in step 10"),
+        ([MOVES, PEAK], "rate<=0.01", "it is 0.1 in steps 1-4 and 0.05 to 0.01 in steps 5-10"),
+        ([SCHEDULE], "rate<=1", f"it is set by {SCHEDULE.schedule}, whose values are not known"),
+        ([], "rate<=1", "it is not known"),
+        ([replace(CONSTANT, runs=CONSTANT.runs[:0])], "rate<=1", "it is not known in all steps"),
+        ([Rate(0, "decay", 0, (0, 1), CONSTANT.runs)], "rate<=1", "it is not known"),
+    ],
+)
+def test_rates_hold_in_each_step(known: list[Rate], text: str, reason: str) -> None:
+    trace = traces.changed(traces.eager(), rates=tuple(known))
+    assert trace.steps == 10
+    assert reasons(trace, text) == [reason]
+
+
+def test_a_rate_that_jumped_more_often_than_is_kept_is_not_known() -> None:
+    """Between the ends of its last run it may have had any value."""
+    runs = tuple(RateRun(number, 1, 0.1 + number % 2, 0.1) for number in range(1, 52))
+    trace = traces.changed(traces.accumulation(), rates=(replace(CONSTANT, runs=runs),))
+    last = RateRun(52, trace.steps - 51, 0.1, 0.1, 9)
+    trace = traces.changed(trace, rates=(replace(CONSTANT, runs=(*runs, last)),))
+    assert reasons(trace, "rate<=2") == ["it is not known in all steps"]
+
+
+def test_the_rate_of_each_optimizer_counts_and_names_it() -> None:
+    trace = traces.two_optimizers()
+    names = [each.name for each in trace.data.optimizers]
+    steps = trace.steps
+    known = tuple(
+        Rate(root, "rate", 0, (), (RateRun(1, steps, value, value),))
+        for root, value in enumerate((0.1, 0.2))
+    )
+    trace = traces.changed(trace, rates=known)
+    assert reasons(trace, "rate=0.1") == [f"{names[1]}: it is 0.2 in steps 1-{steps}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("rate=0.1/step", "takes no /step"),
+        ("rate=0,1", "0,1 is no number"),
+        ("dense=0.5", "a count is a whole number, not 0.5"),
+        ("dense=1e3", "a count is a whole number, not 1e3"),
+    ],
+)
+def test_numbers_that_cannot_be_read(text: str, said: str) -> None:
+    with pytest.raises(expressions.BadExpectation, match=said):
+        expressions.read(text)
+
+
+def test_a_rate_in_the_project_is_a_number_or_a_text() -> None:
+    for value in (0.1, "<= 0.1", 1e-05):
+        assert expressions.read(expressions.joined("rate", value)).what == "rate"
+
+
+# A baseline.
+
+
+def verdicts(trace: Trace, baseline: Trace | None) -> list[str]:
+    found = expressions.check(trace, [], "warning", baseline=baseline)
+    return [each.text for each in found if each.reason]
+
+
+def test_what_the_baseline_has_too_passes() -> None:
+    trace = traces.no_gradients()
+    assert verdicts(trace, None) == verdicts(trace, traces.eager()) == ["finding no-gradient"]
+    assert verdicts(trace, trace) == []
+    (held,) = expressions.check(trace, [], "warning", baseline=trace)
+    assert held.text == "no new warning or error is found"
+
+
+def test_counts_and_the_numbers_of_layers_are_no_difference() -> None:
+    trace = traces.no_gradients()
+    renamed = [replace(each, name=f"x_7/{each.name}") for each in trace.data.variables]
+    other = [replace(each, name=f"x/{each.name}") for each in trace.data.variables]
+    traced = traces.changed(trace, variables=tuple(renamed))
+    assert verdicts(traced, traces.changed(trace, variables=tuple(other))) == []
+    assert verdicts(traced, trace) == ["finding no-gradient"]

@@ -285,8 +285,8 @@ def report(
     )
 )
 def diff(
-    before: Annotated[str, typer.Argument(metavar="A", help="A trace file or a folder.")],
-    after: Annotated[str, typer.Argument(metavar="B", help="A trace file or a folder.")],
+    before: Annotated[str, typer.Argument(metavar="BEFORE", help="A trace file or a folder.")],
+    after: Annotated[str, typer.Argument(metavar="AFTER", help="A trace file or a folder.")],
 ) -> int:
     """Show what changed between two runs, by variable and by step.
 
@@ -312,6 +312,7 @@ def diff(
         "tracer check tracer.json --findings warning   also what looks wrong fails",
         "tracer check runs/ --format junit -o tracer.xml",
         "tracer check tracer.json --findings warning --ignore no-gradient",
+        "tracer check tracer.json --findings warning --baseline before.json",
         "tracer check tracer.json -e dense=4/step --format github   annotations",
         "tracer check tracer.json --findings error --format sarif -o tracer.sarif",
     )
@@ -342,6 +343,14 @@ def check(
             autocompletion=_codes,
         ),
     ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            "--baseline",
+            metavar="TRACE",
+            help="Let findings pass that this earlier trace has, too.",
+        ),
+    ] = None,
     allow_unfinished: Annotated[
         bool,
         typer.Option("--allow-unfinished", help="Accept a run that failed or still runs."),
@@ -359,11 +368,12 @@ def check(
     WHAT is a count, one of =, <=, >=, < and >, and a number. The count is updates, dense, sparse,
     steps, calls, or a method, whose executions are counted. [VARIABLE] after it limits it to some
     variables. With /step the number holds for each step on each replica, else for the whole run.
+    WHAT can also be the learning rate, as rate<=0.1, in each step.
     Without --expect, [tool.tracer.expect] in pyproject.toml is used, such as dense = "4/step".
     With --findings, what looks wrong in the run fails too, except for the codes in --ignore and in
-    the list ignore of [tool.tracer]. The exit status is 0 if everything holds, 1 if not, 2 for a
-    mistake in the command. A trace does not pass if it is incomplete, or if its program failed, was
-    interrupted or still runs.
+    the list ignore of [tool.tracer], and for what --baseline has of the same variables. The exit
+    status is 0 if everything holds, 1 if not, 2 for a mistake in the command. A trace does not pass
+    if it is incomplete, or if its program failed, was interrupted or still runs.
     """
     from tracer.model.tracefile import load_run
     from tracer.reporters import formats
@@ -373,15 +383,21 @@ def check(
     project = expressions.from_project(Path.cwd()) if needed else expressions.Project()
     wanted = list(map(expressions.read, expect or ())) or project.expect
     codes = [*(ignore or ()), *project.ignore]
-    if ignore and findings is None:
-        raise Mistake("--ignore is for findings: give --findings too")
+    if (ignore or baseline) and findings is None:
+        option = "--ignore" if ignore else "--baseline"
+        raise Mistake(f"{option} is for findings: give --findings too")
     if not wanted and findings is None:
         raise Mistake(
             "nothing to check: give --expect, --findings, or [tool.tracer.expect] in pyproject.toml"
         )
     trace = load_run(path)
     results = expressions.check(
-        trace, wanted, findings, ignore=codes, allow_unfinished=allow_unfinished
+        trace,
+        wanted,
+        findings,
+        ignore=codes,
+        baseline=load_run(baseline) if baseline else None,
+        allow_unfinished=allow_unfinished,
     )
     milder = expressions.milder(trace, findings, codes) if findings else []
     content = {

@@ -18,10 +18,8 @@ from tracer.core.calls import Call
 from tracer.core.collectors import Collector, Throttle
 from tracer.core.interrupts import suppress_faults
 from tracer.core.reachable import as_call
+from tracer.model.rates import MOST
 from tracer.model.records import Rate, RateRun
-
-MOST = 50
-"""How many runs are kept of a rate; the last one has all that comes then."""
 
 _Key = tuple[Literal["rate", "decay"], int]
 """What it is, of the group with this number."""

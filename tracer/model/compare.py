@@ -15,7 +15,7 @@ from itertools import islice, product
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from tracer.model import callers, measures
+from tracer.model import callers, measures, rates
 from tracer.model.phrases import class_of, replica_names, replica_noun, steps_label
 from tracer.model.records import Block, Entry, Line, Variable
 from tracer.model.runs import Run
@@ -220,6 +220,8 @@ class Difference:
     """By what was counted: `steps`, `updates` of each variable, after how many steps it was
     `unchanged` or `not_finite`, all updates in `runs` of steps, `methods`, `callers`; or
     `executions`."""
+    rates: tuple[str, str] = ("", "")
+    """What is said of the learning rates and decays, if that differs; that is no count."""
     shifted: list[tuple[str, str]] = field(default_factory=list)
     """Lines of the program that have another number, and lead to the same."""
     several: str = ""
@@ -298,10 +300,19 @@ def _difference(pair: Pair) -> Difference:
         found,
         same=list(_same(pair, found)),
         one_sided=[*_classes(pair, class_name), *only],
+        rates=_rates(before, after),
         shifted=shifted,
         several=f"{several[0]}s" if several else "",
         noun=before.dialect.variable,
     )
+
+
+def _rates(before: Summary, after: Summary) -> tuple[str, str]:
+    """The sentences on the rates, where those of both are known and differ in more than samples."""
+    one, other = (rates.sentence(each, brief=False) for each in (before, after))
+    sampled = re.compile(r"at least [\d,]+ values")
+    same = sampled.sub("", one) == sampled.sub("", other)
+    return ("", "") if same or not (one and other) else (one, other)
 
 
 def _same(pair: Pair, changes: Mapping[str, Sequence[Change]]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from tracer.errors import shown
 from tracer.model.records import Rate, RateRun
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
-from tracer.model.words import first_of, listed, some, times
+from tracer.model.words import dash, first_of, listed, plural, some, times
 
 SCHEDULE = "schedule"
 """The code of a remark on a schedule of PyTorch: its class is the `method`, for how many steps it
@@ -19,6 +19,8 @@ LOADED = "rate-loaded"
 DRIFT = "moved-without-gradient"
 """The code of the remark on a variable whose gradient was 0 in all of so many steps, or that of the
 elements in the `detail` (`12 of 24`), and that moved there in `count` of them."""
+MOST = 50
+"""How many runs are kept of a rate; the last one has all that comes then."""
 MAX_RATES = 3  # that a sentence names
 
 
@@ -37,6 +39,12 @@ def number_of_values(runs: Sequence[RateRun]) -> int:
     """
     before = [None, *(each.last for each in runs)]
     return sum(each.values - (each.value == old) for each, old in zip(runs, before, strict=False))
+
+
+def in_steps(run: RateRun) -> str:
+    """`0.1 in steps 1-8`, or `0.1 to 0.01 in steps 1-8`."""
+    value = " to ".join(f"{each:.6g}" for each in dict.fromkeys(run.ends))
+    return f"{value} in {plural(run.count, 'step')} {dash(run.first, run.first + run.count - 1)}"
 
 
 def decaying(summary: Summary) -> tuple[set[int], set[int]]:
@@ -75,10 +83,10 @@ def sentences(trace: Trace) -> list[str]:
     return [shown(f"{name}: {text}" if named else text) for name, text in said if text]
 
 
-def sentence(summary: Summary) -> str:
+def sentence(summary: Summary, *, brief: bool = True) -> str:
     """What there is to say: `Learning rate 0.1 -> 0.001 (40 values); weight decay 0.01 on 12 ...`.
 
-    Empty if it is not known, or if all there is to say is one number.
+    Empty if it is not known or, if `brief`, all there is to say is one number.
     """
     groups = rates(summary, "rate")
     found = dict[tuple[str, tuple[RateRun, ...]], int]()
@@ -87,7 +95,7 @@ def sentence(summary: Summary) -> str:
         found[key] = found.get(key, 0) + len(each.variables)
     number = sum(number_of_values(runs) or 2 for _, runs in found)
     parts = [*_decay(summary), *_schedules(summary)]
-    if number < 2 and not parts:
+    if number < 1 + brief and not parts:
         return ""
     noun = summary.dialect.variable
     said = [

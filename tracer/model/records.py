@@ -303,6 +303,11 @@ class RateRun(msgspec.Struct, frozen=True, array_like=True):
     values: int = 1
     """How many values it had in turn, as far as it was read."""
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The values in the first and in the last of the steps, between which all others are."""
+        return self.value, self.last
+
     def intersect(self, steps: range) -> "RateRun | None":
         """The part that is in `steps`, renumbered from step 1; None if none is.
 

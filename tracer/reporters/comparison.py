@@ -15,6 +15,7 @@ from tracer.reporters.colors import WARNING
 _MAX_ROWS = 100  # rows of a table
 _MAX_MOVES = 10  # lines that have moved
 
+_BOTH = "First", "Second"
 _HEADERS = {
     "steps": "steps{on}",
     "updates": "{noun}, updates{together}",
@@ -111,6 +112,11 @@ def _sentences(difference: Difference) -> list[tuple[str, str]]:
     renamed = f"Layers with other names were matched by their order and shapes: {pairs}."
     moved = f"Lines that lead to updates have moved: {moves}."
     return [
+        *(
+            ("", f"{which}: {text}")
+            for which, text in zip(_BOTH, difference.rates, strict=True)
+            if text
+        ),
         *(("", text) for text in all_true((pairs, renamed))),
         *(("- ", text) for text in (*difference.reshaped, *difference.one_sided)),
         *(("", text) for text in all_true((moves, moved))),

@@ -194,7 +194,9 @@ def why_unknown(
 
 # What is expected.
 
-Quantity = Literal["updates", "executions", "calls", "steps", "changes", "unchanged", "not_finite"]
+Quantity = Literal[
+    "updates", "executions", "calls", "steps", "changes", "unchanged", "not_finite", "rate"
+]
 """What can be expected of a run."""
 
 
@@ -202,12 +204,12 @@ class Limits(NamedTuple):
     """A count that is expected; `low` and `high` are equal if it must be exact."""
 
     what: str
-    low: int | None
-    high: int | None
+    low: float | None
+    high: float | None
     kinds: frozenset[Kind | None] | None = None
     """The kinds of gradient that count; None for all, and for what has no gradient."""
 
-    def holds(self, count: int) -> bool:
+    def holds(self, count: float) -> bool:
         """Whether `count` is within the limits, which are allowed themselves."""
         return (self.low is None or count >= self.low) and (self.high is None or count <= self.high)
 

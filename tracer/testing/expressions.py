@@ -7,7 +7,7 @@ what does not hold has the same text. No TensorFlow.
 import json
 import re
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -21,9 +21,11 @@ import msgspec
 from tracer.errors import Mistake, shown, unknown_name
 from tracer.findings.rule import Severity
 from tracer.findings.run_rules import Finding, at_least, findings, rule_of
+from tracer.model import rates
 from tracer.model.measures import unknown_effects
 from tracer.model.phrases import endings
 from tracer.model.records import Kind
+from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace
 from tracer.model.words import listed
 from tracer.testing import failure
@@ -31,6 +33,7 @@ from tracer.testing.expected import (
     Expectation,
     Limits,
     Quantity,
+    indices_of,
     known_methods,
     of_given,
     why_no_variable,
@@ -38,16 +41,18 @@ from tracer.testing.expected import (
 
 _PATTERN = re.compile(
     r"\s*(?P<what>[A-Za-z_][\w.]*)\s*(?:\[(?P<variable>.*)\])?"
-    r"\s*(?P<relation><=|>=|==|=|<|>)\s*(?P<number>\d[\d_,]*)\s*(?P<step>/\s*step)?\s*"
+    r"\s*(?P<relation><=|>=|==|=|<|>)\s*(?P<number>[\d.][\w.,+-]*?)\s*(?P<step>/\s*steps?)?\s*"
 )
-_LIMITS: dict[str, Callable[[int], tuple[int | None, int | None]]] = {
-    "=": lambda number: (number, number),
-    "==": lambda number: (number, number),
-    "<=": lambda number: (None, number),
-    ">=": lambda number: (number, None),
-    "<": lambda number: (None, number - 1),
-    ">": lambda number: (number + 1, None),
+_Limits = tuple[float | None, float | None]
+_LIMITS: dict[str, Callable[[float, float, float], _Limits]] = {
+    "=": lambda number, close, least: (number - close, number + close),
+    "==": lambda number, close, least: (number - close, number + close),
+    "<=": lambda number, close, least: (None, number + close),
+    ">=": lambda number, close, least: (number - close, None),
+    "<": lambda number, close, least: (None, number - least),
+    ">": lambda number, close, least: (number + least, None),
 }
+"""Of a number, how far from it others may be that are equal, and how far those that are not."""
 _COUNTS: dict[str, tuple[Quantity, str, frozenset[Kind | None] | None]] = {
     "updates": ("updates", "updates", None),
     "dense": ("updates", "dense updates", frozenset({"dense"})),
@@ -58,7 +63,12 @@ _COUNTS: dict[str, tuple[Quantity, str, frozenset[Kind | None] | None]] = {
     "not_finite": ("not_finite", "not finite", None),
 }
 """What an expression can name: what is counted, its name, the kinds of gradient; or a method."""
-HELP = 'write it as "dense=4/step", "sparse=0", "updates[encoder/*]=0", "steps>=100" or "calls<=8"'
+_CLOSE = 1e-6
+"""How far rates may differ that are equal, relatively: many are kept in 32 bits."""
+HELP = (
+    'write it as "dense=4/step", "sparse=0", "updates[encoder/*]=0", "steps>=100", "calls<=8" or '
+    '"rate<=0.1"'
+)
 
 
 EXPECTATION = "expectation"
@@ -101,16 +111,32 @@ def read(text: str) -> Expectation:
     if parsed is None:
         raise BadExpectation(f"{text!r} is no expectation: {HELP}")
     what, variable, per_step = parsed["what"], parsed["variable"], parsed["step"] is not None
-    if per_step and what in ("steps", "calls"):
-        raise BadExpectation(f"{text!r}: {what} are not counted by step")
+    if per_step and what in ("steps", "calls", "rate"):
+        raise BadExpectation(f"{text!r}: {what} takes no /step")
+    if what == "rate":
+        return _of_rate(text, parsed)
     if variable is not None and what == "steps":
         raise BadExpectation(f"{text!r}: steps are not counted by variable")
     counted, noun, kinds = _COUNTS.get(what, ("executions", f"executions of {what}", None))
     of = of_given(variable, " on " if counted == "executions" else " of ")
-    limits = _LIMITS[parsed["relation"]](int(re.sub(r"[,_]", "", parsed["number"])))
+    number = re.sub(r"[,_]", "", parsed["number"])
+    if not number.isdecimal():
+        raise BadExpectation(f"{text!r}: a count is a whole number, not {number}")
+    limits = _LIMITS[parsed["relation"]](int(number), 0, 1)
     wanted = (Limits(f"{noun}{of}", *limits, kinds),)
     method = what if counted == "executions" else None
     return Expectation(counted, wanted, method, variable, per_step=per_step, text=text.strip())
+
+
+def _of_rate(text: str, parsed: re.Match[str]) -> Expectation:
+    """What is expected of the learning rate, which holds in each step."""
+    try:
+        number = float(parsed["number"])
+    except ValueError:
+        raise BadExpectation(f"{text!r}: {parsed['number']} is no number") from None
+    close = _CLOSE * number
+    wanted = (Limits("rate", *_LIMITS[parsed["relation"]](number, close, close)),)
+    return Expectation("rate", wanted, variable=parsed["variable"], text=text.strip())
 
 
 def from_project(folder: Path) -> Project:
@@ -139,7 +165,7 @@ def from_project(folder: Path) -> Project:
 
 def joined(key: str, value: object) -> str:
     """The expectation that an entry of the table is; raises `BadExpectation` if it is none."""
-    if isinstance(value, bool) or not isinstance(value, int | str):
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise BadExpectation(f"{key} = {value!r} is no expectation: {HELP}")
     text = str(value).strip()
     return f"{key}{'' if text[:1] in '<>=' else '='}{text}"
@@ -151,21 +177,24 @@ def check(
     worst: Severity | None = None,
     *,
     ignore: Collection[str] = (),
+    baseline: Trace | None = None,
     allow_unfinished: bool = False,
 ) -> list[Verdict]:
     """What holds and what does not; a trace that does not know everything is no proof.
 
     With `worst`, findings that are as bad, or worse, are what does not hold, apart from those with
-    the codes `ignore`. With `allow_unfinished` it does not matter how the program ended, or whether
-    it did.
+    the codes `ignore` and those that the trace `baseline` has, too. With `allow_unfinished` it does
+    not matter how the program ended, or whether it did.
 
     Raises `tracer.UnknownName` for a variable that the trace does not hold, for a method that
     neither it nor `tracer` knows, and for a code that no finding has.
     """
     apart = f" apart from {listed([rule_of(each).code for each in ignore])}" if ignore else ""
+    known = _subjects(findings(baseline)) if baseline else set()
     found = [each for each in findings(trace) if each.code not in ignore] if worst else []
-    bad = at_least(found, worst or "error")
-    none = f"no {worst}{'' if worst == 'error' else ' or error'} is found{apart}"
+    bad = [each for each in at_least(found, worst or "error") if not _subjects([each]) <= known]
+    new, worse = "new " if baseline else "", "" if worst == "error" else " or error"
+    none = f"no {new}{worst}{worse} is found{apart}"
     notes = "\n".join(map(shown, trace.notes)) or "it is not"
     unfinished = "the run went on, or was killed, after it was written"
     verdicts = [Verdict(each.text, _reason(trace, each)) for each in expectations]
@@ -177,6 +206,18 @@ def check(
     ends = [("the program ended well", said) for said in endings(trace)]
     ends += [] if trace.finished else [("the trace is of a finished run", unfinished)]
     return verdicts + [Verdict(*each) for each in ends if not allow_unfinished]
+
+
+def _subjects(found: Iterable[Finding]) -> set[tuple[str, str, str]]:
+    """What findings are on, without what may differ in another run: counts, and Keras's numbers."""
+    return {
+        (each.code, each.severity, subject)
+        for each in found
+        for subject in (
+            [re.sub(r"_\d+(?=/|$)", "", name) for name in each.variables]
+            or [re.sub(r"\d[\d,.]*", "", each.text)]
+        )
+    }
 
 
 def of_finding(finding: Finding) -> Verdict:
@@ -193,15 +234,38 @@ def milder(trace: Trace, worst: Severity, ignore: Collection[str] = ()) -> list[
 
 def _reason(trace: Trace, expected: Expectation) -> str:
     """Why the counts are not as expected; whether the trace is complete is a verdict of its own."""
+    if expected.what == "rate":
+        return "\n".join(_wrong_rates(trace, expected))
     names = [method.name for method in trace.methods]
     if expected.method is not None and expected.method not in (*names, *known_methods()):
-        known = (*_COUNTS, *names)
+        known = (*_COUNTS, "rate", *names)
         meant = get_close_matches(expected.method, (*known, *known_methods()), n=1, cutoff=0.7)
         raise unknown_name("count", expected.method, known, meant=meant)
     if why := why_no_variable(trace, expected):
         raise BadExpectation(f"{expected.text}: {why}; write updates[...]")
     on_each_replica = expected.per_step and len(trace.replicas) > 1
     return failure.of_expected(trace, replace(expected, per_replica=on_each_replica), partial=True)
+
+
+def _wrong_rates(trace: Trace, expected: Expectation) -> Iterator[str]:
+    """Where the learning rate is not as expected, or not known."""
+    meant = None if expected.variable is None else indices_of(trace, expected.variable)
+    summaries = [each for each in summaries_of(trace) if meant is None or meant & {*each.variables}]
+    for summary in summaries:
+        of = f"{summary.optimizers[0].name}: " if len(summaries) > 1 else ""
+        groups = [
+            g for g in rates.rates(summary, "rate") if meant is None or meant & {*g.variables}
+        ]
+        for each in groups:
+            wrong = [run for run in each.runs if not all(map(expected.wanted[0].holds, run.ends))]
+            if wrong:
+                yield f"{of}it is {listed([rates.in_steps(run) for run in wrong], 3)}"
+            elif each.schedule:
+                yield f"{of}it is set by {each.schedule}, whose values are not known"
+            elif sum(run.count for run in each.runs) < summary.steps or len(each.runs) > rates.MOST:
+                yield f"{of}it is not known in all steps"
+        if not groups:
+            yield f"{of}it is not known"
 
 
 # The verdicts, for people, for CI servers and for GitHub.
