@@ -372,6 +372,24 @@ def test_gradients_that_nobody_needs_are_fine() -> None:
     assert not found(train)
 
 
+@pytest.mark.parametrize("healthy", [False, True])
+def test_an_optimizer_that_is_stepped_for_its_schedule_only(healthy: bool) -> None:
+    """Another one trains with its rate; unless that one's model is in no optimizer."""
+
+    def train() -> None:
+        model = net()
+        optimizer = torch.optim.Adam((model if healthy else model[1]).parameters(), 0.1)
+        clock = SGD([torch.nn.Parameter(torch.zeros(1))], 1.0)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(clock, T_max=12)
+        for _ in range(12):
+            optimizer.param_groups[0]["lr"] = 0.1 * clock.param_groups[0]["lr"]
+            step(optimizer, model)
+            clock.step()
+            schedule.step()
+
+    assert found(train) == (set() if healthy else {"no-gradient", "never-passed"})
+
+
 def test_a_gradient_of_a_phase_before_is_fine() -> None:
     model = net()
     model(torch.ones(4, 3)).mean().backward()

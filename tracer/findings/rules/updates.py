@@ -15,8 +15,9 @@ from tracer.model.measures import (
     updates,
 )
 from tracer.model.phrases import accumulated_steps, class_of, replica_names, replica_noun, skipper
+from tracer.model.rates import SCHEDULE
 from tracer.model.records import Effect
-from tracer.model.summary import Pattern, Summary
+from tracer.model.summary import Pattern, Summary, summaries_of
 from tracer.model.timeline import Timeline
 from tracer.model.words import first_true, listed, plural, some
 
@@ -324,8 +325,8 @@ def _only_skipped(summary: Summary, pattern: Pattern) -> bool:
     ),
     explanation=(
         "The optimizer left the variable out. Info for tf.compat.v1, whose `minimize` "
-        "passes all trainable variables of the graph. Frozen variables are not passed, "
-        "and not reported."
+        "passes all trainable variables of the graph, and for an optimizer that only moves its "
+        "schedule while another one trains. Frozen variables are not passed, and not reported."
     ),
     needs=("complete",),
     explains=FEW,
@@ -335,6 +336,7 @@ def no_gradient(summary: Summary) -> Iterator[Case]:
     of_graph = any(each.kind == "v1" for each in summary.optimizers)
     every = summary.trace.variables
     unowned = {name for _, each in summary.remarks("no-gradient") for name in each.variables}
+    severity: Severity | None = "info" if of_graph or _only_schedules(summary) else None
     for pattern in summary.asked:
         if not pattern.total(missing) or pattern.total(_requests_or_tries):
             continue
@@ -352,11 +354,22 @@ def no_gradient(summary: Summary) -> Iterator[Case]:
                     "cuts it from the loss."
                     if of_graph
                     else "",
-                    "info" if of_graph else None,
+                    severity,
                     which,
                     step=1,
                     numbers={"none": max(pattern.total(missing, r) for r in pattern.replicas)},
                 )
+
+
+def _only_schedules(summary: Summary) -> bool:
+    """Whether the optimizer moves a schedule and trains nothing, while another one trains all."""
+    others = summaries_of(summary.trace)
+    return (
+        any(True for _ in summary.remarks(SCHEDULE))
+        and not any(pattern.total(_requests_or_tries) for pattern in summary.asked)
+        and any(each.total(updates) for each in others)
+        and not any(each.optimizers[0].never_passed for each in others)
+    )
 
 
 _requests_or_tries = counting(["request", "update", "ineffective"])
