@@ -28,9 +28,9 @@ _TOO_FAST = (
         '"interval": "step"), or make it for the epochs.'
     ),
     explanation=(
-        "For schedules of PyTorch made for the steps of this run (`T_max`, "
-        "`total_steps`, `total_iters`, `num_training_steps`) that stepped less than a "
-        "quarter as often, or over one and a half times."
+        "For PyTorch schedules made for the steps of this run (`T_max`, `total_steps`, "
+        "`total_iters`, `num_training_steps`). Reported if the schedule stepped less than "
+        "a quarter as often, or more than one and a half times as often."
     ),
     needs=("steps",),
 )
@@ -101,7 +101,7 @@ def schedule_ahead(summary: Summary) -> Iterator[Case]:
     ),
     explanation=(
         "Reported if the saved rate is larger than the constructor's and the first step "
-        "used it. A smaller one is normal where a run goes on."
+        "used it. A smaller one is normal in a resumed run."
     ),
     needs=("steps",),
 )
@@ -154,15 +154,15 @@ def decay_flipped(summary: Summary) -> Iterator[Case]:
     "decay-of-norms",
     severity="info",
     title="some one-dimensional variables decay, others do not",
-    why="Excluding biases from weight decay usually means the scales of norms, too.",
+    why="The intention is usually to exclude the scales of norms as well as biases.",
     advice=(
         "To exclude norms, choose by the number of dimensions (p.ndim < 2), not by "
         "names, which differ from model to model: LayerNorm.weight, layer_norm.weight, "
         "ln_1."
     ),
     explanation=(
-        "Groups, a mask or patterns exclude some of them. Info, because excluding only "
-        "biases is an old habit."
+        "Groups, a mask or patterns exclude only some of them. Info, because excluding "
+        "only biases is an old habit."
     ),
     needs=("steps",),
 )
@@ -192,7 +192,7 @@ def decay_of_norms(summary: Summary) -> Iterator[Case]:
     ),
     explanation=(
         "Needs `--effects` or `effects=True`. For `torch.optim` on the CPU, in eager "
-        "mode; it moved in at least three steps, and in half of all."
+        "mode, if the variable moved in at least three steps and half of all."
     ),
     needs=("steps",),
 )

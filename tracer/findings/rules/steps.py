@@ -147,9 +147,9 @@ def _went_on(summary: Summary, failure: Failure) -> bool:
     ),
     advice=("Call apply_gradients once, with all gradients, or use an optimizer for each part."),
     explanation=(
-        "Counted in the graph: a loop body counts once, a condition as its largest "
-        "branch. Info if each call has all variables and new gradients, as for a "
-        "critic."
+        "Counted in the graph: a loop body counts once, and of the branches of a "
+        "condition the largest. Info if each call has all variables and new gradients, as "
+        "for a critic."
     ),
     explains=(*MANY, "many steps"),
 )
@@ -186,7 +186,7 @@ _IN_A_ROW = ", with all the variables and new gradients in each call"
     ),
     explanation=(
         "By a loss scale, a GradScaler, apply_if_finite or MultiSteps. A warning if all "
-        "were skipped, or more in a row than bring the scale to 1."
+        "steps were skipped, or so many in a row that the scale would fall below 1."
     ),
     needs=("complete",),
     explains=FEW,
@@ -342,9 +342,8 @@ def _made(summary: Summary, replica: int) -> dict[int, int]:
         "keeps the rest for the next epoch, and nothing applies it at the end."
     ),
     explanation=(
-        "Keras 3 and optax: the last group was incomplete. `torch.optim`: gradients "
-        "were cleared before a step used them, or left at the end. Info if it is a "
-        "small rest."
+        "Keras 3 and optax: the last group was incomplete. `torch.optim`: gradients were "
+        "cleared before a step used them, or left at the end. Info if few are left."
     ),
     needs=("steps", "complete", "steps known"),
 )
@@ -433,9 +432,9 @@ def gradients_added(summary: Summary) -> Iterator[Case]:
         "Clip after backward and before step; with a GradScaler, after scaler.unscale_(optimizer)."
     ),
     explanation=(
-        f"`clip_grad_norm_` scaled gradients that a step had used, {MIN_ADDED} times or "
-        "more and never in time, outside `torch.compile`. A limit of 1e6 or more only "
-        "measures, and is not reported."
+        f"`clip_grad_norm_` scaled gradients only after a step had used them, at least {MIN_ADDED} "
+        "times, outside `torch.compile`. A limit of 1e6 or more only measures, and is not "
+        "reported."
     ),
     needs=("steps",),
 )
@@ -460,8 +459,8 @@ def clipped_late(summary: Summary) -> Iterator[Case]:
         "tf.function an input_signature with None for the sizes that change."
     ),
     explanation=(
-        "A warning for five tracings or more, if there is one for each 20 steps; else "
-        "info, as for a smaller last batch. On JAX the step is approximate."
+        "A warning for at least five tracings, and one in 20 steps; else info, as for a "
+        "smaller last batch. On JAX the step is approximate."
     ),
     explains=("calls",),
 )
@@ -495,9 +494,8 @@ def retraced(summary: Summary) -> Iterator[Case]:
     ),
     advice="Make the tf.function once, outside the loop; do not compile the model again.",
     explanation=(
-        "Only graphs that ran count: TensorFlow traces a function that creates "
-        "variables twice. A warning for five tracings or more, if there is one for each "
-        "20 steps."
+        "Counts only graphs that ran, because the first graph of a function that makes "
+        "variables never runs. A warning for at least five tracings, and one in 20 steps."
     ),
     explains=("calls",),
 )
@@ -550,9 +548,8 @@ def _by_function(summary: Summary) -> list[list[Graph]]:
     why="Python ran while it was traced, but no step followed.",
     advice="Call the function. Nothing to do if it was traced only to be saved or inspected.",
     explanation=(
-        "A warning if nothing of the optimizer ever ran, else info. TensorFlow traces a "
-        "function that creates variables twice and never runs its first graph, which is "
-        "not reported."
+        "A warning if nothing of the optimizer ever ran, else info. The first graph of a "
+        "function that makes variables never runs, and is not reported."
     ),
     needs=("complete",),
     explains=(*FEW, "few steps", "calls"),

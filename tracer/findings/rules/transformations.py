@@ -18,7 +18,7 @@ from tracer.model.words import plural
     ),
     explanation=(
         "After `max_consecutive_errors` updates in a row that are not finite, "
-        "`apply_if_finite` of optax lets them through. Its state says so for each step."
+        "`apply_if_finite` of optax lets them through."
     ),
 )
 def not_finite_kept(summary: Summary) -> Iterator[Case]:
@@ -37,8 +37,8 @@ def not_finite_kept(summary: Summary) -> Iterator[Case]:
     severity="warning",
     title="raw gradients came back as updates",
     why=(
-        "`optax.masked` returns what it leaves out as raw gradients: added to the "
-        "weights, they move them the wrong way, without a learning rate."
+        "`optax.masked` returns the excluded leaves as raw gradients. Added to the "
+        "weights, they move these the wrong way, without a learning rate."
     ),
     advice=(
         "To freeze these leaves, use optax.partition({'train': tx, 'freeze': "
@@ -46,9 +46,9 @@ def not_finite_kept(summary: Summary) -> Iterator[Case]:
         "Nothing to do if the program drops these updates itself."
     ),
     explanation=(
-        "For optax transformations with a learning rate. Silent for those that only "
-        "prepare gradients, as `masked(clip(...))`, and where another part changes the gradients "
-        "first, as in `chain(clip(...), masked(adam(...)))`."
+        "For optax transformations with a learning rate. Silent for transformations that "
+        "only prepare gradients (`masked(clip(...))`), and if another part changes the "
+        "gradients first (`chain(clip(...), masked(adam(...)))`)."
     ),
     needs=("steps",),
 )

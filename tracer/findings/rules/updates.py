@@ -36,8 +36,9 @@ _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
         "or lower the learning rate."
     ),
     explanation=(
-        "Needs `--effects` or `effects=True`. The first step after which a weight held "
-        "NaN or infinity; at the first observed step it may have held it before."
+        "Needs `--effects` or `effects=True`. Names the first step after which a weight "
+        "held NaN or infinity; if that is the first observed step, the weight may have "
+        "held it before."
     ),
     explains=("not_finite",),
 )
@@ -104,9 +105,9 @@ LAST_SHARE = 4
         "for the type of the weight (float16, bfloat16)."
     ),
     explanation=(
-        "Needs `--effects` or `effects=True`. No update (of at least 3) changed it, or "
-        "none of the last ones (at least 5, and a quarter of all). An error if no "
-        "variable ever changed."
+        "Needs `--effects` or `effects=True`. At least 3 updates, and none changed the "
+        "variable; or the last ones did not (at least 5, and a quarter of all). An error "
+        "if no variable ever changed."
     ),
     needs=("complete", "effects known"),
     explains=("changes", "unchanged"),
@@ -189,9 +190,9 @@ def _moves(summary: Summary, end: int) -> Iterator[tuple[list[int], int, int, in
     why="Each has its own copy of the variable, and the copies are no longer equal.",
     advice=("Look for a condition on the replica, or on its own data, around apply_gradients."),
     explanation=(
-        "Compares the steps that all of them ran; fewer steps on one is a warning. "
-        "Silent where a variable has one copy, or each rank updates a part: "
-        "`ParameterServerStrategy`, `ZeroRedundancyOptimizer`, FSDP."
+        "Compares the steps that all of them ran; fewer steps on one is a warning. Silent "
+        "if a variable has one copy (`ParameterServerStrategy`) or each rank updates a "
+        "part (`ZeroRedundancyOptimizer`, FSDP)."
     ),
     needs=("complete",),
     explains=(*FEW, *MANY),
@@ -275,8 +276,8 @@ _AS_MUCH = {
     why="The variable keeps its first value, although the program asked for its update.",
     advice="Look for what drops gradients in the optimizer's own apply_gradients.",
     explanation=(
-        "The optimizer got gradients for this variable and updated others, but never "
-        "this one. Frozen variables are not passed to it, and not reported."
+        "The optimizer got gradients for this variable, and updated only others. Frozen "
+        "variables are not passed, and not reported."
     ),
     needs=("complete",),
     explains=FEW,
@@ -324,9 +325,9 @@ def _only_skipped(summary: Summary, pattern: Pattern) -> bool:
         "output, rounding, NumPy), or take it out of the list."
     ),
     explanation=(
-        "The optimizer left the variable out. Info for tf.compat.v1, whose `minimize` "
-        "passes all trainable variables of the graph, and for an optimizer that only moves its "
-        "schedule while another one trains. Frozen variables are not passed, and not reported."
+        "Info for tf.compat.v1, whose `minimize` passes all trainable variables of the "
+        "graph, and for an optimizer that only moves its schedule while another one trains. "
+        "Frozen variables are not passed, and not reported."
     ),
     needs=("complete",),
     explains=FEW,
@@ -382,9 +383,9 @@ _requests_or_tries = counting(["request", "update", "ineffective"])
     why="From that step on the variable no longer learns.",
     advice="Look for what changed at that step.",
     explanation=(
-        "There were updates, then none for more than three times the longest gap, while "
-        "the gradient was None or other variables went on. Info if it was no longer "
-        "passed to the optimizer, as after freezing."
+        "No update for more than three times the longest earlier gap, while the gradient "
+        "was None or other variables were updated. Info if the variable was no longer "
+        "passed, as after freezing."
     ),
     needs=("complete",),
     explains=FEW,
@@ -466,9 +467,8 @@ def _silence(summary: Summary, pattern: Pattern) -> str:
         "apply_gradients of your own that calls the inherited one twice."
     ),
     explanation=(
-        "Counts updates of one variable in one step on one replica; each member of a "
-        "`jax.vmap` counts alone. Two calls of apply_gradients are two steps: "
-        "apply-gradients-twice."
+        "Within one step and replica; each member of a `jax.vmap` counts alone. Two calls "
+        "of apply_gradients are two steps: see apply-gradients-twice."
     ),
     explains=MANY,
 )
@@ -509,7 +509,7 @@ def updated_twice(summary: Summary) -> Iterator[Case]:
     explanation=(
         "Every gradient reached apply_gradients as `tf.IndexedSlices`, and every update "
         "was dense. In Keras 3.15 `gradient_accumulation_steps` and `global_clipnorm` "
-        "cause this. What the loss made dense is not reported."
+        "cause this. A gradient that the loss made dense is not reported."
     ),
     explains=(*FEW, *MANY),
 )
@@ -553,8 +553,8 @@ def _is_split(summary: Summary, pattern: Pattern) -> bool:
     why="In these steps the variable was not updated.",
     advice="Nothing to do if the model does not use each of its branches in every step.",
     explanation=(
-        "In other steps there was a gradient. If it was always None, see no-gradient; "
-        "if it was None from some step on, see updates-stopped."
+        "If the gradient was always None, see no-gradient; if it was None from some step "
+        "on, see updates-stopped."
     ),
     needs=("complete",),
     explains=FEW,

@@ -145,7 +145,7 @@ def frozen_but_updated(summary: Summary) -> Iterator[Case]:
         "False` before you compile the model around it."
     ),
     explanation=(
-        "A warning if one trains only a part of what the other trains, as with the "
+        "A warning if one trains only a part of the other's variables, as with the "
         "discriminator of a GAN; else info. Silent if one begins after the other has "
         "ended."
     ),
@@ -285,8 +285,8 @@ def _states_dropped(trace: Trace) -> Iterator[Case]:
     why=("It costs memory, and the program may train with another optimizer than it seems to."),
     advice="Check which optimizer the train step calls; compile keeps the one that it got.",
     explanation=(
-        "It was wrapped and built for its variables, and apply_gradients was never "
-        "called; or `fit` came to its end, and its `train_step` never called it."
+        "The optimizer was built for its variables, and apply_gradients was never called; "
+        "or `fit` ended, and the model's `train_step` never called it."
     ),
     needs=("complete",),
 )
@@ -313,13 +313,13 @@ def never_used(summary: Summary) -> Iterator[Case]:
     title="gradients are unscaled but the loss was never scaled",
     why=(
         "Each gradient is too small by the scale, 2**15 at first: SGD hardly moves, and "
-        "Adam's epsilon outweighs it."
+        "Adam's epsilon dominates."
     ),
     advice="Compute the gradients of optimizer.scale_loss(loss), inside the GradientTape.",
     explanation=(
-        "`fit` scales the loss, your own loop has to; `LossScaleOptimizer` always "
-        "divides. In tf_keras: `get_unscaled_gradients` without `get_scaled_loss`. "
-        "Silent if the code around the first step names the scale."
+        "`LossScaleOptimizer` always divides; `fit` scales the loss, but your own loop "
+        "must do so. In tf_keras: `get_unscaled_gradients` without `get_scaled_loss`. "
+        "Silent if the code around the first step mentions the scale."
     ),
     needs=(
         "steps",
@@ -362,8 +362,8 @@ def loss_not_scaled(summary: Summary) -> Iterator[Case]:
     advice=("Call optimizer.finalize_variable_values(model.trainable_variables) after training."),
     explanation=(
         "`use_ema=True` only keeps averages; `fit` puts them into the model at its end, "
-        "your own loop has to. Info until the program has ended, silent if the code "
-        "around the first step names them."
+        "but your own loop must do so. Info until the program has ended; silent if the "
+        "code around the first step mentions them."
     ),
     needs=(
         "steps",
@@ -392,8 +392,8 @@ def ema_unused(summary: Summary) -> Iterator[Case]:
     ),
     explanation=(
         "Keras searches each word of `exclude_from_weight_decay(var_names=...)` in "
-        "variable names: `layer_normalization`, not `LayerNorm`; on JAX and PyTorch "
-        "only `kernel`, `bias`, `gamma`. Info if others match."
+        "variable names: `layer_normalization`, not `LayerNorm`; on JAX and PyTorch only "
+        "`kernel`, `bias`, `gamma`. Info if other words match."
     ),
     needs=("steps",),
 )
@@ -422,9 +422,8 @@ def decay_exclusion(summary: Summary) -> Iterator[Case]:
         "all of it with keras.models.load_model."
     ),
     explanation=(
-        "`load_weights` leaves out the state of an optimizer that is not built yet, or "
-        "was built for other variables. A model that is compiled after loading has a "
-        "new one on purpose."
+        "`load_weights` skips the state of an optimizer that is not built yet, or was "
+        "built for other variables. Silent for a model that is compiled after loading."
     ),
     needs=("steps",),
 )
