@@ -22,22 +22,28 @@ from sybil.example import SybilFailure
 from tracer.backends.backend_list import BACKENDS
 from tracer.kinds import BY_BASE
 
-OF_PYTORCH = {ROOT / "docs" / "pytorch.md", ROOT / "docs" / "how-to" / "pytorch.md"}
-"""Are run by `tests/backends/torch_optim/test_page.py`, where there is PyTorch."""
+ELSEWHERE = {
+    ROOT / "docs" / f"{name}.md"
+    for name in (
+        "optax",
+        "pytorch",
+        "how-to/keras-on-jax",
+        "how-to/keras-on-pytorch",
+        "how-to/optax",
+        "how-to/pytorch",
+    )
+}
+"""Are run by `test_page.py` of their backend, in a process with its framework."""
 
 PAGES = [
     Page(path)
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-    if path not in OF_PYTORCH
+    if path not in ELSEWHERE
 ]
 
 NOT_RUN = {
     "docs/command.md": 1,  # `cli/test_run.py` starts such ranks, where there is PyTorch
     "docs/distribution.md": 2,  # the same
-    "docs/how-to/keras-on-jax.md": 4,  # `backends/jax/test_page.py` runs them, on JAX
-    "docs/how-to/keras-on-pytorch.md": 3,  # Keras on PyTorch, in a process of its own
-    "docs/how-to/optax.md": 6,  # `backends/optax/test_page.py` runs them, where there is optax
-    "docs/optax.md": 4,  # so it does these
     "docs/performance.md": 1,  # half an hour of benchmarks
     "docs/reports.md": 1,  # a cell of a notebook
     "docs/testing.md": 1,  # what a failing test prints

@@ -1,10 +1,13 @@
-"""The page about Keras on JAX: its blocks run, in their order, and print what it says.
+"""The page about Keras on JAX: its code runs, and prints what it says."""
 
-`tests/repository/test_code_blocks.py` runs all pages, but in a process with Keras on TensorFlow.
-"""
+from pathlib import Path
 
-from support.printed_pages import assert_prints
+import pytest
+from support.code_blocks import ROOT, Page
 
 
-def test_the_blocks_print_what_the_page_says() -> None:
-    assert_prints("keras-on-jax.md", 2)
+def test_what_the_blocks_print_is_what_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Page(ROOT / "docs" / "how-to" / "keras-on-jax.md").run(tmp_path)

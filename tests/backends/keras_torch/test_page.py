@@ -4,14 +4,14 @@ from pathlib import Path
 
 import keras
 import pytest
-from support.printed_pages import assert_prints
+from support.code_blocks import ROOT, Page
 from support.scripts import output_of
 
 
 def test_the_page_prints_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     keras.utils.clear_session()
-    assert_prints("keras-on-pytorch.md", 1)
+    Page(ROOT / "docs" / "how-to" / "keras-on-pytorch.md").run(tmp_path)
 
 
 def test_the_benchmark_counts_right() -> None:

@@ -1,14 +1,14 @@
-"""The page about optax: its blocks run, in their order, and print what it says.
+"""The pages for people who train with JAX and optax: their code runs, and prints what they say."""
 
-`tests/repository/test_code_blocks.py` runs all pages, but where optax may be missing.
-"""
+from pathlib import Path
 
-from support.printed_pages import assert_prints
-
-
-def test_the_blocks_print_what_the_page_says() -> None:
-    assert_prints("optax.md", 3)
+import pytest
+from support.code_blocks import ROOT, Page
 
 
-def test_the_blocks_of_the_first_page_print_what_it_says() -> None:
-    assert_prints("../optax.md", 2)
+@pytest.mark.parametrize("page", ["optax.md", "how-to/optax.md"])
+def test_what_the_blocks_print_is_what_the_page_says(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Page(ROOT / "docs" / page).run(tmp_path)
