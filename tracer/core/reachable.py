@@ -104,10 +104,11 @@ def attributes_of(value: Any, names: set[str]) -> Iterator[Any]:
         yield from (own[name] for name in names & own.keys())
 
 
-def as_call(made: Any) -> str:
+def as_call(made: Any, depth: int = 3) -> str:
     """The call that may have made a function or an object, with the numbers that it holds.
 
     Arguments that are 0 or no numbers are left out. Nothing is called, and no property is read.
+    A function that holds functions is followed as deep as `depth`: one may hold itself.
 
     >>> def decay(start, steps):
     ...     return lambda step: start / (step + steps)
@@ -122,17 +123,18 @@ def as_call(made: Any) -> str:
         with suppress(AttributeError):  # it has no attributes, or a constructor in C
             held, code = object.__getattribute__(made, "__dict__"), type(made).__init__.__code__
             own = {each: held.get(each) for each in code.co_varnames[: code.co_argcount]}
-    given = [f"{key}={text}" for key, each in own.items() if each and (text := _argument(each))]
+    texts = ((key, _argument(each, depth - 1)) for key, each in own.items())
+    given = [f"{key}={text}" for key, text in texts if text not in ("", "0", "False")]
     return name + f"({', '.join(given)})" * bool(given)
 
 
-def _argument(value: Any) -> str:
+def _argument(value: Any, depth: int) -> str:
     """A number, a function or a short list of them, as a call has it; empty for anything else."""
     if isinstance(value, Integral):
         return str(value)
     if isinstance(value, Real):
         return f"{float(value):.6g}"
     if isinstance(value, list | tuple) and len(value) <= _SHORT:
-        parts = [*map(_argument, value)]
+        parts = [_argument(each, depth) for each in value]
         return f"[{', '.join(parts)}]" if all(parts) else ""
-    return as_call(value) if isinstance(value, FunctionType) else ""
+    return as_call(value, depth) if isinstance(value, FunctionType) and depth else ""
