@@ -320,8 +320,12 @@ ON_GPU = (
     ("tensorflow", SHORT),
     ("tensorflow", ("tests/gpu/test_tensorflow.py",)),
     ("torch", ("tests/backends/torch_optim/test_truth_table.py", "tests/gpu/test_torch.py")),
-    ("torch", ("tests/backends/keras_torch/test_truth_table.py",)),
-    ("jax", ("tests/backends/jax/test_truth_table.py",)),
+    ("torch", ("tests/backends/torch_optim/test_effects.py",)),
+    (
+        "torch",
+        tuple(f"tests/backends/keras_torch/test_{of}.py" for of in ("truth_table", "effects")),
+    ),
+    ("jax", tuple(f"tests/backends/jax/test_{of}.py" for of in ("truth_table", "effects"))),
     ("jax", ("tests/backends/optax/test_truth_table.py", "tests/gpu/test_optax.py")),
 )
 """The backend of Keras and the tests: a process each, which may take all memory of the GPU."""
@@ -339,7 +343,8 @@ def gpu(session: nox.Session) -> None:
         env = {"KERAS_BACKEND": keras, "TRACER_TEST_DEVICE": device}
         given = () if "-m" in tests else EACH
         session.run("pytest", *tests, *given, *session.posargs, env=env)
-    session.run("python", "benchmarks/effects.py", env={"TRACER_TEST_DEVICE": device})
+    session.run("python", "benchmarks/effects.py", "tensorflow", env={"TRACER_TEST_DEVICE": device})
+    session.run("python", "benchmarks/gpu.py")
 
 
 @nox.session(python="3.11", tags=["weekly"])

@@ -12,6 +12,7 @@ shows the noise. Each framework has a process of its own.
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -161,7 +162,14 @@ def tables(arguments: argparse.Namespace) -> Iterator[str]:
         for row in inside(arguments.inside, arguments.quick):
             print(json.dumps(row), flush=True)
         sys.exit()
-    header = ["", "model", "us a step", "again, us", "traced, us more", "with effects, us more"]
+    header = [
+        _device(),
+        "model",
+        "us a step",
+        "again, us",
+        "traced, us more",
+        "with effects, us more",
+    ]
     if arguments.quick:
         header = ["", "model", "steps", "complete"]
     rows: list[list[str]] = []
@@ -172,6 +180,14 @@ def tables(arguments: argparse.Namespace) -> Iterator[str]:
             printed = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True).stdout
             rows += map(json.loads, printed.splitlines())
     yield bench.table(header, rows)
+
+
+def _device() -> str:
+    """The name of the GPU; empty without one."""
+    if shutil.which("nvidia-smi") is None:
+        return ""
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True).stdout.strip()
 
 
 def options(parser: argparse.ArgumentParser) -> None:

@@ -69,6 +69,12 @@ def test_every_update_is_counted() -> None:
 
 
 @pytest.mark.sweep
+def test_each_step_of_the_benchmark_for_a_gpu_is_counted() -> None:
+    for name, _, steps, complete in printed("gpu", "--quick"):
+        assert (number(steps), complete) == (100 if "scan of 10" in name else 10, "yes")
+
+
+@pytest.mark.sweep
 def test_what_each_peer_sees() -> None:
     rows = printed("peers")
     blind = {"unittest.mock", "cProfile", "VizTracer", "Debugger V2"}
