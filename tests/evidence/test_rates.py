@@ -190,6 +190,16 @@ def test_a_schedule_is_said_as_it_was_made_and_never_called(traced: bool) -> Non
     assert sentence(summaries_of(part)[0]) == text
 
 
+def test_a_schedule_that_replaces_a_number_ends_what_is_known() -> None:
+    weight = tf.Variable([1.0, 2.0])
+    optimizer = tracer.wrap(keras3.optimizers.SGD(0.5))
+    for number in range(6):
+        if number == 3:
+            optimizer.learning_rate = keras3.optimizers.schedules.CosineDecay(0.25, 40)
+        optimizer.apply_gradients([(tf.ones(2), weight)])
+    assert runs_of(tracer.trace_of(optimizer), "rate") == [(1, 3, 0.5)]
+
+
 @pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3"])
 def test_a_schedule_of_keras_is_said_with_its_steps(kind: str) -> None:
     library = library_of(kind)

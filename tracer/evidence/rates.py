@@ -175,6 +175,8 @@ class Rates(Collector):
                 known = isinstance(value, float | int) and math.isfinite(value)
                 if known and (value or key[0] == "rate" or key in self._values):
                     self._values.setdefault(key, _Values()).add(step, float(value), until)
+                elif key in self._values and not known:  # a schedule has taken its place
+                    self._values[key].end(until)
 
     def _membership(self) -> Iterator[tuple[_Key, tuple[int, ...]]]:
         """The variables of each group, and those of them that decay, by index."""
