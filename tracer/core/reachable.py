@@ -13,6 +13,7 @@ _LARGEST = 100
 """How many items a list may have whose items are looked at."""
 _SHORT = 5
 """How many items a list may have that is shown."""
+_LEFT_OUT = ("", "0", "False", "[]")
 
 
 def reachable(start: Any, follow: Callable[[Any], Iterable[Any]], depth: int) -> list[Any]:
@@ -108,13 +109,15 @@ def as_call(made: Any, depth: int = 3) -> str:
     """The call that may have made a function or an object, with the numbers that it holds.
 
     Arguments that are 0 or no numbers are left out. Nothing is called, and no property is read.
-    A function that holds functions is followed as deep as `depth`: one may hold itself.
+    Functions that it holds are shown in the same way, `depth` of them in each other.
 
     >>> def decay(start, steps):
     ...     return lambda step: start / (step + steps)
     >>> as_call(decay(0.5, 10))
     'decay(start=0.5, steps=10)'
     """
+    if isinstance(made, partial | MethodType):
+        return as_call(made.func if isinstance(made, partial) else made.__func__, depth)
     if isinstance(made, FunctionType):
         name, own = made.__qualname__.partition(".<locals>")[0], closure_of(made)
         name = name.replace("<lambda>", "a lambda")
@@ -123,8 +126,8 @@ def as_call(made: Any, depth: int = 3) -> str:
         with suppress(AttributeError):  # it has no attributes, or a constructor in C
             held, code = object.__getattribute__(made, "__dict__"), type(made).__init__.__code__
             own = {each: held.get(each) for each in code.co_varnames[: code.co_argcount]}
-    texts = ((key, _argument(each, depth - 1)) for key, each in own.items())
-    given = [f"{key}={text}" for key, text in texts if text not in ("", "0", "False")]
+    texts = {key: _argument(each, depth - 1) for key, each in own.items()}
+    given = [f"{key}={text}" for key, text in texts.items() if text not in _LEFT_OUT]
     return name + f"({', '.join(given)})" * bool(given)
 
 
