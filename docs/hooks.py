@@ -1,8 +1,9 @@
 """What the documentation site takes from elsewhere in the repository, so that it stands once.
 
 MkDocs calls the `on_...` functions; `mkdocs.yml` names this file. They give pages outside of
-`docs/` a place on the site, turn their links to fit, fill `reference/command.md` with what the
-command says of itself, and put the pages of a folder into the navigation.
+`docs/` a place on the site, turn their links to fit, fill `reference/command.md` and `findings.md`
+with what the command says of itself and of the rules, and put the pages of a folder into the
+navigation.
 """
 
 import posixpath
@@ -35,6 +36,9 @@ LINKED = {**PLACES, "README.md": "index.md"}
 COMMANDS = "<!-- commands -->"
 """Where the help of all commands goes."""
 
+RULES = "<!-- rules -->"
+"""Where the texts of all rules go."""
+
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Put the pages of a folder in the navigation, in the place of its name; of none, nothing."""
@@ -58,7 +62,20 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         lambda link: _on_site(link[1], Path(source).parent, page.file.src_uri),
         markdown,
     )
-    return markdown.replace(COMMANDS, help_of_all_commands()) if COMMANDS in markdown else markdown
+    for mark, text in ((COMMANDS, help_of_all_commands), (RULES, texts_of_all_rules)):
+        markdown = markdown.replace(mark, text()) if mark in markdown else markdown
+    return markdown
+
+
+def texts_of_all_rules() -> str:
+    """What `tracer explain CODE` says of each rule, as Markdown."""
+    from tracer.findings.run_rules import RULES
+
+    return "\n".join(
+        f"### `{rule.code}`: {rule.title}\n\n*{rule.severity.capitalize()}.* {rule.explanation} "
+        f"{rule.why} **What to do:** {rule.advice}\n"
+        for rule in RULES
+    )
 
 
 def help_of_all_commands() -> str:

@@ -1,5 +1,6 @@
 """The documentation site: built strictly, whole, and without a need for the network."""
 
+import html
 import os
 import re
 import subprocess
@@ -16,6 +17,7 @@ from playwright.sync_api import Page, sync_playwright
 
 import tracer
 from tracer.cli.commands import app
+from tracer.findings.run_rules import RULES
 
 pytestmark = pytest.mark.long
 
@@ -110,6 +112,15 @@ def test_every_option_of_every_command_has_its_reference(site: Path) -> None:
         assert "<strong>Examples</strong>" in section
     assert options > 20
     assert "..." not in text.split("<strong>Commands</strong>")[1].split("<h2")[0]
+
+
+def test_every_rule_has_its_texts(site: Path) -> None:
+    text = (site / "findings.html").read_text(encoding="utf-8")
+    for rule in RULES:
+        section = text.split(f"<code>{rule.code}</code>: {rule.title}")[1].split("<h3")[0]
+        words = html.unescape(re.sub(r"<[^>]+>", "", section))
+        for each in rule.explanation, rule.why, rule.advice:
+            assert re.sub(r"[`*]", "", each) in words, rule.code
 
 
 @pytest.mark.parametrize(

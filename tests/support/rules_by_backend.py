@@ -4,8 +4,6 @@ The tests of each backend have a program for each rule of its column, and no oth
 TensorFlow are in `findings/test_rules_in_training.py` and `findings/pains`.
 """
 
-from tracer.findings.run_rules import RULES
-
 NAMES = {
     "tensorflow": "TensorFlow",
     "jax": "Keras on JAX",
@@ -64,12 +62,3 @@ def table() -> str:
         backends = "every backend" if len(which) == len(NAMES) else ", ".join(which)
         rows.append(f"| {backends} | {', '.join(f'`{code}`' for code in of.split())} |")
     return "\n".join(rows)
-
-
-def page() -> str:
-    """All rules in Markdown, for `docs/findings.md`."""
-    return "\n".join(
-        f"### `{rule.code}`: {rule.title}\n\n*{rule.severity.capitalize()}.* {rule.explanation} "
-        f"{rule.why} **What to do:** {rule.advice}\n"
-        for rule in RULES
-    )

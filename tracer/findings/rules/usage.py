@@ -312,7 +312,7 @@ def never_used(summary: Summary) -> Iterator[Case]:
     severity="warning",
     title="gradients are unscaled but the loss was never scaled",
     why=(
-        "Each gradient is too small by the scale, 2**15 at first: SGD hardly moves, and "
+        "Each gradient is too small by the scale, 32,768 at first: SGD hardly moves, and "
         "Adam's epsilon dominates."
     ),
     advice="Compute the gradients of optimizer.scale_loss(loss), inside the GradientTape.",
