@@ -52,8 +52,8 @@ _REPORTED_BY_CLASS_RULES = ("override-unreached", "wrong-signature", "sparse-mis
     why="That step updated nothing.",
     advice="Fix what the error says.",
     explanation=(
-        "An exception left apply_gradients (Keras 3: `apply`), while it ran or while a "
-        "graph was traced. Well-known errors come with cause and fix, such as `Unknown "
+        "apply_gradients (Keras 3: `apply`) raised an error, while it ran or while a graph "
+        "was traced. Well-known errors come with cause and fix, such as `Unknown "
         "variable` for a second model. Info if training went on."
     ),
     explains=(*FEW, "few steps"),
@@ -147,9 +147,9 @@ def _went_on(summary: Summary, failure: Failure) -> bool:
     ),
     advice=("Call apply_gradients once, with all gradients, or use an optimizer for each part."),
     explanation=(
-        "Counted in the graph: a loop body counts once, and of the branches of a "
-        "condition the largest. Info if each call has all variables and new gradients, as "
-        "for a critic."
+        "Counted in the graph: a loop body counts once, a condition as its largest "
+        "branch. Info if each call has all variables and new gradients, as for the critic "
+        "of a GAN."
     ),
     explains=(*MANY, "many steps"),
 )

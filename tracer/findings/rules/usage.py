@@ -52,7 +52,7 @@ _SCALES = {
     advice="Take model and optimizer from the same Keras.",
     explanation=(
         "Found in the error `Could not interpret optimizer identifier` that ended a "
-        "program under `tracer run`; also for a class instead of an optimizer. "
+        "program under `tracer run`; also if a class was passed instead of an optimizer. "
         "`TF_USE_LEGACY_KERAS=1` makes `tf.keras` mean tf_keras."
     ),
     whole=True,
