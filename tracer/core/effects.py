@@ -5,12 +5,13 @@ What was seen is counted as blocks are, and settled with them: see `tracer.core.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from tracer.core.counters import Counted, Source
 from tracer.core.late_wrap import SESSION_GRAPH
 from tracer.core.log import HostLog, Reading, until
 from tracer.core.settle import Ended
-from tracer.model.records import Effect, Observation
+from tracer.model.records import OBSERVATIONS, Effect, Observation
 from tracer.model.runs import Run
 from tracer.model.timeline import union
 
@@ -41,15 +42,19 @@ class Logs:
         return {source: until(log.reading(0, 0), last) for source, log in logs.items()}
 
 
-def sources_of(
-    variables: Sequence[int], unchanged: Iterable[bool], not_finite: Iterable[bool]
-) -> list[Source]:
-    """What is to be logged of a step that these variables were compared in, with both answers."""
-    found = [Source(tuple(variables), "compared")]
-    for index, same, broken in zip(variables, unchanged, not_finite, strict=True):
-        found += [Source((index,), "unchanged")] * same
-        found += [Source((index,), "not_finite")] * broken
-    return found
+def sources_of(variables: Sequence[int], bits: Iterable[bool]) -> list[Source]:
+    """What is to be logged of a step in which these variables were compared.
+
+    The `bits` answer a question for each variable, then the next one: see `questions`.
+    """
+    found = zip(questions(tuple(variables)), bits, strict=False)
+    return [Source(tuple(variables), "compared"), *(source for source, bit in found if bit)]
+
+
+@lru_cache(maxsize=256)
+def questions(variables: tuple[int, ...]) -> list[Source]:
+    """What the bits of a step say, in their order."""
+    return [Source((each,), what) for what in OBSERVATIONS[1:] for each in variables]
 
 
 def effects_of(

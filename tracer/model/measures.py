@@ -36,6 +36,7 @@ What = Literal[
     "compared",
     "unchanged",
     "not_finite",
+    "zero_gradient",
 ]
 """What a trace counts."""
 CountedRole = Role | Observation | Literal["call"]
@@ -263,8 +264,10 @@ def observing(what: Observation, variables: frozenset[int] | None = None) -> Sel
     return Selection(roles=ROLES[what], variables=variables)
 
 
-effects = tuple(map(observing, OBSERVATIONS))
-"""Count of how many variables each of `OBSERVATIONS` was seen."""
+effects = tuple(map(observing, OBSERVATIONS[:3]))
+"""Count how many variables were compared, unchanged and not finite."""
+zero_gradients = observing("zero_gradient")
+"""Counts how many variables had a gradient of 0."""
 
 
 def of_methods(methods: Iterable[int]) -> Selection:

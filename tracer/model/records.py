@@ -270,9 +270,10 @@ class Calls(msgspec.Struct, frozen=True):
     """The index of the path of calls by which they came; None if that is not known."""
 
 
-Observation = Literal["compared", "unchanged", "not_finite"]
+Observation = Literal["compared", "unchanged", "not_finite", "zero_gradient"]
 """What is seen of a variable in a step: that it was looked at, that no bit of its memory changed,
-that something in it was infinite or NaN when the step had ended."""
+that something in it was infinite or NaN when the step had ended, that its gradient was 0. With
+optax the update is looked at instead: it was 0, or not finite."""
 OBSERVATIONS: tuple[Observation, ...] = get_args(Observation)
 
 

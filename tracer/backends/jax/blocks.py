@@ -24,7 +24,7 @@ import jax
 
 from tracer.backends.jax import compat, primitive
 from tracer.backends.jax.arrays import values_given, values_returned
-from tracer.backends.jax.effects import JaxEffects, Pairs, bits_of
+from tracer.backends.jax.effects import Compared, JaxEffects, bits_of
 from tracer.backends.jax.late_wrap import forget, functions_with
 from tracer.backends.jax.programs import ProgramBlock, ProgramCounters, Work
 from tracer.backends.jax.tracings import Definitions
@@ -171,7 +171,7 @@ class JaxBlocks(backend.Blocks):
         program.alone = program.alone or primitive.counting_alone(program)
         self._latest = program.alone(*numbers)
 
-    def _work(self, call: Call, compared: Pairs) -> tuple[Work, list[Any]]:
+    def _work(self, call: Call, compared: Compared) -> tuple[Work, list[Any]]:
         """What the block of a call is, and the numbers that its op reports."""
         alone = "step" if call.role == "step" else "alone"
         role = alone if call.parent is None else "part"

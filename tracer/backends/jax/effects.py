@@ -16,14 +16,16 @@ import jax.numpy as jnp
 from tracer.backends.jax.arrays import is_gone, values_given, values_returned
 from tracer.core.calls import Call
 from tracer.core.counters import Source
-from tracer.core.effects import Logs, sources_of
+from tracer.core.effects import Logs, questions, sources_of
 
 _BITS = 31
 """How many of them a number holds: it is an int32 with a sign."""
 
 
-Pairs = dict[int, tuple[Any, Any]]
-"""By the index of a variable what it held before a step, and what it holds after it."""
+Compared = dict[int, tuple[Any, Any, Any]]
+"""By the index of a variable what it held before a step, what it holds after it, and its gradient.
+
+With None before, what comes after it is what the step adds to it."""
 
 
 class JaxEffects(Logs):
@@ -34,30 +36,35 @@ class JaxEffects(Logs):
         super().__init__()
         self._note = note
 
-    def hold(self, call: Any, index: int, variable: Any) -> None:
+    def hold(self, call: Any, index: int, variable: Any, gradient: Any) -> None:
         """The step `call` is given the variable with this index: keep what it holds now.
 
         `stateless_apply` is given the values, too, which are taken when it has ended.
         """
         before = None if call.method == "stateless_apply" else variable.value
         call.before = call.before or {}
-        call.before.setdefault(index, (variable, before))
+        if index in call.before:
+            (_, before, _), gradient = call.before[index], None  # that of all of them is not known
+        call.before[index] = variable, before, gradient
 
     def seen(self, call: Call, replica: int) -> Sequence[Source]:
         """Nothing: a step that was given variables is counted by an op."""
         return ()
 
-    def before_and_after(self, call: Any) -> Pairs:
+    def before_and_after(self, call: Any) -> Compared:
         """What the variables of a step held, which ends now, as far as that can be read."""
         held = call.before or {}
         if call.method == "stateless_apply":
             old, new = values_given(call), values_returned(call)
-            ids = {index: id(own) for index, (own, _) in held.items()}
-            pairs = {index: (old[own], new[own]) for index, own in ids.items() if own in new}
+            found = {
+                index: (old[id(own)], new[id(own)], gradient)
+                for index, (own, _, gradient) in held.items()
+                if id(own) in new
+            }
         else:
-            pairs = {index: (before, own.value) for index, (own, before) in held.items()}
-        known = {index: pair for index, pair in pairs.items() if not any(map(is_gone, pair))}
-        if len(known) < len(pairs):
+            found = {index: (old, own.value, gradient) for index, (own, old, gradient) in held.items()}
+        known = {index: each for index, each in found.items() if not any(map(is_gone, each[:2]))}
+        if len(known) < len(found):
             self._note(
                 "effects on a variable whose array the step gave away (donate_argnums) are not "
                 "known: it is not compared"
@@ -65,38 +72,47 @@ class JaxEffects(Logs):
         return known
 
 
-def bits_of(pairs: Pairs) -> list[Any]:
-    """Numbers with the bits: for each variable *unchanged*, then for each *not finite*."""
-    before, after = [old for old, _ in pairs.values()], [new for _, new in pairs.values()]
-    traced = any(isinstance(each, jax.core.Tracer) for each in (*before, *after))
-    return list((_numbers if traced else _numbers_of_arrays)(before, after)) if pairs else []
+def bits_of(compared: Compared) -> list[Any]:
+    """Numbers with the bits of these variables: see `tracer.core.effects.questions`."""
+    if not compared:
+        return []
+    *values, gradients = map(list, zip(*compared.values(), strict=True))
+    gradients = [None if is_gone(g) or not isinstance(g, jax.Array) else g for g in gradients]
+    traced = any(isinstance(each, jax.core.Tracer) for each in (*values[0], *values[1], *gradients))
+    return list((_numbers if traced else _numbers_of_arrays)(*values, gradients))
 
 
 @lru_cache(maxsize=256)
 def sources(variables: tuple[int, ...], members: tuple[tuple[int, ...], ...]) -> tuple[Source, ...]:
     """What is to be logged of a step, by the numbers of each member of a batch (`jax.vmap`).
 
-    A variable is unchanged if it is so in all members, and not finite if it is so in one. Most
+    A variable is not finite if it is so in one member; anything else is so if it is in all. Most
     steps report the same as the one before, and the program waits: so the answers are remembered.
     """
     bits = [
         [bool(number >> place & 1) for number in numbers for place in range(_BITS)]
         for numbers in members
     ]
-    size = len(variables)
-    unchanged = [all(each[place] for each in bits) for place in range(size)]
-    not_finite = [any(each[size + place] for each in bits) for place in range(size)]
-    return tuple(sources_of(variables, unchanged, not_finite))
+    asked = zip(questions(variables), zip(*bits, strict=True), strict=False)
+    return tuple(
+        sources_of(variables, [(any if s.what == "not_finite" else all)(b) for s, b in asked])
+    )
 
 
-def _numbers(before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
+def _numbers(before: Sequence[Any], after: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
     # What the program returns is computed once, and that is looked at: what XLA computes again
     # to compare it might be rounded in another way.
-    after = jax.lax.optimization_barrier(list(after))
-    bits = [_is_same(old, new) for old, new in zip(before, after, strict=True)]
+    after, gradients = jax.lax.optimization_barrier(
+        jax.lax.stop_gradient((list(after), list(gradients)))
+    )
+    bits = [
+        _is_zero(new) if old is None else _is_same(old, new)
+        for old, new in zip(before, after, strict=True)
+    ]
     bits += [_is_not_finite(each) for each in after]
+    bits += [each is not None and _is_zero(each) for each in gradients]
     return [
-        sum(bit.astype(jnp.int32) << place for place, bit in enumerate(bits[first : first + _BITS]))
+        sum(jnp.asarray(bit, jnp.int32) << place for place, bit in enumerate(bits[first : first + _BITS]))
         for first in range(0, len(bits), _BITS)
     ]
 
@@ -115,6 +131,11 @@ def _is_same(before: Any, after: Any) -> Any:
         whole = f"uint{8 * before.dtype.itemsize}"  # as bytes it takes three times as long
         before, after = (jax.lax.bitcast_convert_type(e, whole) for e in (before, after))
     return jnp.all(before == after)
+
+
+def _is_zero(array: Any) -> Any:
+    """Whether each element is 0; not of an array without any."""
+    return jnp.size(array) > 0 and jnp.all(jnp.asarray(array) == 0)
 
 
 def _is_not_finite(after: Any) -> Any:

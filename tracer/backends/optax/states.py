@@ -23,6 +23,7 @@ from tracer.model.words import listed, some
 PASSED_ON = "gradient-passed-on"
 ALWAYS_ZERO = "gradient-always-zero"
 RENEWED = "optimizer-renewed"
+STOPPED = "moved-without-gradient"  # as in `tracer.model.rates`
 _LOOKS = 3  # steps in eager mode at which the gradients are looked at
 _AGAIN = 5  # as in `tracer.backends.jax.blocks`
 _MAX_NAMES = 5
@@ -43,6 +44,8 @@ class States(Collector):
         """Whether no other transformation was given the same gradients, to update the others."""
         self._zero: dict[str, None] | None = {}
         """The leaves whose gradients were all 0; None as soon as one was not."""
+        self._stopped: set[str] | None = None
+        """The leaves whose gradient is a constant 0 in each program, and whose update is not."""
         self._given: ref[Any] | None = None
         self._params: ref[Any] | None = None
         self._again: int | None = 0
@@ -75,6 +78,8 @@ class States(Collector):
         if self._zero is not None:
             every = {leaf.name: None for value, leaf in call.wanted if id(leaf) in zeros}
             self._zero = {**self._zero, **every} if gradients.keys() == zeros else None
+        stopped = _constant_zeros(call.wanted) - _constant_zeros(call.returned[0])
+        self._stopped = stopped if self._stopped is None else self._stopped & stopped
         if not makes_steps(call.update.given):
             return
         self._look_at_another(gradients.values())
@@ -108,6 +113,8 @@ class States(Collector):
             yield Remark(PASSED_ON, "update", variables=tuple(passed), count=len(passed), of=of)
         if self._zero:
             yield Remark(ALWAYS_ZERO, "update", variables=tuple(self._zero), of=len(self._zero))
+        if self._stopped:
+            yield Remark(STOPPED, "update", variables=tuple(sorted(self._stopped)))
         if self._again is not None and self._again >= _AGAIN:
             yield Remark(RENEWED, "", some(self._again, "step"))
         known = self._beginnings
@@ -186,6 +193,12 @@ def _first_array(tree: Any) -> Any:
 
 def _is_weight(value: Any) -> bool:
     return isinstance(value, jax.Array) and jax.dtypes.issubdtype(value.dtype, np.inexact)
+
+
+def _constant_zeros(pairs: Any) -> set[str]:
+    """The leaves for which a program has a constant 0."""
+    traced = ((each, leaf) for each, leaf in pairs if isinstance(each, jax.core.Tracer))
+    return {leaf.name for each, leaf in traced if compat.is_constant_zero(each)}
 
 
 def _is_zero(gradient: Any) -> bool:

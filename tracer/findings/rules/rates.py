@@ -10,7 +10,7 @@ from tracer.model.summary import Summary
 from tracer.model.words import listed, plural, some, times
 
 MIN_STEPS = 10  # of a run that tells how fast a schedule goes
-MIN_MOVED = 3  # steps
+MIN_MOVED = 5  # updates
 MANY_SKIPPED = 0.1  # of the steps
 _TOO_FAST = (
     "Call the schedule's step once after each step of the optimizer, or make it for as many steps "
@@ -191,29 +191,54 @@ def decay_of_norms(summary: Summary) -> Iterator[Case]:
         "loss."
     ),
     explanation=(
-        "Needs `--effects` or `effects=True`. For `torch.optim` on the CPU, in eager "
-        "mode, if the variable moved in at least three steps and half of all."
+        "Needs `--effects` or `effects=True`, except for weight decay of optax where the program "
+        "that JAX traces has a constant 0 as the gradient. It moved in at least five updates, and "
+        "in half of all. Parts of a variable are examined for `torch.optim` on the CPU, in eager "
+        "mode."
     ),
     needs=("steps",),
 )
 def moved_without_gradient(summary: Summary) -> Iterator[Case]:
     """What the optimizer does by itself moves a variable."""
     decayed, _ = rates.decaying(summary)
+    if any(True for _ in summary.remarks("gradient-always-zero")):
+        return
+    for index, part, moved, of in (*_whole(summary), *_remarked(summary, decayed)):
+        if moved >= max(MIN_MOVED, of / 2):
+            yield Case(
+                "{part}{which} moved in {moved}, although the gradient{there} was always 0: "
+                "{cause} moves weights without a gradient.",
+                variables=[index],
+                words={
+                    "part": f"{part} elements of " if part else "",
+                    "moved": f"{'each' if moved == of else f'{moved:,}'} of {some(of, 'update')}",
+                    "there": " there" if part else "",
+                    "cause": "weight decay" if index in decayed else "momentum or weight decay",
+                },
+            )
+
+
+def _whole(summary: Summary) -> Iterator[tuple[int, str, int, int]]:
+    """The variables whose gradients were all 0; in how many of how many updates each moved."""
+    compared, unchanged, _ = measures.effects
+    for pattern in summary.asked:
+        if pattern.total(measures.zero_gradients) == pattern.total(compared) > 0:
+            for index in pattern.variables:
+                on = pattern.replicas[0]
+                moved, of = (
+                    pattern.total(compared, on) - pattern.total(unchanged, on),
+                    pattern.total(measures.updates, on),
+                )
+                yield index, "", min(moved, of), of
+
+
+def _remarked(summary: Summary, decayed: set[int]) -> Iterator[tuple[int, str, int, int]]:
+    """The same of those that a remark names; of those that JAX knows, if weight decay moves them."""
     index_of = {summary.trace.variables[index].name: index for index in summary.variables}
     for _, each in summary.remarks(rates.DRIFT):
-        index = index_of.get("".join(each.variables))
-        if index is None or each.count < max(MIN_MOVED, each.of / 2):
-            continue
-        steps = some(each.of, "step")
-        yield Case(
-            "{part}{which} changed in {moved}, although the gradient{there} was always 0: {cause}.",
-            variables=[index],
-            words={
-                "part": f"{each.detail} elements of " if each.detail else "",
-                "moved": f"{'each' if each.count == each.of else f'{each.count:,}'} of {steps}",
-                "there": " there" if each.detail else "",
-                "cause": "weight decay moves weights without a gradient"
-                if index in decayed
-                else "momentum goes on without a gradient",
-            },
-        )
+        for name in each.variables:
+            index = index_of.get(name)
+            if index is not None and each.of:
+                yield index, each.detail, each.count, each.of
+            elif index in decayed and not summary.effects:
+                yield index, "", summary.steps, summary.steps
