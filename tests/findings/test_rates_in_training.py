@@ -44,12 +44,12 @@ SAID = {
         "load_state_dict (rate_of_the_checkpoint.py:16) replaced it."
     ),
     "masked_gradients": (
-        "warning[moved-without-gradient]: 11 of 24 elements of 0.weight changed in each of 20 "
-        "steps, although the gradient there was always 0: weight decay moves weights without a "
+        "warning[moved-without-gradient]: 11 of 24 elements of 0.weight moved in each of 20 "
+        "updates, although the gradient there was always 0: weight decay moves weights without a "
         "gradient."
     ),
     "stopped_gradients": (
-        "warning[moved-without-gradient]: 0.weight and 0.bias changed in each of 20 steps, "
+        "warning[moved-without-gradient]: 0.weight and 0.bias moved in each of 20 updates, "
         "although the gradient was always 0: weight decay moves weights without a gradient."
     ),
     "norms_decay": (

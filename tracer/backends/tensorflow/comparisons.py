@@ -1,7 +1,7 @@
 """How variables are compared over a step, in its graph or in eager mode: see `effects`.
 
-Two questions are asked of each: is it *unchanged*, all bits of its memory the same, and is
-something in it *not finite*. A healthy step answers no to all of them.
+Three questions are asked of each: is it *unchanged*, all bits of its memory the same, is something
+in it *not finite*, and was its gradient 0. A healthy step answers no to all of them.
 """
 
 from collections.abc import Sequence
@@ -39,6 +39,8 @@ class Held(NamedTuple):
     dtype: Any
     device: str
     value: Any
+    gradient: Any
+    """The tensor of its gradient; None if that is not known."""
 
 
 def comparable(own: Any) -> bool:
@@ -51,7 +53,7 @@ def comparable(own: Any) -> bool:
     return known and bool(own.shape.is_fully_defined())
 
 
-def hold(variable: int, replica: int, own: Any) -> Held:
+def hold(variable: int, replica: int, own: Any, gradient: Any) -> Held:
     """Read the variable `own` now, in eager mode or in the current graph.
 
     While the value is held, whatever writes to the variable takes other memory (`kernels/
@@ -59,21 +61,31 @@ def hold(variable: int, replica: int, own: Any) -> Held:
     """
     dtype, device = tf.as_dtype(own.dtype).base_dtype, str(own.device or "")
     value = _read(own.handle, dtype, device)
-    return Held(variable, replica, own.handle, dtype, device, value)
+    return Held(variable, replica, own.handle, dtype, device, value, _numbers(gradient, replica))
+
+
+def _numbers(gradient: Any, replica: int) -> Any:
+    """The tensor with the numbers of a gradient on a replica; None if it has none."""
+    if isinstance(getattr(gradient, "values", None), tuple):  # of all replicas
+        gradient = gradient.values[replica]
+    numbers = getattr(gradient, "values", gradient)  # of IndexedSlices
+    known = isinstance(numbers, tf.Tensor) and numbers.shape.rank is not None
+    return numbers if known and numbers.dtype in (*_FLOATING, *_COMPLEX, *_WHOLE) else None
 
 
 def questions(held: Sequence[Held]) -> list[Any]:
-    """The bits of a step that ends now: for each variable *unchanged*, then for each *not finite*.
+    """The bits of a step that ends now, in the order of `tracer.core.effects.questions`.
 
     Scalars in the current graph, or in eager mode.
     """
-    unchanged, not_finite = [], []
+    unchanged, not_finite, zero = [], [], []
     for each in held:
         now = _read(each.handle, each.dtype, each.device)
         with compat.device(each.device), compat.stop_recording():
             unchanged.append(_raw.LogicalNot(x=_differ(each.value, now)))
             not_finite.append(_infinite(now))
-    return [*unchanged, *not_finite]
+            zero.append(_zero(each.gradient))
+    return [*unchanged, *not_finite, *zero]
 
 
 def row(stamp: Any, bits: Sequence[Any]) -> tuple[Any, Any]:
@@ -126,6 +138,13 @@ def _infinite(value: Any) -> Any:
     if value.dtype not in _FLOATING:
         return tf.constant(False)
     return _any(_raw.LogicalNot(x=_raw.IsFinite(x=value)))
+
+
+def _zero(gradient: Any) -> Any:
+    """Whether each element of a gradient is 0; False if that is not known."""
+    if gradient is None:
+        return tf.constant(False)
+    return _raw.LogicalNot(x=_any(_raw.NotEqual(x=gradient, y=tf.constant(0, gradient.dtype))))
 
 
 def _any(bits: Any) -> Any:

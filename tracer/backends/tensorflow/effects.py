@@ -20,10 +20,9 @@ from tracer.backends.tensorflow.ledger import Journal, Ledger
 from tracer.backends.tensorflow.variables import canonical
 from tracer.core.calls import Call
 from tracer.core.counters import Source
-from tracer.core.effects import Logs, sources_of
+from tracer.core.effects import Logs, questions, sources_of
 from tracer.core.log import Reading
 from tracer.core.stamps import flags_of
-from tracer.model.records import Observation
 
 
 class Effects(Logs):
@@ -40,7 +39,7 @@ class Effects(Logs):
         self._found: dict[tuple[int, tuple[int, ...]], Counter[Source]] = defaultdict(Counter)
         """How often each was found in a row of the same."""
 
-    def hold(self, call: Call, index: int, variable: Any) -> None:
+    def hold(self, call: Call, index: int, variable: Any, gradient: Any) -> None:
         """The step `call` gets the variable with this index: read it, before it changes."""
         if not compat.eager_outside_functions():
             self._note(
@@ -50,14 +49,14 @@ class Effects(Logs):
         graph = call.place.graph
         if graph is not None:
             with graph.as_default():
-                self._hold(call, index, variable)
+                self._hold(call, index, variable, gradient)
         elif compat.in_eager():
-            self._hold(call, index, variable)
+            self._hold(call, index, variable, gradient)
         else:
             with compat.outside_of_graphs():
-                self._hold(call, index, variable)
+                self._hold(call, index, variable, gradient)
 
-    def _hold(self, call: Call, index: int, variable: Any) -> None:
+    def _hold(self, call: Call, index: int, variable: Any, gradient: Any) -> None:
         held = call.before
         if held is None:
             held = call.before = {}
@@ -68,8 +67,10 @@ class Effects(Logs):
                     f"and the shape {own.shape} ({type(own).__name__}) are not known: it is not "
                     "compared"
                 )
-            elif id(own.handle) not in held:
-                held[id(own.handle)] = comparisons.hold(index, replica, own)
+            elif id(own.handle) in held:  # that of all its gradients is not known
+                held[id(own.handle)] = held[id(own.handle)]._replace(gradient=None)
+            else:
+                held[id(own.handle)] = comparisons.hold(index, replica, own, gradient)
 
     # A step has ended, which a block counts; on the thread that made the call.
 
@@ -98,8 +99,7 @@ class Effects(Logs):
         """What is to be logged of a step in eager mode."""
         held = _of_replica(call, replica)
         variables = tuple(each.variable for each in held)
-        bits = [bool(each) for each in comparisons.questions(held)]
-        return sources_of(variables, bits[: len(held)], bits[len(held) :])
+        return sources_of(variables, map(bool, comparisons.questions(held)))
 
     # The lock of the counters is held by whoever calls this.
 
@@ -110,7 +110,7 @@ class Effects(Logs):
             if key[0] != replica or not journal.lost:
                 continue
             lost = {Source(key[1], "compared"): journal.lost}
-            for source, total in zip(_sources_of_bits(key[1]), journal.totals(), strict=False):
+            for source, total in zip(questions(key[1]), journal.totals(), strict=False):
                 lost[source] = min(journal.lost, int(total) - self._found[key][source])
             for source, number in lost.items():
                 known = readings.get(source, Reading())
@@ -121,14 +121,7 @@ class Effects(Logs):
 @lru_cache(maxsize=256)
 def _sources(variables: tuple[int, ...], words: tuple[int, ...]) -> list[Source]:
     """What is to be logged of a step; most steps tell the same as the one before."""
-    bits = zip(_sources_of_bits(variables), comparisons.bits_of(words), strict=False)
-    return [Source(variables, "compared"), *(source for source, bit in bits if bit)]
-
-
-def _sources_of_bits(variables: tuple[int, ...]) -> list[Source]:
-    """What the bits of a step say, in their order: see `comparisons.questions`."""
-    whats: tuple[Observation, ...] = ("unchanged", "not_finite")
-    return [Source((each,), what) for what in whats for each in variables]
+    return sources_of(variables, comparisons.bits_of(words))
 
 
 def _of_replica(call: Call, replica: int) -> list[comparisons.Held]:

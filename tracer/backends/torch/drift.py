@@ -1,10 +1,10 @@
-"""Which parameters move though their gradient is 0 in all steps: by weight decay, or by momentum.
+"""Which parameters move where a mask makes their gradient 0: by weight decay, or by momentum.
 
 It is looked at where effects are asked for, on the CPU: the copies from before each step are there.
 Of nearly each parameter one look is enough, for what is 0 in a gradient is something else in the
-next step, or nothing. What stays 0 is a whole gradient, or what a mask leaves out of it. A row or a
-column of zeros is neither: so is the gradient of an input that is always 0, of a unit that is dead,
-of a word that does not come.
+next step, or nothing. What stays 0 is what a mask leaves out of it. A row or a column of zeros is
+not: so is the gradient of an input that is always 0, of a unit that is dead, of a word that does
+not come. A gradient that is 0 as a whole is an effect: see `tracer.backends.torch.effects`.
 """
 
 from collections import Counter
@@ -53,7 +53,7 @@ class Drift(Collector):
             if zeros is not None and self._moved[key]:
                 yield Remark(
                     DRIFT,
-                    detail="" if zeros.all() else f"{int(zeros.sum()):,} of {zeros.numel():,}",
+                    detail=f"{int(zeros.sum()):,} of {zeros.numel():,}",
                     variables=(rows[key].name,),
                     count=self._moved[key],
                     of=self._steps[key],
@@ -74,12 +74,9 @@ class Drift(Collector):
 
 
 def _is_masked(zeros: Any, gradient: Any, parameter: Any) -> bool:
-    """Whether all of a gradient is 0, or what somebody has taken out of it."""
-    if not zeros.any() or not parameter.requires_grad:
-        return False
-    if zeros.all():
-        return True
-    if zeros.ndim < 2 or zeros.sum() < MIN_PART * zeros.numel() or not gradient._version:
+    """Whether somebody has taken what is 0 out of a gradient."""
+    is_written = parameter.requires_grad and gradient._version > 0
+    if not is_written or zeros.ndim < 2 or zeros.all() or zeros.sum() < MIN_PART * zeros.numel():
         return False
     rest = ~zeros.flatten(1)
     return not torch.equal(rest, rest.any(1, keepdim=True) & rest.any(0, keepdim=True))

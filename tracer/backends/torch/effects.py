@@ -11,7 +11,7 @@ for, for the program must not wait for its device in each step.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -37,42 +37,33 @@ _TINY = tuple(
 class Seen:
     """What was seen of variables in a step; to iterate over it gives what is to be logged."""
 
-    def __init__(self, held: Iterable[tuple[int, Any, Any]]) -> None:
-        """The index of each, what `copy_of` gave when the step began, and the tensor now."""
-        known = {index: (old, _plain(new)) for index, old, new in held if old is not None}
-        self._variables, number = tuple(known), len(known)
+    def __init__(self, held: Iterable[tuple[int, Any, Any, Any]]) -> None:
+        """The index of each, what `copy_of` gave when the step began, the tensor now, and whether
+        its gradient was 0.
+        """
+        found = [each for each in held if each[1] is not None]
+        known = {index: (old, _plain(new)) for index, old, new, _ in found}
+        self._variables = tuple(known)
         # A shard of no elements, as FSDP gives some ranks, cannot change.
         unchanged = [new.numel() > 0 and _is_same(old, new) for old, new in known.values()]
-        self._bits: list[Any] = [*unchanged, *[False] * number]
-        same: dict[Any, list[int]] = defaultdict(list)
-        extremes: dict[Any, list[tuple[int, Any]]] = defaultdict(list)
-        for place, (_, new) in enumerate(known.values()):
-            least_and_largest = _extremes(new)
-            if is_held_back(new):
-                if not isinstance(unchanged[place], bool):
-                    same[new.device].append(place)
-                if least_and_largest:
-                    extremes[new.device, new.dtype].append((number + place, least_and_largest))
-            else:
-                finite = (math.isfinite(each.item()) for each in least_and_largest)
-                self._bits[number + place] = not all(finite)
+        not_finite = _are_not_finite([new for _, new in known.values()])
+        self._bits = [*unchanged, *not_finite, *(zero for *_, zero in found)]
+        places: dict[Any, list[int]] = defaultdict(list)
+        for place, bit in enumerate(self._bits):
+            if bit is not True and bit is not False:
+                places[bit.device].append(place)
         self.held_back = [
-            (places, torch.stack([unchanged[place] for place in places]))
-            for places in same.values()
+            (of_device, torch.stack([self._bits[place] for place in of_device]))
+            for of_device in places.values()
         ]
         """What cannot be read without waiting for a device."""
-        for found in extremes.values():  # all at once: each kernel takes time to start
-            ends = torch.stack([end for _, pair in found for end in pair])
-            not_finite = torch.isfinite(ends).view(-1, 2).all(1).logical_not()
-            self.held_back.append(([place for place, _ in found], not_finite))
 
     def __iter__(self) -> Iterator[Source]:
         for places, bits in self.held_back:
             for place, bit in zip(places, bits.tolist(), strict=True):
                 self._bits[place] = bit
         self.held_back = []
-        number = len(self._variables)
-        yield from sources_of(self._variables, self._bits[:number], self._bits[number:])
+        yield from sources_of(self._variables, self._bits)
 
 
 class Held(NamedTuple):
@@ -83,6 +74,8 @@ class Held(NamedTuple):
     variable: "ref[Any]"
     now: Any = None
     """What it holds when a step in compiled code has ended; None for what it holds then."""
+    zero: Any = None
+    """Whether its gradient is 0, a bool or a tensor; None if that is asked when the step ends."""
 
 
 class Effects(Logs):
@@ -93,23 +86,29 @@ class Effects(Logs):
         super().__init__()
         self._note = note
 
-    def hold(self, call: Call, index: int, variable: Any, value: Any = None) -> None:
+    def hold(
+        self, call: Call, index: int, variable: Any, gradient: Any = None, value: Any = None
+    ) -> None:
         """The step `call` is passed the variable with this index: copy it as it is now.
 
-        Compiled code passes the `value` that the variable holds.
+        Without a `gradient` it is the one that the tensor has when the step has ended. Compiled
+        code passes the `value` that the variable holds.
         """
         held = call.before
         if held is None:
             held = call.before = {}
-        if index not in held:
+        if index in held:  # that of all its gradients is not known
+            held[index] = held[index]._replace(zero=False)
+        else:
             before = self.copy_of(tensor_of(variable) if value is None else value)
-            held[index] = Held(before, ref(variable))
+            zero = None if gradient is None else is_zero(gradient)
+            held[index] = Held(before, ref(variable), zero=zero if value is None else False)
 
     def compare(self, call: Call, index: int, variable: Any, before: Any, now: Any) -> None:
         """A program that has run says what a variable held before and holds now."""
         if call.before is None:
             call.before = {}
-        call.before[index] = Held(before, ref(variable), now.detach().clone())
+        call.before[index] = Held(before, ref(variable), now.detach().clone(), False)
 
     def look(self, call: Call, index: int, value: Any) -> None:
         """In compiled code, in which it may be written to later, a variable holds this `value`."""
@@ -122,11 +121,19 @@ class Effects(Logs):
         held = call.before
         if held is None and call.function:
             return ()
-        alive = {index: (each, each.variable()) for index, each in (held or {}).items()}
+        alive = {
+            index: (each, tensor_of(variable))
+            for index, each in (held or {}).items()
+            if (variable := each.variable()) is not None
+        }
         return Seen(
-            (index, each.before, tensor_of(variable) if each.now is None else each.now)
-            for index, (each, variable) in alive.items()
-            if variable is not None
+            (
+                index,
+                each.before,
+                tensor if each.now is None else each.now,
+                tensor.requires_grad and is_zero(tensor.grad) if each.zero is None else each.zero,
+            )
+            for index, (each, tensor) in alive.items()
         )
 
     def copy_of(self, tensor: Any) -> Any | None:
@@ -156,6 +163,15 @@ def copy_of(tensor: Any) -> Any | None:
 def is_left(before: Any, tensor: Any) -> Any:
     """Whether no bit differs from `copy_of`: True, False or a tensor that will say it."""
     return _is_same(before, _plain(tensor))
+
+
+def is_zero(gradient: Any) -> Any:
+    """Whether each element is 0: True, False or a tensor that will say it; False if not known."""
+    plain = None if gradient is None else _plain(gradient)
+    if plain is None or not _is_comparable(plain) or not plain.numel():
+        return False
+    some = (plain.float() if plain.dtype in _TINY else plain).any()
+    return torch.logical_not(some) if is_held_back(plain) else not some.item()
 
 
 def tensor_of(variable: Any) -> Any:
@@ -199,9 +215,22 @@ def _bits_of(plain: Any) -> Any:
     return real.resolve_neg().view(_BITS[real.element_size()])
 
 
-def _extremes(now: Any) -> tuple[Any, ...]:
-    """The least and the largest element, both NaN if one of all is; nothing if all are finite."""
-    if now.dtype in _WHOLE or not now.numel() or not _is_comparable(now):
-        return ()
-    real = torch.view_as_real(now.resolve_conj()) if now.is_complex() else now
-    return tuple((real.float() if real.dtype in _TINY else real).aminmax())
+def _are_not_finite(tensors: Sequence[Any]) -> list[Any]:
+    """Whether any element of each is infinite or NaN: True, False or a tensor that will say it."""
+    found: list[Any] = [False] * len(tensors)
+    waiting: dict[Any, list[tuple[int, Any]]] = defaultdict(list)
+    for place, now in enumerate(tensors):
+        if now.dtype in _WHOLE or not now.numel() or not _is_comparable(now):
+            continue
+        real = torch.view_as_real(now.resolve_conj()) if now.is_complex() else now
+        ends = (real.float() if real.dtype in _TINY else real).aminmax()  # NaN if one of all is
+        if is_held_back(now):
+            waiting[now.device, ends.min.dtype].append((place, ends))
+        else:
+            found[place] = not all(math.isfinite(each.item()) for each in ends)
+    for pairs in waiting.values():  # at once: each kernel takes time to start
+        all_ends = torch.stack([end for _, ends in pairs for end in ends])
+        answers = torch.isfinite(all_ends).view(-1, 2).all(1).logical_not().unbind()
+        for (place, _), answer in zip(pairs, answers, strict=True):
+            found[place] = answer
+    return found

@@ -295,7 +295,7 @@ def _enter(origin: _CompiledCall, recorder: Recorder, index: int, values: list[A
         if recorder.effects is not None:
             for variable, value in zip(variables, values, strict=False):
                 of_variable = recorder.variables.index(variable, None)
-                recorder.effects.hold(around, of_variable, variable, value)
+                recorder.effects.hold(around, of_variable, variable, value=value)
 
 
 def _leave(origin: _CompiledCall, recorder: Recorder, index: int, values: list[Any]) -> None:

@@ -232,7 +232,8 @@ class StepCounter:
             variables.find_names(optimizer)
             for each in parameters_of(optimizer.param_groups):
                 if (each.requires_grad or each.grad is not None) and not compat.is_lazy(each):
-                    self.recorder.effects.hold(call, variables.index(each, None), each)
+                    gradient = each.grad if call.asked and each.requires_grad else None
+                    self.recorder.effects.hold(call, variables.index(each, None), each, gradient)
 
     @counting
     def after(
