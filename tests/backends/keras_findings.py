@@ -270,6 +270,15 @@ def not_finite(healthy: bool) -> None:
         trained.train_on_batch(X * (1.0 if healthy or number < 2 else float("inf")), Y)
 
 
+@program
+def moved_without_gradient(healthy: bool) -> None:
+    optimizer, variables = SGD(0.1, weight_decay=0.1), two()
+    optimizer.build(variables)
+    for number in range(6):  # as the embedding of what comes in some batches alone
+        given = keras.ops.ones(3) if healthy and number > 3 else keras.ops.zeros(3)
+        optimizer.apply([keras.ops.ones(3), given], variables)
+
+
 def check_built_and_never_used() -> None:
     """An optimizer that was built and does not step is said to be never used, until it does."""
     optimizer = tracer.wrap(SGD(0.1))

@@ -37,6 +37,8 @@ class Pain(NamedTuple):
     fix: str
     """A part of the advice."""
     raises: str = ""
+    effects: bool = False
+    """Whether it takes effects to know it."""
 
 
 ADAM: dict[str, Callable[[], Any]] = {
@@ -77,6 +79,12 @@ SAID = {
     "step_for_each_loss": Pain(
         "apply-gradients-twice", (), "Call apply_gradients once, with all gradients"
     ),
+    "stopped_gradients": Pain(
+        "moved-without-gradient",
+        ("words",),
+        "trainable = False before the model is compiled",
+        effects=True,
+    ),
     "no_gradients": Pain("no-gradient", ("unused/kernel", "unused/bias"), "cuts the variable"),
 }
 
@@ -99,7 +107,7 @@ def trained(name: str, *, healthy: bool) -> tuple[CallTrace, bool]:
     """The trace as `tracer run` has it when the program has ended, and whether it hurts."""
     train = runpy.run_path(str(PAINS / f"{name}.py"))["train"]
     error, hurts = "", True
-    with tracer.record() as recording:
+    with tracer.record(effects=SAID[name].effects) as recording:
         try:
             hurts = train(healthy)
         except (KeyError, ValueError) as raised:

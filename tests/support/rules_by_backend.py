@@ -15,9 +15,10 @@ NAMES = {
 BACKENDS = {
     "tensorflow jax torch torch.optim optax": (
         "replicas-disagree never-updated no-gradient updates-stopped gradient-missing "
-        "optimizer-renewed steps-skipped steps-differ gradients-left"
+        "optimizer-renewed steps-skipped steps-differ gradients-left not-finite "
+        "moved-without-gradient"
     ),
-    "tensorflow jax torch torch.optim": "not-finite unchanged updated-twice shared-variable",
+    "tensorflow jax torch torch.optim": "unchanged updated-twice shared-variable",
     "tensorflow jax torch optax": "apply-raised",
     "tensorflow jax torch": (
         "override-unreached wrong-signature step-per-variable keras-mixed never-used "
@@ -29,10 +30,7 @@ BACKENDS = {
     "tensorflow torch.optim": "never-passed frozen-but-updated",
     "tensorflow": "sparse-missing never-assigned densified",
     "optax": "not-finite-kept gradient-passed-on gradient-always-zero",
-    "torch.optim": (
-        "gradients-added clipped-late schedule-pace schedule-ahead rate-loaded "
-        "moved-without-gradient"
-    ),
+    "torch.optim": ("gradients-added clipped-late schedule-pace schedule-ahead rate-loaded"),
 }
 """The rules that can find something, by the backends on which they can."""
 

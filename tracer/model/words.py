@@ -254,6 +254,10 @@ _TORCH = replace(
             "parameters: make the optimizer last."
         ),
         "never-passed:when": ("got gradients, but no optimizer has {them}: nothing updates {them}"),
+        "moved-without-gradient": (
+            "To freeze it, set its gradient to None or leave it out of the optimizer; put masked "
+            "elements back after each step. Otherwise look for what cuts it from the loss."
+        ),
         "frozen-but-updated": (
             "Set the gradient to None where you freeze: parameter.grad = None, or "
             "optimizer.zero_grad() without set_to_none=False."

@@ -30,6 +30,8 @@ class Pain(NamedTuple):
     code: str
     facts: tuple[str, ...]
     """What the first screen says."""
+    effects: bool = False
+    """Whether that takes effects."""
 
 
 SAID = {
@@ -54,6 +56,19 @@ SAID = {
         ("in each of 8 steps", "the state that update returned was never passed to the next step"),
     ),
     "gives_up_on_nan": Pain("not-finite-kept", ("apply_if_finite let steps 9 and 10 through",)),
+    "clipped_raw_gradient": Pain(
+        "gradient-passed-on",
+        ("chain, made in", "updated 1 of 2 parameters, and returned the raw gradient of bias"),
+    ),
+    "table_decays": Pain(
+        "moved-without-gradient",
+        ("table moved in each of 20 updates", "gradient was always 0: weight decay moves weights"),
+    ),
+    "masked_gradients": Pain(
+        "moved-without-gradient",
+        ("base moved in each of 20 updates", "gradient was always 0: weight decay moves weights"),
+        effects=True,
+    ),
     "loss_without_predictions": Pain("gradient-always-zero", ("were 0 in all 20 steps of adam",)),
 }
 
@@ -67,7 +82,7 @@ def test_each_program_has_its_row() -> None:
 def test_it_is_said_and_nothing_of_its_twin(name: str, healthy: bool) -> None:
     train = runpy.run_path(str(PAINS / f"{name}.py"))["train"]
     hurts, plain = train(healthy)
-    with tracer.record() as recording:
+    with tracer.record(effects=SAID[name].effects) as recording:
         traced_hurts, weights = train(healthy)
     trace = recording.trace()
     assert trace.complete, trace.notes

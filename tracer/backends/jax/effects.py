@@ -62,7 +62,9 @@ class JaxEffects(Logs):
                 if id(own) in new
             }
         else:
-            found = {index: (old, own.value, gradient) for index, (own, old, gradient) in held.items()}
+            found = {
+                index: (old, own.value, gradient) for index, (own, old, gradient) in held.items()
+            }
         known = {index: each for index, each in found.items() if not any(map(is_gone, each[:2]))}
         if len(known) < len(found):
             self._note(
@@ -112,7 +114,10 @@ def _numbers(before: Sequence[Any], after: Sequence[Any], gradients: Sequence[An
     bits += [_is_not_finite(each) for each in after]
     bits += [each is not None and _is_zero(each) for each in gradients]
     return [
-        sum(jnp.asarray(bit, jnp.int32) << place for place, bit in enumerate(bits[first : first + _BITS]))
+        sum(
+            jnp.asarray(bit, jnp.int32) << place
+            for place, bit in enumerate(bits[first : first + _BITS])
+        )
         for first in range(0, len(bits), _BITS)
     ]
 

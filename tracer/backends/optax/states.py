@@ -15,6 +15,7 @@ import numpy as np
 
 from tracer.backends.jax import arrays, compat
 from tracer.backends.optax.inside import makes_steps
+from tracer.backends.optax.updates import under_way
 from tracer.core.backend import ENOUGH, SMALL
 from tracer.core.collectors import Collector
 from tracer.model.records import Remark
@@ -83,10 +84,13 @@ class States(Collector):
         if not makes_steps(call.update.given):
             return
         self._look_at_another(gradients.values())
+        passed = {*map(id, gradients.values())}
+        for given, made in under_way.prepared:
+            pairs = zip(jax.tree.leaves(given), jax.tree.leaves(made), strict=False)
+            passed |= {id(new) for old, new in pairs if id(old) in passed}
         for value, leaf in call.returned[0]:
             if id(leaf) in gradients and id(leaf) not in zeros:
-                same = value is gradients[id(leaf)]
-                (self._passed if same else self._changed).add(leaf.name)
+                (self._passed if id(value) in passed else self._changed).add(leaf.name)
 
     def _look_at_another(self, gradients: Collection[Any]) -> None:
         latest, States._latest = States._latest, (ref(self), [ref(each) for each in gradients])

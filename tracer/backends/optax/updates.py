@@ -38,8 +38,17 @@ line_of_caller: Callable[[object], str] = lambda made: ""  # noqa: E731
 """The line of the program that is running."""
 
 
+_PREPARING = {
+    *("adaptive_grad_clip", "centralize", "clip", "clip_by_block_rms", "clip_by_global_norm"),
+    *("normalize_by_update_norm", "zero_nans"),
+}
+"""The makers of what returns gradients that are still gradients."""
+
+
 class _CallsUnderWay(threading.local):
     depth = 0
+    prepared: "tuple[tuple[Any, Any], ...]" = ()
+    """What parts that only prepare gradients were given, with what they returned."""
 
 
 under_way = _CallsUnderWay()
@@ -78,13 +87,18 @@ class TracedUpdate:
         under_way.depth += 1
         try:
             if binding is None or binding.observer is None or binding.recorder.broken:
-                return self.original(*args, **kwargs)
+                made = self.original(*args, **kwargs)
+                if under_way.depth > 1 and self.maker in _PREPARING:
+                    under_way.prepared += ((args[:1], made[0]),)
+                return made
             backend: Any = binding.recorder.backend
             with backend.new_step(self, binding, args, kwargs) as step:
                 step.result = self.original(*args, **kwargs)
                 return step.result
         finally:
             under_way.depth -= 1
+            if not under_way.depth:
+                under_way.prepared = ()
 
     def _to_count(self, binding: Binding | None) -> Binding | None:
         """What counts a call that no other one makes; None if nothing is to be counted.

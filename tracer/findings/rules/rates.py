@@ -186,9 +186,9 @@ def decay_of_norms(summary: Summary) -> Iterator[Case]:
     title="variables move although their gradient is always 0",
     why="Weight decay and momentum move a variable whose gradient is 0 or masked.",
     advice=(
-        "To freeze it, set its gradient to None or leave it out of the optimizer; put "
-        "masked elements back after each step. Otherwise look for what cuts it from the "
-        "loss."
+        "To freeze it, leave it out of the gradients that the optimizer gets: trainable = False "
+        "before the model is compiled. Otherwise look for what cuts it from the loss, as "
+        "stop_gradient does, or exclude it (exclude_from_weight_decay)."
     ),
     explanation=(
         "Needs `--effects` or `effects=True`, except for weight decay of optax where the program "
@@ -233,7 +233,7 @@ def _whole(summary: Summary) -> Iterator[tuple[int, str, int, int]]:
 
 
 def _remarked(summary: Summary, decayed: set[int]) -> Iterator[tuple[int, str, int, int]]:
-    """The same of those that a remark names; of those that JAX knows, if weight decay moves them."""
+    """The same of variables that a remark names; of a program of JAX, if weight decay moves them."""
     index_of = {summary.trace.variables[index].name: index for index in summary.variables}
     for _, each in summary.remarks(rates.DRIFT):
         for name in each.variables:

@@ -46,9 +46,9 @@ def not_finite_kept(summary: Summary) -> Iterator[Case]:
         "Nothing to do if the program drops these updates itself."
     ),
     explanation=(
-        "For optax transformations with a learning rate. Silent for transformations that "
-        "only prepare gradients (`masked(clip(...))`), and if another part changes the "
-        "gradients first (`chain(clip(...), masked(adam(...)))`)."
+        "For optax transformations with a learning rate, also after parts that only prepare the "
+        "gradients, as in `chain(clip(...), masked(adam(...)))`, if a recording sees them made. "
+        "Silent for `masked(clip(...))` alone."
     ),
     needs=("steps",),
 )

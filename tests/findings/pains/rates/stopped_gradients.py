@@ -1,6 +1,6 @@
 """The gradients of a layer are set to 0 to freeze it, and weight decay moves it all the same.
 
-https://github.com/NimbleEdge/sparse_transformers/issues/3
+As in https://github.com/extropic-ai/sparse-transformers/pull/3, which is about JAX.
 """
 
 import sys
