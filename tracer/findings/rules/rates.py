@@ -233,7 +233,7 @@ def _whole(summary: Summary) -> Iterator[tuple[int, str, int, int]]:
 
 
 def _remarked(summary: Summary, decayed: set[int]) -> Iterator[tuple[int, str, int, int]]:
-    """The same of variables that a remark names; of a program of JAX, if weight decay moves them."""
+    """The same of variables that a remark names; in a JAX program, if weight decay moves them."""
     index_of = {summary.trace.variables[index].name: index for index in summary.variables}
     for _, each in summary.remarks(rates.DRIFT):
         for name in each.variables:
