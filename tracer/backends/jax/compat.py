@@ -9,10 +9,12 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import jax
+import numpy as np
 from jax.interpreters import ad, batching, mlir, partial_eval
 
 from tracer.core.interrupts import suppress_faults
@@ -31,6 +33,7 @@ try:
     from jax._src.interpreters import partial_eval as _partial_eval, pxla as _pxla
     from jax._src.interpreters.partial_eval import DynamicJaxprTrace
     from jax._src.lax.control_flow import common as _loops, loops as _scans
+    from jax._src.mesh import empty_abstract_mesh as _no_mesh, use_abstract_mesh as _use_mesh
     from jax.extend.core import Primitive
 
     _trace_context = core.trace_ctx
@@ -40,6 +43,12 @@ try:
         "_scan_known_hoisting" if hasattr(_scans, "_scan_known_hoisting") else "_scan_partial_eval"
     )
     _emit = getattr(_callback, "emit_python_callback", None) or mlir.emit_python_callback
+    if hasattr(jax, "shard_map"):
+        _shard_map: Any = partial(jax.shard_map, check_vma=False)
+    else:  # in JAX 0.6.0
+        from jax.experimental.shard_map import shard_map
+
+        _shard_map = partial(shard_map, check_rep=False)
     _traced: list[Any] = [
         cache
         for module, name in (
@@ -179,15 +188,59 @@ def why_not(context: Any) -> str:
     return why and f"a step {why}, so what runs in it is not counted"
 
 
-def runs_elsewhere(context: Any) -> bool:
-    """Whether XLA splits what is being lowered over more devices than this process has.
+def is_split(context: Any) -> bool:
+    """Whether XLA splits what is being lowered over devices, perhaps of several processes.
 
-    It calls Python on the first of them alone (see `call_python`), which is in the first process
-    but for a mesh in another order: JAX does not say which devices these are.
+    It calls Python on the first of them alone (see `call_python`).
     """
     axes = context.module_context.axis_context
-    split = isinstance(axes, sharding_impls.ShardingContext)
-    return split and jax.process_index() > 0 and axes.num_devices > jax.local_device_count()
+    split = isinstance(axes, sharding_impls.ShardingContext) and axes.num_devices > 1
+    return split and jax.process_count() > 1
+
+
+class Chosen:
+    """The device of this process that counts, of those that all run one program.
+
+    It is the first one that reports. All that the program counts is counted there, so in order.
+    """
+
+    def __init__(self) -> None:
+        self._devices: list[int] = []
+
+    def is_it(self, device: int) -> bool:
+        """Whether it is this one, by its place among the devices of the program."""
+        if not self._devices:
+            self._devices.append(device)  # the first of several that come at once
+        return self._devices[0] == device
+
+
+def chosen_in(context: Any) -> Chosen:
+    """The one of the program that is being lowered, which lives as long as it does."""
+    kept: list[Any] = context.module_context.keepalives
+    found = next((each for each in kept if isinstance(each, Chosen)), None)
+    if found is None:
+        kept.append(found := Chosen())
+    return found
+
+
+def on_each_device(context: Any, function: Callable[..., Any], operands: Sequence[Any]) -> Any:
+    """Lower a call of `function` on each device of a program that XLA splits.
+
+    It is called with the place of the device among them, and the operands.
+    """
+    devices = jax.devices(platform(context))[: context.module_context.axis_context.num_devices]
+    mesh = jax.sharding.Mesh(np.array(devices), ("device",))  # any devices: their number counts
+    everywhere = jax.sharding.PartitionSpec()
+
+    def called(*scalars: Any) -> tuple[()]:
+        function(jax.lax.axis_index("device"), *scalars)
+        return ()
+
+    avals = [core.ShapedArray(each.shape, each.dtype) for each in context.avals_in]
+    called = _shard_map(called, mesh=mesh, in_specs=everywhere, out_specs=())
+    with _use_mesh(_no_mesh):  # the program may have one of its own
+        lower = mlir.lower_fun(called, multiple_results=True)
+        return lower(context.replace(avals_in=avals[: len(operands)]), *operands)
 
 
 def platform(context: Any) -> str:

@@ -14,6 +14,7 @@ In loops and branches it runs as often as they do. Python is called on a thread 
 the GIL meanwhile; nothing of JAX may be called there.
 """
 
+import functools
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
@@ -52,11 +53,6 @@ RECOMPUTED = (
     "a step is in a function that jax.checkpoint computes again: the first time counts, and JAX "
     "may have dropped that where only the gradient is used"
 )
-ANOTHER_PROCESS = (
-    "a step is in a program that XLA splits over processes, as keras.distribution makes it: the "
-    "first of them counts it; pmap and shard_map are counted in each"
-)
-
 _count = compat.Primitive("tracer_count")
 _count.multiple_results = True
 
@@ -161,12 +157,29 @@ def _run(*operands: Any, counted: Counted, passed: int) -> Sequence[Any]:
     return []
 
 
+class _OnOneDevice:
+    """Counts what one device of this process reports; the others of it report the same."""
+
+    def __init__(self, counted: Counted, chosen: compat.Chosen) -> None:
+        self._counted, self._chosen = counted, chosen
+
+    def ran(self, device: Any, *numbers: Any) -> None:
+        if self._chosen.is_it(int(device)):
+            self._counted.ran(*numbers)
+
+    def doubt(self, reason: str) -> None:
+        self._counted.doubt(reason)
+
+
 def _lower(context: Any, *operands: Any, counted: Counted, passed: int) -> Sequence[Any]:
     if why := compat.why_not(context):
         counted.doubt(why)
         return []
-    if compat.runs_elsewhere(context):
-        counted.doubt(ANOTHER_PROCESS)
+    if compat.is_split(context):
+        one = _OnOneDevice(counted, compat.chosen_in(context))
+        here = functools.partial(_count.bind, counted=one, passed=passed + 1)
+        result: Sequence[Any] = compat.on_each_device(context, here, operands[:passed])
+        return result
     if compat.is_looped_by_members():
         counted.doubt(ALL_MEMBERS)
     platform = compat.platform(context)
@@ -177,7 +190,7 @@ def _lower(context: Any, *operands: Any, counted: Counted, passed: int) -> Seque
         counted.ran(*numbers)
         return ()
 
-    result: Sequence[Any] = compat.call_python(context, ran, operands[:passed])
+    result = compat.call_python(context, ran, operands[:passed])
     return result
 
 
