@@ -1,12 +1,20 @@
 """One of two processes that train with optax: `optax_processes.py RANK PORT FOLDER`.
 
-The second one takes 3 steps alone, then both take 5 steps in one program that XLA splits over them.
-Each process prints how often its weights moved.
+Each has two devices. Every case is a training of its own, traced into a folder of its own, or not
+traced where there is no FOLDER (`-`). Each process prints JSON: how often the weights of its first
+device moved in each case, and all bits of what Adam trained over both processes.
 """
 
+import hashlib
+import json
+import os
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 rank, port, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
 
 import jax  # noqa: E402
 
@@ -16,22 +24,122 @@ jax.distributed.initialize(f"127.0.0.1:{port}", 2, rank)
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import optax  # noqa: E402
+from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
 import tracer  # noqa: E402
 
-tx = tracer.wrap(optax.sgd(1.0))
-step = jax.jit(lambda w: optax.apply_updates(w, tx.update(-jnp.ones_like(w), tx.init(w))[0]))
-moved = 0.0
-if rank:
-    alone = jnp.zeros(4)
-    for _ in range(3):
-        alone = step(alone)
-    moved += float(alone[0])
-mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
-halves = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
-together = jax.make_array_from_callback((4,), halves, lambda _: np.zeros(1, "float32"))
-for _ in range(5):
-    together = step(together)
-moved += float(np.asarray(together.addressable_data(0))[0])
-tracer.trace_of(tx).save(f"{folder}/{rank}.json")
-print(moved)
+shard_map: Any = getattr(jax, "shard_map", None)
+if shard_map is None:  # in JAX 0.6.0
+    from jax.experimental.shard_map import shard_map
+
+DATA, ALL = PartitionSpec("data"), PartitionSpec()
+MESH = Mesh(np.array(jax.devices()), ("data",))
+CROSSED = Mesh(np.array(jax.devices()).reshape(2, 2).T.ravel(), ("data",))
+HERE = Mesh(np.array(jax.local_devices()), ("data",))
+
+
+def over(mesh: Any, spec: Any, shape: tuple[int, ...] = (4,), seed: int | None = None) -> Any:
+    """An array over the devices of a mesh: zeros, or random numbers."""
+    random = np.zeros(shape) if seed is None else np.random.default_rng(seed).normal(size=shape)
+    values = random.astype("float32")
+    sharding = NamedSharding(mesh, spec)
+    return jax.make_array_from_callback(shape, sharding, lambda index: values[index])
+
+
+def wrap(case: str, tx: Any) -> Any:
+    """The transformation, traced if there is a folder for it."""
+    traced[case] = tx if folder == "-" else tracer.wrap(tx)
+    return traced[case]
+
+
+def steps(case: str, weights: Any, jit: Callable[..., Any], times: int = 5) -> Any:
+    """How often the weights moved that a function, jitted in some way, moves by 1 in each step."""
+    tx = wrap(case, optax.sgd(1.0))
+    return moved(jit(move(tx)), weights, times)
+
+
+def move(tx: Any) -> Callable[[Any], Any]:
+    """A step that adds 1 to the weights."""
+    return lambda w: optax.apply_updates(w, tx.update(-jnp.ones_like(w), tx.init(w))[0])
+
+
+def moved(step: Any, weights: Any, times: int) -> float:
+    for _ in range(times):
+        weights = step(weights)
+    return float(np.ravel(weights.addressable_data(0))[0])
+
+
+def mapped(mesh: Any) -> Callable[[Any], Any]:
+    return lambda step: jax.jit(shard_map(step, mesh=mesh, in_specs=DATA, out_specs=DATA))
+
+
+def twice(step: Any) -> Any:
+    return jax.jit(lambda w: jax.lax.scan(lambda c, _: (step(c), None), w, None, length=2)[0])
+
+
+def with_cond(step: Any) -> Any:
+    return jax.jit(lambda w: jax.lax.cond(w.sum() < 12, step, lambda w: w, w))
+
+
+def alone_then_together() -> float:
+    """The second process takes 3 steps alone, then both take 5 in one program."""
+    step = jax.jit(move(wrap("alone_then_together", optax.sgd(1.0))))
+    alone = moved(step, jnp.zeros(4), 3) if rank else 0.0
+    return alone + moved(step, over(MESH, DATA), 5)
+
+
+def adam() -> str:
+    """The bits of weights that are split both ways, whose arrays are given away in each step."""
+    tx = wrap("adam", optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.1)))
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("data", "model"))
+    split = {"kernel": PartitionSpec("data", "model"), "bias": PartitionSpec("model")}
+    params = {
+        "kernel": over(mesh, split["kernel"], (8, 6), seed=1),
+        "bias": over(mesh, split["bias"], (6,), seed=2),
+    }
+    x = over(mesh, PartitionSpec("data"), (16, 8), seed=3)
+
+    def loss(params: Any, x: Any) -> Any:
+        return ((jnp.tanh(x @ params["kernel"] + params["bias"]) - 1) ** 2).mean()
+
+    def step(params: Any, state: Any, x: Any) -> Any:
+        updates, state = tx.update(jax.grad(loss)(params, x), state, params)
+        return optax.apply_updates(params, updates), state
+
+    jitted, state = jax.jit(step, donate_argnums=(0, 1)), jax.jit(tx.init)(params)
+    for _ in range(20):
+        params, state = jitted(params, state, x)
+    kernel, bias = params["kernel"], params["bias"]
+    assert kernel.addressable_data(0).shape == (4, 3) and bias.addressable_data(0).shape == (3,)
+    shards = [
+        each.data
+        for tree in (params, state)
+        for leaf in jax.tree.leaves(tree)
+        for each in leaf.addressable_shards
+    ]
+    return hashlib.sha256(b"".join(np.asarray(each).tobytes() for each in shards)).hexdigest()
+
+
+traced: dict[str, Any] = {}
+print(
+    json.dumps(
+        {
+            "alone_then_together": alone_then_together(),
+            "split": steps("split", over(MESH, DATA), jax.jit),
+            "copied": steps("copied", over(MESH, ALL), jax.jit),
+            "crossed": steps("crossed", over(CROSSED, DATA), jax.jit),
+            "scanned": steps("scanned", over(MESH, DATA), twice),
+            "branch": steps("branch", over(MESH, DATA), with_cond),
+            "shard_map": steps("shard_map", over(MESH, DATA), mapped(MESH)),
+            "pmap": steps("pmap", jnp.zeros((2, 4)), jax.pmap),
+            "here": steps("here", over(HERE, DATA), jax.jit, 5 + rank),
+            "here_in_shard_map": steps("here_in_shard_map", over(HERE, DATA), mapped(HERE)),
+            "on_one_device": steps("on_one_device", jnp.zeros(4), jax.jit),
+            "adam": adam(),
+        }
+    )
+)
+if folder != "-":
+    for case, tx in traced.items():
+        (Path(folder) / case).mkdir(exist_ok=True)
+        tracer.trace_of(tx).save(f"{folder}/{case}/{rank}.json")

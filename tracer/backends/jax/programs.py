@@ -82,7 +82,8 @@ class ProgramBlock:
         """So many `replicas` report in this process; if any do, the op says which."""
         self.work = work
         self.groups = 1 + max((each for each in work.groups if each is not None), default=-1)
-        self.block = counters.block_of(work, 0, (KEPT,) * self.groups)
+        self._counters = counters
+        self.block = self.block_on(0)
         """What a run of it is that keeps all."""
         self.runs: Counter[int] = Counter()
         """How often it was executed on each replica, however many members that has."""
@@ -97,8 +98,11 @@ class ProgramBlock:
         """Whether it is a part that runs at most once in a step."""
         self.alone: Callable[..., Any] | None = None
         """A program of JAX that does nothing but call it, for a block in eager mode."""
-        self._counters = counters
         self.replicas = replicas
+
+    def block_on(self, replica: int) -> CountedBlock:
+        """What a run of it on a replica is that keeps all."""
+        return self._counters.block_of(self.work, replica, (KEPT,) * self.groups)
 
     def lags(self) -> bool:
         """Whether some replicas have not reported it as often as others."""
@@ -284,7 +288,9 @@ class ProgramCounters(Counters):
         with self.lock:
             programs = [each for each in self.all if each.runs and each.work.role == "step"]
             in_python = self.next_number(0) - 1 - sum(each.runs[0] for each in programs)
-        return {each.replicas or 1 for each in programs} | ({1} if in_python > 0 else set())
+        return {max(each.replicas, len(each.runs)) for each in programs} | (
+            {1} if in_python > 0 else set()
+        )
 
     def wait_for_replicas(self) -> None:
         """Wait until each replica reported what the others did, or until that takes too long.
@@ -308,13 +314,24 @@ class ProgramCounters(Counters):
         """
         with self.lock:
             self.empty_queue()
+            here = min((each for program in self.all for each in program.runs), default=0)
+            if not self._numbers[0]:
+                self._begin_at(here)
             counts = super().read(under_way, calm)
             for program in self.all:
-                blocks = counts[0].blocks
+                blocks = counts[program.block.replica].blocks
                 block, reading = blocks[program.block]
                 graphs, idle = reading.graphs + 1, reading.idle + (not program.runs)
                 blocks[block] = block, reading._replace(graphs=graphs, idle=idle)
             return counts
+
+    def _begin_at(self, replica: int) -> None:
+        """The first replica of this process is this one: that of a `pmap` over several of them."""
+        for program in self.all:
+            if program.block.replica != replica:
+                self.logs.pop(program.block, None)
+                program.block = program.block_on(replica)
+                self.logs.setdefault(program.block, HostLog())
 
     def sign(self) -> Any:
         """The same with what the programs have reported: see `Counters.sign`."""
