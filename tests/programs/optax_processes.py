@@ -28,10 +28,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec  # noqa: E402
 
 import tracer  # noqa: E402
 
-shard_map: Any = getattr(jax, "shard_map", None)
-if shard_map is None:  # in JAX 0.6.0
-    from jax.experimental.shard_map import shard_map
-
 DATA, ALL = PartitionSpec("data"), PartitionSpec()
 MESH = Mesh(np.array(jax.devices()), ("data",))
 CROSSED = Mesh(np.array(jax.devices()).reshape(2, 2).T.ravel(), ("data",))
@@ -70,7 +66,7 @@ def moved(step: Any, weights: Any, times: int) -> float:
 
 
 def mapped(mesh: Any) -> Callable[[Any], Any]:
-    return lambda step: jax.jit(shard_map(step, mesh=mesh, in_specs=DATA, out_specs=DATA))
+    return lambda step: jax.jit(jax.shard_map(step, mesh=mesh, in_specs=DATA, out_specs=DATA))
 
 
 def twice(step: Any) -> Any:

@@ -10,12 +10,13 @@ from support.cluster import free_ports
 TESTS = Path(__file__).parents[1]
 
 
-def launch(program: str, folder: Path) -> list[str]:
-    """What each rank of a program in `tests/programs` prints."""
+def launch(program: str, folder: Path, given: str = "") -> list[str]:
+    """What each rank of a program in `tests/programs` prints; it is `given` the folder, or else."""
     (port,) = free_ports(1)
+    command = sys.executable, str(TESTS / "programs" / program)
     ranks = [
         subprocess.Popen(
-            [sys.executable, str(TESTS / "programs" / program), str(rank), str(port), str(folder)],
+            [*command, str(rank), str(port), given or str(folder)],
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)])},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -1,6 +1,8 @@
-"""Two processes: each counts for itself what it can, and their files are one run."""
+"""Two processes: each counts for itself what it runs, and their files are one run."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import ranks
@@ -8,32 +10,74 @@ from support import ranks
 import tracer
 
 
-def moves_of_two(program: str, folder: Path) -> list[float]:
-    """What two processes of a program print at last: how far the weights moved in each."""
-    return [float(each.split()[-1]) for each in ranks.launch(program, folder)]
+def printed_by_two(program: str, folder: Path) -> list[dict[str, Any]]:
+    """What each of two processes of a program prints; the same bits as without the tracer."""
+    printed, untraced = (
+        [json.loads(each.splitlines()[-1]) for each in ranks.launch(program, folder, *options)]
+        for options in ((), ("-",))
+    )
+    assert printed == untraced
+    return printed
 
 
 @pytest.mark.long
-def test_the_first_process_counts_what_keras_splits_over_both(tmp_path: Path) -> None:
-    """XLA calls Python on the first device alone; the second process says that it does not know."""
-    assert moves_of_two("keras_on_jax.py", tmp_path) == [24, 24]  # 6 steps of 4 variables
-    trace = tracer.load(tmp_path)
-    assert trace.count("updates", by="worker")["process:0",] == 24
-    assert trace.count("compared", by="worker")["process:0",] == 24
-    assert not trace.count("unchanged", by=()) and not trace.count("not_finite", by=())
-    assert trace.steps == 6 and not trace.complete
-    assert [each.partition(":")[0] for each in trace.notes] == ["process"]
-    assert "as keras.distribution makes it" in trace.notes[0]
-    assert not trace.findings(), trace.findings()
+@pytest.mark.parametrize("name", ["copied", "split"])
+def test_each_process_counts_what_keras_splits_over_both(tmp_path: Path, name: str) -> None:
+    """XLA calls Python where it is told to: on a device of each process."""
+    for printed in printed_by_two("keras_on_jax.py", tmp_path):
+        assert printed[name]["moved"] == [6] * 4 and printed[name]["steps"] == 6
+        half, whole = [[4, 2], [2], [2, 1], [1]], [[4, 4], [4], [4, 1], [1]]
+        assert printed[name]["shards"] == {"split": half, "copied": whole}[name]
+    for optimizer in ("odometer", "adam"):
+        trace = tracer.load(tmp_path / f"{name}-{optimizer}")
+        assert trace.complete, trace.notes
+        assert trace.steps == 6 and not trace.findings(), trace.findings()
+        for count in ("updates", "compared"):
+            by_worker = {("process:0",): 24, ("process:1",): 24}
+            assert trace.count(count, by="worker") == by_worker
+        assert not trace.count("unchanged", by=()) and not trace.count("not_finite", by=())
+        assert [each.shape for each in trace.data.variables] == [(4, 4), (4,), (4, 1), (1,)]
+        assert [each.iterations for each in trace.data.optimizers] == [6]
+
+
+REPLICAS: dict[str, list[Any]] = {
+    "here_in_shard_map": [(0, 1), (0, 1)],
+    "shard_map": [(0, 1), (2, 3)],
+    "pmap": [(0, 1), (2, 3)],
+}
+"""The replicas in each process, where they are not one."""
 
 
 @pytest.mark.long
-def test_a_process_that_steps_alone_before_all_step_together(tmp_path: Path) -> None:
-    """What XLA splits over both is counted in the first, and the second one says so."""
+def test_each_process_counts_what_it_runs_with_optax(tmp_path: Path) -> None:
+    """Alone or with the other one, in a program over all devices or over its own."""
     pytest.importorskip("optax")
-    moved = moves_of_two("optax_processes.py", tmp_path)
-    assert moved == [5, 8]
-    first, second = (tracer.load(tmp_path / f"{rank}.json") for rank in (0, 1))
-    assert first.complete and first.updates() == 5
-    assert second.updates() in (3, 8)
-    assert not second.complete and "XLA splits over processes" in second.notes[0]
+    both = printed_by_two("optax_processes.py", tmp_path)
+    assert (
+        both[0].keys()
+        == both[1].keys()
+        == {each.name for each in tmp_path.iterdir() if each.is_dir()}
+    )
+    for case in both[0].keys() - {"adam"}:
+        trace = tracer.load(tmp_path / case)
+        moved = [printed[case] for printed in both]
+        assert trace.complete, trace.notes
+        assert trace.count("updates", by=("worker", "replica")) == {
+            (f"process:{rank}", replica): moved[rank]
+            for rank in (0, 1)
+            for replica in REPLICAS.get(case, [(0,), (0,)])[rank]
+        }
+        found = [each.code for each in trace.findings()]
+        assert found == ["replicas-disagree"] * (moved[0] != moved[1])
+    adam = tracer.load(tmp_path / "adam")
+    assert adam.count("updates", by="variable") == {("bias",): 40, ("kernel",): 40}
+    assert {each.name: each.shape for each in adam.data.variables} == {
+        "bias": (6,),
+        "kernel": (8, 6),
+    }
+    assert adam.complete and adam.steps == 20
+    one = tracer.load(tmp_path / "adam" / "1.json")
+    assert one.updates() == 40 and not one.complete
+    assert one.notes == (
+        "process:0: there is no trace of this worker, so what it ran is not counted",
+    )

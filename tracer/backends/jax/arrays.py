@@ -13,7 +13,9 @@ def value_of(variable: Any, most: int) -> Any:
     While `fit` trains, Keras keeps no value in it.
     """
     value = array_of(variable)
-    if value is None or not 0 < value.size <= most or not value.is_fully_addressable:
+    if value is None or not 0 < value.size <= most:
+        return None
+    if not (value.is_fully_addressable or value.is_fully_replicated):  # else others have parts
         return None
     with suppress(RuntimeError):  # it was given away meanwhile (`donate_argnums`)
         return np.asarray(value)
