@@ -34,8 +34,11 @@ def with_programs(*programs: Program) -> CallTrace:
         ([], []),
         ([GOOD], []),
         (
-            [GOOD, FAILED],
-            ["The program of worker:1 ended with RuntimeError: no *data*, after step 8."],
+            [GOOD, FAILED],  # the good one may have left too early
+            [
+                "The program of worker:1 ended with RuntimeError: no *data*, after step 8.",
+                "The program of worker:0 ended well, after step 10.",
+            ],
         ),
         (
             [replace(FAILED, worker=f"worker:{n}", error="", status=3) for n in (0, 1)],
@@ -55,6 +58,30 @@ def with_programs(*programs: Program) -> CallTrace:
             [Program("a", STARTED, 1, "", 1, "KeyboardInterrupt")],
             ["The program was interrupted (Ctrl-C), after step 10."],
         ),
+        (
+            [replace(FAILED, worker=f"worker:{n}", status=n, error="") for n in range(1, 13)],
+            [
+                "The program of worker:1 ended with status 1, after step 8.",
+                *(
+                    f"The program of worker:{n} ended with status {n}, before the first step."
+                    for n in range(2, 9)
+                ),
+                "4 more programs ended in other ways.",
+            ],
+        ),
+        (
+            [replace(FAILED, worker=f"worker:{n}", error="", status=3) for n in range(5, 15)],
+            [
+                "The programs of worker:5, worker:6, worker:7, worker:8, worker:9, worker:10, "
+                "worker:11, worker:12 and 2 more ended with status 3, before the first step."
+            ],
+        ),
+        # Started by one command, and no workers of one training.
+        ([replace(GOOD, run="a"), replace(FAILED, run="a", error="", status=0)], []),
+        (
+            [replace(GOOD, run="a"), replace(FAILED, run="a", error="", status=3)],
+            ["The program of worker:1 ended with status 3, after step 8."],
+        ),
     ],
 )
 def test_how_programs_ended(programs: list[Program], said: list[str]) -> None:
@@ -63,7 +90,10 @@ def test_how_programs_ended(programs: list[Program], said: list[str]) -> None:
 
 def running(worker: str, seconds: float) -> Program:
     """A worker that had run so long when it wrote its file, and had not ended."""
-    return Program("train.py", STARTED, seconds, worker)
+    return Program("train.py", STARTED, seconds, worker, finished=False)
+
+
+TERMINATED = replace(running("worker:1", 9), status=-15)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +102,18 @@ def running(worker: str, seconds: float) -> Program:
         # Killed: the other one ended.
         (
             [running("worker:0", 9), replace(FAILED, error="", status=0)],
-            ["The program of worker:0 wrote nothing after step 10."],
+            [
+                "The program of worker:0 wrote nothing after step 10.",
+                "The program of worker:1 ended well, after step 8.",
+            ],
+        ),
+        # Killed: the launcher ended the other one.
+        (
+            [running("worker:0", 9), TERMINATED],
+            [
+                "The program of worker:0 wrote nothing after step 10.",
+                "The program of worker:1 was terminated (SIGTERM), after step 8.",
+            ],
         ),
         # The others wait for it, and their files go on.
         (
@@ -83,8 +124,24 @@ def running(worker: str, seconds: float) -> Program:
             [running("worker:0", 90), running("worker:3", 9), running("worker:4", 8)],
             ["The programs of worker:3 and worker:4 wrote nothing after the start."],
         ),
-        ([running("worker:0", 90), running("worker:1", 87)], []),  # all go on
+        # All go on, or were killed at once.
+        (
+            [running("worker:0", 90), running("worker:1", 87)],
+            [
+                "Saved last: worker:1 after step 8 (14:14:47 UTC), worker:0 after step 10 "
+                "(14:14:50 UTC)."
+            ],
+        ),
+        (
+            [running(f"worker:{n}", n) for n in range(20, 9, -1)],
+            [
+                "Saved last: "
+                + ", ".join(f"worker:{n} at its start (14:13:{20 + n} UTC)" for n in range(10, 18))
+                + " and 3 more."
+            ],
+        ),
         ([running("", 90)], []),
+        ([replace(running("", 90), worker="process:2", run="a"), replace(GOOD, run="a")], []),
     ],
 )
 def test_who_died_is_named(programs: list[Program], said: list[str]) -> None:

@@ -5,8 +5,9 @@ update nothing, and methods never run: skipped, accumulated, or called by nothin
 """
 
 import math
+import signal
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from tracer.model.records import Block, Optimizer, Program, Replica
 from tracer.model.summary import Summary
 from tracer.model.timeline import Steps, Stretch
 from tracer.model.trace import Trace
-from tracer.model.words import KIND_WORDS, first_true, listed
+from tracer.model.words import KIND_WORDS, first_of, first_true, listed
 
 
 def class_of(optimizer: Optimizer) -> str:
@@ -130,19 +131,30 @@ def has_ended(trace: Trace) -> bool:
 
 
 def endings(trace: Trace) -> list[str]:
-    """A sentence for each way in which processes of the run ended that is no good end."""
-    after = {worker: f"after step {n:,}" for worker, n in _steps_by_worker(trace).items() if n}
-    ended = [
-        (program.worker, f"{said}, {after.get(program.worker, 'before the first step')}")
-        for program in trace.programs
-        if (said := _ending(program))
-    ]
-    for each in _silent(trace):
-        ended.append((each.worker, f"wrote nothing {after.get(each.worker, 'after the start')}"))
+    """A sentence for each way in which processes of the run ended that is no good end.
+
+    Of the workers of one training, which depend on each other, those that ended well are named too
+    if another did not. While all run, or if all were killed at once, their last saves are named.
+    """
+    steps = {worker: f"after step {n:,}" for worker, n in _steps_by_worker(trace).items() if n}
+    workers = _of_one_training(trace)
+    running = [each for each in workers if not (each.finished or _ending(each))]
+    silent = _silent(running, others_ended=len(running) < len(workers))
+    said = [(each, f"wrote nothing {steps.get(each.worker, 'after the start')}") for each in silent]
+    ended = [(each, how) for each in trace.programs if (how := _ending(each))]
+    if silent or any(each in workers for each, _ in ended):
+        well = [each for each in workers if each.finished and not _ending(each)]
+        ended += [(each, "ended well" if each.status == 0 else "ended") for each in well]
+    said += [(e, f"{how}, {steps.get(e.worker, 'before the first step')}") for e, how in ended]
     alike: dict[tuple[str, bool], list[str]] = defaultdict(list)
-    for worker, said in ended:
-        alike[said, bool(worker)].append(worker)
-    return [shown(f"{_whose(workers)} {said}.") for (said, _), workers in alike.items()]
+    for program, how in said:
+        alike[how, bool(program.worker)].append(program.worker)
+    found = [f"{_whose(names)} {how}." for (how, _), names in alike.items()]
+    if more := len(found) - _MAX_PROGRAMS:
+        found[_MAX_PROGRAMS:] = [f"{more:,} more programs ended in other ways."] * (more > 0)
+    if len(running) > 1 and not silent:
+        found.append(f"Saved last: {first_of(_saves(running, steps), _MAX_PROGRAMS)}.")
+    return [shown(each) for each in found]
 
 
 def runs(trace: Trace) -> Iterator[str]:
@@ -152,14 +164,13 @@ def runs(trace: Trace) -> Iterator[str]:
     """
     steps_of = _steps_by_worker(trace)
     for program in trace.programs[:_MAX_PROGRAMS]:
-        began = datetime.fromtimestamp(program.started, timezone.utc)
         whose, rate = f"{program.worker}: " if program.worker else "", ""
         trained = steps_of[program.worker] and (program.worker or len(trace.workers) == 1)
         if trained and program.timed_seconds and not trace.excerpt:
             a_second = program.timed_steps / program.timed_seconds
             rate = f", {a_second:,.3g} steps a second while it trained"
         yield shown(
-            f"{whose}{program.command}, on {began:%Y-%m-%d} at {began:%H:%M:%S} UTC, "
+            f"{whose}{program.command}, on {_utc(program.started):%Y-%m-%d at %H:%M:%S} UTC, "
             f"for {_seconds(program.seconds)}, startup included{rate}"
         )
     if len(trace.programs) > _MAX_PROGRAMS:
@@ -170,30 +181,39 @@ def _ending(program: Program) -> str:
     return first_true(
         (program.error == "KeyboardInterrupt", "was interrupted (Ctrl-C)"),
         (program.error, f"ended with {program.error}"),
+        (program.status == -signal.SIGTERM, "was terminated (SIGTERM)"),
         (program.status, f"ended with status {program.status}"),
     )
 
 
-def _silent(trace: Trace) -> list[Program]:
-    """The workers that wrote nothing more when others had ended, or went on for some seconds.
+def _of_one_training(trace: Trace) -> list[Program]:
+    """The programs of workers; of those that one command started, the workers of its cluster."""
+    cluster = trace.environment.get("cluster", "").split(", ")
+    return [e for e in trace.programs if e.worker and (not e.run or e.worker in cluster)]
 
-    That a child has no status is no sign: it may have ended well.
-    """
-    running = [
-        each
-        for each in trace.programs
-        if each.worker and each.status is None and not each.error and not each.run
+
+def _silent(running: Sequence[Program], *, others_ended: bool) -> list[Program]:
+    """Those that wrote nothing more when others had ended, or went on for some seconds."""
+    saved = [each.started + each.seconds for each in running]
+    latest = math.inf if others_ended else max(saved, default=0)
+    return [each for each, at in zip(running, saved, strict=True) if latest - at > _MAX_SILENCE]
+
+
+def _saves(running: Sequence[Program], steps: Mapping[str, str]) -> list[str]:
+    """When each was saved last, the oldest first."""
+    saves = sorted((each.started + each.seconds, each.worker) for each in running)
+    return [
+        f"{name} {steps.get(name, 'at its start')} ({_utc(at):%H:%M:%S} UTC)" for at, name in saves
     ]
-    if trace.finished or len(trace.programs) < 2:
-        return []
-    others_ended = len(running) < len(trace.programs)
-    latest = math.inf if others_ended else max(each.started + each.seconds for each in running)
-    return [each for each in running if latest - each.started - each.seconds > _MAX_SILENCE]
 
 
 def _whose(workers: list[str]) -> str:
     several = "" if len(workers) == 1 else "s"
-    return f"The program{several} of {listed(workers)}" if all(workers) else "The program"
+    return (
+        f"The program{several} of {listed(workers, _MAX_PROGRAMS)}"
+        if all(workers)
+        else "The program"
+    )
 
 
 def _steps_by_worker(trace: Trace) -> Counter[str]:
@@ -203,6 +223,10 @@ def _steps_by_worker(trace: Trace) -> Counter[str]:
         for worker in ("", trace.replicas[replica].worker):
             most[worker] = max(most[worker], steps)
     return most
+
+
+def _utc(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, timezone.utc)
 
 
 def _seconds(seconds: float) -> str:

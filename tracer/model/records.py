@@ -358,7 +358,8 @@ class Program(msgspec.Struct, frozen=True):
     """TensorFlow's name of the worker that it was, or `process:2` for the second process of a run
     that is no worker; empty for a local run."""
     status: int | None = None
-    """With which status it ended; None while it runs, and where that cannot be known."""
+    """With which status it ended, -15 if SIGTERM ended it; None while it runs, and where that
+    cannot be known."""
     error: str = ""
     """The exception that ended it: `RuntimeError: no data`; empty if none did."""
     run: str = ""
@@ -367,6 +368,8 @@ class Program(msgspec.Struct, frozen=True):
     timed_seconds: float = 0.0
     """In how many seconds so many steps ran, as it was seen from outside while the program trained;
     0 if that was too short to be seen."""
+    finished: bool = True
+    """False if it ran when its file was written last."""
 
 
 class TraceData(msgspec.Struct, frozen=True):

@@ -31,6 +31,7 @@ import hashlib
 import os
 import re
 import secrets
+import signal
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -39,6 +40,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from tracer import locations
 from tracer.errors import MergeError, MissingExtra, TraceFileError
@@ -399,10 +401,24 @@ def _contents(folder: Path, files: Sequence[Path]) -> Iterator[bytes]:
 
 def _trace(path: Path, content: bytes) -> Trace:
     try:
-        return Trace(decode(content.removeprefix(codecs.BOM_UTF8)))  # of some editors
+        data = decode(content.removeprefix(codecs.BOM_UTF8))  # of some editors
     except ValueError as error:
         program = f"is a program, not a trace file: did you mean tracer run {path}?"
         raise _error(path, program if path.suffix == ".py" else error) from error
+    if data.finished or len(data.programs) != 1:
+        return Trace(data)
+    terminated = not locations.is_remote(path) and head(claim_of(path))
+    status = -signal.SIGTERM if terminated else data.programs[0].status
+    programs = (replace(data.programs[0], finished=False, status=status),)
+    return Trace(replace(data, programs=programs))
+
+
+def claim_of(path: Path) -> Path:
+    """The hidden file that stands next to a rank's trace while the rank lives.
+
+    The rank holds a lock on it. It is empty, unless SIGTERM ended the rank.
+    """
+    return path.with_name(f".{path.name}.claim")
 
 
 def load_run(path: str | Path) -> Trace:

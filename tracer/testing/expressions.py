@@ -203,9 +203,9 @@ def check(
     verdicts += [] if trace.complete else [Verdict("the trace is complete", notes)]
     unseen = unknown_effects(trace.notes) if any(map(failure.is_of_effects, expectations)) else []
     verdicts += [Verdict("all effects are known", "\n".join(map(shown, unseen)))] if unseen else []
-    ends = [("the program ended well", said) for said in endings(trace)]
-    ends += [] if trace.finished else [("the trace is of a finished run", unfinished)]
-    return verdicts + [Verdict(*each) for each in ends if not allow_unfinished]
+    ends = [*([] if trace.finished else [unfinished]), *endings(trace)]
+    well = Verdict("the program ended well", "\n".join(ends))
+    return [*verdicts, *([well] if ends and not allow_unfinished else [])]
 
 
 def _subjects(found: Iterable[Finding]) -> set[tuple[str, str, str]]:
