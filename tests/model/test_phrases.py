@@ -112,7 +112,7 @@ TERMINATED = replace(running("worker:1", 9), status=-15)
             [running("worker:0", 9), TERMINATED],
             [
                 "The program of worker:0 wrote nothing after step 10.",
-                "The program of worker:1 was terminated (SIGTERM), after step 8.",
+                "The program of worker:1 was terminated (SIGTERM), and wrote nothing after step 8.",
             ],
         ),
         # The others wait for it, and their files go on.

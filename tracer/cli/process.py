@@ -27,6 +27,7 @@ import wrapt
 
 from tracer import locations
 from tracer.api import recording_aloud
+from tracer.cli.claims import claim, forget_termination, set_aside
 from tracer.errors import TraceFileError, shown
 from tracer.layout import cut
 from tracer.model import tracefile
@@ -36,6 +37,7 @@ from tracer.model.trace import Trace
 from tracer.model.words import listed
 
 _MIN_PAUSE = 0.05  # seconds between two writings, however long the last one took
+_POLL = 0.1  # seconds between two looks whether the program has made a step
 _MAX_WAIT = 30  # seconds that the last writing may take
 FOLDER = "traces"
 """Where one of several processes writes its own file if nothing else is asked for."""
@@ -113,7 +115,13 @@ class Process:
         path, folder = self._keep_in
         if self._launch and folder is not None:
             path = folder / self._own_name(folder)
-        self.autosave = Autosave(self._snapshot, path, folder, seconds=self._seconds)
+        self.autosave = Autosave(
+            self._snapshot,
+            path,
+            folder,
+            seconds=self._seconds,
+            begun=lambda: self._recording.counted.used,
+        )
 
     def _own_name(self, folder: Path) -> str:
         """A name that no file of the folder has: an earlier process became this one by `exec`.
@@ -190,6 +198,7 @@ class Process:
                 text = _COLORS.sub("", " ".join(str(error).split()))
                 said = ": ".join(filter(None, [said, message(text)]))
             self._error = cut(said, _MAX_CELLS, 0)
+        self.autosave.hurry()  # a launcher may kill this process while it ends
 
     def _exit(self, leave: Callable[..., None], _: object, args: Any, options: Any) -> None:
         """End before `os._exit`, at which Python calls nothing of what waits for its end."""
@@ -246,8 +255,9 @@ class Autosave:
     """Writes what `snapshot` returns, if anything, to a file again and again until `finish`.
 
     It does so by a thread of its own. The file is `path`; without a `path`, or for a worker of
-    several, it stands in `folder`, if one is given, and is named by the worker. It is never more
-    than `seconds` behind, unless one writing takes longer than that. A file that cannot be written
+    several, it stands in `folder`, if one is given, and is named by the worker. It is written soon
+    after the training has `begun`, then ever more rarely; it is never more than `seconds` behind,
+    unless one writing takes longer than that. A file that cannot be written
     is reported once on standard error, and tried again; if that is a URL and the last writing
     fails, too, the trace goes to the folder `traces`. A trace without optimizers does not replace a
     trace that has some.
@@ -260,8 +270,10 @@ class Autosave:
         folder: Path | None = None,
         *,
         seconds: float,
+        begun: Callable[[], bool] = lambda: True,
     ) -> None:
         self._snapshot = snapshot
+        self._begun = begun
         # The file system of a URL cannot be used in a fork of the process that opened it.
         self._path, self._folder = (
             locations.location(str(each)) if locations.is_remote(each) else each
@@ -271,14 +283,17 @@ class Autosave:
         self._seconds = seconds
         self._reading = threading.Lock()
         self._writing = threading.Lock()
-        self._ended = threading.Event()
+        self._woken = threading.Event()
+        self._ended = False
         self._finished = False
         self._warned = False
         self._failed = False  # also true of a writing that is not done
         self._written: Path | None = None
         self._last: Path | None = None
+        self._own: dict[Path, Path] = {}  # by the name of a worker's file, the one that is written
+        self._claims: list[Any] = []  # hidden files, which must stay open
         # A child process must not inherit a lock that this thread held when the process was forked.
-        at_fork(before=self._hold, after_in_parent=self._release, after_in_child=self._release)
+        at_fork(before=self._hold, after_in_parent=self._release, after_in_child=self._forked)
         self._thread = threading.Thread(target=self._run, name="tracer-autosave", daemon=True)
         self._thread.start()
 
@@ -287,10 +302,13 @@ class Autosave:
         place = self._path or self._folder
         if is_remote := locations.is_remote(place):
             locations.work_at_exit()
-        self._ended.set()
+        self._ended = True
+        self._woken.set()
         self._thread.join(timeout=_MAX_WAIT)
         if self._thread.is_alive():
             self._warn(f"{place}: cannot be written: no answer for {_MAX_WAIT} s")
+        for each in self._own.values() if self._last else ():
+            tracefile.claim_of(each).unlink(missing_ok=True)
         if not (is_remote and self._failed):
             return self._last
         self._writing, self._written = threading.Lock(), None  # the thread may hold the lock
@@ -308,14 +326,27 @@ class Autosave:
         """Keep the file up to date again."""
         self._finished = False
 
+    def hurry(self) -> None:
+        """Have the file written soon, by the thread that does so."""
+        self._woken.set()
+
     def _run(self) -> None:
-        wait = 0.0
-        while not self._ended.wait(wait):
+        pause = 0.0
+        while not self._ended:
             began = time.monotonic()
             if not self._finished:
                 self._write()
+            took = time.monotonic() - began
             # What is in the file is as old as the next file is late: one pause and two writings.
-            wait = max(_MIN_PAUSE, 0.8 * self._seconds - 2 * (time.monotonic() - began))
+            longest = max(_MIN_PAUSE, 0.8 * self._seconds - 2 * took)
+            if self._begun():  # short pauses first: the program may be killed in its first second
+                pause = min(longest, max(_MIN_PAUSE, 2 * pause, 10 * took))
+                self._woken.wait(pause)
+            else:
+                until = time.monotonic() + longest
+                while not (self._woken.wait(_POLL) or self._begun() or time.monotonic() > until):
+                    pass
+            self._woken.clear()
         self._finished = True
         self._last = self._write()
 
@@ -350,6 +381,8 @@ class Autosave:
         else:
             with suppress(OSError):  # the writing says why
                 path.parent.mkdir(parents=True, exist_ok=True)
+            if _is_one_of_several(trace) and path.parent == self._folder:
+                path = self._own.get(path) or self._claim(path)
         tracefile.save(msgspec.structs.replace(trace.data, finished=self._finished), path)
         if self._written is not None and self._written != path:
             self._written.unlink(missing_ok=True)
@@ -358,11 +391,24 @@ class Autosave:
 
     def _file(self, trace: Trace) -> Path | None:
         """The file to write; None as long as it is not known which worker this is."""
-        several = ", " in trace.environment.get("cluster", "")
-        if self._folder is None or (self._path is not None and not several):
+        if self._folder is None or (self._path is not None and not _is_one_of_several(trace)):
             return self._path
         known = self._finished or trace.replicas or any(each.worker for each in trace.programs)
         return self._folder / tracefile.file_name(trace) if known else None
+
+    def _claim(self, path: Path) -> Path:
+        """The file of this worker: `path`, unless a process that lives has it; none is lost."""
+        of_one_launch = self._path is not None and self._path.parent == self._folder
+        own, claimed = claim(path, only_new=of_one_launch)
+        self._own[path] = own
+        self._claims.append(claimed)
+        if own != path and not of_one_launch:
+            shown_path = locations.display(path)
+            say(f"{shown_path} is of another process that runs: this one writes {own.name}")
+        if own.exists() and not _EMPTY.search(tracefile.head(own)):
+            kept = locations.display(set_aside(own))
+            say(f"{locations.display(own)} was of an earlier run: it is {kept} now")
+        return own
 
     def _earlier(self, path: Path) -> Path | None:
         """The trace with optimizers that a trace without any would replace, or stand next to."""
@@ -384,6 +430,15 @@ class Autosave:
     def _release(self) -> None:
         if self._held:
             self._reading.release()
+
+    def _forked(self) -> None:
+        self._release()
+        if self._claims:
+            forget_termination()
+
+
+def _is_one_of_several(trace: Trace) -> bool:
+    return ", " in trace.environment.get("cluster", "")
 
 
 def say(line: str) -> None:

@@ -5,7 +5,6 @@ update nothing, and methods never run: skipped, accumulated, or called by nothin
 """
 
 import math
-import signal
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
@@ -13,7 +12,7 @@ from typing import NamedTuple
 
 from tracer.errors import shown
 from tracer.model import measures
-from tracer.model.records import Block, Optimizer, Program, Replica
+from tracer.model.records import TERMINATED, Block, Optimizer, Program, Replica
 from tracer.model.summary import Summary
 from tracer.model.timeline import Steps, Stretch
 from tracer.model.trace import Trace
@@ -140,12 +139,16 @@ def endings(trace: Trace) -> list[str]:
     workers = _of_one_training(trace)
     running = [each for each in workers if not (each.finished or _ending(each))]
     silent = _silent(running, others_ended=len(running) < len(workers))
-    said = [(each, f"wrote nothing {steps.get(each.worker, 'after the start')}") for each in silent]
     ended = [(each, how) for each in trace.programs if (how := _ending(each))]
     if silent or any(each in workers for each, _ in ended):
         well = [each for each in workers if each.finished and not _ending(each)]
         ended += [(each, "ended well" if each.status == 0 else "ended") for each in well]
-    said += [(e, f"{how}, {steps.get(e.worker, 'before the first step')}") for e, how in ended]
+    said = [(e, f"wrote nothing {steps.get(e.worker, 'after the start')}") for e in silent]
+    for each, how in ended:
+        where = steps.get(each.worker, "before the first step")
+        if not each.finished:  # it may have run on after its file was written
+            where = f"and wrote nothing {steps.get(each.worker, 'after the start')}"
+        said.append((each, f"{how}, {where}"))
     alike: dict[tuple[str, bool], list[str]] = defaultdict(list)
     for program, how in said:
         alike[how, bool(program.worker)].append(program.worker)
@@ -181,7 +184,7 @@ def _ending(program: Program) -> str:
     return first_true(
         (program.error == "KeyboardInterrupt", "was interrupted (Ctrl-C)"),
         (program.error, f"ended with {program.error}"),
-        (program.status == -signal.SIGTERM, "was terminated (SIGTERM)"),
+        (program.status == TERMINATED, "was terminated (SIGTERM)"),
         (program.status, f"ended with status {program.status}"),
     )
 

@@ -344,6 +344,10 @@ class Rate(msgspec.Struct, frozen=True):
     """What sets it in the program, where no value is known: `CosineDecay(decay_steps=100)`."""
 
 
+TERMINATED = -15
+"""The status of a process that SIGTERM ended, as `subprocess` has it."""
+
+
 class Program(msgspec.Struct, frozen=True):
     """A process that ran under `tracer run`, and how it ended."""
 
@@ -358,8 +362,8 @@ class Program(msgspec.Struct, frozen=True):
     """TensorFlow's name of the worker that it was, or `process:2` for the second process of a run
     that is no worker; empty for a local run."""
     status: int | None = None
-    """With which status it ended, -15 if SIGTERM ended it; None while it runs, and where that
-    cannot be known."""
+    """With which status it ended, or `TERMINATED`; None while it runs, and where that cannot be
+    known."""
     error: str = ""
     """The exception that ended it: `RuntimeError: no data`; empty if none did."""
     run: str = ""

@@ -31,7 +31,6 @@ import hashlib
 import os
 import re
 import secrets
-import signal
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -47,6 +46,7 @@ from tracer.errors import MergeError, MissingExtra, TraceFileError
 from tracer.model.merge import merge, of_whole_run
 from tracer.model.records import (
     INDICES,
+    TERMINATED,
     Block,
     Calls,
     Effect,
@@ -408,7 +408,7 @@ def _trace(path: Path, content: bytes) -> Trace:
     if data.finished or len(data.programs) != 1:
         return Trace(data)
     terminated = not locations.is_remote(path) and head(claim_of(path))
-    status = -signal.SIGTERM if terminated else data.programs[0].status
+    status = TERMINATED if terminated else data.programs[0].status
     programs = (replace(data.programs[0], finished=False, status=status),)
     return Trace(replace(data, programs=programs))
 

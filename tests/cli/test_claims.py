@@ -1,0 +1,156 @@
+"""Files of workers: each is of one process, none is lost, and SIGTERM is known afterwards."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from support import traces
+
+import tracer
+from tracer.api import CallTrace
+from tracer.cli.process import Autosave
+from tracer.errors import MergeError
+from tracer.model.records import TERMINATED, Program, Replica
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
+
+PROCESS = """
+import os, signal, sys, time
+from pathlib import Path
+from test_claims import of_rank
+from tracer.cli.process import Autosave
+
+folder = Path(sys.argv[1])
+Autosave(lambda: of_rank(int(sys.argv[2])), None, folder, seconds=0.1)
+while not list(folder.glob("*.json")):
+    time.sleep(0.01)
+print("saved", flush=True)
+exec(sys.argv[3])
+"""
+
+
+def of_rank(started: int, rank: int = 0) -> CallTrace:
+    """A trace of one of two ranks, whose program `started` then."""
+    return traces.changed(
+        traces.eager(),
+        replicas=(Replica(f"rank:{rank}", 0, "cpu"),),
+        environment={"cluster": "rank:0, rank:1"},
+        programs=(Program("train.py", started, 1.0, f"rank:{rank}"),),
+    )
+
+
+@contextmanager
+def process(
+    folder: Path, then: str = "time.sleep(60)", started: int = 1
+) -> Iterator["subprocess.Popen[str]"]:
+    """A process that is rank 0, once it has saved its trace; it goes on with `then`."""
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    with subprocess.Popen(
+        [sys.executable, "-c", PROCESS, str(folder), str(started), then],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stdout and running.stdout.readline() == "saved\n"
+        yield running
+        running.kill()
+
+
+def save(folder: Path, started: int, rank: int = 0) -> None:
+    """Save a trace as a process does that is a rank and ends well."""
+    Autosave(lambda: of_rank(started, rank), None, folder, seconds=1).finish()
+
+
+def test_an_earlier_run_is_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for started in (1, 2, 3):
+        for rank in (0, 1):
+            save(tmp_path, started, rank)
+    found = {
+        each.name or "last": {program.started for program in tracer.load(each).programs}
+        for each in (tmp_path, tmp_path / "earlier-1", tmp_path / "earlier-2")
+    }
+    assert found == {tmp_path.name: {3.0}, "earlier-1": {1.0}, "earlier-2": {2.0}}
+    assert "rank-1.json was of an earlier run: it is " in capfd.readouterr().err
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_rank_that_starts_again_keeps_what_it_wrote_before(tmp_path: Path) -> None:
+    with process(tmp_path) as first:
+        first.kill()
+    save(tmp_path, started=2)
+    assert tracer.load(tmp_path).programs[0].started == 2
+    assert not tracer.load(tmp_path / "earlier-1").finished
+
+
+def test_two_processes_of_one_rank_have_a_file_each(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with process(tmp_path, started=1):
+        save(tmp_path, started=2)
+        said = capfd.readouterr().err
+    assert said.endswith("is of another process that runs: this one writes rank-0-2.json\n")
+    files = {each.name: tracer.load(each).programs[0].started for each in tmp_path.glob("*.json")}
+    assert files == {"rank-0.json": 1, "rank-0-2.json": 2}
+    with pytest.raises(MergeError, match="two of the traces are of rank 0"):
+        tracer.load(tmp_path)
+
+
+def test_the_processes_of_one_launch_overwrite_nothing(tmp_path: Path) -> None:
+    """Two trainings that one `tracer run --children` starts may have ranks of the same names."""
+    for started in (1, 2):
+        path = tmp_path / f"process-{started}.json"
+        Autosave(lambda at=started: of_rank(at), path, tmp_path, seconds=1).finish()  # type: ignore
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["rank-0-2.json", "rank-0.json"]
+
+
+IN_C = "import ctypes; ctypes.PyDLL(None).sleep(60)"  # which no handler in Python interrupts
+
+
+@pytest.mark.parametrize("then", ["time.sleep(60)", IN_C])
+def test_who_was_terminated_is_known(tmp_path: Path, then: str) -> None:
+    with process(tmp_path, then) as running:
+        running.terminate()
+        assert running.wait(10) == -signal.SIGTERM
+    (program,) = tracer.load(tmp_path).programs
+    assert (program.status, program.finished) == (TERMINATED, False)
+
+
+FORK = """
+pid = os.fork()
+if not pid:
+    time.sleep(60)
+os.kill(pid, signal.SIGTERM)
+print(os.waitpid(pid, 0)[1], flush=True)
+time.sleep(60)
+"""
+
+
+def test_who_was_killed_was_not_terminated(tmp_path: Path) -> None:
+    """Nor is the parent of a fork that was terminated."""
+    with process(tmp_path, FORK) as running:
+        assert running.stdout and int(running.stdout.readline()) == signal.SIGTERM
+        running.kill()
+    (program,) = tracer.load(tmp_path).programs
+    assert (program.status, program.finished) == (None, False)
+
+
+OWN = """
+assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
+print("ready", flush=True)
+while True:
+    time.sleep(0.01)
+"""
+
+
+def test_a_handler_of_the_program_works_as_without(tmp_path: Path) -> None:
+    with process(tmp_path, OWN) as running:
+        assert running.stdout and running.stdout.readline() == "ready\n"
+        running.terminate()
+        assert running.wait(10) == 7
+    assert tracer.load(tmp_path).programs[0].status is None
