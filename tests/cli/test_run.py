@@ -465,6 +465,11 @@ TRACE = '{"format": "optimizer-tracer", "version": 1}'
     [
         ([], "Missing argument 'PROGRAM'"),
         (["no/such.py"], "cannot open no/such.py: No such file or directory"),
+        (
+            ["env", "python"],
+            "env is a command, not a Python file: have it start python -m tracer r",
+        ),
+        (["--children", "/usr/bin/env"], "/usr/bin/env is a command, not a Python file: have it "),
         (["--by", "colour", "empty.py"], "'colour' is not one of"),
         (["--every", "0", "empty.py"], "--every"),
         (["--no-such", "empty.py"], "No such option"),

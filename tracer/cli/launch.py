@@ -5,6 +5,7 @@ import io
 import os
 import pkgutil
 import runpy
+import shutil
 import sys
 import uuid
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from tracer.errors import TraceFileError
 from tracer.locations import display, is_remote, location
 from tracer.model.redaction import command_line
 from tracer.model.trace import Trace
-from tracer.model.tracefile import is_other, is_trace, load
+from tracer.model.tracefile import head, is_other, is_trace, load
 from tracer.model.words import first_true
 from tracer.reporters import formats
 from tracer.reporters.tables import By
@@ -122,7 +123,12 @@ def check(
     is_file = not module and script.exists()
     # In a folder, several processes write one file each, and a program there may have its name.
     hit = script.parent if is_folder and script.suffix == ".json" else script
+    is_command = head(script).startswith(b"\x7fELF") if is_file else shutil.which(name)
     reason = first_true(
+        (
+            not module and is_command,
+            f"{name} is a command, not a Python file: have it start python -m tracer run PROGRAM",
+        ),
         (not module and not is_file, f"cannot open {name}: No such file or directory"),
         (
             is_file and is_trace(script),
@@ -218,6 +224,9 @@ def _report(
         formats.print_report(trace, by=by, file=sys.__stderr__, command=True)
         print(file=sys.__stderr__)
     if followed and not trace.optimizers:
-        say(f"{other_processes(followed)}: none of those that were followed used an optimizer")
+        say(
+            f"{other_processes(followed)}: none of those that were followed used an optimizer, "
+            "or lived until its trace was saved"
+        )
     if written is not None:
         say(f"wrote {display(written)}")
