@@ -18,6 +18,8 @@ from types import FrameType
 from typing import Any, ClassVar, NamedTuple
 from weakref import ref
 
+from msgspec.structs import replace
+
 from tracer.core.call_paths import UNKNOWN
 from tracer.core.callers import Callers
 from tracer.core.calls import EAGER, Call, CallRole, CallsUnderWay, outermost, start_call
@@ -185,10 +187,7 @@ class Variables:
         """What a trace says of each variable; a name that repeats has its number: `kernel#2`."""
         plain = self.plain
         names = distinct(each.name for each in plain)
-        return [
-            Variable(name, each.shape, each.dtype, each.argument, each.part_of)
-            for name, each in zip(names, plain, strict=True)
-        ]
+        return [replace(each, name=name) for name, each in zip(names, plain, strict=True)]
 
     @property
     def plain(self) -> list[Variable]:

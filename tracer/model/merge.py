@@ -12,7 +12,15 @@ from msgspec.structs import replace
 from tracer.errors import MergeError
 from tracer.model.names import distinct, without_number
 from tracer.model.phrases import replica_name
-from tracer.model.records import Failure, Optimizer, Replica, TraceData, Variable, with_indices
+from tracer.model.records import (
+    Failure,
+    Optimizer,
+    Rate,
+    Replica,
+    TraceData,
+    Variable,
+    with_indices,
+)
 from tracer.model.trace import Trace
 from tracer.model.words import first_of, listed
 
@@ -43,9 +51,43 @@ def of_whole_run(trace: Trace) -> Trace:
 
 
 def _workers_of_one_run(every: Sequence[TraceData]) -> TraceData:
+    """One trace of several workers; each stage of a pipeline has an optimizer of its own."""
+    stages = [_workers_of_one_stage(parts) for parts in _stages(every)]
+    for other in stages[1:]:
+        _require_same_part(stages[0], other)
+    whole = stages[0]
+    if len(stages) > 1:
+        whole, _ = combine([(data, [None] * len(data.variables)) for data in stages])
+    unknown = [*_missing(every), *_not_together(every)]
+    return replace(
+        whole,
+        complete=whole.complete and not unknown,
+        notes=tuple(dict.fromkeys([*whole.notes, *unknown])),
+    )
+
+
+def _stages(parts: Sequence[TraceData]) -> list[list[TraceData]]:
+    """The traces of each stage of a pipeline: workers of one cluster that share no variable.
+
+    All are of one stage if any other workers share a part of their variables.
+    """
+    stages: dict[frozenset[str], list[TraceData]] = {}
+    for data in sorted(parts, key=_order_of_workers):
+        stages.setdefault(frozenset(each.name for each in data.variables), []).append(data)
+    workers = [{each.worker for data in of for each in data.replicas} for of in stages.values()]
+    clusters = {data.environment.get("cluster", "") for data in parts}
+    apart = all(sum(map(len, sets)) == len(set().union(*sets)) for sets in (stages, workers))
+    is_pipeline = apart and len(clusters) == 1 and clusters != {""} and frozenset() not in stages
+    return list(stages.values()) if is_pipeline else [list(parts)]
+
+
+def _order_of_workers(data: TraceData) -> list[tuple[int, str]]:
+    return [_in_order(replica.worker) for replica in data.replicas]
+
+
+def _workers_of_one_stage(every: Sequence[TraceData]) -> TraceData:
     """One trace of several workers, whose optimizers and variables are known by their names."""
-    parts = [data for data in every if data.optimizers]
-    parts.sort(key=lambda data: [_in_order(replica.worker) for replica in data.replicas])
+    parts = sorted((data for data in every if data.optimizers), key=_order_of_workers)
     for other in parts[1:]:
         if difference := _difference(parts[0], other):
             raise MergeError(f"not one run: {difference}")
@@ -61,15 +103,12 @@ def _workers_of_one_run(every: Sequence[TraceData]) -> TraceData:
             for data in parts
         ]
     )
-    unknown = [*_missing(every), *_not_together(every)]
     notes = [_of_worker(note, data) for data in every for note in data.notes]
     notes += [note for each in whole.optimizers for note in _seen_by_some(each.name, parts)]
     return replace(
         whole,
         optimizers=tuple(_of_all_workers(each.name, parts) for each in whole.optimizers),
-        variables=tuple(replace(each, shape=_shape(each)) for each in whole.variables),
-        complete=whole.complete and not unknown,
-        notes=tuple(dict.fromkeys([*notes, *unknown])),
+        notes=tuple(dict.fromkeys(notes)),
     )
 
 
@@ -196,13 +235,11 @@ def _difference(first: TraceData, other: TraceData) -> str:
 
 _DESCRIBED: Mapping[str, Callable[[Any], str]] = {
     "optimizers": lambda optimizer: f"{optimizer.name} ({optimizer.class_name})",
-    "variables": lambda variable: f"{variable.name} {variable.dtype}{[*_shape(variable)]}",
+    "variables": lambda variable: (
+        f"{variable.name} {variable.dtype}{[*variable.shape]}"
+        + (f" in {variable.shards:,} shards" if variable.shards > 1 else "")
+    ),
 }
-
-
-def _shape(variable: Variable) -> tuple[int | None, ...]:
-    """The shape on each worker; of what is split among the workers it is not the same."""
-    return (None,) if variable.part_of == variable.name else variable.shape
 
 
 def _require_same_part(first: TraceData, other: TraceData) -> None:
@@ -247,8 +284,9 @@ def _processes(parts: Sequence[TraceData]) -> TraceData:
             alone = data.replicas and several
             trainings.append(_as_worker(data, f"process:{number}") if alone else data)
     for cluster in clusters.values():
+        is_pipeline = len(_stages(cluster)) > 1
         differ = any(_difference(cluster[0], other) for other in cluster[1:])
-        trainings += cluster if differ else [_workers_of_one_run(cluster)]
+        trainings += [_workers_of_one_run(cluster)] if is_pipeline or not differ else cluster
     whole, _ = combine([(data, [None] * len(data.variables)) for data in trainings])
     return replace(whole, programs=tuple(sorted(whole.programs, key=lambda each: each.started)))
 
@@ -341,8 +379,12 @@ def _joined(
                 own = [each for each, n in zip(own, places[table], strict=True) if n >= before]
             records += with_indices(own, change)
     tables["graph_tracings"].sort(key=lambda each: each.at)
-    rates = {(each.root, each.what, each.group): each for each in reversed(tables["rates"])}
-    tables["rates"] = [*reversed(rates.values())]
+    rates: dict[tuple[object, ...], Rate] = {}
+    for each in tables["rates"]:  # each rank may have some of the variables of a group
+        known = rates.setdefault((each.root, each.what, each.group), each)
+        variables = tuple(sorted({*known.variables, *each.variables}))
+        rates[each.root, each.what, each.group] = replace(known, variables=variables)
+    tables["rates"] = [*rates.values()]
     tables |= {table: _numbered(tables[table]) for table in ("optimizers", "variables")}
     return TraceData(
         **{table: tuple(records) for table, records in tables.items()},

@@ -8,7 +8,7 @@ from msgspec import to_builtins
 from tracer.errors import shown
 from tracer.model.records import Rate, RateRun
 from tracer.model.summary import Summary, summaries_of
-from tracer.model.trace import Trace
+from tracer.model.trace import Trace, has_all_workers
 from tracer.model.words import dash, first_of, listed, plural, some, times
 
 SCHEDULE = "schedule"
@@ -51,7 +51,9 @@ def decaying(summary: Summary) -> tuple[set[int], set[int]]:
     """The variables that decay, and those that do not though others do."""
     groups = rates(summary, "decay")
     decayed = {i for each in groups if any(run.last for run in each.runs) for i in each.variables}
-    return decayed, set(summary.variables) - decayed if decayed else set()
+    rest = set(summary.variables) - decayed if decayed else set()
+    of_others = summary.is_partitioned and not has_all_workers(summary.trace)
+    return decayed, set() if of_others else rest
 
 
 def vectors(summary: Summary, variables: set[int]) -> list[str]:

@@ -124,8 +124,10 @@ class Variable(msgspec.Struct, frozen=True):
     argument: bool = False
     """True for a `tf.function` argument: which variable it stood for, the trace cannot know."""
     part_of: str = ""
-    """The name of the sharded variable that it is a shard of; empty for a whole one. It is the
-    variable's own name if each worker has a shard of that name."""
+    """The name of the sharded variable that it is a shard of; empty for a whole one."""
+    shards: int = 1
+    """Over how many ranks it is sharded, each of which updates its shard; `shape` is that of the
+    whole."""
 
 
 class Method(msgspec.Struct, frozen=True):

@@ -199,6 +199,19 @@ class Summary(Counts):
         return replicas
 
     @property
+    def is_partitioned(self) -> bool:
+        """Whether each rank updates some of the variables and sends them to the others."""
+        return any(each.class_name.endswith(".ZeroRedundancyOptimizer") for each in self.optimizers)
+
+    def is_sharded(self, pattern: Pattern) -> bool:
+        """Whether each rank updates its own shard of the variables, which may have no elements."""
+        return any(self.trace.variables[each].shards > 1 for each in pattern.variables)
+
+    def replicas_with(self, pattern: Pattern) -> tuple[int, ...]:
+        """The replicas that have the variables: of what is sharded, a rank may hold nothing."""
+        return pattern.replicas if self.is_sharded(pattern) else self.replicas
+
+    @property
     def only_worker(self) -> str:
         """The worker of all its replicas, if the trace has others too; else empty."""
         return next(iter(self.workers)) if len(self.workers) == 1 < len(self.trace.workers) else ""

@@ -358,6 +358,12 @@ _KEYS: Mapping[str, Callable[[Trace, Block, Entry], Any]] = {
 _Ran = TypeVar("_Ran", Block, Effect)
 
 
+def has_all_workers(trace: Trace) -> bool:
+    """Whether no worker of the cluster is missing: each has a part of what is sharded."""
+    cluster = trace.environment.get("cluster", "")
+    return not cluster or {*cluster.split(", ")} <= {*trace.workers}
+
+
 def select(
     trace: Trace,
     *,

@@ -97,7 +97,7 @@ _SECONDS = 0.0, 2.0**37  # since 1970: the year 6325
 
 _BOUNDS: Mapping[type, Mapping[str, tuple[float, float]]] = {
     _File: {"first_step": _SOME},
-    Variable: {"shape": _ANY},
+    Variable: {"shape": _ANY, "shards": _SOME},
     Replica: {"id": _ANY},
     Block: dict.fromkeys(("total", "graphs", "idle"), _ANY),
     Entry: {"times": _SOME},

@@ -9,7 +9,7 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timezone
 from functools import cache
 from importlib.resources import files
@@ -152,7 +152,10 @@ def render(trace: Trace) -> str:
     parts = max(1, len(drawn))
     found = findings(trace)
     variable = dialect_of(trace.data).variable
-    columns = _columns(variable, trace.has_effects)
+    empty: tuple[str, ...] = () if trace.has_effects else ("unchanged", "not_finite")
+    if all(each.shards == 1 for each in trace.variables):
+        empty += ("shards",)
+    columns = _columns(variable, empty)
     optimizers = [_drawn(summary, _MAX_CHARACTERS // parts) for summary in drawn]
     data = {
         "first": trace.first_step,
@@ -218,15 +221,15 @@ def _title(trace: Trace, found: Sequence[Finding]) -> str:
     return shown(": ".join([*parts, listed(counts) or "no errors and no warnings"]))
 
 
-def _columns(variable: str, effects: bool) -> list[dict[str, Any]]:
+def _columns(variable: str, empty: Collection[str]) -> list[dict[str, Any]]:
     """The columns of the table of variables: which field of a row each shows, under which title."""
     titles = {name: name.replace("_", " ") for name in tables.VariableRow._fields}
     titles |= {"variable": variable, "requests_without_gradient": "without gradient"}
-    left_out, last = () if effects else ("unchanged", "not_finite"), ("shape", "dtype")
+    last = ("shape", "dtype", "shards")
     return [
         {"field": name, "title": title, "figures": name not in ("variable", *last)}
         for name, title in sorted(titles.items(), key=lambda each: each[0] in last)
-        if name not in left_out
+        if name not in empty
     ]
 
 

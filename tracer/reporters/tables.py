@@ -12,7 +12,7 @@ from tracer.errors import shown
 from tracer.model import callers, measures
 from tracer.model.phrases import accumulations
 from tracer.model.records import Line
-from tracer.model.summary import Summary
+from tracer.model.summary import Pattern, Summary
 from tracer.model.trace import Trace
 from tracer.reporters import trees
 
@@ -25,12 +25,13 @@ Value = str | int | None
 
 VariableRow = namedtuple(
     "VariableRow",
-    "variable shape dtype updates dense sparse least_a_step most_a_step"
+    "variable shape dtype shards updates dense sparse least_a_step most_a_step"
     " requests_without_gradient unchanged not_finite",
 )
-"""One variable. `least_a_step` and `most_a_step` are on one replica, of all of its steps, and None
-where the steps are not known. `unchanged` and `not_finite` are in how many steps it was so on any
-replica, each counted; None without effects."""
+"""One variable. `shards` is over how many ranks it is sharded; None if it is not. `least_a_step`
+and `most_a_step` are on one replica, of all of its steps, and None where the steps are not known.
+`unchanged` and `not_finite` are in how many steps it was so on any replica, each counted, and
+`unchanged` of what is sharded in how many all shards were; None without effects."""
 
 StepRow = namedtuple(
     "StepRow",
@@ -88,23 +89,32 @@ def by_variable(summary: Summary) -> list[VariableRow]:
     made = {}
     for pattern in summary.patterns:
         dense, sparse = pattern.total(measures.dense), pattern.total(measures.sparse)
-        spreads = [pattern.spread(measures.updates, replica=each) for each in summary.replicas]
+        replicas = summary.replicas_with(pattern)
+        spreads = [pattern.spread(measures.updates, replica=each) for each in replicas]
         rates = [count for spread in spreads for (count,) in spread] or [0]
         known = not pattern.step_unknown(measures.updates)
         figures = (
             *(dense + sparse, dense, sparse),
             *((min(rates), max(rates)) if known else (None, None)),
             pattern.total(measures.missing),
-            *(
-                pattern.total(measures.observing(each)) if summary.effects else None
-                for each in ("unchanged", "not_finite")
-            ),
+            *(_effects(summary, pattern) if summary.effects else (None, None)),
         )
         for index in pattern.variables:
             variable = summary.trace.variables[index]
             shape = "x".join("?" if size is None else str(size) for size in variable.shape)
-            made[index] = VariableRow(variable.name, shape, variable.dtype, *figures)
+            shards = variable.shards if variable.shards > 1 else None
+            made[index] = VariableRow(variable.name, shape, variable.dtype, shards, *figures)
     return [made[index] for index in summary.variables]
+
+
+def _effects(summary: Summary, pattern: Pattern) -> tuple[int, int]:
+    """In how many steps its variables were unchanged, and in how many not finite."""
+    compared, unchanged, not_finite = measures.effects
+    still = pattern.total(unchanged)
+    if summary.is_sharded(pattern):  # it changed if any shard did
+        spread = pattern.spread(compared, unchanged)
+        still = sum(number for (seen, same), number in spread.items() if 0 < seen == same)
+    return still, pattern.total(not_finite)
 
 
 def by_step(summary: Summary) -> list[StepRow]:

@@ -4,6 +4,7 @@
 row of `tables`, or what is worked out here because no other format has it.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -37,7 +38,7 @@ from tracer.model.phrases import (
 from tracer.model.summary import Pattern, Summary, summaries_of
 from tracer.model.timeline import Steps
 from tracer.model.trace import Trace
-from tracer.model.words import all_true, dash, first_true, some
+from tracer.model.words import all_true, dash, first_true, listed, some
 from tracer.reporters import tables, trees
 from tracer.reporters.answer import in_all, question, sentences
 from tracer.reporters.colors import ERROR, WARNING
@@ -202,7 +203,7 @@ def _optimizer(summary: Summary) -> _Line:
         "worker": shown(summary.only_worker),
         "steps": summary.steps,
         "updates": updates,
-        "per_step": _per_step(summary, measures.updates),
+        "per_step": _per_step(summary, measures.updates, summary.replicas),
         "calls": sum(sum(summary.calls(index)) for index in summary.apply_methods),
         "updates_of": cut(shown(first), 30, 15) + (f" +{len(more):,}" if more else ""),
     }
@@ -211,11 +212,11 @@ def _optimizer(summary: Summary) -> _Line:
     return title, values, "", "" if updates else ERROR
 
 
-def _per_step(summary: Summary, measure: measures.Selection) -> str:
-    """The updates on one replica in a step that made any: `4`, `2-4`, or `?` if it is not known."""
+def _per_step(summary: Summary, measure: measures.Selection, replicas: Sequence[int]) -> str:
+    """The updates on one of `replicas` in a step that made any: `4`, `2-4`; `?` if not known."""
     if summary.step_unknown(measure):
         return "?"
-    rates = {n for each in summary.replicas for n in summary.rates(measure, each)} or {0}
+    rates = {n for each in replicas for n in summary.rates(measure, each)} or {0}
     return dash(min(rates), max(rates))
 
 
@@ -250,7 +251,9 @@ def _variables(summary: Summary) -> list[_Line]:
         values = {
             **row._asdict(),
             "per_step": _per_step(
-                summary, measures.counting(["update"], variable=pattern.variables[0])
+                summary,
+                measures.counting(["update"], variable=pattern.variables[0]),
+                summary.replicas_with(pattern),
             ),
             "by_replica": _split(by_replica) if len(by_replica) > 1 else "",
         }
@@ -303,7 +306,8 @@ def by_step(summary: Summary, width: int, asked: Asked) -> list[Text]:
             rows.append((name, counts | unseen, note, WARNING))
     compared = [row.unchanged is not None for row in kept]
     copy, noun = replica_noun(summary.trace), f"{summary.dialect.variable}s"
-    each = f", those of each {copy} counted" if len(summary.replicas) > 1 else ""
+    those = "shards" if any(map(summary.is_sharded, summary.patterns)) else "those"
+    each = f", {those} of each {copy} counted" if len(summary.replicas) > 1 else ""
     more = some(len(figures) - len(kept), "more row")
     last = summary.steps + summary.trace.first_step - 1
     below = all_true(
@@ -369,7 +373,8 @@ def by_group(by: By, summary: Summary, width: int, asked: Asked) -> list[Text]:
 def _behind(summary: Summary, groups: Sequence[Sequence[int]]) -> list[str | None]:
     """For each group of replicas how many updates it is behind the first of those with most."""
     totals = [sum(summary.total(measures.updates, each) for each in group) for group in groups]
-    if len({len(group) for group in groups}) != 1 or len(set(totals)) == 1:
+    parts = summary.is_partitioned or any(map(summary.is_sharded, summary.patterns))
+    if parts or len({len(group) for group in groups}) != 1 or len(set(totals)) == 1:
         return [None] * len(groups)
     leaders = groups[totals.index(max(totals))]
     found = [summary.behind(group, leaders) for group in groups]
@@ -521,12 +526,21 @@ def headline(summary: Summary, named: bool) -> str:
         (True, f" ({shown(brand_of(root, trace))})"),
         (strategy, f" under {strategy}"),
         (True, f": {least}{some(summary.steps, 'step')}"),
-        (True, f", {some(len(summary.variables), summary.dialect.variable)}"),
+        (True, f", {some(len(summary.variables), summary.dialect.variable)}{_shards(summary)}"),
         (len(summary.replicas) > 1, f", {some(len(summary.replicas), copy)}"),
         (len(workers) > 1 and copy != "rank", f", {some(len(workers), 'worker')}"),
         (worker, f", in {worker}"),
     )
     return cls + "".join(all_true(*parts))
+
+
+def _shards(summary: Summary) -> str:
+    """` sharded 2 ways`, of all variables or of some: ` (3 sharded 2 ways)`."""
+    every = Counter(summary.trace.variables[index].shards for index in summary.variables)
+    said = [(number, f"sharded {n:,} ways") for n, number in sorted(every.items()) if n > 1]
+    if len(every) == 1:
+        return "".join(f" {ways}" for _, ways in said)
+    return f" ({listed([f'{number:,} {ways}' for number, ways in said])})" if said else ""
 
 
 def _tables(summary: Summary) -> list[By]:

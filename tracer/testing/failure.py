@@ -27,7 +27,7 @@ from tracer.model.phrases import never_reached, reason, replica_ids, replica_nam
 from tracer.model.records import OBSERVATIONS, Block
 from tracer.model.summary import Pattern
 from tracer.model.timeline import Steps
-from tracer.model.trace import Trace
+from tracer.model.trace import Trace, has_all_workers
 from tracer.model.words import dialect_of, first_of, first_true, listed, plural, some
 from tracer.testing.expected import (
     MAX_NAMES,
@@ -328,6 +328,8 @@ def rows_of_missed(claim: Claim) -> list[tuple[str, Row]]:
     missed = []
     for target in claim.expected.targets or ():
         patterns = [] if target.index is None else claim.patterns_of.get(target.index, [])
+        if not patterns and _is_sharded(claim, target.index):
+            continue  # other ranks hold all of it
         made, *counts = (sum(each.total(of) for each in patterns) for of in (updates, *MISSED))
         traced = any(each.entries for each in patterns)
         nothing = "never passed to the optimizer" if claim.trace.complete else "not seen"
@@ -349,11 +351,17 @@ def _why_not_changed(
         for what in OBSERVATIONS[:2]
     )
     still = [on for on in replicas if unchanged[on] == compared[on] > 0]
+    some_changed = any(compared[on] for on in replicas if on not in still)
+    if _is_sharded(claim, index) and (some_changed or not has_all_workers(claim.trace)):
+        return ""  # it changes if any shard does
     if not still or (index is not None and 0 in claim.trace.variables[index].shape):
         return "" if any(compared) else "never passed"
-    some_changed = any(compared[on] for on in replicas if on not in still)
     on = f" on replica {claim.trace.replicas[still[0]].id}" if some_changed else ""
     return f"no bit changed{on}" if made else "never updated"
+
+
+def _is_sharded(claim: Claim, index: int | None) -> bool:
+    return index is not None and claim.trace.variables[index].shards > 1
 
 
 def row_of(name: str, cells: Iterable[object], note: str = "") -> Row:

@@ -9,8 +9,9 @@ import functools
 import inspect
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
+from math import prod
 from operator import attrgetter
 from typing import Any
 
@@ -33,6 +34,7 @@ __all__ = [
     "Optimizer",
     "autograd",
     "clip_grad",
+    "flattened_in",
     "global_hooks",
     "has_hooks",
     "holds_optimizer",
@@ -40,6 +42,8 @@ __all__ = [
     "hooks_before",
     "is_capturing",
     "is_dense",
+    "is_elsewhere",
+    "is_flattened",
     "is_generated",
     "is_lazy",
     "is_loose_tensor",
@@ -51,6 +55,7 @@ __all__ = [
     "layouts_of",
     "names_data",
     "shape_of",
+    "shards_of",
     "steps_by_itself",
     "steps_with_hooks",
     "trains_inputs",
@@ -148,7 +153,11 @@ def layouts_of(parameters: Sequence[Any]) -> list[Any]:
         return list(map(_LAYOUT, parameters))
     except AttributeError:  # one of them has no gradient
         return [
-            grad.layout if (grad := p.grad) is not None else None if p.requires_grad else FROZEN
+            grad.layout
+            if (grad := p.grad) is not None
+            else None
+            if p.requires_grad and not is_elsewhere(p)
+            else FROZEN
             for p in parameters
         ]
 
@@ -293,16 +302,39 @@ def is_lazy(parameter: Any) -> bool:
     return isinstance(parameter, torch.nn.parameter.UninitializedTensorMixin)
 
 
-def is_sharded(parameter: Any) -> bool:
-    """True if this rank holds a shard of the parameter: under FSDP, or of a `DTensor`.
+def shards_of(parameter: Any) -> int:
+    """Over how many ranks a `DTensor` is sharded (`fully_shard`, tensor parallel); else 1."""
+    placed = enumerate(getattr(parameter, "placements", ()))
+    return prod(parameter.device_mesh.size(at) for at, each in placed if each.is_shard())
 
-    A `DTensor` (`fully_shard`, tensor parallel) has the full shape on each rank; a shard of
-    `FullyShardedDataParallel` with `use_orig_params` has its own
-    (`torch/distributed/fsdp/_common_utils.py: FSDP_FLATTENED`).
+
+def flattened_in(module: Any) -> Iterator[tuple[Any, tuple[int, ...], int]]:
+    """The parameters that a `FullyShardedDataParallel` shards, with the shape and number of shards.
+
+    The parameter itself is this rank's part, in one dimension
+    (`torch/distributed/fsdp/_flat_param.py: FlatParameter`).
     """
-    placements = getattr(parameter, "placements", ())
-    flattened = getattr(parameter, "_fsdp_flattened", False) is True
-    return flattened or any(each.is_shard() for each in placements)
+    handle: Any = vars(module).get("_handle")
+    flat: Any = getattr(handle, "flat_param", None)
+    if is_flattened(flat) and handle.uses_sharded_strategy:
+        own, shapes = flat._params, flat._shapes
+        if own is None:  # without `use_orig_params`
+            own, shapes = [flat], [flat._unpadded_unsharded_size]
+        for parameter, shape in zip(own, shapes, strict=True):
+            yield parameter, tuple(shape), handle.world_size
+
+
+def is_flattened(parameter: Any) -> bool:
+    """Whether it is one of `flattened_in` (`torch/distributed/fsdp/_common_utils.py`)."""
+    return getattr(parameter, "_fsdp_flattened", False) is True
+
+
+def is_elsewhere(parameter: Any) -> bool:
+    """Whether `FullyShardedDataParallel` has all elements of a parameter on other ranks.
+
+    It never has a gradient then (`FlatParamHandle._use_sharded_grad_views`).
+    """
+    return is_flattened(parameter) and not parameter.numel()
 
 
 def shape_of(parameter: Any) -> tuple[int, ...]:

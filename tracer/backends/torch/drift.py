@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from tracer.backends.torch import compat
 from tracer.backends.torch.effects import is_held_back
 from tracer.core.calls import Call
 from tracer.core.collectors import Collector
@@ -39,7 +40,9 @@ class Drift(Collector):
             if self._zeros.get(index, self) is not None:
                 parameter = held.variable()
                 gradient = None if parameter is None else parameter.grad
-                if gradient is not None and held.before is not None:
+                # Of a shard, all may be 0 where it is not in the whole.
+                whole = gradient is not None and not compat.is_flattened(parameter)
+                if whole and held.before is not None:
                     self._look(index, held.before, parameter, gradient)
 
     def block_begins(self) -> None:

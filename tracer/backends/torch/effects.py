@@ -41,10 +41,14 @@ class Seen:
         """The index of each, what `copy_of` gave when the step began, the tensor now, and whether
         its gradient was 0.
         """
-        found = [each for each in held if each[1] is not None]
+        found = [
+            (index, old, new, zero)
+            for index, old, new, zero in held
+            if old is not None and not (_is_shard(new) and not old.numel())
+        ]
         known = {index: (old, _plain(new)) for index, old, new, _ in found}
         self._variables = tuple(known)
-        # A shard of no elements, as FSDP gives some ranks, cannot change.
+        # What has no elements cannot change.
         unchanged = [new.numel() > 0 and _is_same(old, new) for old, new in known.values()]
         not_finite = _are_not_finite([new for _, new in known.values()])
         self._bits = [*unchanged, *not_finite, *(zero for *_, zero in found)]
@@ -101,7 +105,7 @@ class Effects(Logs):
             held[index] = held[index]._replace(zero=False)
         else:
             before = self.copy_of(tensor_of(variable) if value is None else value)
-            zero = None if gradient is None else is_zero(gradient)
+            zero = None if gradient is None else has_zeros(variable, gradient)
             held[index] = Held(before, ref(variable), zero=zero if value is None else False)
 
     def compare(self, call: Call, index: int, variable: Any, before: Any, now: Any) -> None:
@@ -131,7 +135,7 @@ class Effects(Logs):
                 index,
                 each.before,
                 tensor if each.now is None else each.now,
-                tensor.requires_grad and is_zero(tensor.grad) if each.zero is None else each.zero,
+                has_zeros(tensor, tensor.grad) if each.zero is None else each.zero,
             )
             for index, (each, tensor) in alive.items()
         )
@@ -165,10 +169,16 @@ def is_left(before: Any, tensor: Any) -> Any:
     return _is_same(before, _plain(tensor))
 
 
-def is_zero(gradient: Any) -> Any:
-    """Whether each element is 0: True, False or a tensor that will say it; False if not known."""
-    plain = None if gradient is None else _plain(gradient)
-    if plain is None or not _is_comparable(plain) or not plain.numel():
+def has_zeros(variable: Any, gradient: Any) -> Any:
+    """Whether each element of a gradient is 0: True, False or a tensor that will say it.
+
+    False if that is not known, as of a shard: the others may have elements that are not 0.
+    """
+    known = gradient is not None and not (_is_shard(gradient) or compat.is_flattened(variable))
+    if not known or not tensor_of(variable).requires_grad:
+        return False
+    plain = gradient.detach()
+    if not _is_comparable(plain) or not plain.numel():
         return False
     some = (plain.float() if plain.dtype in _TINY else plain).any()
     return torch.logical_not(some) if is_held_back(plain) else not some.item()
@@ -187,7 +197,12 @@ def is_held_back(tensor: Any) -> bool:
 def _plain(tensor: Any) -> Any:
     """The tensor without what autograd knows of it; of one in shards what is in this process."""
     plain = tensor.detach()
-    return plain.to_local() if hasattr(plain, "to_local") else plain
+    return plain.to_local() if _is_shard(plain) else plain
+
+
+def _is_shard(tensor: Any) -> bool:
+    """Whether it is a `DTensor`, of which this process may have a part without elements."""
+    return hasattr(tensor, "to_local")
 
 
 def _is_comparable(plain: Any) -> bool:

@@ -38,9 +38,8 @@ class Parameters(backend.Variables):
         name = self._names.get(id(parameter), "parameter")
         if compat.is_parameter(parameter) and not models.knows(parameter):
             self._unsearched[len(self._plain)] = ref(parameter)
-        dtype = str(parameter.dtype).removeprefix("torch.")
-        part_of = name if compat.is_sharded(parameter) else ""
-        return Variable(name, compat.shape_of(parameter), dtype, part_of=part_of)
+        shape, shards = models.whole_of(parameter)
+        return Variable(name, shape, str(parameter.dtype).removeprefix("torch."), shards=shards)
 
     @property
     def rows(self) -> list[Variable]:
@@ -50,11 +49,11 @@ class Parameters(backend.Variables):
             models.search()
         while self._unsearched:
             index, reference = self._unsearched.popitem()
-            for name in models.names_of([reference()]).values():
-                plain = self._plain[index]
-                self._plain[index] = msgspec.structs.replace(
-                    plain, name=name, part_of=plain.part_of and name
-                )
+            parameter: Any = reference()
+            for name in models.names_of([parameter]).values():
+                shape, shards = models.whole_of(parameter)
+                known = {"name": name, "shape": shape, "shards": shards}
+                self._plain[index] = msgspec.structs.replace(self._plain[index], **known)
         return super().rows
 
 
@@ -116,6 +115,8 @@ class Models:
         """The parameters that models are to be searched for."""
         self._seen: dict[int, ref[Any]] = {}
         """Those that they were searched for, or that were found in one."""
+        self._flattened: dict[int, tuple[ref[Any], tuple[int, ...], int]] = {}
+        """By `id` the parameters that `FullyShardedDataParallel` shards: see `whole_of`."""
         self._due = 0.0
 
     def find(self, wanted: Sequence[Any]) -> dict[int, str]:
@@ -135,6 +136,13 @@ class Models:
         """Whether a parameter was there when models were searched."""
         seen = self._seen.get(id(parameter))
         return seen is not None and seen() is parameter
+
+    def whole_of(self, parameter: Any) -> tuple[tuple[int, ...], int]:
+        """The shape of a parameter, and over how many ranks it is sharded."""
+        known = self._flattened.get(id(parameter))
+        if known is None or known[0]() is not parameter:
+            return compat.shape_of(parameter), compat.shards_of(parameter)
+        return known[1:]
 
     def names_of(self, wanted: Iterable[Any]) -> dict[int, str]:
         """The names of parameters that it knows, by `id`.
@@ -175,11 +183,13 @@ class Models:
         modules = instances([compat.Module], young=young)
         if not young:
             self._asked = {key: each for key, each in self._asked.items() if each() is not None}
-            self._seen, self._models = dict(self._asked), {}
+            self._seen, self._models, self._flattened = dict(self._asked), {}, {}
         inner = {id(c) for each in modules for c in list(vars(each).get("_modules", {}).values())}
         for module in modules:
             outermost = id(module) not in inner and "_modules" in vars(module)
             with suppress_faults():  # it may hold anything, and another thread may write to it
+                for each, shape, shards in compat.flattened_in(module):
+                    self._flattened[id(each)] = ref(each), shape, shards
                 if outermost and not compat.is_generated(module):
                     names: dict[int, tuple[ref[Any], str]] = {}
                     for parameter, name in _named(module):

@@ -232,8 +232,10 @@ class StepCounter:
             variables.find_names(optimizer)
             for each in parameters_of(optimizer.param_groups):
                 if (each.requires_grad or each.grad is not None) and not compat.is_lazy(each):
-                    gradient = each.grad if call.asked and each.requires_grad else None
-                    self.recorder.effects.hold(call, variables.index(each, None), each, gradient)
+                    index, gradient = variables.index(each, None), each.grad
+                    if not compat.is_elsewhere(each):
+                        known = gradient if call.asked and each.requires_grad else None
+                        self.recorder.effects.hold(call, index, each, known)
 
     @counting
     def after(
@@ -466,6 +468,8 @@ class StepCounter:
                 requests.append(site_of("step", "request", kind, parameter))
                 if layout is not None:
                     updates.append(site_of(UPDATE, "update", kind, parameter))
+            elif parameter.requires_grad:  # other ranks hold it, and name it in their traces
+                self.recorder.variables.index(parameter, None)
         self._last = Asked(ids, layouts, requests, updates)
         return self._last
 

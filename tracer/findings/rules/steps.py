@@ -271,7 +271,10 @@ def _coming(scale: Optimizer) -> str:
 )
 def steps_differ(summary: Summary) -> Iterator[Case]:
     """Steps that were asked for, steps that updated anything and `iterations` are not the same."""
-    replica = summary.replicas[0]
+    asked = {replica for pattern in summary.asked for replica in pattern.replicas}
+    if not asked and any(each.shards > 1 for each in summary.trace.variables):
+        return  # this rank holds nothing of them
+    replica = min(asked or summary.replicas)
     steps = summary.steps_on[replica]
     applied = steps - summary.spread(tries, replica=replica)[(0,)]
     for index, made in _made(summary, replica).items() if applied else ():

@@ -19,6 +19,7 @@ from tracer.model.rates import SCHEDULE
 from tracer.model.records import Effect
 from tracer.model.summary import Pattern, Summary, summaries_of
 from tracer.model.timeline import Timeline
+from tracer.model.trace import has_all_workers
 from tracer.model.words import first_true, listed, plural, some
 
 _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
@@ -179,10 +180,12 @@ def _moves(summary: Summary, end: int) -> Iterator[tuple[list[int], int, int, in
     for pattern in summary.asked:
         variables = [each for each in pattern.variables if 0 not in every[each].shape]
         updating = [each for each in pattern.replicas if pattern.total(updates, each)]
-        if not (updating and variables and pattern.total(effects[0])):
+        is_sharded = summary.is_sharded(pattern)
+        unknown = is_sharded and not has_all_workers(summary.trace)  # other shards may have changed
+        if unknown or not (updating and variables and pattern.total(effects[0])):
             continue
         moves = []
-        for replica in updating if _is_split(summary, pattern) else updating[:1]:
+        for replica in updating if is_sharded else updating[:1]:
             steps = min(summary.steps_on[replica], end - 1) if end else summary.steps_on[replica]
             timeline = pattern.timeline(updates, *effects[:2], replica=replica)
             looked = [(at, still) for at, (made, seen, still) in timeline.parts() if made and seen]
@@ -222,7 +225,7 @@ def replicas_disagree(summary: Summary) -> Iterator[Case]:
     for pattern in summary.asked:
         total = {each: pattern.total(updates, each) for each in summary.replicas}
         most, least = max(total, key=lambda r: total[r]), min(total, key=lambda r: total[r])
-        if total[most] == total[least] or not pattern.steps_known or _is_split(summary, pattern):
+        if total[most] == total[least] or not pattern.steps_known or summary.is_sharded(pattern):
             continue
         steps = min(summary.steps_on[most], summary.steps_on[least])
         runs = [(run, (number, 0)) for run, number in pattern.runs(updates, most)]
@@ -303,7 +306,8 @@ def never_updated(summary: Summary) -> Iterator[Case]:
     own_steps = (f"{class_of(each)}.{own.method}" for each, own in summary.remarks("own-step"))
     by_itself = next((f" (what {own} assigns by itself is not seen)" for own in own_steps), "")
     any_was = any(pattern.total(updates) for pattern in summary.asked)
-    for pattern in summary.asked if any_was else ():
+    elsewhere = summary.is_partitioned and not has_all_workers(summary.trace)
+    for pattern in summary.asked if any_was and not elsewhere else ():
         if pattern.total(requests) and not pattern.total(tries):
             skipped = _only_skipped(summary, pattern)
             yield Case(
@@ -356,10 +360,9 @@ def no_gradient(summary: Summary) -> Iterator[Case]:
     for pattern in summary.asked:
         if not pattern.total(missing) or pattern.total(_requests_or_tries):
             continue
-        # An empty part of a parameter has its elements, and their gradient, on other ranks.
-        with_elements = [each for each in pattern.variables if 0 not in every[each].shape]
         for lost in (False, True):
-            if which := [each for each in with_elements if (every[each].name in unowned) == lost]:
+            which = [each for each in pattern.variables if (every[each].name in unowned) == lost]
+            if which:
                 yield Case(
                     "{which} {were} never updated: the gradient was None each time, in {none:step}"
                     + (", and no module has {them}." if lost else "."),
@@ -495,7 +498,7 @@ def updated_twice(summary: Summary) -> Iterator[Case]:
         parts = [(steps, made) for steps, (made,) in timeline.parts() if made > 1]
         number = sum(steps.number for steps, _ in parts)
         counts = {pattern.total(updates, each) for each in summary.replicas}
-        copies = not _one_copy(summary) and not _is_split(summary, pattern)
+        copies = not _one_copy(summary) and not summary.is_sharded(pattern)
         if parts and not (copies and len(counts) > 1):
             yield Case(
                 "{which} {were} updated {most:times} in step {step:,}."
@@ -551,14 +554,8 @@ def densified(summary: Summary) -> Iterable[Case]:
 
 def _one_copy(summary: Summary) -> bool:
     """Whether a variable has one copy, or each rank updates its own part and sends it to others."""
-    parts = any(class_of(each) == "ZeroRedundancyOptimizer" for each in summary.optimizers)
-    return parts or any(name in summary.trace.environment.get("strategy", "") for name in _ONE_COPY)
-
-
-def _is_split(summary: Summary, pattern: Pattern) -> bool:
-    """Whether each worker updates its own part of the variables, which may have no elements."""
-    variables = (summary.trace.variables[each] for each in pattern.variables)
-    return any(each.part_of == each.name for each in variables)
+    strategy = summary.trace.environment.get("strategy", "")
+    return summary.is_partitioned or any(name in strategy for name in _ONE_COPY)
 
 
 @rule(
@@ -580,8 +577,7 @@ def gradient_missing(summary: Summary) -> Iterator[Case]:
         none = pattern.timeline(missing, replica=pattern.replicas[0])
         parts = [steps for steps, (number,) in none.parts() if number]
         sometimes = parts and pattern.total(requests) and pattern.steps_known
-        # Of a part without elements it is always None.
-        if sometimes and not _is_split(summary, pattern) and not _silence(summary, pattern):
+        if sometimes and not _silence(summary, pattern):
             yield Case(
                 "{which} had no gradient (None) in {none} of {steps}, first in step {step:,}.",
                 variables=pattern.variables,
