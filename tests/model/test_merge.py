@@ -219,14 +219,55 @@ def test_ranks_that_were_killed_at_once_are_of_one_run() -> None:
     assert not merged(*(killed(1.0 + 100.0 * n, each) for n, each in enumerate(ALL))).complete
 
 
-def test_a_variable_that_is_split_has_other_shapes_on_other_workers() -> None:
-    def part(name: str, size: int) -> TraceData:
-        split = tuple(Variable(each, (size,), "float32", part_of=each) for each in "ab")
-        return replace(worker(name), variables=split, environment={})
+def test_stages_of_a_pipeline_have_an_optimizer_each() -> None:
+    """Workers 0 and 1 train a and b, the others c, in another number of steps."""
+    first, second = ("a", "b"), ("c",)
+    parts = [
+        worker(f"worker:{index}", steps, variables)
+        for index, steps, variables in ((2, 7, second), (0, 10, first), (10, 7, second))
+    ]
+    trace = merged(worker("worker:1", 10, first), *parts)
+    assert trace.complete and trace.findings() == []
+    assert [each.name for each in trace.optimizers] == ["adam", "adam#2"]
+    assert trace.count("updates", by=("optimizer", "worker")) == {
+        ("adam", "worker:0"): 40,
+        ("adam", "worker:1"): 40,
+        ("adam#2", "worker:10"): 14,
+        ("adam#2", "worker:2"): 14,
+    }
+    without = merged(*parts)
+    assert not without.complete
+    assert [note.partition(": ")[0] for note in without.notes] == ["worker:1"]
 
-    trace = merged(part("rank:0", 15), part("rank:1", 0))
-    assert [(each.name, each.shape) for each in trace.variables] == [("a", (None,)), ("b", (None,))]
-    assert trace.updates(variable="a") == 2 * 2 * 10
+
+_ELSEWHERE = {"cluster": CLUSTER + ", worker:3"}
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        # A variable that both have, in a part of theirs.
+        ((("a", "b"), ("b", "c"), {}), "worker:0 has the variables a .*, worker:1 has c "),
+        # They are not of one cluster.
+        ((("a", "b"), ("c", "d"), _ELSEWHERE), "worker:0 has the variables a .*, worker:1 has c "),
+        ((("a", "b"), ("c", "d"), {"cluster": ""}), "worker:0 has the variables a "),
+        # A worker that never stepped has no variables; nobody knows what it would train.
+        ((("a", "b"), (), {}), "worker:0 has the variables a .*, worker:1 has none"),
+    ],
+)
+def test_what_is_no_stage_is_refused(
+    parts: tuple[tuple[str, ...], tuple[str, ...], dict[str, str]], message: str
+) -> None:
+    one, two, environment = parts
+    other = worker("worker:1", 10, two)
+    other = replace(other, environment={**other.environment, **environment})
+    with pytest.raises(tracer.MergeError, match=f"not one run: {message}"):
+        merged(worker("worker:0", 10, one), other)
+
+
+def test_a_stage_of_each_worker_twice_is_refused() -> None:
+    with pytest.raises(tracer.MergeError, match="not one run"):
+        merged(worker("worker:0"), worker("worker:0", 10, ("c",)))
 
 
 def test_notes_say_whose_they_are() -> None:

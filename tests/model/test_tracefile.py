@@ -75,6 +75,7 @@ KNOWN: dict[object, st.SearchStrategy[Any]] = {
     tuple[RateRun, ...]: rising_runs().map(
         lambda runs: tuple(RateRun(each.first, each.count, 0.5, 0.1, 2) for each in runs[:1])
     ),
+    "shards": st.integers(1, 2**40),
     "times": st.integers(1, 5),
     "tracings": st.just(3),
     "idle": st.integers(0, 3),

@@ -1,4 +1,4 @@
-"""Two processes of one program, each of which is a worker: `PROGRAM RANK PORT FOLDER`."""
+"""Processes of one program, each of which is a worker: `PROGRAM RANK PORT FOLDER`."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ from support.cluster import free_ports
 TESTS = Path(__file__).parents[1]
 
 
-def launch(program: str, folder: Path, given: str = "") -> list[str]:
+def launch(program: str, folder: Path, given: str = "", count: int = 2) -> list[str]:
     """What each rank of a program in `tests/programs` prints; it is `given` the folder, or else."""
     (port,) = free_ports(1)
     command = sys.executable, str(TESTS / "programs" / program)
@@ -23,7 +23,7 @@ def launch(program: str, folder: Path, given: str = "") -> list[str]:
             stderr=(folder / f"stderr-{rank}.txt").open("w"),
             text=True,
         )
-        for rank in range(2)
+        for rank in range(count)
     ]
     printed = [rank.communicate(timeout=300)[0] for rank in ranks]
     for number, rank in enumerate(ranks):

@@ -303,9 +303,13 @@ def is_lazy(parameter: Any) -> bool:
 
 
 def shards_of(parameter: Any) -> int:
-    """Over how many ranks a `DTensor` is sharded (`fully_shard`, tensor parallel); else 1."""
+    """Over how many ranks a `DTensor` is sharded (`fully_shard`, tensor parallel); else 1.
+
+    A `_StridedShard`, as under both, is none for `is_shard`.
+    """
     placed = enumerate(getattr(parameter, "placements", ()))
-    return prod(parameter.device_mesh.size(at) for at, each in placed if each.is_shard())
+    sharded = [at for at, each in placed if not (each.is_replicate() or each.is_partial())]
+    return prod(map(parameter.device_mesh.size, sharded)) if sharded else 1
 
 
 def flattened_in(module: Any) -> Iterator[tuple[Any, tuple[int, ...], int]]:

@@ -145,10 +145,12 @@ class FreezeMonitor(Collector):
     def _note(self, key: int, own: Any) -> None:
         """A parameter that was not passed has a gradient, which may be an old one."""
         known, gradient = self._gradients.get(key), own.grad
+        # What `fully_shard` adds to a gradient, it adds to the local tensor of the `DTensor`.
+        version = getattr(gradient, "_local_tensor", gradient)._version
         if known is None or known.of_parameter != own._version:
             self._late.pop(key, None)
-            self._gradients[key] = _Gradient(ref(gradient), gradient._version, own._version)
-        elif known.version != gradient._version or known.gradient() is not gradient:
+            self._gradients[key] = _Gradient(ref(gradient), version, own._version)
+        elif known.version != version or known.gradient() is not gradient:
             self._late[key] = own._version
 
     def _is_astray(self) -> bool:

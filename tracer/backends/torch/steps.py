@@ -45,6 +45,10 @@ _CAPTURED = (
 _CAME_LATE = (
     "effects of a step on a parameter that the optimizer got while it stepped are not known"
 )
+_BEGAN_UNSEEN = (
+    "effects of a step whose begin was not seen are not known: torch.compile may have compiled it "
+    "in part"
+)
 _WITHIN = (
     "a step of {name} was called in another one, as by a hook: of a parameter that both updated, "
     "one update is counted"
@@ -243,7 +247,10 @@ class StepCounter:
     ) -> None:
         """A step has ended; in code that is `compiled` in part, its begin was in another frame."""
         call = self._under_way(None if compiled else known_by(python))
-        call = call or self._enter(Step(self), python)
+        if call is None:
+            call = self._enter(Step(self), python)
+            if self.recorder.effects is not None and call.parent is None:
+                self.recorder.note(_BEGAN_UNSEEN)
         if compat.HAS_CUDA and compat.is_capturing():
             self.recorder.note(_CAPTURED.format(name=type(optimizer).__name__))
         found, skipped = found_inf(optimizer), False
