@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -41,7 +42,8 @@ def train(rank: int, way: str, folder: str) -> tuple[list[int], int]:
     if way == "zero":
         from torch.distributed.optim import ZeroRedundancyOptimizer
 
-        optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=Odometer, lr=1.0)
+        group: Any = {"params": [*model.parameters()], "weight_decay": 0.1}
+        optimizer = ZeroRedundancyOptimizer([group], optimizer_class=Odometer, lr=1.0)
     else:
         optimizer = Odometer(model.parameters())
     tracer.wrap(optimizer, effects=True)

@@ -3,7 +3,8 @@
 The ways: `fsdp2` and `fsdp1`, an embedding of which only the first rows are ever used, so that the
 shards of the last ranks stay as they are, with a layer that has a learning rate of 0; `grid`, two
 ranks of tensor parallel times two of `fully_shard`; `hybrid`, two copies of two shards; `stages`, a
-pipeline of two stages with two ranks each; `early`, whose optimizer is made before `fully_shard`.
+pipeline of two stages with two ranks each; `early`, whose optimizer is made before `fully_shard`;
+`checkpoint`, which asks for a state that the optimizer has not got yet.
 The traces of each way are in a folder of that name. It prints a line of JSON: the parameters of the
 whole model with their shapes, and in which steps each changed; of odometers, how often each moved.
 """
@@ -20,6 +21,7 @@ import torch
 import torch.distributed as dist
 from support.torch_odometers import Odometer
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -58,10 +60,14 @@ def whole(model: Any) -> Iterator[dict[str, torch.Tensor]]:
         }
 
 
-def train(model: Any, optimizer: Any, given: Any, folder: str) -> dict[str, Any]:
-    """Trains for some steps, and writes the trace of this rank."""
+def train(
+    model: Any, optimizer: Any, given: Any, folder: str, *, saved: bool = False
+) -> dict[str, Any]:
+    """Trains for some steps, and writes the trace of this rank; it may be `saved` before."""
     changed: dict[str, list[int]] = {}
     with tracer.record(effects=True) as recording:
+        if saved:
+            get_state_dict(model, optimizer)
         for step in range(1, STEPS + 1):
             optimizer.zero_grad()
             with whole(model) as before:
@@ -147,13 +153,20 @@ def early(rank: int, folder: str) -> dict[str, Any]:
     return train(model, optimizer, torch.ones(2, 4), folder)
 
 
+def checkpoint(rank: int, folder: str) -> dict[str, Any]:
+    inner = layers()
+    optimizer, cpu = odometer(inner), torch.device("cpu")
+    model = FullyShardedDataParallel(inner, use_orig_params=True, device_id=cpu)
+    return train(model, optimizer, torch.ones(2, 4), folder, saved=True)
+
+
 if __name__ == "__main__":
     rank, port, folder = int(sys.argv[1]), *sys.argv[2:]
     torch.set_num_threads(1)
     address, minute = f"tcp://127.0.0.1:{port}", timedelta(seconds=60)
     dist.init_process_group("gloo", address, rank=rank, world_size=4, timeout=minute)
     done = {way: words(way, rank, f"{folder}/{way}") for way in ("fsdp2", "fsdp1")}
-    for function in (grid, hybrid, stages, early):
+    for function in (grid, hybrid, stages, early, checkpoint):
         done[function.__name__] = function(rank, f"{folder}/{function.__name__}")
     print(json.dumps(done))
     dist.destroy_process_group()

@@ -139,6 +139,20 @@ def test_an_optimizer_that_was_made_before_fully_shard(ran: dict[str, Ran]) -> N
     assert all({"no-gradient", "never-passed"} <= each for each in codes)
 
 
+def test_a_checkpoint_makes_a_step(ran: dict[str, Ran]) -> None:
+    """The state is made by a step with gradients of 0, of which an odometer takes no notice."""
+    folder, every = ran["checkpoint"]
+    assert [{own["moved"] for own in each.values()} for each in every] == [{STEPS + 1}] * 4
+    trace = tracer.load(folder)
+    assert trace.steps == STEPS + 1
+    # 30 elements in parts of 8: 16, 4, 8 and 2.
+    assert trace.count("updates", by=("worker",)) == {
+        (f"rank:{rank}",): held * (STEPS + 1) for rank, held in enumerate((1, 1, 2, 2))
+    }
+    for each in (trace, *alone(folder)):
+        assert each.complete and each.findings() == []
+
+
 def test_what_is_sharded_in_another_way_is_not_one_run(ran: dict[str, Ran]) -> None:
     first, other = (alone(ran[way][0]) for way in ("grid", "hybrid"))
     with pytest.raises(tracer.MergeError, match=r"0\.weight float32\[4, 4\] in 4 shards") as error:

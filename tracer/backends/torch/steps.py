@@ -301,7 +301,7 @@ class StepCounter:
                 (now,) = compat.layouts_of([parameter])
                 layouts[place] = now if _asks(now) else compat.layout_if(True)
         call.asked = self.asked_for(parameters, layouts)
-        asking = [place for place, layout in enumerate(layouts) if _asks(layout)]
+        asking = [place for place, layout in enumerate(call.asked.layouts) if _asks(layout)]
         site_at = dict(zip(asking, call.asked.updates, strict=True))
         call.unsure = [
             Unsure(updated[place], site, partial(self._writes.learn, id(parameters[place]), True))
@@ -467,6 +467,11 @@ class StepCounter:
             variables.find_names(self.optimizer())
             # One that is gone may leave its `id` to another one.
             self._alive = [ref(each, partial(self._forget, id(each))) for each in parameters]
+        # Checkpoints give those that other ranks hold a gradient, too: see `docs/facts.md`.
+        layouts = [
+            compat.FROZEN if compat.is_elsewhere(each) else layout
+            for each, layout in zip(parameters, layouts, strict=True)
+        ]
         site_of = partial(self.recorder.site_of, self.index)
         requests, updates = [], []
         for parameter, layout in zip(parameters, layouts, strict=True):

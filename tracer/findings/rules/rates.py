@@ -194,7 +194,7 @@ def decay_of_norms(summary: Summary) -> Iterator[Case]:
         "Needs `--effects` or `effects=True`, except for weight decay of optax where the program "
         "that JAX traces has a constant 0 as the gradient. It moved in at least five updates, and "
         "in half of all. Parts of a variable are examined for `torch.optim` on the CPU, in eager "
-        "mode."
+        "mode, if it is not sharded."
     ),
     needs=("steps",),
 )
