@@ -15,10 +15,9 @@ NAMES = {
 BACKENDS = {
     "tensorflow jax torch torch.optim optax": (
         "replicas-disagree never-updated no-gradient updates-stopped gradient-missing "
-        "optimizer-renewed steps-skipped steps-differ gradients-left not-finite "
-        "moved-without-gradient"
+        "optimizer-renewed steps-skipped steps-differ gradients-left moved-without-gradient"
     ),
-    "tensorflow jax torch torch.optim": "unchanged updated-twice shared-variable",
+    "tensorflow jax torch torch.optim": "not-finite unchanged updated-twice shared-variable",
     "tensorflow jax torch optax": "apply-raised",
     "tensorflow jax torch": (
         "override-unreached wrong-signature step-per-variable keras-mixed never-used "

@@ -274,8 +274,8 @@ class Calls(msgspec.Struct, frozen=True):
 
 Observation = Literal["compared", "unchanged", "not_finite", "zero_gradient"]
 """What is seen of a variable in a step: that it was looked at, that no bit of its memory changed,
-that something in it was infinite or NaN when the step had ended, that its gradient was 0. With
-optax the update is looked at instead: it was 0, or not finite."""
+that something in it was infinite or NaN when the step had ended, that its gradient was 0
+as far as that is known: a gradient in a program of XLA is not looked at."""
 OBSERVATIONS: tuple[Observation, ...] = get_args(Observation)
 
 

@@ -108,8 +108,6 @@ class Dialect:
     """How a step method is said to run that was called while a program was traced: `{eager}` is how
     often Python called it otherwise, `{calls}` how often in all, `{of_them}` how many of these
     calls traced a program, where others did not, and `{programs}` how many programs there are."""
-    of_updates: bool = False
-    """True if effects are those of updates, which a program may mean to be 0, or drop."""
     find_nan: str = "tf.debugging.enable_check_numerics()"
     """What stops the program where the first inf or NaN comes up."""
     text: Mapping[str, str] = field(default_factory=dict)
@@ -166,7 +164,6 @@ _OPTAX = replace(
     step_method="update",
     apply_methods=False,
     named_by_class=True,
-    of_updates=True,
     question="How often did update run, and what did it compute?",
     made="computed",
     compiled="was called {calls} from Python, {of_them}to build {programs}",

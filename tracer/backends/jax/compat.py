@@ -351,20 +351,19 @@ def arguments_of(trace: Any) -> dict[str, str]:
     return found
 
 
-def is_constant_zero(tracer: Any) -> bool:
+def is_constant_zero(tracer: Any, far: int = _FAR) -> bool:
     """Whether what a tracer stands for is 0 in each run; False where JAX does not say it (< 0.8).
 
-    The gradient of what a loss does not depend on is a 0 that JAX makes as large as that.
+    The gradient of what a loss does not depend on is a 0 that JAX makes as large as that. Or the
+    program multiplies it by 0.
     """
     with suppress_faults():
-        for _ in range(_FAR):
-            value = getattr(tracer, "val", None)
-            if isinstance(value, core.Literal):
-                return not value.val
-            equation = tracer.parent
-            if equation.primitive.name not in ("broadcast_in_dim", "convert_element_type"):
-                return False
-            (tracer,) = equation.in_tracers
+        value = getattr(tracer, "val", None)
+        if isinstance(value, core.Literal):
+            return not value.val
+        equation = tracer.parent
+        if far and equation.primitive.name in ("broadcast_in_dim", "convert_element_type", "mul"):
+            return any(is_constant_zero(each, far - 1) for each in equation.in_tracers)
     return False
 
 

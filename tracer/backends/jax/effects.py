@@ -12,7 +12,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from tracer.backends.jax import compat
 from tracer.backends.jax.arrays import is_gone, values_given, values_returned
 from tracer.core.calls import Call
 from tracer.core.counters import Source
@@ -24,8 +26,7 @@ _BITS = 31
 
 Compared = dict[int, tuple[Any, Any, Any]]
 """By the index of a variable what it held before a step, what it holds after it, and its gradient.
-
-With None before, what comes after it is what the step adds to it."""
+"""
 
 
 class JaxEffects(Logs):
@@ -79,9 +80,21 @@ def bits_of(compared: Compared) -> list[Any]:
     if not compared:
         return []
     *values, gradients = map(list, zip(*compared.values(), strict=True))
-    gradients = [None if is_gone(g) or not isinstance(g, jax.Array) else g for g in gradients]
-    traced = any(isinstance(each, jax.core.Tracer) for each in (*values[0], *values[1], *gradients))
+    gradients = list(map(_readable, gradients))
+    traced = any(isinstance(each, jax.core.Tracer) for each in (*values[0], *values[1]))
     return list((_numbers if traced else _numbers_of_arrays)(*values, gradients))
+
+
+def _readable(gradient: Any) -> Any:
+    """What can be compared with 0 in the place of a gradient; NaN for what is not known.
+
+    Nothing reads a gradient in a program: what XLA fuses, and so how it rounds what the program
+    returns, depends on who reads what is computed on the way. But a constant is known.
+    """
+    if isinstance(gradient, jax.core.Tracer):
+        return np.float32(0 if compat.is_constant_zero(gradient) else np.nan)
+    is_array = isinstance(gradient, jax.Array) and not is_gone(gradient)
+    return gradient if is_array else np.float32(np.nan)
 
 
 @lru_cache(maxsize=256)
@@ -104,15 +117,10 @@ def sources(variables: tuple[int, ...], members: tuple[tuple[int, ...], ...]) ->
 def _numbers(before: Sequence[Any], after: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
     # What the program returns is computed once, and that is looked at: what XLA computes again
     # to compare it might be rounded in another way.
-    after, gradients = jax.lax.optimization_barrier(
-        jax.lax.stop_gradient((list(after), list(gradients)))
-    )
-    bits = [
-        _is_zero(new) if old is None else _is_same(old, new)
-        for old, new in zip(before, after, strict=True)
-    ]
+    after = jax.lax.optimization_barrier(list(after))
+    bits = [_is_same(old, new) for old, new in zip(before, after, strict=True)]
     bits += [_is_not_finite(each) for each in after]
-    bits += [each is not None and _is_zero(each) for each in gradients]
+    bits += [jnp.size(each) > 0 and jnp.all(each == 0) for each in gradients]
     return [
         sum(
             jnp.asarray(bit, jnp.int32) << place
@@ -136,11 +144,6 @@ def _is_same(before: Any, after: Any) -> Any:
         whole = f"uint{8 * before.dtype.itemsize}"  # as bytes it takes three times as long
         before, after = (jax.lax.bitcast_convert_type(e, whole) for e in (before, after))
     return jnp.all(before == after)
-
-
-def _is_zero(array: Any) -> Any:
-    """Whether each element is 0; not of an array without any."""
-    return jnp.size(array) > 0 and jnp.all(jnp.asarray(array) == 0)
 
 
 def _is_not_finite(after: Any) -> Any:

@@ -3,10 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import jax
-
 from tracer.backends.jax import blocks, late_wrap
-from tracer.backends.jax.effects import Compared, JaxEffects
 from tracer.core.backend import Stepped
 from tracer.core.calls import Call
 from tracer.kinds import OptimizerKind
@@ -16,30 +13,14 @@ from tracer.model.words import listed
 _MAX_NAMES = 5
 
 
-class OptaxEffects(JaxEffects):
-    """What the updates of a transformation are: it never sees the weights that they are added to.
-
-    A leaf is *unchanged* if its update is 0.
-    """
-
-    def hold(self, call: Any, index: int, variable: Any, gradient: Any) -> None:
-        """The step `call` is given this gradient for a leaf."""
-        call.before = {**(call.before or {}), index: (variable, gradient)}
-
-    def before_and_after(self, call: Any) -> Compared:
-        """The updates that a step returned for the leaves whose gradients it was given."""
-        updates = {} if call.returned is None else {id(leaf): u for u, leaf in call.returned[0]}
-        return {
-            index: (None, updates[id(leaf)], gradient)
-            for index, (leaf, gradient) in (call.before or {}).items()
-            if isinstance(updates.get(id(leaf)), jax.Array)
-        }
-
-
 class OptaxBlocks(blocks.JaxBlocks):
     """The blocks of one transformation; thread-safe."""
 
-    new_effects = OptaxEffects
+    new_effects = None
+    no_effects = (
+        "effects are not known with optax: a transformation never sees the weights after it, and "
+        "a program of XLA that also looked at updates would round the weights in another way"
+    )
     steps_models = True
 
     def steps_so_far(self, call: Any) -> tuple[Any, Any, Any]:

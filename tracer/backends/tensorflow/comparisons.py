@@ -65,7 +65,13 @@ def hold(variable: int, replica: int, own: Any, gradient: Any) -> Held:
 
 
 def _numbers(gradient: Any, replica: int) -> Any:
-    """The tensor with the numbers of a gradient on a replica; None if it has none."""
+    """The tensor with the numbers of a gradient on a replica; None if it has none.
+
+    None in what XLA compiles, too: what it fuses, and so how it rounds the weights, depends on who
+    reads what is computed on the way.
+    """
+    if compat.compiles_with_xla():
+        return None
     if isinstance(getattr(gradient, "values", None), tuple):  # of all replicas
         gradient = gradient.values[replica]
     numbers = getattr(gradient, "values", gradient)  # of IndexedSlices

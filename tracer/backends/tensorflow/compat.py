@@ -23,6 +23,7 @@ from tensorflow.python.eager.polymorphic_function import (
 )
 from tensorflow.python.framework import func_graph, indexed_slices, ops
 from tensorflow.python.ops import (
+    control_flow_util,
     control_flow_v2_func_graphs,
     resource_variable_ops,
     script_ops,
@@ -288,6 +289,12 @@ def tensor_of(gradient: Any) -> Any | None:
     if isinstance(values, tf.Tensor) and not isinstance(values, EagerTensor):
         return values
     return None
+
+
+def compiles_with_xla() -> bool:
+    """Whether XLA will compile the graph that is being built."""
+    graph = ops.get_default_graph()
+    return not in_eager() and bool(control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
 def trackable_constant(tensor: Any) -> Any:

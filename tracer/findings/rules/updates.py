@@ -39,17 +39,13 @@ _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
     explanation=(
         "Needs `--effects` or `effects=True`. Names the first step after which a weight "
         "held NaN or infinity; if that is the first observed step, the weight may have "
-        "held it before. With optax it names the first step from which on each update held it, "
-        "if there are at least three."
+        "held it before."
     ),
     explains=("not_finite",),
 )
 def not_finite(summary: Summary) -> Iterator[Case]:
     """Something in a variable was infinite or NaN when a step had ended."""
     seen = [each for each in summary.effects if each.what == "not_finite" and each.total]
-    of_updates = summary.dialect.of_updates
-    if of_updates:
-        seen = [each for each in seen if _goes_on(summary, each)]
     if not seen:
         return
     looked = [each for each in summary.effects if each.what == "compared" and each.total]
@@ -65,9 +61,7 @@ def not_finite(summary: Summary) -> Iterator[Case]:
     )
     more = f" of {some(len(_variables(looked)), 'variable')} did so in the end"
     yield Case(
-        "updates of {which} held NaN or infinity from {when} on{start}{more}."
-        if of_updates
-        else "{which} held NaN or infinity after {when}{start}{more}.",
+        "{which} held NaN or infinity after {when}{start}{more}.",
         "Look at the checkpoint or the initial weights, and at the data of that step."
         if from_the_start
         else "Go back to an earlier checkpoint, and look at the data and the loss of that step "
@@ -87,12 +81,6 @@ def not_finite(summary: Summary) -> Iterator[Case]:
 
 def _variables(effects: Sequence[Effect]) -> list[int]:
     return sorted({index for each in effects for index in each.variables})
-
-
-def _goes_on(summary: Summary, effect: Effect) -> bool:
-    """Whether it was so in each step from some step on: what came before a program may drop."""
-    left = summary.steps_on[effect.replica] - _first_step([effect]) + 1
-    return effect.total == left >= MIN_UPDATES
 
 
 def _first_step(effects: Sequence[Effect]) -> int:
@@ -120,16 +108,13 @@ LAST_SHARE = 4
     explanation=(
         "Needs `--effects` or `effects=True`. At least 3 updates, and none changed the "
         "variable; or the last ones did not (at least 5, and a quarter of all). An error "
-        "if no variable ever changed. Not with optax, where masks and `set_to_zero` make an "
-        "update 0."
+        "if no variable ever changed."
     ),
     needs=("complete", "effects known"),
     explains=("changes", "unchanged"),
 )
 def unchanged(summary: Summary) -> Iterator[Case]:
     """A variable was updated, and did not change."""
-    if summary.dialect.of_updates:
-        return
     end = _first_step([each for each in summary.effects if each.what == "not_finite"])
     before = f" before step {end:,}, which made a weight infinite or NaN" if end else ""
     moves = list(_moves(summary, end))
