@@ -350,7 +350,8 @@ RUN |= {"last_group_lost"}
 )
 def test_the_first_screen_of_a_run(name: str, tmp_path: Path) -> None:
     pain = SAID[name]
-    done = forked.run(["tracer", "run", str(PAINS / f"{name}.py")], tmp_path, ENVIRONMENT)
+    command = ["tracer", "run", *["--effects"] * pain.effects, str(PAINS / f"{name}.py")]
+    done = forked.run(command, tmp_path, ENVIRONMENT)
     assert done.returncode == bool(pain.raises)
     assert_on_first_screen(done.stderr, pain)
 
@@ -358,7 +359,8 @@ def test_the_first_screen_of_a_run(name: str, tmp_path: Path) -> None:
 @pytest.mark.sweep  # it is known of each: see `test_it_is_said_and_nothing_of_its_twin`
 @pytest.mark.parametrize("name", SAID)
 def test_the_first_screen_of_a_healthy_run(name: str, tmp_path: Path) -> None:
-    program = str(PAINS / f"{name}.py")
-    healthy = forked.run(["tracer", "run", program, "healthy"], tmp_path, ENVIRONMENT)
+    options = ["--effects"] * SAID[name].effects
+    command = ["tracer", "run", *options, str(PAINS / f"{name}.py"), "healthy"]
+    healthy = forked.run(command, tmp_path, ENVIRONMENT)
     assert healthy.returncode == 0
     assert "What looks wrong" not in healthy.stderr

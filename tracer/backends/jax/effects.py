@@ -79,10 +79,10 @@ def bits_of(compared: Compared) -> list[Any]:
     """Numbers with the bits of these variables: see `tracer.core.effects.questions`."""
     if not compared:
         return []
-    *values, gradients = map(list, zip(*compared.values(), strict=True))
-    gradients = list(map(_readable, gradients))
-    traced = any(isinstance(each, jax.core.Tracer) for each in (*values[0], *values[1]))
-    return list((_numbers if traced else _numbers_of_arrays)(*values, gradients))
+    before, after, gradients = map(list, zip(*compared.values(), strict=True))
+    traced = any(isinstance(each, jax.core.Tracer) for each in (*before, *after))
+    numbers = _numbers if traced else _numbers_of_arrays
+    return list(numbers(before, after, list(map(_readable, gradients))))
 
 
 def _readable(gradient: Any) -> Any:

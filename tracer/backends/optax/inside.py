@@ -1,6 +1,7 @@
 """What a transformation is made of, as far as it shows: functions that hold functions. No JAX."""
 
 import functools
+import threading
 import types
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -9,6 +10,16 @@ from tracer.core.reachable import as_call, closure_of, reachable
 
 _FAR = 50
 """Over how many objects something is looked for from a transformation."""
+
+
+class _CallsUnderWay(threading.local):
+    depth = 0
+    prepared: "tuple[tuple[Any, Any], ...]" = ()
+    """What parts that only prepare gradients were given, with what they returned."""
+
+
+under_way = _CallsUnderWay()
+"""How many calls of an `update` are under way on this thread."""
 
 
 def settings_in(transformation: Any) -> tuple[dict[str, Any], int | None]:

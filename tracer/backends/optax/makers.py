@@ -17,6 +17,7 @@ from typing import Any
 import wrapt
 
 from tracer.backends.optax import updates
+from tracer.backends.optax.inside import under_way
 from tracer.backends.optax.updates import TracedInit, TracedUpdate, is_transformation
 
 NAMESPACES = ("optax", "optax.contrib", "optax.transforms")
@@ -47,7 +48,7 @@ class Maker(wrapt.FunctionWrapper):  # type: ignore[type-arg]
 
 def _call(name: str, original: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     made = original(*args, **kwargs)
-    is_part = updates.under_way.depth  # as what `inject_hyperparams` makes in each step
+    is_part = under_way.depth  # as what `inject_hyperparams` makes in each step
     return _seen(made, name) if _exchanged and not is_part else made
 
 

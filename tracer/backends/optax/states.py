@@ -14,8 +14,7 @@ import jax
 import numpy as np
 
 from tracer.backends.jax import arrays, compat
-from tracer.backends.optax.inside import makes_steps
-from tracer.backends.optax.updates import under_way
+from tracer.backends.optax.inside import makes_steps, under_way
 from tracer.core.backend import ENOUGH, SMALL
 from tracer.core.collectors import Collector
 from tracer.model.records import Remark

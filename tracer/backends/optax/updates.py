@@ -12,12 +12,11 @@ the parameters (`apply_updates`) is not seen.
 
 import copy
 import functools
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 from weakref import WeakSet, ref
 
-from tracer.backends.optax.inside import holds, label, settings_in
+from tracer.backends.optax.inside import holds, label, settings_in, under_way
 from tracer.core.interrupts import suppress_faults
 from tracer.core.optimizers import TracedOptimizer
 from tracer.core.recorder import Recorder
@@ -45,14 +44,6 @@ _PREPARING = {
 """The makers of what returns gradients that are still gradients."""
 
 
-class _CallsUnderWay(threading.local):
-    depth = 0
-    prepared: "tuple[tuple[Any, Any], ...]" = ()
-    """What parts that only prepare gradients were given, with what they returned."""
-
-
-under_way = _CallsUnderWay()
-"""How many calls of an `update` are under way on this thread."""
 _all: "WeakSet[TracedUpdate]" = WeakSet()
 
 
