@@ -18,6 +18,8 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parents[1]
 
 PLACES = {
+    "README.md": "index.md",
+    "LICENSE": "LICENSE.txt",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "reports/README.md": "measured/index.md",
@@ -29,9 +31,6 @@ PLACES = {
     },
 }
 """Files of the repository that have a page on the site or can be read there, and where."""
-
-LINKED = {**PLACES, "README.md": "index.md"}
-"""Where links to them lead; what the README says to begin with, the first page says too."""
 
 COMMANDS = "<!-- commands -->"
 """Where the help of all commands goes."""
@@ -125,5 +124,5 @@ def _on_site(link: str, folder: Path, page: str) -> str:
     if not target.is_relative_to(ROOT):
         return link
     path = target.relative_to(ROOT).as_posix()
-    place = LINKED.get(path, path.removeprefix("docs/") if path.startswith("docs/") else None)
+    place = PLACES.get(path, path.removeprefix("docs/") if path.startswith("docs/") else None)
     return posixpath.relpath(place, posixpath.dirname(page) or ".") if place else link
