@@ -48,7 +48,23 @@ class TraceFileError(Mistake):
 
 
 class MissingExtra(ImportError):
-    """Raised for what needs packages of an extra which is not installed; names the extra."""
+    """Raised for what needs a package which is not installed; names the package."""
+
+
+_PACKAGES = {"upath": "universal-pathlib", "vl_convert": "vl-convert-python"}
+
+
+def to_install(module: str | None) -> str:
+    """What to do where the import of a module fails.
+
+    It names the package itself: an extra of this one would come from a package index, which has
+    nothing of ours under that name.
+
+    >>> to_install("vl_convert")
+    'needs vl_convert: pip install vl-convert-python'
+    """
+    root = (module or "").partition(".")[0]
+    return f"needs {module}: pip install {_PACKAGES.get(root, root)}"
 
 
 class MergeError(Mistake):

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tracer.errors import MissingExtra, TraceFileError
+from tracer.errors import MissingExtra, TraceFileError, to_install
 
 T = TypeVar("T")
 
@@ -43,8 +43,7 @@ def location(place: str | os.PathLike[str]) -> Path:
             _prepare_for_exit()
         path.fs.invalidate_cache()  # with its file system; the paths made of it have the same one
     except ModuleNotFoundError as error:
-        extra = "optimizer-tracer[remote]"
-        raise MissingExtra(f"{place}: a URL needs {error.name}: pip install '{extra}'") from error
+        raise MissingExtra(f"{place}: a URL {to_install(error.name)}") from error
     except ImportError as error:
         raise MissingExtra(f"{place}: {error}") from error
     except ValueError as error:

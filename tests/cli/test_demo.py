@@ -37,6 +37,5 @@ def test_without_tensorflow_it_says_what_to_install(
     said = capsys.readouterr()
     assert not said.out
     assert said.err == (
-        "tracer: the demo trains with TensorFlow: "
-        "pip install 'optimizer-tracer[tensorflow,legacy]'\n"
+        "tracer: the demo trains with TensorFlow: pip install tensorflow tf_keras\n"
     )

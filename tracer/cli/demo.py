@@ -38,9 +38,7 @@ def main() -> None:
     Raises `MissingExtra`, an `ImportError`, if TensorFlow is not installed.
     """
     if util.find_spec("tensorflow") is None:
-        raise MissingExtra(
-            "the demo trains with TensorFlow: pip install 'optimizer-tracer[tensorflow,legacy]'"
-        )
+        raise MissingExtra("the demo trains with TensorFlow: pip install tensorflow tf_keras")
     _prepare()
     import keras
 
@@ -50,8 +48,7 @@ def main() -> None:
         optimizers = {"Adam of tf_keras (legacy)": legacy, **optimizers}
     else:
         print(
-            "tf_keras is not installed, so its legacy optimizer is left out: "
-            "pip install 'optimizer-tracer[legacy]'",
+            "tf_keras is not installed, so its legacy optimizer is left out: pip install tf_keras",
             file=sys.stderr,
         )
     with Console(stderr=True).status("") as status:

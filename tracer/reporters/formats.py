@@ -20,7 +20,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tracer.errors import MissingExtra, Mistake, shown
+from tracer.errors import MissingExtra, Mistake, shown, to_install
 from tracer.findings.run_rules import findings, to_report
 from tracer.model import rates
 from tracer.model.phrases import endings, runs
@@ -162,17 +162,14 @@ def render(
 def module(format: Format) -> ModuleType:
     """The module of a format that is not made here.
 
-    Raises `MissingExtra`, an `ImportError`, if the packages of the extra with the name of the
-    format are not installed.
+    Raises `MissingExtra`, an `ImportError`, if a package that it needs is not installed.
     """
     try:
         return import_module(f"tracer.reporters.{'stacks' if format in _STACKS else format}")
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tracer"):
             raise
-        raise MissingExtra(
-            f"the {format} report needs {error.name}: pip install 'optimizer-tracer[{format}]'"
-        ) from error
+        raise MissingExtra(f"the {format} report {to_install(error.name)}") from error
 
 
 def write(trace: Trace, format: Format | None, by: By | None, output: Path | None) -> None:
