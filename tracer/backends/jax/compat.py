@@ -204,14 +204,20 @@ class Chosen:
     It is the first one that reports. All that the program counts is counted there, so in order.
     """
 
-    def __init__(self) -> None:
-        self._devices: list[int] = []
+    def __init__(self, most: int) -> None:
+        """The process has at `most` so many devices."""
+        self._most = most
+        self._seen: list[int] = []
 
     def is_it(self, device: int) -> bool:
         """Whether it is this one, by its place among the devices of the program."""
-        if not self._devices:
-            self._devices.append(device)  # the first of several that come at once
-        return self._devices[0] == device
+        if device not in self._seen:
+            self._seen.append(device)
+        return self._seen[0] == device
+
+    def may_differ(self) -> bool:
+        """True if devices had several places: JAX lowers it once for all orders of them."""
+        return len(self._seen) > self._most
 
 
 def chosen_in(context: Any) -> Chosen:
@@ -219,7 +225,7 @@ def chosen_in(context: Any) -> Chosen:
     kept: list[Any] = context.module_context.keepalives
     found = next((each for each in kept if isinstance(each, Chosen)), None)
     if found is None:
-        kept.append(found := Chosen())
+        kept.append(found := Chosen(jax.local_device_count(platform(context))))
     return found
 
 

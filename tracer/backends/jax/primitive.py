@@ -53,6 +53,11 @@ RECOMPUTED = (
     "a step is in a function that jax.checkpoint computes again: the first time counts, and JAX "
     "may have dropped that where only the gradient is used"
 )
+REORDERED = (
+    "a jitted step ran over the devices of several processes in several orders (meshes): it is "
+    "counted in the first of them; jit the step for each mesh"
+)
+
 _count = compat.Primitive("tracer_count")
 _count.multiple_results = True
 
@@ -166,6 +171,8 @@ class _OnOneDevice:
     def ran(self, device: Any, *numbers: Any) -> None:
         if self._chosen.is_it(int(device)):
             self._counted.ran(*numbers)
+        elif self._chosen.may_differ():
+            self._counted.doubt(REORDERED)
 
     def doubt(self, reason: str) -> None:
         self._counted.doubt(reason)
