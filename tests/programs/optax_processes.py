@@ -31,6 +31,7 @@ import tracer  # noqa: E402
 DATA, ALL = PartitionSpec("data"), PartitionSpec()
 MESH = Mesh(np.array(jax.devices()), ("data",))
 CROSSED = Mesh(np.array(jax.devices()).reshape(2, 2).T.ravel(), ("data",))
+BACKWARDS = Mesh(np.array(jax.devices())[::-1], ("data",))
 HERE = Mesh(np.array(jax.local_devices()), ("data",))
 
 
@@ -84,6 +85,12 @@ def alone_then_together() -> float:
     return alone + moved(step, over(MESH, DATA), 5)
 
 
+def reordered() -> float:
+    """Three steps, and two more over the same devices in another order."""
+    step = jax.jit(move(wrap("reordered", optax.sgd(1.0))))
+    return moved(step, over(MESH, DATA), 3) + moved(step, over(BACKWARDS, DATA), 2)
+
+
 def adam() -> str:
     """The bits of weights that are split both ways, whose arrays are given away in each step."""
     tx = wrap("adam", optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.1)))
@@ -131,6 +138,7 @@ print(
             "here": steps("here", over(HERE, DATA), jax.jit, 5 + rank),
             "here_in_shard_map": steps("here_in_shard_map", over(HERE, DATA), mapped(HERE)),
             "on_one_device": steps("on_one_device", jnp.zeros(4), jax.jit),
+            "reordered": reordered(),
             "adam": adam(),
         }
     )

@@ -58,7 +58,7 @@ def test_each_process_counts_what_it_runs_with_optax(tmp_path: Path) -> None:
         == both[1].keys()
         == {each.name for each in tmp_path.iterdir() if each.is_dir()}
     )
-    for case in both[0].keys() - {"adam"}:
+    for case in both[0].keys() - {"reordered", "adam"}:
         trace = tracer.load(tmp_path / case)
         moved = [printed[case] for printed in both]
         assert trace.complete, trace.notes
@@ -78,3 +78,6 @@ def test_each_process_counts_what_it_runs_with_optax(tmp_path: Path) -> None:
     assert adam.complete and adam.steps == 20
     one = tracer.load(tmp_path / "adam" / "1.json")
     assert one.updates() == 40 and one.complete, one.notes
+    reordered = tracer.load(tmp_path / "reordered")
+    assert both[0]["reordered"] == 5 and not reordered.complete
+    assert all("in several orders" in each for each in reordered.notes) and reordered.notes

@@ -16,6 +16,7 @@ from backends.keras_programs import (
     Y,
     check,
     fitted,
+    model,
     moved,
     not_finite,
     runs,
@@ -90,9 +91,12 @@ def differentiated_loop() -> Run:
     return came_to(loop, loop.state[0], [4] * 6)
 
 
-def spread(distribution: Any) -> Run:
+def spread(distribution: Any, shard: tuple[int, ...] = (4, 4)) -> Run:
+    """What is fitted under a distribution, with a kernel of 4 x 4 of which each device has this."""
     keras.distribution.set_distribution(distribution)
     try:
+        kernel = model("sgd").trainable_variables[0].value
+        assert [each.data.shape for each in kernel.addressable_shards] == [shard] * 2
         return fitted(Odometer(), [4] * 8, X[:32])
     finally:
         keras.distribution.set_distribution(None)
@@ -111,7 +115,9 @@ def model_parallel() -> Run:
     mesh = keras.distribution.DeviceMesh((1, 2), ["batch", "model"], devices)
     layout = keras.distribution.LayoutMap(mesh)
     layout[".*a/kernel"] = (None, "model")
-    return spread(keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch"))
+    return spread(
+        keras.distribution.ModelParallel(layout_map=layout, batch_dim_name="batch"), (4, 2)
+    )
 
 
 RUNS: dict[str, Callable[[], Run]] = runs(Odometer) | programs_in(globals(), Run)
