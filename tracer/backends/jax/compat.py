@@ -216,7 +216,7 @@ class Chosen:
         return self._seen[0] == device
 
     def may_differ(self) -> bool:
-        """True if devices had several places: JAX lowers it once for all orders of them."""
+        """True if devices had several places: JAX lowers a program once, whatever their order."""
         return len(self._seen) > self._most
 
 

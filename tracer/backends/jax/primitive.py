@@ -14,8 +14,8 @@ In loops and branches it runs as often as they do. Python is called on a thread 
 the GIL meanwhile; nothing of JAX may be called there.
 """
 
-import functools
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import jax
@@ -70,7 +70,7 @@ def count(counted: Counted, *numbers: Any, auxiliary: Sequence[Any] = ()) -> Non
     Python, and the program that XLA gets does not use them, so it is compiled as it would be.
     """
     scalars = [jnp.asarray(number, jnp.int32) for number in numbers]
-    _count.bind(*scalars, *auxiliary, counted=counted, passed=len(scalars))
+    _count.bind(*scalars, *auxiliary, counted=counted, passed=len(scalars), chosen=None)
 
 
 def counting_alone(counted: Counted) -> Callable[..., Any]:
@@ -109,7 +109,12 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, **parameters: Any) -> 
 
 
 def _batch(
-    operands: Sequence[Any], dimensions: Sequence[Any], *, counted: Counted, passed: int
+    operands: Sequence[Any],
+    dimensions: Sequence[Any],
+    *,
+    counted: Counted,
+    passed: int,
+    chosen: None,
 ) -> tuple[Sequence[Any], Sequence[Any]]:
     """Each member of the batch is one execution, all in one call."""
     if compat.is_chosen_by_members():
@@ -125,7 +130,7 @@ def _batch(
         else jnp.moveaxis(operand, dimension, 0)
         for operand, dimension in zip(operands[:passed], dimensions[:passed], strict=True)
     ]
-    _count.bind(*whole, *operands[passed:], counted=counted, passed=passed)
+    _count.bind(*whole, *operands[passed:], counted=counted, passed=passed, chosen=chosen)
     return [], []
 
 
@@ -156,36 +161,22 @@ def _stay(trace: Any, *tracers: Any, **parameters: Any) -> Sequence[Any]:
     return []
 
 
-def _run(*operands: Any, counted: Counted, passed: int) -> Sequence[Any]:
+def _run(*operands: Any, counted: Counted, passed: int, chosen: None) -> Sequence[Any]:
     """In eager mode Python calls Python."""
     counted.ran(*operands[:passed])
     return []
 
 
-class _OnOneDevice:
-    """Counts what one device of this process reports; the others of it report the same."""
-
-    def __init__(self, counted: Counted, chosen: compat.Chosen) -> None:
-        self._counted, self._chosen = counted, chosen
-
-    def ran(self, device: Any, *numbers: Any) -> None:
-        if self._chosen.is_it(int(device)):
-            self._counted.ran(*numbers)
-        elif self._chosen.may_differ():
-            self._counted.doubt(REORDERED)
-
-    def doubt(self, reason: str) -> None:
-        self._counted.doubt(reason)
-
-
-def _lower(context: Any, *operands: Any, counted: Counted, passed: int) -> Sequence[Any]:
+def _lower(
+    context: Any, *operands: Any, counted: Counted, passed: int, chosen: compat.Chosen | None
+) -> Sequence[Any]:
     if why := compat.why_not(context):
         counted.doubt(why)
         return []
     if compat.is_split(context):
-        one = _OnOneDevice(counted, compat.chosen_in(context))
-        here = functools.partial(_count.bind, counted=one, passed=passed + 1)
-        result: Sequence[Any] = compat.on_each_device(context, here, operands[:passed])
+        parameters = {"counted": counted, "passed": 1 + passed, "chosen": compat.chosen_in(context)}
+        each = partial(_count.bind, **parameters)
+        result: Sequence[Any] = compat.on_each_device(context, each, operands[:passed])
         return result
     if compat.is_looped_by_members():
         counted.doubt(ALL_MEMBERS)
@@ -194,7 +185,12 @@ def _lower(context: Any, *operands: Any, counted: Counted, passed: int) -> Seque
         counted.doubt(f"counting on {platform} was never tried: compare the counts by other means")
 
     def ran(*numbers: Any) -> tuple[()]:
-        counted.ran(*numbers)
+        if chosen is None:
+            counted.ran(*numbers)
+        elif chosen.is_it(int(numbers[0])):
+            counted.ran(*numbers[1:])
+        elif chosen.may_differ():
+            counted.doubt(REORDERED)
         return ()
 
     result = compat.call_python(context, ran, operands[:passed])
