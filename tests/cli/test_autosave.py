@@ -60,6 +60,19 @@ def test_a_file_in_a_folder_is_named_by_the_worker_when_it_is_known(tmp_path: Pa
     assert [each.name for each in tmp_path.iterdir()] == ["worker-0+worker-1.json"]
 
 
+def test_it_is_saved_soon_after_the_first_step_and_when_it_is_urgent(tmp_path: Path) -> None:
+    """Else the next save would come after 800 s."""
+    steps: list[int] = []
+    snapshots = Snapshots(traces.eager)
+    autosave = Autosave(snapshots, tmp_path / "run.json", seconds=1000, begun=lambda: bool(steps))
+    wait_until(lambda: snapshots.taken == 1)
+    autosave.hurry()
+    wait_until(lambda: snapshots.taken == 2)
+    steps.append(1)
+    wait_until(lambda: snapshots.taken >= 4)
+    autosave.finish()
+
+
 @pytest.mark.parametrize("error", [OSError("no"), RuntimeError("no"), None])
 def test_what_goes_wrong_is_said_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], error: Exception | None

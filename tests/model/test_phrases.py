@@ -66,7 +66,7 @@ def with_programs(*programs: Program) -> CallTrace:
                     f"The program of worker:{n} ended with status {n}, before the first step."
                     for n in range(2, 9)
                 ),
-                "4 more programs ended in other ways.",
+                "4 more such sentences are left out.",
             ],
         ),
         (
@@ -140,12 +140,22 @@ TERMINATED = replace(running("worker:1", 9), status=-15)
                 + " and 3 more."
             ],
         ),
+        # The launcher, which `tracer run --children` started, ended, and one rank has no file.
+        (
+            [
+                Program("launch.py", STARTED, 99, "", 0, run="a"),
+                replace(running("worker:0", 9), run="a"),
+            ],
+            ["The program of worker:0 wrote nothing after step 10."],
+        ),
         ([running("", 90)], []),
         ([replace(running("", 90), worker="process:2", run="a"), replace(GOOD, run="a")], []),
     ],
 )
 def test_who_died_is_named(programs: list[Program], said: list[str]) -> None:
-    assert endings(traces.changed(with_programs(*programs), finished=False)) == said
+    trace = with_programs(*programs)
+    environment = {**trace.data.environment, "cluster": "worker:0, worker:1"}
+    assert endings(traces.changed(trace, finished=False, environment=environment)) == said
 
 
 def test_when_and_how_fast_they_ran() -> None:

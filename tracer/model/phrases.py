@@ -138,7 +138,9 @@ def endings(trace: Trace) -> list[str]:
     steps = {worker: f"after step {n:,}" for worker, n in _steps_by_worker(trace).items() if n}
     workers = _of_one_training(trace)
     running = [each for each in workers if not (each.finished or _ending(each))]
-    silent = _silent(running, others_ended=len(running) < len(workers))
+    launched_by = [each for each in trace.programs[:1] if each.run]  # it outlives its ranks
+    ended_first = any(each.finished or _ending(each) for each in [*workers, *launched_by])
+    silent = _silent(running, others_ended=ended_first)
     ended = [(each, how) for each in trace.programs if (how := _ending(each))]
     if silent or any(each in workers for each, _ in ended):
         well = [each for each in workers if each.finished and not _ending(each)]
@@ -153,9 +155,9 @@ def endings(trace: Trace) -> list[str]:
     for program, how in said:
         alike[how, bool(program.worker)].append(program.worker)
     found = [f"{_whose(names)} {how}." for (how, _), names in alike.items()]
-    if more := len(found) - _MAX_PROGRAMS:
-        found[_MAX_PROGRAMS:] = [f"{more:,} more programs ended in other ways."] * (more > 0)
-    if len(running) > 1 and not silent:
+    if more := found[_MAX_PROGRAMS:]:
+        found[_MAX_PROGRAMS:] = [f"{len(more):,} more such sentences are left out."]
+    if running and not silent:
         found.append(f"Saved last: {first_of(_saves(running, steps), _MAX_PROGRAMS)}.")
     return [shown(each) for each in found]
 
@@ -191,7 +193,7 @@ def _ending(program: Program) -> str:
 
 def _of_one_training(trace: Trace) -> list[Program]:
     """The programs of workers; of those that one command started, the workers of its cluster."""
-    cluster = trace.environment.get("cluster", "").split(", ")
+    cluster = {*trace.environment.get("cluster", "").split(", ")}
     return [e for e in trace.programs if e.worker and (not e.run or e.worker in cluster)]
 
 

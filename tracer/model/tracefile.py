@@ -407,10 +407,15 @@ def _trace(path: Path, content: bytes) -> Trace:
         raise _error(path, program if path.suffix == ".py" else error) from error
     if data.finished or len(data.programs) != 1:
         return Trace(data)
-    terminated = not locations.is_remote(path) and head(claim_of(path))
-    status = TERMINATED if terminated else data.programs[0].status
+    status = TERMINATED if _was_terminated(path) else data.programs[0].status
     programs = (replace(data.programs[0], finished=False, status=status),)
     return Trace(replace(data, programs=programs))
+
+
+def _was_terminated(path: Path) -> bool:
+    with suppress(OSError):  # not opened: a process that closes a file loses its lock on it
+        return not locations.is_remote(path) and claim_of(path).stat().st_size > 0
+    return False
 
 
 def claim_of(path: Path) -> Path:
