@@ -308,7 +308,8 @@ class Autosave:
         if self._thread.is_alive():
             self._warn(f"{place}: cannot be written: no answer for {_MAX_WAIT} s")
         for each in self._own.values() if self._last else ():
-            tracefile.claim_of(each).unlink(missing_ok=True)
+            with suppress(OSError):
+                tracefile.claim_of(each).unlink()
         if not (is_remote and self._failed):
             return self._last
         self._writing, self._written = threading.Lock(), None  # the thread may hold the lock
