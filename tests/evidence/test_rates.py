@@ -1,5 +1,6 @@
 """Learning rates and weight decay of Keras, in programs and in eager mode."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -127,6 +128,34 @@ def test_there_is_an_end_to_the_runs_of_a_rate() -> None:
     runs = values.runs(1000)
     assert len(runs) <= MOST + 2
     assert sum(each.count for each in runs) == 999
+
+
+def test_a_rate_is_not_known_where_it_is_no_number() -> None:
+    weight = tf.Variable([1.0, 2.0])
+    optimizer = tracer.wrap(keras3.optimizers.SGD(0.5))
+    for rate in (0.5, 0.5, float("nan"), 0.5, float("inf"), float("inf")):
+        optimizer.learning_rate = rate
+        optimizer.apply_gradients([(tf.ones(2), weight)])
+    assert runs_of(tracer.trace_of(optimizer), "rate") == [(1, 2, 0.5), (4, 1, 0.5)]
+
+
+def test_each_of_many_blocks_has_rates_of_its_own() -> None:
+    values = _Values()
+    for block in range(200):
+        values.add(3 * block + 1, float(block), 3 * block)
+        values.begin_block(3 * block + 3)
+        runs = values.runs(3 * block + 3)
+        assert runs[-1] == RateRun(3 * block + 1, 3, block, block)
+        assert len(runs) <= 2 * MOST
+        assert all(a.first + a.count <= b.first for a, b in pairwise(runs))
+
+
+def test_there_is_an_end_to_the_runs_of_a_rate_that_is_often_unknown() -> None:
+    values = _Values()
+    for step in range(1, 400, 2):
+        values.add(step, 1.0, step - 1)
+        values.end(step)
+    assert values.runs(400) == tuple(RateRun(step, 1, 1.0, 1.0) for step in range(1, 2 * MOST, 2))
 
 
 def test_a_later_trace_knows_the_rate_from_its_first_step_on() -> None:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 from copy import copy
 from itertools import chain
+from numbers import Real
 from time import perf_counter
 from typing import Any, Literal
 from weakref import ref
@@ -30,6 +31,7 @@ class _Values:
 
     def __init__(self) -> None:
         self._done: list[RateRun] = []
+        self._most = MOST
         self._first = self._at = self._number = 0
         """The first step of the last stretch, that of its last value, and how many it has."""
         self._value = self._last = math.nan
@@ -43,12 +45,13 @@ class _Values:
         self._next = step, value, until
 
     def _take(self, step: int, value: float, until: int) -> None:
-        if value == self._last or step < self._at:
+        full = len(self._done) >= self._most
+        if value == self._last or step < self._at or (full and not self._number):
             return
         rises = value > self._last
         one_way = self._number == 1 or rises == (self._last > self._value)
         moves = self._number and self._at >= until and one_way
-        if moves or len(self._done) >= MOST:
+        if moves or full:
             self._number += 1
         else:
             last = self._last
@@ -64,6 +67,12 @@ class _Values:
             self._take(*self._next)
         self._close(step)
         self._next = None
+
+    def begin_block(self, begun: int) -> None:
+        """Keep as many runs of the steps after `begun` as if there were none before."""
+        self.end(begun)
+        del self._done[:-MOST]
+        self._most = len(self._done) + MOST
 
     def runs(self, end: int) -> tuple[RateRun, ...]:
         """Those up to the step `end`."""
@@ -131,7 +140,7 @@ class Rates(Collector):
     def block_begins(self) -> None:
         """Begin new runs, so that what moves is not in two traces."""
         for each in self._values.values():
-            each.end(self.root.blocks.begun())
+            each.begin_block(self.root.blocks.begun())
         self._last, self.root.collectors.throttle = [], Throttle()
 
     def rates(self) -> Iterator[Rate]:
@@ -166,17 +175,19 @@ class Rates(Collector):
         sizes = [*(size for _, _, size in groups), self._last[-1]]
         if sizes != self._sizes:
             self._sizes, self._members = sizes, dict(self._membership())
+        unknown = {*self._values}
         for number, (rate, decay, _) in enumerate(groups):
             parts: tuple[tuple[_Key, Any], ...] = (
                 (("rate", number), rate),
                 (("decay", number), decay),
             )
             for key, value in parts:
-                known = isinstance(value, float | int) and math.isfinite(value)
+                known = isinstance(value, Real) and math.isfinite(value)
                 if known and (value or key[0] == "rate" or key in self._values):
                     self._values.setdefault(key, _Values()).add(step, float(value), until)
-                elif key in self._values and not known:  # a schedule has taken its place
-                    self._values[key].end(until)
+                    unknown.discard(key)
+        for key in unknown:  # NaN, a schedule, or no number at all; or the group is gone
+            self._values[key].end(until)
 
     def _membership(self) -> Iterator[tuple[_Key, tuple[int, ...]]]:
         """The variables of each group, and those of them that decay, by index."""
