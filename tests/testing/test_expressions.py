@@ -9,7 +9,10 @@ from support import traces
 import tracer
 from tracer.api import CallTrace
 from tracer.errors import UnknownName
+from tracer.model.merge import merge
+from tracer.model.rates import sentence
 from tracer.model.records import Rate, RateRun
+from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace
 from tracer.testing import expressions
 from tracer.testing.assertions import Check, expect_updates
@@ -173,6 +176,7 @@ def test_an_incomplete_trace_is_a_verdict_of_its_own() -> None:
 
 FLOAT32 = 0.10000000149011612  # 0.1 in 32 bits
 CONSTANT = Rate(0, "rate", 0, (0, 1), (RateRun(1, 10, FLOAT32, FLOAT32),))
+ZERO = replace(CONSTANT, runs=(RateRun(1, 10, 0.0, 0.0),))
 MOVES = Rate(0, "rate", 0, (0,), (RateRun(1, 4, 0.1, 0.1), RateRun(5, 6, 0.05, 0.01, 6)))
 PEAK = Rate(0, "rate", 1, (1,), (RateRun(1, 9, 1.0, 1.0), RateRun(10, 1, 2.0, 2.0)))
 SCHEDULE = Rate(0, "rate", 0, (0, 1), (), schedule="CosineDecay(decay_steps=10)")
@@ -189,6 +193,9 @@ SCHEDULE = Rate(0, "rate", 0, (0, 1), (), schedule="CosineDecay(decay_steps=10)"
         ([CONSTANT], "rate>0.1", "it is 0.1 in steps 1-10"),
         ([CONSTANT], "rate=0.1001", "it is 0.1 in steps 1-10"),
         ([CONSTANT], "rate[dense/bias]=0.1", ""),
+        ([ZERO], "rate>0", "it is 0 in steps 1-10"),
+        ([ZERO], "rate<0", "it is 0 in steps 1-10"),
+        ([ZERO], "rate=0", ""),
         ([MOVES], "rate<=0.1", ""),
         ([MOVES], "rate>0.01", "it is 0.05 to 0.01 in steps 5-10"),
         ([MOVES], "rate=0.1", "it is 0.05 to 0.01 in steps 5-10"),
@@ -228,11 +235,28 @@ def test_the_rate_of_each_optimizer_counts_and_names_it() -> None:
     assert reasons(trace, "rate=0.1") == [f"{names[1]}: it is 0.2 in steps 1-{steps}"]
 
 
+def test_the_rate_of_each_rank_counts() -> None:
+    worker = traces.eager().replicas[0]
+    ranks = [
+        traces.changed(
+            traces.eager(),
+            rates=(replace(CONSTANT, runs=(RateRun(1, 10, value, value),)),),
+            replicas=(replace(worker, worker=f"rank:{number}"),),
+        )
+        for number, value in enumerate((0.1, 5.0, 0.1))
+    ]
+    trace = merge(ranks)
+    assert reasons(trace, "rate<=0.1") == ["it is 5 in steps 1-10"]
+    assert sentence(summaries_of(trace)[0], brief=False) == "Learning rate 0.1."
+    assert reasons(merge([ranks[0], ranks[2]]), "rate<=0.1") == [""]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("rate=0.1/step", "takes no /step"),
         ("rate=0,1", "0,1 is no number"),
+        ("rate<=1e400", "1e400 is no rate"),
         ("dense=0.5", "a count is a whole number, not 0.5"),
         ("dense=1e3", "a count is a whole number, not 1e3"),
     ],

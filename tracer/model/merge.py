@@ -379,12 +379,12 @@ def _joined(
                 own = [each for each, n in zip(own, places[table], strict=True) if n >= before]
             records += with_indices(own, change)
     tables["graph_tracings"].sort(key=lambda each: each.at)
-    rates: dict[tuple[object, ...], Rate] = {}
+    rates: dict[Rate, set[int]] = {}
     for each in tables["rates"]:  # each rank may have some of the variables of a group
-        known = rates.setdefault((each.root, each.what, each.group), each)
-        variables = tuple(sorted({*known.variables, *each.variables}))
-        rates[each.root, each.what, each.group] = replace(known, variables=variables)
-    tables["rates"] = [*rates.values()]
+        rates.setdefault(replace(each, variables=()), set()).update(each.variables)
+    tables["rates"] = [
+        replace(each, variables=tuple(sorted(variables))) for each, variables in rates.items()
+    ]
     tables |= {table: _numbered(tables[table]) for table in ("optimizers", "variables")}
     return TraceData(
         **{table: tuple(records) for table, records in tables.items()},

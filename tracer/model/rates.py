@@ -25,7 +25,15 @@ MAX_RATES = 3  # that a sentence names
 
 
 def rates(summary: Summary, what: str) -> list[Rate]:
-    """The learning rates, or the weight decays, of the groups of these optimizers."""
+    """The learning rates, or the weight decays, of the groups of these optimizers.
+
+    Those of the first worker: others may differ.
+    """
+    return [*{each.group: each for each in reversed(of_all_workers(summary, what))}.values()][::-1]
+
+
+def of_all_workers(summary: Summary, what: str) -> list[Rate]:
+    """The same with those of other workers where they differ."""
     return [
         each for each in summary.trace.data.rates if (each.root, each.what) == (summary.root, what)
     ]

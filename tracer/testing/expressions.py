@@ -5,6 +5,7 @@ what does not hold has the same text. No TensorFlow.
 """
 
 import json
+import math
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -134,8 +135,11 @@ def _of_rate(text: str, parsed: re.Match[str]) -> Expectation:
         number = float(parsed["number"])
     except ValueError:
         raise BadExpectation(f"{text!r}: {parsed['number']} is no number") from None
+    if not math.isfinite(number):
+        raise BadExpectation(f"{text!r}: {parsed['number']} is no rate")
     close = _CLOSE * number
-    wanted = (Limits("rate", *_LIMITS[parsed["relation"]](number, close, close)),)
+    least = math.nextafter(close, math.inf)  # also of 0
+    wanted = (Limits("rate", *_LIMITS[parsed["relation"]](number, close, least)),)
     return Expectation("rate", wanted, variable=parsed["variable"], text=text.strip())
 
 
@@ -253,9 +257,8 @@ def _wrong_rates(trace: Trace, expected: Expectation) -> Iterator[str]:
     summaries = [each for each in summaries_of(trace) if meant is None or meant & {*each.variables}]
     for summary in summaries:
         of = f"{summary.optimizers[0].name}: " if len(summaries) > 1 else ""
-        groups = [
-            g for g in rates.rates(summary, "rate") if meant is None or meant & {*g.variables}
-        ]
+        every = rates.of_all_workers(summary, "rate")
+        groups = [each for each in every if meant is None or meant & {*each.variables}]
         for each in groups:
             wrong = [run for run in each.runs if not all(map(expected.wanted[0].holds, run.ends))]
             if wrong:
