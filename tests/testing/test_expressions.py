@@ -294,3 +294,16 @@ def test_counts_and_the_numbers_of_layers_are_no_difference() -> None:
     traced = traces.changed(trace, variables=tuple(renamed))
     assert verdicts(traced, traces.changed(trace, variables=tuple(other))) == []
     assert verdicts(traced, trace) == ["finding no-gradient"]
+
+
+def test_layers_that_their_author_numbered_are_others() -> None:
+    trace = traces.no_gradients()
+
+    def named(*layers: str) -> Trace:
+        variables = zip(layers, trace.data.variables, strict=True)
+        own = tuple(replace(each, name=f"{layer}/kernel") for layer, each in variables)
+        return traces.changed(trace, variables=own)
+
+    baseline = named("block_1", "block_2", "block_3")
+    assert verdicts(named("block_3", "block_2", "block_1"), baseline) == ["finding no-gradient"]
+    assert verdicts(named("block_2", "block_1", "block_3"), baseline) == []

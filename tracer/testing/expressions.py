@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import quote
 from xml.sax.saxutils import escape, quoteattr
@@ -23,6 +24,7 @@ from tracer.errors import Mistake, shown, unknown_name
 from tracer.findings.rule import Severity
 from tracer.findings.run_rules import Finding, at_least, findings, rule_of
 from tracer.model import rates
+from tracer.model.compare import matched
 from tracer.model.measures import unknown_effects
 from tracer.model.phrases import endings
 from tracer.model.records import Kind
@@ -194,9 +196,12 @@ def check(
     neither it nor `tracer` knows, and for a code that no finding has.
     """
     apart = f" apart from {listed([rule_of(each).code for each in ignore])}" if ignore else ""
+    names = _names_before(baseline, trace) if baseline else {}
     known = _subjects(findings(baseline)) if baseline else set()
     found = [each for each in findings(trace) if each.code not in ignore] if worst else []
-    bad = [each for each in at_least(found, worst or "error") if not _subjects([each]) <= known]
+    bad = [
+        each for each in at_least(found, worst or "error") if not _subjects([each], names) <= known
+    ]
     new, worse = "new " if baseline else "", "" if worst == "error" else " or error"
     none = f"no {new}{worst}{worse} is found{apart}"
     notes = "\n".join(map(shown, trace.notes)) or "it is not"
@@ -212,13 +217,25 @@ def check(
     return [*verdicts, *([well] if ends and not allow_unfinished else [])]
 
 
-def _subjects(found: Iterable[Finding]) -> set[tuple[str, str, str]]:
-    """What findings are on, without what may differ in another run: counts, and Keras's numbers."""
+def _names_before(baseline: Trace, trace: Trace) -> dict[str, str]:
+    """What the variables of `trace` are called in `baseline`: Keras may number layers anew."""
+    return {
+        trace.variables[index].name: baseline.variables[before].name
+        for pair in matched(baseline, trace)[0]
+        for _, before, index in pair.variables
+        if before is not None and index is not None
+    }
+
+
+def _subjects(
+    found: Iterable[Finding], names: Mapping[str, str] = MappingProxyType({})
+) -> set[tuple[str, str, str]]:
+    """What findings are on, by the names of the baseline and without counts."""
     return {
         (each.code, each.severity, subject)
         for each in found
         for subject in (
-            [re.sub(r"_\d+(?=/|$)", "", name) for name in each.variables]
+            [names.get(name, name) for name in each.variables]
             or [re.sub(r"\d[\d,.]*", "", each.text)]
         )
     }
