@@ -25,7 +25,7 @@ def location(place: str | os.PathLike[str]) -> Path:
     """The path, or the `UPath` of a URL, with a file system of its own.
 
     Raises `MissingExtra`, an `ImportError`, if a package that the URL needs is not installed, and
-    `tracer.TraceFileError` if it is a URL of nothing that fsspec knows.
+    `tracer.TraceFileError` if it is a URL that fsspec cannot use.
 
     >>> location("runs/1.json").name, location("memory://runs/1.json").name
     ('1.json', '1.json')
@@ -46,7 +46,7 @@ def location(place: str | os.PathLike[str]) -> Path:
         raise MissingExtra(f"{place}: a URL {to_install(error.name)}") from error
     except ImportError as error:
         raise MissingExtra(f"{place}: {error}") from error
-    except ValueError as error:
+    except Exception as error:  # some file systems connect to their server when they are made
         raise TraceFileError(f"{place}: {error}") from error
     return path  # type: ignore[no-any-return]
 

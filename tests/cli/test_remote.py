@@ -22,6 +22,7 @@ from tracer.cli.watch import watch
 from tracer.errors import MissingExtra, TraceFileError
 from tracer.locations import location
 from tracer.model.records import Program, Replica
+from tracer.model.tracefile import save
 
 URLS = ("memory://runs", "s3://runs")
 
@@ -247,9 +248,28 @@ def test_watch_follows_a_bucket(server: Store) -> None:
 def test_a_url_that_cannot_be_used_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TraceFileError, match=r"foo://runs/a.json: .*foo"):
         tracer.load("foo://runs/a.json")
+    with pytest.raises(TraceFileError, match=r"ftp://127\.0\.0\.1:1/a\.json: .*refused"):
+        tracer.load("ftp://127.0.0.1:1/a.json")  # connects before anything is read
+    with pytest.raises(TraceFileError, match=r"a\.json: cannot be read: No such file"):
+        tracer.load("memory://nothing/a.json")
+    with pytest.raises(TraceFileError, match=r"a\.json: cannot be written: NotImplementedError"):
+        save(traces.eager().data, location("http://127.0.0.1:1/a.json"))
     monkeypatch.setitem(sys.modules, "upath", None)
     with pytest.raises(MissingExtra, match="needs upath: pip install universal-pathlib"):
         tracer.load("s3://runs/a.json")
+
+
+def test_no_secret_of_a_url_is_printed(tmp_path: Path) -> None:
+    (tmp_path / "hello.py").write_text("")
+    url = "ftp://me:hidden@127.0.0.1:1/a.json?sig=hidden"
+    for command in (["report", url], ["watch", url], ["run", "-o", url, "hello.py"]):
+        ran = run(*command, folder=tmp_path)
+        assert (ran.returncode, ran.stdout) == (2, "")
+        assert ran.stderr.startswith("tracer: ftp://REDACTED@127.0.0.1:1/a.json?sig=REDACTED: ")
+    url = url.replace("ftp", "http")
+    ran = run("run", "-o", url, "hello.py", folder=tmp_path)  # says so while the program runs
+    assert "http://REDACTED@127.0.0.1:1/a.json?sig=REDACTED: cannot be written" in ran.stderr
+    assert "hidden" not in ran.stderr and (tmp_path / "traces/trace.json").is_file()
 
 
 @pytest.mark.sweep

@@ -140,6 +140,8 @@ def test_what_is_no_secret_is_kept_as_it_was_typed(command: str) -> None:
         "bad api key: hidden",
         'wandb: {"access_token": "hidden"}',
         "could not connect to postgres://me:hidden@host/db",
+        "https://account.blob.core.windows.net/runs/1.json?sv=1&sig=hidden: cannot be read",
+        "https://host/1.json?X-Amz-Signature=hidden&x=1: cannot be read",
     ],
 )
 def test_an_error_does_not_tell_a_secret(said: str) -> None:
@@ -159,3 +161,7 @@ def test_an_error_does_not_tell_a_secret(said: str) -> None:
 )
 def test_an_error_without_a_secret_stays(said: str) -> None:
     assert message(said) == said
+
+
+def test_a_colon_behind_a_secret_stays() -> None:
+    assert message("x.json?token=ab:c: is lost") == "x.json?token=REDACTED: is lost"

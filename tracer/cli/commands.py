@@ -542,6 +542,8 @@ def _meant(arguments: Sequence[str]) -> str:
     return f": did you mean tracer {meant} {' '.join(arguments)}?" if meant else ""
 
 
-def _fail(message: str, status: int) -> NoReturn:
-    print(f"tracer: {shown(' '.join(message.split()))}", file=sys.stderr)
+def _fail(reason: str, status: int) -> NoReturn:
+    from tracer.model.redaction import message
+
+    print(f"tracer: {shown(message(' '.join(reason.split())))}", file=sys.stderr)
     sys.exit(status)

@@ -443,9 +443,10 @@ def _is_one_of_several(trace: Trace) -> bool:
 
 
 def say(line: str) -> None:
-    """Print one line on standard error, if there is one."""
+    """Print one line on standard error, if there is one; without the secrets of a URL in it."""
     with suppress(OSError, ValueError):  # it is closed, or a pipe that nobody reads
-        print(f"tracer: {shown(' '.join(line.split()))}", file=sys.__stderr__, flush=True)
+        text = shown(message(" ".join(line.split())))
+        print(f"tracer: {text}", file=sys.__stderr__, flush=True)
 
 
 # The processes that a program starts.

@@ -30,8 +30,8 @@ _CREDENTIALS = re.compile(
 begin with."""
 _SAID = re.compile(
     r"((?:passw|pwd|secret|credential|api[-_ ]?key|\w[-_]key|\w[-_]token(?!s))[\w.-]{0,40}"
-    r"['\"]?\s*[=:]\s*"
-    r"|\b(?:bearer|basic)\s+(?=[\w.+/=-]{8}))(?:\"[^\"]*\"|'[^']*'|[^\s,;&'\"})\]]+)",
+    r"['\"]?\s*[=:]\s*|[?&][\w.-]{0,40}" + _SAYS + r"[\w.-]{0,40}="
+    r"|\b(?:bearer|basic)\s+(?=[\w.+/=-]{8}))(?:\"[^\"]*\"|'[^']*'|[^\s,;&'\"})\]]+(?<!:))",
     re.IGNORECASE,
 )
 """What a message calls a secret; `unexpected token: x` and `missing key: x` are none."""

@@ -27,6 +27,7 @@ know. Any other change takes a new number, and `decode` refuses numbers above it
 """
 
 import codecs
+import errno
 import hashlib
 import os
 import re
@@ -361,7 +362,9 @@ def _refused(path: str | Path, done: str) -> Iterator[None]:
     except (TraceFileError, MissingExtra):
         raise
     except Exception as error:  # a NUL in a path is a ValueError; a URL can raise anything
-        reason = getattr(error, "strerror", None) or error
+        is_gone = isinstance(error, FileNotFoundError)  # of which a URL says no more than its path
+        known = getattr(error, "strerror", None) or (os.strerror(errno.ENOENT) if is_gone else "")
+        reason = known or str(error) or type(error).__name__
         raise _error(path, f"cannot be {done}: {reason}") from error
 
 
