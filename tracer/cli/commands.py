@@ -44,6 +44,13 @@ def _no_trace(output: Path | None) -> Path | None:
     return output
 
 
+def _require_other(output: Path | None, *traces: str | None) -> None:
+    """Refuse to write over a trace that is read, also one that another program wrote again."""
+    for each in filter(os.path.isfile, filter(None, traces)):
+        if output and output.is_file() and output.samefile(each):
+            raise Mistake(f"{output}: is the trace to read, and would be overwritten")
+
+
 _OutputOption = Annotated[
     Path | None,
     typer.Option(
@@ -266,6 +273,7 @@ def report(
     from tracer.model.trace import select
     from tracer.reporters import formats
 
+    _require_other(output, path)
     trace = select(
         tracefile.load_run(path),
         variable=variable,
@@ -390,6 +398,7 @@ def check(
         raise Mistake(
             "nothing to check: give --expect, --findings, or [tool.tracer.expect] in pyproject.toml"
         )
+    _require_other(output, path, baseline)
     trace = load_run(path)
     results = expressions.check(
         trace,
