@@ -104,7 +104,35 @@ def test_weights_of_many_types_in_programs() -> None:
 
 def test_weights_of_many_types_in_eager_mode() -> None:
     weights = Weights(tracer.wrap(Plain(), effects=True))
-    weights.compare(weights.step)
+    trace = weights.compare(weights.step)
+    zero = {
+        (each.path, step): 1
+        for each in weights.variables
+        for step, amount in enumerate(GRADIENTS, 1)
+        if each.value.size and jnp.asarray(amount).astype(each.dtype) == 0
+    }
+    assert trace.count("zero_gradient", by=("variable", "step")) == zero
+
+
+def test_gradients_that_are_a_constant_0_in_a_program() -> None:
+    """What a program computes is not looked at, so it is known of a constant alone."""
+    optimizer = tracer.wrap(keras.optimizers.SGD(0.1, weight_decay=0.1), effects=True)
+    variables = [keras.Variable(np.ones(3, "f4"), name=name) for name in ("one", "none", "times")]
+    optimizer.build(variables)
+    values, state = ([each.value for each in of] for of in (variables, optimizer.variables))
+
+    @jax.jit
+    def step(values: Any, state: Any, amount: Any) -> Any:
+        gradients = [values[0] * amount, jnp.zeros(3), 0.0 * values[2]]
+        return optimizer.stateless_apply(state, gradients, values)
+
+    for number in range(6):
+        values, state = step(values, state, float(number % 2))
+    trace = tracer.trace_of(optimizer)
+    assert trace.count("zero_gradient", by="variable") == {("none",): 6, ("times",): 6}
+    assert not np.any(np.asarray(values[1]) == 1.0)
+    (finding,) = trace.findings()
+    assert (finding.code, finding.variables) == ("moved-without-gradient", ("none", "times"))
 
 
 def test_weights_of_many_types_in_both_by_turns() -> None:

@@ -55,7 +55,7 @@ def named(variables: list[Any]) -> dict[str, Any]:
 
 def check_by_bytes(
     make: Callable[[], Any], prepare: Callable[[Any], Any] = lambda step: step
-) -> None:
+) -> Any:
     """Steps with gradients that are zero, infinite and no number, and one without some of them."""
     optimizer = tracer.wrap(make(), effects=True)
     variables = model(optimizer, "ones").trainable_variables
@@ -75,6 +75,7 @@ def check_by_bytes(
     assert trace.complete, trace.notes
     assert truth.unchanged and truth.not_finite
     truth.agrees_with(trace)
+    return trace.count("zero_gradient", by=("variable", "step"))
 
 
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
@@ -88,7 +89,10 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_weights_by_their_bytes(name: str) -> None:
-    check_by_bytes(OPTIMIZERS[name])
+    zero = check_by_bytes(OPTIMIZERS[name])
+    steps = range(1, 1 + len(GRADIENTS))
+    assert [zero.get(("dense/kernel", step), 0) for step in steps] == [g == 0 for g in GRADIENTS]
+    assert sum(zero.get(("dense/bias", step), 0) for step in steps) == len(GRADIENTS)
 
 
 @counts_in_compiled_code

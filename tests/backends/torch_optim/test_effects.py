@@ -72,6 +72,13 @@ def check_by_bytes() -> tracer.CallTrace:
     trace = tracer.trace_of(optimizer)
     assert truth.unchanged and truth.not_finite and trace.complete
     truth.agrees_with(trace)
+    zero = {
+        (f"p{number}", step): 1
+        for number, each in enumerate(parameters)
+        for step, amount in enumerate(GRADIENTS, 1)
+        if each.numel() and not torch.tensor(amount).to(each.dtype)
+    }
+    assert trace.count("zero_gradient", by=("variable", "step")) == zero
     return trace
 
 

@@ -76,7 +76,8 @@ def _numbers(gradient: Any, replica: int) -> Any:
         gradient = gradient.values[replica]
     numbers = getattr(gradient, "values", gradient)  # of IndexedSlices
     known = isinstance(numbers, tf.Tensor) and numbers.shape.rank is not None
-    return numbers if known and numbers.dtype in (*_FLOATING, *_COMPLEX, *_WHOLE) else None
+    is_some = known and numbers.shape.num_elements() != 0
+    return numbers if is_some and numbers.dtype in (*_FLOATING, *_COMPLEX, *_WHOLE) else None
 
 
 def questions(held: Sequence[Held]) -> list[Any]:
