@@ -29,15 +29,17 @@ PAINS = Path(__file__).parent / "pains" / "rates"
 SAID = {
     "schedule_once_an_epoch": (
         "warning[schedule-pace]: CosineAnnealingLR is made for 40 steps, but stepped once in the "
-        "40 steps of this run: the learning rate had 2 values."
+        "40 steps of this run: the learning rate had 2 values (stepped in "
+        "schedule_once_an_epoch.py:22)."
     ),
     "schedule_twice_a_step": (
         "warning[schedule-pace]: LinearLR is made for 20 steps, but stepped 38 times in the 20 "
-        "steps of this run: the learning rate had 11 values."
+        "steps of this run: the learning rate had 11 values (stepped in schedule_twice_a_step.py:23)."
     ),
     "schedule_and_scaler": (
         "warning[schedule-ahead]: LinearLR stepped 19 times in 20 steps, but the GradScaler "
-        "skipped 4 of these (steps 5-8): the schedule is 4 steps ahead."
+        "skipped 4 of these (steps 5-8): the schedule is 4 steps ahead (stepped in "
+        "schedule_and_scaler.py:27)."
     ),
     "rate_of_the_checkpoint": (
         "was made with the learning rate 1e-05, but used 0.1 from step 1 on: "
@@ -46,11 +48,12 @@ SAID = {
     "masked_gradients": (
         "warning[moved-without-gradient]: 11 of 24 elements of 0.weight moved in each of 20 "
         "updates, although the gradient there was always 0: weight decay moves weights without a "
-        "gradient."
+        "gradient (stepped in masked_gradients.py:23)."
     ),
     "stopped_gradients": (
         "warning[moved-without-gradient]: 0.weight and 0.bias moved in each of 20 updates, "
-        "although the gradient was always 0: weight decay moves weights without a gradient."
+        "although the gradient was always 0: weight decay moves weights without a gradient "
+        "(stepped in stopped_gradients.py:23)."
     ),
     "norms_decay": (
         "weight decay 0.01 on 4 of 8 parameters, 2 of them one-dimensional "
@@ -102,7 +105,7 @@ def test_the_first_screen_of_a_run(name: str, tmp_path: Path) -> None:
     options = ["--effects"] * (name in WITH_EFFECTS)
     done = forked.run(["tracer", "run", *options, str(PAINS / f"{name}.py")], tmp_path, {})
     first = " ".join(" ".join(done.stderr.split("\n")[:25]).split())
-    assert SAID[name].partition("(")[0] in first
+    assert SAID[name].partition(" (")[0] in first
 
 
 def test_an_expected_rate_tells_what_a_load_replaced() -> None:

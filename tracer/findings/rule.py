@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, structs
 
+from tracer.model.callers import nearest
 from tracer.model.measures import tries, unknown_effects
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
@@ -94,6 +95,8 @@ class Rule:
     """When it is found and when not, and what other severities a case may have."""
     whole: bool = False
     """Whether it looks at a whole trace, and not at what one root optimizer did."""
+    says_line: bool = False
+    """Whether a case ends with the line that makes the steps."""
     needs: tuple[Need, ...] = ()
     explains: tuple[Failed, ...] = ()
     """For which expectations that failed a case of it is a likely cause."""
@@ -110,7 +113,17 @@ class Rule:
             if all(_HOLDS[need](summary) for need in self.needs):
                 for case in gathered(summary, self.find(summary)):
                     advice = case.advice or summary.dialect.advice(self.code, self.advice)
-                    yield summary.root, structs.replace(case, advice=advice)
+                    text = with_line(summary, case.text) if self.says_line else case.text
+                    yield summary.root, structs.replace(case, text=text, advice=advice)
+
+
+def with_line(summary: Summary, text: str) -> str:
+    """The sentence with the line that makes the steps, if that is one and it names no other."""
+    data = summary.trace.data
+    ran = (each.path for each in summary.by_path() if each.step and each.total)
+    lines = {nearest(data, path) for path in ran}
+    line = lines.pop() if len(lines) == 1 and ".py:" not in text else None
+    return text if line is None else f"{text[:-1]} (stepped in {line.file}:{line.number})."
 
 
 RULES: list[Rule] = []

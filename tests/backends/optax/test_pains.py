@@ -54,9 +54,20 @@ SAID = {
     ),
     "state_dropped": Pain(
         "optimizer-renewed",
-        ("in each of 8 steps", "the state that update returned was never passed to the next step"),
+        (
+            "in each of 8 steps",
+            "the state that update returned was never passed to the next step",
+            "state_dropped.py:20)",
+        ),
     ),
-    "gives_up_on_nan": Pain("not-finite-kept", ("apply_if_finite let steps 9 and 10 through",)),
+    "gives_up_on_nan": Pain(
+        "not-finite-kept",
+        ("apply_if_finite let steps 9 and 10 through", "gives_up_on_nan.py:20)"),
+    ),
+    "loss_without_predictions": Pain(
+        "gradient-always-zero",
+        ("were 0 in all 20 steps of adam", "loss_without_predictions.py:28)"),
+    ),
     "clipped_raw_gradient": Pain(
         "gradient-passed-on",
         ("chain, made in", "updated 1 of 2 parameters, and returned the raw gradient of bias"),
@@ -69,7 +80,6 @@ SAID = {
         "moved-without-gradient",
         ("base moved in each of 20 updates", "gradient was always 0: weight decay moves weights"),
     ),
-    "loss_without_predictions": Pain("gradient-always-zero", ("were 0 in all 20 steps of adam",)),
 }
 
 

@@ -65,7 +65,8 @@ SAID = {
     ),
     "zero_grad_forgotten": Pain(
         ("gradients-added",),
-        "In 29 of 29 steps backward added to gradients that the previous step had used",
+        "In 29 of 29 steps backward added to gradients that the previous step had used: zero_grad "
+        "did not clear them (stepped in zero_grad_forgotten.py:24).",
         "Call optimizer.zero_grad() once for each step",
     ),
     "zero_grad_in_each_micro_batch": Pain(

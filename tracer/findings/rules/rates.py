@@ -32,6 +32,7 @@ _TOO_FAST = (
         "`total_iters`, `num_training_steps`). Reported if the schedule stepped less than "
         "a quarter as often, or more than one and a half times as often."
     ),
+    says_line=True,
     needs=("steps",),
 )
 def schedule_pace(summary: Summary) -> Iterator[Case]:
@@ -69,6 +70,7 @@ def _values(rate: Rate) -> int:
         "A schedule stepped at each step of an optimizer under a `GradScaler`, which "
         "skipped at least three steps and one in ten."
     ),
+    says_line=True,
     needs=("steps",),
 )
 def schedule_ahead(summary: Summary) -> Iterator[Case]:
@@ -196,6 +198,7 @@ def decay_of_norms(summary: Summary) -> Iterator[Case]:
         "in half of all. Parts of a variable are examined for `torch.optim` on the CPU, in eager "
         "mode, if it is not sharded."
     ),
+    says_line=True,
     needs=("steps",),
 )
 def moved_without_gradient(summary: Summary) -> Iterator[Case]:

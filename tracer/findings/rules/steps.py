@@ -414,6 +414,7 @@ def _passes_left(summary: Summary, remark: Remark) -> Case:
         "steps and half of all. Silent if the program scales or writes gradients "
         "between steps, or a step takes a closure."
     ),
+    says_line=True,
     needs=("steps",),
 )
 def gradients_added(summary: Summary) -> Iterator[Case]:

@@ -20,6 +20,7 @@ from tracer.model.words import plural
         "After `max_consecutive_errors` updates in a row that are not finite, "
         "`apply_if_finite` of optax lets them through."
     ),
+    says_line=True,
 )
 def not_finite_kept(summary: Summary) -> Iterator[Case]:
     """`apply_if_finite` gave up."""
@@ -79,6 +80,7 @@ def gradient_passed_on(summary: Summary) -> Iterator[Case]:
         "For optax and JAX 0.8 or later: the gradient of every leaf was a constant 0 in "
         "each traced program, or 0 in each eager step."
     ),
+    says_line=True,
     needs=("steps",),
 )
 def gradient_always_zero(summary: Summary) -> Iterator[Case]:

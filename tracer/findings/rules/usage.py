@@ -5,7 +5,16 @@ from collections.abc import Iterator
 from itertools import combinations, pairwise, product
 from typing import Any
 
-from tracer.findings.rule import FEW, MANY, Case, names_in_short, names_of, of_optimizer, rule
+from tracer.findings.rule import (
+    FEW,
+    MANY,
+    Case,
+    names_in_short,
+    names_of,
+    of_optimizer,
+    rule,
+    with_line,
+)
 from tracer.model.phrases import class_of, has_ended, skipper
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
@@ -269,9 +278,12 @@ def _states_dropped(trace: Trace) -> Iterator[Case]:
                     "loop is meant to start from zero, as for each task, there is nothing to do.",
                 )
                 continue
-            yield Case(
+            text = (
                 f"{optimizer.name} started from zero in each of {remark.detail}: the state that "
-                "update returned was never passed to the next step.",
+                "update returned was never passed to the next step."
+            )
+            yield Case(
+                with_line(summary, text),
                 "Pass each step the state that the previous one returned, and call init once, "
                 "before the loop. If each step is meant to start from zero, as the only step of "
                 "an inner loop or of a candidate, there is nothing to do.",
