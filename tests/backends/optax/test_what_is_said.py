@@ -626,6 +626,8 @@ COSINE = "cosine_decay_schedule(decay_steps=40, exponent=1, init_value=0.5)"
     [
         (lambda schedule: optax.adam(schedule), COSINE),
         (lambda schedule: optax.MultiSteps(optax.adam(schedule), 2), COSINE),
+        (lambda schedule: optax.adafactor(schedule), COSINE),
+        (lambda schedule: optax.chain(optax.scale(0.5), optax.sgd(schedule)), COSINE),
         (lambda schedule: optax.inject_hyperparams(optax.adam)(schedule), COSINE),
         (
             lambda schedule: optax.chain(
@@ -674,6 +676,9 @@ def test_a_schedule_is_not_called() -> None:
         (lambda: optax.adam(0.5), 0.5),
         (lambda: optax.MultiSteps(optax.chain(optax.clip(1.0), optax.sgd(0.25, 0.9)), 2), 0.25),
         (lambda: optax.chain(optax.adam(0.5), optax.scale(-0.5)), None),
+        (lambda: optax.chain(optax.scale(0.5), optax.adam(0.5)), None),
+        (lambda: optax.scale(0.5), None),
+        (lambda: optax.adafactor(0.5), None),
         (lambda: optax.inject_hyperparams(optax.adam)(0.5), None),
         (lambda: optax.clip(1.0), None),
     ],

@@ -50,10 +50,11 @@ class Decays(Collector):
             yield Rate(root, "decay", number, leaves, (RateRun(1, steps, decay, decay),))
         every = tuple(range(len(self.root.variables.plain)))
         match self._rates:
-            case [float(rate)] if steps:
+            case [float(rate)] if steps and rate > 0:
                 yield Rate(root, "rate", 0, every, (RateRun(1, steps, rate, rate),))
             case _ if any(type(each) is str for each in self._rates):
-                text = " and ".join(dict.fromkeys(map(str, self._rates)))
+                parts = [str(each) for each in self._rates if isinstance(each, str) or each > 0]
+                text = " and ".join(dict.fromkeys(parts))
                 yield Rate(root, "rate", 0, every, (), schedule=text)
 
     def _chosen(self, parameters: Any, mask: Any) -> Iterator[int]:

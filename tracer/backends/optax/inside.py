@@ -100,11 +100,11 @@ def makes_steps(transformation: Any) -> bool:
 
 
 def rates_in(transformation: Any) -> list[str | float]:
-    """Its learning rates: numbers, and schedules as the calls that made them."""
+    """By what it scales down: numbers, and schedules as the calls that made them."""
     found: list[Any] = []
     for held in reachable(transformation, _held_by, _FAR):
         maker, own = _maker(held), closure_of(held)
-        if maker == "scale" and type(own.get("step_size")) is float and own["step_size"] < 0:
+        if maker == "scale" and isinstance(own.get("step_size"), float | int):
             found.append(-own["step_size"])
         elif maker == "scale_by_schedule" and "step_size_fn" in own:
             schedule = own["step_size_fn"]
@@ -113,8 +113,8 @@ def rates_in(transformation: Any) -> list[str | float]:
             schedule = own["sched_hps"]["learning_rate"]
             found.append(getattr(schedule, "schedule_fn", schedule))
     schedules = any(map(callable, found))
-    known = (each if isinstance(each, float) else as_call(each) for each in found)
-    return [each for each in known if each != 1 or not schedules]
+    known = (as_call(each) if callable(each) else each for each in found)
+    return [each for each in known if each not in (1, -1) or not schedules]
 
 
 def label(transformation: Any) -> str:
