@@ -110,6 +110,27 @@ def test_a_rate_that_is_read_now_and_then_is_said_to_have_at_least_so_many_value
     assert sentence(summaries_of(trace)[0]) == "Learning rate 0.5 -> 0.0385 (at least 3 values)."
 
 
+def test_what_may_have_changed_since_it_was_read_is_not_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was read in four steps, and then no more."""
+    monkeypatch.setattr("tracer.core.collectors.Throttle.at_once", 4)
+    monkeypatch.setattr("tracer.core.collectors.Throttle.longest_rest", 1e6)
+    monkeypatch.setattr("tracer.core.collectors.Throttle.rest", 1e12)
+    weight = tf.Variable([1.0, 2.0])
+    optimizer = tracer.wrap(keras3.optimizers.SGD(0.5))
+
+    def steps(number: int, rate: float) -> list[tuple[int, int, float]]:
+        optimizer.learning_rate = rate
+        for _ in range(number):
+            optimizer.apply_gradients([(tf.ones(2), weight)])
+        return runs_of(tracer.trace_of(optimizer), "rate")
+
+    assert steps(8, 0.5) == [(1, 8, 0.5)]
+    assert steps(2, 0.25) == [(1, 4, 0.5)]
+    assert steps(1, 0.5) == [(1, 11, 0.5)]  # a change that came and went is not seen
+
+
 def test_a_rate_that_turns_and_then_stays_is_three_runs() -> None:
     values = _Values()
     for step, value in enumerate((1.0, 2.0, 3.0, 2.0, 1.0, 1.0, 1.0), start=1):

@@ -205,6 +205,12 @@ SCHEDULE = Rate(0, "rate", 0, (0, 1), (), schedule="CosineDecay(decay_steps=10)"
         ([SCHEDULE], "rate<=1", f"it is set by {SCHEDULE.schedule}, whose values are not known"),
         ([], "rate<=1", "it is not known"),
         ([replace(CONSTANT, runs=CONSTANT.runs[:0])], "rate<=1", "it is not known in all steps"),
+        ([replace(CONSTANT, runs=(RateRun(1, 9, 0.1, 0.1),), sampled=True)], "rate<=1", ""),
+        (
+            [replace(CONSTANT, runs=(RateRun(1, 9, 0.1, 0.1),))],
+            "rate<=1",
+            "it is not known in all steps",
+        ),
         ([Rate(0, "decay", 0, (0, 1), CONSTANT.runs)], "rate<=1", "it is not known"),
     ],
 )

@@ -144,25 +144,36 @@ class Rates(Collector):
         self._last, self.root.collectors.throttle = [], Throttle()
 
     def rates(self) -> Iterator[Rate]:
-        """Those of each group; the last value stays until the last step."""
+        """Those of each group; the last value stays until the last step, if it is the value now.
+
+        Else it was read last some steps ago, and may have changed since.
+        """
+        end = self.root.blocks.begun()
+        with suppress_faults():
+            if self.root.collectors.throttle.due and self._now() != self._last:
+                end = min(end, self._read)
         every = tuple(range(len(self.root.variables.plain)))
         for group, schedule in enumerate(self._schedules):
             if schedule and ("rate", group) not in self._values:
                 yield Rate(self.root.optimizers.root, "rate", group, every, (), schedule=schedule)
         for (what, group), values in self._values.items():
-            runs = values.runs(self.root.blocks.begun())
+            runs = values.runs(end)
             members = self._members.get((what, group), ())
             sampled = bool(self.root.collectors.throttle.due)
             yield Rate(self.root.optimizers.root, what, group, members, runs, sampled)
 
     def _look(self, later: int) -> None:
         """Read the rates, and note what has changed in the step that is so much `later`."""
-        read = self.root.backend.rates_of
-        now = [read(own) for each in self._optimizers if (own := each()) is not None]
-        now.append(len(self.root.variables.objects))
+        now = self._now()
         if now != self._last:
             self._last = now
             self._note([*chain(*now[:-1])], self.root.blocks.begun() + later)
+
+    def _now(self) -> list[Any]:
+        """The rates of the optimizers, and how many variables there are."""
+        read = self.root.backend.rates_of
+        now = [read(own) for each in self._optimizers if (own := each()) is not None]
+        return [*now, len(self.root.variables.objects)]
 
     def _try(self, later: int) -> None:
         """The same where a value may not be readable now."""

@@ -269,7 +269,10 @@ def _reason(trace: Trace, expected: Expectation) -> str:
 
 
 def _wrong_rates(trace: Trace, expected: Expectation) -> Iterator[str]:
-    """Where the learning rate is not as expected, or not known."""
+    """Where the learning rate is not as expected, or not known.
+
+    What is read now and then is judged by what was read.
+    """
     meant = None if expected.variable is None else indices_of(trace, expected.variable)
     summaries = [each for each in summaries_of(trace) if meant is None or meant & {*each.variables}]
     for summary in summaries:
@@ -282,7 +285,9 @@ def _wrong_rates(trace: Trace, expected: Expectation) -> Iterator[str]:
                 yield f"{of}it is {listed([rates.in_steps(run) for run in wrong], 3)}"
             elif each.schedule:
                 yield f"{of}it is set by {each.schedule}, whose values are not known"
-            elif sum(run.count for run in each.runs) < summary.steps or len(each.runs) > rates.MOST:
+            elif len(each.runs) > rates.MOST or (
+                not each.sampled and sum(run.count for run in each.runs) < summary.steps
+            ):
                 yield f"{of}it is not known in all steps"
         if not groups:
             yield f"{of}it is not known"
