@@ -34,7 +34,8 @@ SAID = {
     ),
     "schedule_twice_a_step": (
         "warning[schedule-pace]: LinearLR is made for 20 steps, but stepped 38 times in the 20 "
-        "steps of this run: the learning rate had 11 values (stepped in schedule_twice_a_step.py:23)."
+        "steps of this run: the learning rate had 11 values (stepped in "
+        "schedule_twice_a_step.py:23)."
     ),
     "schedule_and_scaler": (
         "warning[schedule-ahead]: LinearLR stepped 19 times in 20 steps, but the GradScaler "
