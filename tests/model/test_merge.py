@@ -235,6 +235,9 @@ def test_stages_of_a_pipeline_have_an_optimizer_each() -> None:
         ("adam#2", "worker:10"): 14,
         ("adam#2", "worker:2"): 14,
     }
+    launched = merged(*(process(1.0 + number / 10, each) for number, each in enumerate(parts)))
+    assert [each.name for each in launched.optimizers] == ["adam", "adam#2"]
+    assert [note.partition(": ")[0] for note in launched.notes] == ["worker:1"]
     without = merged(*parts)
     assert not without.complete
     assert [note.partition(": ")[0] for note in without.notes] == ["worker:1"]

@@ -398,7 +398,7 @@ def stopped(summary: Summary) -> Iterator[Case]:
     every = [
         each  # of replicas that do not do the same, see replicas_disagree
         for each in summary.asked
-        if each.steps_known and each.replicas[0] == summary.replicas[0]
+        if each.steps_known and each.replicas[0] == summary.replicas_with(each)[0]
     ]
     latest = max(map(_last, every), default=0)
     own = summary.dialect.advice
