@@ -674,3 +674,24 @@ def test_no_step_waits_for_a_device(effects: bool, monkeypatch: pytest.MonkeyPat
     if effects:
         assert trace.count("compared", by=()) == {(): 60}
         assert not sum(trace.count("unchanged", by=()).values())
+
+
+def test_a_step_that_began_unseen_is_not_compared() -> None:
+    """As one that `torch.compile` compiled in part, of which the first hook is left out."""
+    parameters = zeros(2)
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+
+    def closure() -> torch.Tensor:
+        tracer.wrap(optimizer, effects=True)
+        give(parameters)
+        return torch.zeros(())
+
+    optimizer.step(closure)
+    for _ in range(2):
+        optimizer.step()
+    trace = tracer.trace_of(optimizer)
+    assert (trace.steps, trace.updates(), trace.complete) == (3, 6, True)
+    assert trace.count("compared", by=("step",)) == {(2,): 2, (3,): 2}
+    (note,) = trace.notes
+    assert note.startswith("effects of a step whose begin was not seen are not known")
+    assert [each.detach().tolist() for each in parameters] == [[pytest.approx(-0.3)] * 2] * 2
