@@ -22,12 +22,14 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no su
 PROCESS = """
 import os, signal, sys, time
 from pathlib import Path
+import tracer
 from test_claims import of_rank
 from tracer.cli.process import Autosave
 
-folder = Path(sys.argv[1])
-Autosave(lambda: of_rank(int(sys.argv[2])), None, folder, seconds=0.1)
-while not list(folder.glob("*.json")):
+folder, started = Path(sys.argv[1]), int(sys.argv[2])
+exec(sys.argv[4])
+Autosave(lambda: of_rank(started), None, folder, seconds=0.1)
+while all(tracer.load(each).programs[0].started != started for each in folder.glob("*.json")):
     time.sleep(0.01)
 print("saved", flush=True)
 exec(sys.argv[3])
@@ -46,12 +48,12 @@ def of_rank(started: int, rank: int = 0) -> CallTrace:
 
 @contextmanager
 def process(
-    folder: Path, then: str = "time.sleep(60)", started: int = 1
+    folder: Path, then: str = "time.sleep(60)", started: int = 1, first: str = ""
 ) -> Iterator["subprocess.Popen[str]"]:
-    """A process that is rank 0, once it has saved its trace; it goes on with `then`."""
+    """A process that is rank 0, once it has saved its trace; `first` runs before, `then` after."""
     path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
     with subprocess.Popen(
-        [sys.executable, "-c", PROCESS, str(folder), str(started), then],
+        [sys.executable, "-c", PROCESS, str(folder), str(started), then, first],
         env={**os.environ, "PYTHONPATH": path},
         stdout=subprocess.PIPE,
         text=True,
@@ -80,11 +82,18 @@ def test_an_earlier_run_is_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str
 
 
 def test_a_rank_that_starts_again_keeps_what_it_wrote_before(tmp_path: Path) -> None:
-    with process(tmp_path) as first:
-        first.kill()
-    save(tmp_path, started=2)
-    assert tracer.load(tmp_path).programs[0].started == 2
-    assert not tracer.load(tmp_path / "earlier-1").finished
+    """And whether SIGTERM ended it."""
+    for started, end in ((1, "terminate"), (2, "kill")):
+        with process(tmp_path, started=started) as running:
+            getattr(running, end)()
+            running.wait(10)
+    save(tmp_path, started=3)
+    assert tracer.load(tmp_path).programs[0].started == 3
+    earlier = [tracer.load(tmp_path / f"earlier-{number}").programs[0] for number in (1, 2)]
+    assert [(each.status, each.finished) for each in earlier] == [
+        (TERMINATED, False),
+        (None, False),
+    ]
 
 
 def test_two_processes_of_one_rank_have_a_file_each(
@@ -121,11 +130,17 @@ def test_who_was_terminated_is_known(tmp_path: Path, then: str) -> None:
 
 
 FORK = """
-pid = os.fork()
-if not pid:
-    time.sleep(60)
-os.kill(pid, signal.SIGTERM)
-print(os.waitpid(pid, 0)[1], flush=True)
+for wait in (0, 1):  # a fork may be terminated before Python does anything in it
+    pid = os.fork()
+    if not pid:
+        time.sleep(60)
+    time.sleep(wait)
+    os.kill(pid, signal.SIGTERM)
+    assert os.waitpid(pid, 0)[1] == signal.SIGTERM
+saved = os.stat(folder / "rank-0.json").st_mtime_ns
+while os.stat(folder / "rank-0.json").st_mtime_ns == saved:
+    time.sleep(0.01)
+print("saved again", flush=True)
 time.sleep(60)
 """
 
@@ -133,7 +148,7 @@ time.sleep(60)
 def test_who_was_killed_was_not_terminated(tmp_path: Path) -> None:
     """Nor is the parent of a fork that was terminated."""
     with process(tmp_path, FORK) as running:
-        assert running.stdout and int(running.stdout.readline()) == signal.SIGTERM
+        assert running.stdout and running.stdout.readline() == "saved again\n"
         running.kill()
     (program,) = tracer.load(tmp_path).programs
     assert (program.status, program.finished) == (None, False)
@@ -154,3 +169,17 @@ def test_a_handler_of_the_program_works_as_without(tmp_path: Path) -> None:
         running.terminate()
         assert running.wait(10) == 7
     assert tracer.load(tmp_path).programs[0].status is None
+
+
+OWN_STACK = """
+import faulthandler
+stack = open(folder / "stack", "wb", buffering=0)
+faulthandler.register(signal.SIGTERM, stack, chain=True)
+"""
+
+
+def test_a_stack_that_the_program_asked_for_comes_as_without(tmp_path: Path) -> None:
+    with process(tmp_path, first=OWN_STACK) as running:
+        running.terminate()
+        assert running.wait(10) == -signal.SIGTERM
+    assert "most recent call first" in (tmp_path / "stack").read_text()

@@ -27,7 +27,7 @@ import wrapt
 
 from tracer import locations
 from tracer.api import recording_aloud
-from tracer.cli.claims import claim, forget_termination, set_aside
+from tracer.cli.claims import claim, leave_to_parent
 from tracer.errors import TraceFileError, shown
 from tracer.layout import cut
 from tracer.model import tracefile
@@ -400,15 +400,14 @@ class Autosave:
     def _claim(self, path: Path) -> Path:
         """The file of this worker: `path`, unless a process that lives has it; none is lost."""
         of_one_launch = self._path is not None and self._path.parent == self._folder
-        own, claimed = claim(path, only_new=of_one_launch)
+        own, hidden, kept = claim(path, only_new=of_one_launch)
         self._own[path] = own
-        self._claims.append(claimed)
+        self._claims += filter(None, [hidden])
+        place = locations.display(path)
+        if kept is not None:
+            say(f"{place} was of an earlier run: it is {locations.display(kept)} now")
         if own != path and not of_one_launch:
-            shown_path = locations.display(path)
-            say(f"{shown_path} is of another process that runs: this one writes {own.name}")
-        if own.exists() and not _EMPTY.search(tracefile.head(own)):
-            kept = locations.display(set_aside(own))
-            say(f"{locations.display(own)} was of an earlier run: it is {kept} now")
+            say(f"{place} is of another process that runs: this one writes {own.name}")
         return own
 
     def _earlier(self, path: Path) -> Path | None:
@@ -434,8 +433,8 @@ class Autosave:
 
     def _forked(self) -> None:
         self._release()
-        if self._claims:
-            forget_termination()
+        for each in self._claims:
+            leave_to_parent(each)
 
 
 def _is_one_of_several(trace: Trace) -> bool:

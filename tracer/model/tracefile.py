@@ -416,8 +416,13 @@ def _trace(path: Path, content: bytes) -> Trace:
 
 
 def _was_terminated(path: Path) -> bool:
-    with suppress(OSError):  # not opened: a process that closes a file loses its lock on it
-        return not locations.is_remote(path) and claim_of(path).stat().st_size > 0
+    """Whether SIGTERM ended the process that wrote the file, by what that left after the last save.
+
+    It is not opened: a process that closes a file loses its lock on it.
+    """
+    with suppress(OSError):
+        if not locations.is_remote(path) and (left := claim_of(path).stat()).st_size:
+            return left.st_mtime_ns >= path.stat().st_mtime_ns
     return False
 
 
