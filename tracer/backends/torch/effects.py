@@ -180,8 +180,10 @@ def has_zeros(variable: Any, gradient: Any) -> Any:
     plain = gradient.detach()
     if not _is_comparable(plain) or not plain.numel():
         return False
-    some = (plain.float() if plain.dtype in _TINY else plain).any()
-    return torch.logical_not(some) if is_held_back(plain) else not some.item()
+    if is_held_back(plain):
+        return torch.logical_not((plain.float() if plain.dtype in _TINY else plain).any())
+    first = plain[(0,) * plain.ndim].item()  # which is something else in nearly all
+    return not first and not any(each.item() for each in _extremes(plain))
 
 
 def tensor_of(variable: Any) -> Any:
@@ -237,8 +239,7 @@ def _are_not_finite(tensors: Sequence[Any]) -> list[Any]:
     for place, now in enumerate(tensors):
         if now.dtype in _WHOLE or not now.numel() or not _is_comparable(now):
             continue
-        real = torch.view_as_real(now.resolve_conj()) if now.is_complex() else now
-        ends = (real.float() if real.dtype in _TINY else real).aminmax()  # NaN if one of all is
+        ends = _extremes(now)
         if is_held_back(now):
             waiting[now.device, ends.min.dtype].append((place, ends))
         else:
@@ -249,3 +250,9 @@ def _are_not_finite(tensors: Sequence[Any]) -> list[Any]:
         for (place, _), answer in zip(pairs, answers, strict=True):
             found[place] = answer
     return found
+
+
+def _extremes(plain: Any) -> Any:
+    """The least and the largest number in a tensor; NaN if one of all is."""
+    real = torch.view_as_real(plain.resolve_conj()) if plain.is_complex() else plain
+    return (real.float() if real.dtype in _TINY else real).aminmax()
