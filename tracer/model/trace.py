@@ -224,11 +224,12 @@ class Trace:
         of calls as a text, `train.py:41 main > Model.fit > Adam.apply_gradients`; None if it is not
         known.
 
-        Where effects were asked for (`tracer.wrap(optimizer, effects=True)`) there are three more
+        Where effects were asked for (`tracer.wrap(optimizer, effects=True)`) there are four more
         counts, of the steps that were passed a variable: `"compared"` is in how many of them it was
-        looked at, `"unchanged"` in how many no bit of it was another one after the step, and
-        `"not_finite"` after how many something in it was infinite or NaN. They have no method, no
-        kind and no caller. If they were not asked for, `tracer.UnknownName` says so.
+        looked at, `"unchanged"` in how many no bit of it was another one after the step,
+        `"not_finite"` after how many something in it was infinite or NaN, and `"zero_gradient"` in
+        how many its gradient was seen to be 0: what XLA compiles is not looked at. They have no
+        method, no kind and no caller. If they were not asked for, `tracer.UnknownName` says so.
         """
         names = (by,) if isinstance(by, str) else tuple(by)
         if what not in ROLES:

@@ -26,6 +26,7 @@ PROGRAMS: dict[str, Callable[[bool], None]] = {
         "decay-flipped": "flipped_mask",
         "gradient-always-zero": "loss_without_predictions",
         "gradient-passed-on": "masked_raw_gradient",
+        "moved-without-gradient": "table_decays",
         "not-finite-kept": "gives_up_on_nan",
     }.items()
 }
