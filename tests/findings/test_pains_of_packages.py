@@ -77,7 +77,7 @@ SAID = {
     "transformers_norms_decay": Pain(
         ("torch", "transformers"),
         (
-            "weight decay 0.1 on 9 of 16 parameters, 3 of one dimension among them "
+            "weight decay 0.1 on 9 of 16 parameters, 3 of them one-dimensional "
             "(transformer.h.0.ln_1.weight",
         ),
     ),
