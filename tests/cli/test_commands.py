@@ -526,6 +526,8 @@ def test_sarif_has_a_result_for_what_fails_and_for_what_is_milder(files: Path) -
         ),
         ("train.py", "in /usr/lib/x.py:3 and ../y.py:4", "train.py:1"),
         ("-m train", "nothing", ""),
+        pytest.param("train.py", "x.py:" + 5000 * "9", "train.py:1", id="a long number"),
+        pytest.param("train.py", 500_000 * "x", "train.py:1", id="a long name, at once"),
     ],
 )
 def test_a_result_of_sarif_names_the_line(command: str, text: str, at: str) -> None:

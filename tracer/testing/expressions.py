@@ -406,7 +406,7 @@ def _place(verdict: Verdict, trace: Trace) -> tuple[str, int]:
 
     The file is empty if neither is known as a path in the repository.
     """
-    named = re.findall(r"([^\s(]+\.py):(\d+)", verdict.reason)
+    named = re.findall(r"(?<![^\s(])([^\s(]+\.py):(\d{1,9})\b", verdict.reason)
     for program in trace.programs:
         with suppress(IndexError, ValueError):
             named.append((shlex.split(program.command)[0], 0))
