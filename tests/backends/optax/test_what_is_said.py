@@ -681,6 +681,12 @@ def test_a_schedule_is_not_called() -> None:
         (lambda: optax.adafactor(0.5), None),
         (lambda: optax.inject_hyperparams(optax.adam)(0.5), None),
         (lambda: optax.clip(1.0), None),
+        (lambda: optax.sgd(2), 2.0),
+        (lambda: optax.sgd(0.0), 0.0),
+        (lambda: optax.chain(optax.inject_hyperparams(optax.clip)(1.0), optax.sgd(0.25)), 0.25),
+        # A second rate is an array, or in the state.
+        (lambda: optax.chain(optax.sgd(0.5), optax.sgd(jnp.float32(0.25))), None),
+        (lambda: optax.chain(optax.sgd(0.5), optax.inject_hyperparams(optax.adam)(0.5)), None),
     ],
 )
 def test_one_number_is_the_rate_in_all_steps(make: Callable[[], Any], rate: float | None) -> None:
@@ -688,4 +694,4 @@ def test_one_number_is_the_rate_in_all_steps(make: Callable[[], Any], rate: floa
     for _ in range(3):
         once(tx)
     rates = [each for each in tracer.trace_of(tx).data.rates if each.what == "rate"]
-    assert [each.runs for each in rates] == ([(RateRun(1, 3, rate, rate),)] if rate else [])
+    assert [each.runs for each in rates] == [(RateRun(1, 3, rate, rate),)] * (rate is not None)

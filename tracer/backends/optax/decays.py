@@ -30,7 +30,7 @@ class Decays(Collector):
         super().__init__(root)
         self._known: list[tuple[float, tuple[int, ...]]] = []
         """How much, and which leaves."""
-        self._rates: list[str | float] = []
+        self._rates: list[str | float | None] = []
 
     def first_step_ends(self, call: Any) -> None:
         """Ask the masks: the parameters are known then."""
@@ -50,10 +50,12 @@ class Decays(Collector):
             yield Rate(root, "decay", number, leaves, (RateRun(1, steps, decay, decay),))
         every = tuple(range(len(self.root.variables.plain)))
         match self._rates:
-            case [float(rate)] if steps and rate > 0:
+            case [float(rate)] if steps and rate >= 0:
                 yield Rate(root, "rate", 0, every, (RateRun(1, steps, rate, rate),))
             case _ if any(type(each) is str for each in self._rates):
-                parts = [str(each) for each in self._rates if isinstance(each, str) or each > 0]
+                parts = [
+                    str(each) for each in self._rates if isinstance(each, str) or (each or 0) > 0
+                ]
                 text = " and ".join(dict.fromkeys(parts))
                 yield Rate(root, "rate", 0, every, (), schedule=text)
 

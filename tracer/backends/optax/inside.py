@@ -99,19 +99,22 @@ def makes_steps(transformation: Any) -> bool:
     return any(_maker(held) in _RATES for held in reachable(transformation, _held_by, _FAR))
 
 
-def rates_in(transformation: Any) -> list[str | float]:
-    """By what it scales down: numbers, and schedules as the calls that made them."""
+def rates_in(transformation: Any) -> list[str | float | None]:
+    """By what it scales down: numbers, None for arrays, and schedules as the calls that made them."""
     found: list[Any] = []
     for held in reachable(transformation, _held_by, _FAR):
         maker, own = _maker(held), closure_of(held)
-        if maker == "scale" and isinstance(own.get("step_size"), float | int):
-            found.append(-own["step_size"])
+        if maker == "scale" and "step_size" in own:
+            size = own["step_size"]
+            found.append(0.0 - size if isinstance(size, int | float) else None)
         elif maker == "scale_by_schedule" and "step_size_fn" in own:
             schedule = own["step_size_fn"]
             found.append(closure_of(schedule).get("learning_rate", schedule))
         elif maker == "inject_hyperparams" and "learning_rate" in own.get("sched_hps", ()):
             schedule = own["sched_hps"]["learning_rate"]
             found.append(getattr(schedule, "schedule_fn", schedule))
+        elif maker == "inject_hyperparams" and "learning_rate" in own.get("numeric_hps", ()):
+            found.append(None)
     schedules = any(map(callable, found))
     known = (as_call(each) if callable(each) else each for each in found)
     return [each for each in known if each not in (1, -1) or not schedules]
