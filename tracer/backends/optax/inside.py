@@ -100,7 +100,7 @@ def makes_steps(transformation: Any) -> bool:
 
 
 def rates_in(transformation: Any) -> list[str | float | None]:
-    """By what it scales down: numbers, None for arrays, and schedules as the calls that made them."""
+    """By what it scales down: numbers, None for arrays, schedules as the calls that made them."""
     found: list[Any] = []
     for held in reachable(transformation, _held_by, _FAR):
         maker, own = _maker(held), closure_of(held)
