@@ -115,6 +115,13 @@ TERMINATED = replace(running("worker:1", 9), status=-15)
                 "The program of worker:1 was terminated (SIGTERM), and wrote nothing after step 8.",
             ],
         ),
+        (
+            [replace(TERMINATED, worker=f"worker:{n}") for n in (3, 4)],
+            [
+                "The programs of worker:3 and worker:4 were terminated (SIGTERM), and wrote "
+                "nothing after the start."
+            ],
+        ),
         # The others wait for it, and their files go on.
         (
             [running("worker:0", 90), running("worker:1", 9), running("worker:2", 89)],

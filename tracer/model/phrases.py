@@ -154,7 +154,7 @@ def endings(trace: Trace) -> list[str]:
     alike: dict[tuple[str, bool], list[str]] = defaultdict(list)
     for program, how in said:
         alike[how, bool(program.worker)].append(program.worker)
-    found = [f"{_whose(names)} {how}." for (how, _), names in alike.items()]
+    found = [_sentence(names, how) for (how, _), names in alike.items()]
     if more := found[_MAX_PROGRAMS:]:
         found[_MAX_PROGRAMS:] = [f"{len(more):,} more such sentences are left out."]
     if running and not silent:
@@ -212,13 +212,14 @@ def _saves(running: Sequence[Program], steps: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _whose(workers: list[str]) -> str:
-    several = "" if len(workers) == 1 else "s"
-    return (
-        f"The program{several} of {listed(workers, _MAX_PROGRAMS)}"
-        if all(workers)
-        else "The program"
-    )
+def _sentence(workers: list[str], how: str) -> str:
+    """How the program of each of these workers ended; of the only program, if it has no name."""
+    if not all(workers):
+        return f"The program {how}."
+    if len(workers) == 1:
+        return f"The program of {workers[0]} {how}."
+    how = f"were {how[4:]}" if how.startswith("was ") else how
+    return f"The programs of {listed(workers, _MAX_PROGRAMS)} {how}."
 
 
 def _steps_by_worker(trace: Trace) -> Counter[str]:
