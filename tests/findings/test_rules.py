@@ -122,8 +122,8 @@ def emptied(made: CallTrace) -> CallTrace:
 
 
 def in_parts(made: CallTrace) -> CallTrace:
-    """The same with variables of which each worker has a part."""
-    parts = (replace(each, part_of=each.name) for each in made.variables)
+    """The same with variables of which each of two workers has a shard."""
+    parts = (replace(each, shards=2) for each in made.variables)
     return traces.changed(made, variables=tuple(parts))
 
 
@@ -636,14 +636,8 @@ SILENT: dict[str, Callable[[], CallTrace]] = {
     "a layer that is still at the end": lambda: watched(effect("unchanged", (0,), Run(17, 1, 4))),
     "a loss scale of 1": lambda: told(NOT_SCALED, initial_scale=1.0, dynamic_scale=1.0),
     "a weight without elements": lambda: emptied(watched(effect("unchanged", (0,), Run(1, 1, 20)))),
-    "an empty part without a gradient": lambda: emptied(
+    "a weight without elements, and without a gradient": lambda: emptied(
         trace(block([step(), request(0, kind="none"), request(1), update(1)], Run(1, 1, 20)))
-    ),
-    "parts that have a gradient now and then": lambda: in_parts(
-        trace(
-            block([step(), request(0, 1), update(0, 1)], Run(1, 2, 10)),
-            block([step(), request(0), request(1, kind="none"), update(0)], Run(2, 2, 10)),
-        )
     ),
     "updates of members, each once": lambda: trace(
         block([step(), request(0, 1, 1), update(0, 1, 1)], Run(1, 1, 30), graphs=1),

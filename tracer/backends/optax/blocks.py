@@ -19,7 +19,7 @@ class OptaxBlocks(blocks.JaxBlocks):
     new_effects = None
     no_effects = (
         "effects are not known with optax: a transformation never sees the weights after it, and "
-        "a program of XLA that also looked at updates would round the weights in another way"
+        "to look at the updates in a program could change how XLA rounds the weights"
     )
     steps_models = True
 

@@ -345,9 +345,9 @@ def no_gradient(summary: Summary) -> Iterator[Case]:
     for pattern in summary.asked:
         if not pattern.total(missing) or pattern.total(_requests_or_tries):
             continue
+        with_elements = [each for each in pattern.variables if 0 not in every[each].shape]
         for lost in (False, True):
-            which = [each for each in pattern.variables if (every[each].name in unowned) == lost]
-            if which:
+            if which := [each for each in with_elements if (every[each].name in unowned) == lost]:
                 yield Case(
                     "{which} {were} never updated: the gradient was None each time, in {none:step}"
                     + (", and no module has {them}." if lost else "."),
