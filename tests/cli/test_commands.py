@@ -470,6 +470,9 @@ def test_expectations_come_from_pyproject(files: Path, tmp_path: Path) -> None:
         done = tracer("check", path, folder=tmp_path / "below")
         assert (done.returncode, said in done.stdout + done.stderr) == (status, True), done
     assert tracer("check", path, "-e", "steps=10", folder=tmp_path).stdout == "holds  steps=10\n"
+    project.write_text("[tool.tracer.expects]\nsteps = 1\n")  # would expect nothing
+    done = tracer("check", path, "--findings", "error", folder=tmp_path)
+    assert (done.returncode, "[tool.tracer] has no expects: there" in done.stderr) == (2, True)
 
 
 def test_what_is_learned_is_a_gate_that_ignores_what_was_there(files: Path, tmp_path: Path) -> None:

@@ -160,6 +160,8 @@ def from_project(folder: Path) -> Project:
         content: dict[str, Any] = msgspec.toml.decode(path.read_text(encoding="utf-8-sig"))
         settings = content.get("tool", {}).get("tracer", {})
         table, codes = settings.get("expect", {}), settings.get("ignore", [])
+        if unknown := sorted({*settings} - {"expect", "ignore"}):
+            raise BadExpectation(f"[tool.tracer] has no {unknown[0]}: there are expect and ignore")
         if not isinstance(table, Mapping):
             raise BadExpectation("[tool.tracer.expect] is no table")
         if not isinstance(codes, list) or not all(isinstance(each, str) for each in codes):

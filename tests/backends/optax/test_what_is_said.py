@@ -694,4 +694,5 @@ def test_one_number_is_the_rate_in_all_steps(make: Callable[[], Any], rate: floa
     for _ in range(3):
         once(tx)
     rates = [each for each in tracer.trace_of(tx).data.rates if each.what == "rate"]
-    assert [each.runs for each in rates] == [(RateRun(1, 3, rate, rate),)] * (rate is not None)
+    known = [] if rate is None else [(RateRun(1, 3, rate, rate),)]
+    assert [each.runs for each in rates] == known
