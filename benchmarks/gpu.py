@@ -25,7 +25,7 @@ from instructions import installed
 
 import tracer
 
-ROUNDS, STEPS, WARM = 40, 20, 310
+ROUNDS, STEPS, WARM = 24, 20, 310
 """The tracer looks at the gradients of PyTorch in each of the first 300 steps."""
 
 ARMS: dict[str, Callable[[Any], Any]] = {
