@@ -37,6 +37,7 @@ def claim(path: Path, *, only_new: bool) -> tuple[Path, IO[bytes] | None, Path |
         except OSError:
             return own, None, kept
         if is_free:
+            file.truncate(0)
             _note_termination(file)
             return own, file, kept
         file.close()
