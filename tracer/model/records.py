@@ -126,8 +126,8 @@ class Variable(msgspec.Struct, frozen=True):
     part_of: str = ""
     """The name of the sharded variable that it is a shard of; empty for a whole one."""
     shards: int = 1
-    """Over how many ranks it is sharded, each of which updates its shard; `shape` is that of the
-    whole."""
+    """Over how many ranks or devices it is sharded, each of which updates its shard; `shape` is
+    that of the whole."""
 
 
 class Method(msgspec.Struct, frozen=True):

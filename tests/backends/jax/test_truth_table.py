@@ -1,5 +1,6 @@
 """Keras 3 on JAX, however it is run: each count against weights that count by themselves."""
 
+import io
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -129,3 +130,12 @@ if jax.__version_info__ < (0, 8):
 @pytest.mark.parametrize("name", RUNS)
 def test_counts_are_those_of_the_weights(name: str) -> None:
     check(RUNS[name]())
+
+
+def test_a_kernel_that_is_sharded_over_devices_says_so() -> None:
+    trace = tracer.trace_of(model_parallel().optimizer)
+    assert [(each.shape, each.shards) for each in trace.variables[:2]] == [((4, 4), 2), ((4,), 1)]
+    assert all(each.shards == 1 for each in tracer.trace_of(data_parallel().optimizer).variables)
+    printed = io.StringIO()
+    tracer.report(trace, file=printed)
+    assert "sharded 2 ways" in printed.getvalue()

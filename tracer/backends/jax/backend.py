@@ -1,14 +1,16 @@
 """JAX's answers: see `tracer.core.backend.Backend`."""
 
+from math import prod
 from typing import Any
 
 import jax
+from msgspec.structs import replace
 
 from tracer.backends.jax import arrays, blocks, compat
 from tracer.backends.jax.late_wrap import JaxStaleFunctions
 from tracer.core import backend, late_wrap
 from tracer.core.backend import Surroundings
-from tracer.model.records import Kind
+from tracer.model.records import Kind, Variable
 
 
 class JaxBackend(backend.Backend):
@@ -20,6 +22,19 @@ class JaxBackend(backend.Backend):
     locate = staticmethod(blocks.locate)
     eager_replica = staticmethod(blocks.eager_replica)
     value_of = staticmethod(arrays.value_of)
+
+    def row(self, variable: Any) -> Variable:
+        """With over how many devices `keras.distribution` shards the variable.
+
+        Read in Keras 3.15 (`backend/jax/core.py: self._layout = distribution.get_variable_layout`):
+        while `fit` trains, the variable has no array that could say it.
+        """
+        row, layout = super().row(variable), getattr(variable, "_layout", None)
+        sharding = getattr(layout, "backend_layout", layout)
+        if not isinstance(sharding, jax.sharding.Sharding):
+            return row
+        pairs = zip(row.shape, sharding.shard_shape(row.shape), strict=True)
+        return replace(row, shards=prod(whole // part for whole, part in pairs if part))
 
     def kind_of_gradient(self, gradient: Any) -> Kind:
         """`sparse` for a sparse array (`jax.experimental.sparse`), `none` for None, or `dense`."""
