@@ -761,3 +761,15 @@ def test_a_large_trace_is_small_and_quick(path: Path) -> None:
 def test_a_million_regular_steps_cost_only_their_digits(path: Path) -> None:
     short, long = len(written(large(10))), len(written(large(1_000_000)))
     assert long - short == 8 * 2 * len("00000")  # a total and a run for each of 8 replicas
+
+
+def test_a_folder_that_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    traces.eager().save(tmp_path / "a.json")
+
+    def refuse(path: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    for name in ("listdir", "scandir"):
+        monkeypatch.setattr(os, name, refuse)
+    with pytest.raises(TraceFileError, match="cannot be read: Permission denied"):
+        tracefile.load(tmp_path)

@@ -372,7 +372,8 @@ def load(path: str | Path) -> Trace:
     """The trace in the file at `path`, or in a folder of such files: see `tracer.load`."""
     path = locations.location(path)
     with _refused(path, "read"):
-        files = sorted(path.glob("*.json")) if path.is_dir() else None
+        found = path.iterdir() if path.is_dir() else None  # glob() hides why it finds nothing
+        files = found and sorted(each for each in found if each.name.endswith(".json"))
     if files is None:
         return _trace(path, _content(path))
     if not files:
