@@ -16,6 +16,7 @@ from support.patience import LONGEST, wait_until
 from support.store import Store, served
 
 import tracer
+from tracer import locations
 from tracer.api import CallTrace
 from tracer.cli.process import Autosave
 from tracer.cli.watch import watch
@@ -270,6 +271,19 @@ def test_no_secret_of_a_url_is_printed(tmp_path: Path) -> None:
     ran = run("run", "-o", url, "hello.py", folder=tmp_path)  # says so while the program runs
     assert "http://REDACTED@127.0.0.1:1/a.json?sig=REDACTED: cannot be written" in ran.stderr
     assert "hidden" not in ran.stderr and (tmp_path / "traces/trace.json").is_file()
+
+
+def test_a_server_that_does_not_answer_is_named_as_python_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tracer.cli.process._MAX_WAIT", 0.1)
+    monkeypatch.setattr("tracer.locations.python_ends", threading.Event())
+    answer = threading.Event()
+    autosave = Autosave(lambda: answer.wait() and None, tmp_path / "a.json", seconds=0.1)
+    locations.python_ends.set()
+    assert autosave.finish() is None
+    answer.set()
+    assert "a.json: cannot be written: no answer for 0.1 s" in capfd.readouterr().err
 
 
 @pytest.mark.sweep

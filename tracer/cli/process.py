@@ -306,6 +306,7 @@ class Autosave:
         self._woken.set()
         self._thread.join(timeout=_MAX_WAIT)
         if self._thread.is_alive():
+            self._finished = True  # so that it is said, though Python ends
             self._warn(f"{place}: cannot be written: no answer for {_MAX_WAIT} s")
         for each in self._own.values() if self._last else ():
             with suppress(OSError):
