@@ -279,7 +279,11 @@ def test_a_server_that_does_not_answer_is_named_as_python_ends(
     monkeypatch.setattr("tracer.cli.process._MAX_WAIT", 0.1)
     monkeypatch.setattr("tracer.locations.python_ends", threading.Event())
     answer = threading.Event()
-    autosave = Autosave(lambda: answer.wait() and None, tmp_path / "a.json", seconds=0.1)
+
+    def trace() -> None:
+        answer.wait()
+
+    autosave = Autosave(trace, tmp_path / "a.json", seconds=0.1)
     locations.python_ends.set()
     assert autosave.finish() is None
     answer.set()

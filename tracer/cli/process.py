@@ -22,8 +22,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import msgspec
 import wrapt
+from msgspec.structs import replace
 
 from tracer import locations
 from tracer.api import recording_aloud
@@ -152,12 +152,12 @@ class Process:
         data = self._recording.trace().data
         worker, cluster = self._place
         if worker and not any(each.worker for each in data.replicas):  # known to no framework
-            replicas = tuple(msgspec.structs.replace(each, worker=worker) for each in data.replicas)
+            replicas = tuple(replace(each, worker=worker) for each in data.replicas)
             environment = {**data.environment, "cluster": cluster}
-            data = msgspec.structs.replace(data, replicas=replicas, environment=environment)
+            data = replace(data, replicas=replicas, environment=environment)
         if self._unfollowed and not data.optimizers:
             notes = (*data.notes, f"{other_processes(self._unfollowed)}: {_UNFOLLOWED}")
-            data = msgspec.structs.replace(data, complete=False, notes=notes)
+            data = replace(data, complete=False, notes=notes)
         seconds = time.monotonic() - self._start
         trace = Trace(data)
         program = Program(
@@ -170,7 +170,7 @@ class Process:
             self._launch,
             *self._time_steps(trace.steps, seconds),
         )
-        return Trace(msgspec.structs.replace(data, programs=(program,)))
+        return Trace(replace(data, programs=(program,)))
 
     def _snapshot(self) -> Trace | None:
         trace = self.trace()
@@ -385,7 +385,9 @@ class Autosave:
                 path.parent.mkdir(parents=True, exist_ok=True)
             if _is_one_of_several(trace) and path.parent == self._folder:
                 path = self._own.get(path) or self._claim(path)
-        tracefile.save(msgspec.structs.replace(trace.data, finished=self._finished), path)
+        programs = (replace(each, finished=self._finished) for each in trace.programs)
+        data = replace(trace.data, finished=self._finished, programs=tuple(programs))
+        tracefile.save(data, path)
         if self._written is not None and self._written != path:
             self._written.unlink(missing_ok=True)
         self._written = path

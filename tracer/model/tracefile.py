@@ -409,11 +409,9 @@ def _trace(path: Path, content: bytes) -> Trace:
     except ValueError as error:
         program = f"is a program, not a trace file: did you mean tracer run {path}?"
         raise _error(path, program if path.suffix == ".py" else error) from error
-    if data.finished or len(data.programs) != 1:
-        return Trace(data)
-    status = TERMINATED if _was_terminated(path) else data.programs[0].status
-    programs = (replace(data.programs[0], finished=False, status=status),)
-    return Trace(replace(data, programs=programs))
+    if not data.finished and len(data.programs) == 1 and _was_terminated(path):
+        data = replace(data, programs=(replace(data.programs[0], status=TERMINATED),))
+    return Trace(data)
 
 
 def _was_terminated(path: Path) -> bool:
