@@ -9,7 +9,7 @@ from support.patience import wait_until
 
 import tracer
 from tracer.api import CallTrace
-from tracer.cli.process import Autosave
+from tracer.cli.autosave import Autosave
 
 
 class Snapshots:

@@ -13,7 +13,7 @@ from support import traces
 
 import tracer
 from tracer.api import CallTrace
-from tracer.cli.process import Autosave
+from tracer.cli.autosave import Autosave
 from tracer.errors import MergeError
 from tracer.model.records import TERMINATED, Program, Replica
 
@@ -24,7 +24,7 @@ import os, signal, sys, time
 from pathlib import Path
 import tracer
 from test_claims import of_rank
-from tracer.cli.process import Autosave
+from tracer.cli.autosave import Autosave
 
 folder, started = Path(sys.argv[1]), int(sys.argv[2])
 exec(sys.argv[4])

@@ -19,7 +19,7 @@ from support.store import Store, served
 import tracer
 from tracer import locations
 from tracer.api import CallTrace
-from tracer.cli.process import Autosave
+from tracer.cli.autosave import Autosave
 from tracer.cli.watch import watch
 from tracer.errors import MissingExtra, TraceFileError
 from tracer.locations import location
@@ -181,7 +181,7 @@ def test_a_server_that_comes_back_gets_the_trace(
     server: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    monkeypatch.setattr("tracer.cli.process.say", said.append)
+    monkeypatch.setattr("tracer.cli.autosave.say", said.append)
     monkeypatch.chdir(tmp_path)
     server.refuses = True
     autosave = Autosave(
@@ -202,7 +202,7 @@ def test_while_python_ends_only_the_last_save_is_said_to_fail(
     said: list[str] = []
     ends = threading.Event()
     ends.set()
-    monkeypatch.setattr("tracer.cli.process.say", said.append)
+    monkeypatch.setattr("tracer.cli.autosave.say", said.append)
     monkeypatch.setattr("tracer.locations.python_ends", ends)
     monkeypatch.chdir(tmp_path)
     server.refuses, before = True, server.asked
@@ -278,7 +278,7 @@ def test_no_secret_of_a_url_is_printed(tmp_path: Path) -> None:
 def test_a_server_that_does_not_answer_is_named_as_python_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("tracer.cli.process._MAX_WAIT", 0.1)
+    monkeypatch.setattr("tracer.cli.autosave._MAX_WAIT", 0.1)
     monkeypatch.setattr("tracer.locations.python_ends", threading.Event())
     answer = threading.Event()
 

@@ -20,7 +20,7 @@ from support import traces
 
 import tracer
 from tracer.api import CallTrace
-from tracer.cli.process import Autosave
+from tracer.cli.autosave import Autosave
 from tracer.errors import MergeError, TraceFileError, UnknownName
 from tracer.model import tracefile
 from tracer.model.compare import differences

@@ -16,7 +16,8 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
-from tracer.cli.process import FOLDER, Process, follow_children, note_children, other_processes, say
+from tracer.cli.autosave import FOLDER, say
+from tracer.cli.process import Process, follow_children, note_children, other_processes
 from tracer.errors import TraceFileError
 from tracer.locations import display, is_remote, location
 from tracer.model.redaction import command_line
