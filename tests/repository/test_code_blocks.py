@@ -46,7 +46,6 @@ NOT_RUN = {
     "docs/distribution.md": 2,  # the same
     "docs/performance.md": 1,  # half an hour of benchmarks
     "docs/reports.md": 1,  # a cell of a notebook
-    "docs/testing.md": 1,  # what a failing test prints
 }
 """How many blocks of a page are left out. Each has its reason in a comment before it."""
 
