@@ -89,7 +89,8 @@ if __name__ == "__main__":
         work(0)
 """
 SWEEP = pytest.mark.sweep
-"""For launchers that come from elsewhere: `nox -s trainers` runs these tests."""
+"""For launchers that come from elsewhere, and where PyTorch alone takes up to a minute to end its
+ranks: `nox -s trainers` runs these tests."""
 LAUNCHER = "import subprocess, sys; sys.exit(subprocess.run(sys.argv[1:]).returncode)"
 
 
@@ -192,7 +193,7 @@ def test_a_rank_that_is_killed_is_named(
     assert trace.complete, trace.notes
 
 
-@pytest.mark.long
+@SWEEP
 def test_a_rank_that_raises_is_named(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     command = (sys.executable, *ELASTIC, *RUN[1:], "train.py", "3", "raises")
     status, trace = launched(tmp_path, request, *command)
@@ -201,7 +202,7 @@ def test_a_rank_that_raises_is_named(tmp_path: Path, request: pytest.FixtureRequ
     assert "The program of rank:1 ended with ValueError: no data, " in said and "rank:0" in said
 
 
-@pytest.mark.long
+@SWEEP
 def test_a_rank_that_starts_again_keeps_its_first_trace(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
