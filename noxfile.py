@@ -258,7 +258,7 @@ def everything(session: nox.Session) -> None:
 PYTHON = (
     "tests/model",
     "tests/core/test_settle.py",
-    "tests/hooks/test_inspection.py",
+    "tests/evidence/test_inspection.py",
     "tests/findings/test_rules.py",
     "tests/reporters",
     "tests/repository/test_code_blocks.py",

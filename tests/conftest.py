@@ -104,14 +104,6 @@ def _missing_framework(error: BaseException | None) -> str:
 class WithoutFrameworks:
     """Skips what needs a framework that is not installed, in `tracer/` too, and says so."""
 
-    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        """The modules of a backend need its framework."""
-        backend = collection_path.parts[-3:-1] == ("tracer", "recorder")
-        name = collection_path.name
-        if backend and name in FRAMEWORKS and importlib.util.find_spec(name) is None:
-            return True
-        return None
-
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(self) -> Iterator[None]:
         """Skip a file."""

@@ -117,6 +117,13 @@ def test_sessions_of_nox_that_are_named_exist() -> None:
         assert set(re.findall(r"nox\s+-s\s+\"?(\w+)", text_of(page))) <= sessions
 
 
+def test_what_the_sessions_of_nox_run_is_there() -> None:
+    paths = re.findall(r'"((?:tests|benchmarks)/[\w./]+)"', text_of(ROOT / "noxfile.py"))
+    assert len(paths) > 40
+    for path in paths:
+        assert (ROOT / path).exists(), path
+
+
 def layers_drawn() -> Iterable[list[str]]:
     """The layers that the page draws, in each of its first three pictures."""
     for picture in re.findall(r"```text\n(.*?)```", text_of(ARCHITECTURE), re.S)[:3]:
