@@ -89,13 +89,12 @@ if __name__ == "__main__":
         work(0)
 """
 SWEEP = pytest.mark.sweep
-"""For launchers that come from elsewhere, and where PyTorch alone takes up to a minute to end its
-ranks: `nox -s trainers` runs these tests."""
+"""For launchers that come from elsewhere, where PyTorch alone takes up to a minute to end its
+ranks, and where another way starts the same processes: `nox -s trainers` runs these tests."""
 LAUNCHER = "import subprocess, sys; sys.exit(subprocess.run(sys.argv[1:]).returncode)"
 
 
-def installed(*command: str) -> Any:
-    """A command whose launcher the machine may have."""
+def weekly(*command: str) -> Any:
     return pytest.param(command, marks=SWEEP)
 
 
@@ -136,14 +135,14 @@ def launched(
 @pytest.mark.parametrize(
     "command",
     [
-        (sys.executable, *ELASTIC, *RUN[1:], "train.py"),
+        weekly(sys.executable, *ELASTIC, *RUN[1:], "train.py"),
         (*FOLLOW, *ELASTIC, "train.py"),
-        (*FOLLOW, "train.py", "spawn"),
+        weekly(*FOLLOW, "train.py", "spawn"),
         (sys.executable, "train.py", "spawn", "recorded"),
-        installed(sys.executable, *ACCELERATE, *RUN[1:], "train.py"),
-        installed(*MPI, *RUN, "train.py"),
-        installed(*SRUN, *RUN, "train.py"),
-        installed(*FOLLOW, "launch.py", *SRUN, sys.executable, "train.py"),
+        weekly(sys.executable, *ACCELERATE, *RUN[1:], "train.py"),
+        weekly(*MPI, *RUN, "train.py"),
+        weekly(*SRUN, *RUN, "train.py"),
+        weekly(*FOLLOW, "launch.py", *SRUN, sys.executable, "train.py"),
     ],
     ids=[
         "inside torchrun",
@@ -173,7 +172,9 @@ def test_each_launcher(
 @pytest.mark.parametrize(
     ("command", "step", "said"),
     [
-        ((sys.executable, *ELASTIC, *RUN[1:]), "3", "wrote nothing after step 3."),
+        pytest.param(
+            (sys.executable, *ELASTIC, *RUN[1:]), "3", "wrote nothing after step 3.", marks=SWEEP
+        ),
         (FOLLOW, "3", "wrote nothing after step 3."),
         pytest.param((*MPI, *RUN), "0", "wrote nothing after the start.", marks=SWEEP),
         pytest.param((*SRUN, *RUN), "3", "wrote nothing after step 3.", marks=SWEEP),
