@@ -21,23 +21,26 @@ def printed_by_two(program: str, folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["copied", "split"])
-def test_each_process_counts_what_keras_splits_over_both(tmp_path: Path, name: str) -> None:
+def test_each_process_counts_what_keras_splits_over_both(tmp_path: Path) -> None:
     """XLA calls Python where it is told to: on a device of each process."""
-    for printed in printed_by_two("keras_on_jax.py", tmp_path):
-        assert printed[name]["moved"] == [6] * 4 and printed[name]["steps"] == 6
-        half, whole = [[4, 2], [2], [2, 1], [1]], [[4, 4], [4], [4, 1], [1]]
-        assert printed[name]["shards"] == {"split": half, "copied": whole}[name]
-    for optimizer in ("odometer", "adam"):
-        trace = tracer.load(tmp_path / f"{name}-{optimizer}")
-        assert trace.complete, trace.notes
-        assert trace.steps == 6 and not trace.findings(), trace.findings()
-        for count in ("updates", "compared"):
-            by_worker = {("process:0",): 24, ("process:1",): 24}
-            assert trace.count(count, by="worker") == by_worker
-        assert not trace.count("unchanged", by=()) and not trace.count("not_finite", by=())
-        assert [each.shape for each in trace.data.variables] == [(4, 4), (4,), (4, 1), (1,)]
-        assert [each.iterations for each in trace.data.optimizers] == [6]
+    both = printed_by_two("keras_on_jax.py", tmp_path)
+    half, whole = [[4, 2], [2], [2, 1], [1]], [[4, 4], [4], [4, 1], [1]]
+    for name, shards in ("split", half), ("copied", whole):
+        for printed in both:
+            assert printed[name]["moved"] == [6] * 4 and printed[name]["steps"] == 6
+            assert printed[name]["shards"] == shards
+        for optimizer in ("odometer", "adam"):
+            assert_six_steps_of_each(tracer.load(tmp_path / f"{name}-{optimizer}"))
+
+
+def assert_six_steps_of_each(trace: tracer.CallTrace) -> None:
+    assert trace.complete, trace.notes
+    assert trace.steps == 6 and not trace.findings(), trace.findings()
+    for count in ("updates", "compared"):
+        assert trace.count(count, by="worker") == {("process:0",): 24, ("process:1",): 24}
+    assert not trace.count("unchanged", by=()) and not trace.count("not_finite", by=())
+    assert [each.shape for each in trace.data.variables] == [(4, 4), (4,), (4, 1), (1,)]
+    assert [each.iterations for each in trace.data.optimizers] == [6]
 
 
 REPLICAS: dict[str, list[Any]] = {

@@ -11,7 +11,7 @@ from fuzz.optax import Around, Function, Program, Step, Tx, check, programs
 
 def test_random_programs() -> None:
     """What the tracer says of each is what ran, and the arrays are as without it."""
-    batch = Batch(programs(), check, 1, time.monotonic() + 40, examples=12)
+    batch = Batch(programs(), check, 1, time.monotonic() + 40, examples=6)
     assert batch.last is None, str(batch)
     assert batch.seen["complete, with steps"]
 
