@@ -258,6 +258,15 @@ def test_methods(body: str, expected: list[str], tmp_path: Path) -> None:
             """,
             [],
         ),
+        (
+            """
+            def resource_apply_dense(self, grad, var): pass
+            def _resource_apply_dense(self, grad, var): self.resource_apply_dense(grad, var)
+            def resource_apply_sparse(self, grad, var, indices): pass
+            def _resource_apply_sparse(self, *args): getattr(self, "resource_apply_sparse")(*args)
+            """,
+            [],
+        ),
     ],
 )
 def test_sparse_missing(

@@ -9,7 +9,6 @@ import gc
 import inspect
 import warnings
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 from weakref import ref
@@ -97,7 +96,7 @@ def sparse(variable: Any) -> list[tuple[Any, Any]]:
 # The class, at `wrap`.
 
 
-def unreached(kind: str, shipped: bool) -> Any:
+def unreached(kind: str) -> Any:
     """A subclass with a method of another kind; the method counts its calls."""
     name = "_resource_apply_dense" if kind in ("keras2", "keras3") else "resource_apply_dense"
 
@@ -105,14 +104,14 @@ def unreached(kind: str, shipped: bool) -> Any:
         calls.append(name)
 
     calls: list[str] = []
-    base = SHIPPED[kind] if shipped else BASES[kind]
+    base = SHIPPED[kind]
     cls = type(base)("Mine", (base,), {name: method, "calls": calls, "__module__": __name__})
     return cls, name
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_override_that_is_never_reached(kind: str) -> None:
-    cls, name = unreached(kind, shipped=True)
+    cls, name = unreached(kind)
     with pytest.warns(tracer.OptimizerWarning, match=f"Mine.{name} overrides nothing") as issued:
         optimizer = tracer.wrap(made(cls))
     assert len(issued) == 1
@@ -140,24 +139,11 @@ def test_override_that_is_never_reached(kind: str) -> None:
 
 
 def test_recording_warns_of_nothing_and_finds_it_all_the_same() -> None:
-    cls, _ = unreached("keras2", shipped=True)
+    cls, _ = unreached("keras2")
     with warnings.catch_warnings(), tracer.record() as recording:
         warnings.simplefilter("error", tracer.OptimizerWarning)
         made(cls).apply_gradients(dense(make_variables("keras2")["kernel"]))
     assert one(recording.trace(), "override-unreached").severity == "error"
-
-
-@pytest.mark.parametrize("kind", ["legacy", "v1"])
-def test_method_without_underscore_leaves_the_real_one_missing(kind: str) -> None:
-    cls, name = unreached(kind, shipped=False)
-    optimizer = wrapped(made(cls))
-    finding = one(tracer.trace_of(optimizer), "override-unreached")
-    assert f"Mine.{name} overrides nothing" in finding.text
-    assert "`_resource_apply_dense(self, grad, var" in finding.advice
-    _, kernel = two_variables(kind)
-    with pytest.raises(NotImplementedError):
-        optimizer.apply_gradients(dense(kernel))
-    assert not cls.calls
 
 
 @needs_keras3
@@ -185,46 +171,6 @@ def test_override_that_the_class_calls_itself_is_reached() -> None:
             optimizer = tracer.wrap(cls())
         optimizer.apply_gradients(dense(make_variables("keras3")["kernel"]))
         assert not bad(tracer.trace_of(optimizer))
-
-
-@pytest.mark.parametrize("kind", ["legacy", "v1"])
-@pytest.mark.parametrize(
-    ("head", "wrong"),
-    [
-        ("self, grad, var", True),
-        ("self, grad", True),
-        ("self, grad, var, indices, more", True),
-        ("self, grad, *, var, indices", True),
-        ("self, grad, var, indices", False),
-        ("self, grad, var, rows, more=None", False),
-        ("self, grad, *rest", False),
-        ("self, *args, **kwargs", False),
-    ],
-)
-def test_sparse_signature_without_an_embedding(
-    kind: str, head: str, wrong: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(inspection, "_embeddings", list)
-    space: dict[str, Any] = {"tf": tf}
-    exec(f"def _resource_apply_sparse({head}):\n    return tf.no_op()", space)
-    base = ODOMETERS[kind]
-    apply = space["_resource_apply_sparse"]
-    cls = type(base)("Mine", (base,), {"_resource_apply_sparse": apply, "__module__": __name__})
-    with warnings.catch_warnings(record=True) as issued:
-        warnings.simplefilter("always", tracer.OptimizerWarning)
-        optimizer = tracer.wrap(cls())
-    assert len(issued) == wrong
-    table, kernel = two_variables(kind)
-    optimizer.apply_gradients(dense(kernel))
-    reported = found(tracer.trace_of(optimizer), "wrong-signature")
-    assert [each.severity for each in reported] == ["warning"] * wrong
-
-    @tf.function
-    def train() -> None:
-        optimizer.apply_gradients(sparse(table))
-
-    with pytest.raises(TypeError) if wrong else nullcontext():
-        train()
 
 
 def test_sparse_methods_that_say_that_they_are_not_supported() -> None:
@@ -358,18 +304,6 @@ def test_sparse_method_that_is_missing(kind: str) -> None:
     finding = one(tracer.trace_of(optimizer), "sparse-missing")
     assert finding.severity == "error"
     assert "embeddings is sparse" in finding.text
-
-
-@pytest.mark.parametrize("kind", ["legacy", "v1"])
-def test_sparse_method_that_is_missing_and_not_needed(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(inspection, "_embeddings", list)  # those of other tests may be alive
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", tracer.OptimizerWarning)
-        optimizer = tracer.wrap(without_sparse(kind))
-    optimizer.apply_gradients(dense(make_variables(kind)["kernel"]))
-    assert not tracer.trace_of(optimizer).findings()
 
 
 def test_nothing_is_remarked_of_what_ships() -> None:
@@ -722,27 +656,6 @@ def test_sparse_gradient_that_becomes_dense(
         assert f"({next(iter(options))} is set)" in finding.text
 
 
-@pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3"])
-@pytest.mark.parametrize("name", ["SGD", "RMSprop", "Adagrad", "momentum", "Adam", "Adamax"])
-def test_rows_that_a_sparse_gradient_moves(kind: str, name: str) -> None:
-    """What the rule `densified` says of the rows that were in an earlier batch only."""
-    options = {"momentum": 0.9} if name == "momentum" else {}
-    library = LEGACY if kind == "legacy" else library_of(kind).optimizers
-    cls = library.SGD if name == "momentum" else getattr(library, name)
-    optimizer = cls(learning_rate=0.1, **options)
-    table = (keras3 if kind == "keras3" else tf).Variable(np.ones((3, 2), "f"))
-    if kind != "legacy":
-        optimizer.build([table])
-    seen = []
-    for row in (1, 2):
-        gradient = tf.IndexedSlices(tf.ones((1, 2)), tf.constant([row]), tf.constant([3, 2]))
-        optimizer.apply_gradients([(gradient, table)])
-        seen.append(table.numpy().copy())
-    moved = (seen[0] != seen[1]).any(axis=1).tolist()
-    earlier = name == "Adam" or (kind != "legacy" and name in ("momentum", "Adamax"))
-    assert moved == [False, earlier, True]
-
-
 class OwnDense(keras2.optimizers.legacy.SGD):  # type: ignore[misc]  # it has no types
     """Defines both methods; which of them runs is a matter of the gradients."""
 
@@ -821,24 +734,6 @@ def test_what_comes_of_a_scale_that_falls(bad_steps: int) -> None:
     assert ("checkpoint" in finding.advice) == (scale == 0)
 
 
-@pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3"])
-def test_variable_that_has_gradients_in_skipped_steps_only(kind: str) -> None:
-    bias, kernel = two_variables(kind)
-    optimizer = wrapped(with_loss_scale(kind, ODOMETERS[kind]()))
-    if kind != "legacy":
-        optimizer.build([bias, kernel])
-    for number in range(9):
-        gradients = [(tf.ones(kernel.shape), kernel)]
-        if number % 3 == 1:
-            gradients.append((np.inf * tf.ones(bias.shape), bias))
-        optimizer.apply_gradients(gradients)
-    assert odometers.read(kernel) == (odometers.Reading(6),)
-    assert odometers.read(bias) == (odometers.Reading(0),)
-    finding = one(tracer.trace_of(optimizer), "never-updated")
-    assert "got a gradient 3 times, in steps that the loss scale skipped." in finding.text
-    assert finding.advice.startswith("Look for what makes the gradients infinite")
-
-
 class Counting(odometers.Keras2Odometer):
     """An odometer that replaces what counts its iterations, and moves them by its own."""
 
@@ -848,20 +743,6 @@ class Counting(odometers.Keras2Odometer):
         for gradient, variable in grads_and_vars:
             self.update_step(gradient, variable)
         return self.iterations.assign_add(self.by)
-
-
-@pytest.mark.parametrize(("by", "said"), [(0, "stayed at 0"), (1, ""), (2, "moved by 12, 2 for")])
-def test_iterations_that_do_not_count_the_steps(by: int, said: str) -> None:
-    _, kernel = two_variables("keras2")
-    optimizer = wrapped(Counting())
-    optimizer.by = by
-    optimizer.build([kernel])
-    for _ in range(6):
-        optimizer.apply_gradients(dense(kernel))
-    assert int(optimizer.iterations) == 6 * by
-    reported = found(tracer.trace_of(optimizer), "steps-differ")
-    assert [each.severity for each in reported] == ["warning"] * bool(said)
-    assert all(said in each.text for each in reported)
 
 
 def a_program_that_says(code: str) -> Any:
@@ -901,32 +782,6 @@ def test_a_program_in_a_function_says_what_one_at_the_top_says(code: str, said: 
         texts.append(one(trace, code).text.replace(name, ""))
     assert texts[0] == texts[1]
     assert said in texts[0]
-
-
-@needs_keras3
-def test_accumulation_is_as_it_should_be() -> None:
-    optimizer = wrapped(keras3.optimizers.SGD(gradient_accumulation_steps=4))
-    fit(model_of("keras3", optimizer), epochs=3)
-    trace = tracer.trace_of(optimizer)
-    assert not bad(trace)
-    finding = one(trace, "steps-differ")
-    assert (
-        finding.text == "3 of 12 steps updated anything: the gradients of 4 steps are accumulated."
-    )
-
-
-@pytest.mark.parametrize("kind", ["keras2", "keras3"])
-def test_optimizer_that_is_built_and_never_used(kind: str) -> None:
-    _, kernel = two_variables(kind)
-    optimizer, other = wrapped(SHIPPED[kind](name="idle")), SHIPPED[kind]()
-    assert not tracer.trace_of(optimizer).findings()  # not built yet
-    for each in (optimizer, other):
-        each.build([kernel])
-    other.apply_gradients(dense(kernel))
-    finding = one(tracer.trace_of(optimizer), "never-used")
-    assert finding.text == "idle (SGD) was built for its variables, but made no step."
-    optimizer.apply_gradients(dense(kernel))
-    assert not tracer.trace_of(optimizer).findings()
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -1114,43 +969,6 @@ def test_a_step_for_each_of_two_losses(kind: str, order: str, severity: str) -> 
 
 
 # The graphs.
-
-
-def trained(sizes: list[Any]) -> CallTrace:
-    """Steps of a function that is called with each of these."""
-    _, kernel = two_variables("legacy")
-    optimizer = wrapped(ODOMETERS["legacy"]())
-    optimizer.iterations  # noqa: B018  # made here, and not in the function, which traces it twice
-
-    @tf.function
-    def train_step(x: Any, size: Any) -> None:
-        optimizer.apply_gradients([(tf.ones((2, 2)) * tf.reduce_sum(x), kernel)])
-
-    for size in sizes:
-        as_tensor = isinstance(size, int)
-        train_step(tf.ones((size if as_tensor else 1, 2)), None if as_tensor else size)
-    trace = tracer.trace_of(optimizer)
-    assert odometers.read(kernel) == (odometers.Reading(len(sizes)),)
-    return trace
-
-
-def test_last_batch_that_is_smaller_is_traced_once_more() -> None:
-    trace = trained([8, 8, 8, 3] * 3)
-    finding = one(trace, "retraced")
-    assert (finding.severity, finding.step) == ("info", 4)
-    assert "again after step 3, when x: float32[8, 2] became float32[3, 2]" in (finding.text)
-    assert not bad(trace)
-
-
-def test_batches_of_one_size_are_traced_once() -> None:
-    assert not trained([8] * 6).findings()
-
-
-def test_python_number_that_is_traced_each_time() -> None:
-    trace = trained([f"{number}" for number in range(8)])
-    finding = one(trace, "retraced")
-    assert finding.severity == "warning"
-    assert "train_step was traced again 7 times, first after step 1" in finding.text
 
 
 @pytest.mark.parametrize("anew", [False, True])

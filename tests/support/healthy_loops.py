@@ -108,25 +108,11 @@ def minimize(optimizer, loss, of):
 
 
 @add
-def fit_with_a_smaller_last_batch(k):
-    model = k.mlp(8, 1)
-    model.compile(k.sgd(momentum=0.9, nesterov=True), "mse")
-    model.fit(*data(21), batch_size=8, epochs=3, validation_split=0.2, verbose=0)
-
-
-@add
 def train_on_batch_of_growing_size(k):
     model = k.mlp(4, 1)
     model.compile(k.adam(), "mse")
     for size in (4, 4, 8, 8, 16, 16, 16, 16):
         model.train_on_batch(*data(size))
-
-
-@add
-def several_steps_an_execution(k):
-    model = k.mlp(4, 1)
-    model.compile(k.adam(), "mse", steps_per_execution=3)
-    model.fit(batches(28, 4), epochs=2, verbose=0)
 
 
 # Callbacks.
@@ -158,51 +144,6 @@ def callback_that_freezes_in_eager_mode(k):
     model = k.mlp(4, 4, 1)
     model.compile(k.sgd(), "mse", run_eagerly=True)
     model.fit(*data(), batch_size=8, epochs=3, callbacks=[Freeze()], verbose=0)
-
-
-# Freezing.
-
-
-@add
-def head_first_then_all_at_a_low_rate(k):
-    base = k.mlp(6, 4)
-    base.trainable = False
-    model = k.keras.Sequential([k.layers.Input((4,)), base, k.layers.Dense(1)])
-    fit(model, k.adam())
-    base.trainable = True
-    fit(model, k.adam(1e-5))
-
-
-@add
-def layer_by_layer_with_recompiles(k):
-    model = k.mlp(6, 5, 4, 1)
-    for layer in model.layers:
-        layer.trainable = False
-    for layer in reversed(model.layers):
-        layer.trainable = True
-        fit(model, k.sgd(0.01), epochs=1)
-
-
-@add
-def made_trainable_after_training_for_the_export(k):
-    model = k.mlp(6, 1)
-    model.layers[0].trainable = False
-    fit(model, k.sgd(0.01))
-    model.trainable = True
-    with tempfile.TemporaryDirectory() as folder:
-        model.save_weights(folder + "/all.weights.h5")
-    model.predict(data()[0], verbose=0)
-    model.evaluate(*data(), verbose=0)
-
-
-@add
-def batch_norm_that_stays_frozen(k):
-    layers = [k.layers.Input((4,)), k.layers.Dense(4), k.layers.BatchNormalization()]
-    base = k.keras.Sequential([*layers, k.layers.Dense(4)])
-    for layer in base.layers:
-        layer.trainable = not isinstance(layer, k.layers.BatchNormalization)
-    model = k.keras.Sequential([k.layers.Input((4,)), base, k.layers.Dense(1)])
-    fit(model, k.adam())
 
 
 # Models.
@@ -251,22 +192,6 @@ def function_with_a_flag_that_is_a_python_value(k):
             step(x, y, True)
         for x, y in batches():
             step(x, y, False)
-
-
-@add(quick=True)
-def minimize_with_a_loss_function(k):
-    weight = tf.Variable([3.0, -2.0])
-    if k.kind == "keras3":
-        weight = k.keras.Variable([3.0, -2.0])
-        optimizer = k.sgd()
-        for _ in range(5):
-            with tf.GradientTape() as tape:
-                loss = square(weight.value)
-            optimizer.apply([tape.gradient(loss, weight.value)], [weight])
-        return
-    optimizer = k.sgd()
-    for _ in range(5):
-        optimizer.minimize(lambda: square(weight), [weight])
 
 
 @add
@@ -342,36 +267,6 @@ def accumulation_that_never_comes_to_a_step(k):
 
 
 # Two optimizers and more.
-
-
-@add
-def adversarial_pair_by_freezing(k):
-    maker, judge = k.mlp(4, 2), k.mlp(4, 1, inputs=2)
-    judge.compile(k.adam(), "mse")
-    judge.trainable = False
-    both = k.keras.Sequential([k.layers.Input((4,)), maker, judge])
-    both.compile(k.adam(), "mse")
-    for _ in range(4):
-        x, y = data(8)
-        fake = maker.predict(x, verbose=0)
-        judge.trainable = True
-        judge.train_on_batch(np.concatenate([x[:, :2], fake]), np.concatenate([y * 0 + 1, y * 0]))
-        judge.trainable = False
-        both.train_on_batch(x, y * 0 + 1)
-
-
-@add
-def adversarial_pair_whose_judge_is_trained_before(k):
-    maker, judge = k.mlp(4, 2), k.mlp(4, 1, inputs=2)
-    judge.compile(k.adam(), "mse")
-    x, y = data(8)
-    judge.train_on_batch(x[:, :2], y)
-    judge.trainable = False  # for the pair; what trains the judge is traced already
-    both = k.keras.Sequential([k.layers.Input((4,)), maker, judge])
-    both.compile(k.adam(), "mse")
-    for _ in range(4):
-        judge.train_on_batch(x[:, :2], y)
-        both.train_on_batch(x, y)
 
 
 @add
@@ -458,25 +353,6 @@ def adversarial_model_with_more_steps_of_the_critic(k):
     pair.fit(x, x[:, :2], batch_size=8, epochs=2, verbose=0)
 
 
-@add
-def critic_trained_more_often_in_python(k):
-    maker, critic = k.mlp(4, 2), k.mlp(4, 1, inputs=2)
-    of_maker, of_critic = k.adam(), k.adam()
-
-    @tf.function
-    def train_critic(noise, real):
-        minimize(of_critic, lambda: square(critic(real) - 1) + square(critic(maker(noise))), critic)
-
-    @tf.function
-    def train_maker(noise):
-        minimize(of_maker, lambda: square(critic(maker(noise)) - 1), maker)
-
-    for x, _ in batches():
-        for _ in range(5):
-            train_critic(x, x[:, :2])
-        train_maker(x)
-
-
 @add(quick=True)
 def one_optimizer_for_kernels_and_one_for_biases(k):
     model, of_kernels, of_biases = k.mlp(5, 1), k.adam(), k.sgd(0.2)
@@ -506,23 +382,6 @@ def average_that_is_read_by_the_program(k):
         minimize(optimizer, lambda: square(model(x) - y), model)
     for own, average in zip(model.trainable_variables, optimizer._model_variables_moving_average):
         own.assign(average)
-
-
-@add(kinds=KERAS)
-def decay_with_exceptions(k):
-    optimizer = k.optimizers.AdamW(0.01, weight_decay=0.1)
-    model = k.mlp(4, 1)
-    optimizer.exclude_from_weight_decay(var_names=["bias"])
-    fit(model, optimizer)
-
-
-@add
-def clipped_embedding(k):
-    layers = [k.layers.Embedding(20, 3), k.layers.Flatten(), k.layers.Dense(1)]
-    model = k.keras.Sequential([k.layers.Input((5,), dtype="int32"), *layers])
-    model.compile(k.adam(clipnorm=1.0), "mse")
-    tokens = np.random.default_rng(0).integers(0, 20, (24, 5))
-    model.fit(tokens, data()[1], batch_size=8, epochs=2, verbose=0)
 
 
 @add
@@ -593,51 +452,6 @@ def curriculum_with_a_list_for_each_phase(k):
 
 
 # Precision.
-
-
-@add(kinds=KERAS)
-def mixed_precision(k):
-    k.keras.mixed_precision.set_global_policy("mixed_float16")
-    try:
-        model = k.mlp(4, 1)
-        fit(model, k.adam())
-    finally:
-        k.keras.mixed_precision.set_global_policy("float32")
-
-
-@add(kinds=("keras2", "legacy"))
-def mixed_precision_in_a_loop(k):
-    optimizer = k.keras.mixed_precision.LossScaleOptimizer(k.sgd())
-    model = k.mlp(4, 1)
-
-    @tf.function
-    def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = square(model(x) - y)
-            scaled = optimizer.get_scaled_loss(loss)
-        gradients = tape.gradient(scaled, model.trainable_variables)
-        gradients = optimizer.get_unscaled_gradients(gradients)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
-
-    for x, y in batches():
-        step(x, y)
-
-
-@add(kinds=("keras3",))
-def mixed_precision_in_a_loop_of_keras3(k):
-    optimizer = k.optimizers.LossScaleOptimizer(k.sgd())
-    model = k.mlp(4, 1)
-    optimizer.build(model.trainable_variables)
-
-    @tf.function
-    def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = optimizer.scale_loss(square(model(x) - y))
-        gradients = tape.gradient(loss, [v.value for v in model.trainable_variables])
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
-
-    for x, y in batches():
-        step(x, y)
 
 
 @add(kinds=("keras3",))
@@ -717,13 +531,6 @@ def best_weights_taken_back_half_way(k):
 
 
 @add
-def folds_each_with_a_model_of_its_own(k):
-    for fold in range(3):
-        k.keras.backend.clear_session()
-        fit(k.mlp(4, 1), k.adam(), seed=fold)
-
-
-@add
 def folds_that_begin_with_the_same_weights(k):
     model = k.mlp(4, 1)
     first = model.get_weights()
@@ -751,42 +558,6 @@ def optimizer_given_to_the_next_model(k):
         if k.kind != "legacy" and index:
             optimizer = type(optimizer).from_config(optimizer.get_config())
         fit(model, optimizer)
-
-
-# Strategies.
-
-
-def mirrored():
-    return tf.distribute.MirroredStrategy(
-        ["/cpu:0", "/cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
-    )
-
-
-@add
-def fit_on_two_replicas_with_an_uneven_end(k):
-    with mirrored().scope():
-        model = k.mlp(4, 1)
-        model.compile(k.sgd(), "mse")
-    model.fit(batches(27, 8), epochs=2, verbose=0)
-
-
-@add
-def loop_on_two_replicas(k):
-    strategy = mirrored()
-    with strategy.scope():
-        model, optimizer = k.mlp(4, 1), k.sgd()
-        if hasattr(optimizer, "build"):
-            optimizer.build(model.trainable_variables)
-
-    def step(x, y):
-        return minimize(optimizer, lambda: square(model(x) - y) / 2, model)
-
-    @tf.function
-    def run(x, y):
-        return strategy.run(step, (x, y))
-
-    for x, y in strategy.experimental_distribute_dataset(batches(32, 8)):
-        run(x, y)
 
 
 # The optimizers of TensorFlow 1.
@@ -835,24 +606,3 @@ def target_network_in_one_graph(k):
         for _ in range(5):
             session.run(train, {x: data(8)[0]})
             session.run(target.assign(online))
-
-
-@add(kinds=("v1",), quick=True)
-def in_eager_mode(k):
-    weight, optimizer = tf.Variable([1.0, 2.0]), V1.AdamOptimizer(0.1)
-    for _ in range(4):
-        optimizer.minimize(lambda: square(weight), var_list=[weight])
-
-
-@add(kinds=("v1",))
-def in_a_function(k):
-    weight, optimizer = tf.Variable([1.0, 2.0]), V1.RMSPropOptimizer(0.1)
-
-    @tf.function
-    def step():
-        with tf.GradientTape() as tape:
-            loss = square(weight)
-        optimizer.apply_gradients([(tape.gradient(loss, weight), weight)])
-
-    for _ in range(4):
-        step()
