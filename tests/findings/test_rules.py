@@ -1,7 +1,6 @@
 """The findings on traces made by hand: what is said, and what must hold of every trace."""
 
 import re
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -1085,51 +1084,6 @@ def test_streaks_of_skipped_steps(runs: list[Run], steps: int) -> None:
         said = re.search(r"up to (\d+) in a row|all in a row", found[0].text)
         assert int(said[1] or len(skipped) if said else 1) == longest
         assert found[0].severity == ("warning" if longest > min(15, steps - 1) else "info")
-
-
-# Large traces.
-
-MANY = 1000
-LONG = 10**6
-
-
-def _everyone(*runs: Run, replica: int, of: Sequence[int] = range(MANY)) -> Block:
-    some = [request(*of), update(*of)]
-    rest = [request(*range(len(of), MANY), kind="none")] if len(of) < MANY else []
-    return block([step(), *some, *rest], *runs, replica=replica, graphs=1)
-
-
-@pytest.mark.parametrize(
-    "blocks",
-    [
-        pytest.param([[Run(1, 1, LONG)]], id="regular"),
-        pytest.param(
-            [[Run(200 * n + 1, 1, 199) for n in range(5000)], [Run(200, 200, 5000)]], id="epochs"
-        ),
-        pytest.param([[Run(n, 4, LONG // 4)] for n in range(1, 5)], id="alternating"),
-    ],
-)
-@pytest.mark.parametrize("gradients", [MANY, MANY // 2])
-def test_large_traces_take_no_time(blocks: list[list[Run]], gradients: int) -> None:
-    large = trace(
-        *(
-            _everyone(*runs, replica=replica, of=range(gradients if number else MANY))
-            for replica in range(8)
-            for number, runs in enumerate(blocks)
-        ),
-        names=[f"layer_{number}/kernel" for number in range(MANY)],
-        strategy="MirroredStrategy",
-    )
-    large.findings()  # imports what it needs
-    best = min(_seconds(large) for _ in range(3))
-    assert best < 0.3
-    assert len(large.findings()) == (len(blocks) > 1 and gradients < MANY)
-
-
-def _seconds(large: CallTrace) -> float:
-    start = time.thread_time()
-    large.findings()
-    return time.thread_time() - start
 
 
 def test_one_is_singular() -> None:

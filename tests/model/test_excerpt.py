@@ -12,13 +12,8 @@ from tracer.model.trace import select
 from tracer.model.tracefile import load, save
 from tracer.reporters.text import render
 
-LARGE = "many_variables"
 
-
-@pytest.mark.parametrize(
-    "name",
-    [each if each != LARGE else pytest.param(each, marks=pytest.mark.long) for each in traces.ALL],
-)
+@pytest.mark.parametrize("name", [each for each in traces.ALL if each != "many_variables"])
 @pytest.mark.parametrize(
     "filters",
     [
