@@ -955,24 +955,24 @@ def test_how_long_a_tracing_took(program: Program) -> None:
     def meanwhile() -> None:
         """In another thread something else is traced, and that ends while the others go on."""
         began.wait()
-        tf.function(lambda: time.sleep(0.1), autograph=False)()
+        tf.function(lambda: time.sleep(0.05), autograph=False)()
 
     thread = threading.Thread(target=meanwhile)
     thread.start()
     began.set()
-    for seconds in (0.3, 0.0, 0.6):
+    for seconds in (0.1, 0.0, 0.2):
         begin = time.time()
         slow(seconds)()
         took.append((begin, time.time()))
-        tf.function(lambda: time.sleep(0.2), autograph=False)()  # another one
+        tf.function(lambda: time.sleep(0.1), autograph=False)()  # another one
     begin = time.time()
-    slow(0.4).get_concrete_function()  # nobody calls it
+    slow(0.15).get_concrete_function()  # nobody calls it
     took.append((begin, time.time()))
     thread.join()
-    tf.function(lambda: time.sleep(0.2), autograph=False)()
+    tf.function(lambda: time.sleep(0.1), autograph=False)()
     events = tracer.trace_of(program.optimizer).data.graph_tracings
     assert len(events) == 4
-    for event, (begin, end), least in zip(events, took, (0.3, 0.0, 0.6, 0.4), strict=True):
+    for event, (begin, end), least in zip(events, took, (0.1, 0.0, 0.2, 0.15), strict=True):
         assert least <= event.seconds <= end - begin
         assert begin - 0.1 <= event.at <= end
 
