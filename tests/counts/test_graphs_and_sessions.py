@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 import tensorflow as tf
 from support.against_odometers import (
-    assert_calls,
     assert_right_or_incomplete,
     assert_totals,
     counted,
     readings,
 )
-from support.odometers import ODOMETERS, FailingCalls, Reading, reading
+from support.odometers import ODOMETERS, Reading, reading
 
 import tracer
 from tracer.model.summary import summaries_of
@@ -22,19 +21,6 @@ from tracer.reporters.tables import by_method
 pytestmark = pytest.mark.wide
 
 v1 = tf.compat.v1
-
-
-def test_graph_that_never_runs(
-    optimizer: Any, variables: dict[str, Any], apply: Callable[[], None], calls: FailingCalls
-) -> None:
-    """A concrete function that nobody calls: calls, and no executions."""
-    tracer.wrap(optimizer)
-    tf.function(apply).get_concrete_function()
-    assert set(readings(variables).values()) == {Reading(0)}
-    trace = tracer.trace_of(optimizer)
-    assert trace.updates() == trace.executions() == trace.steps == 0
-    assert trace.complete
-    assert_calls(trace, calls)
 
 
 def test_functions_that_are_gone(

@@ -48,28 +48,11 @@ def sequential(keras: Any) -> Any:
     return keras.Sequential([keras.layers.Dense(2), keras.layers.Dense(2, name="head")])
 
 
-@shape("unnamed layers")
-def unnamed_layers(keras: Any) -> Any:
-    return keras.Sequential([keras.layers.Dense(2) for _ in range(3)])
-
-
-@shape("sequential in sequential")
-def sequential_in_sequential(keras: Any) -> Any:
-    return keras.Sequential([sequential(keras), sequential(keras)], name="outer")
-
-
 @shape("functional")
 def functional(keras: Any) -> Any:
     inputs = keras.Input((3,))
     hidden = keras.layers.Dense(2, name="encoder")(inputs)
     return keras.Model(inputs, keras.layers.Dense(2, use_bias=False)(hidden), name="whole")
-
-
-@shape("functional in functional")
-def functional_in_functional(keras: Any) -> Any:
-    inputs = keras.Input((3,))
-    outputs = keras.layers.Dense(2, name="head")(functional(keras)(inputs))
-    return keras.Model(inputs, outputs, name="outer")
 
 
 @shape("subclassed")
@@ -120,32 +103,6 @@ def weights_of_its_own(keras: Any) -> Any:
     return keras.Sequential([Scale(), Scale(), keras.layers.Dense(2)])
 
 
-@shape("a layer of each sort")
-def a_layer_of_each_sort(keras: Any) -> Any:
-    class Net(keras.Model):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = keras.layers.Embedding(5, 4)
-            self.attention = keras.layers.MultiHeadAttention(2, 2)
-            self.recurrent = keras.layers.Bidirectional(keras.layers.GRU(2))
-            self.norm = keras.layers.BatchNormalization()
-            self.dropout = keras.layers.Dropout(0.5, seed=1)
-            self.head = keras.layers.Dense(2)
-
-        def call(self, inputs: Any, training: bool = False) -> Any:
-            found = self.table(tf.cast(inputs, tf.int32))
-            found = self.norm(self.recurrent(self.attention(found, found)), training=training)
-            return self.head(self.dropout(found, training=training))
-
-    return Net()
-
-
-@shape("one layer used twice")
-def one_layer_used_twice(keras: Any) -> Any:
-    layer = keras.layers.Dense(3)
-    return keras.Sequential([keras.Sequential([layer]), keras.Sequential([layer, layer])])
-
-
 @shape("layers of one name")
 def layers_of_one_name(keras: Any) -> Any:
     class Net(keras.Model):  # type: ignore[misc]
@@ -161,29 +118,6 @@ def layers_of_one_name(keras: Any) -> Any:
     return Net()
 
 
-@shape("mixed precision")
-def mixed_precision(keras: Any) -> Any:
-    return keras.Sequential(
-        [
-            keras.layers.Dense(2, dtype="mixed_bfloat16"),
-            keras.layers.Dense(2, dtype="mixed_bfloat16"),
-            keras.layers.Activation("linear", dtype="float32"),
-        ]
-    )
-
-
-@shape("low rank")
-def low_rank(keras: Any) -> Any:
-    model = functional(keras)
-    model.layers[1].enable_lora(1)
-    return model
-
-
-@shape("cloned")
-def cloned(keras: Any) -> Any:
-    return keras.models.clone_model(functional(keras))
-
-
 @shape("loaded")
 def loaded(keras: Any) -> Any:
     with tempfile.TemporaryDirectory() as folder:
@@ -191,28 +125,8 @@ def loaded(keras: Any) -> Any:
         return keras.models.load_model(f"{folder}/model.keras")
 
 
-@shape("with loaded weights")
-def with_loaded_weights(keras: Any) -> Any:
-    first, second = subclassed(keras), subclassed(keras)
-    first(tf.zeros((1, 3)))
-    second(tf.zeros((1, 3)))
-    with tempfile.TemporaryDirectory() as folder:
-        first.save_weights(f"{folder}/model.weights.h5")
-        second.load_weights(f"{folder}/model.weights.h5")
-    return second
-
-
-READY = (
-    "functional",
-    "functional in functional",
-    "low rank",
-    "cloned",
-    "loaded",
-    "with loaded weights",
-)
+READY = ("functional", "loaded")
 """The shapes that are never built by `fit`."""
-
-ONLY_KERAS3 = ("low rank",)
 
 STRATEGIES: dict[str, Callable[[], Any]] = {
     "default": tf.distribute.get_strategy,
@@ -309,7 +223,7 @@ def check_names(trace: CallTrace, variables: list[Any], counts: list[int], steps
 
 def is_a_cell(strategy: str, kind: str, name: str, built: str) -> bool:
     """Whether there is such a thing; the older kinds and the strategies have few shapes."""
-    if (built == "built by fit" and name in READY) or (kind != "keras3" and name in ONLY_KERAS3):
+    if built == "built by fit" and name in READY:
         return False
     if kind in ("keras3", "keras2"):
         return strategy == "default" or name in ("sequential", "subclassed", "nested layers")

@@ -24,9 +24,7 @@ MAKERS: dict[str, Callable[..., Any]] = {
 }
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
     *((kind, {"clipnorm": 0.5}) for kind in MAKERS),
-    *((kind, {"clipvalue": 0.5}) for kind in MAKERS),
     *((kind, {"global_clipnorm": 0.5}) for kind in MAKERS),
-    *((kind, {"amsgrad": True}) for kind in MAKERS),
     *((kind, {"use_ema": True}) for kind in ("keras2", "keras3")),
     *((kind, {"use_ema": True, "ema_overwrite_frequency": 3}) for kind in ("keras2", "keras3")),
     *((kind, {"weight_decay": 0.01}) for kind in ("keras2", "keras3")),

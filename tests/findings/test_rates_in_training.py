@@ -234,7 +234,7 @@ def test_part_of_a_trace_has_the_rates_that_it_knows() -> None:
     assert runs_of(part, "decay") == (RateRun(1, 3, 0.5, 0.5),)
 
 
-# What is as it should be.
+# What is as it should be; `fuzz/healthy_torch.py` draws schedules and groups that are usual.
 
 HEALTHY: list[Callable[[Any, list[Any]], None]] = []
 
@@ -253,49 +253,11 @@ def warm_restarts(model: Any, parameters: list[Any]) -> None:
 
 
 @healthy
-def a_schedule_of_epochs(model: Any, parameters: list[Any]) -> None:
-    optimizer = torch.optim.SGD(parameters, 0.1)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=4)
-    for _ in range(4):
-        for _ in range(5):
-            step(model, optimizer)
-        schedule.step()
-
-
-@healthy
-def a_plateau(model: Any, parameters: list[Any]) -> None:
-    optimizer = torch.optim.SGD(parameters, 0.1)
-    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=1)
-    for _ in range(8):
-        step(model, optimizer)
-        schedule.step(1.0)
-
-
-@healthy
 def a_run_that_ended_early(model: Any, parameters: list[Any]) -> None:
     optimizer = torch.optim.SGD(parameters, 0.1)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=1000)
     for _ in range(20):
         step(model, optimizer, schedule)
-
-
-@healthy
-def no_decay_of_biases_and_norms(model: Any, parameters: list[Any]) -> None:
-    flat = [each for each in parameters if each.ndim < 2]
-    groups = [
-        {"params": [p for p in parameters if p.ndim > 1]},
-        {"params": flat, "weight_decay": 0},
-    ]
-    optimizer = torch.optim.AdamW(groups, 0.1, weight_decay=0.1)
-    for _ in range(3):
-        step(model, optimizer)
-
-
-@healthy
-def decay_of_all(model: Any, parameters: list[Any]) -> None:
-    optimizer = torch.optim.AdamW(parameters, 0.1, weight_decay=0.1)
-    for _ in range(3):
-        step(model, optimizer)
 
 
 @healthy

@@ -1,6 +1,8 @@
-"""What becomes of gradients: healthy loops in many styles, of which nothing is said, and others."""
+"""What becomes of gradients: healthy loops in unusual styles, of which nothing is said, and others.
 
-import copy
+The usual ones are drawn by `fuzz/healthy_torch.py`.
+"""
+
 import gc
 from collections.abc import Callable
 from typing import Any
@@ -45,17 +47,6 @@ def one_pass_a_step() -> None:
 
 
 @healthy
-def zeros_by_hand() -> None:
-    model = net()
-    optimizer = SGD(model.parameters(), 0.1)
-    for _ in range(8):
-        loss_of(model).backward()
-        optimizer.step()
-        for each in model.parameters():
-            each.grad.zero_()
-
-
-@healthy
 def accumulation_with_a_last_group() -> None:
     model = net()
     optimizer = SGD(model.parameters(), 0.1)
@@ -78,46 +69,6 @@ def accumulation_by_hand_of_averages() -> None:
             each.grad /= 4
         optimizer.step()
         optimizer.zero_grad()
-
-
-@healthy
-def two_losses() -> None:
-    model = net()
-    optimizer = SGD(model.parameters(), 0.1)
-    for _ in range(6):
-        out = model(torch.randn(4, 3))
-        optimizer.zero_grad()
-        out.mean().backward(retain_graph=True)
-        (out**2).mean().backward()
-        optimizer.step()
-
-
-@healthy
-def closures() -> None:
-    model = net()
-    for optimizer in (torch.optim.LBFGS(model.parameters()), SGD(model.parameters(), 0.1)):
-
-        def closure(optimizer: Any = optimizer) -> Any:
-            optimizer.zero_grad()
-            loss = loss_of(model)
-            loss.backward()
-            return loss
-
-        for _ in range(6):
-            optimizer.step(closure)
-
-
-@healthy
-def scaler() -> None:
-    model = net()
-    optimizer, scale = SGD(model.parameters(), 0.1), torch.amp.GradScaler("cpu")
-    for number in range(8):
-        optimizer.zero_grad()
-        scale.scale(loss_of(model, float("inf") if number == 3 else 1.0)).backward()
-        scale.unscale_(optimizer)
-        clip_grad_norm_(model.parameters(), 1.0)
-        scale.step(optimizer)
-        scale.update()
 
 
 def gan(train: Callable[..., None]) -> None:
@@ -235,20 +186,6 @@ def sharpness_aware() -> None:
 
 def both(model: Any, x: Any) -> None:
     (model(x) ** 2).mean().backward()
-
-
-@healthy
-def adversarial_examples() -> None:
-    model = net()
-    optimizer = SGD(model.parameters(), 0.1)
-    for _ in range(6):
-        x = torch.randn(4, 3, requires_grad=True)
-        for _ in range(3):
-            both(model, x)
-            assert x.grad is not None
-        optimizer.zero_grad()
-        both(model, (x + 0.1 * x.grad.sign()).detach())
-        optimizer.step()
 
 
 @healthy
@@ -393,54 +330,6 @@ def master_weights() -> None:
         loss_of(model).backward()
         for own, other in zip(masters, model.parameters(), strict=True):
             own.grad.copy_(other.grad)
-        optimizer.step()
-
-
-@healthy
-def a_teacher_that_follows() -> None:
-    model = net()
-    teacher = copy.deepcopy(model)
-    optimizer = SGD(model.parameters(), 0.1)
-    for _ in range(8):
-        optimizer.zero_grad()
-        x = torch.randn(4, 3)
-        ((model(x) - teacher(x).detach()) ** 2).mean().backward()
-        optimizer.step()
-        with torch.no_grad():
-            for own, other in zip(teacher.parameters(), model.parameters(), strict=True):
-                own.lerp_(other, 0.1)
-
-
-@healthy
-def an_image_is_trained() -> None:
-    judge, image = net(), torch.randn(4, 3, requires_grad=True)
-    optimizer = torch.optim.Adam([image], 0.1)
-    for _ in range(8):
-        optimizer.zero_grad()
-        (judge(image) ** 2).mean().backward()
-        optimizer.step()
-
-
-@healthy
-def functions_of_parameters() -> None:
-    model = net()
-    weights = {name: each.detach().clone() for name, each in model.named_parameters()}
-    for each in weights.values():
-        each.requires_grad_()
-    optimizer = SGD(weights.values(), 0.1)
-    for _ in range(8):
-        optimizer.zero_grad()
-        torch.func.functional_call(model, weights, torch.randn(4, 3)).mean().backward()
-        optimizer.step()
-
-
-@healthy
-def sparse_gradients() -> None:
-    table = nn.Embedding(10, 3, sparse=True)
-    optimizer = SGD(table.parameters(), 0.1)
-    for _ in range(8):
-        optimizer.zero_grad()
-        table(torch.tensor([1, 2])).mean().backward()
         optimizer.step()
 
 
