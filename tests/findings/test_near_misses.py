@@ -4,7 +4,7 @@
 same with optimizers.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -46,13 +46,6 @@ WITH_ODD_WEIGHTS = {
     "rate_that_falls_to_zero",
 }
 """Programs whose weights do become NaN, or do not change: with effects that is said."""
-
-
-@pytest.fixture(autouse=True)
-def clean_keras() -> Iterator[None]:
-    yield
-    for kind in healthy_loops.KINDS:
-        Kit(kind).keras.backend.clear_session()
 
 
 @pytest.mark.parametrize(("program", "kind"), CASES)

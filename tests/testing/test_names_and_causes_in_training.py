@@ -211,17 +211,6 @@ def test_a_variable_itself_fails_as_its_name_does(per_step: bool) -> None:
             fit(model)
 
 
-@needs_keras3
-def test_what_is_never_updated_is_named() -> None:
-    model = net_of(keras3, "keras3", frozen="")
-    said = re.escape("updates of net/hidden/kernel and bias: expected 0, got 4")
-    with (
-        pytest.raises(AssertionError, match=said),
-        tracer.assert_never_updated(model.get_layer("hidden")),
-    ):
-        fit(model)
-
-
 # Causes that are none.
 
 

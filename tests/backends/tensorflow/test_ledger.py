@@ -125,35 +125,6 @@ def test_regular_steps_in_one_loop_are_one_run(number: int) -> None:
     assert reading.lost == lost
 
 
-@pytest.mark.long
-def test_a_shorter_last_batch_for_thousands_of_epochs() -> None:
-    machine = Machine()
-    epochs = 2000
-    for _ in range(epochs):
-        machine.steps[0]()
-        machine.steps[0]()
-        machine.steps[1]()
-    steps, found = machine.read()
-    assert steps == 3 * epochs
-    assert found["B"] == (epochs, list(range(3, steps + 1, 3)))
-    assert found["A"] == (2 * epochs, [s for s in range(1, steps + 1) if s % 3])
-
-
-def test_the_total_stays_when_the_journal_overflows() -> None:
-    machine = Machine(rows=9)
-    rng = np.random.default_rng(5)
-    expected: list[int] = []
-    for step in range(1, 201):
-        for _ in range(int(rng.integers(0, 3))):
-            machine.part(step)
-            expected.append(step)
-        machine.steps[0]()
-    steps, found = machine.read()
-    assert steps == 200
-    assert found["A"] == (200, list(range(192, 201)))
-    assert found["C"] == (len(expected), expected[-9:])
-
-
 def test_a_signal_handler_may_read_and_raise_while_rows_are_taken_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
