@@ -143,24 +143,9 @@ def no_gradient_reaches_what_is_masked() -> None:
     loop(tx, lambda params: loss({**params, "b": jax.lax.stop_gradient(params["b"])}))
 
 
-def decay_is_masked_in_a_chain() -> None:
-    loop(optax.adamw(0.1, mask={"w": True, "b": False}))
-
-
-def only_biases_are_trained() -> None:
-    others = optax.masked(optax.set_to_zero(), {"w": True, "b": False})
-    loop(optax.chain(optax.masked(optax.adamw(0.1), {"w": False, "b": True}), others))
-
-
 def a_search_over_rates() -> None:
     for rate in (0.1, 0.2, 0.3, 0.4):
         loop(optax.adam(rate))
-
-
-def one_transformation_for_folds() -> None:
-    tx = optax.adam(0.1)
-    for seed in range(4):
-        loop(tx, params={**PARAMS, "w": jax.random.normal(jax.random.key(seed), (4, 2))})
 
 
 def the_best_of_several_guesses() -> None:
@@ -229,10 +214,7 @@ def nan_is_left_out() -> None:
 HEALTHY = [
     gradients_are_clipped_by_another,
     no_gradient_reaches_what_is_masked,
-    decay_is_masked_in_a_chain,
-    only_biases_are_trained,
     a_search_over_rates,
-    one_transformation_for_folds,
     the_best_of_several_guesses,
     init_makes_templates_for_checkpoints,
     init_makes_templates_for_rollbacks,

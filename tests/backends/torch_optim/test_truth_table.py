@@ -916,20 +916,6 @@ def test_recorded(name: str) -> None:
     assert torch.amp.GradScaler.step.__module__ == "torch.amp.grad_scaler"
 
 
-def test_threads() -> None:
-    parameters = [zeros(1) for _ in range(4)]
-    optimizers = [tracer.wrap(Odometer(each)) for each in parameters]
-
-    def train(index: int) -> None:
-        for _ in range(50):
-            give(parameters[index])
-            optimizers[index].step()
-
-    in_threads(train)
-    assert [readings(each) for each in parameters] == [[50]] * 4
-    assert [tracer.trace_of(each).updates() for each in optimizers] == [50] * 4
-
-
 @pytest.mark.long
 def test_a_step_that_was_compiled_before() -> None:
     parameters = zeros()
