@@ -185,6 +185,19 @@ def test_of_many_missing_workers_the_first_are_named() -> None:
     assert trace.notes[-1] == "there is no trace of 55 more workers: rank:9 to rank:63"
 
 
+def test_a_file_of_a_run_with_more_ranks_is_said() -> None:
+    """Its worker is one more, and no other one is missing."""
+    two = {"cluster": "rank:0, rank:1"}
+    ranks = [replace(worker(f"rank:{each}"), environment=two) for each in (0, 1)]
+    assert merged(*ranks).complete
+    old = replace(worker("rank:2"), environment={"cluster": "rank:0, rank:1, rank:2"})
+    trace = merged(*ranks, old)
+    assert not trace.complete
+    assert [note.partition(":")[0] for note in trace.notes] == [
+        "the files are of clusters of 2 and 3 workers"
+    ]
+
+
 def at(began: float, data: TraceData, name: str = "") -> TraceData:
     """The trace of a program that began then and ran for 5 s."""
     workers = name or data.replicas[0].worker

@@ -196,7 +196,14 @@ def _missing(parts: Sequence[TraceData]) -> Iterator[str]:
 
 
 def _not_together(parts: Sequence[TraceData]) -> Iterator[str]:
-    """A note on a program that had ended when another one began: they are of different runs."""
+    """Notes on what is of different runs: of two clusters, or ended when another one began."""
+    clusters = {data.environment.get("cluster", "") for data in parts} - {""}
+    if len(clusters) > 1:
+        sizes = sorted(each.count(", ") + 1 for each in clusters)
+        yield (
+            f"the files are of clusters of {listed([f'{each:,}' for each in sizes])} workers: some "
+            "are left of another run, so the counts are of several"
+        )
     every = [(each, data.finished) for data in parts for each in data.programs]
     last = max((each for each, _ in every), key=lambda each: each.started, default=None)
     for each, finished in sorted(every, key=lambda pair: pair[0].started):
