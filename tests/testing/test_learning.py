@@ -40,8 +40,11 @@ def test_the_run_passes_its_own_gate(name: str, tmp_path: Path) -> None:
     [
         ("eager", {"dense": "2/step", "sparse": 0}),
         # Three of four steps only accumulate; loss scaling skips some: no step makes more.
-        ("accumulation", {"dense": "<= 4/step", "sparse": 0}),
-        ("embedding_on_two_replicas", {"dense": "<= 4/step", "sparse": "<= 1/step"}),
+        ("accumulation", {"dense": "<= 4/step", "sparse": 0, "updates": ">= 1"}),
+        (
+            "embedding_on_two_replicas",
+            {"dense": "<= 4/step", "sparse": "<= 1/step", "updates": ">= 1"},
+        ),
         (
             "two_optimizers",
             {
@@ -52,11 +55,23 @@ def test_the_run_passes_its_own_gate(name: str, tmp_path: Path) -> None:
             },
         ),
         ("several_callers", {"dense": "11/step", "sparse": 0, "updates[embedding/*]": 0}),
-        ("direct_calls", {"sparse": 0}),  # outside any step
+        ("direct_calls", {"sparse": 0, "updates": ">= 1"}),  # outside any step
     ],
 )
 def test_what_is_learned(name: str, counts: dict[str, str | int]) -> None:
     assert learning.learned(traces.ALL[name]()) == counts
+
+
+def test_a_run_that_updates_nothing_does_not_pass_a_gate_of_limits() -> None:
+    accumulates = traces.accumulation()
+    expected = [
+        expressions.read(expressions.joined(key, value))
+        for key, value in learning.learned(accumulates).items()
+    ]
+    blocks = (each for each in accumulates.blocks if each.step)
+    idle = traces.changed(accumulates, blocks=tuple(replace(each, entries=()) for each in blocks))
+    assert (idle.steps, idle.updates()) == (accumulates.steps, 0)
+    assert any(verdict.reason for verdict in expressions.check(idle, expected))
 
 
 def test_of_a_run_with_effects_also_what_became_of_the_weights() -> None:

@@ -22,8 +22,8 @@ def learned(trace: Trace, *, steps: bool = False) -> dict[str, str | int]:
     """The counts that held, as `[tool.tracer.expect]` has them; with `steps` also how many steps.
 
     These are dense and sparse updates in each step, at most so many where steps differ; the updates
-    of each part of the model that does not get one for each of its variables; and, of a run with
-    effects, that weights changed and stayed finite.
+    of each part of the model that does not get one for each of its variables; that there are any if
+    no number is exact; and, of a run with effects, that weights changed and stayed finite.
 
     Raises `Mistake` for a run that is no example: one that is incomplete or unfinished, made no
     step, ended with an error, or has a finding that is an error.
@@ -40,7 +40,10 @@ def learned(trace: Trace, *, steps: bool = False) -> dict[str, str | int]:
             counts[f"updates[{part}]"] = value
     counts |= {"unchanged": 0, "not_finite": 0} if trace.has_effects else {}
     counts |= {"steps": trace.steps} if steps else {}
-    return {key: value for key, value in counts.items() if _holds(trace, key, value)}
+    known = {key: value for key, value in counts.items() if _holds(trace, key, value)}
+    # Limits alone would let a run pass that updates nothing.
+    is_exact = any(re.match(r"\d+/step", str(value)) for value in known.values())
+    return known if is_exact or not trace.updates() else known | {"updates": ">= 1"}
 
 
 def as_toml(trace: Trace, counts: dict[str, str | int]) -> str:
