@@ -11,11 +11,12 @@ from tracer.api import CallTrace
 from tracer.errors import UnknownName
 from tracer.model.merge import merge
 from tracer.model.rates import sentence
-from tracer.model.records import Rate, RateRun
+from tracer.model.records import Effect, Rate, RateRun
 from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace
 from tracer.testing import expressions
 from tracer.testing.assertions import Check, expect_updates
+from tracer.testing.learning import learned
 
 
 def reasons(trace: Trace, *texts: str) -> list[str]:
@@ -211,6 +212,16 @@ SCHEDULE = Rate(0, "rate", 0, (0, 1), (), schedule="CosineDecay(decay_steps=10)"
             "rate<=1",
             "it is not known in all steps",
         ),
+        ([replace(CONSTANT, runs=(), sampled=True)], "rate<=1", "it is not known in all steps"),
+        (
+            [
+                replace(
+                    CONSTANT, runs=(RateRun(1, 2, 0.1, 0.1), RateRun(5, 6, 0.1, 0.1)), sampled=True
+                )
+            ],
+            "rate<=1",
+            "it is not known in all steps",
+        ),
         ([Rate(0, "decay", 0, (0, 1), CONSTANT.runs)], "rate<=1", "it is not known"),
     ],
 )
@@ -218,6 +229,21 @@ def test_rates_hold_in_each_step(known: list[Rate], text: str, reason: str) -> N
     trace = traces.changed(traces.eager(), rates=tuple(known))
     assert trace.steps == 10
     assert reasons(trace, text) == [reason]
+
+
+def test_a_rate_in_each_step_of_no_steps_is_no_proof() -> None:
+    assert reasons(traces.nothing(), "rate<=1") == ["no step ran"]
+
+
+def test_effects_of_one_optimizer_are_no_proof_of_another() -> None:
+    trace = traces.two_optimizers()
+    compared = Effect(0, 0, "compared", (0, 1), 10, trace.blocks[0].runs)
+    trace = traces.changed(trace, effects=(compared,))
+    why = "expected 0, but nothing was compared of adam#2"
+    assert reasons(trace, "not_finite=0") == [f"not finite: {why}"]
+    assert reasons(trace, "unchanged[dis*]=0") == [f"unchanged of dis*: {why}"]
+    assert reasons(trace, "not_finite[gen*]=0") == [""]
+    assert "not_finite" not in learned(trace)
 
 
 def test_a_rate_that_jumped_more_often_than_is_kept_is_not_known() -> None:

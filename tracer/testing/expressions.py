@@ -27,7 +27,7 @@ from tracer.model import rates
 from tracer.model.compare import matched
 from tracer.model.measures import unknown_effects
 from tracer.model.phrases import endings
-from tracer.model.records import Kind
+from tracer.model.records import Kind, Rate
 from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace
 from tracer.model.words import listed
@@ -270,11 +270,21 @@ def _reason(trace: Trace, expected: Expectation) -> str:
     return failure.of_expected(trace, replace(expected, per_replica=on_each_replica), partial=True)
 
 
+def _is_known(rate: Rate, steps: int) -> bool:
+    """Whether the rate is known without a gap, be it only up to the last time that it was read."""
+    known = sum(run.count for run in rate.runs)
+    last = rate.runs[-1].first + rate.runs[-1].count - 1 if rate.runs else 0
+    return known == last and last >= (1 if rate.sampled else steps)
+
+
 def _wrong_rates(trace: Trace, expected: Expectation) -> Iterator[str]:
     """Where the learning rate is not as expected, or not known.
 
     What is read now and then is judged by what was read.
     """
+    if not trace.steps:
+        yield "no step ran"
+        return
     meant = None if expected.variable is None else indices_of(trace, expected.variable)
     summaries = [each for each in summaries_of(trace) if meant is None or meant & {*each.variables}]
     for summary in summaries:
@@ -287,9 +297,7 @@ def _wrong_rates(trace: Trace, expected: Expectation) -> Iterator[str]:
                 yield f"{of}it is {listed([rates.in_steps(run) for run in wrong], 3)}"
             elif each.schedule:
                 yield f"{of}it is set by {each.schedule}, whose values are not known"
-            elif len(each.runs) > rates.MOST or (
-                not each.sampled and sum(run.count for run in each.runs) < summary.steps
-            ):
+            elif len(each.runs) > rates.MOST or not _is_known(each, summary.steps):
                 yield f"{of}it is not known in all steps"
         if not groups:
             yield f"{of}it is not known"

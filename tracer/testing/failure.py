@@ -441,6 +441,8 @@ def judge(trace: Trace, expected: Expectation, notes: bool = True) -> str:
         return _of_targets(claim, notes)
     if is_of_effects(expected):
         require_effects(trace.data, expected.what, trace.steps)
+        if apart := _not_compared(claim):
+            return not_judged(trace, expected.wanted, f"nothing was compared of {apart}")
     parts = [
         JudgedSteps(claim, each, on) for each in claim.summaries for on in claim.replicas(each)
     ]
@@ -460,6 +462,18 @@ def judge(trace: Trace, expected: Expectation, notes: bool = True) -> str:
     names = {trace.variables[row.variable].name for row in rows if row.variable >= 0}
     why = likely(claim, names, any(each.short for each in parts), parts)
     return text_of(trace, heads, table, why, callers_at_fault(claim, parts), notes)
+
+
+def _not_compared(claim: Claim) -> str:
+    """The optimizers that updated something and have no effects, which others have."""
+    names = claim.trace.derived(replica_names)
+    apart = (
+        f"{shown(summary.optimizers[0].name)}{f' on {names[on]}' * (len(names) > 1)}"
+        for summary in claim.summaries
+        for on in summary.replicas
+        if summary.total(updates, on) and not summary.total(observing("compared"), on)
+    )
+    return first_of(list(apart), MAX_NAMES)
 
 
 def _head(expected: Expectation, wanted: Limits, got: str) -> str:
