@@ -12,6 +12,7 @@ from tracer.errors import UnknownName
 from tracer.model.merge import merge
 from tracer.model.rates import sentence
 from tracer.model.records import Effect, Rate, RateRun
+from tracer.model.runs import Run
 from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace
 from tracer.testing import expressions
@@ -229,6 +230,22 @@ def test_rates_hold_in_each_step(known: list[Rate], text: str, reason: str) -> N
     trace = traces.changed(traces.eager(), rates=tuple(known))
     assert trace.steps == 10
     assert reasons(trace, text) == [reason]
+
+
+def test_the_rate_of_a_group_that_comes_later_is_known_of_its_updates() -> None:
+    trace = traces.trained(["kernel", "bias"], Run(1, 1, 10))
+    (work,) = trace.blocks
+    first = tuple(replace(each, variables=each.variables[:1]) for each in work.entries)
+    early = replace(work, entries=first, total=3, runs=(Run(1, 1, 3),))
+    late = replace(work, total=7, runs=(Run(4, 1, 7),))
+    rates = (
+        Rate(0, "rate", 0, (0,), (RateRun(1, 10, 0.1, 0.1),)),
+        Rate(0, "rate", 1, (1,), (RateRun(4, 7, 0.5, 0.5),)),
+    )
+    trace = traces.changed(trace, rates=rates)
+    assert reasons(trace, "rate<=0.5") == ["it is not known in all steps"]
+    trace = traces.changed(trace, blocks=(early, late))
+    assert reasons(trace, "rate<=0.5", "rate[bias]=0.5") == ["", ""]
 
 
 def test_a_rate_in_each_step_of_no_steps_is_no_proof() -> None:

@@ -80,7 +80,8 @@ def indices_of(trace: Trace, given: object) -> frozenset[int]:
     Raises `tracer.UnknownName` if the trace holds none of them.
     """
     known = indices(targets_meant(trace, given, "variables"))
-    return known or variables_meant(given, trace.variables, trace.objects)  # which raises
+    first = next(iter(_own(given) or ()), given)  # a module of PyTorch has no name
+    return known or variables_meant(first, trace.variables, trace.objects)  # which raises
 
 
 def leaves_meant(trace: Trace, leaves: Iterable[Variable]) -> list[Target]:

@@ -25,10 +25,10 @@ from tracer.findings.rule import Severity
 from tracer.findings.run_rules import Finding, at_least, findings, rule_of
 from tracer.model import rates
 from tracer.model.compare import matched
-from tracer.model.measures import unknown_effects
+from tracer.model.measures import unknown_effects, updates
 from tracer.model.phrases import endings
 from tracer.model.records import Kind, Rate
-from tracer.model.summary import summaries_of
+from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.words import listed
 from tracer.testing import failure
@@ -270,11 +270,20 @@ def _reason(trace: Trace, expected: Expectation) -> str:
     return failure.of_expected(trace, replace(expected, per_replica=on_each_replica), partial=True)
 
 
-def _is_known(rate: Rate, steps: int) -> bool:
-    """Whether the rate is known without a gap, be it only up to the last time that it was read."""
-    known = sum(run.count for run in rate.runs)
-    last = rate.runs[-1].first + rate.runs[-1].count - 1 if rate.runs else 0
-    return known == last and last >= (1 if rate.sampled else steps)
+def _is_known(rate: Rate, summary: Summary) -> bool:
+    """Whether the rate is known of each update, be it only up to the last time that it was read.
+
+    A group may be added after some steps, or go.
+    """
+    of_group = replace(updates, variables=frozenset(rate.variables))
+    known = [range(run.first, run.first + run.count) for run in rate.runs]
+    if rate.sampled and known:
+        known[-1] = range(known[-1].start, max(known[-1].stop, summary.steps + 1))
+    every = (run for run, _ in summary.runs(of_group))
+    return all(
+        sum(part.count for each in known if (part := run.intersect(each))) == run.count
+        for run in every
+    )
 
 
 def _wrong_rates(trace: Trace, expected: Expectation) -> Iterator[str]:
@@ -297,7 +306,7 @@ def _wrong_rates(trace: Trace, expected: Expectation) -> Iterator[str]:
                 yield f"{of}it is {listed([rates.in_steps(run) for run in wrong], 3)}"
             elif each.schedule:
                 yield f"{of}it is set by {each.schedule}, whose values are not known"
-            elif len(each.runs) > rates.MOST or not _is_known(each, summary.steps):
+            elif len(each.runs) > rates.MOST or not _is_known(each, summary):
                 yield f"{of}it is not known in all steps"
         if not groups:
             yield f"{of}it is not known"
