@@ -6,6 +6,8 @@ differs between the two.
 
 import os
 import re
+import secrets
+import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -62,9 +64,38 @@ def display(path: Path) -> str:
 
 
 def write(path: Any, content: bytes) -> None:
-    """Put `content` at a remote `path`: all of it, or what stood there before is kept."""
-    with path.fs.transaction, path.fs.open(path.path, "wb") as file:
-        file.write(content)
+    """Put `content` at `path`: all of it, or what stood there before is kept.
+
+    A link stays a link; and a device such as /dev/null, or a pipe, does not become a file.
+    """
+    if is_remote(path):
+        with path.fs.transaction, path.fs.open(path.path, "wb") as file:
+            file.write(content)
+    elif path.exists() and not path.is_file():
+        path.write_bytes(content)
+    else:
+        try:
+            _replace(Path(os.path.realpath(path)), content)
+        except OSError as error:
+            error.filename = str(path)  # and not that of the temporary file
+            raise
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Put `content` at `path` in one go, by way of a temporary file next to it."""
+    temporary = path.with_name(f".tracer-{secrets.token_hex(8)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            with suppress(FileNotFoundError):
+                os.chmod(temporary, stat.S_IMODE(path.stat().st_mode))
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def sizes(folder: Any, paths: Sequence[Any]) -> list[int]:

@@ -402,6 +402,18 @@ MISTAKES: dict[str, tuple[Sequence[str], str]] = {
         ["check", "eager.json", "-e", "steps=1", "-o", "eager.json"],
         "eager.json: is a trace, and would be overwritten: choose another name",
     ),
+    "a report to a URL": (
+        ["report", "eager.json", "-o", "s3://runs/page.html"],
+        "s3://runs/page.html: a report is written to a file of this machine, not to a URL",
+    ),
+    "a check to a URL": (
+        ["check", "eager.json", "-e", "steps=1", "-o", "gs://runs/check.xml"],
+        "gs://runs/check.xml: a report is written to a file of this machine, not to a URL",
+    ),
+    "a class of several": (
+        ["report", "two_optimizers.json", "--optimizer", "Adam"],
+        "several optimizers are of the class Adam: name one, of adam and adam#2",
+    ),
     "a table": (["report", "eager.json", "--by", "var"], "Invalid value for '--by': 'var' is not"),
     "an optimizer": (["report", "eager.json", "--optimizer", "sgd_1"], "no optimizer 'sgd_1'"),
     "command": (["reprot"], "No such command 'reprot'. Did you mean 'report'?"),
@@ -473,6 +485,67 @@ def test_expectations_come_from_pyproject(files: Path, tmp_path: Path) -> None:
     project.write_text("[tool.tracer.expects]\nsteps = 1\n")  # would expect nothing
     done = tracer("check", path, "--findings", "error", folder=tmp_path)
     assert (done.returncode, "[tool.tracer] has no expects: there" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("text", ["tool = 5", "[tool]\ntracer = 5", "[[tool.tracer]]"])
+def test_settings_that_are_no_table(files: Path, tmp_path: Path, text: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(text)
+    done = tracer("check", str(files / "eager.json"), folder=tmp_path)
+    name = "tool" if text.startswith("tool") else "tracer"
+    said = f"tracer: {tmp_path}/pyproject.toml: {name} is no table, as [tool.tracer] is\n"
+    assert (done.returncode, done.stderr) == (2, said)
+
+
+def test_an_optimizer_has_the_name_or_the_class_of_the_heading(files: Path) -> None:
+    by_name, by_class = (
+        tracer("report", "accumulation.json", "--optimizer", each, folder=files).stdout
+        for each in ("adam", "Adam")
+    )
+    assert by_class == by_name.replace("Only optimizer adam.", "Only optimizer Adam.") != by_name
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a file has no limit there")
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["report", "accumulation.json", "--format", "json"],
+        ["check", "accumulation.json", "-f", "sarif", "-e", "steps=1", "--findings", "warning"],
+    ],
+    ids=lambda each: each[0],
+)
+def test_what_does_not_fit_on_the_disk_leaves_what_stood_there(
+    files: Path, tmp_path: Path, arguments: list[str], before: bool
+) -> None:
+    output = tmp_path / "report.out"
+    if before:
+        output.write_text("as it was")
+    code = (
+        "import resource; from tracer.cli.commands import main\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)); main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments, "-o", str(output)],
+        cwd=files,
+        capture_output=True,
+        text=True,
+    )
+    said = f"tracer: cannot write {output}: File too large\n"
+    assert (done.returncode, done.stderr) == (2, said)
+    assert [each.name for each in tmp_path.iterdir()] == ["report.out"] * before
+    assert not before or output.read_text() == "as it was"
+
+
+def test_a_report_goes_through_a_link_and_into_a_pipe(files: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link.txt"
+    link.symlink_to(tmp_path / "report.txt")
+    plain = tracer_process("report", "eager.json", folder=files).stdout
+    tracer("report", "eager.json", "-o", str(link), folder=files)
+    assert link.is_symlink() and (tmp_path / "report.txt").read_text(encoding="utf-8") == plain
+    for device in ("/dev/stdout", "/dev/null"):
+        done = tracer_process("report", "eager.json", "-f", "text", "-o", device, folder=files)
+        assert done.stdout == plain * (device == "/dev/stdout")
+        assert done.stderr == f"tracer: wrote {device}\n"
 
 
 def test_what_is_learned_is_a_gate_that_ignores_what_was_there(files: Path, tmp_path: Path) -> None:

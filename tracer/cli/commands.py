@@ -4,7 +4,6 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
@@ -36,9 +35,12 @@ _PathArgument = Annotated[
 
 
 def _no_trace(output: Path | None) -> Path | None:
-    """Refuse to write over a trace."""
+    """Refuse to write over a trace, and to a URL."""
     from tracer.model.tracefile import is_trace
 
+    if output and re.match(r"[\w+.-]{2,}:/", str(output)):  # a path has one slash of each two
+        url = str(output).replace(":/", "://", 1)
+        raise Mistake(f"{url}: a report is written to a file of this machine, not to a URL")
     if output and is_trace(output):
         raise Mistake(f"{output}: is a trace, and would be overwritten: choose another name")
     return output
@@ -415,8 +417,7 @@ def check(
         "github": partial(expressions.as_github, results, milder, trace),
         "sarif": partial(expressions.as_sarif, results, milder, trace),
     }[format]()
-    with output.open("w", encoding="utf-8") if output else nullcontext() as file:
-        formats.print_text(lambda width, color: content, file)
+    formats.put(lambda width, color: content, output)
     _say_written(output)
     return int(any(each.reason for each in results))
 

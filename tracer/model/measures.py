@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from tracer.errors import UnknownName, is_mistake, unknown_name
-from tracer.model.names import Objects, named, variables_meant
+from tracer.model.names import Objects, named, optimizers_meant, variables_meant
 from tracer.model.records import (
     OBSERVATIONS,
     Block,
@@ -176,7 +176,7 @@ def select_entries(
     def meant(noun: str, wanted: str | None, names: Iterable[str]) -> frozenset[int] | None:
         return None if wanted is None else named(noun, wanted, [*names])
 
-    optimizers = meant("optimizer", optimizer, (each.name for each in data.optimizers))
+    optimizers = None if optimizer is None else optimizers_meant(optimizer, data.optimizers)
     if optimizers and what in OBSERVATIONS:  # they are of the root, whatever did it
         optimizers = frozenset(data.optimizers[index].root for index in optimizers)
     replicas = meant("worker", worker, (each.worker for each in data.replicas))

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from tracer.errors import UnknownName, is_mistake, unknown_name
-from tracer.model.records import Variable
+from tracer.model.records import Optimizer, Variable
+from tracer.model.words import listed
 
 __tracebackhide__ = is_mistake
 
@@ -154,6 +155,21 @@ def named(
             return meant
     known = dict.fromkeys((*names, *filter(None, wholes)))
     raise unknown_name(noun, wanted, known, meant=near_patterns(wanted, known) if wholes else ())
+
+
+def optimizers_meant(wanted: str, optimizers: Sequence[Optimizer]) -> frozenset[int]:
+    """The indices of the optimizers that `wanted` means: a name, a glob, or the class of one alone.
+
+    Raises `tracer.UnknownName` for what is not among them, and for the class of several.
+    """
+    names = [each.name for each in optimizers]
+    of_class = [i for i, e in enumerate(optimizers) if e.class_name.rpartition(".")[2] == wanted]
+    if not of_class or wanted in names:
+        return named("optimizer", wanted, names)
+    if len(of_class) > 1:
+        every = listed([names[index] for index in of_class], 5)
+        raise UnknownName(f"several optimizers are of the class {wanted}: name one, of {every}")
+    return frozenset(of_class)
 
 
 def near_patterns(wanted: str, names: Iterable[str]) -> list[str]:

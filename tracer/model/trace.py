@@ -18,7 +18,7 @@ from tracer.errors import UnknownName, is_mistake, shown, unknown_name
 from tracer.model import callers
 from tracer.model.callers import Caller
 from tracer.model.measures import ROLES, Selection, What, counted, require_effects, select_entries
-from tracer.model.names import NAMES_ONLY, Objects, named
+from tracer.model.names import NAMES_ONLY, Objects, optimizers_meant
 from tracer.model.records import (
     OBSERVATIONS,
     Block,
@@ -422,8 +422,7 @@ def _cut(
 
 def _of_optimizers(data: TraceData, wanted: str) -> TraceData:
     """The trace without other optimizers; those that are nested in one another stay together."""
-    names = [each.name for each in data.optimizers]
-    roots = {data.optimizers[index].root for index in named("optimizer", wanted, names)}
+    roots = {data.optimizers[i].root for i in optimizers_meant(wanted, data.optimizers)}
     change = {}
     for table in ("optimizers", "graphs"):
         kept = [n for n, record in enumerate(getattr(data, table)) if record.root in roots]

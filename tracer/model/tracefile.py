@@ -31,7 +31,6 @@ import errno
 import hashlib
 import os
 import re
-import secrets
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -342,16 +341,13 @@ def save(data: TraceData, path: Path) -> None:
         content = encode(data)
         if len(content) > MAX_BYTES:
             raise ValueError(f"it takes {len(content):,} bytes, more than {MAX_BYTES:,}")
-        if locations.is_remote(path):
-            locations.write(path, content)
-            return
-        # A link stays a link; and a device such as /dev/null must not become a file.
-        target = Path(os.path.realpath(path))
-        if not target.parent.is_dir():
-            raise ValueError(f"there is no folder {target.parent}")
-        if target.exists():
-            _require_file(path, target.stat())
-        _replace(target, content)
+        if not locations.is_remote(path):
+            target = Path(os.path.realpath(path))
+            if not target.parent.is_dir():
+                raise ValueError(f"there is no folder {target.parent}")
+            if target.exists():
+                _require_file(path, target.stat())
+        locations.write(path, content)
 
 
 @contextmanager
@@ -459,20 +455,3 @@ def _require_size(path: str | Path, size: int) -> None:
     if size > MAX_BYTES:
         large = f"{size:,} bytes, more than {MAX_BYTES:,}"
         raise _error(path, f"is too large for a trace file: {large}")
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Put `content` at `path` in one go, by way of a temporary file next to it."""
-    temporary = path.with_name(f".tracer-{secrets.token_hex(8)}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            with suppress(FileNotFoundError):
-                os.chmod(temporary, stat.S_IMODE(path.stat().st_mode))
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise

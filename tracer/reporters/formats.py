@@ -20,6 +20,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from tracer import locations
 from tracer.errors import MissingExtra, Mistake, shown, to_install
 from tracer.findings.run_rules import findings, to_report
 from tracer.model import rates
@@ -53,6 +54,14 @@ def print_text(render: Callable[[int | None, bool], str], file: TextIO | None = 
     file = sys.stdout if file is None else file
     written = render(*_terminal(file, os.environ))
     file.write(_encodable(written, file.encoding))
+
+
+def put(render: Callable[[int | None, bool], str], output: Path | None) -> None:
+    """Write such a text to a file, all of it or nothing; print it if there is none."""
+    if output is None:
+        print_text(render)
+    else:
+        locations.write(output, _encodable(render(None, False), "utf-8").encode())
 
 
 _ASCII = {ord("…"): "...", ord("→"): ">", **dict(zip(map(ord, "├└│─"), "+`|-", strict=True))}
@@ -187,10 +196,8 @@ def write(trace: Trace, format: Format | None, by: By | None, output: Path | Non
         if output is None:
             raise Mistake("--format tensorboard needs the folder of the logs: -o LOGDIR")
         module(format).write(trace, output)
-    elif output is not None:
-        output.write_text(render(trace, format, by), encoding="utf-8")
     else:
-        print_text(lambda width, color: render(trace, format, by, width, color))
+        put(lambda width, color: render(trace, format, by, width, color), output)
 
 
 # JSON: what the text report says, as values.

@@ -8,6 +8,7 @@ stands for several steps.
 import struct
 import time
 from collections.abc import Iterator
+from io import BytesIO
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import vl_convert
 from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, types_pb2
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+from tracer import locations
 from tracer.layout import cut_apart, shown
 from tracer.model import measures
 from tracer.model.summary import Summary, summaries_of
@@ -90,13 +92,12 @@ def write(trace: Trace, folder: Path) -> None:
     run = folder / "tracer"
     run.mkdir(parents=True, exist_ok=True)
     now = time.time()
-    unfinished = run / f".{FILE}.new"  # TensorBoard reads what has the other name
-    with unfinished.open("wb") as file:
-        records = RecordWriter(file)
-        for event in _events(trace):
-            event.wall_time = now
-            records.write(event.SerializeToString())
-    unfinished.replace(run / FILE)
+    content = BytesIO()
+    records = RecordWriter(content)
+    for event in _events(trace):
+        event.wall_time = now
+        records.write(event.SerializeToString())
+    locations.write(run / FILE, content.getvalue())
 
 
 def _events(trace: Trace) -> Iterator[Any]:

@@ -157,8 +157,11 @@ def from_project(folder: Path) -> Project:
     if path is None:
         return Project()
     try:
-        content: dict[str, Any] = msgspec.toml.decode(path.read_text(encoding="utf-8-sig"))
-        settings = content.get("tool", {}).get("tracer", {})
+        settings: Any = msgspec.toml.decode(path.read_text(encoding="utf-8-sig"))
+        for name in ("tool", "tracer"):
+            settings = settings.get(name, {})
+            if not isinstance(settings, Mapping):
+                raise BadExpectation(f"{name} is no table, as [tool.tracer] is")
         table, codes = settings.get("expect", {}), settings.get("ignore", [])
         if unknown := sorted({*settings} - {"expect", "ignore"}):
             raise BadExpectation(f"[tool.tracer] has no {unknown[0]}: there are expect and ignore")
@@ -167,7 +170,7 @@ def from_project(folder: Path) -> Project:
         if not isinstance(codes, list) or not all(isinstance(each, str) for each in codes):
             raise BadExpectation('ignore in [tool.tracer] is not a list such as ["no-gradient"]')
         return Project([read(joined(key, value)) for key, value in table.items()], codes)
-    except (AttributeError, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise BadExpectation(f"{path}: {error}") from error
 
 
