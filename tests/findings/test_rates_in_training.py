@@ -58,7 +58,7 @@ SAID = {
     ),
     "norms_decay": (
         "weight decay 0.01 on 4 of 8 parameters, 2 of them one-dimensional "
-        "(0.layer_norm.weight, 1.layer_norm.weight)."
+        "(0.layer_norm.weight, 1.layer_norm.weight; AdamW was made in norms_decay.py:35)."
     ),
 }
 """What stands on the first screen."""
@@ -354,6 +354,64 @@ def a_mask_in_the_model(model: Any, parameters: list[Any]) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), 0.1, weight_decay=0.1)
     for _ in range(6):
         step(model, optimizer)
+
+
+@healthy
+def a_mask_in_the_model_and_clipped_gradients(model: Any, parameters: list[Any]) -> None:
+    """Clipping writes to the gradients, which are 0 since the backward pass."""
+    torch.nn.utils.prune.random_unstructured(model[0], "weight", 0.5)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1, weight_decay=0.1)
+    for _ in range(6):
+        optimizer.zero_grad()
+        model(torch.ones(4, 3)).square().mean().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+
+class Clearing(torch.optim.SGD):  # type: ignore[misc]
+    """Its step clears the gradients that it has used."""
+
+    def step(self, closure: Any = None) -> Any:
+        loss = super().step(closure)
+        self.zero_grad(set_to_none=False)
+        return loss
+
+
+@healthy
+def a_step_that_clears_the_gradients_of_its_closure(model: Any, parameters: list[Any]) -> None:
+    optimizer = Clearing(parameters, 0.1)
+
+    def closure() -> Any:
+        loss = model(torch.randn(4, 3)).square().mean()
+        loss.backward()
+        return loss
+
+    for _ in range(6):
+        optimizer.step(closure)
+
+
+@healthy
+def a_step_that_clears_the_gradients_of_a_scaler(model: Any, parameters: list[Any]) -> None:
+    optimizer = Clearing(parameters, 0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=128.0)
+    for _ in range(6):
+        scaler.scale(model(torch.randn(4, 3)).square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+@healthy
+def a_hook_that_clears_the_gradients_of_a_closure(model: Any, parameters: list[Any]) -> None:
+    optimizer = torch.optim.SGD(parameters, 0.1)
+    optimizer.register_step_post_hook(lambda own, *_: own.zero_grad(set_to_none=False))
+
+    def closure() -> Any:
+        loss = model(torch.randn(4, 3)).square().mean()
+        loss.backward()
+        return loss
+
+    for _ in range(6):
+        optimizer.step(closure)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -47,6 +47,17 @@ def one_pass_a_step() -> None:
 
 
 @healthy
+def a_hook_that_clears_what_the_step_used() -> None:
+    """In more steps than values of gradients are asked for."""
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    optimizer.register_step_post_hook(lambda own, *_: own.zero_grad(set_to_none=False))
+    for _ in range(3 * gradients.MAX_WAITS):
+        loss_of(model).backward()
+        optimizer.step()
+
+
+@healthy
 def accumulation_with_a_last_group() -> None:
     model = net()
     optimizer = SGD(model.parameters(), 0.1)

@@ -9,18 +9,22 @@ not come. A gradient that is 0 as a whole is an effect: see `tracer.backends.tor
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
+from weakref import ref
 
 import torch
 
 from tracer.backends.torch import compat
 from tracer.backends.torch.effects import is_held_back
+from tracer.backends.torch.gradients import after_backward
 from tracer.core.calls import Call
 from tracer.core.collectors import Collector
 from tracer.model.rates import DRIFT
 from tracer.model.records import Remark
 
 MIN_PART = 0.1  # of the elements that a mask leaves out
+MAX_PASSES = 10  # backward passes that are looked at
 
 
 class Drift(Collector):
@@ -33,6 +37,8 @@ class Drift(Collector):
         self._steps: Counter[int] = Counter()
         self._moved: Counter[int] = Counter()
         """In how many steps so far what was 0 was there, and in how many of them it moved."""
+        self._masked = set[int]()
+        """Where backward gave another gradient: the model has no such mask, as a pruned one has."""
 
     def step_compared(self, call: Call) -> None:
         """Compare where gradients are 0, and what is new there."""
@@ -47,13 +53,13 @@ class Drift(Collector):
 
     def block_begins(self) -> None:
         """Look from here."""
-        self._zeros, self._steps, self._moved = {}, Counter(), Counter()
+        self._zeros, self._steps, self._moved, self._masked = {}, Counter(), Counter(), set()
 
     def remarks(self) -> Iterator[Remark]:
         """The parameters that moved, and how many of their elements have no gradient."""
         rows = self.root.variables.rows
         for key, zeros in self._zeros.items():
-            if zeros is not None and self._moved[key]:
+            if zeros is not None and self._moved[key] and key in self._masked:
                 yield Remark(
                     DRIFT,
                     detail=f"{int(zeros.sum()):,} of {zeros.numel():,}",
@@ -68,12 +74,24 @@ class Drift(Collector):
         zeros = gradient == 0 if plain and not is_held_back(gradient) else None
         if zeros is not None and known is None:
             known = zeros if _is_masked(zeros, gradient, parameter) else None
+            if known is not None:
+                after_backward(partial(self._look_again, index, ref(parameter), MAX_PASSES))
         elif zeros is None or not torch.equal(known, zeros):
             known = None
         self._zeros[index] = known
         if known is not None:
             self._steps[index] += 1
             self._moved[index] += bool(((before != parameter.detach()) & known).any())
+
+    def _look_again(self, index: int, reference: "ref[Any]", passes: int) -> None:
+        """Backward has ended: is the gradient something else now where it was 0?"""
+        parameter, zeros = reference(), self._zeros.get(index)
+        if parameter is None or zeros is None:
+            return
+        if parameter.grad is not None and parameter.grad[zeros].any():
+            self._masked.add(index)
+        elif passes > 1:
+            after_backward(partial(self._look_again, index, reference, passes - 1))
 
 
 def _is_masked(zeros: Any, gradient: Any, parameter: Any) -> bool:

@@ -95,8 +95,8 @@ class Effects(Logs):
     ) -> None:
         """The step `call` is passed the variable with this index: copy it as it is now.
 
-        Without a `gradient` it is the one that the tensor has when the step has ended. Compiled
-        code passes the `value` that the variable holds.
+        Without a `gradient` it is the one that the tensor has when the step has ended; False if
+        that may be another one. Compiled code passes the `value` that the variable holds.
         """
         held = call.before
         if held is None:
@@ -105,7 +105,8 @@ class Effects(Logs):
             held[index] = held[index]._replace(zero=False)
         else:
             before = self.copy_of(tensor_of(variable) if value is None else value)
-            zero = None if gradient is None else has_zeros(variable, gradient)
+            unknown = gradient is None or gradient is False
+            zero = gradient if unknown else has_zeros(variable, gradient)
             held[index] = Held(before, ref(variable), zero=zero if value is None else False)
 
     def compare(self, call: Call, index: int, variable: Any, before: Any, now: Any) -> None:

@@ -23,7 +23,7 @@ from tracer.backends.torch.parameters import parameters_of
 from tracer.core.call_paths import Paths
 from tracer.core.calls import Call
 from tracer.core.collectors import Collector
-from tracer.core.interrupts import interrupt_in
+from tracer.core.interrupts import interrupt_in, suppress_faults
 from tracer.model.records import Remark
 from tracer.model.runs import fold
 
@@ -95,6 +95,9 @@ class GradientMonitor(Collector):
         """How often gradients were clipped: and `used`; too `late`; or `waiting`, for a step."""
         self._clipped_at = 0
         self._was_kept = False
+        self._clears: bool | None = None
+        """Whether a step clears the gradients that it used, as a hook may; None as long as none is
+        left."""
 
     def pass_begins(self, results: Any) -> None:
         """A backward pass of these begins."""
@@ -103,6 +106,10 @@ class GradientMonitor(Collector):
         parameter = self._parameter()
         gradient = getattr(parameter, "grad", None)
         became = self._became(gradient, zeros=bool(self._waiting or self._clips["waiting"]))
+        if became == "kept" and self._used:
+            if self._clears is None and self._may_wait():
+                self._clears = not gradient.any()
+            became = "cleared" if self._clears else became
         if self._clips["waiting"]:
             self._clips["late" if became == "cleared" else "used"] += self._clips.pop("waiting")
         if became != "kept":
@@ -277,13 +284,15 @@ class _Passes:
         self.count = 0
         """How many passes there were since the recording began."""
         self.monitors: list[GradientMonitor] = []
+        self.once: list[Callable[[], None]] = []
+        """What is called when the next pass has ended."""
         self.paths = Paths(lambda code, line: None)
         self._known: dict[tuple[Any, ...], int] = {}
 
     def watch(self, wanted: bool) -> None:
         """Count the passes from now on, or no more."""
         self.count = 0 if wanted and not self.watched else self.count
-        self.watched = wanted
+        self.watched, self.once = wanted, self.once if wanted else []
         _BACKWARD.put(wanted)
         _CLIP.put(wanted)
         for each in [] if wanted else list(self.monitors):
@@ -326,12 +335,17 @@ _passes = _Passes()
 watch = _passes.watch
 
 
+def after_backward(call: Callable[[], None]) -> None:
+    """Call it when the next pass has ended."""
+    _passes.once.append(call)
+
+
 @dynamo.without_dynamo
 def _backward(*given: Any, **named: Any) -> Any:
     if not _passes.watched or _passes.under_way:  # a pass in another one, as of a checkpoint
         return _BACKWARD.original(*given, **named)
     _passes.count += 1
-    if not _passes.monitors:
+    if not (_passes.monitors or _passes.once):
         return _BACKWARD.original(*given, **named)
     _passes.under_way = True
     try:
@@ -339,6 +353,10 @@ def _backward(*given: Any, **named: Any) -> Any:
         _passes.notify("pass_begins", given[0] if given else named.get("tensors"))
         result = _BACKWARD.original(*given, **named)
         _passes.notify("pass_ends", done)
+        once, _passes.once = _passes.once, []
+        for each in once:
+            with suppress_faults():
+                each()
         return result
     finally:
         _passes.under_way = False

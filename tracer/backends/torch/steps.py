@@ -234,11 +234,13 @@ class StepCounter:
         variables: Any = self.recorder.variables
         for optimizer in self.recorder.optimizers.alive():
             variables.find_names(optimizer)
+            may_clear = self._writes is not None or compat.hooks_after(optimizer)
             for each in parameters_of(optimizer.param_groups):
                 if (each.requires_grad or each.grad is not None) and not compat.is_lazy(each):
                     index, gradient = variables.index(each, None), each.grad
                     if not compat.is_elsewhere(each):
-                        known = gradient if call.asked and each.requires_grad else None
+                        came = call.asked or call.method is ASKED
+                        known = gradient if came else False if may_clear else None
                         self.recorder.effects.hold(call, index, each, known)
 
     @counting
