@@ -79,6 +79,7 @@ SAID = {
         (
             "weight decay 0.1 on 9 of 16 parameters, 3 of them one-dimensional "
             "(transformer.h.0.ln_1.weight",
+            "transformers_norms_decay.py:21)",
         ),
     ),
 }

@@ -759,6 +759,25 @@ SILENT: dict[str, Callable[[], CallTrace]] = {
 }
 
 
+def test_a_weight_without_gradient_that_moves_on_another_replica() -> None:
+    """Of the file of one worker nothing is said: the other one may have had a gradient."""
+    steps = Run(1, 1, 20)
+    seen = [
+        effect(what, (0,), steps, replica=replica)
+        for what in ("compared", "zero_gradient")
+        for replica in (0, 1)
+    ]
+    made = traces.changed(
+        trace(healthy(steps), healthy(steps, replica=1)),
+        effects=(*seen, effect("unchanged", (0,), steps)),
+    )
+    (text,) = (each.text for each in to_report(made) if each.code == "moved-without-gradient")
+    assert text.startswith("kernel moved in each of 20 updates, although the gradient was always 0")
+    cluster = {**made.environment, "cluster": "worker:0, worker:1"}
+    codes = [each.code for each in to_report(traces.changed(made, environment=cluster))]
+    assert "moved-without-gradient" not in codes
+
+
 def test_golden_sentences() -> None:
     lines = []
     for name, make in CASES.items():

@@ -126,6 +126,12 @@ def with_line(summary: Summary, text: str) -> str:
     return text if line is None else f"{text[:-1]} (stepped in {line.file}:{line.number})."
 
 
+def made_in(summary: Summary) -> str:
+    """` (Adam was made in train.py:12)`, for the end of a sentence; empty if that is not known."""
+    root = summary.optimizers[0]
+    return f" ({root.name} was made in {root.made})" if root.made else ""
+
+
 RULES: list[Rule] = []
 """All rules, in the order in which cases of one severity are reported: see `run_rules`."""
 

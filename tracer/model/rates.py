@@ -150,7 +150,9 @@ def _decay(summary: Summary) -> Iterator[str]:
     decays = [f"{value}{f' on {len(on):,}' * differ}" for value, on in values.items()]
     every = some(len(decayed | others), summary.dialect.variable)
     flat = vectors(summary, decayed) if others else []
-    among = f", {len(flat):,} of them one-dimensional ({first_of(flat, 2)})" if flat else ""
+    root = summary.optimizers[0]
+    made = f"; {root.name} was made in {root.made}" if root.made else ""
+    among = f", {len(flat):,} of them one-dimensional ({first_of(flat, 2)}{made})" if flat else ""
     on = f"on {len(decayed):,} of " if others else "on all "
     yield f"weight decay {listed(decays)} {'of ' if differ else on}{every}{among}"
 

@@ -173,7 +173,8 @@ _OPTAX = replace(
         "moved-without-gradient": (
             "To freeze it, leave it out of the mask of the weight decay, or use "
             "optax.partition({'train': tx, 'freeze': optax.set_to_zero()}, labels). Otherwise look "
-            "for what cuts it from the loss, as stop_gradient does."
+            "for what cuts it from the loss, as stop_gradient does. Nothing to do if the program "
+            "drops these updates itself."
         ),
         "gradients-left": (
             "Choose a number of batches that every_k_schedule divides: the state keeps the rest, "
@@ -250,7 +251,9 @@ _TORCH = replace(
             "Most likely the model or a layer was made again, and the optimizer has the old "
             "parameters: make the optimizer last."
         ),
-        "never-passed:when": ("got gradients, but no optimizer has {them}: nothing updates {them}"),
+        "never-passed:when": (
+            "got gradients, but no optimizer has {them}: nothing updates {them}{made}"
+        ),
         "moved-without-gradient": (
             "To freeze it, set its gradient to None or leave it out of the optimizer; put masked "
             "elements back after each step. Otherwise look for what cuts it from the loss."

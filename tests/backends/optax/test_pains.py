@@ -45,7 +45,10 @@ SAID = {
     ),
     "flipped_mask": Pain(
         "decay-flipped",
-        ("parameters have weight decay: bias and scale have it, kernel has none",),
+        (
+            "parameters have weight decay: bias and scale have it, kernel has none (adamw was made",
+            "flipped_mask.py:23)",
+        ),
         also=("moved-without-gradient",),  # its loss does not use the bias
     ),
     "init_in_each_solve": Pain(
@@ -74,11 +77,14 @@ SAID = {
     ),
     "table_decays": Pain(
         "moved-without-gradient",
-        ("table moved in each of 20 updates", "gradient was always 0: weight decay moves weights"),
+        (
+            "table decayed in each of 20 updates",
+            "gradient was always 0: weight decay moves weights",
+        ),
     ),
     "masked_gradients": Pain(
         "moved-without-gradient",
-        ("base moved in each of 20 updates", "gradient was always 0: weight decay moves weights"),
+        ("base decayed in each of 20 updates", "gradient was always 0: weight decay moves weights"),
     ),
 }
 
@@ -111,6 +117,7 @@ def test_it_is_said_and_nothing_of_its_twin(name: str, healthy: bool) -> None:
 
 
 PARAMS = {"w": jnp.ones((4, 2)), "b": jnp.zeros(2)}
+TABLE = {"w": jnp.ones((4, 2)), "b": jnp.ones(2)}
 
 
 def loss(params: Any, x: Any = 1.0) -> Any:
@@ -211,7 +218,17 @@ def nan_is_left_out() -> None:
         _, state = tx.update(gradients, state, PARAMS)
 
 
+def what_is_frozen_gets_no_update_in_a_branch() -> None:
+    freeze = optax.masked(optax.set_to_zero(), {"w": False, "b": True})
+    tx = optax.apply_if_finite(optax.chain(optax.adamw(0.1, weight_decay=0.1), freeze), 3)
+    weights = loop(
+        tx, lambda params: loss({**params, "b": jax.lax.stop_gradient(params["b"])}), TABLE
+    )
+    assert (weights["b"] == TABLE["b"]).all()
+
+
 HEALTHY = [
+    what_is_frozen_gets_no_update_in_a_branch,
     gradients_are_clipped_by_another,
     no_gradient_reaches_what_is_masked,
     a_search_over_rates,
@@ -234,6 +251,42 @@ def test_what_is_near_and_fine(train: Callable[[], None]) -> None:
     trace = recording.trace()
     assert trace.updates()
     assert not NEW & {each.code for each in bad(trace)}
+
+
+def test_gradients_of_0_in_eager_mode_may_be_those_of_a_flat_loss() -> None:
+    with tracer.record() as recording:
+        tx = optax.adam(0.1)
+        state = tx.init(PARAMS)
+        for _ in range(3):
+            gradients = jax.grad(lambda params: jnp.maximum(0.0, -params["w"]).sum())(PARAMS)
+            _, state = tx.update(gradients, state, PARAMS)
+    (finding,) = bad(recording.trace())
+    assert finding.code == "gradient-always-zero"
+    assert "the loss does not depend on them, or is flat where they are" in finding.text
+
+
+@pytest.mark.parametrize("as_transformation", [False, True])
+@pytest.mark.parametrize("flipped", [False, True])
+def test_a_mask_in_a_multi_steps(flipped: bool, as_transformation: bool) -> None:
+    def mask(tree: Any) -> Any:
+        return jax.tree.map(lambda each: (each.ndim < 2) == flipped, tree)
+
+    with tracer.record() as recording:
+        tx = optax.MultiSteps(optax.adamw(0.1, weight_decay=0.1, mask=mask), 2)
+        loop(tx.gradient_transformation() if as_transformation else tx)
+    assert [each.code for each in bad(recording.trace())] == ["decay-flipped"] * flipped
+
+
+def test_how_often_what_has_no_gradient_decays_in_a_multi_steps() -> None:
+    def without(params: Any) -> Any:
+        return loss({**params, "b": jax.lax.stop_gradient(params["b"])})
+
+    with tracer.record() as recording:
+        weights = loop(optax.MultiSteps(optax.adamw(0.1, weight_decay=0.1), 2), without, TABLE, 10)
+    assert np.allclose(weights["b"], 0.99**5)  # a rate of 0.1 times a decay of 0.1, 5 times
+    (finding,) = bad(recording.trace())
+    assert (finding.code, finding.variables) == ("moved-without-gradient", ("b",))
+    assert finding.text.startswith("b decayed in each of 5 updates, ")
 
 
 @pytest.mark.long

@@ -90,6 +90,8 @@ def decays_in(update: Any, mask: Any = True, depth: int = 0) -> Iterator[tuple[f
     A mask around a whole optimizer chooses what that trains, and is no mask of its decay.
     """
     update = getattr(update, "original", update)  # one that is traced
+    if inner := getattr(getattr(update, "__self__", None), "inner_opt", None):  # of `MultiSteps`
+        yield from decays_in(inner.update, mask, depth + 1)
     if not isinstance(update, FunctionType) or depth > _MOST_INSIDE:
         return
     maker = update.__qualname__.partition(".")[0]

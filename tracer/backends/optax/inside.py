@@ -99,6 +99,11 @@ def makes_steps(transformation: Any) -> bool:
     return any(_maker(held) in _RATES for held in reachable(transformation, _held_by, _FAR))
 
 
+def freezes(transformation: Any) -> bool:
+    """Whether a part of it replaces updates by 0, in a branch of the program perhaps."""
+    return any(_maker(held) == "set_to_zero" for held in reachable(transformation, _held_by, _FAR))
+
+
 def rates_in(transformation: Any) -> list[str | float | None]:
     """By what it scales down: numbers, None for arrays, schedules as the calls that made them."""
     found: list[Any] = []

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from tracer.backends.jax import arrays, compat
-from tracer.backends.optax.inside import makes_steps, under_way
+from tracer.backends.optax.inside import freezes, makes_steps, under_way
 from tracer.core.backend import ENOUGH, SMALL
 from tracer.core.collectors import Collector
 from tracer.model.records import Remark
@@ -79,6 +79,7 @@ class States(Collector):
             every = {leaf.name: None for value, leaf in call.wanted if id(leaf) in zeros}
             self._zero = {**self._zero, **every} if gradients.keys() == zeros else None
         stopped = _constant_zeros(call.wanted) - _constant_zeros(call.returned[0])
+        stopped = set() if freezes(call.update.given) else stopped
         self._stopped = stopped if self._stopped is None else self._stopped & stopped
         if not makes_steps(call.update.given):
             return
@@ -115,7 +116,9 @@ class States(Collector):
             of = len(passed) + len(self._changed)
             yield Remark(PASSED_ON, "update", variables=tuple(passed), count=len(passed), of=of)
         if self._zero:
-            yield Remark(ALWAYS_ZERO, "update", variables=tuple(self._zero), of=len(self._zero))
+            detail = "in eager mode" if self._looks else ""
+            names = tuple(self._zero)
+            yield Remark(ALWAYS_ZERO, "update", detail, variables=names, of=len(names))
         if self._stopped:
             yield Remark(STOPPED, "update", variables=tuple(sorted(self._stopped)))
         if self._again is not None and self._again >= _AGAIN:

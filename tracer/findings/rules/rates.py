@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 
-from tracer.findings.rule import Case, names_in_short, names_of, of_optimizer, rule
+from tracer.findings.rule import Case, made_in, names_in_short, names_of, of_optimizer, rule
 from tracer.model import measures, rates
 from tracer.model.phrases import steps_label
 from tracer.model.records import Rate
 from tracer.model.summary import Summary
+from tracer.model.trace import has_all_workers
 from tracer.model.words import listed, plural, some, times
 
 MIN_STEPS = 10  # of a run that tells how fast a schedule goes
@@ -147,7 +148,7 @@ def decay_flipped(summary: Summary) -> Iterator[Case]:
             f"Only one-dimensional {noun}s have weight decay: "
             f"{names_in_short(flat, of_optimizer(summary), noun)} "
             f"{plural(len(flat), 'has', 'have')} it, {names_in_short(sorted(free), '', noun)} "
-            f"{plural(len(free), 'has', 'have')} none.",
+            f"{plural(len(free), 'has', 'have')} none{made_in(summary)}.",
             names=tuple(flat),
         )
 
@@ -177,7 +178,8 @@ def decay_of_norms(summary: Summary) -> Iterator[Case]:
         have, lack = (plural(len(each), "has", "have") for each in (flat, left))
         yield Case(
             f"{names_in_short(flat, of_optimizer(summary), noun)} {have} weight decay, and "
-            f"{names_in_short(left, '', noun)} {lack} none, though all are one-dimensional.",
+            f"{names_in_short(left, '', noun)} {lack} none, though all are one-dimensional"
+            f"{made_in(summary)}.",
             names=tuple(flat),
         )
 
@@ -195,8 +197,8 @@ def decay_of_norms(summary: Summary) -> Iterator[Case]:
     explanation=(
         "Needs `--effects` or `effects=True`, except for weight decay of optax where the program "
         "that JAX traces has a constant 0 as the gradient. It moved in at least five updates, and "
-        "in half of all. Parts of a variable are examined for `torch.optim` on the CPU, in eager "
-        "mode, if it is not sharded."
+        "in half of all. Parts of a variable are examined in a recording of `torch.optim` on "
+        "the CPU, in eager mode, if it is not sharded."
     ),
     says_line=True,
     needs=("steps",),
@@ -204,44 +206,54 @@ def decay_of_norms(summary: Summary) -> Iterator[Case]:
 def moved_without_gradient(summary: Summary) -> Iterator[Case]:
     """What the optimizer does by itself moves a variable."""
     decayed, _ = rates.decaying(summary)
-    if any(True for _ in summary.remarks("gradient-always-zero")):
+    of_others = not has_all_workers(summary.trace)  # whose gradients may be something else
+    if of_others or any(True for _ in summary.remarks("gradient-always-zero")):
         return
-    for index, part, moved, of in (*_whole(summary), *_remarked(summary, decayed)):
+    for index, part, did, moved, of in (*_whole(summary), *_remarked(summary, decayed)):
         if moved >= max(MIN_MOVED, of / 2):
             yield Case(
-                "{part}{which} moved in {moved}, although the gradient{there} was always 0: "
+                "{part}{which} {did} in {moved}, although the gradient{there} was always 0: "
                 "{cause} moves weights without a gradient.",
                 variables=[index],
                 words={
                     "part": f"{part} elements of " if part else "",
+                    "did": did,
                     "moved": f"{'each' if moved == of else f'{moved:,}'} of {some(of, 'update')}",
                     "there": " there" if part else "",
-                    "cause": "weight decay" if index in decayed else "momentum or weight decay",
+                    "cause": "weight decay" if index in decayed else _NO_DECAY,
                 },
             )
 
 
-def _whole(summary: Summary) -> Iterator[tuple[int, str, int, int]]:
-    """The variables whose gradients were all 0; in how many of how many updates each moved."""
+_NO_DECAY = "momentum or another part of the optimizer"
+
+
+def _whole(summary: Summary) -> Iterator[tuple[int, str, str, int, int]]:
+    """The variables whose gradients were all 0; in how many of how many updates each moved.
+
+    That is on the replica on which it moved most.
+    """
     compared, unchanged, _ = measures.effects
     for pattern in summary.asked:
         if pattern.total(measures.zero_gradients) == pattern.total(compared) > 0:
             for index in pattern.variables:
-                on = pattern.replicas[0]
-                moved, of = (
-                    pattern.total(compared, on) - pattern.total(unchanged, on),
-                    pattern.total(measures.updates, on),
+                moved, on = max(
+                    (pattern.total(compared, each) - pattern.total(unchanged, each), each)
+                    for each in pattern.replicas
                 )
-                yield index, "", min(moved, of), of
+                of = pattern.total(measures.updates, on)
+                yield index, "", "moved", min(moved, of), of
 
 
-def _remarked(summary: Summary, decayed: set[int]) -> Iterator[tuple[int, str, int, int]]:
-    """The same of variables that a remark names; in a JAX program, if weight decay moves them."""
+def _remarked(summary: Summary, decayed: set[int]) -> Iterator[tuple[int, str, str, int, int]]:
+    """The same of variables that a remark names; in a JAX program, in how many each decayed."""
     index_of = {summary.trace.variables[index].name: index for index in summary.variables}
     for _, each in summary.remarks(rates.DRIFT):
         for name in each.variables:
             index = index_of.get(name)
             if index is not None and each.of:
-                yield index, each.detail, each.count, each.of
+                yield index, each.detail, "moved", each.count, each.of
             elif index in decayed and not summary.effects:
-                yield index, "", summary.steps, summary.steps
+                updates = measures.counting(["update"], variable=index)
+                made = summary.total(updates, summary.replicas[0])
+                yield index, "", "decayed", made, made

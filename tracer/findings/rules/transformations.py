@@ -88,8 +88,9 @@ def gradient_always_zero(summary: Summary) -> Iterator[Case]:
     for optimizer, remark in summary.remarks("gradient-always-zero"):
         steps = f"{summary.steps:,} {plural(summary.steps, 'step')}"
         rest = names_in_short(remark.variables, noun=summary.dialect.variable)
+        flat = ", or is flat where they are" * bool(remark.detail)
         yield Case(
             f"All gradients of {rest} were 0 in all {steps} of {optimizer.name}: the loss does not "
-            "depend on them.",
+            f"depend on them{flat}.",
             names=remark.variables,
         )

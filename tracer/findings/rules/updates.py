@@ -3,7 +3,17 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
-from tracer.findings.rule import FEW, MANY, MAX_NAMES, Case, Severity, names_of, of_optimizer, rule
+from tracer.findings.rule import (
+    FEW,
+    MANY,
+    MAX_NAMES,
+    Case,
+    Severity,
+    made_in,
+    names_of,
+    of_optimizer,
+    rule,
+)
 from tracer.model.measures import (
     counting,
     dense,
@@ -350,7 +360,7 @@ def no_gradient(summary: Summary) -> Iterator[Case]:
             if which := [each for each in with_elements if (every[each].name in unowned) == lost]:
                 yield Case(
                     "{which} {were} never updated: the gradient was None each time, in {none:step}"
-                    + (", and no module has {them}." if lost else "."),
+                    + (", and no module has {them}{made}." if lost else "."),
                     summary.dialect.advice("no-gradient:unowned")
                     if lost
                     else "minimize without var_list passes every trainable variable of the "
@@ -361,6 +371,7 @@ def no_gradient(summary: Summary) -> Iterator[Case]:
                     severity,
                     which,
                     step=1,
+                    words={"made": made_in(summary)},
                     numbers={"none": max(pattern.total(missing, r) for r in pattern.replicas)},
                 )
 

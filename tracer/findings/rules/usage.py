@@ -9,6 +9,7 @@ from tracer.findings.rule import (
     FEW,
     MANY,
     Case,
+    made_in,
     names_in_short,
     names_of,
     of_optimizer,
@@ -107,7 +108,8 @@ def never_passed(summary: Summary) -> Iterator[Case]:
             lost = f"{len(each.variables):,} of {each.of:,}"
             when += f". {lost} parameters of {optimizer.name} are in no module"
             advice = own("never-passed:unowned")
-        yield Case(f"{{which}} {when}.", advice, names=names, words={"of": of_optimizer(summary)})
+        words = {"of": of_optimizer(summary), "made": made_in(summary)}
+        yield Case(f"{{which}} {when}.", advice, names=names, words=words)
 
 
 @rule(
