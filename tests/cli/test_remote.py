@@ -213,6 +213,32 @@ def test_while_python_ends_only_the_last_save_is_said_to_fail(
     server.refuses = False
 
 
+def test_each_run_keeps_what_cannot_be_sent_in_a_file_of_its_own(tmp_path: Path) -> None:
+    """Two at once, which wait for a line, and one after them."""
+    (tmp_path / "wait.py").write_text("input()")
+    command = [sys.executable, "-m", "tracer", "run", "-o", "http://127.0.0.1:1/a.json", "wait.py"]
+    for count in (2, 1):
+        running = [
+            subprocess.Popen(
+                command,
+                cwd=tmp_path,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            for _ in range(count)
+        ]
+        for each in running:
+            assert each.stdin
+            each.stdin.write(b"\n")
+            each.stdin.close()
+        assert [each.wait(100) for each in running] == [0] * count
+    files = list((tmp_path / "traces").rglob("*.json"))
+    assert len(files) == 3
+    assert len({tracer.load(each).programs[0].started for each in files}) == 3
+    assert not list((tmp_path / "traces").rglob(".*"))
+
+
 def test_no_object_of_another_program_is_overwritten(
     server: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

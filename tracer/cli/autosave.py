@@ -87,15 +87,15 @@ class Autosave:
         if self._thread.is_alive():
             self._finished = True  # so that it is said, though Python ends
             self._warn(f"{place}: cannot be written: no answer for {_MAX_WAIT} s")
+        if is_remote and self._failed:
+            self._writing, self._written = threading.Lock(), None  # the thread may hold the lock
+            self._path, self._folder, self._finished = None, self._spare, True
+            self._warned = False
+            self._last = self._write()
         for each in self._own.values() if self._last else ():
             with suppress(OSError):
                 tracefile.claim_of(each).unlink()
-        if not (is_remote and self._failed):
-            return self._last
-        self._writing, self._written = threading.Lock(), None  # the thread may hold the lock
-        self._path, self._folder, self._finished = None, self._spare, True
-        self._warned = False
-        return self._write()
+        return self._last
 
     def pause(self) -> None:
         """Write the file as that of a finished run, and no more until `resume`."""
@@ -162,7 +162,8 @@ class Autosave:
         else:
             with suppress(OSError):  # the writing says why
                 path.parent.mkdir(parents=True, exist_ok=True)
-            if _is_one_of_several(trace) and path.parent == self._folder:
+            shared = _is_one_of_several(trace) or self._folder is self._spare
+            if shared and path.parent == self._folder:
                 path = self._own.get(path) or self._claim(path)
         programs = (replace(each, finished=self._finished) for each in trace.programs)
         data = replace(trace.data, finished=self._finished, programs=tuple(programs))
