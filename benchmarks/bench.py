@@ -96,13 +96,12 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], left: int = 1
 
 
 def machine() -> str:
-    """The processor, its cores, how busy it is, and the versions."""
+    """The processor, its cores, and the versions."""
     names = ("tensorflow", "jax", "keras", "optax", "torch")
     versions = {each.name.lower(): each.version for each in metadata.distributions()}
     parts = [f"Python {platform.python_version()}"]
     parts += [f"{name} {versions[name]}" for name in names if name in versions]
-    load = f"load average {os.getloadavg()[0]:.1f}"
-    return f"{_processor()}, {os.cpu_count()} cores, {load}; {', '.join(parts)}."
+    return f"{_processor()}, {os.cpu_count()} cores; {', '.join(parts)}."
 
 
 def _processor() -> str:
@@ -141,8 +140,8 @@ def run(
     parser.add_argument("--quick", action="store_true", help="no times, only what is exact")
     options(parser)
     arguments = parser.parse_args()
-    where = machine()
+    load = os.getloadavg()[0]
     for each in tables(arguments):
         print(each, end="\n\n", flush=True)
     command = f"python benchmarks/{Path(sys.argv[0]).name}{' --quick' * arguments.quick}"
-    print(f"Printed by `{command}`. {where}")
+    print(f"Printed by `{command}` at a load average of {load:.1f}.\n\n{machine()}")

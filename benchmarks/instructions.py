@@ -181,8 +181,11 @@ def tables(arguments: argparse.Namespace) -> Iterator[str]:
         printed = (_process(name, "--quick").communicate()[0] for name in names)
         rows = [line.split(" | ") for each in printed for line in each.splitlines()]
     else:
-        header = ["a step", "variables", "instructions", "added", "added, %"]
-        rows = [row for name in names for row in counted(name)]
+        header = ["a step", *(each for n in SIZES for each in (f"with {n} variables", "added"))]
+        figures: dict[str, list[str]] = {}
+        for work, *counts in (row for name in names for row in counted(name)):
+            figures.setdefault(work, []).extend(counts)
+        rows = [[work, *counts] for work, counts in figures.items()]
     yield bench.table(header, rows)
 
 
@@ -220,7 +223,7 @@ def under_valgrind(name: str) -> None:
                 sys.stdin.readline()
                 for _ in range(COUNTED):
                     work.step()
-                print("done", work.name, number, sep=" | ", flush=True)
+                print("done", work.name, sep=" | ", flush=True)
                 sys.stdin.readline()
 
 
@@ -245,8 +248,7 @@ def counted(name: str) -> Iterator[list[str]]:
                 counts.append(round(int(total.split()[1]) / COUNTED))
                 if len(counts) % 2 == 0:
                     plain, traced = counts[-2:]
-                    more = traced - plain
-                    yield [*about, f"{plain:,}", f"{more:,}", f"{100 * more / plain:.1f}"]
+                    yield [*about, f"{plain:,}", f"{traced - plain:,}"]
             else:
                 continue
             process.stdin.write("\n")

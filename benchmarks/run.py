@@ -1,10 +1,10 @@
 """Runs the benchmarks, one after the other, and writes their tables into a page.
 
-    python benchmarks/run.py --write docs/performance.md     # all but that of a GPU, 30 minutes
+    python benchmarks/run.py --write docs/performance.md     # without peers and gpu, 30 minutes
     python benchmarks/run.py files peers                     # some, printed
 
-The page has a pair of comments for each benchmark, `<!-- files -->` and `<!-- end -->`; what stands
-between them is replaced. Let nothing else run on the machine while it takes times.
+The page has a pair of comments for each benchmark, `<!-- files -->` and `<!-- end -->`, and for the
+machine; what stands between them is replaced. Let nothing else run while it takes times.
 """
 
 import argparse
@@ -13,9 +13,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("instructions", "fixed_costs", "peers", "effects", "recording", "files")
-KNOWN = (*NAMES, "gpu")
-"""The last one runs only if it is named: it needs another machine."""
+NAMES = ("instructions", "fixed_costs", "effects", "recording", "files")
+KNOWN = (*NAMES, "peers", "gpu")
+"""The last two run only if they are named: one is not on the page, one needs another machine."""
 
 
 def output(name: str) -> str:
@@ -48,7 +48,12 @@ def main() -> None:
         text = output(name)
         print(text, end="\n\n", flush=True)
         if arguments.write:
-            page = replaced(arguments.write.read_text(encoding="utf-8"), name, text)
+            tables, _, machine = text.rpartition("\n\n")
+            page = arguments.write.read_text(encoding="utf-8")
+            if name == "gpu":
+                page = replaced(page, name, text)
+            else:
+                page = replaced(replaced(page, name, tables), "machine", machine)
             arguments.write.write_text(page, encoding="utf-8")
 
 
