@@ -151,8 +151,7 @@ def run(
             "--output",
             metavar="PATH",
             help="Where to write the trace: a file, a folder or a URL. The default is "
-            "tracer.json; with --children, or if there are several ranks or workers, it is the "
-            "folder traces.",
+            "tracer.json, or the folder traces for --children and for several ranks or workers.",
         ),
     ] = None,
     children: Annotated[
@@ -164,7 +163,7 @@ def run(
         typer.Option(
             "--effects",
             help="Compare the weights before and after each step, to find those that did not "
-            "change or are not finite. Reads all weights once more in each step.",
+            "change or are not finite. Takes time, and memory for a copy of the weights.",
         ),
     ] = False,
     by: _TableOption = None,
@@ -181,10 +180,10 @@ def run(
 ) -> Callable[[], None]:
     """Run a program as python would, with every optimizer traced.
 
-    When the program ends, also with an error, the report is printed on standard error. Standard
+    When the program ends, even with an error, tracer prints the report on standard error. Standard
     output and the exit status are the program's own. The trace file is saved while the program
-    runs, so a killed run leaves one too. In a folder (an existing one, or a PATH that ends in /),
-    each worker writes a file of its own.
+    runs, so a killed run leaves one too. If PATH is a folder (it exists, or ends in /), each worker
+    writes its own file there.
     """
     from tracer.cli import launch
 
@@ -269,7 +268,7 @@ def report(
 ) -> None:
     """Print what a trace file holds: the answer first, then the counts.
 
-    A CSV file holds one table: that of the variables, unless --by chooses another.
+    A CSV file holds one table: the table of variables, unless --by names another.
     """
     from tracer.model import redaction, tracefile
     from tracer.model.trace import select
@@ -341,7 +340,7 @@ def check(
     findings: Annotated[
         Literal["error", "warning"] | None,
         typer.Option(
-            "--findings", help="Fail on errors that the report finds, or on warnings too."
+            "--findings", help="Fail on findings that are errors; with warning, also on warnings."
         ),
     ] = None,
     ignore: Annotated[
@@ -368,7 +367,10 @@ def check(
     format: Annotated[
         Literal["text", "junit", "github", "sarif"],
         typer.Option(
-            "--format", "-f", help="For people, CI servers, GitHub annotations or code scanning."
+            "--format",
+            "-f",
+            help="text for people, junit for CI servers, github for annotations, sarif for code "
+            "scanning.",
         ),
     ] = "text",
     output: _OutputOption = None,
@@ -376,14 +378,14 @@ def check(
     """Check that a run did what is expected: a gate for CI.
 
     WHAT is a count, one of =, <=, >=, < and >, and a number. The count is updates, dense, sparse,
-    steps, calls, or a method, whose executions are counted. [VARIABLE] after it limits it to some
+    steps, calls, or a method, whose executions are counted. [VARIABLE] after the count selects some
     variables. With /step the number holds for each step on each replica, else for the whole run.
-    WHAT can also be the learning rate, as rate<=0.1, in each step.
+    rate<=0.1 expects a learning rate in each step.
     Without --expect, [tool.tracer.expect] in pyproject.toml is used, such as dense = "4/step".
-    With --findings, what looks wrong in the run fails too, except for the codes in --ignore and in
-    the list ignore of [tool.tracer], and for what --baseline has of the same variables. The exit
-    status is 0 if everything holds, 1 if not, 2 for a mistake in the command. A trace does not pass
-    if it is incomplete, or if its program failed, was interrupted or still runs.
+    With --findings, findings fail too, except for codes in --ignore and in the list ignore of
+    [tool.tracer], and except for findings that the trace of --baseline has on the same variables.
+    The exit status is 0 if everything holds, 1 if not, 2 for a mistake in the command. A trace does
+    not pass if it is incomplete, or if its program failed, was interrupted or still runs.
     """
     from tracer.model.tracefile import load_run
     from tracer.reporters import formats
@@ -434,11 +436,11 @@ def learn(
         bool, typer.Option("--steps", help="Also expect the number of steps of this run.")
     ] = False,
 ) -> None:
-    """Print what a healthy run did as expectations, for tracer check.
+    """Print expectations for tracer check, learned from a healthy run.
 
-    The output belongs into pyproject.toml, as tables of [tool.tracer]: how many updates each step
-    makes, which parts of the model get none and, for a run with --effects, that weights change and
-    stay finite. The run itself passes the check with them. No file is edited.
+    Put the output into pyproject.toml. Its tables of [tool.tracer] expect the updates that each
+    step of this run makes, none in parts of the model that get none and, for a run with --effects,
+    that weights change and stay finite. This command changes no file.
     """
     from tracer.model.tracefile import load_run
     from tracer.reporters import formats
@@ -461,9 +463,9 @@ def explain(
         typer.Argument(metavar="CODE", help="The code of a finding.", autocompletion=_codes),
     ] = None,
 ) -> None:
-    """Explain what a finding means, why it matters, and what to do.
+    """Explain a finding: when it is reported, why it matters, and what to do.
 
-    Also when it is reported. Without CODE, all findings are listed.
+    Without CODE, list all findings.
     """
     from tracer.findings.run_rules import RULES, rule_of
     from tracer.reporters import formats, text

@@ -200,8 +200,8 @@ def _called(summary: Summary, optimizer: Optimizer, name: str) -> tuple[Selectio
     why="The variable keeps its value, however often the method runs.",
     advice="Write to the variable itself, as with `assign_sub`.",
     explanation=(
-        "Nothing in the method writes to the variable: `variable = variable - ...` only "
-        "binds a Python name. A gradient of 0 is assigned, too, and not reported. Also "
+        "Nothing in the method writes to the variable: `variable = variable - ...` only binds a "
+        "Python name. An update by a gradient of 0 is an assignment too, and is not reported. Also "
         "reported: None returned in a graph of a legacy or tf.compat.v1 optimizer."
     ),
     explains=("few updates", "changes", "unchanged"),

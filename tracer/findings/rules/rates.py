@@ -30,8 +30,8 @@ _TOO_FAST = (
     ),
     explanation=(
         "For PyTorch schedules made for the steps of this run (`T_max`, `total_steps`, "
-        "`total_iters`, `num_training_steps`). Reported if the schedule stepped less than "
-        "a quarter as often, or more than one and a half times as often."
+        "`total_iters`, `num_training_steps`). Reported if it stepped less than a quarter as often "
+        "as it was made for, or more than one and a half times as often."
     ),
     says_line=True,
     needs=("steps",),
@@ -128,7 +128,8 @@ def rate_loaded(summary: Summary) -> Iterator[Case]:
         "probably inverted."
     ),
     advice=(
-        "Check the mask or the groups: True, or a group with weight_decay, means that it decays."
+        "Check the mask or the groups: a parameter decays if its mask is True, or its group has "
+        "weight_decay."
     ),
     explanation=(
         "All variables that decay have at most one dimension, and no other variable "
@@ -164,8 +165,8 @@ def decay_flipped(summary: Summary) -> Iterator[Case]:
         "ln_1."
     ),
     explanation=(
-        "Groups, a mask or patterns exclude only some of them. Info, because excluding "
-        "only biases is an old habit."
+        "Groups, a mask or patterns exclude only some of the one-dimensional variables. Info, "
+        "because excluding only biases is an old habit."
     ),
     needs=("steps",),
 )
@@ -196,9 +197,10 @@ def decay_of_norms(summary: Summary) -> Iterator[Case]:
     ),
     explanation=(
         "Needs `--effects` or `effects=True`, except for weight decay of optax where the program "
-        "that JAX traces has a constant 0 as the gradient. It moved in at least five updates, and "
-        "in half of all. Parts of a variable are examined in a recording of `torch.optim` on "
-        "the CPU, in eager mode, if it is not sharded."
+        "that JAX traces has a constant 0 as the gradient. Reported if the variable moved in at "
+        "least five updates, and in half of all. Parts of a variable are examined for "
+        "`torch.optim` on the CPU, in eager mode, under `tracer run` or `tracer.record`, if it is "
+        "not sharded."
     ),
     says_line=True,
     needs=("steps",),

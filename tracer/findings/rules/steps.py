@@ -263,9 +263,8 @@ def _coming(scale: Optimizer) -> str:
         "in your own."
     ),
     explanation=(
-        "A warning if iterations stayed at 0, or moved several times a step. Info if "
-        "gradients are accumulated, or a checkpoint moved iterations. Skipped steps are "
-        "in steps-skipped."
+        "A warning if iterations stayed at 0, or moved several times a step. Info if gradients are "
+        "accumulated, or a checkpoint moved iterations. For skipped steps, see steps-skipped."
     ),
     needs=("steps", "complete", "steps known"),
 )
@@ -463,8 +462,8 @@ def clipped_late(summary: Summary) -> Iterator[Case]:
         "tf.function an input_signature with None for the sizes that change."
     ),
     explanation=(
-        "A warning for at least five tracings, and one in 20 steps; else info, as for a "
-        "smaller last batch. On JAX the step is approximate."
+        "A warning for five tracings or more, and at least one for every 20 steps; else info, as "
+        "for a smaller last batch. On JAX the step is approximate."
     ),
     explains=("calls",),
 )
@@ -498,8 +497,8 @@ def retraced(summary: Summary) -> Iterator[Case]:
     ),
     advice="Make the tf.function once, outside the loop; do not compile the model again.",
     explanation=(
-        "Counts only graphs that ran, because the first graph of a function that makes "
-        "variables never runs. A warning for at least five tracings, and one in 20 steps."
+        "Counts only graphs that ran, because the first graph of a function that makes variables "
+        "never runs. A warning for five tracings or more, and at least one for every 20 steps."
     ),
     explains=("calls",),
 )

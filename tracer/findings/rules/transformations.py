@@ -47,9 +47,9 @@ def not_finite_kept(summary: Summary) -> Iterator[Case]:
         "Nothing to do if the program drops these updates itself."
     ),
     explanation=(
-        "For optax transformations with a learning rate, also after parts that only prepare the "
-        "gradients, as in `chain(clip(...), masked(adam(...)))`, if a recording sees them made. "
-        "Silent for `masked(clip(...))` alone."
+        "For optax transformations with a learning rate, also in a chain after parts that only "
+        "prepare the gradients (`chain(clip(...), masked(adam(...)))`) if it was made while the "
+        "program was recorded. Silent for `masked(clip(...))` alone."
     ),
     needs=("steps",),
 )

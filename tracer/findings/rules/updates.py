@@ -116,9 +116,9 @@ LAST_SHARE = 4
         "for the type of the weight (float16, bfloat16)."
     ),
     explanation=(
-        "Needs `--effects` or `effects=True`. At least 3 updates, and none changed the "
-        "variable; or the last ones did not (at least 5, and a quarter of all). An error "
-        "if no variable ever changed."
+        "Needs `--effects` or `effects=True`. Reported if there were at least 3 updates and none "
+        "changed the variable, or if the last ones did not (at least 5, and a quarter of all). An "
+        "error if no variable ever changed."
     ),
     needs=("complete", "effects known"),
     explains=("changes", "unchanged"),

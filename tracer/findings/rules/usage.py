@@ -405,9 +405,10 @@ def ema_unused(summary: Summary) -> Iterator[Case]:
         "exclude_from_weight_decay(var_list=[...])."
     ),
     explanation=(
-        "Keras searches each word of `exclude_from_weight_decay(var_names=...)` in "
-        "variable names: `layer_normalization`, not `LayerNorm`; on JAX and PyTorch only "
-        "`kernel`, `bias`, `gamma`. Info if other words match."
+        "Keras searches variable names for each word of "
+        "`exclude_from_weight_decay(var_names=...)`. A name has `layer_normalization`, not "
+        "`LayerNorm`; on JAX and PyTorch it is only `kernel`, `bias` or `gamma`. Info if other "
+        "words match."
     ),
     needs=("steps",),
 )
