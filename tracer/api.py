@@ -1,9 +1,8 @@
-"""What users call: `trace_of`, `record`, `load`, `merge`, `report`; and `CallTrace`, what they get.
+"""What users call: `wrap`, `trace_of`, `record`, `load`, `merge` and `report`; and `CallTrace`.
 
-The one place that knows those who count, those who keep, those who judge and those who show. What
-stands below gives plain `Trace`s; here they become what a user can ask for an answer, for findings
-and for a file. Everything but `Trace` is imported when it is first needed: a saved trace is read
-and asked on a machine that has no TensorFlow, and no report is loaded to count.
+Only this module knows the counters, the trace files, the findings and the reports. Lower layers
+return plain `Trace`s; a `CallTrace` adds the answer, the findings and `save`. Everything but
+`Trace` is imported when it is first needed, so a saved trace can be read without any framework.
 """
 
 import warnings
@@ -42,23 +41,23 @@ collectors.shared = _collectors
 class CallTrace(Trace):
     """A frozen trace of one or more optimizers: exact counts, per variable, step and replica.
 
-    Made by `tracer.trace_of`, `tracer.record` and `tracer.load`, never by hand. All filters are
-    optional and combine with *and*:
+    `tracer.trace_of`, `tracer.record` and `tracer.load` make it. All filters are optional, and all
+    given filters must match:
 
     - `kind`: `"dense"` or `"sparse"` (the gradient was a `tf.IndexedSlices`); for requests also
       `"none"`.
     - `variable`: a name, a glob (`"encoder/*"`), or the variable itself; a sharded variable stands
       for all of its shards.
     - `step`: a step, numbered from 1 on each replica, or a `range` of steps.
-    - `replica`: its id, an int; `worker`: its name, as TensorFlow has it (`"worker:0"`).
+    - `replica`: its id, an int; `worker`: its name in TensorFlow (`"worker:0"`).
     - `optimizer`: its name or a glob.
     - `method`: the name of an intercepted method.
 
-    A filter that names what the trace does not hold raises `tracer.UnknownName`.
+    A filter raises `tracer.UnknownName` if the trace has nothing of that name.
     """
 
     def answer(self) -> str:
-        """How often the apply methods ran, in two sentences, for this run."""
+        """How often the apply methods ran in this run, in two sentences."""
         from tracer.reporters.answer import answer
 
         return answer(self)
@@ -66,18 +65,16 @@ class CallTrace(Trace):
     def findings(self) -> "list[Finding]":
         """What looks wrong in the run, errors first, with why it matters and what to do.
 
-        An empty list for a healthy run. `tracer explain CODE` says when a rule finds something.
+        `tracer explain CODE` says when a rule reports something.
         """
         from tracer.findings.run_rules import findings
 
         return findings(self)
 
     def without_paths(self) -> "CallTrace":
-        """The trace with each file named by its name alone, to be shown to others.
+        """A copy of the trace to share: file names without folders, commands without arguments.
 
-        Lines of callers, of optimizers and of remarks, notes and errors lose the folders that they
-        name; commands lose all arguments of the program. Functions, line numbers, names of
-        variables and all counts stay.
+        Functions, line numbers, names of variables and all counts stay.
         """
         from tracer.model.redaction import without_paths
 
@@ -85,12 +82,12 @@ class CallTrace(Trace):
         return CallTrace(shared.data, shared.objects)
 
     def save(self, path: str | Path) -> None:
-        """Write the trace to `path`, a trace file that `tracer.load` reads; a URL needs an extra.
+        """Write the trace to the file `path`, which `tracer.load` reads; a URL needs an extra.
 
-        In a folder that exists the file is named by the worker (`worker-0.json`), so that each
+        If `path` is an existing folder, the file is named after the worker (`worker-0.json`): each
         worker of a run can save to the same folder, which `tracer.load` then reads as one run.
 
-        Raises `tracer.TraceFileError` if it cannot be written; what stood there before is kept.
+        Raises `tracer.TraceFileError` if the file cannot be written; an earlier file is then kept.
         """
         from tracer.model import tracefile
 
@@ -104,7 +101,7 @@ class CallTrace(Trace):
 
 
 class Recording:
-    """What `record` yields; `trace` gives a snapshot, while the block runs and after it."""
+    """What `record` yields; `trace` returns a snapshot, in the block and after it."""
 
     def __init__(self, counted: "recording.Recording | None" = None) -> None:
         from tracer.hooks import recording
@@ -113,7 +110,7 @@ class Recording:
         """What counts for it, for the command and the fixtures: it takes more optimizers."""
 
     def trace(self) -> CallTrace:
-        """A frozen trace of what ran since the block began, of every optimizer that was used."""
+        """A frozen trace of what every optimizer did since the block began."""
         return self.counted.trace().derived(_call_trace)  # after the block always the same one
 
     def __repr__(self) -> str:
@@ -123,30 +120,28 @@ class Recording:
 def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
     """Trace every call of `optimizer` from now on; returns the same object.
 
-    Of optax, a transformation of the same class is returned, with the same `init`: train with that
-    one. The one that was given is not counted.
+    For optax it returns a new transformation of the same class, with the same `init`: train with
+    the new one, because the original is not counted.
 
-    Optimizers nested in it (a loss scale's inner one, for example) are traced with it. Wrapping
-    twice is wrapping once; wrapping again after `unwrap` goes on with the same trace. What a block
-    of `record` counted before the optimizer was wrapped first is not part of its trace, nor is what
-    one counted after `unwrap`; if it is wrapped again after that, the trace is incomplete.
+    Optimizers nested in it, such as the inner one of a loss scale, are traced with it. Wrapping an
+    optimizer twice changes nothing; wrapping it again after `unwrap` continues its trace. What a
+    block of `record` counts before the first `wrap` or after `unwrap` is not part of the trace; if
+    the optimizer stepped in a block after `unwrap`, wrapping it again makes the trace incomplete.
 
-    A `tf.function` that was traced with the optimizer before is traced again at its next call, so
-    that it is counted, too; the trace says which. Stateful random ops in it begin their sequence
-    again, and what it reads in Python (`trainable`, a float) is read again. With `retrace=False` it
-    keeps its graph. What runs in such a graph is not counted; the
-    trace then says so, as it does for what cannot be traced again: a `ConcreteFunction` that the
-    program holds, a function of a SavedModel, a graph of a `Session`.
+    A `tf.function` that was traced before is traced again at its next call, so its steps are
+    counted; the trace names it. Its stateful random ops restart their sequence, and it reads Python
+    values (`trainable`, a float) again. With `retrace=False` it keeps its graph: its steps are not
+    counted, and the trace says so. The same holds for functions that cannot be traced again: a
+    `ConcreteFunction` that the program holds, a SavedModel, a graph of a `Session`.
 
-    With `effects=True` the variables are compared before and after each step: which of them it
-    left unchanged, and in which something is not finite then. That takes a pass over the weights in
-    each step, and memory for a second copy of them; see `CallTrace`. Without it nothing of the kind
-    is done; on an optimizer for which it was asked before it goes on.
+    With `effects=True`, each step compares the variables before and after it: which are unchanged,
+    which are not finite? This takes time and a second copy of the weights in memory; see
+    `CallTrace.count`. Wrapping again without `effects` does not end the comparison.
 
-    Issues a `tracer.OptimizerWarning` if its class cannot work as it is written: a method that is
-    never called, or one for sparse gradients that is missing while there is an embedding.
+    Issues a `tracer.OptimizerWarning` if the class of the optimizer cannot work as written: nothing
+    calls one of its methods, or it has no method for the sparse gradients of an embedding.
 
-    Raises `tracer.UnsupportedOptimizer`, a `TypeError`, for what is no optimizer that it knows.
+    Raises `tracer.UnsupportedOptimizer`, a `TypeError`, if this is not a supported optimizer.
 
     >>> import keras, tracer
     >>> optimizer = tracer.wrap(keras.optimizers.SGD())
@@ -189,7 +184,7 @@ def _defects(recorder: "Recorder") -> str:
 def trace_of(optimizer: object) -> CallTrace:
     """The trace of a wrapped optimizer so far, frozen; training may go on.
 
-    It holds all the steps that were complete, of the outermost optimizer and those nested in it.
+    It holds all complete steps of the outermost optimizer and of optimizers nested in it.
     Raises `ValueError` if the optimizer was never wrapped.
     """
     from tracer.hooks import wrapping
@@ -201,10 +196,10 @@ def trace_of(optimizer: object) -> CallTrace:
 def record(*, effects: bool = False) -> Iterator[Recording]:
     """Trace every optimizer that is used in the block; yields a `Recording`.
 
-    When the block ends, what the program did not wrap is unwrapped. What ran before the
-    block does not count: steps are numbered from 1. Functions that were traced to graphs before,
-    with an optimizer that was not wrapped, are traced again as by `wrap`. With `effects=True` the
-    variables are compared before and after each step of the block, as by `wrap`.
+    Only what runs in the block counts: its steps are numbered from 1. `record` wraps optimizers
+    and, at the end of the block, unwraps them, except for those that the program itself wrapped.
+    Functions traced before the block are traced again, and `effects=True` compares the variables
+    before and after each step, as `wrap` does.
 
     >>> import tensorflow as tf, tracer
     >>> weight = tf.Variable([1.0])
@@ -222,7 +217,7 @@ def record(*, effects: bool = False) -> Iterator[Recording]:
 def recording_aloud(
     say: Callable[[str], None] | None, *, effects: bool = False
 ) -> Iterator[Recording]:
-    """As `record`; what the class of an optimizer shows is said when it is made, once each."""
+    """As `record`; calls `say` with each defect of an optimizer's class when it is made, once."""
     from tracer.hooks import recording
 
     said: set[str] = set()
@@ -239,11 +234,11 @@ def recording_aloud(
 
 @contextmanager
 def recording_of(*optimizers: object, effects: bool = False) -> Iterator[Recording]:
-    """Trace these optimizers only, for the block; `Recording.counted` takes others.
+    """Trace these optimizers only, for the block; `Recording.counted` can take more of them.
 
     If `effects`, the variables are compared before and after each step of the block.
 
-    Raises `tracer.UnsupportedOptimizer` for what is none.
+    Raises `tracer.UnsupportedOptimizer` if one is not a supported optimizer.
     """
     from tracer.hooks import recording
 
@@ -252,13 +247,13 @@ def recording_of(*optimizers: object, effects: bool = False) -> Iterator[Recordi
 
 
 def load(path: str | Path) -> CallTrace:
-    """Read the trace file at `path`, as written by `CallTrace.save`, or a folder of such files.
+    """Read a trace file that `CallTrace.save` wrote, or a folder of such files.
 
-    A folder is a run: its `*.json` files are its workers' traces, merged as by `tracer.merge`.
+    A folder is one run: `tracer.merge` merges its `*.json` files, the traces of the workers.
 
     Raises `tracer.MergeError` if the files of a folder are not of one run, and
-    `tracer.TraceFileError` if there is none, or if it is damaged, of another program, of a
-    newer `tracer`, or larger than a trace file may be (1 GB).
+    `tracer.TraceFileError` if there is no file, or if a file is damaged, is not a trace, is of a
+    newer `tracer` or is larger than 1 GB.
 
     >>> load("no/such/file.json")
     Traceback (most recent call last):
@@ -270,14 +265,14 @@ def load(path: str | Path) -> CallTrace:
 
 
 def merge(traces: Iterable[Trace]) -> CallTrace:
-    """The traces of one run's workers as one trace, whose replicas are (worker, replica).
+    """Merge the traces of the workers of one run; each replica of the result has its worker.
 
-    Each worker writes its own trace; they belong together if they have the same optimizers and the
-    same variables. A worker of the cluster that has no trace makes the result incomplete.
-    Excerpts of the same steps, replica, variable or method are merged to such an excerpt.
+    The traces must have the same optimizers and variables. If a worker of the cluster has no trace,
+    the result is incomplete. Traces of the same part of a run (steps, replica, variable or method)
+    are merged to a trace of that part.
 
-    Raises `tracer.MergeError`, a `ValueError`, for no traces at all, for two of one worker, and for
-    traces of different runs or of different parts of a run; it names the difference.
+    Raises `tracer.MergeError`, a `ValueError`, if there are no traces, two of one worker, or traces
+    of different runs or of different parts of a run; the error names the difference.
     """
     from tracer.model import merge
 
@@ -289,8 +284,8 @@ def report(optimizer_or_trace: object, by: "By | None" = None, file: TextIO | No
 
     `optimizer_or_trace` is a wrapped optimizer or a `CallTrace`. `by` picks one table:
     `"variable"`, `"step"`, `"replica"`, `"worker"` or `"method"`; or a tree, `"caller"` or
-    `"layer"`. Without it, all tables that say something are printed.
-    `file` is a text stream, standard output if not given; colours are used on a terminal only.
+    `"layer"`. Without `by`, all tables that have content are printed.
+    `file` is a text stream, by default standard output; only a terminal gets colours.
 
     Raises `ValueError` for an optimizer that was never wrapped.
     """

@@ -31,7 +31,7 @@ class UnsupportedOptimizer(TypeError):
 
 
 class UnknownName(LookupError):
-    """Raised by a query whose filter names what the trace does not hold."""
+    """Raised by a query if the trace has nothing of the name in a filter."""
 
     def __init__(self, message: str, instead: str = "") -> None:
         super().__init__(shown(message))
@@ -40,7 +40,7 @@ class UnknownName(LookupError):
 
 
 class OptimizerWarning(UserWarning):
-    """Issued by `tracer.wrap` for an optimizer whose class cannot work as it is written."""
+    """Issued by `tracer.wrap` if the class of an optimizer cannot work as written."""
 
 
 class TraceFileError(Mistake):
@@ -48,7 +48,7 @@ class TraceFileError(Mistake):
 
 
 class MissingExtra(ImportError):
-    """Raised for what needs a package which is not installed; names the package."""
+    """Raised if a package that is needed is not installed; names the package."""
 
 
 _PACKAGES = {"upath": "universal-pathlib", "vl_convert": "vl-convert-python"}
@@ -68,7 +68,7 @@ def to_install(module: str | None) -> str:
 
 
 class MergeError(Mistake):
-    """Raised by `tracer.merge` for traces that are not of one run; names the difference."""
+    """Raised by `tracer.merge` if the traces are not of one run; names the difference."""
 
 
 def is_mistake(raised: Any) -> bool:

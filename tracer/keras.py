@@ -1,7 +1,7 @@
-"""`TraceCallback`: what the optimizer does while `model.fit` runs, for Keras 3 and tf_keras alike.
+"""`TraceCallback`: what the optimizer does while `model.fit` runs, for Keras 3 and tf_keras.
 
-Keras is looked up among the modules that the program imported, and never imported from here;
-neither is TensorFlow before training begins.
+This module never imports Keras: it uses the Keras that the program imported. It does not import
+TensorFlow before training begins.
 """
 
 import sys
@@ -18,26 +18,25 @@ _EFFECTS: tuple[Literal["unchanged", "not_finite"], ...] = ("unchanged", "not_fi
 
 
 class TraceCallback:
-    """A callback for `model.fit` that tells every `every` steps what the optimizer did in them.
+    """A callback for `model.fit` that prints every `every` steps what the optimizer did in them.
 
     It wraps the model's optimizer when training begins, if it is not wrapped yet. At the end it
-    writes what `tracer report --format tensorboard` writes to the folder `log_dir`, and the trace
-    to `save`, a file or a folder that exists; without them it writes nothing. `every` of None
-    prints nothing. `trace` is the trace so far.
+    writes files for TensorBoard to the folder `log_dir`, and the trace to `save`, a file or an
+    existing folder; without these arguments it writes nothing. With `every=None` it prints nothing.
+    `trace` is the trace so far.
 
-    With `logs` it adds what an epoch counted to the epoch's logs, as Keras's own learning rate
-    schedulers add `learning_rate`, so that the callbacks after it record that as any metric:
-    `tracer/steps`, `tracer/updates` of all replicas together, `tracer/steps_without_updates` (NaN
-    if the trace lost which steps those are) and `tracer/graph_tracings`. Put it first: what stands
-    before it gets none of that.
+    With `logs` it adds the counts of an epoch to the epoch's logs, so later callbacks record them
+    like any metric: `tracer/steps`, `tracer/updates` of all replicas together,
+    `tracer/steps_without_updates` (NaN if the trace lost the step of some updates) and
+    `tracer/graph_tracings`. Put it first in the list: earlier callbacks do not get the counts.
 
-    With `effects` the weights are compared before and after each step, as by
-    `tracer.wrap(optimizer, effects=True)`. A line then says of how many variables no step changed a
-    bit, and how many were not finite after one of them, and the logs have `tracer/unchanged` and
-    `tracer/not_finite`: after how many steps a variable was so, added up over the variables.
+    With `effects` it compares the weights before and after each step, as
+    `tracer.wrap(optimizer, effects=True)` does. A line then also says how many variables no step
+    changed, and how many were not finite after a step. The logs have `tracer/unchanged` and
+    `tracer/not_finite`: the number of steps that left a variable so, summed over the variables.
 
-    The counters are read only for a line and, with `logs`, at the end of an epoch. It needs no
-    logs of a batch, so that for its sake the device is not waited for on the steps between.
+    It reads the counters only for a line and, with `logs`, at the end of an epoch. It does not use
+    the logs of batches, so Keras need not wait for the device on its account.
 
     Raises `ValueError` for an `every` below 1, `ImportError` for a `log_dir` without the extra
     `tensorboard`, and `RuntimeError` if no Keras was imported.
@@ -113,7 +112,7 @@ class TraceCallback:
             self._logged = counts(self.trace, self.effects)  # when the last epoch ended
 
     def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
-        """Count on from the epochs before."""
+        """Remember the counts of earlier epochs."""
         self._before += self._epoch
         self._epoch = 0
 
@@ -132,7 +131,7 @@ class TraceCallback:
             logs.update({name: self._logged[name] - before[name] for name in before})
 
     def on_train_end(self, logs: object = None) -> None:
-        """Print what is left to tell, and write the trace."""
+        """Print the line of the last steps, and write the trace."""
         trace = self.trace
         if self.every is not None:
             self._tell(trace, self.every)

@@ -17,8 +17,8 @@ def load_ipython_extension(ipython: Any) -> None:
     def trace(line: str, cell: str) -> None:
         """Trace every optimizer that the cell uses, and show what it did.
 
-        `%%trace NAME` also gives the trace a name, for the cells that follow. With `--effects` the
-        weights are compared before and after each step, as by `tracer.record(effects=True)`.
+        `%%trace NAME` also stores the trace under a name, for later cells. `--effects` compares the
+        weights before and after each step, as `tracer.record(effects=True)` does.
         """
         words = line.split()
         effects = EFFECTS in words

@@ -1,8 +1,8 @@
 """The pytest plugin: counts what optimizers do in tests. Inert until a test or an option asks.
 
-A test is traced if it has the marker `optimizer_updates` (then every optimizer that it uses is), if
-it wraps an optimizer by the fixture `optimizer_tracer`, or with the option `--tracer-trace-all`.
-Nothing else of `tracer` is imported before, and no TensorFlow at all.
+A test is traced if it has the marker `optimizer_updates` (every optimizer that it uses), if it
+wraps an optimizer with the fixture `optimizer_tracer`, or with the option `--tracer-trace-all`.
+Before that, this module imports nothing else of `tracer`; it never imports TensorFlow.
 """
 
 import os
@@ -105,8 +105,8 @@ class OptimizerTracer:
     def wrap(self, optimizer: T, *, effects: bool = False, **expected: Any) -> T:
         """Trace `optimizer` until the test ends; returns the same object.
 
-        With arguments of `tracer.assert_updates`, they are checked when the test's body has ended.
-        With `effects=True` the weights are compared before and after each step: `trace` has them.
+        Arguments of `tracer.assert_updates` are checked when the body of the test has ended. With
+        `effects=True`, the trace also says which weights each step changed.
         """
         __tracebackhide__ = True
         self._recording.counted.take(optimizer, effects=effects)
@@ -119,14 +119,14 @@ class OptimizerTracer:
 
     @property
     def trace(self) -> "CallTrace":
-        """What the wrapped optimizers did so far, each since it was wrapped."""
+        """The trace of the wrapped optimizers so far, each since it was wrapped."""
         return self._recording.trace()
 
     def matches(self, name: str) -> None:
-        """Assert that the trace is as in the snapshot `name`, kept next to the test.
+        """Assert that the trace matches the snapshot `name`, which is stored next to the test.
 
-        Compared are the executions of each method on each variable, with their kind, their steps
-        and their replica; not times, versions or Python calls. `--tracer-update` writes it.
+        It compares the executions of each method on each variable, by kind, step and replica; not
+        times, versions or Python calls. `--tracer-update` writes the snapshot.
         """
         __tracebackhide__ = True
         from tracer.testing.snapshots import compare_with_snapshot

@@ -24,15 +24,15 @@ SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something that looks wrong, or is good to know, in one trace."""
+    """Something in a trace that looks wrong, or is good to know."""
 
     code: str
     """The rule's name: `tracer explain CODE`."""
     severity: Severity
-    """`error`: it is certain that training does not do what the program says. `warning`: most
-    probably it is not what was meant. `info`: good to know, and often as it should be."""
+    """`error`: training certainly does not do what the program says. `warning`: most probably a
+    mistake. `info`: good to know, and often normal."""
     text: str
-    """One sentence: which variable, step and replica, and what is so."""
+    """What looks wrong, in one sentence, with the variable, step and replica."""
     why: str
     """Why it matters."""
     advice: str

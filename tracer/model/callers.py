@@ -13,31 +13,31 @@ UNKNOWN = Line("caller not known")
 
 @dataclass(frozen=True)
 class Caller:
-    """A line of the program, or what of the framework it called, with all that was below it.
+    """A line of the program or a call of the framework, with everything that it called.
 
-    The counts of the children together are those of their parent, but for what it called itself.
+    The counts of a caller are those of its children together, plus its own.
     """
 
     line: Line | None
-    """What it is; None for the whole run, the root of the tree."""
+    """The line or call; None for the root of the tree, which is the whole run."""
     method: str
-    """The intercepted apply method that it is, at the end of a path; empty for all others."""
+    """The traced apply method at the end of a path; empty for all other callers."""
     executions: int
-    """How often the work of the methods that were asked for really ran."""
+    """How often the work of the selected methods really ran."""
     updates: int
-    """How many of these were updates."""
+    """How many of the executions were updates."""
     steps: int
-    """How many steps: of each root optimizer on the replica that ran most of them."""
+    """How many steps: for each root optimizer, on the replica with the most steps."""
     calls: int
-    """How often Python called the methods that were asked for, eagerly and while tracing."""
+    """How often Python called the selected methods, eagerly and while tracing."""
     variables: int
-    """Of how many variables the executions and calls were."""
+    """How many variables the executions and calls had."""
     replicas: int
-    """On how many replicas."""
+    """How many replicas they ran on."""
     paths: frozenset[int]
     """The indices of `TraceData.paths` that run through it."""
     children: tuple["Caller", ...]
-    """What it called, the widest branch first: by executions, then by calls."""
+    """What it called: the branch with the most executions first, then with the most calls."""
 
 
 @dataclass

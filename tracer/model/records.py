@@ -83,36 +83,35 @@ class Optimizer(msgspec.Struct, frozen=True):
     kind: str
     """`legacy`, `keras2`, `keras3` or `v1`: see `tracer.kinds`."""
     root: int
-    """The index of the outermost optimizer that it is nested in; its own if it is the root."""
+    """The index of the outermost optimizer around it; its own index if it is the root."""
     settings: dict[str, Setting] = {}
     """Its settings that change the counts: `{"gradient_accumulation_steps": 4, ...}`; and
-    `dynamic_scale`, what the loss scale of Keras 3 has come to."""
+    `dynamic_scale`, the present loss scale of Keras 3."""
     iterations: int | None = None
-    """How far its own count of steps moved since it was wrapped; None if that cannot be read."""
+    """How far its `iterations` moved since it was wrapped; None if they cannot be read."""
     remarks: tuple[Remark, ...] = ()
     made: str = ""
     """The line of the program that made it, or wrapped it: `train.py:30`; empty if not known."""
     never_passed: tuple[str, ...] = ()
-    """Variables of the model that became trainable after its step was traced, and with which the
-    model was trained on, that no optimizer was passed: see the freeze monitors."""
+    """Variables of the model that became trainable after its step was traced, and that no optimizer
+    got, although training continued: see the freeze monitors."""
     frozen: tuple[str, ...] = ()
-    """Variables of the model that were frozen after its step was traced, and that a graph which
-    was called since updates all the same: see the freeze monitors."""
+    """Variables of the model that were frozen after its step was traced, but that a graph still
+    updated later: see the freeze monitors."""
     failures: tuple[Failure, ...] = ()
-    """The steps that raised, each kind once."""
+    """The steps that raised; steps with the same error stand once."""
     turns: tuple[int, int] = (0, 0)
-    """Its first and its last turn, where each optimizer of the process that steps after another one
-    has the next turn: see `core.optimizers.take_turn`. Both are 0 if that is not known."""
+    """Its first and its last turn. An optimizer takes the next turn when it steps after another one
+    of the process: see `core.optimizers.take_turn`. Both are 0 if not known."""
     decay: Decay | None = None
     """None if every variable decays."""
     rate: float | None = None
-    """Its learning rate when its first step ended; None for a schedule, or if it is not known."""
+    """Its learning rate at the end of its first step; None for a schedule, or if not known."""
     values: int | None = None
-    """A number made of the values of some of its variables when its first step was traced, to tell
-    training that goes on from training that begins again; None if that is not known."""
+    """A hash of the values of some of its variables when its first step was traced: it tells
+    training that continues from training that begins again. None if not known."""
     slots: int | None = None
-    """How many variables it keeps for those that it updates, on each replica; None if that is not
-    known."""
+    """How many slot variables it keeps on each replica; None if not known."""
 
 
 class Variable(msgspec.Struct, frozen=True):
@@ -122,12 +121,11 @@ class Variable(msgspec.Struct, frozen=True):
     shape: tuple[int | None, ...]
     dtype: str
     argument: bool = False
-    """True for a `tf.function` argument: which variable it stood for, the trace cannot know."""
+    """True for an argument of a `tf.function`: the trace cannot know which variable was passed."""
     part_of: str = ""
-    """The name of the sharded variable that it is a shard of; empty for a whole one."""
+    """If this is a shard, the name of the sharded variable; else empty."""
     shards: int = 1
-    """Over how many ranks or devices it is sharded, each of which updates its shard; `shape` is
-    that of the whole."""
+    """How many ranks or devices hold and update a shard of it; `shape` is the whole shape."""
 
 
 class Method(msgspec.Struct, frozen=True):
@@ -146,22 +144,22 @@ class Replica(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One element of a path of calls: a line of the program, or what of the framework it called."""
+    """One element of a path of calls: a line of the program, or a call of the framework."""
 
     function: str
-    """The function that the line is in, as `MyModel.train_step`; `<module>` outside of any; for the
-    framework what people know it by: `Model.fit`, `Strategy.run`, `Adam.minimize`."""
+    """The function with the line, as `MyModel.train_step`; `<module>` outside functions. For the
+    framework its public name: `Model.fit`, `Strategy.run`, `Adam.minimize`."""
     file: str = ""
     """The file of the program; empty for the framework."""
     number: int = 0
     """The line in that file; 0 for the framework."""
     graph: bool = False
-    """True for a `tf.function` where its graph begins: from here on the path is that of the call
-    that traced it, and before it that of the call that ran it."""
+    """True for a `tf.function` where its graph begins: the path before it ran the graph, the path
+    after it traced the graph."""
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """What one execution of a block does: `times` times each of `variables`, by one method."""
+    """What one execution of a block does with one method: `times` times on each variable."""
 
     optimizer: int
     method: int
@@ -174,30 +172,30 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Block(msgspec.Struct, frozen=True):
-    """What executes as a whole on one replica: one graph's body, or an eager step."""
+    """Sites that always execute together on one replica: the body of a graph, or an eager step."""
 
     root: int
-    """The root optimizer's index, whose steps the runs count."""
+    """The index of the root optimizer; `runs` are in its steps."""
     replica: int
     context: Literal["eager", "graph"]
     function: str
-    """The name of the function whose graph it is; empty in eager mode."""
+    """The name of the function that was traced to the graph; empty in eager mode."""
     step: bool
     """True if one execution is one step; False for a branch or a loop body inside a step."""
     entries: tuple[Entry, ...]
     total: int
-    """How often the block executed. Exact, whatever the runs know."""
+    """How often the block executed; always exact."""
     runs: tuple[Run, ...]
-    """In which steps. Together they are `total`, unless the detail was lost."""
+    """The steps of the executions. They add up to `total`, unless some steps are not known."""
     graphs: int = 0
-    """How many graph tracings gave this block."""
+    """How many graph tracings made this block."""
     idle: int = 0
     """How many of those graphs never executed."""
     outside: bool = False
-    """True if it ran outside any step, by a direct call of an apply method."""
+    """True if a direct call of an apply method ran it, outside any step."""
     path: int | None = None
-    """The index of the path of calls that led to it; None if that is not known. Blocks that differ
-    in their path alone are what several lines of the program ran of one graph."""
+    """The index of the path of calls that led to it; None if not known. If several lines of the
+    program run one graph, there is a block for each path."""
 
     @property
     def step_unknown(self) -> int:
@@ -206,29 +204,28 @@ class Block(msgspec.Struct, frozen=True):
 
 
 class Graph(msgspec.Struct, frozen=True):
-    """The graph tracings of one function with one signature, with a step or an update in them."""
+    """All graph tracings of one function with one signature that hold a step or an update."""
 
     root: int
     replica: int
-    """The first of the replicas that it updates."""
+    """The first replica that it updates."""
     function: str
     signature: str
-    """What the function was traced for, as `x: float32[32, 4], training: True`; empty if that is
-    not known."""
+    """The arguments of the tracing: `x: float32[32, 4], training: True`; empty if not known."""
     tracings: int
     idle: int
     """How many of the tracings never ran."""
     steps: int
-    """How many steps ran in it, on each replica; or updates, if it holds no step."""
+    """How many steps ran in it on each replica; if it holds no step, how many updates."""
     after: int
     """How many steps had run when it was first traced."""
     step_calls: int
-    """How often its code calls `apply_gradients`; a loop's body counts once."""
+    """How many calls of `apply_gradients` its code has; the body of a loop counts once."""
     failed: int = 0
-    """How many of those that never ran an error ended while they were traced, in the optimizer."""
+    """How many of the idle tracings ended with an error in the optimizer."""
     parted: bool = True
-    """Whether, of several calls of `apply_gradients`, one has other variables than the one before,
-    or the same gradients. If not, they are steps in a row: each for all variables."""
+    """Whether one of several calls of `apply_gradients` has other variables than the call before
+    it, or the same gradients. If not, each call is a step for all variables."""
 
     @property
     def calls(self) -> int:
@@ -237,20 +234,20 @@ class Graph(msgspec.Struct, frozen=True):
 
 
 class GraphTracing(msgspec.Struct, frozen=True):
-    """One graph tracing, as an event; of many only the first are kept, `Graph.tracings` has all."""
+    """One graph tracing, as an event. Only the first are kept; `Graph.tracings` counts all."""
 
     graph: int
     """The index of its `Graph`."""
     path: int | None
-    """The index of the path of the call that caused it; None if that is not known."""
+    """The index of the path of the call that caused it; None if not known."""
     cause: Literal["first", "variables", "argument", "value", "function", "forgotten", "unknown"]
-    """Why: the first call; variables were made in the first one; an argument with another shape,
-    type or structure; another Python value; a new function object of the same code; its graphs
-    were forgotten (the optimizer was wrapped late, or the program compiled again); not known."""
+    """Why: `first`, the first call; `variables`, the first call made variables; `argument`, another
+    shape, type or structure; `value`, another Python value; `function`, a new function object of
+    the same code; `forgotten`, the optimizer was wrapped late or the program compiled again."""
     detail: str
-    """For `argument` and `value` which, from what to what: `x: float32[32, 4] -> float32[8, 4]`."""
+    """For `argument` and `value`, what changed: `x: float32[32, 4] -> float32[8, 4]`."""
     after: int
-    """How many steps had run when it began."""
+    """How many steps had run before it began."""
     at: float
     """When it began, in seconds since 1970 (UTC)."""
     seconds: float
@@ -361,21 +358,20 @@ class Program(msgspec.Struct, frozen=True):
     seconds: float
     """How long it had run when this was written."""
     worker: str = ""
-    """TensorFlow's name of the worker that it was, or `process:2` for the second process of a run
-    that is no worker; empty for a local run."""
+    """TensorFlow's name of the worker, or `process:2` for the second process of a run that is not a
+    worker; empty for a local run."""
     status: int | None = None
-    """With which status it ended, or `TERMINATED`; None while it runs, and where that cannot be
-    known."""
+    """Its exit status, or `TERMINATED`; None while it runs, or if not known."""
     error: str = ""
-    """The exception that ended it: `RuntimeError: no data`; empty if none did."""
+    """The exception that ended it: `RuntimeError: no data`; empty if there was none."""
     run: str = ""
     """The same for all processes of one `tracer run --children`, and for no other; else empty."""
     timed_steps: int = 0
     timed_seconds: float = 0.0
-    """In how many seconds so many steps ran, as it was seen from outside while the program trained;
-    0 if that was too short to be seen."""
+    """How many seconds that many steps took, between two writes of the trace file; 0 if the run was
+    too short."""
     finished: bool = True
-    """False if it ran when its file was written last."""
+    """False if it was still running at the last write of its file."""
 
 
 class TraceData(msgspec.Struct, frozen=True):

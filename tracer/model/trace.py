@@ -100,31 +100,31 @@ class Trace:
     optimizers: tuple[Optimizer, ...] = _of_data("optimizers")
     """The optimizers traced, nested ones after their root."""
     variables: tuple[Variable, ...] = _of_data("variables")
-    """The variables that an optimizer was asked to update, in the order it was asked."""
+    """The variables that an optimizer was asked to update, in that order."""
     methods: tuple[Method, ...] = _of_data("methods")
     """The intercepted methods that were called."""
     replicas: tuple[Replica, ...] = _of_data("replicas")
     """The replicas that took part, by worker and id."""
     blocks: tuple[Block, ...] = _of_data("blocks")
-    """What executed as a whole: one graph's body or an eager step, each on one replica."""
+    """Sites that always execute together: the body of a graph, or an eager step, on one replica."""
     graphs: tuple[Graph, ...] = _of_data("graphs")
-    """What was traced to graphs: each function with each signature, by replica."""
+    """A `Graph` for each function and signature that was traced, by replica."""
     graph_tracings: tuple[GraphTracing, ...] = _of_data("graph_tracings")
-    """The graph tracings as events, in the order in which they began; of many the first."""
+    """The first graph tracings, in the order in which they began."""
     environment: Mapping[str, str] = _of_data("environment")
     """The versions and the strategy of the run."""
     complete: bool = _of_data("complete")
-    """False if something was not seen; `notes` say what, and which effects are not known."""
+    """False if the trace missed something; `notes` say what, and which effects are not known."""
     finished: bool = _of_data("finished")
-    """False for the file of a run that still went on, or that was killed: see `tracer run`."""
+    """False if the run had not ended when `tracer run` wrote the file, or was killed."""
     programs: tuple[Program, ...] = _of_data("programs")
     """The processes that ran under `tracer run`, and how they ended."""
     notes: tuple[str, ...] = _of_data("notes")
-    """What a reader must know to read the counts, one sentence each."""
+    """What the trace missed, and what else matters for the counts: one sentence each."""
     excerpt: str = _of_data("excerpt")
-    """What an excerpt is limited to, for people; empty for a whole trace."""
+    """If the trace is an excerpt, a sentence that says of what; else empty."""
     first_step: int = _of_data("first_step")
-    """The number that the first step has in the run; only an excerpt begins later."""
+    """The number of the first step in the run; above 1 only in an excerpt."""
 
     @property
     def objects(self) -> Objects:
@@ -138,12 +138,12 @@ class Trace:
 
     @cached_property
     def steps(self) -> int:
-        """The number of steps: of the optimizer and the replica that ran most of them."""
+        """The number of steps, on the replica and of the optimizer with the most steps."""
         return max(self.steps_by_replica().values(), default=0)
 
     @property
     def has_effects(self) -> bool:
-        """Whether it says what steps did to the variables: `count("unchanged", ...)`."""
+        """Whether steps compared the variables: then `count("unchanged", ...)` works."""
         return bool(self._data.effects)
 
     def steps_by_replica(self) -> dict[tuple[int, int], int]:
@@ -178,7 +178,7 @@ class Trace:
         worker: str | None = None,
         optimizer: str | None = None,
     ) -> int:
-        """How often the work of a method really ran; of all intercepted ones if none is named."""
+        """How often the work of a method really ran; without `method`, of all traced methods."""
         return self._total("executions", kind, variable, step, replica, worker, optimizer, method)
 
     def requests(
@@ -190,7 +190,7 @@ class Trace:
         worker: str | None = None,
         optimizer: str | None = None,
     ) -> int:
-        """How many gradients the outermost `apply_gradients` got; kind `"none"` is no gradient."""
+        """How many gradients the outermost `apply_gradients` got; kind `"none"` counts `None`."""
         return self._total("requests", kind, variable, step, replica, worker, optimizer)
 
     def calls(
@@ -203,7 +203,7 @@ class Trace:
         worker: str | None = None,
         optimizer: str | None = None,
     ) -> int:
-        """How often Python called a method; `context` is `"eager"` or `"tracing"` (a graph)."""
+        """How often Python called a method; `context` is `"eager"`, or `"tracing"` a graph."""
         if context not in (None, "eager", "tracing"):
             raise unknown_name("context", context, ("eager", "tracing"))
         filters = kind, variable, None, replica, worker, optimizer, method
@@ -214,22 +214,20 @@ class Trace:
     ) -> dict[tuple[Any, ...], int]:
         """The counts of `"updates"`, `"executions"`, `"calls"` and so on, split by `by`.
 
-        `"requests"` are the gradients that were passed; `"discarded"` are the executions of
-        apply methods whose result was thrown away, so that they are no updates: Keras on JAX
-        computes an update in each step that only accumulates.
+        `"requests"` are the gradients that were passed. `"discarded"` are the executions of apply
+        methods whose result was thrown away, so they are not updates: Keras on JAX computes an
+        update in each step that only accumulates.
 
         `by` names one or more of `variable`, `step`, `replica`, `worker`, `optimizer`, `method`,
-        `kind`, `caller` and, for calls, `context`; the keys are tuples in that order. Calls have no
-        step. Executions whose step is not known are left out of a split by step. A caller is a path
-        of calls as a text, `train.py:41 main > Model.fit > Adam.apply_gradients`; None if it is not
-        known.
+        `kind`, `caller` and, for calls, `context`; the keys are tuples in the order of `by`. Calls
+        have no step. A split by step omits executions whose step is not known. A caller is a path
+        of calls as text, `train.py:41 main > Model.fit > Adam.apply_gradients`; None if unknown.
 
-        Where effects were asked for (`tracer.wrap(optimizer, effects=True)`) there are four more
-        counts, of the steps that were passed a variable: `"compared"` is in how many of them it was
-        looked at, `"unchanged"` in how many no bit of it was another one after the step,
-        `"not_finite"` after how many something in it was infinite or NaN, and `"zero_gradient"` in
-        how many its gradient was seen to be 0: what XLA compiles is not looked at. They have no
-        method, no kind and no caller. If they were not asked for, `tracer.UnknownName` says so.
+        With `effects=True` there are four more counts of steps that got a variable: `"compared"`
+        (its bits were compared), `"unchanged"` (the step changed no bit), `"not_finite"` (it held
+        infinity or NaN after the step) and `"zero_gradient"` (its gradient was 0, as far as known:
+        gradients in programs of XLA are not read). They have no method, kind or caller. Without
+        effects they raise `tracer.UnknownName`.
         """
         names = (by,) if isinstance(by, str) else tuple(by)
         if what not in ROLES:
@@ -270,8 +268,8 @@ class Trace:
     ) -> Iterator[tuple[int, int, int]]:
         """The count in each step, as `(first_step, last_step, count)` for runs of equal steps.
 
-        The runs cover every step from 1 to `steps` without a gap, those that a filter leaves out
-        with 0; memory does not grow with steps.
+        The runs cover all steps from 1 to `steps`; steps that a filter excludes have 0. Memory does
+        not grow with the number of steps.
         """
         if what not in (known := [each for each in ROLES if each != "calls"]):
             raise unknown_name("count per step", what, known)
@@ -290,11 +288,11 @@ class Trace:
         worker: str | None = None,
         optimizer: str | None = None,
     ) -> Caller:
-        """Who calls: a tree from the program's outermost lines to the intercepted methods.
+        """Who calls: a tree from the program's outermost lines to the traced methods.
 
-        Its root stands for the run: its `executions` are what `executions` gives for the same
-        filters, and its `calls` what `calls` gives; Python calls have no step. Each `Caller` has a
-        `line`, its counts, and as `children` what it called, the widest branch first.
+        The root is the whole run: its `executions` and `calls` are those of the methods
+        `executions` and `calls` with the same filters (Python calls have no step). Each `Caller`
+        has a `line`, counts, and `children`, the branch with the most executions first.
         """
         filters = kind, variable, step, replica, worker, optimizer, method
         return callers.tree(

@@ -1,11 +1,10 @@
-"""Assertions for tests: what an optimizer did in a block, or an `AssertionError` that says why not.
+"""Assertions for tests: what an optimizer does in a block.
 
-Each assertion is a context manager. Only what ran in its block counts, also of an optimizer that
-trained before. It yields an `Assertion`, whose `trace` can be asked in the block and after it. An
-exception that leaves the block is left alone; nothing is asserted then. That nothing is asserted is
-said where the block never began or never ended: as for a coroutine that was never awaited, when the
-object is gone or the program ends. A trace that is not complete fails every assertion: what was not
-seen cannot be asserted.
+Each assertion is a context manager. It counts only what runs in its block, and yields an
+`Assertion`, whose `trace` can be read in the block and after it. If an exception leaves the block,
+nothing is asserted. If the block never begins or never ends, a warning says so when the object is
+deleted or the program ends, as for a coroutine that was never awaited. An incomplete trace fails
+every assertion, because it may have missed something.
 """
 
 import sys
@@ -47,11 +46,10 @@ __tracebackhide__ = True  # pytest shows where the test asserted, and leaves out
 
 
 class Assertion:
-    """What the assertions yield: `trace` is the trace of the block, so far or to its end.
+    """What the assertions yield; `trace` is the trace of the block.
 
-    Raises `tracer.UnsupportedOptimizer` for an `optimizer` that is none. One that is never used in
-    a `with` asserts nothing: then that is said, see
-    `tracer.testing.assertions`.
+    Raises `tracer.UnsupportedOptimizer` if `optimizer` is not a supported optimizer. An assertion
+    that is never used in a `with` asserts nothing; there is a warning.
     """
 
     def __init__(self, optimizer: object, check: Check, *, effects: bool = False) -> None:
@@ -75,7 +73,7 @@ class Assertion:
 
     @property
     def trace(self) -> CallTrace:
-        """What ran since the block began; after the block, what ran in it."""
+        """The trace of the block: so far or, after the block, all of it."""
         return self._recording.trace()
 
     def __enter__(self) -> "Assertion":
@@ -140,15 +138,14 @@ def assert_updates(
     """Assert how many updates run in the block.
 
     `optimizer` is wrapped for the block; without one, every optimizer used in the block counts.
-    `dense`, `sparse` and `total` (both kinds) are exact numbers, `at_least` and `at_most` limits
-    of the total, both allowed themselves; what is not given is not asserted.
+    `dense`, `sparse` and `total` (both kinds) are exact numbers; `at_least` and `at_most` are
+    inclusive limits of the total.
 
-    The numbers are of the whole block; with `per_step`, of each step of each optimizer. They are of
-    all replicas together; with `per_replica`, of each replica on its own. A step that updates
-    nothing, because loss scaling skipped it or because gradients are accumulated, is a step with 0
-    updates; an update outside any step fails `per_step`, and so does a block without any step.
-    With `variable` (a name, a glob, the variable itself, or a layer or a model, meaning all its
-    variables) the updates of others do not count.
+    The numbers are for the whole block or, with `per_step`, for each step of each optimizer; for
+    all replicas together or, with `per_replica`, for each replica. A step that loss scaling skips,
+    or that only accumulates gradients, has 0 updates. `per_step` fails if there is an update
+    outside any step, or no step. `variable` (a name, a glob, a variable, or a layer or model, for
+    all its variables) selects the updates that count.
 
     Raises `TypeError` if no number is given, and `AssertionError` when the block ends, with the
     expected and the actual numbers, the variables and steps that differ, and the likely cause.
@@ -188,8 +185,8 @@ def assert_executions(
 ) -> Assertion:
     """Assert how often the work of `method` is executed in the block.
 
-    `count` is exact, `at_least` and `at_most` are limits; everything else is as it is for
-    `assert_updates`. A method that was called in a `tf.function` is executed when its graph runs.
+    `count` is exact, `at_least` and `at_most` are inclusive limits. The other arguments are those
+    of `assert_updates`. A method that is called in a `tf.function` is executed when its graph runs.
 
     Raises `tracer.UnknownName` for a method that no optimizer has.
 
@@ -219,10 +216,11 @@ def assert_calls(
     at_least: int | None = None,
     at_most: int | None = None,
 ) -> Assertion:
-    """Assert how often Python calls `method` in the block, which is what a mock counts.
+    """Assert how often Python calls `method` in the block: the number that a mock counts.
 
-    `count` is exact, `at_least` and `at_most` are limits. `context` is `"tracing"` for the calls
-    made while a `tf.function` was traced to a graph, `"eager"` for the others. Calls have no steps.
+    `count` is exact, `at_least` and `at_most` are inclusive limits. `context` selects the calls
+    made while a `tf.function` is traced (`"tracing"`) or the others (`"eager"`). Calls have no
+    steps.
 
     Raises `tracer.UnknownName` for a method that no optimizer has.
 
@@ -243,10 +241,10 @@ def assert_calls(
 def assert_all_updated(model_or_variables: object, *, optimizer: object = None) -> Assertion:
     """Assert that each variable is updated at least once in the block.
 
-    Takes a model or a layer (meaning its trainable variables), or variables, or several
-    such things; for optax a tree of parameters. They are looked up when the block ends, so the
-    model may be built in it. A layer that is wholly frozen fails. A name is no answer to which
-    variables there should be: it raises `TypeError`.
+    Takes models, layers (for their trainable variables) and variables, one or several; for optax
+    a tree of parameters. The variables are looked up when the block ends, so the block may build
+    the model. A layer that is frozen as a whole fails. A name raises `TypeError`, because it does
+    not say which variables there should be.
 
     >>> import tensorflow as tf, tracer
     >>> kernel, bias = tf.Variable([1.0]), tf.Variable([1.0])
@@ -258,10 +256,10 @@ def assert_all_updated(model_or_variables: object, *, optimizer: object = None) 
 
 
 def assert_all_changed(model_or_variables: object, *, optimizer: object = None) -> Assertion:
-    """Assert that at least one step in the block changes each variable, be it by a single bit.
+    """Assert that at least one step in the block changes each variable, by one bit or more.
 
-    It is `assert_all_updated` with a look at the weights before and after each step: it fails for a
-    gradient or a learning rate of 0 too. It takes what that takes.
+    It takes the arguments of `assert_all_updated`, and compares the weights before and after each
+    step: it also fails for a gradient or a learning rate of 0.
 
     >>> import tensorflow as tf, tracer
     >>> kernel, bias = tf.Variable([1.0]), tf.Variable([1.0])
@@ -313,10 +311,9 @@ def _of_targets(
 def assert_never_updated(variables: object, *, optimizer: object = None) -> Assertion:
     """Assert that none of these variables is updated in the block, while others are.
 
-    Takes a name, a glob (`"*embedding*"`), a variable, several of these, or a model or a layer, of
-    which all variables are meant. A name or a glob must be that of a variable that the program
-    holds when the block ends. A block in which nothing at all is updated fails, because it proves
-    nothing.
+    Takes names, globs (`"*embedding*"`), variables, and models or layers (for all their variables),
+    one or several. A name or glob must match a variable that the program holds when the block ends.
+    A block in which nothing is updated fails, because it proves nothing.
 
     >>> import tensorflow as tf, tracer
     >>> frozen, head = tf.Variable([1.0]), tf.Variable([1.0])
