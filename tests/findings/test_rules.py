@@ -881,7 +881,7 @@ def test_an_unknown_code_lists_the_near_ones() -> None:
 
 def test_the_documentation_has_every_rule() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    head, title, said = page.partition("## Where a rule finds anything\n\n")
+    head, title, said = page.partition("## Which rules work where\n\n")
     intro, _, rules = said.partition("\n\n## The rules\n\n")
     assert title and "<!-- rules -->" in rules
     rows = [code for codes in rules_by_backend.BACKENDS.values() for code in codes.split()]

@@ -463,9 +463,9 @@ def explain(
         typer.Argument(metavar="CODE", help="The code of a finding.", autocompletion=_codes),
     ] = None,
 ) -> None:
-    """Explain a finding: when it is reported, why it matters, and what to do.
+    """Explain what a finding means, why it matters, and what to do.
 
-    Without CODE, list all findings.
+    It also says when the finding is reported. Without CODE, all findings are listed.
     """
     from tracer.findings.run_rules import RULES, rule_of
     from tracer.reporters import formats, text
