@@ -340,7 +340,7 @@ def check(
     findings: Annotated[
         Literal["error", "warning"] | None,
         typer.Option(
-            "--findings", help="Fail on findings that are errors; with warning, also on warnings."
+            "--findings", help="error: fail on findings that are errors. warning: also on warnings."
         ),
     ] = None,
     ignore: Annotated[
@@ -380,10 +380,12 @@ def check(
     WHAT is a count, one of =, <=, >=, < and >, and a number. The count is updates, dense, sparse,
     steps, calls, or a method, whose executions are counted. [VARIABLE] after the count selects some
     variables. With /step the number holds for each step on each replica, else for the whole run.
-    rate<=0.1 expects a learning rate in each step.
-    Without --expect, [tool.tracer.expect] in pyproject.toml is used, such as dense = "4/step".
+    rate<=0.1 expects a learning rate in each step. Without --expect, [tool.tracer.expect] in
+    pyproject.toml is used, such as dense = "4/step".
+
     With --findings, findings fail too, except for codes in --ignore and in the list ignore of
     [tool.tracer], and except for findings that the trace of --baseline has on the same variables.
+
     The exit status is 0 if everything holds, 1 if not, 2 for a mistake in the command. A trace does
     not pass if it is incomplete, or if its program failed, was interrupted or still runs.
     """
