@@ -29,7 +29,7 @@ def tables(arguments: argparse.Namespace) -> Iterator[str]:
     objects = [[number] for number in range(OBJECTS)]
     kept = [_used(steps.SGD["keras3"]())]
     rows = [("1, the first block of a process", [_block()])]
-    for optimizers in (1, 300):
+    for optimizers in (1, 10, 100, 300):
         kept += [_used(steps.SGD["keras3"]()) for _ in range(optimizers - len(kept))]
         rows.append((f"{optimizers}", [_block() for _ in range(BLOCKS)]))
     with tracer.record():

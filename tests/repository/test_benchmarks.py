@@ -54,6 +54,8 @@ def test_only_the_first_block_walks_over_all_objects() -> None:
     assert printed("recording", "--quick") == [
         ["1, the first block of a process", "2"],
         ["1", "0"],
+        ["10", "0"],
+        ["100", "0"],
         ["300", "0"],
         ["300, each used in a block", "0"],
     ]
