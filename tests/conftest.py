@@ -20,7 +20,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from importlib import metadata
-from pathlib import Path
 from typing import Any, TextIO
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -104,7 +104,7 @@ class GradientMonitor(Collector):
         if self.root.calls_under_way.stack():
             self.give_up()  # a closure: the optimizer alone knows what its gradients are for
         parameter = self._parameter()
-        gradient = getattr(parameter, "grad", None)
+        gradient: Any = getattr(parameter, "grad", None)
         became = self._became(gradient, zeros=bool(self._waiting or self._clips["waiting"]))
         if became == "kept" and self._used:
             if self._clears is None and self._may_wait():
