@@ -6,16 +6,18 @@ import inspect
 import pickle
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.libraries import BROKEN, is_keras3, keras2, keras3, library_of
+from support.libraries import BROKEN, is_keras3, keras2, keras3, library_of, needs_keras3
 from support.odometers import KINDS, ODOMETERS, gradients, make_variables, read
 
 import tracer
+from tracer.api import CallTrace
 
 pytestmark = pytest.mark.wide
 
@@ -107,6 +109,35 @@ def test_training_is_bit_for_bit_the_same(make: Make) -> None:
         np.testing.assert_array_equal(left, right)
     trace = tracer.trace_of(traced)
     assert (trace.steps, trace.updates(), trace.complete) == (20, 40, True)
+
+
+@needs_keras3
+def test_products_are_rounded_as_they_were() -> None:
+    """Gradients that are clipped by their norm are products: Grappler reorders their factors."""
+
+    def trained(**options: bool) -> tuple[bytes, CallTrace | None]:
+        random = np.random.default_rng(0)
+        weights = [keras3.Variable(random.normal(size=(8, 8))) for _ in range(2)]
+        with tracer.record(**options) if options else nullcontext() as recording:
+            optimizer = keras3.optimizers.SGD(0.1)
+            optimizer.build(weights)
+
+            @tf.function
+            def step(gradient: Any, scale: Any) -> None:
+                parts = (gradient, tf.zeros_like(gradient))
+                optimizer.apply([tf.identity(each * scale) for each in parts], weights)
+
+            for _ in range(10):
+                step(*(tf.constant(random.normal(size=size), tf.float32) for size in ((8, 8), ())))
+        trace = recording.trace() if recording else None
+        return b"".join(weight.numpy().tobytes() for weight in weights), trace
+
+    plain, _ = trained()
+    assert trained(effects=False)[0] == plain
+    bits, trace = trained(effects=True)
+    assert bits == plain and trace is not None
+    zero = [each for each in trace.data.effects if each.what == "zero_gradient"]
+    assert [(each.variables, each.total) for each in zero] == [((1,), 10)]
 
 
 SAMPLES: dict[str, Make] = {

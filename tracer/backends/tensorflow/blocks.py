@@ -267,7 +267,7 @@ class GraphBlocks(backend.Blocks):
                 if flags:
                     stamp = compat.with_flags(self._stamp_of(step, replica), flags)
                 else:
-                    after = [] if step.gradient is None else [step.gradient]
+                    after = [] if step.gradient is None else compat.made_of(step.gradient)
                     enclosing = self._asked(step.place.region, replica)
                     stamp = self._ledger(replica).begin_step(enclosing, after)
             known[replica, flags] = stamp

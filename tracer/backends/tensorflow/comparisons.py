@@ -149,7 +149,8 @@ def _infinite(value: Any) -> Any:
 
 def _zero(gradient: Any) -> Any:
     """Whether each element of a gradient is 0; False if that is not known."""
-    if gradient is None:
+    gradient = None if gradient is None else compat.made_again(gradient)
+    if gradient is None or gradient.shape.rank is None:
         return tf.constant(False)
     return _raw.LogicalNot(x=_any(_raw.NotEqual(x=gradient, y=tf.constant(0, gradient.dtype))))
 

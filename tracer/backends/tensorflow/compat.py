@@ -291,6 +291,41 @@ def tensor_of(gradient: Any) -> Any | None:
     return None
 
 
+_SUMS = "Add", "AddV2", "AddN"
+_PASSED_ON = "Identity", "Reshape", "StopGradient", "PreventGradient"
+_REORDERED = (*_SUMS, *_PASSED_ON, "Mul")
+"""The ops of sums and products, and those that Grappler may leave out between them.
+
+It computes a sum of sums and a product of products in another order, and so rounds them otherwise,
+if nothing waits for the inner ones and nothing else reads them: `AddOpsRewriteStage` and
+`MinimizeBroadcasts` in `tensorflow/core/grappler/optimizers/arithmetic_optimizer.cc`.
+"""
+
+
+def made_of(tensor: Any) -> list[Any]:
+    """What sums and products a tensor in a graph is made of, to wait for in its place."""
+    every, waiting = dict[int, Any](), [tensor]
+    while waiting:
+        each = waiting.pop()
+        if id(each) not in every:
+            every[id(each)] = each
+            waiting += each.op.inputs if each.op.type in _REORDERED else ()
+    return [each for each in every.values() if each.op.type not in _REORDERED]
+
+
+def made_again(tensor: Any) -> Any | None:
+    """What is 0 where a tensor is 0, made of the same as that; None for a sum in a graph."""
+    if isinstance(tensor, EagerTensor) or tensor.op.type not in _REORDERED:
+        return tensor
+    if tensor.op.type in _PASSED_ON:
+        return made_again(tensor.op.inputs[0])
+    factors = [] if tensor.op.type in _SUMS else [made_again(each) for each in tensor.op.inputs]
+    if not factors or not tensor.dtype.is_floating or any(each is None for each in factors):
+        return None
+    scale, factor = sorted(factors, key=lambda each: each.shape.num_elements() or 0)
+    return tf.raw_ops.MulNoNan(x=factor, y=scale)  # of two equal Mul Grappler makes one
+
+
 def compiles_with_xla() -> bool:
     """Whether XLA will compile the graph that is being built."""
     graph = ops.get_default_graph()
