@@ -50,7 +50,7 @@ TEST, DOCS, BACKENDS = (
 
 ON_JAX = ("tests/backends/jax", "tests/backends/optax")
 
-LONG = ("-m", "long", "-n", "2", "--dist", "loadfile")
+LONG = ("-m", "long and not sweep", "-n", "2", "--dist", "loadfile")
 """The long tests, in two processes."""
 
 CHECKS = ("ruff check .", "ruff format --check .", "mypy --strict", "lint-imports")

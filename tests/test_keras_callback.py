@@ -17,7 +17,7 @@ import tracer.keras
 from tracer.hooks import wrapping
 from tracer.model.trace import Trace
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.wide(rest="sweep")
 
 BATCH = 4
 

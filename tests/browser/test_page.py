@@ -139,7 +139,14 @@ def column(page: Page, number: int) -> list[str]:
     return page.locator(f"#table tbody tr > :nth-child({number})").all_inner_texts()
 
 
-@pytest.mark.parametrize("name", traces.ALL)
+ALIKE = {"accumulation", "discarding", "eager", "function_argument", "uneven_replicas"}
+"""The traces whose pages have parts that those of others have, too."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(each, marks=[pytest.mark.sweep] * (each in ALIKE)) for each in traces.ALL],
+)
 def test_every_trace_makes_a_page_without_an_error(name: str, open_page: Open) -> None:
     trace = traces.ALL[name]()
     page = open_page(trace)

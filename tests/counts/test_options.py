@@ -15,7 +15,7 @@ from tensorflow.python.framework import config
 
 import tracer
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.wide(rest="sweep")
 
 MAKERS: dict[str, Callable[..., Any]] = {
     "legacy": lambda **options: keras2.optimizers.legacy.Adam(0.1, **options),

@@ -18,7 +18,7 @@ import tracer
 from tracer.backends.tensorflow import writes
 from tracer.backends.tensorflow.writes import WriteChecks
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.wide(rest="sweep")
 
 legacy = keras2.optimizers.legacy
 STEPS = 3

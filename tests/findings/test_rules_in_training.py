@@ -32,7 +32,7 @@ from tracer.model.records import Program
 from tracer.reporters import formats
 from tracer.reporters.text import render
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.wide(rest="sweep")
 
 LEGACY = keras2.optimizers.legacy
 V1 = tf.compat.v1.train

@@ -13,7 +13,7 @@ from support.libraries import keras2
 import tracer
 from tracer.core import registry
 
-pytestmark = pytest.mark.wide
+pytestmark = pytest.mark.wide(rest="sweep")
 
 legacy = keras2.optimizers.legacy
 STEPS = 5
