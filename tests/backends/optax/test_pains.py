@@ -136,6 +136,10 @@ def loop(tx: Any, of: Any = loss, params: Any = PARAMS, steps: int = 4) -> Any:
     return params
 
 
+def without_bias(params: Any) -> Any:
+    return loss({**params, "b": jax.lax.stop_gradient(params["b"])})
+
+
 def gradients_are_clipped_by_another() -> None:
     clip, adam = optax.masked(optax.clip(1.0), {"w": True, "b": False}), optax.adam(0.1)
     of_clip, of_adam, params = clip.init(PARAMS), adam.init(PARAMS), PARAMS
@@ -221,9 +225,7 @@ def nan_is_left_out() -> None:
 def what_is_frozen_gets_no_update_in_a_branch() -> None:
     freeze = optax.masked(optax.set_to_zero(), {"w": False, "b": True})
     tx = optax.apply_if_finite(optax.chain(optax.adamw(0.1, weight_decay=0.1), freeze), 3)
-    weights = loop(
-        tx, lambda params: loss({**params, "b": jax.lax.stop_gradient(params["b"])}), TABLE
-    )
+    weights = loop(tx, without_bias, TABLE, 10)
     assert (weights["b"] == TABLE["b"]).all()
 
 
@@ -278,11 +280,9 @@ def test_a_mask_in_a_multi_steps(flipped: bool, as_transformation: bool) -> None
 
 
 def test_how_often_what_has_no_gradient_decays_in_a_multi_steps() -> None:
-    def without(params: Any) -> Any:
-        return loss({**params, "b": jax.lax.stop_gradient(params["b"])})
-
     with tracer.record() as recording:
-        weights = loop(optax.MultiSteps(optax.adamw(0.1, weight_decay=0.1), 2), without, TABLE, 10)
+        tx = optax.MultiSteps(optax.adamw(0.1, weight_decay=0.1), 2)
+        weights = loop(tx, without_bias, TABLE, 10)
     assert np.allclose(weights["b"], 0.99**5)  # a rate of 0.1 times a decay of 0.1, 5 times
     (finding,) = bad(recording.trace())
     assert (finding.code, finding.variables) == ("moved-without-gradient", ("b",))
