@@ -293,13 +293,16 @@ def tensor_of(gradient: Any) -> Any | None:
 
 _SUMS = "Add", "AddV2", "AddN"
 _PASSED_ON = "Identity", "Reshape", "StopGradient", "PreventGradient"
-_REORDERED = (*_SUMS, *_PASSED_ON, "Mul")
-"""The ops of sums and products, and those that Grappler may leave out between them.
 
-It computes a sum of sums and a product of products in another order, and so rounds them otherwise,
-if nothing waits for the inner ones and nothing else reads them: `AddOpsRewriteStage` and
-`MinimizeBroadcasts` in `tensorflow/core/grappler/optimizers/arithmetic_optimizer.cc`.
-"""
+
+def _is_reordered(tensor: Any) -> bool:
+    """Whether a tensor in a graph is a sum or a product, or such a one passed on.
+
+    Grappler computes a sum of sums and a product of products in another order, and so rounds them
+    otherwise, if nothing waits for the inner ones and nothing else reads them: `AddOpsRewriteStage`
+    and `MinimizeBroadcasts` in `tensorflow/core/grappler/optimizers/arithmetic_optimizer.cc`.
+    """
+    return tensor.op.type in (*_SUMS, *_PASSED_ON, "Mul") and not tensor.op.control_inputs
 
 
 def made_of(tensor: Any) -> list[Any]:
@@ -309,13 +312,13 @@ def made_of(tensor: Any) -> list[Any]:
         each = waiting.pop()
         if id(each) not in every:
             every[id(each)] = each
-            waiting += each.op.inputs if each.op.type in _REORDERED else ()
-    return [each for each in every.values() if each.op.type not in _REORDERED]
+            waiting += each.op.inputs if _is_reordered(each) else ()
+    return [each for each in every.values() if not _is_reordered(each)]
 
 
 def made_again(tensor: Any) -> Any | None:
     """What is 0 where a tensor is 0, made of the same as that; None for a sum in a graph."""
-    if isinstance(tensor, EagerTensor) or tensor.op.type not in _REORDERED:
+    if isinstance(tensor, EagerTensor) or not _is_reordered(tensor):
         return tensor
     if tensor.op.type in _PASSED_ON:
         return made_again(tensor.op.inputs[0])
