@@ -1,1 +1,1 @@
-"""How it is counted, for every framework: calls under way, what each does, when it ran."""
+"""How calls are counted, for every framework: calls under way, what each does, when it ran."""

@@ -1,8 +1,7 @@
-"""What a recorder asks of the framework that trains: `Backend`, and the parts that it makes.
+"""Defines what a recorder asks of a framework: `Backend`, and the parts that a backend makes.
 
-All defaults are those of a framework where each execution is a call of Python on one process, such
-as PyTorch in eager mode. A backend derives a class from `Backend` and from each part that differs:
-what it compiles to programs it counts by itself.
+The defaults suit a framework that runs eagerly in one process, such as PyTorch in eager mode. A
+backend subclasses `Backend` and each part that differs, and counts its compiled programs itself.
 """
 
 import platform
@@ -35,19 +34,19 @@ from tracer.model.names import distinct, plain_name
 from tracer.model.records import Kind, Remark, Variable
 
 SMALL = 4096
-"""How many elements a variable may have whose value is looked at."""
+"""The largest variable, in elements, whose value is read."""
 ENOUGH = 8
-"""How many variables are looked at."""
+"""The largest number of variables whose values are read."""
 
 
 class Surroundings(NamedTuple):
-    """Where an optimizer runs, as its strategy says."""
+    """The strategy, worker and cluster in which an optimizer runs."""
 
     strategy: str
     worker: str
-    """This process, as its framework names it: `worker:0`; empty if it is no cluster."""
+    """The framework's name for this process: `worker:0`; empty outside a cluster."""
     cluster: tuple[str, ...]
-    """All the processes that train."""
+    """All training processes."""
 
 
 NO_STRATEGY = Surroundings("", "", ())
@@ -58,25 +57,25 @@ class Iterations(NamedTuple):
 
     steps: int
     stepping: bool
-    """Whether its first step had started."""
+    """Whether the optimizer's first step had begun."""
 
 
 class Stepped(NamedTuple):
-    """An optimizer that is traced, and how far its own count of its steps was."""
+    """A traced optimizer and where its own count of steps started."""
 
     name: str
     optimizer: Any
     started: int | None
-    """The count when it was wrapped; None if it had none, or if a file has set it since."""
+    """The count when wrapped; None if the optimizer had none, or a file has set it since."""
 
 
 class Root:
-    """One root optimizer, as the parts of its recorder share it; its `Recorder` is one."""
+    """The state that all parts of a recorder share; the base class of `Recorder`."""
 
     stepped_last: ClassVar[Any] = None
-    """The table of sites of the recorder that stepped last: each has one, which is small."""
+    """The table of sites of the recorder that stepped last: small enough to keep alive."""
     optimizers: Any
-    """The optimizers: see `optimizers.Optimizers`, which asks the backend."""
+    """An `optimizers.Optimizers`; that module imports this one."""
     variables: "Variables"
     blocks: "Blocks"
     collectors: Collectors
@@ -86,35 +85,35 @@ class Root:
         self.sites = SiteTable()
         self.calls_under_way = CallsUnderWay()
         self.devices: dict[int, str] = {}
-        """Where the variables of each replica are."""
+        """The device of each replica's variables."""
         self.broken = False
-        """Whether the tracer has failed, and counts no more."""
+        """Whether the tracer has failed and stopped counting."""
         self.notes: dict[str, None] = {}
-        """What was not seen, in the order in which it was noted."""
+        """What was not counted, in the order of the notes."""
         self.where = NO_STRATEGY
-        """The strategy, as the first step that ran under one found it."""
+        """The surroundings of the first step that ran under a strategy."""
 
     def note(self, text: str) -> None:
-        """Say in the trace that something was not seen."""
+        """Add a note to the trace, once: something was not counted."""
         self.notes.setdefault(text)
 
     def called(self) -> None:
-        """A function with a step in it is called."""
+        """Handle the call of a function that contains a step."""
         if self.stepped_last is not self.sites:
             self.take_turn()
         if perf_counter() >= self.collectors.throttle.due:
             self.collectors.function_called()
 
     def take_turn(self) -> None:
-        """A step begins, or a program with one runs: tell it, if another recorder had the last."""
+        """Tell the optimizers that a step begins, if another recorder made the previous step."""
         if self.stepped_last is not self.sites:
-            Root.stepped_last = self.sites  # threads that step at once may both take it, or none
+            Root.stepped_last = self.sites  # concurrent steps may both take the turn, or neither
             self.optimizers.take_turn()
 
     def fault(self, error: BaseException) -> None:
-        """Something failed in the tracer itself: say so once, and let training go on untraced.
+        """Report a failure of the tracer, once; training goes on and nothing more is counted.
 
-        An exception of the program is raised again.
+        Reraises an exception of the program (`interrupt_in`).
         """
         interrupt = interrupt_in(error)
         if interrupt is not None:
@@ -144,31 +143,31 @@ class Root:
         try:
             return self.blocks.counters.steps()
         except Exception:
-            return 0  # asked after a fault too, and the ledger may be what is broken
+            return 0  # also asked after a fault, perhaps of the ledger itself
 
 
 class Variables:
-    """The variables that were seen, each with its index: held weakly, and compared by identity."""
+    """The variables seen so far, each with an index; held weakly and compared by identity."""
 
     def __init__(self, root: Root) -> None:
         self.objects: list[ref[Any] | None] = []
-        """For each row its variable; None for an argument."""
+        """The variable of each row; None for an argument."""
         self._lock = threading.RLock()
         self._index: dict[Any, tuple[ref[Any], int]] = {}
         self._plain: list[Variable] = []
         self._row: Callable[[Any], Variable] = root.backend.row
 
     def index(self, variable: Any, graph: Any) -> int:
-        """The index of `variable`, or of the argument that it stands for in `graph`.
+        """Return the index of `variable`, or of the argument that it stands for in `graph`.
 
-        It gets one when it is asked for first.
+        The first request assigns the index.
         """
         known = self._known(variable)
         if known is not None:
             return known
         with self._lock:
             known = self._known(variable)
-            if known is not None:  # another thread has seen it meanwhile
+            if known is not None:  # another thread has added it meanwhile
                 return known
             row = self._row(variable)
             index = len(self._plain)
@@ -184,24 +183,24 @@ class Variables:
 
     @property
     def rows(self) -> list[Variable]:
-        """What a trace says of each variable; a name that repeats has its number: `kernel#2`."""
+        """The records of all variables for a trace; repeated names are numbered: `kernel#2`."""
         plain = self.plain
         names = distinct(each.name for each in plain)
         return [replace(each, name=name) for name, each in zip(names, plain, strict=True)]
 
     @property
     def plain(self) -> list[Variable]:
-        """The same with the names that they came with: nothing is searched, so a step may ask."""
+        """The records with unnumbered names: cheap enough to read in each step."""
         return list(self._plain)
 
 
 class Blocks:
-    """The blocks of one root optimizer, and where they are counted; thread-safe."""
+    """Makes and counts the blocks of one root optimizer; thread-safe."""
 
     new_effects: type[Any] | None = None
-    """Makes what compares the variables of each step; it is called with `Root.note`."""
+    """The class that compares the variables of each step; constructed with `Root.note`."""
     steps_models = False
-    """Whether a step has all variables of a model at once, each with a state of its own."""
+    """Whether each step gets all variables of one model, and each model has its own state."""
     no_effects = "effects are not known: this backend does not compare variables"
 
     def __init__(self, root: Root) -> None:
@@ -209,19 +208,19 @@ class Blocks:
         self.callers = Callers()
         self.tracings = Tracings()
         self.write_checks: Any = None
-        """Which sites of updates were seen to write to their variable; None: all are taken to."""
+        """Finds the update sites that write to their variable; None: all are assumed to write."""
         self.threads: set[int] = set()
-        """The threads that called a function with a block in it."""
+        """The threads that have called a function that contains a block."""
         self.called_by_apply_methods = False
-        """Whether an apply method called such a function, ever."""
+        """Whether an apply method has ever called such a function."""
         self._root = root
         self._sites = root.sites
         self._note = root.note
 
     def close(self, call: Call, failed: bool) -> None:
-        """All that was called from `call` executes as a whole: count it.
+        """Count the sites of `call` as one block, because they always execute together.
 
-        `failed` if an error ended it.
+        `failed` if an error ended the call.
         """
         step = call.parent is None and call.role == "step"
         self._note_missing_pairs(call)
@@ -243,8 +242,8 @@ class Blocks:
         return parts.items()
 
     def log(self, block: CountedBlock, seen: Iterable[Source], call: Call | None = None) -> None:
-        """Count an execution of a block, the call `call`, and what was `seen` of its variables."""
-        with self.counters.lock:  # who reads finds the number in the log, or not taken
+        """Count one execution of a block, made by `call`, and what was `seen` of its variables."""
+        with self.counters.lock:  # a reader finds the number in the log, or not taken yet
             number = 0
             if block.step and call is not None:
                 number = self.number_of(call, block.replica)
@@ -256,7 +255,7 @@ class Blocks:
                 self.counters.compared.log(block.replica, seen, stamp)
 
     def number_of(self, step: Call, replica: int) -> int:
-        """The number of a step in eager mode, which it takes when it is asked for first."""
+        """Return the number of a step in eager mode; the first request takes it."""
         if step.numbers is None:
             step.numbers = {}
         number = step.numbers.get(replica)
@@ -265,7 +264,7 @@ class Blocks:
         return number
 
     def _note_missing_pairs(self, call: Call) -> None:
-        """Say it if effects are asked for, and an update is part of a step that got no pairs."""
+        """Note it if effects are compared and a step with updates got no gradient pairs."""
         if self.counters.effects is not None:
             step, all_sites = outermost(call), self._sites.sites
             updates = any(all_sites[number].role == "update" for number in call.sites)
@@ -274,44 +273,44 @@ class Blocks:
                 self._note(NO_PAIRS)
 
     def _path_to(self, call: Call) -> int:
-        """The path to a call that this thread makes."""
+        """Return the path to a call of this thread; find it if it is unknown."""
         if call.path == UNKNOWN:
             self.find_path(call, sys._getframe(1))
         return call.path
 
     def find_path(self, call: Call, python: Any) -> None:
-        """Note by which path of calls `python` made the call `call`, in eager mode."""
+        """Set the path of `call`, which the Python frame `python` made in eager mode."""
         called = self._sites.sites[call.own[0]][:2] if call.own else None
         call.path = self.callers.paths.above(python, called)
 
     def wait(self) -> None:
-        """Wait until all that the program has started is counted; no lock is held."""
+        """Wait until all work that the program has started is counted; the caller holds no lock."""
 
     def begun(self) -> int:
-        """How many steps have begun, those included that are not counted yet."""
+        """Return how many steps have begun, including steps that are not counted yet."""
         return self.counters.steps()
 
     def doubts(self) -> Iterator[str]:
-        """Notes on what the steps of a trace may have done unseen, if it has any."""
+        """Yield notes on what the steps of a trace may have done uncounted."""
         return iter(())
 
     def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
-        """Notes on what ran and was not counted, as far as the optimizers' own counts tell it."""
+        """Yield notes on executions that were not counted, as the optimizers' own counts show."""
         return iter(())
 
     def is_behind(self, optimizer: Any) -> bool:
-        """Whether its own count of steps is not what it tells: the program holds it elsewhere."""
+        """Whether the optimizer's own count lags because the program keeps its state elsewhere."""
         return False
 
     def remarks(self) -> tuple[Remark, ...]:
-        """What the rules of findings should know of how it ran."""
+        """Return remarks for the rules of findings on how the steps ran."""
         return ()
 
     def note(self, call: Call) -> None:
-        """Note what is to be known of the sites of a call that ends: `Call.site_notes`."""
+        """Add the backend's notes on the sites of a call that ends to `Call.site_notes`."""
 
     def is_stale(self, call: Call, replica: int) -> bool:
-        """Whether a step that is traced has gradients of weights from before the last step."""
+        """Whether a step being traced gets gradients of weights from before the previous step."""
         return False
 
     def note_traced(
@@ -323,9 +322,9 @@ class Blocks:
         define: Callable[[], tuple[Definition, int]],
         failed: bool,
     ) -> None:
-        """A block with these sites was traced into `program`; the lock of the counters is held.
+        """Record that a block with these sites was traced into `program`: see `Tracings.add`.
 
-        See `Tracings.add`.
+        The caller holds the lock of the counters.
         """
         tracing = self.tracings.add(program, part, define, self.counters.steps)
         tracing.failed |= failed
@@ -338,7 +337,7 @@ class Blocks:
             tracing.add_step(graph, part.replica, step, of_models=self.steps_models)
 
     def compare(self, wanted: bool) -> bool:
-        """Compare the variables of each step, or no more; returns whether that is new."""
+        """Start or stop comparing the variables of each step; returns whether this is a change."""
         new = self.new_effects
         if new is not None:
             return self.counters.compare(wanted, lambda: new(self._note))
@@ -347,42 +346,42 @@ class Blocks:
         return False
 
     def forget_graphs(self) -> None:
-        """Let each function with a counter in its graph be traced again."""
+        """Have each function with a counter in its graph traced again."""
 
     def end(self) -> None:
-        """Tracing of an optimizer ends; what was counted goes on counting."""
+        """Handle the end of tracing an optimizer; existing counters keep counting."""
 
 
 class Backend:
-    """The answers for one framework; stateless, and one for all recorders."""
+    """The answers for one framework; stateless, and shared by all recorders."""
 
     packages: tuple[str, ...] = ()
-    """The modules whose versions a trace has, if the program imported them."""
+    """The modules whose versions a trace records if the program imported them."""
     new_variables: type[Variables] = Variables
     new_blocks: type[Blocks] = Blocks
     new_stale: type[StaleFunctions] = StaleFunctions
     collectors: tuple[type[Collector], ...] = ()
-    """Those that gather evidence for findings of this framework."""
+    """The collectors of evidence for the findings of this framework."""
     raised_by_programs: tuple[type[BaseException], ...] = ()
-    """The errors that may end a function after a part of its work had been done."""
+    """Errors that may end a function after part of its work is done."""
     raised_to_stop: tuple[str, ...] = ()
-    """The names of errors that only say that the thread failed for which this one waited."""
+    """Names of errors by which a thread only reports that another thread failed."""
 
-    # Of a call, on the thread that makes it.
+    # About a call, on its thread.
 
     def locate(
         self, call: Call, role: CallRole, stack: list[Call], calls_under_way: CallsUnderWay
     ) -> bool:
-        """Write into a new call where it is made, and what it is part of.
+        """Set the place and the parent of a new call.
 
-        `stack` is that of this thread, on which the call is not yet. Returns False if nothing is
-        to be noted of the call: see `start_call`.
+        `stack` is the stack of this thread, without the call. Returns False if the call need not be
+        recorded: see `start_call`.
         """
         return start_call(call, role, EAGER, 0, stack[-1] if stack else None)
 
     def eager_replica(self, replica: int) -> int | None:
-        """The replica that an apply method updates now, called in eager mode from a step of
-        `replica`; None if it is not executed now.
+        """Return the replica that an apply method updates in an eager step of `replica`; None if
+        the method does not execute now.
         """
         return replica
 
@@ -391,58 +390,58 @@ class Backend:
         return "none" if gradient is None else "dense"
 
     def tensor_of(self, gradient: Any) -> Any | None:
-        """The tensor in a program by which a gradient comes; None if it is there from the start."""
+        """The tensor of a gradient in a program; None if known before the program runs."""
         return None
 
     def device_of(self, variable: Any) -> str:
-        """Where the copy of `variable` is that the current replica updates; empty if unknown."""
+        """The device of the current replica's copy of `variable`; empty if unknown."""
         return ""
 
     def surroundings(self) -> Surroundings:
-        """The strategy under which this call is made."""
+        """The surroundings of the current call."""
         return NO_STRATEGY
 
     def function_around(self, graph: Any) -> str:
-        """The name of the outermost function whose program `graph` is in."""
+        """The name of the outermost function whose program contains `graph`."""
         return ""
 
     def caller_of(self, helper: FrameType) -> FrameType | None:
-        """Python's frame of the apply method that calls `helper`, another such frame."""
+        """The Python frame of the apply method that calls the frame `helper`."""
         return helper.f_back
 
-    # Of variables and optimizers.
+    # About variables and optimizers.
 
     def canonical(self, variable: Any) -> Any:
-        """The one object that stands for a variable, whatever copy or wrapper of it is given."""
+        """The object that identifies a variable, given any copy or wrapper of the variable."""
         return variable
 
     def row(self, variable: Any) -> Variable:
-        """What a trace says of a variable, by the name that it came with."""
+        """The record of a variable for a trace, with the framework's name."""
         return Variable(plain_name(variable), tuple(map(int, variable.shape)), str(variable.dtype))
 
     def value_of(self, variable: Any, most: int) -> Any:
-        """What a variable of 1 to `most` elements holds, as an array of NumPy.
+        """The value of a variable of 1 to `most` elements, as a NumPy array.
 
-        None if it is none, or another one, or cannot be read now.
+        None if this is no such variable, or it cannot be read now.
         """
         return None
 
     def iterations_of(self, optimizer: Any) -> int | None:
-        """The optimizer's own count of its steps; None if it has none or it cannot be read now."""
+        """The optimizer's own count of its steps; None if it has none or cannot be read now."""
         number = self.number_in(getattr(optimizer, "_iterations", None))
         return None if number is None else int(number)
 
     def rate_of(self, optimizer: Any) -> Any:
-        """Its learning rate: a number, a variable, or a schedule."""
+        """The optimizer's learning rate: a number, a variable, or a schedule."""
         own = object.__getattribute__(optimizer, "__dict__")
         hyper = own.get("_hyper")  # of legacy optimizers
         return own.get("_learning_rate") if hyper is None else hyper.get("learning_rate")
 
     watches_rates = False
-    """Whether to read the rates takes no longer than to compare them, so each step may."""
+    """Whether reading the rates is as cheap as comparing them, so that each step can do it."""
 
     def rates_of(self, optimizer: Any) -> Sequence[tuple[Any, Any, int]]:
-        """The learning rate and the weight decay of each group, and how many variables it has."""
+        """The learning rate, weight decay and number of variables of each parameter group."""
         own = object.__getattribute__(optimizer, "__dict__")
         rate, decay = self.rate_of(optimizer), own.get("weight_decay")
         rate = rate if isinstance(rate, float | int) else self.number_in(rate)
@@ -451,44 +450,44 @@ class Backend:
     def groups_of(
         self, optimizer: Any, variables: Sequence[Any]
     ) -> Iterable[tuple[Sequence[Any], Sequence[Any]]]:
-        """Of each group its variables, and those of them that decay if it has a decay.
+        """Return the variables of each group, and those that decay if the group has a decay.
 
-        `variables` are all that the optimizer and those around it were asked for.
+        `variables` are all that the optimizer and the optimizers around it were asked for.
         """
         decays = getattr(optimizer, "_use_weight_decay", lambda variable: True)
         return [(variables, [each for each in variables if decays(each)])]
 
     def slots_of(self, optimizer: Any) -> int | None:
-        """How many variables it keeps and uses for those that it updates; None if not known."""
+        """The number of slot variables that the optimizer keeps and uses; None if unknown."""
         own = object.__getattribute__(optimizer, "__dict__")
         by_variable = own.get("_slots")
-        if isinstance(by_variable, dict):  # legacy and v1: each is made when it is needed
+        if isinstance(by_variable, dict):  # legacy and v1: made when first needed
             return sum(len(each) for each in by_variable.values())
         every = own.get("_variables")
         if not isinstance(every, list):
             return None
         if own.get("momentum") == 0 and type(optimizer).__name__ == "SGD":
-            return 0  # that of tf_keras makes them, and does not use them
+            return 0  # SGD of tf_keras makes momentums and does not use them
         names = ("_iterations", "_learning_rate", "_current_learning_rate")
         others = {id(own.get(name)) for name in names}
         return sum(id(each) not in others for each in every)
 
     def is_restored(self, optimizer: Any) -> bool:
-        """Whether a checkpoint has set that count, as it does when it is made after it."""
+        """Whether a checkpoint has set the count of steps, also if the count was made later."""
         return False
 
-    # Made of these answers.
+    # Derived from these answers.
 
     def number_in(self, variable: Any) -> float | None:
-        """What a variable of one element holds; None if there is none, or it cannot be read now."""
+        """The value of a one-element variable; None if there is none or it cannot be read now."""
         value = None if variable is None else self.value_of(variable, 1)
         return None if value is None else float(value.item())
 
     def values_of(self, variables: Sequence[Any]) -> int | None:
-        """A number made of the values of the first small variables; None if they cannot be read.
+        """A checksum of the first small variables; None if they cannot be read.
 
-        If all elements of some are the same, as before the first step those of a bias are, it is
-        made of these: who makes all weights again, at random, makes them as they were.
+        If some have all elements equal, like a bias before the first step, only these count: a new
+        random initialization of the model sets them to the same values again.
         """
         with suppress_faults():
             found = (self.value_of(each, SMALL) for each in variables)
@@ -500,7 +499,7 @@ class Backend:
         return None
 
     def versions(self) -> dict[str, str]:
-        """The versions of what the program imported: `{"python": "3.11.7", ...}`."""
+        """The versions of the imported modules: `{"python": "3.11.7", ...}`."""
         found = {
             name: getattr(sys.modules.get(name), "__version__", None) for name in self.packages
         }

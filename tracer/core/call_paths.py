@@ -1,15 +1,15 @@
-"""Paths of calls: who called an optimizer, from the program's outermost line on. No framework.
+"""Finds the path of a call: from the program's outermost line to the optimizer. No framework.
 
-A path is a row of `records.Line`: the program's own lines, and between them the functions of the
-framework that people know by name (`Model.fit`, `Adam.minimize`). All other frames of Python's
-stack are left out: the framework, the standard library, the tracer, and other packages, except for
-one name of each.
+A path is a row of `records.Line`: the program's own lines, and between them the well-known
+functions of the framework (`Model.fit`, `Adam.minimize`). All other frames of the Python stack are
+left out: the framework, the standard library, the tracer, and other packages except for one name of
+each.
 
-Python's stack is read in each step, and is nearly always the stack of an earlier step. So the
-instructions of its frames identify it (`Paths.of`), and lines are found only for a new stack. Code
-is held as long as it is known. Frames are never held, because they hold the program's objects.
+Each step reads the Python stack, which nearly always equals the stack of an earlier step. So
+`Paths.of` identifies a stack by the instructions of its frames, and finds lines only for a new
+stack. A known stack keeps its code alive, but never its frames, which hold the program's objects.
 
-A `Paths` belongs to a recorder. Paths get numbers, which never change; any thread may ask.
+Each recorder has a `Paths`. The number of a path never changes; any thread may ask for it.
 """
 
 import os
@@ -30,23 +30,23 @@ from tracer.kinds import FRAMEWORKS
 from tracer.model.records import Line
 
 UNKNOWN = -1
-"""The number of no path: it is not known, or there are too many."""
+"""The number of an unknown path, also when there are too many paths."""
 
 MAX_PATHS = 2000
-"""How many paths are kept apart; a program has a handful."""
+"""The largest number of paths; a program has a handful."""
 
 _MAX_STACKS = 4096
-"""How many stacks are known by their instructions, until they are forgotten and found again."""
+"""The most stacks known by their instructions; at this number all are forgotten."""
 
 _MAX_LINES = 200
-"""How many lines a path has at most; of a longer one the middle is left out."""
+"""The most lines of a path; the middle of a longer one is left out."""
 
 _COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>")
 _CELL = re.compile(r"^<ipython-input-|[/\\]ipykernel_\d+[/\\]\d+\.py$")
 
 _LIBRARY = os.path.normcase(sysconfig.get_paths()["stdlib"]) + os.sep
 _SCRIPTS = os.path.normcase(sysconfig.get_paths()["scripts"]) + os.sep
-"""The folder of what an installer wrote to start a package, as `pytest`."""
+"""The folder of the start scripts of installed packages, such as `pytest`."""
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 _KNOWN_METHODS = {
@@ -59,8 +59,8 @@ _KNOWN_METHODS = {
     "apply": ("", "apply_gradients"),
     "stateless_apply": ("", "apply_gradients"),
 }
-"""Methods of the framework that people know: the class by which they do, if it is not that of the
-object, and an attribute that this class has."""
+"""Well-known methods of the framework: the class that people name with the method (empty: that of
+the object), and an attribute of this class."""
 
 _KNOWN_CODES = {
     *_KNOWN_METHODS,
@@ -69,18 +69,18 @@ _KNOWN_CODES = {
 }
 
 _NO_SOURCE = re.compile(r"^<frozen |^<eval_with_key>|[/\\]torchinductor_")
-"""What nobody wrote, as what `torch.compile` made of a program, and calls from its line."""
+"""Code without an author, such as the output of `torch.compile` or calls from its line."""
 
 _RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+)_at_\d+$")
-"""What it calls the rest of a function that it had to part."""
+"""Dynamo's name for the rest of a function after a graph break."""
 
 AuthorOf = Callable[[CodeType, int], Line | None]
-"""From generated code and a line in it to the author's line, with the whole name of its file; None
-if that is not known."""
+"""From generated code and a line in it to the author's line, with the full file name; None if
+unknown."""
 
 
 def shown_file(file: str) -> str:
-    """A file as people name it: from the working folder if it is below that.
+    """The short name of a file: relative to the working folder if the file is below it.
 
     >>> shown_file("/elsewhere/models/train.py")
     'models/train.py'
@@ -90,7 +90,7 @@ def shown_file(file: str) -> str:
     if is_cell(file):
         return _cell(file)
     folder = ""
-    with suppress(OSError):  # no working folder any more
+    with suppress(OSError):  # the working folder is gone
         folder = os.getcwd()
     return _shown_from(folder, file)
 
@@ -102,18 +102,18 @@ def _shown_from(folder: str, file: str) -> str:
     path = os.path.normpath(file)
     try:
         below = os.path.relpath(path, folder)
-    except (OSError, ValueError):  # no folder, or on another drive
+    except (OSError, ValueError):  # no folder, or another drive
         below = os.pardir
     return os.path.join(*path.split(os.sep)[-2:]) if below.startswith(os.pardir) else below
 
 
 def is_cell(file: str) -> bool:
-    """Whether it is no file but a cell of a notebook."""
+    """Whether the file is a cell of a notebook."""
     return _CELL.search(file) is not None
 
 
 def _cell(file: str) -> str:
-    """The cell of a notebook, with its number if IPython knows it."""
+    """The name of a notebook cell, with its number if IPython knows it."""
     if file.startswith("<ipython-input-"):
         number: Any = file.removeprefix("<ipython-input-").partition("-")[0]
     else:
@@ -124,10 +124,10 @@ def _cell(file: str) -> str:
 
 
 class Paths:
-    """Paths by number, and the stacks that are known to be one."""
+    """The paths by number, and the known stacks of each."""
 
     def __init__(self, author_of: AuthorOf) -> None:
-        """`author_of` says which line of an author a line of generated code was made of."""
+        """`author_of` maps a line of generated code to its author's line."""
         self.rows: list[tuple[Line, ...]] = []
         self._numbers: dict[tuple[Line, ...], int] = {}
         self._author_of = author_of
@@ -137,7 +137,7 @@ class Paths:
         self._lock = threading.Lock()
 
     def number(self, lines: Sequence[Line]) -> int:
-        """The number of a path, which it gets when it is asked for first."""
+        """Return the number of a path; the first request assigns it."""
         row = tuple(lines)
         with self._lock:
             number = self._numbers.get(row)
@@ -149,9 +149,9 @@ class Paths:
             return number
 
     def above(self, frame: FrameType | None, end: Hashable = None) -> int:
-        """The path to `frame`, which is at work, from the beginning of its thread's stack.
+        """Return the path to the running `frame`, from the beginning of its thread's stack.
 
-        `end` is what is called there if one instruction may call this or that.
+        `end` is what the frame calls, if one instruction may call different optimizers or methods.
         """
         for stack, known_end, number in self._recent:
             if end == known_end and is_stack(stack, frame):
@@ -161,13 +161,13 @@ class Paths:
         return number
 
     def of(self, frames: Sequence[FrameType], outermost: bool = True) -> int:
-        """The path of these frames, the innermost first.
+        """Return the path of these frames, innermost first.
 
-        `outermost` if what is around them is all of the program, else they are a part of a path.
+        `outermost` if nothing of the program is around them; otherwise they are part of a path.
         """
         key: tuple[Hashable, ...] = (outermost, *map(id, (each.f_code for each in frames)))
         key += tuple(each.f_lasti for each in frames)
-        # One instruction may call this optimizer or that one, and this method or that one.
+        # One instruction may call different optimizers and methods.
         key += tuple(_name_of(each) for each in frames if each.f_code.co_name in _KNOWN_CODES)
         known = self._known.get(key)
         if known is None:
@@ -178,18 +178,18 @@ class Paths:
         return known[0]
 
     def line(self, path: int) -> str:
-        """The innermost line of the program in a path: `train.py:12`; empty if there is none."""
+        """The innermost program line in a path: `train.py:12`; empty if there is none."""
         lines = () if path == UNKNOWN else self.rows[path]
         return next((f"{each.file}:{each.number}" for each in reversed(lines) if each.file), "")
 
     def file(self, file: str) -> str:
-        """What `shown_file` said when it was asked for first: the program may change its folder."""
+        """The first answer of `shown_file`: the program may change its working folder."""
         shown = shown_file(file)
         return shown if is_cell(file) else self._shown.setdefault(file, shown)
 
 
 def frames_above(frame: FrameType | None) -> list[FrameType]:
-    """The frames from this one to the beginning of its stack."""
+    """The frames from `frame` to the beginning of its stack."""
     frames = []
     while frame is not None:
         frames.append(frame)
@@ -198,13 +198,13 @@ def frames_above(frame: FrameType | None) -> list[FrameType]:
 
 
 Stack = Sequence[tuple[CodeType, int]]
-"""A stack without its frames: the code of each, and at which instruction it is."""
+"""A stack without its frames: the code and the current instruction of each."""
 
 
 def stack_above(frame: FrameType | None) -> Stack:
-    """What stands for the frames from this one on, the innermost first.
+    """The stack from `frame` outward, innermost first.
 
-    Empty, which is no stack, if what one of them is called depends on more than its code.
+    Empty if code does not identify it: the name of a frame may depend on its object.
     """
     frames = frames_above(frame)
     if any(each.f_code.co_name in _KNOWN_CODES and _is_own_name(each) for each in frames):
@@ -213,21 +213,21 @@ def stack_above(frame: FrameType | None) -> Stack:
 
 
 def _is_own_name(frame: FrameType) -> bool:
-    """Whether people know the frame's method by the class of its object."""
+    """Whether the frame's well-known name depends on the class of its object."""
     name = frame.f_code.co_name
     if name in ("wrapper", "_step_of_scaler") or _KNOWN_METHODS.get(name, ("",))[0]:
-        return False  # of PyTorch, where `end` tells it, or always of one class
+        return False  # PyTorch, where `end` distinguishes, or a fixed class
     return bool(_name_of(frame))
 
 
 def is_stack(stack: Stack, at: Any) -> bool:
-    """Whether it is the stack from the frame `at` on; asked at each step, so it is written out."""
+    """Whether `stack` is the stack from the frame `at` outward; unrolled, as each step asks."""
     try:
         for code, instruction in stack:
             if at.f_code is not code or at.f_lasti != instruction:
                 return False
             at = at.f_back
-    except AttributeError:  # it ends before
+    except AttributeError:  # the frames end first
         return False
     return at is None
 
@@ -238,11 +238,10 @@ def lines_of(
     outermost: bool = True,
     named: Callable[[str], str] = shown_file,
 ) -> list[Line]:
-    """What is worth to be named of a stack, whose innermost frame is first.
+    """Return the lines of a path for a stack, whose innermost frame is first.
 
-    Packages of others that stand around the whole program, as pytest does, are left out if it is
-    `outermost`; if there is no program, their lines are those of the program. `named` says what
-    people call a file.
+    If `outermost`, packages around the whole program (pytest) are left out; without a program, the
+    lines of packages count as the program's. `named` gives the short name of a file.
     """
     frames = list(takewhile(lambda frame: not starts_programs(frame), frames))[::-1]
     sorts = [sort_of(frame) for frame in frames]
@@ -252,19 +251,19 @@ def lines_of(
     elif outermost:
         sorts = ["program" if sort == "package" else sort for sort in sorts]
     lines: list[Line] = []
-    within = ""  # the file that AutoGraph wrote, or the package, that the last line is of
+    within = ""  # the generated file or the package of the last line
     for frame, sort in zip(frames, sorts, strict=True):
         code, now_within = frame.f_code, ""
         if sort == "package":
             now_within = _root_of(frame)
             line = Line(f"{now_within}: {qualified(code)}")
-            if now_within == within:  # what a package calls in itself is not named
+            if now_within == within:  # an inner call of the same package
                 continue
         elif sort == "other":
             line = Line(_name_of(frame))
             if not line.function:
                 continue
-        elif code.co_name in _COMPREHENSIONS:  # a part of the function around it
+        elif code.co_name in _COMPREHENSIONS:  # part of the enclosing function
             continue
         else:
             file, number = code.co_filename, frame.f_lineno or code.co_firstlineno
@@ -272,9 +271,9 @@ def lines_of(
             if _is_generated(code):
                 now_within, line = file, author_of(code, number) or line
                 if now_within == within and _is_body(code, line.function):
-                    lines.pop()  # that of the loop or the branch is not named
+                    lines.pop()  # the loop or the branch itself is left out
             line = replace(line, file=named(line.file))
-        if lines[-1:] != [line]:  # what calls itself is named once
+        if lines[-1:] != [line]:  # recursion is shown once
             lines.append(line)
         within = now_within
     if len(lines) > _MAX_LINES:
@@ -283,15 +282,15 @@ def lines_of(
 
 
 def _is_body(code: CodeType, author: str) -> bool:
-    """Whether AutoGraph made a function of a loop or a branch in the author's function."""
+    """Whether AutoGraph split the function off the author's: a loop body or a branch."""
     own = code.co_name
     return own != author.rpartition(".")[2] and not own.startswith(("tf__", "<"))
 
 
 def starts_programs(frame: FrameType) -> bool:
-    """Whether it is of what runs a program, `tracer run`, or a test, pytest.
+    """Whether a frame starts programs: `tracer run`, or pytest for a test.
 
-    What runs that in turn, as pytest-xdist does in its processes, is no program either.
+    Frames that call it in turn, such as pytest-xdist's, are not part of the program either.
     """
     module = str(frame.f_globals.get("__name__", ""))
     return module.startswith("tracer.cli.") or (
@@ -304,12 +303,11 @@ def _root_of(frame: FrameType) -> str:
 
 
 def _is_generated(code: CodeType) -> bool:
-    """Whether AutoGraph wrote it."""
     return "__autograph_generated_file" in code.co_filename
 
 
 def sort_of(frame: FrameType) -> Literal["program", "package", "other"]:
-    """Whether a frame is of the program, of a package of others, or of what runs them."""
+    """Whether a frame belongs to the program, to a third-party package, or to what runs them."""
     file, root = frame.f_code.co_filename, _root_of(frame)
     if root in FRAMEWORKS or root == "tracer" or _NO_SOURCE.search(file):
         return "other"
@@ -321,22 +319,22 @@ def sort_of(frame: FrameType) -> Literal["program", "package", "other"]:
 
 
 _WRAPPERS = ("decorator", "pluggy", "six", "wrapt")
-"""Packages that only call what they are given."""
+"""Packages that only forward calls."""
 
 
 def qualified(code: CodeType) -> str:
-    """The name of a function; from Python 3.11 on with its class: `MyModel.train_step`."""
+    """The name of a function; with its class from Python 3.11 on: `MyModel.train_step`."""
     resumed = _RESUMED.match(code.co_name)
     qualified = str(getattr(code, "co_qualname", code.co_name))
     return resumed[1] if resumed else qualified.rpartition("<locals>.")[2]
 
 
 def _name_of(frame: FrameType) -> str:
-    """What people know a method of the framework or of ours by; empty if they do not."""
+    """The well-known name of a method of the framework or the tracer; empty if it has none."""
     code, root = frame.f_code, _root_of(frame)
     if root == "tracer" and code.co_name == "_step_of_scaler":
         return "GradScaler.step"
-    if root == "tracer" and code.co_name in _KNOWN_CODES:  # as AutoGraph has it, too
+    if root == "tracer" and code.co_name in _KNOWN_CODES:  # also after AutoGraph
         method: Any = frame.f_locals.get("intercepted")
         if getattr(method, "role", "group") != "group":
             return f"{type(frame.f_locals['self']).__name__}.{method.name}"

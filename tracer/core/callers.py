@@ -1,16 +1,16 @@
-"""Who calls: the path that led to each block, even where several call one graph. No framework.
+"""Finds the caller of each block, also where several callers run one graph. No framework.
 
-Who runs a graph is not who traced it. So the path of a block in a graph has parts: from the program
-to the call of the outermost function, which may be another one each time that it runs; from each
-function to the next one in it; and from the function to the block. All but the first are known
-when the function is traced. For the first, each call of a function is looked at, on the thread
-that calls it, before it runs. If the caller is not that of the call before, the number of the next
-step is noted: from here on it is this one (`spans.Spans`). Nothing is added to any graph.
-`FunctionCallers.parts` puts both together when a trace is read.
+The caller of a graph is not the code that traced it, so the path of a block in a graph has parts:
+from the program to the call of the outermost function, which may differ in each run; from each
+function to the next one inside it; and from there to the block. All parts but the first are known
+from tracing. For the first, each call of a function is checked on its thread before it runs: if the
+caller differs from the caller of the previous call, the number of the next step is noted as the
+start of a new span (`spans.Spans`). Nothing is added to any graph. `FunctionCallers.parts` joins
+the parts when a trace is read.
 
-A **region** is what is called as one thing, a function; here it is a name, the same for all
-graphs of functions of that name. A function may be called in several others, so each region has
-spans of its own: a call changes those of the function that is called and of all that run in it.
+A **region** is a function that is called as a whole, identified by its name, which all its graphs
+share. A function may be called in several others, so each region has its own spans: a call changes
+the spans of the called function and of all functions that run in it.
 """
 
 import threading
@@ -29,40 +29,40 @@ from tracer.model.timeline import union
 Lines = tuple[Line, ...]
 
 _MAX_WAYS = 64
-"""How many ways into a function are looked at."""
+"""The most ways into a function that are compared."""
 
 
 class Caller(NamedTuple):
-    """A call of a function from outside of all functions: which function, and by which path."""
+    """A call of a function from Python: the function and the path of the call."""
 
     region: str
     path: int
 
 
 def begin_of(region: str) -> Line:
-    """The beginning of a region's graph."""
+    """The line that marks the beginning of a region's graph."""
     return Line(region.rpartition("/")[2], graph=True)
 
 
 class Callers:
-    """The paths of calls of one root optimizer, where only Python calls."""
+    """The callers of one root optimizer, for a framework without graphs."""
 
     def __init__(self, author_of: Any = lambda code, line: None) -> None:
-        """`author_of` says which code of an author generated code was made of."""
+        """`author_of` maps a line of generated code to its author's line."""
         self.paths = Paths(author_of)
         self.traced: Counter[tuple[int, int]] = Counter()
-        """How often each site was called while tracing, by the path of the call."""
+        """The number of calls while tracing, by site and path."""
 
     def lines(self, path: int) -> Lines:
-        """The lines of a path; none if it is not known."""
+        """The lines of a path; empty if the path is unknown."""
         return () if path == UNKNOWN else self.paths.rows[path]
 
     def parts(
         self, block: CountedBlock, reading: Reading, steps: int, past: int
     ) -> Iterator[tuple[Lines, Reading]]:
-        """The parts of a block's `reading` by the path that led to them.
+        """Divide the `reading` of a block among the paths that led to it.
 
-        `steps` began so far, and the first `past` of them came before those of the reading.
+        `steps` began so far, and the first `past` of them came before the reading.
         """
         yield self.lines(block.path), reading
 
@@ -71,21 +71,21 @@ class FunctionCallers(Callers):
     """The callers of one root optimizer and of the functions with its blocks; thread-safe."""
 
     def __init__(self, author_of: Any, is_alone: Callable[[], bool]) -> None:
-        """`is_alone` says whether no other thread is in a function now."""
+        """`is_alone` returns whether no other thread is in a function now."""
         super().__init__(author_of)
         self.changes = 0
-        """Moves whenever another caller calls, or a function turns out to call another one."""
+        """Changes when the caller changes, or when a function is found to call another one."""
         self._is_alone = is_alone
         self._callers_of: dict[str, dict[tuple[str, int], None]] = defaultdict(dict)
-        """For each region those it is called in, with the path there."""
+        """For each region, the regions that call it, with the path there."""
         self._regions_in: dict[str, frozenset[str]] = {}
-        """For each region that calls others: itself, and all that run when it does."""
+        """For each region that calls others: itself and all regions that run inside it."""
         self._spans: dict[tuple[int, str], Spans[Caller]] = defaultdict(Spans)
-        """By replica and region: who called it, or a function that calls it."""
+        """By replica and region: the callers of the region, or of a region around it."""
         self._lock = threading.RLock()
 
     def called_inside(self, region: str, around: str, path: int) -> None:
-        """A function is called by a `path` inside the function `around`, which is being traced."""
+        """Record that `path`, in the function `around` during its tracing, calls a function."""
         if (around, path) in self._callers_of[region]:
             return
         with self._lock:
@@ -99,10 +99,10 @@ class FunctionCallers(Callers):
             self.changes += 1
 
     def called(self, region: str, replica: int, path: int, number: Callable[[], int]) -> bool:
-        """A function is about to run, which this thread called in eager mode by `path`.
+        """Record that this thread is about to run a function, called in eager mode by `path`.
 
-        `number` gives that of the next step. Returns whether the same call need not be looked at
-        until `changes` moves.
+        `number` returns the number of the next step. Returns True if an equal call need not be
+        checked again until `changes` changes.
         """
         caller, all_spans = Caller(region, path), self._spans_in(region, replica)
         if all(spans.now == caller for spans in all_spans):
@@ -111,7 +111,7 @@ class FunctionCallers(Callers):
             self.changes += 1
             for spans in all_spans:
                 spans.callers[caller] = None
-                spans.now = None  # who calls from now on waits for the lock, and is inside by then
+                spans.now = None  # later callers wait for the lock, and have entered by then
             now, step = caller if self._is_alone() else None, number()
             for spans in all_spans:
                 spans.change(step, now)
@@ -120,9 +120,9 @@ class FunctionCallers(Callers):
     def passed_to_dataset(
         self, region: str, replica: int, path: int, number: Callable[[], int]
     ) -> None:
-        """The `path` makes a dataset, which will run a function at any time.
+        """Record that `path` makes a dataset, which may run a function at any time.
 
-        From the next step on, which has this `number`, nobody can say who calls it.
+        From the next step on, which has this `number`, the caller is unknown.
         """
         with self._lock:
             for spans in self._spans_in(region, replica):
@@ -130,7 +130,7 @@ class FunctionCallers(Callers):
                 spans.give_up(number())
 
     def _spans_in(self, region: str, replica: int) -> list[Spans[Caller]]:
-        """The spans of a region and of those that run when it does."""
+        """The spans of a region and of the regions that run inside it."""
         return [self._spans[replica, each] for each in self._regions_in.get(region, (region,))]
 
     # Reading.
@@ -138,7 +138,7 @@ class FunctionCallers(Callers):
     def parts(
         self, block: CountedBlock, reading: Reading, steps: int, past: int
     ) -> Iterator[tuple[Lines, Reading]]:
-        """What of a block's `reading` each path led to: see `Callers.parts`."""
+        """Divide the `reading` of a block among its paths: see `Callers.parts`."""
         if not block.region:
             yield from super().parts(block, reading, steps, past)
             return
@@ -150,19 +150,19 @@ class FunctionCallers(Callers):
         for each in callers:
             paths[each] = (*self.lines(each.path), *self._common_lines(each.region, region), *inner)
         if not reading.total:
-            yield self.lines(block.whole) or inner, reading  # at least who traced it is known
+            yield self.lines(block.whole) or inner, reading  # known from tracing
         elif len(callers) == 1:
             yield paths[callers[0]], reading
         else:
             yield from _divided(reading, stretches, past, paths)
 
     def _common_lines(self, outer: str, region: str) -> Iterator[Line]:
-        """The lines from one region to a region inside it, as far as all ways share them."""
+        """The lines from one region to a region inside it that all ways share from the start."""
         together = zip(*islice(self._ways(outer, region, ()), _MAX_WAYS), strict=False)
         return (lines[0] for lines in takewhile(lambda lines: len({*lines}) == 1, together))
 
     def _ways(self, outer: str, region: str, passed: tuple[str, ...]) -> Iterator[Lines]:
-        """The lines from one region to a region inside it, for each way."""
+        """Yield the lines of each way from one region to a region inside it."""
         if region == outer:
             yield ()
         for around, path in list(self._callers_of[region]):
@@ -177,9 +177,9 @@ def _divided(
     past: int,
     paths: Mapping[Caller | None, Lines],
 ) -> Iterator[tuple[Lines, Reading]]:
-    """A reading divided among callers, with the path of each.
+    """Divide a reading among callers, each with its path.
 
-    What is known of no step is nobody's. The graphs are counted once, with the first part.
+    Runs without a known step go to the unknown caller. The graphs count once, in the first part.
     """
     found = {
         caller: {flags: of_caller(runs, own, past) for flags, runs in reading.runs.items()}

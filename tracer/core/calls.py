@@ -1,10 +1,10 @@
-"""Calls under way: a `Call` for each call of an intercepted method. No framework.
+"""Tracks the calls under way: one `Call` for each call of an intercepted method. No framework.
 
-It is made when the method is called and is done when that returns. Each thread has a stack of
-them; steps under way are known to all threads, for a strategy runs parts of a step on other
-threads. Those read where the call was made, add what they did to it and take its number; all else
-is written by the thread that made the call. The traced methods and `tracer.core.recorder` make
-them, and `tracer.backends.tensorflow.places` decides what each one is part of.
+A `Call` lives from the begin to the end of the method. Each thread has a stack of calls; steps
+under way are known to all threads, because a strategy runs parts of a step on other threads. These
+threads read the place of the step, add their sites to it and take its number; only the thread that
+made a call writes the rest. The traced methods and `tracer.core.recorder` make calls, and
+`tracer.backends.tensorflow.places` finds the parent of each.
 """
 
 import sys
@@ -15,27 +15,27 @@ from typing import Any, Literal, NamedTuple
 from tracer.core.call_paths import UNKNOWN
 
 CallRole = Literal["step", "group", "apply"]
-"""What is called: a step method, a group method or an apply method: see `tracer.kinds`."""
+"""The kind of method called: step, group or apply method (see `tracer.kinds`)."""
 
 
 class Place(NamedTuple):
-    """Where the ops of a call go: None for eager mode; v1 branches share a graph, not a context."""
+    """Where a call's ops go: all None if eager. v1 branches share `graph`, not `branch`."""
 
     graph: Any
     branch: Any
     region: Any
-    """The graph of the function around it that is called: see `compat.called_graph`."""
+    """The graph of the function that is called as a whole: see `compat.called_graph`."""
 
 
 EAGER = Place(None, None, None)
 
 
 class Call:
-    """A call of an intercepted method that is under way. It must not refer to itself.
+    """A call of an intercepted method that is under way; must not refer to itself.
 
-    `Recorder.open` or `open_apply` puts it on the stack of its thread, `close` or `close_apply`
-    takes it off. A call that neither of these ended was abandoned, as by Ctrl-C:
-    `CallsUnderWay.abandoned` finds it.
+    `Recorder.open` or `open_apply` pushes the call on the stack of its thread; `close` or
+    `close_apply` pops it. `CallsUnderWay.abandoned` finds calls that ended without either, for
+    example by Ctrl-C.
     """
 
     __slots__ = (
@@ -62,58 +62,58 @@ class Call:
     )
 
     function = ""
-    """What a program calls the compiled code that the call is in, if it is all in such code, where
-    it is no call of Python; a class derived from this one may say it."""
+    """The name of the compiled code that the call is in, if the call is no call of Python; empty
+    otherwise. Subclasses may set it."""
     recorder: Any
-    """The recorder that counts it, which imports this module; None until it has been opened."""
+    """The recorder that counts the call (it imports this module); None until the call is opened."""
     role: CallRole
     place: Place
     replica: int
     distributed: bool
-    """Whether it was made under a strategy."""
+    """Whether the call was made under a strategy."""
     parent: "Call | None"
     path: int
-    """The number of the path of calls to a step in eager mode: see `tracer.core.call_paths`."""
+    """The number of the path to a step in eager mode: see `tracer.core.call_paths`."""
     applying: int | None
-    """The site of the apply method that this is part of, or that is under way here: what it calls
-    is no update of its own. None if there is none.
+    """The site of the apply method that the call is, or is inside of: calls in it are no updates of
+    their own. None outside of apply methods.
 
-    On the fast path the method has no `Call`: `Recorder.open_apply` sets this in the call of a
-    step in eager mode, and `close_apply` adds the site to the step.
+    On the fast path the method has no `Call`: `Recorder.open_apply` sets this on the call of a step
+    in eager mode, and `close_apply` adds the site to the step.
     """
     own: Sequence[int]
-    """The sites of the call itself: that of a step, that of each variable of an apply method."""
+    """The sites of the call itself: one for a step, one for each variable of an apply method."""
     sites: list[int]
-    """The sites of what was called in it; those of its own come last, when it has ended."""
+    """The sites of the calls inside; `own` is added last, when the call has ended."""
     site_notes: list[Any]
-    """What a backend notes of what was called in it; it goes to the parent with the sites."""
+    """A backend's notes on the calls inside; they go to the parent with the sites."""
     failing: int | None
-    """Of an outermost step: the variable on which an apply method raised."""
+    """The variable on which an apply method raised; set on the outermost step."""
     result: Any
     python: Any
-    """Python's frame of the method, while it runs; or what it is known by: see `known_by`."""
+    """The Python frame of the method while it runs, or its identity: see `known_by`."""
     numbers: dict[int, int] | None
-    """The numbers, by replica, of the step that it is in eager mode, as far as they were asked
-    for; a step in a cross-replica context is one of each replica. Until it has ended only a
-    function that it calls asks."""
+    """The numbers of a step in eager mode by replica, as far as requested; a step in a
+    cross-replica context has one for each replica. Before the step ends, only functions that it
+    calls request them."""
     variable: Any
-    """What an apply method updates, if that is one variable."""
+    """The variable of an apply method, if there is only one."""
     before: Any
-    """What was there before it may change: of an apply method what its variable held, if that is
-    looked at (`Blocks.write_checks`); of a step what each variable held that it got, where effects
-    are asked for (`Effects`)."""
+    """The values before the call: of an apply method the value of its variable, if writes are
+    checked (`Blocks.write_checks`); of a step the values of its variables, if effects are compared
+    (`Effects`)."""
     gradient: Any
-    """The first gradient that it got in a graph, None if there was none yet. A step begins
-    when this one is there: it is that of the first layer, as a rule, which needs all data and comes
-    last. A gradient that needs no data (of the last bias, for a loss that is a mean) is there even
-    if the data are not."""
+    """The first gradient of a step in a graph; None if there is none yet. The step begins when this
+    gradient is computed: usually the gradient of the first layer, which needs all data and comes
+    last. A gradient that needs no data (of the last bias, if the loss is a mean) is computed even
+    if the data never arrive."""
     extra: Any
-    """What the backend notes of it as it begins."""
+    """The backend's own data about the call, set when it begins."""
     thread: int
 
     @property
     def interrupted(self) -> str:
-        """The note of a trace if an exception ends the call unseen; empty for none."""
+        """The note for the trace if an exception ends the call unnoticed; empty for none."""
         return "a call was interrupted, and what it had run until then is not counted"
 
 
@@ -126,10 +126,10 @@ def start_call(
     *,
     distributed: bool = False,
 ) -> bool:
-    """Set what a new call is, where it is made, and which call it is part of.
+    """Set the role, the place and the parent of a new call.
 
-    `distributed` if a strategy was entered. Returns False for a call of a group method that adds
-    nothing to its parent: that stands below it on the stack of this thread, in the same place.
+    `distributed` if a strategy was entered. Returns False for a group method that adds nothing to
+    its parent: the parent is below it on the stack of this thread, in the same place.
     """
     call.role = role
     call.place = place
@@ -148,24 +148,24 @@ def start_call(
 
 
 def known_by(python: Any) -> tuple[int, int]:
-    """Identifies a Python frame without keeping it alive.
+    """Identify a Python frame without keeping it alive.
 
-    Another frame may come to have its `id`, but of other code.
+    A later frame may reuse the `id`, but then has other code.
     """
     return id(python), id(python.f_code)
 
 
 class CallsUnderWay:
-    """The stack of calls of each thread, and the steps under way in all of them."""
+    """The stack of calls of each thread, and the steps under way on all threads."""
 
     def __init__(self) -> None:
         self.steps: list[Call] = []
-        """Each change of the list is atomic; who reads it takes a copy."""
+        """Each change of the list is atomic; readers copy it."""
         self.of_thread = threading.local()
-        """Its `stack` is that of this thread, if there was one yet."""
+        """Has this thread's `stack`, once there is one."""
 
     def stack(self) -> list[Call]:
-        """The calls of this thread, the innermost last."""
+        """The calls of this thread, innermost last."""
         try:
             stack: list[Call] = self.of_thread.stack
         except AttributeError:
@@ -173,9 +173,9 @@ class CallsUnderWay:
         return stack
 
     def take_off(self, call: Call) -> Sequence[Call]:
-        """Take a call that has ended off the stack of this thread; returns the calls above it.
+        """Remove an ended call from the stack of this thread; returns the calls above it.
 
-        An exception had ended these before they could leave.
+        An exception ended those calls before they were closed.
         """
         stack = self.stack()
         if stack and stack[-1] is call:
@@ -187,15 +187,15 @@ class CallsUnderWay:
         return inside
 
     def abandoned(self, at: Any) -> list[Call]:
-        """Take calls that ended and were never closed off the stack of this thread.
+        """Remove the calls from this thread's stack that ended unclosed; returns them.
 
-        An exception may come before the line that closes them, and PyTorch calls no hook after one.
-        They are known by Python's frame; `at` is the innermost one that may run one of them.
+        An exception may skip the line that closes a call, and PyTorch then calls no hook. Python
+        frames show which calls still run; `at` is the innermost frame that may run one.
         """
         stack, running = self.stack(), set()
         for frame in frames_from(at):
             if stack[-1].python in (frame, known_by(frame)):
-                return []  # and so are those below, as they were when it began
+                return []  # and so do the calls below, as they did when it began
             running |= {frame, known_by(frame)}
         ended = [call for call in stack if call.python not in running]
         if ended:
@@ -203,9 +203,9 @@ class CallsUnderWay:
         return ended
 
     def abandoned_steps(self) -> list[Call]:
-        """The steps of all threads that ended and were never closed; they stay on their stacks.
+        """The steps of all threads that ended but were never closed; they stay on their stacks.
 
-        What begins after the first look is none of them.
+        Steps that begin during the search are not among them.
         """
         known = [(step, step.python) for step in list(self.steps) if step.python is not None]
         frames = sys._current_frames() if known else {}
@@ -217,14 +217,14 @@ class CallsUnderWay:
 
 
 def frames_from(at: Any) -> Iterator[Any]:
-    """The Python frame `at`, if it is one, and those that called it."""
+    """Yield the Python frame `at` and its callers; nothing if it is None."""
     while at is not None:
         yield at
         at = at.f_back
 
 
 def outermost(call: Call) -> Call:
-    """The outermost call that contains this one."""
+    """The outermost call around this one, or the call itself."""
     while call.parent is not None:
         call = call.parent
     return call

@@ -1,7 +1,7 @@
-"""Collectors gather evidence for the findings; nothing that is counted depends on one.
+"""Calls collectors, which gather evidence for findings; counts never depend on a collector.
 
-A collector that raises is dropped with a note: its fault is none of the program, nor of the counts.
-The common ones stand in `tracer.evidence`, and those that know a framework in its backend.
+A collector that raises is dropped with a note: its fault affects neither program nor counts. Common
+collectors are in `tracer.evidence`; a collector that knows a framework is in its backend.
 """
 
 import time
@@ -17,14 +17,14 @@ from tracer.model.records import Optimizer, Rate, Remark
 
 
 class Collector:
-    """Gathers evidence about one root optimizer; a callback that stays as it is costs none."""
+    """Gathers evidence about one root optimizer; a callback costs nothing unless overridden."""
 
     def __init__(self, root: Any) -> None:
         self.root = root
-        """The `Root` that it is of."""
+        """The `Root` of the optimizer."""
 
     def first_step_begins(self, variables: Iterable[Any]) -> None:
-        """The first step begins in eager mode, with gradients of these variables."""
+        """The first step begins in eager mode and got gradients of these variables."""
 
     def first_step_ends(self, call: Call) -> None:
         """The first step has ended, or was traced."""
@@ -33,26 +33,26 @@ class Collector:
         """A step has ended in eager mode."""
 
     def step_compared(self, call: Call) -> None:
-        """A step has ended whose effects are asked for; `call.before` has what was before."""
+        """A step has ended with effects compared; `call.before` has the values before it."""
 
     def step_raised(self, call: Call, error: BaseException) -> None:
-        """A step was ended by an exception."""
+        """An exception ended a step."""
 
     def step_traced(self, call: Call) -> None:
-        """A step was traced, and Python's stack is still that of the tracing."""
+        """A step was traced; the Python stack is still the stack of the tracing."""
 
     def function_called(self) -> None:
-        """A function with a step in it is called; not at each call: see `Collectors.throttle`."""
+        """A function that contains a step is called; throttled: see `Collectors.throttle`."""
 
     def block_begins(self) -> None:
-        """A trace may count from here on."""
+        """A baseline is taken: a later trace may count from here on."""
 
     def snapshot(self, index: int, record: Optimizer) -> Optimizer:
-        """What a trace says of the optimizer with this index, with the evidence."""
+        """Return the record of the optimizer with this index, with the evidence added."""
         return record
 
     def remarks(self) -> Iterable[Remark]:
-        """What a trace says of the root, besides."""
+        """Return more remarks on the root optimizer."""
         return ()
 
     def rates(self) -> Iterable[Rate]:
@@ -64,23 +64,23 @@ _IDLE = {name: each for name, each in vars(Collector).items() if not name.starts
 CALLBACKS = list(_IDLE)
 
 shared: Callable[[], Sequence[type[Collector]]] = tuple
-"""Gives the collectors that every recorder has; the room of evidence sets it when it is there."""
+"""Returns the collectors of every recorder; `tracer.api` sets it, as core imports no evidence."""
 
 
 class Collectors:
-    """The collectors of one recorder; only those are called that override a callback.
+    """The collectors of one recorder; a callback reaches only collectors that override it.
 
-    The lists are exchanged and never changed: any thread may be going through one.
+    The lists are replaced, never changed, as any thread may be iterating over one.
     """
 
     def __init__(self, root: Any) -> None:
         self._root = root
         self.throttle = Throttle()
-        """Says at which calls of functions the collectors are called; asked at each of them."""
+        """Decides which calls of functions reach the collectors; checked at each call."""
         self._use([each(root) for each in (*root.backend.collectors, *shared())])
 
     def call(self, callback: str, *given: Any) -> None:
-        """Call those that override this callback."""
+        """Call the collectors that override this callback."""
         for each in self._overriding[callback]:
             try:
                 each(*given)
@@ -88,11 +88,11 @@ class Collectors:
                 self._drop(each, error)
 
     def function_called(self) -> None:
-        """A function with a step in it is called, and it is time to look what it will use."""
+        """Tell the collectors that a function that contains a step is called."""
         self.throttle.run(lambda: self.call("function_called"))
 
     def snapshot(self, records: Iterable[Optimizer]) -> tuple[Optimizer, ...]:
-        """What a trace says of the optimizers, with the evidence."""
+        """Return the records of the optimizers, with the evidence added."""
         remarks = tuple(self._all_of("remarks"))
         found = tuple(
             replace(record, remarks=remarks) if remarks and index == record.root else record
@@ -110,7 +110,7 @@ class Collectors:
         return self._all_of("rates")
 
     def _all_of(self, callback: str) -> list[Any]:
-        """All that is found by those that override this callback."""
+        """The combined results of all collectors that override this callback."""
         found: list[Any] = []
         for each in self._overriding[callback]:
             try:
@@ -126,12 +126,12 @@ class Collectors:
             if getattr(type(each), name) is not _IDLE[name]:
                 self._overriding[name].append(getattr(each, name))
         self.watch_steps = bool(self._overriding["step_ends"])
-        """Whether any is called at the end of each step; asked there."""
+        """Whether any collector overrides `step_ends`; checked at each step."""
 
     def _drop(self, method: Any, error: Exception) -> None:
-        """Call the collector of this method, which raised, no more."""
+        """Drop the collector whose `method` raised; reraises the program's exceptions."""
         if interrupt_in(error) is not None:
-            raise error  # the program's own
+            raise error
         dropped = method.__self__
         self._use([each for each in self._all if each is not dropped])
         self._root.note(
@@ -141,22 +141,22 @@ class Collectors:
 
 
 class Throttle:
-    """Lets something be done each of the first times, and then in a thousandth of the time."""
+    """Runs an action each time at first, then in at most a thousandth of the time."""
 
     at_once = 100
-    """How often without a rest: what is said of a short run does not depend on its speed."""
+    """Calls without a rest: what is said of a short run must not depend on its speed."""
     rest = 1000
-    """How many times as long as it took nothing is done after that."""
+    """The rest after a call, as a multiple of the call's duration."""
     longest_rest = 0.5
-    """Seconds; it takes long where the thread had to wait in it, too."""
+    """Seconds; a call that had to wait seems long, too."""
 
     def __init__(self) -> None:
         self._times = 0
         self.due = 0.0
-        """The time from which on it may be done, by `perf_counter`: asked at each step."""
+        """The `perf_counter` time of the next call; checked at each step."""
 
     def run(self, do: Callable[[], None]) -> None:
-        """Do it now, and say when it is due again."""
+        """Run the action now, and set when it is due again."""
         begin = time.perf_counter()
         do()
         self._times += 1

@@ -1,7 +1,7 @@
-"""Where executions are counted: logs of what Python counts, and what a backend adds for programs.
+"""Counts executions: logs of the blocks that Python counts; a backend adds the blocks of programs.
 
-Both use the numbers of the same steps. A reader holds the lock, so that no step has taken its
-number and is not yet in its log; what programs do meanwhile the backend sorts out.
+Both number the same steps. A reader holds the lock, so no step has taken a number without being in
+its log; the backend sorts out what programs do meanwhile.
 """
 
 import threading
@@ -15,56 +15,56 @@ from tracer.model.records import Observation
 
 
 class CountedBlock(NamedTuple):
-    """What a block is; blocks that are equal do the same each time they execute."""
+    """Identifies a block; equal blocks do the same at each execution."""
 
     replica: int
     function: str
-    """The name of the function whose graph it is; empty in eager mode."""
+    """The function of the block's graph; empty in eager mode."""
     step: bool
-    """Whether it is a step where it is not part of one."""
+    """Whether the block is a step when it does not run inside another step."""
     sites: tuple[int, ...]
     path: int = UNKNOWN
-    """The number of the path of calls to it; in a function, of that part which is in its region."""
+    """The number of the path to the block; in a function, only the part inside the region."""
     region: str = ""
-    """The name of the region in a function: see `callers`."""
+    """In a function: the name of the region (see `callers`)."""
     whole: int = UNKNOWN
-    """In a function: the path from the call by which it was traced."""
+    """In a function: the whole path of its tracing."""
 
 
 class Source(NamedTuple):
-    """What one log of effects is of; it keeps this for good."""
+    """The subject of one log of effects; never changes."""
 
     variables: tuple[int, ...]
     what: Observation
 
 
 class Counted(NamedTuple):
-    """What was counted on one replica, its steps numbered as they began."""
+    """The counts of one replica, with steps numbered as they began."""
 
     steps: int
-    """How many began."""
+    """The number of steps begun."""
     blocks: dict[Any, tuple[CountedBlock, Reading]]
-    """By a key that each block keeps for good."""
+    """By a key that never changes for a block."""
     under_way: Collection[int] = ()
-    """The steps that Python knows to be under way."""
+    """The steps under way, as far as Python knows."""
     empty: Collection[int] = ()
-    """The steps that were ended by an error, and did nothing but what functions in them did."""
+    """The steps that an error ended and that ran nothing, except perhaps functions."""
     torn: Collection[int] = ()
-    """The steps in eager mode that were ended by an error after they had called a function."""
+    """The eager steps that an error ended after they had called a function."""
     calm: bool = True
-    """Whether nothing runs at this moment: a step that has not ended was ended by an error."""
+    """Whether nothing runs now: then an error ended each step that has not ended."""
     effects: Mapping[Source, Reading] = {}
-    """In which of the steps something was seen of variables."""
+    """The steps of each observation."""
     compared: Sequence[range] = ()
-    """The steps for which effects were asked."""
+    """The steps in which effects were to be compared."""
 
     @property
     def past(self) -> int:
-        """The last step before all that are under way."""
+        """The last step before all steps under way."""
         return min(self.under_way, default=self.steps + 1) - 1
 
     def since(self, before: "Counted") -> "Counted":
-        """What came after `before`, with the step after its `past` ones numbered 1."""
+        """The counts after `before`, with the step after its `past` numbered 1."""
         past, nothing = before.past, (None, Reading())
         return self._replace(
             steps=self.steps - past,
@@ -85,7 +85,7 @@ class Counted(NamedTuple):
 
 
 def _after(numbers: Iterable[int], past: int) -> set[int]:
-    """The numbers of steps after the step `past`, counted from there."""
+    """The numbers after `past`, counted from there."""
     return {number - past for number in numbers if number > past}
 
 
@@ -93,32 +93,32 @@ Counts = dict[int, Counted]
 
 
 class Counters:
-    """The counters of one root optimizer, by replica: here all that Python counts."""
+    """The counters of one root optimizer, by replica; this class has only Python's."""
 
     in_programs = False
-    """Whether anything is counted in programs, that run without Python."""
+    """Whether programs count anything without Python."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.stepped: Callable[[], None] = lambda: None
-        """Called after each step that a program reports whose calls are not seen."""
+        """Called after each step that a program reports without a call that Python sees."""
         self.logs: dict[CountedBlock, HostLog] = {}
         self.effects: Any = None
-        """Compares the variables of each step, an `effects.Logs`; None while effects are not asked
-        for."""
+        """Compares the variables of each step (a subclass of `effects.Logs`); None while effects
+        are off."""
         self.compared: Any = None
-        """The same, if it was asked for at any time."""
+        """The same, or the last one; None if effects were never on."""
         self.session_graphs: Counter[CountedBlock] = Counter()
-        """How often each block was traced into a graph of a Session."""
+        """How often each block was traced into a `Session` graph."""
         self._compared: list[tuple[dict[int, int], dict[int, int] | None]] = []
-        """By replica, from which step on they were asked for, and no more; None if they still are.
-        """
-        self._numbers: Counter[int] = Counter()  # that Python has given
+        """Periods with effects on, by replica: the first step, and the first one after; None while
+        on."""
+        self._numbers: Counter[int] = Counter()  # given by Python
         self._empty: dict[int, set[int]] = defaultdict(set)
         self._torn: dict[int, set[int]] = defaultdict(set)
 
     def compare(self, wanted: bool, new_effects: Callable[[], Any]) -> bool:
-        """Compare the variables of each step, or no more; returns whether that is new."""
+        """Start or stop comparing the variables of each step; returns whether this is a change."""
         with self.lock:
             if wanted == (self.effects is not None):
                 return False
@@ -133,31 +133,31 @@ class Counters:
             return True
 
     def take_number(self, replica: int) -> int:
-        """The number of a step that begins outside of every program."""
+        """Return a new number, for a step that begins outside of every program."""
         with self.lock:
             self._numbers[replica] += 1
             return self._numbers[replica]
 
     def next_number(self, replica: int) -> int:
-        """The number of the step that begins next."""
+        """The number of the next step."""
         return self._numbers[replica] + 1
 
     def _read_programs(self) -> Mapping[int, tuple[int, Sequence[tuple[CountedBlock, Reading]]]]:
-        """By replica how many steps began, and the blocks of programs, each in its place."""
+        """By replica: the number of steps begun, and the blocks of programs in a fixed order."""
         return {}
 
     def give_up(self, numbers: dict[int, int]) -> None:
-        """These numbers, by replica, are of a step that ran nothing, but perhaps functions."""
+        """Record that the step with these `numbers` ran nothing, except perhaps functions."""
         for replica, number in numbers.items():
             self._empty[replica].add(number)
 
     def tear(self, numbers: dict[int, int]) -> None:
-        """These numbers, by replica, are of a step that failed, perhaps in a function."""
+        """Record that the step with these `numbers` failed, perhaps in a function."""
         for replica, number in numbers.items():
             self._torn[replica].add(number)
 
     def log(self, block: CountedBlock, stamp: int) -> None:
-        """A block that Python counts has just been executed."""
+        """Count one execution of a block in Python."""
         with self.lock:
             log = self.logs.get(block)
             if log is None:
@@ -165,20 +165,20 @@ class Counters:
             log.add(stamp)
 
     def moved(self, optimizer: Any) -> int | None:
-        """How far the steps say that an optimizer's own count of them moved; None if they do not.
+        """How far the steps moved an optimizer's own count of steps; None if they do not report it.
 
-        It may move in a state that only the program knows.
+        The count may move in a state that only the program has.
         """
         return None
 
     def steps(self) -> int:
-        """How many steps began, on the replica with the most."""
+        """The number of steps begun, on the replica with the most."""
         return max((self.next_number(each) - 1 for each in list(self._numbers)), default=0)
 
     def read(self, under_way: Iterable[dict[int, int]], calm: bool) -> Counts:
-        """What was counted on each replica; a block keeps its key for good.
+        """Return the counts of each replica; the key of a block never changes.
 
-        `under_way` are the numbers, by replica, of the steps that Python knows to be under way.
+        `under_way` has the numbers, by replica, of the steps under way, as far as Python knows.
         """
         running = list(under_way)
         counts: Counts = {}
@@ -201,9 +201,9 @@ class Counters:
         return counts
 
     def sign(self) -> Any:
-        """What is another one once more was counted, and soon found; None where it is not.
+        """A value that changes when more is counted, found quickly; None if there is no such value.
 
-        Each number in it only grows. The lock is held by who calls this.
+        Each number in it only grows. The caller holds the lock.
         """
         if self.compared is not None:
             return None
@@ -213,5 +213,5 @@ class Counters:
         return logged, len(self.logs), numbers, ended, sum(self.session_graphs.values())
 
     def variables(self) -> dict[str, Any]:
-        """What an exported function captures, by name."""
+        """The variables that an exported function captures, by name."""
         return {}

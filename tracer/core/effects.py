@@ -1,6 +1,6 @@
-"""Effects: from what was seen of variables in steps to the records of a trace. No framework.
+"""Turns observations of variables in steps into the effects of a trace. No framework.
 
-What was seen is counted as blocks are, and settled with them: see `tracer.core.settle`.
+Observations are counted like blocks, and settled with them: see `tracer.core.settle`.
 """
 
 from collections import defaultdict
@@ -22,13 +22,13 @@ NO_PAIRS = (
 
 
 class Logs:
-    """What Python saw of variables in steps; the lock of the counters is held by who calls this."""
+    """The observations that Python made in steps; callers hold the lock of the counters."""
 
     def __init__(self) -> None:
         self._logs: dict[int, dict[Source, HostLog]] = defaultdict(dict)
 
     def log(self, replica: int, found: Iterable[Source], stamp: int) -> None:
-        """Log what was found in a step."""
+        """Log the observations of one step."""
         logs = self._logs[replica]
         for source in found:
             log = logs.get(source)
@@ -37,15 +37,15 @@ class Logs:
             log.add(stamp)
 
     def read(self, replica: int, last: int) -> dict[Source, Reading]:
-        """What was counted on a replica, of the steps up to `last`."""
+        """The observations on a replica in the steps up to `last`."""
         logs = self._logs[replica]
         return {source: until(log.reading(0, 0), last) for source, log in logs.items()}
 
 
 def sources_of(variables: Sequence[int], bits: Iterable[bool]) -> list[Source]:
-    """What is to be logged of a step in which these variables were compared.
+    """Return what to log for a step in which these variables were compared.
 
-    The `bits` answer a question for each variable, then the next one: see `questions`.
+    The `bits` answer the `questions`: each for all variables, then the next.
     """
     found = zip(questions(tuple(variables)), bits, strict=False)
     return [Source(tuple(variables), "compared"), *(source for source, bit in found if bit)]
@@ -53,14 +53,14 @@ def sources_of(variables: Sequence[int], bits: Iterable[bool]) -> list[Source]:
 
 @lru_cache(maxsize=256)
 def questions(variables: tuple[int, ...]) -> list[Source]:
-    """What the bits of a step say, in their order."""
+    """The meaning of each bit of a step."""
     return [Source((each,), what) for what in OBSERVATIONS[1:] for each in variables]
 
 
 def effects_of(
     root: int, replicas: Mapping[int, Ended], indices: Mapping[int, int]
 ) -> Iterator[Effect]:
-    """The effects of a trace; variables with the same effects share a record."""
+    """Yield the effects of a trace; variables with the same effects share a record."""
     for replica, ended in sorted(replicas.items()):
         seen: dict[tuple[Observation, int], list[Reading]] = defaultdict(list)
         for source, reading in ended.effects:
@@ -78,7 +78,7 @@ def effects_of(
 
 
 def not_compared(counted: Counted) -> int:
-    """How many of the steps that ended were not compared, though that was asked for them."""
+    """How many ended steps were not compared although effects were on."""
     asked = counted.compared
     own = [
         run
@@ -102,7 +102,7 @@ def _steps_in(runs: Iterable[Run], spans: Sequence[range]) -> int:
 
 
 def effects_lost(replicas: Mapping[int, Ended]) -> Iterator[str]:
-    """A note for each replica on which it is not known in which steps some effects were."""
+    """Yield a note for each replica on which the steps of some effects are unknown."""
     for replica, ended in sorted(replicas.items()):
         if any(reading.lost for _, reading in ended.effects):
             yield (

@@ -10,15 +10,15 @@ from weakref import ref
 
 
 def instances(bases: Iterable[type], *, young: bool = False) -> list[Any]:
-    """Every living instance of `bases` and of their subclasses.
+    """All living instances of `bases` and of their subclasses.
 
-    If `young`, only those that the last full garbage collection has not seen: there are few objects
-    of that sort, however many there are in all.
+    If `young`, only the objects that the last full garbage collection has not seen: these are few,
+    however many objects there are in all.
 
     The list of `gc.get_objects` must be gone before another thread runs: it refers to tuples that
-    such a thread is still filling, which it then cannot do (`_PyTuple_Resize` wants the only
-    reference). So no thread is switched to meanwhile, some 50 ms. `gc.get_referrers` of the classes
-    would need no such list, but it crashed in a large process with TensorFlow.
+    such a thread is still filling, and `_PyTuple_Resize` requires the only reference. So threads do
+    not switch meanwhile, for some 50 ms. `gc.get_referrers` of the classes would need no such list,
+    but it crashed in a large process with TensorFlow.
 
     >>> class Base: pass
     >>> class Derived(Base): pass
@@ -26,7 +26,7 @@ def instances(bases: Iterable[type], *, young: bool = False) -> list[Any]:
     >>> instances([Base]) == [one]
     True
     """
-    classes: dict[int, type] = {}  # by id: any class may have a metaclass that forbids to hash it
+    classes: dict[int, type] = {}  # by id: a metaclass may make its classes unhashable
     todo = list(bases)
     while todo:
         cls = todo.pop()
@@ -36,8 +36,8 @@ def instances(bases: Iterable[type], *, young: bool = False) -> list[Any]:
     interval = sys.getswitchinterval()
     sys.setswitchinterval(10)
     try:
-        time.sleep(0)  # lets threads run that asked for it with the old interval
-        # In a display the list that is being made would be one of the objects, and hold itself.
+        time.sleep(0)  # lets waiting threads run first, at the old interval
+        # Not a list display: the unfinished list would be one of the objects and contain itself.
         objects = gc.get_objects(0) + gc.get_objects(1) if young else gc.get_objects()
         return [each for each in objects if id(type(each)) in classes]
     finally:
@@ -45,14 +45,14 @@ def instances(bases: Iterable[type], *, young: bool = False) -> list[Any]:
 
 
 class Living:
-    """The living instances of some classes, whose `__init__` reports new ones.
+    """The living instances of some classes, whose patched `__init__` reports new ones.
 
-    The `__init__` stays ours for good: only a walk over all objects would find what is made while
-    it is not. A walk finds what was made before, and copies, which are made without it.
+    The `__init__` stays patched, because only a walk over all objects finds instances made without
+    it. A walk finds earlier instances, and copies, which call no `__init__`.
     """
 
     _next_walk = 0.0
-    """When the next walk may begin, on the clock `time.monotonic`."""
+    """When the next walk may begin, by `time.monotonic`."""
 
     def __init__(self, made: Callable[[Any], None]) -> None:
         """`made` is called with each new instance."""
@@ -61,7 +61,7 @@ class Living:
         self._references: dict[int, ref[Any]] = {}
 
     def watch(self, cls: type) -> None:
-        """Find the instances of `cls`, too."""
+        """Find the instances of `cls` from now on, too."""
         if cls not in self._classes:
             self._classes.append(cls)
             cls.__init__ = self._reporting(cls.__init__)  # type: ignore[misc]
@@ -75,8 +75,8 @@ class Living:
     def all(self) -> list[Any]:
         """The living instances of the classes.
 
-        What was made without `__init__` may be missing: if it is not young, only a walk over all
-        objects finds it, and these walks take at most a hundredth of the time.
+        Older instances made without `__init__` may be missing: only a walk over all objects finds
+        them, and walks take at most a hundredth of the time.
         """
         begin = time.monotonic()
         young = begin < self._next_walk
@@ -91,7 +91,7 @@ class Living:
     def _add(self, made: Any) -> None:
         key, known = id(made), self._references.get(id(made))
         if known is None or known() is not made:
-            forget = self._references.pop  # at exit the module's names are gone first
+            forget = self._references.pop  # at exit, module globals go first
             self._references[key] = ref(made, lambda _: forget(key, None))
 
     def _reporting(self, original: Callable[..., None]) -> Callable[..., None]:

@@ -1,7 +1,7 @@
-"""Exceptions of the program that reach it while Python runs code of the tracer.
+"""Recognizes exceptions of the program that are raised while the tracer's code runs.
 
-A signal handler raises wherever Python happens to be (a timeout by `signal.setitimer`), and so does
-`PyThreadState_SetAsyncExc`. Such an exception is the program's own: it must never be swallowed.
+A signal handler (such as a timeout by `signal.setitimer`) raises wherever Python happens to be, and
+so does `PyThreadState_SetAsyncExc`. Such an exception must never be swallowed.
 """
 
 import dis
@@ -14,10 +14,10 @@ _RAISE = {dis.opmap["RAISE_VARARGS"], dis.opmap["RERAISE"]}
 
 
 def interrupt_in(error: BaseException) -> BaseException | None:
-    """The exception of the program that `error` is, or that caused it; None if there is none.
+    """The program's exception that `error` is or was caused by; None if there is none.
 
-    Ctrl-C and the end of the program are such, and what a signal handler raised: then its frame is
-    in the traceback.
+    These are Ctrl-C, the end of the program, and exceptions of a signal handler, whose frame is in
+    the traceback.
     """
     each: BaseException | None = error
     while each is not None:
@@ -28,7 +28,7 @@ def interrupt_in(error: BaseException) -> BaseException | None:
 
 
 class suppress_faults(AbstractContextManager[None]):
-    """`suppress(Exception)`, but for exceptions of the program."""
+    """`suppress(Exception)`, except for exceptions of the program."""
 
     def __exit__(
         self,
@@ -56,9 +56,9 @@ def _code_of(handler: Any) -> CodeType | None:
 
 
 def _asynchronous(error: BaseException) -> bool:
-    """Whether `error` is one of `PyThreadState_SetAsyncExc`, as far as can be known.
+    """Whether `PyThreadState_SetAsyncExc` raised `error`, as far as can be known.
 
-    It makes an instance without arguments, and no `raise` is executed.
+    It makes an instance without arguments, and executes no `raise`.
     """
     last = error.__traceback__
     if last is None or error.args or isinstance(error, StopIteration | MemoryError):

@@ -1,4 +1,4 @@
-"""What ran in functions and graphs that were traced before the tracer came: by their names."""
+"""Finds calls of functions and graphs that were traced before their optimizer was wrapped."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,35 +8,34 @@ from tracer.kinds import OptimizerKind
 from tracer.model.words import listed
 
 SESSION_GRAPH = "v1 graph"
-"""What the graph of a Session is called."""
+"""The name for the graph of a `Session`."""
 
 
 class StaleFunction(NamedTuple):
-    """A function of an optimizer that was traced before, by their names."""
+    """A stale function: traced before its optimizer was wrapped."""
 
     optimizer: int
     """The optimizer's index."""
     function: str
     caller: str = ""
-    """The function that was traced since and calls it, or one of those below; empty if the program
-    calls it."""
+    """The later function that calls it, or a constant below; empty if the program calls it."""
 
 
 KEPT = "jit"
-"""Calls a function that keeps its program, unseen by the tracer."""
+"""The caller of a function that keeps its program; the tracer does not see the calls."""
 
 PIPELINE = "tf.data"
-"""What calls the function of a dataset."""
+"""The caller of a dataset's function."""
 
 IN_PART = "in part"
-"""Stands for the caller of a function that was being traced when the tracer came."""
+"""The caller of a function that was being traced when its optimizer was wrapped."""
 
 
 class StaleFunctions:
-    """How often functions that were traced before were called while their optimizer was traced."""
+    """Counts the calls of stale functions while their optimizer is traced."""
 
     reads_again = ""
-    """What else is said of a function that was traced again: what it did not go on with."""
+    """Appended to the remark on retraced functions: what they did not continue."""
 
     def __init__(self) -> None:
         self.calls: Counter[StaleFunction] = Counter()
@@ -44,37 +43,37 @@ class StaleFunctions:
     def find_and_watch(
         self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
     ) -> None:
-        """Find what uses an optimizer uncounted, and watch that from now on.
+        """Find the stale functions that use an optimizer, and watch them from now on.
 
-        If `retrace`, the functions that use it are to be traced again. `own` says whether its step
-        method may update variables by itself.
+        If `retrace`, they are traced again at their next call. `own` says whether the optimizer's
+        step method may update variables by itself.
         """
 
     def begin(self, index: int) -> None:
-        """What is traced from now on with an optimizer is counted, until it is let go."""
+        """Handle the start of tracing an optimizer: functions traced from now on are counted."""
 
     def let_go(self, index: int) -> None:
-        """Tracing of an optimizer ends, at least for a while."""
+        """Handle the end, perhaps temporary, of tracing an optimizer."""
 
     def unseen(self) -> list[StaleFunction]:
-        """The functions that run uncounted, or partly so, and whose calls are not seen."""
+        """The functions that run without being fully counted, and whose calls are not seen."""
         return []
 
     def retraced(self) -> Counter[StaleFunction]:
-        """The functions that were traced again since they forgot their graphs."""
+        """The functions that were traced again after their graphs were cleared."""
         return Counter()
 
     def missed(self, names: Sequence[str], before: Mapping[StaleFunction, int]) -> Iterator[str]:
-        """Notes on what was not counted; `before` is how often each had been called already."""
+        """Yield notes on uncounted calls; `before` has the earlier calls of each function."""
         calls = Counter(self.calls)
         calls.subtract(before)
         for stale in dict.fromkeys([*(+calls), *self.unseen()]):
             yield note_of(stale, names[stale.optimizer], max(1, calls[stale]))
 
     def remarks(self, names: Sequence[str], before: Mapping[StaleFunction, int]) -> Iterator[str]:
-        """What is said of functions that were traced again for the tracer, for each optimizer.
+        """Yield a remark for each optimizer on functions that were traced again for the tracer.
 
-        `before` is how many of each name there were already.
+        `before` has the earlier number of such functions of each name.
         """
         again = Counter(self.retraced())
         again.subtract(before)
@@ -89,7 +88,7 @@ class StaleFunctions:
 
 
 def outermost(names: Iterable[str]) -> list[str]:
-    """The names of functions, each once, without those of functions inside another one of them.
+    """The distinct names of functions, without functions inside another one of them.
 
     >>> outermost(["train/step", "train", "test"])
     ['test', 'train']
@@ -101,7 +100,7 @@ def outermost(names: Iterable[str]) -> list[str]:
 
 
 def note_of(stale: StaleFunction, name: str, calls: int) -> str:
-    """What a trace says of `calls` of a function of the optimizer `name`."""
+    """The note on `calls` of a stale function of the optimizer `name`."""
     of_session = stale.function == SESSION_GRAPH and not stale.caller
     text = _NOTES.get(SESSION_GRAPH if of_session else stale.caller, _CALLED_BY)
     return f"{name}: " + text.format(

@@ -1,9 +1,9 @@
-"""When blocks ran: stamps of executions, as they are counted, and as they are read. No framework.
+"""Records when blocks ran: stamps of executions, stored as runs. No framework.
 
-Every execution has a stamp (`tracer.core.stamps`). What Python counts, and what it takes out of
-the journals of programs, is put into a `HostLog`, where stamps that rise by one stride are one run:
-a million equal steps are one. It gives a `Reading`: the steps in which a block ran, numbered as
-they began. `until` and `since` limit it to some steps.
+Every execution has a stamp (`tracer.core.stamps`). A `HostLog` gets the stamps that Python counts
+or takes out of the journals of programs, and stores stamps with a constant stride as one run: a
+million equal steps are one run. It returns a `Reading`: the steps in which a block ran, numbered as
+they began. `until` and `since` limit a reading to some steps.
 """
 
 from collections import defaultdict
@@ -16,20 +16,20 @@ from tracer.model.timeline import union
 
 
 class Reading(NamedTuple):
-    """What a counter says of its block."""
+    """The content of a block's counter."""
 
     runs: Mapping[int, Sequence[Run]] = {}
-    """By the flags of `tracer.core.stamps`: in which steps it ran, numbered as they began."""
+    """By the flags of `tracer.core.stamps`: the steps of the block, numbered as they began."""
     outside: Mapping[int, int] = {}
-    """By the same flags: how often it ran in no step."""
+    """How often the block ran outside of steps, by the same flags."""
     lost: int = 0
-    """How many more times it ran; in which steps is lost."""
+    """How many more times the block ran, in steps that are lost."""
     graphs: int = 0
     idle: int = 0
 
     @property
     def total(self) -> int:
-        """How often it ran."""
+        """How often the block ran."""
         placed = sum(run.total for runs in self.runs.values() for run in runs)
         return placed + sum(self.outside.values()) + self.lost
 
@@ -67,28 +67,28 @@ def since(reading: Reading, before: Reading, past: int) -> Reading:
 
 
 def _after(run: Run, steps: int) -> Run | None:
-    """The part of `run` after the step `steps`, renumbered."""
+    """The part of `run` after the step `steps`, counted from there."""
     later = run.intersect(range(steps + 1, run.last + 1))
     return None if later is None else later.moved(-steps)
 
 
 class HostLog:
-    """When a block ran, as runs of stamps."""
+    """The log of when a block ran, as runs of stamps."""
 
     __slots__ = ("_outside", "_runs", "lost", "total")
 
     def __init__(self) -> None:
         self.total = 0
         self.lost = 0
-        """How often it ran besides: see `Reading`."""
+        """How many more times the block ran: see `Reading`."""
         self._outside: dict[int, int] = defaultdict(int)
         self._runs: dict[int, list[list[int]]] = defaultdict(list)
-        """By flags: the first stamp of each, its stride, count and times; the last may go on."""
+        """By flags: [first stamp, stride, count, times] of each run; the last run may continue."""
 
     def add(self, stamp: int) -> None:
-        """The block ran once more.
+        """Add one execution.
 
-        A signal handler may raise wherever something is called: until then nothing has changed.
+        A signal handler may raise at any call in here: nothing has changed by then.
         """
         if stamp < UNIT:
             self._outside[stamp] += 1
@@ -105,10 +105,10 @@ class HostLog:
                 return
         kept, tail = len(runs), [[stamp, 1, 1, 1]]
         if runs:
-            if stamp == last:  # again in the same step, which becomes a run of its own
+            if stamp == last:  # again in the same step: make the step its own run
                 tail = [[first, stride, count - 1, times], [stamp, 1, 1, times + 1]][count == 1 :]
                 kept -= 1
-            elif kept > 1:  # a step that ran it several times may continue a run of such
+            elif kept > 1:  # a step with several executions may continue a run of such
                 before = join(Run(*each) for each in runs[-2:])
                 tail = [*([r.first, r.stride, r.count, r.times] for r in before), *tail]
                 kept -= 2
@@ -116,7 +116,7 @@ class HostLog:
         self.total += 1
 
     def reading(self, graphs: int, idle: int) -> Reading:
-        """What was added so far; `graphs` hold the block, and `idle` of them never ran.
+        """The log so far; `graphs` hold the block, and `idle` of them never ran.
 
         >>> log = HostLog()
         >>> for stamp in (256, 512, 768, 1025, 1025, 2):

@@ -1,4 +1,4 @@
-"""The optimizers of one recorder: what they are, and what ran unseen (`late_wrap`)."""
+"""Holds the optimizers of one recorder: their classes, settings and own counts of steps."""
 
 import math
 import threading
@@ -19,50 +19,50 @@ from tracer.model.records import Optimizer, Remark, Setting
 OWN_STEP = "own-step"
 """The code of the remark on a step method that may update variables by itself."""
 FITTED = "fitted"
-"""The code of the remark on an optimizer without a step with which `fit` came to its end."""
+"""The code of the remark on an optimizer that never stepped although `fit` completed."""
 NO_RESULT = "no-result"
-"""The code of the remark on an apply method that returned None in a graph, which needs an op."""
+"""The code of the remark on an apply method that returned None in a graph: an op is needed."""
 
 _turns = count(1)
 
 
 @dataclass(eq=False)
 class TracedOptimizer:
-    """An optimizer, held weakly, and what was seen of it: it may be gone when a trace is read."""
+    """An optimizer, held weakly, and its data: it may be gone when a trace is read."""
 
     optimizer: ref[Any]
     name: Callable[[], str]
     class_name: str
     kind: OptimizerKind
     own_steps: Sequence[str]
-    """The methods that may update variables past its apply methods."""
+    """The step methods that may update variables without the apply methods."""
     made: str
-    """The line of the program that made it."""
+    """The program line that made the optimizer."""
     settings: dict[str, Setting] = field(default_factory=dict)
     started: int | None = None
-    """Its iterations when it was wrapped first."""
+    """The optimizer's iterations when first wrapped."""
     is_loaded: bool = False
-    """Whether a file has set its state."""
+    """Whether a file has set the optimizer's state."""
     remains: Any = None
-    """What is read of it if it is gone: see `_remains_of`."""
+    """What stands in for the optimizer once it is gone: see `_remains_of`."""
     returned_nothing: dict[str, None] = field(default_factory=dict)
-    """Its apply methods that returned None in a graph."""
+    """The apply methods that returned None in a graph."""
     called: Counter[str] = field(default_factory=Counter)
-    """How often the methods of `tracer.kinds.AUXILIARY` were called."""
+    """The number of calls of each method of `tracer.kinds.AUXILIARY`."""
 
     def shown_name(self) -> str:
-        """What it is called, or was."""
+        """The optimizer's name, or the last name of one that is gone."""
         gone = self.remains is not None and self.optimizer() is None
         return str(self.remains.called) if gone else self.name()
 
     def readable(self) -> Any:
-        """It, or what is left of one that is gone; None if nothing is."""
+        """The optimizer, or its remains once it is gone; None if there are none."""
         optimizer = self.optimizer()
         return self.remains if optimizer is None else optimizer
 
 
 class Optimizers:
-    """A root optimizer and those nested in it, by index."""
+    """A root optimizer and its nested optimizers, by index."""
 
     def __init__(self, backend: Backend) -> None:
         self.root = 0
@@ -71,41 +71,41 @@ class Optimizers:
         self.all: list[TracedOptimizer] = []
         self.stale = backend.new_stale()
         self.stepping: dict[int, int | None] = {}
-        """The iterations of each when its first step began; None if it had none yet."""
+        """The iterations of each optimizer when its first step began; None if it had none yet."""
         self._turns = (0, 0)
         self.stateless = True
         """Whether no step has ended: see `first_step_ended`."""
 
     def add(self, traced: TracedOptimizer) -> int:
-        """Take in an optimizer; returns its index."""
+        """Add an optimizer; returns its index."""
         with self._lock:
             self.all.append(traced)
             return len(self.all) - 1
 
     def returned_nothing(self, index: int, method: str) -> None:
-        """An apply method returned None in a graph, where some kinds of optimizer need an op."""
+        """Record that an apply method returned None in a graph, if its kind requires an op."""
         if self.all[index].kind.name in ("legacy", "v1"):
             self.all[index].returned_nothing.setdefault(method)
 
     def names(self) -> list[str]:
-        """Their names, made distinct."""
+        """The distinct names of the optimizers."""
         return distinct(each.shown_name() for each in self.all)
 
     def alive(self) -> list[Any]:
-        """Those that the program holds."""
+        """The optimizers that are still alive."""
         return [each for traced in self.all if (each := traced.optimizer()) is not None]
 
     def take_turn(self) -> None:
-        """One of them steps, and the step before was one of another recorder of the process.
+        """Start a turn: an optimizer steps, and another recorder made the process's previous step.
 
-        The turns are numbered: two optimizers step in turns if theirs overlap. A turn has any
-        number of steps. Steps in a graph of a `Session` take none.
+        Turns are numbered, and last any number of steps: two recorders step in turns if their
+        numbers overlap. Steps in a `Session` graph take no turn.
         """
         turn = next(_turns)
         self._turns = self._turns[0] or turn, turn
 
     def first_step_ended(self) -> None:
-        """Note what each is like then: it may be gone when a trace is read."""
+        """Save the state of each optimizer: it may be gone when a trace is read."""
         self.stateless = False
         for each in self.all:
             optimizer = each.optimizer()
@@ -116,7 +116,7 @@ class Optimizers:
     def records(
         self, names: Sequence[str], before: Mapping[int, Iterations], blocks: Blocks
     ) -> Iterator[Optimizer]:
-        """What a trace says of each; `before` is what `iterations` gave when the trace began."""
+        """Yield each optimizer's record; `before` has the `iterations` when the trace began."""
         for index, (name, traced) in enumerate(zip(names, self.all, strict=True)):
             optimizer = traced.readable()
             if optimizer is not None:
@@ -145,10 +145,10 @@ class Optimizers:
             )
 
     def begin(self, index: int, retrace: bool) -> None:
-        """Tracing begins, or goes on, with an optimizer that may have been used before.
+        """Begin or continue to trace an optimizer that may have been used before.
 
-        The functions that were traced with it meanwhile are to be traced again if `retrace`, and
-        watched.
+        If `retrace`, functions traced with it meanwhile are traced again. They are watched in any
+        case.
         """
         traced = self.all[index]
         optimizer = traced.optimizer()
@@ -159,9 +159,9 @@ class Optimizers:
         self.stale.begin(index)
 
     def first_step(self, index: int) -> None:
-        """The first step of one begins, also if it is only traced.
+        """Save the iterations of an optimizer whose first step begins, also if only traced.
 
-        What moved its iterations until then, as a model that is loaded, was no step.
+        Whatever moved its iterations before, such as loading a model, was no step.
         """
         steps = None
         with suppress_faults():
@@ -169,14 +169,14 @@ class Optimizers:
         self.stepping.setdefault(index, steps)
 
     def stepped(self, names: Sequence[str]) -> Iterator[Stepped]:
-        """Those whose own counts of steps can be read, and how far these were at first."""
+        """Yield the optimizers that are readable, with their own counts of steps at first."""
         for name, traced in zip(names, self.all, strict=True):
             optimizer = traced.readable()
             if optimizer is not None:
                 yield Stepped(name, optimizer, None if traced.is_loaded else traced.started)
 
     def iterations(self) -> dict[int, Iterations]:
-        """Each optimizer's own count of its steps, where it has one."""
+        """Each optimizer's own count of its steps, if it has one."""
         found = [self._backend.iterations_of(each.readable()) for each in self.all]
         return {
             index: Iterations(steps, index in self.stepping)
@@ -187,7 +187,7 @@ class Optimizers:
     def _moved(
         self, index: int, optimizer: Any, before: Iterations | None, blocks: Blocks
     ) -> int | None:
-        """How far its own count of its steps has moved since `before`, or since it was wrapped."""
+        """How far the optimizer's own count has moved since `before`, or since it was wrapped."""
         now = self._backend.iterations_of(optimizer)
         if now is None:
             return None
@@ -197,16 +197,16 @@ class Optimizers:
             first = self.stepping[index]
             if first is not None:
                 return now - first
-            # Its variable could not be read then, and a file may have set it.
+            # Its variable could not be read at that time, and a file may have set it.
             moved = blocks.counters.moved(optimizer)
             if moved is not None or self._backend.is_restored(optimizer):
                 return moved
         return now - ((self.all[index].started or 0) if before is None else before.steps)
 
     def _settings(self, optimizer: Any) -> dict[str, Setting]:
-        """The settings of the optimizer that change the counts, and its loss scale now.
+        """The optimizer's settings that affect the counts, and its current loss scale.
 
-        Only what is plain to read.
+        Only plain attributes are read.
         """
         own = object.__getattribute__(optimizer, "__dict__")
         mixins = {base.__name__ for base in type(optimizer).__mro__}
@@ -215,7 +215,7 @@ class Optimizers:
         for name in SETTINGS:
             values[name] = own.get(name, own.get(f"_{name}"))
             if values[name] is None and delegating and hasattr(type(optimizer), name):
-                # A property, in the loss scale of tf_keras.
+                # A property, in tf_keras's loss scale.
                 values[name] = getattr(optimizer, name, None)
         values[_SCALE] = self._backend.number_in(_scale_in(own))
         return {
@@ -226,7 +226,7 @@ class Optimizers:
 
 
 _SCALE = "dynamic_scale"
-"""The variable of Keras 3's loss scale; a trace has its value."""
+"""The variable of Keras 3's loss scale; a trace records its value."""
 
 
 def _scale_in(own: Mapping[str, Any]) -> Any:
@@ -234,10 +234,10 @@ def _scale_in(own: Mapping[str, Any]) -> Any:
 
 
 def _remains_of(name: str, optimizer: Any) -> Any:
-    """What is kept of an optimizer, to be read when the program has let go of it.
+    """Keep the parts of an optimizer that are read after the program has released it.
 
-    The report of a program is read at its end, and what it made in a function is gone by then. A
-    variable in a graph of TensorFlow 1 is not kept: it would keep the graph.
+    A program's report is read at its end, when optimizers made in a function are gone. A variable
+    in a graph of TensorFlow 1 is not kept, because it would keep the graph alive.
     """
     own = object.__getattribute__(optimizer, "__dict__")
     kept = {"_iterations": getattr(optimizer, "_iterations", None), _SCALE: _scale_in(own)}

@@ -1,4 +1,4 @@
-"""The objects that a function can reach, and how one was made. No TensorFlow."""
+"""Finds the objects that a function can reach, and the call that made one. No TensorFlow."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
@@ -10,14 +10,14 @@ from typing import Any
 from weakref import ref
 
 _LARGEST = 100
-"""How many items a list may have whose items are looked at."""
+"""The longest list whose items are searched."""
 _SHORT = 5
-"""How many items a list may have that is shown."""
+"""The longest list that is shown."""
 _LEFT_OUT = ("", "0", "False", "[]")
 
 
 def reachable(start: Any, follow: Callable[[Any], Iterable[Any]], depth: int) -> list[Any]:
-    """`start`, and all that at most `depth` steps of `follow` reach from it, each once.
+    """`start` and all objects that at most `depth` steps of `follow` reach from it, each once.
 
     >>> sorted(reachable(12, lambda number: [number // 2, number // 3], depth=2))
     [1, 2, 3, 4, 6, 12]
@@ -35,7 +35,7 @@ _CONTAINERS = (dict, list, tuple)
 
 
 def layers(values: list[Any], depth: int) -> Iterator[list[Any]]:
-    """`values`, then what is in the lists and dicts among them, and so on: `depth` lists in all.
+    """Yield `values`, then the items of the lists and dicts in it, and so on: `depth` lists in all.
 
     >>> list(layers([1, {"a": 2, "b": [3]}], depth=3))
     [[1, {'a': 2, 'b': [3]}], [2, [3]], [3]]
@@ -52,9 +52,9 @@ def layers(values: list[Any], depth: int) -> Iterator[list[Any]]:
 
 
 def held_by(value: Any) -> Iterator[Any]:
-    """What a function, a method, a partial function, a weak reference or a container holds.
+    """The objects that a function, method, partial function, weak reference or container holds.
 
-    Of what a function uses also the attributes that its code names. No property is read.
+    For a function, also the attributes that its code names. Properties are not read.
     """
     if isinstance(value, FunctionType):
         names = names_in(value.__code__)
@@ -80,7 +80,7 @@ def held_by(value: Any) -> Iterator[Any]:
 
 
 def names_in(code: CodeType) -> set[str]:
-    """The names of globals and attributes in a function's code and the functions inside it."""
+    """The names of globals and attributes in a function's code and in the functions inside it."""
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -89,27 +89,27 @@ def names_in(code: CodeType) -> set[str]:
 
 
 def closure_of(function: Any) -> dict[str, Any]:
-    """What the names stand for that a function has from around it."""
+    """The values of a function's free variables, by name."""
     found = {}
     names = getattr(getattr(function, "__code__", None), "co_freevars", ())
     for name, cell in zip(names, getattr(function, "__closure__", None) or (), strict=False):
-        with suppress(ValueError):  # it is not filled yet
+        with suppress(ValueError):  # not filled yet
             found[name] = cell.cell_contents
     return found
 
 
 def attributes_of(value: Any, names: set[str]) -> Iterator[Any]:
-    """The attributes of an object itself with one of these names."""
+    """The instance attributes of an object that have one of these names."""
     own = getattr(type(value), "__dict__", None) and getattr(value, "__dict__", None)
     if isinstance(own, dict) and not inspect.ismodule(value):
         yield from (own[name] for name in names & own.keys())
 
 
 def as_call(made: Any, depth: int = 3) -> str:
-    """The call that may have made a function or an object, with the numbers that it holds.
+    """The call that may have made a function or an object, with its numeric arguments.
 
-    Arguments that are 0 or no numbers are left out. Nothing is called, and no property is read.
-    Functions that it holds are shown in the same way, `depth` of them in each other.
+    Arguments that are 0 or not numeric are left out. Nothing is called, and no property is read.
+    Functions among the arguments are shown in the same way, nested at most `depth` deep.
 
     >>> def decay(start, steps):
     ...     return lambda step: start / (step + steps)
@@ -123,7 +123,7 @@ def as_call(made: Any, depth: int = 3) -> str:
         name = name.replace("<lambda>", "a lambda")
     else:
         name, own = type(made).__name__, {}
-        with suppress(AttributeError):  # it has no attributes, or a constructor in C
+        with suppress(AttributeError):  # no attributes, or a constructor in C
             held, code = object.__getattribute__(made, "__dict__"), type(made).__init__.__code__
             own = {each: held.get(each) for each in code.co_varnames[: code.co_argcount]}
     texts = {key: _argument(each, depth - 1) for key, each in own.items()}
@@ -132,7 +132,7 @@ def as_call(made: Any, depth: int = 3) -> str:
 
 
 def _argument(value: Any, depth: int) -> str:
-    """A number, a function or a short list of them, as a call has it; empty for anything else."""
+    """The text of a number, a function, or a short list of these; empty for anything else."""
     if isinstance(value, Integral):
         return str(value)
     if isinstance(value, Real):

@@ -1,23 +1,23 @@
-"""What one root optimizer did: each of its calls is reported here, as a `Call` while it runs.
+"""Records the calls of one root optimizer; each call is a `Call` while it runs.
 
-A `Recorder` belongs to a root optimizer and the optimizers nested in it. `hooks.wrapping` makes it
-when the first of them is wrapped, and it lives as long as one of them, or a graph that it counts
-in. Each traced method calls it on the thread that trains: `open` and `close` around a step or a
-group, `open_apply` and `close_apply` around an apply method, `requests` with the gradients that a
-step is given. A call that an exception ended before it was closed is found later: `abandon`.
+A `Recorder` belongs to a root optimizer and its nested optimizers. `hooks.wrapping` makes it when
+the first of them is wrapped; it lives as long as one of them, or a graph in which it counts. Each
+traced method calls the recorder on the thread that trains: `open` and `close` around a step or
+group method, `open_apply` and `close_apply` around an apply method, `requests` with the gradients
+of a step. `abandon` handles a call that an exception ended before it was closed.
 
-A call whose parent is in the same graph adds its sites to the parent; a call whose parent is in
-another graph, or that has none, closes a block: all that was traced into this graph since executes
-as a whole, so it gets one counter (`tensorflow.blocks`). That one rule covers `tf.function`, loops,
-branches, XLA and eager mode, where a step is the block. `tensorflow.places` finds the parent.
+A call whose parent is in the same graph adds its sites to the parent. Any other call closes a
+block: everything traced into its graph since the call began executes as a whole, so it gets one
+counter (`tensorflow.blocks`). This one rule covers `tf.function`, loops, branches, XLA and eager
+mode, where a step is the block. `tensorflow.places` finds the parent.
 
-Any number of threads may train. A call and the stack it is on belong to the thread that made it
-(but see `calls`). What threads share is `CallsUnderWay.steps`, a list whose changes are
-atomic; the table of sites and that of variables, each with a lock of its own, under which nothing
-else is asked for; and the counters, whose lock comes before all others. A call of a known variable
-in eager mode takes no lock. What has been counted is read by `snapshot`, from any thread.
+Any number of threads may train. A call and its stack belong to the thread that made the call (but
+see `calls`). Threads share `CallsUnderWay.steps`, a list whose changes are atomic; the tables of
+sites and variables, each with a lock under which no other lock is taken; and the counters, whose
+lock is taken before all others. An eager call on a known variable takes no lock. `snapshot` reads
+the counts, from any thread.
 
-What fails in here is the tracer's fault: the traced methods pass it to `Root.fault`, from which on
+The traced methods pass an exception raised in here, a fault of the tracer, to `Root.fault`. Then
 they call the recorder no more, and training goes on.
 """
 
@@ -37,7 +37,7 @@ from tracer.model.records import Kind, Role
 
 
 class Recorder(Root):
-    """Everything that is known of one root optimizer; thread-safe."""
+    """All data of one root optimizer; thread-safe."""
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
@@ -47,35 +47,35 @@ class Recorder(Root):
         self.collectors = Collectors(self)
         self.blocks.counters.stepped = self.take_turn
         self.recordings: set[Any] = set()
-        """The blocks of `record` that trace it."""
+        """The recordings that trace this root optimizer."""
         self.compares_for_program = False
-        """Whether the program asked for effects, not only a block of `record`."""
+        """Whether the program, not only a block of `record`, asked for effects."""
         self.reader = Reader(self)
-        # Asked at each call of an apply method.
+        # Called at each call of an apply method.
         self._eager_replica = backend.eager_replica
         self._kind_of = backend.kind_of_gradient
 
     @property
     def used(self) -> bool:
-        """Whether any call was seen."""
+        """Whether any call was recorded."""
         return bool(self.sites.calls)
 
     def end(self, optimizer: int) -> None:
-        """Tracing of an optimizer ends; what was counted stays, and functions keep their graphs."""
+        """Stop tracing an optimizer; the counts stay, and functions keep their graphs."""
         self.optimizers.stale.let_go(optimizer)
         self.blocks.end()
 
     def compare(self, wanted: bool, *, retrace: bool = True) -> None:
-        """Start to compare the variables before and after each step, or stop.
+        """Start or stop comparing the variables before and after each step.
 
-        If `retrace`, functions that were traced before are traced again at their next call.
+        If `retrace`, functions that are already traced are traced again at their next call.
         """
         if self.blocks.compare(wanted) and retrace and self.blocks.counters.in_programs:
             self.blocks.forget_graphs()
 
     @property
     def effects(self) -> Any:
-        """Compares the variables of each step: see `counters.Effects`; None if nothing does."""
+        """Compares the variables of each step, if effects are on: see `Counters.effects`."""
         return self.blocks.counters.effects
 
     # Calls.
@@ -83,9 +83,9 @@ class Recorder(Root):
     def open(
         self, call: Call, optimizer: int, method: str, role: CallRole, caller: Any = None
     ) -> None:
-        """A call of a step or group method begins.
+        """Begin a call of a step or group method.
 
-        `caller` is Python's frame that makes it, if it is not that which called the method.
+        `caller` is the Python frame that makes the call, if not the caller of the traced method.
         """
         stack = self.calls_under_way.stack()
         if stack and role == "step":
@@ -112,14 +112,13 @@ class Recorder(Root):
     def open_apply(
         self, optimizer: int, apply: ApplyMethod, gradient: Any, variable: Any
     ) -> Call | None:
-        """A call of an apply method begins, with one gradient and variable or with many.
+        """Begin a call of an apply method, with one gradient and variable or with many.
 
-        Returns what `close_apply` gets; None if that is no variable, which the framework will
-        refuse.
+        Returns the argument for `close_apply`; None if the framework will refuse the variable.
 
-        Training in eager mode waits for each of these calls, so one of a known variable, as all are
-        after the first step, has no `Call` of its own. Its site is left in that of its step, as
-        `applying`, and the step is what is returned; `close_apply` knows it by its role.
+        Training in eager mode waits for each of these calls. So a call on a known variable (after
+        the first step, all are known) has no `Call`: the step is returned, with the call's site in
+        its `applying`. `close_apply` recognizes the step by its role.
         """
         stack = self.calls_under_way.stack()
         step = stack[-1] if stack else None
@@ -142,7 +141,7 @@ class Recorder(Root):
     def _open_apply_call(
         self, optimizer: int, apply: ApplyMethod, gradient: Any, variable: Any, stack: list[Call]
     ) -> Call | None:
-        """Begin a call of an apply method that has a `Call` of its own: see `open_apply`."""
+        """Begin a call of an apply method that needs a `Call`: see `open_apply`."""
         pairs: Iterable[Any] = ((gradient, variable),)
         if apply.many:
             if not (isinstance(gradient, Sequence) and isinstance(variable, Sequence)):
@@ -167,9 +166,9 @@ class Recorder(Root):
     def sites_of(
         self, call: Call, optimizer: int, apply: ApplyMethod, role: Role, pairs: Iterable[Any]
     ) -> list[int]:
-        """The sites of calls of an apply method with these gradients, on these variables.
+        """Return the sites of an apply method for pairs of a gradient and a variable.
 
-        `call` is the call of that method, or a step that updates them by itself.
+        `call` is the call of the method, or a step that updates the variables itself.
         """
         sites = []
         for gradient, variable in pairs:
@@ -182,11 +181,11 @@ class Recorder(Root):
         return sites
 
     def close_apply(self, call: Call, result: Any, failed: bool) -> None:
-        """A call of an apply method ends; `call` is what `open_apply` returned."""
+        """End a call of an apply method; `call` is the result of `open_apply`."""
         if call.role == "apply":
             self._close_apply_call(call, result, failed)
             return
-        site: Any = call.applying  # `call` is a step, in which the method has no `Call`
+        site: Any = call.applying  # `call` is the step: the method has no `Call`
         call.applying = None
         if failed:
             self._apply_raised(call, (site,))
@@ -195,7 +194,7 @@ class Recorder(Root):
             call.sites.append(site)
 
     def _close_apply_call(self, call: Call, result: Any, failed: bool) -> None:
-        """End a call of an apply method that has a `Call` of its own."""
+        """End a call of an apply method that has a `Call`."""
         call.result, call.python = result, None
         if failed:
             self._apply_raised(call, call.own)
@@ -204,9 +203,9 @@ class Recorder(Root):
         self.close(call, failed)
 
     def _apply_raised(self, call: Call, sites: Sequence[int]) -> None:
-        """An apply method raised; its step, which may be on another thread, will raise next.
+        """Handle an exception of an apply method; its step, perhaps on another thread, raises next.
 
-        Nobody knows what it had written. That is said once for each variable.
+        Whether the variable was updated is unknown: that is noted once for each variable.
         """
         step = outermost(call)
         if len(sites) == 1 and step.failing is None:
@@ -222,10 +221,9 @@ class Recorder(Root):
                 )
 
     def _raised(self, call: Call, error: BaseException) -> None:
-        """A step or group method was ended by an exception, that leaves its thread if it is the
-        outermost call there.
+        """Tell the collectors of an exception that ended a call, if it leaves the thread.
 
-        A replica that waits for another thread may only get the request to stop, with no reason.
+        A replica that waits for another thread may only get a request to stop, without a reason.
         """
         step, parent = outermost(call), call.parent
         leaves = parent is None or parent.thread != call.thread
@@ -234,25 +232,25 @@ class Recorder(Root):
             self.collectors.call("step_raised", step, error)
 
     def _note_writing(self, call: Call, number: int) -> None:
-        """Find out whether an apply method has written to its variable; in a graph, later."""
+        """Find out if an apply method has written to its variable; a graph is checked later."""
         checks, site = self.blocks.write_checks, self.sites.sites[number]
         if checks is None or site.role != "update":
             return
         if call.before is not None:
             if not checks.look_again(number, call.variable, call.before):
-                self.sites.forget_object(call.variable, site)  # so that it comes here again
+                self.sites.forget_object(call.variable, site)  # to be checked again
         elif call.place is not EAGER and checks.traced(number, call) and call.result is None:
             self.optimizers.returned_nothing(site.optimizer, site.method)
 
     def drop_interrupted(self, at: Any) -> None:
-        """Forget unclosed calls that an exception ended; the frames from `at` out still run."""
+        """Abandon calls that an exception ended unclosed; frames from `at` outward still run."""
         for call in self.calls_under_way.abandoned(at):
             self.abandon(call)
 
     def abandon(self, call: Call) -> None:
-        """An exception ended a call, and those in it, before it could leave.
+        """Handle a call that an exception ended before it was closed, and the calls inside it.
 
-        Whoever finds that first notes it.
+        The first thread to find the call notes it.
         """
         for inside in self.calls_under_way.take_off(call):
             self.abandon(inside)
@@ -263,7 +261,7 @@ class Recorder(Root):
         self._note_failed(call)
 
     def _ended(self, step: Call, ran: bool) -> bool:
-        """Note that a step has ended; False if another thread has already noted it."""
+        """Remove a step that has ended; False if another thread has already done so."""
         try:
             self.calls_under_way.steps.remove(step)
         except ValueError:
@@ -273,14 +271,14 @@ class Recorder(Root):
         return True
 
     def _note_failed(self, call: Call) -> None:
-        """Note that a call was no execution, unless a program is built, where no call is one."""
+        """Count a failed call, unless a graph is traced, where no call is an execution."""
         for site in call.own if call.place is EAGER else ():
             self.sites.failed(site)
 
     def _site_of(
         self, call: Call, optimizer: int, method: str, role: Role, kind: Kind, variable: Any
     ) -> int | None:
-        """The site of a variable, found by its id if it is known; None if this is no variable."""
+        """The site of a variable, found by its id if known; None if this is no variable."""
         replica = call.replica
         eager = call.place is EAGER
         if eager:
@@ -304,9 +302,9 @@ class Recorder(Root):
         *,
         compared: bool = True,
     ) -> Iterator[Any]:
-        """`pairs`, gradients with their variables, which reached the outermost step method `call`.
+        """Yield the `pairs` of a gradient and a variable that the outermost step method `call` got.
 
-        A pair is noted when it is taken, and if effects are asked for its variable is `compared`.
+        A pair is recorded when it is taken. If effects are on, its variable is `compared`.
         """
         effects = self.effects if compared else None
         known_ones = self.sites.of_objects if call.place is EAGER else {}
@@ -331,19 +329,19 @@ class Recorder(Root):
             yield pair
 
     def look_before(self, call: Call) -> None:
-        """The first step begins: tell the collectors the variables that it got gradients of."""
+        """Tell the collectors that the first step begins, with the variables of its gradients."""
         if call.place is EAGER:
             passed = self.variables_of(call.sites, "request").values()
             variables = [each for each in passed if each is not None]
             self.collectors.call("first_step_begins", variables)
 
     def _request(self, call: Call, optimizer: int, method: str, pair: Any) -> int | None:
-        """The site of one pair; None if this is no pair, which the framework will refuse."""
+        """The site of one pair; None if the framework will refuse the pair."""
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             return None
         gradient, variable = pair
         if getattr(variable, "overwrite_with_gradient", False):
-            return None  # Keras assigns the gradient to it, as to the scales of float8
+            return None  # Keras assigns the gradient: a scale of float8
         kind = self._kind_of(gradient)
         site = self._site_of(call, optimizer, method, "request", kind, variable)
         if site is not None and call.place is not EAGER and call.gradient is None:
@@ -367,10 +365,7 @@ class Recorder(Root):
         return self.sites.number(optimizer, method, role, kind, index, replica)
 
     def variables_of(self, sites: Iterable[int], role: Role = "update") -> dict[int, Any]:
-        """The variables, by index, of the sites that have this role.
-
-        None stands for one that is gone.
-        """
+        """The variables, by index, of the sites with this role; None for a variable that is gone."""
         found = {}
         for number in sites:
             site = self.sites.sites[number]
@@ -380,31 +375,31 @@ class Recorder(Root):
         return found
 
     def step_traced(self, optimizer: int, method: str, updates: Iterable[int]) -> None:
-        """A step method was called to build a program, with the sites of its updates."""
+        """Record that a step method was called during tracing, with the sites of its updates."""
         path = self.blocks.callers.paths.above(sys._getframe(1), (optimizer, method))
         for site in (self.sites.number(optimizer, method, "step"), *updates):
             self.sites.traced(site)
             self.blocks.callers.traced[site, path] += 1
 
     def close(self, call: Call, failed: bool, error: BaseException | None = None) -> None:
-        """A call ends; a block that it closes is counted: now in eager mode, else in its graph.
+        """End a call; if it closes a block, count it: in eager mode now, otherwise in its graph.
 
-        It `failed` if an exception ended it: `error`, of a step or group method.
+        `failed` if an exception ended the call: `error`, for a step or group method.
         """
         for inside in self.calls_under_way.take_off(call):
             self.abandon(inside)
         if error is not None and isinstance(error, self.backend.raised_by_programs):
             self.blocks.counters.tear(outermost(call).numbers or {})
-        # What raises after a part of its work ran was executed, so far.
+        # A call that raised after part of its work counts as executed.
         ran = not failed or any(self.sites.sites[each].role != "request" for each in call.sites)
-        counts = ran or call.numbers is not None  # what ran in there the counters tell
+        counts = ran or call.numbers is not None  # counters know what ran inside
         if counts and not (failed and len(call.own) > 1):
             call.sites += call.own
-        else:  # which of many updates ran, none knows
+        else:  # which of many updates ran is unknown
             self._note_failed(call)
         if counts and call.sites:
             self._hand_on(call, failed)
-        if call.role == "step":  # until now it was under way, for who reads meanwhile
+        if call.role == "step":  # until now it was under way for readers
             self._ended(call, ran)
             if not failed:
                 self._tell_collectors(call)
@@ -413,7 +408,7 @@ class Recorder(Root):
         call.gradient = call.variable = call.before = call.extra = None
 
     def _hand_on(self, call: Call, failed: bool) -> None:
-        """Add what a call did to its parent call; in another place it closes a block."""
+        """Add a call's sites to its parent; close a block if the parent's place differs."""
         self.blocks.note(call)
         parent = call.parent
         if parent is not None and parent.place == call.place:
@@ -423,7 +418,7 @@ class Recorder(Root):
             self.blocks.close(call, failed)
 
     def _tell_collectors(self, step: Call) -> None:
-        """A step has ended."""
+        """Tell the collectors that a step has ended."""
         collectors = self.collectors
         if step.parent is None and self.optimizers.stateless:
             self.optimizers.first_step_ended()

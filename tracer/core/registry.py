@@ -1,8 +1,7 @@
-"""Which optimizers are or were wrapped, and which classes trace.
+"""Registers the optimizers that are or were wrapped, and the classes that trace.
 
-Kept here and nowhere on the optimizer: anything assigned to it would be tracked, saved and
-restored. Optimizers and classes are known by their `id`, for they may compare and hash as they
-like.
+Nothing is stored on an optimizer: it would be tracked, saved and restored. Optimizers and classes
+are keyed by `id`, because they may define comparison and hashing as they like.
 """
 
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from tracer.core.recorder import Recorder
 
 
 class Binding:
-    """What is known of an optimizer that is or was wrapped."""
+    """The state of an optimizer that is or was wrapped."""
 
     __slots__ = (
         "alone_with",
@@ -35,26 +34,26 @@ class Binding:
         index: int,
         bring_in_nested: "Callable[[Any, Binding], Binding]",
     ) -> None:
-        key, forget = id(optimizer), bindings.pop  # at exit the module's names are gone first
+        key, forget = id(optimizer), bindings.pop  # at exit, module globals go first
         self.optimizer = ref(optimizer, lambda _: forget(key, None))
         self.recorder = recorder
         self.index = index
-        self.traced = False  # whether it is wrapped now
-        self.by_program = False  # whether the program wrapped it, not only a block of `record`
-        self.settled = False  # whether its nested optimizers were looked for when it first stepped
+        self.traced = False  # whether the optimizer is wrapped now
+        self.by_program = False  # whether the program wrapped it, not only `record`
+        self.settled = False  # whether its first step has searched for nested optimizers
         self.bring_in_nested = bring_in_nested
-        self.alone_with: tuple[int, ...] = ()  # the ids of its attributes if none is an optimizer
-        self.observer: Any = None  # what sees its steps if not its class, as PyTorch's hooks
-        self.former: Any = None  # what was its observer before: it is the same one again
+        self.alone_with: tuple[int, ...] = ()  # ids of its attributes if none is an optimizer
+        self.observer: Any = None  # sees its steps if its class does not: PyTorch's hooks
+        self.former: Any = None  # its earlier observer, to be reused
 
 
 bindings: dict[int, Binding] = {}
-traced_classes: dict[int, type] = {}  # by the id of the class: a metaclass may compare as it likes
+traced_classes: dict[int, type] = {}  # by the id of the class
 plain_classes: dict[int, type] = {}  # by the id of the traced class
 
 
 def is_traced(optimizer: object) -> bool:
-    """Whether `optimizer` is wrapped now. A copy of a wrapped one may have its class, no more."""
+    """Whether `optimizer` is wrapped now; the traced class alone, as of a copy, is not enough."""
     binding = bindings.get(id(optimizer))
     if binding is None or binding.observer is not None:
         return binding is not None
@@ -68,10 +67,10 @@ def recorder_of(optimizer: object) -> Recorder | None:
 
 
 def set_class(optimizer: Any, cls: type) -> None:
-    """`optimizer.__class__ = cls`, past the property by which a traced class hides itself."""
+    """Assign `optimizer.__class__`, bypassing the property that hides a traced class."""
     object.__dict__["__class__"].__set__(optimizer, cls)
 
 
 def plain_class(cls: type) -> type:
-    """The class that a traced class stands for; any other class itself."""
+    """The class behind a traced class; any other class itself."""
     return plain_classes.get(id(cls), cls)

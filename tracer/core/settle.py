@@ -1,14 +1,12 @@
-"""From what counters say to the blocks of a trace. No framework, no state, no locks.
+"""Turns counts into the blocks of a trace. No framework, no state, no locks.
 
-What was counted changes form here:
+- `fill` finds steps whose rows were lost, before these steps are assigned to callers.
+- `settle` keeps the ended steps of a replica, numbered from 1 without gaps.
+- `blocks_of` and `calls_of` combine sites that differ only in the variable into one record, and
+  note what is not known. `tracer.core.effects` does so for effects.
 
-- `fill` finds steps whose rows were lost, before callers are asked whose they were.
-- `settle` keeps the steps of a replica that ended, numbered from 1 without a gap.
-- `blocks_of` and `calls_of` make one record of sites that differ only in their variable, with a
-  note where something is not known. `tracer.core.effects` does so for effects.
-
-A step that began and did not end may still run, may have raised, or may have lost its detail: only
-`settle` decides which.
+A step that began and did not end may still run, may have raised, or may have lost its detail;
+`settle` alone decides which.
 """
 
 from bisect import bisect_right
@@ -27,7 +25,7 @@ from tracer.model.timeline import segments, union
 
 
 class Ended(NamedTuple):
-    """What was counted on a replica, in the steps that ended, numbered from 1."""
+    """The counts of a replica in the steps that ended, numbered from 1."""
 
     steps: int
     blocks: Sequence[tuple[CountedBlock, Reading]]
@@ -39,22 +37,22 @@ class Ended(NamedTuple):
     """The first and the last step whose detail was lost."""
     effects: Sequence[tuple[Source, Reading]] = ()
     torn: int = 0
-    """How many steps an error of TensorFlow ended in eager mode, perhaps in a function."""
+    """How many eager steps an error of TensorFlow ended, perhaps in a function."""
 
 
 _OWN = 1 << 40
-"""What a step's own block weighs besides what runs in it, which is less often."""
+"""The weight of a step's own block: more than the number of blocks that run inside it."""
 
 _CountedBlocks = Sequence[tuple[CountedBlock, Reading]]
 _Span = tuple[int, int]
-"""The first and the last of some steps in a row."""
+"""The first and the last of consecutive steps."""
 
 
 def fill(counted: Counted) -> Counted:
-    """Give lost steps back to the block that ran them, where only one block can have done that.
+    """Assign lost steps to the block that ran them, if only one block is possible.
 
-    A block whose rows were lost still knows how often it ran. If no other block is short of steps,
-    and as many steps have no block as this one is short of, they are its own.
+    A block whose rows were lost still knows how often it ran. If no other block lacks steps, and it
+    lacks as many steps as have no block, these steps are its own.
     """
     blocks = list(counted.blocks.values())
     short = [place for place, (key, reading) in enumerate(blocks) if key.step and reading.lost]
@@ -71,15 +69,14 @@ def fill(counted: Counted) -> Counted:
 
 
 def settle(counted: Counted) -> Ended:
-    """Leave out the steps that have not ended, and number the others from 1 without a gap.
+    """Drop the steps that have not ended, and number the others from 1 without gaps.
 
-    A step takes its number when it begins. If its own block is not among those that ended, one of
-    these is so:
+    A step takes its number when it begins. If its own block has not ended, one of these holds:
 
-    - Python knows that it is under way, or that an error ended it before anything ran;
-    - the row of its block was lost: nothing is concluded from missing rows then;
-    - it may still be under way in a program, as it is later than all that ended;
-    - an error ended it. It stays a step if a part of it ran.
+    - Python knows that the step is under way, or that an error ended it before anything ran.
+    - The row of its block was lost; then nothing is concluded from missing rows.
+    - The step may still be under way in a program, because it is later than all ended steps.
+    - An error ended the step. It remains a step if a part of it ran.
     """
     blocks, explained, unexplained = _missing_steps(counted)
     lost = None
@@ -113,9 +110,9 @@ class _Missing(NamedTuple):
     blocks: _CountedBlocks
     """All blocks, without the steps that an error ended before anything ran."""
     explained: Sequence[int]
-    """The steps whose end Python knows."""
+    """The steps that Python knows to be under way or ended by an error."""
     unexplained: Sequence[tuple[int, int, int]]
-    """The spans of the others: the first, the last, and what else ran in each of them."""
+    """The spans of the others: first step, last step, and how many blocks ran inside each step."""
 
 
 def _missing_steps(counted: Counted) -> _Missing:
@@ -131,12 +128,12 @@ def _missing_steps(counted: Counted) -> _Missing:
 
 
 def _own_runs(blocks: _CountedBlocks) -> list[Run]:
-    """The steps that were blocks of their own."""
+    """The runs of steps that ended as blocks of their own."""
     return [run for key, reading in blocks if key.step for run in reading.runs.get(0, ())]
 
 
 def _runs_inside(blocks: _CountedBlocks) -> list[Run]:
-    """What ran as a part of a step."""
+    """The runs of blocks inside steps."""
     return [
         run
         for key, reading in blocks
@@ -147,7 +144,7 @@ def _runs_inside(blocks: _CountedBlocks) -> list[Run]:
 
 
 def _steps_without_effect(counted: Counted) -> set[int]:
-    """The steps that were ended by an error, and in which no function ran either."""
+    """The steps that an error ended and in which no function ran."""
     numbers = sorted(counted.empty)
     without = set(numbers)
     if numbers:
@@ -160,7 +157,7 @@ def _steps_without_effect(counted: Counted) -> set[int]:
 def _without_steps(
     block: tuple[CountedBlock, Reading], numbers: Collection[int]
 ) -> tuple[CountedBlock, Reading]:
-    """A block without some of the steps that it was."""
+    """A block without the steps with these numbers."""
     key, reading = block
     if not (numbers and key.step and 0 in reading.runs):
         return block
@@ -176,8 +173,8 @@ def _without_steps(
 def _missing(blocks: _CountedBlocks, steps: int) -> list[tuple[int, int, int]]:
     """The spans of steps whose own block did not end: see `_Missing.unexplained`.
 
-    No two blocks of their own have one number, so where as many ended as the last one says, all
-    before it did. To find the others each step of each run is looked at.
+    Steps have distinct numbers. So if as many have ended as the last number says, all before it
+    have. Otherwise each step of each run is examined.
     """
     own, inside = _own_runs(blocks), _runs_inside(blocks)
     ended = sum(run.total for run in own)
@@ -196,12 +193,12 @@ def _missing(blocks: _CountedBlocks, steps: int) -> list[tuple[int, int, int]]:
 
 
 def _between(numbers: Iterable[int], first: int, last: int) -> list[int]:
-    """Those of the numbers that are in a span, in rising order."""
+    """The numbers inside a span, sorted."""
     return sorted(number for number in numbers if first <= number <= last)
 
 
 def _without(spans: Iterable[_Span], numbers: Collection[int]) -> list[_Span]:
-    """The spans, without some numbers."""
+    """The spans without these numbers."""
     left: list[_Span] = []
     for first, last in spans:
         for number in _between(numbers, first, last):
@@ -214,10 +211,10 @@ def _without(spans: Iterable[_Span], numbers: Collection[int]) -> list[_Span]:
 
 
 def _renumbered(ended: Ended, gone: Sequence[_Span]) -> Ended:
-    """The same without the steps `gone`, which are spans in rising order."""
+    """Remove the steps `gone` (sorted spans) and renumber the others."""
     if not gone:
         return ended
-    kept: list[tuple[int, int, int]] = []  # spans that stay, with how far they move
+    kept: list[tuple[int, int, int]] = []  # spans that stay, with their shift
     number, shift = 1, 0
     for first, last in gone:
         if number < first:
@@ -262,12 +259,12 @@ def blocks_of(
     indices: Mapping[int, int],
     nested: bool = False,
 ) -> tuple[list[Block], list[str]]:
-    """The blocks of a trace, and a note for each replica where something is not known.
+    """Return the blocks of a trace, and notes for replicas where something is not known.
 
-    `sites` are those of the numbers that blocks have; `replicas` has what was counted on each;
-    `methods` and `indices`, of the replicas, are the indices in the trace. `nested` says that an
-    apply method called functions with blocks in them: then lost executions may be parts of an
-    update, and count as no update of their own.
+    `sites` maps the site numbers of blocks; `replicas` has the counts of each replica; `methods`
+    and `indices` map methods and replicas to their indices in the trace. `nested` if an apply
+    method called functions with blocks: then lost executions may be parts of an update, and are not
+    counted as updates of their own.
     """
     blocks: list[Block] = []
     notes: list[str] = []
@@ -307,7 +304,7 @@ def _blocks(
     methods: Mapping[str, int],
     nested: bool,
 ) -> Iterator[Block]:
-    """What a counter says, apart by how its block ran: as a step, in one, in none."""
+    """Divide the counts of a block by how it ran: as a step, in a step, in no step."""
     graphs, idle = reading.graphs, reading.idle
     lost = {0: lost_steps} if lost_steps else {}
     if reading.lost > lost_steps:
@@ -337,9 +334,9 @@ def _blocks(
 
 
 def _as_ran(sites: Iterable[Site], own_step: bool, flags: int) -> Iterator[Site]:
-    """The sites as they were executed: what another step asked for, or an apply method called.
+    """Yield the sites with their roles as executed: inside another step, or by an apply method.
 
-    Gradients are passed to the outermost step only, and an update is an outermost execution.
+    Only the outermost step gets requests, and only an outermost execution is an update.
     """
     for site in sites:
         if site.role == "request" and not own_step:
@@ -351,7 +348,7 @@ def _as_ran(sites: Iterable[Site], own_step: bool, flags: int) -> Iterator[Site]
 
 
 def _empty_steps(root: int, replica: int, total: int, runs: Sequence[Run]) -> Block:
-    """Steps that are known only by their parts, which have blocks of their own."""
+    """A block of steps that are known only by their parts, which have blocks of their own."""
     return Block(root, replica, "graph", "", True, (), total, tuple(runs))
 
 
@@ -360,14 +357,14 @@ def calls_of(
     methods: Mapping[str, int],
     replicas: Mapping[int, int],
 ) -> list[Calls]:
-    """The call counts of a trace, from those of each site by each path.
+    """The call counts of a trace, from the counts of each site and path.
 
     Variables with equal counts share a record.
     """
     counts: dict[tuple[Site, int | None], list[int]] = defaultdict(lambda: [0, 0])
     for (site, path), (eager, tracing) in calls.items():
         if site.role != "request":
-            # An outer and an inner call count alike.
+            # Outer and inner calls count alike.
             count = counts[site._replace(role="step"), path]
             count[0] += eager
             count[1] += tracing
@@ -388,7 +385,7 @@ def calls_of(
 
 
 def _entries(sites: Iterable[Site], methods: Mapping[str, int]) -> tuple[Entry, ...]:
-    """Sites that differ in their variable only become one entry."""
+    """Combine sites that differ only in the variable into one entry."""
     return tuple(
         Entry(site.optimizer, methods[site.method], site.role, site.kind, variables, count)
         for site, variables, count in _put_together(Counter(sites).items())
@@ -396,9 +393,9 @@ def _entries(sites: Iterable[Site], methods: Mapping[str, int]) -> tuple[Entry, 
 
 
 def _put_together(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """One row for those that differ only in the variable of their site, which comes first.
+    """Combine rows that differ only in the variable of their site, the first column.
 
-    After the site, one of theirs, it has the variables.
+    Yields one of the sites, the variables, and the other columns.
     """
     groups: dict[tuple[Any, ...], tuple[Site, list[int]]] = {}
     for site, *others in rows:
@@ -413,7 +410,7 @@ def _put_together(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
 
 
 def _lost_update(blocks: Iterable[tuple[CountedBlock, Reading]], sites: Sequence[Site]) -> bool:
-    """Whether it is lost when blocks ran that hold updates."""
+    """Whether the steps of a block with updates were lost."""
     return any(
         reading.lost and any(sites[number].role == "update" for number in key.sites)
         for key, reading in blocks

@@ -1,7 +1,7 @@
-"""Sites: what a call of a method does, as far as it is counted, each with a number. No framework.
+"""Numbers the sites: what a call of a method does, as far as counted. No framework.
 
-A site is a method of an optimizer on a variable of a replica. A block is a list of the numbers of
-sites, so that to count an execution takes no look at what was executed. Sites are never forgotten.
+A site is a method of an optimizer on a variable of a replica. A block lists the numbers of its
+sites, so counting an execution does not examine what ran. Sites are never forgotten.
 """
 
 import threading
@@ -12,7 +12,7 @@ from tracer.model.records import Kind, Role
 
 
 class Site(NamedTuple):
-    """What one call of a method does, as far as it is counted."""
+    """What a call of a method does, as far as counted."""
 
     optimizer: int
     method: str
@@ -28,11 +28,11 @@ class SiteTable:
     def __init__(self) -> None:
         self.sites: list[Site] = []
         self.calls: list[list[int]] = []
-        """For each site how often it was called and [failed in eager mode, traced]."""
+        """For each site, how many of its calls [failed in eager mode, were traced]."""
         self.of_objects: dict[tuple[Any, ...], tuple[ref[Any], int]] = {}
-        """What is known of a variable in eager mode, for speed.
+        """Known variables in eager mode, for speed.
 
-        The key is its `id` and the fields of its site; the object must be asked for as well.
+        The key is the variable's `id` and the fields of its site; compare the object as well.
         """
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._lock = threading.Lock()
@@ -46,13 +46,13 @@ class SiteTable:
         variable: int | None = None,
         replica: int = 0,
     ) -> int:
-        """The number of a site, which it gets when it is asked for first."""
+        """Return the number of a site; the first request assigns it."""
         fields = (optimizer, method, role, kind, variable, replica)
         number = self._numbers.get(fields)
         if number is None:
             with self._lock:
                 number = self._numbers.get(fields)
-                if number is None:  # an exception of a signal handler may come between two lines
+                if number is None:  # a signal handler may raise between two lines
                     number = len(self.sites)
                     self.calls[number:] = [[0, 0]]
                     self.sites.append(Site(*fields))
@@ -60,17 +60,17 @@ class SiteTable:
         return number
 
     def forget_object(self, variable: Any, site: Site) -> None:
-        """A variable is not known by its `id` for this site any more, so it is looked for again."""
+        """Forget the `id` of a variable for this site, so that the next call looks it up again."""
         kind: Kind = site.kind or "none"
         key = id(variable), site.method, site.role, kind, site.replica, site.optimizer
         self.of_objects.pop(key, None)
 
     def traced(self, site: int) -> None:
-        """Count a call while tracing; one in eager mode is counted by its block, or failed."""
+        """Count a call while tracing. An eager call is counted by its block, or as failed."""
         with self._lock:
             self.calls[site][1] += 1
 
     def failed(self, site: int) -> None:
-        """Count a call in eager mode that was no execution."""
+        """Count a call in eager mode that failed."""
         with self._lock:
             self.calls[site][0] += 1

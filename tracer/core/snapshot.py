@@ -1,15 +1,15 @@
-"""Reads a recorder: makes the trace of what it has counted, or counted since a baseline.
+"""Makes a trace of what a recorder has counted, in all or since a baseline.
 
-A `Recorder` makes one `Reader` and hands it what it writes itself: its tables, its notes and its
-counters. Any thread may ask, at any time, also one that trains and also inside of a step.
+Each `Recorder` has one `Reader` and shares with it its tables, notes and counters. Any thread may
+ask for a trace at any time, also while it trains, inside a step.
 
-A reader writes nothing but `where`, which the recorder sets, and takes the lock of the counters for
-the whole of a reading: what Python counts stands still until it is done. What graphs count goes on
-meanwhile; the ledger sorts it out. Under that lock it takes those of the ledgers and of the
-variables, one at a time, and nobody who holds one of these asks for the lock of the counters.
+A reader writes only its own state. It holds the lock of the counters during the whole reading, so
+Python counts nothing meanwhile; graphs do, and the ledger sorts that out. Under this lock it takes
+the locks of the ledgers and of the variables, one at a time; a thread that holds one of these never
+asks for the lock of the counters.
 
-The counters give what each replica `Counted`, with steps numbered as they began; `settle` makes of
-that the blocks of a trace, in which only the steps stand that came to an end.
+The counters return a `Counted` for each replica, with steps numbered as they began; `settle` turns
+these into the blocks of a trace, which has only steps that ended.
 """
 
 import threading
@@ -46,40 +46,37 @@ from tracer.model.trace import Trace
 from tracer.model.words import some
 
 _Called = Mapping[tuple[int, int], Sequence[int]]
-"""By the number of a site, and that of a path of calls: how often the site was called by it [in
-eager mode, while tracing]."""
+"""The number of calls [in eager mode, while tracing], by the numbers of a site and a path."""
 
 
 DataAndObjects = tuple[TraceData, list[ref[Any] | None]]
-"""A trace, and for each variable in it the object, if there is one."""
+"""A trace, and the object of each variable in it, if any."""
 
 
 class Baseline(NamedTuple):
-    """What had been counted at some moment, for a trace that counts from there."""
+    """The counts at some moment, for a trace that counts from there."""
 
     counts: Counts
     calls: _Called
     graphs: dict[Key, Graph]
     events: int
-    """How many graph tracings were kept as events."""
+    """The number of graph tracings kept as events."""
     stale: Mapping[StaleFunction, int]
-    """How often each function that is older than the tracer had been called."""
+    """The number of calls of each stale function."""
     retraced: dict[StaleFunction, int]
-    """How many such functions of each name had been traced again."""
+    """The number of stale functions of each name that had been traced again."""
     iterations: dict[int, Iterations]
     """Each optimizer's own count of its steps."""
     notes: frozenset[str]
-    """What every later trace says, too: notes on what ran since are new ones."""
+    """The notes of every later trace; only other notes are about later steps."""
     sign: Any
-    """What is another one once there is more to say: see `Reader._sign`."""
+    """Changes when there is more to report: see `Reader._sign`."""
 
 
 _THE_BEGINNING = Baseline({}, {}, {}, 0, {}, {}, {}, frozenset(), (0, 0))
 
 
 class _PathsOfTrace:
-    """The paths of a trace, and their lines."""
-
     def __init__(self) -> None:
         self.lines: dict[Line, int] = {}
         self.rows: dict[tuple[int, ...], int] = {}
@@ -93,33 +90,33 @@ class _PathsOfTrace:
 
 
 class _Ran(NamedTuple):
-    """What was executed, as a trace says it, with its indices of methods and replicas."""
+    """The executions for a trace, with the trace's indices of methods and replicas."""
 
     sites: Sequence[Site]
     methods: dict[str, int]
     replicas: dict[int, int]
     blocks: Sequence[Block]
     notes: Sequence[str]
-    """What is not known of them."""
+    """What is not known about the executions."""
     paths: _PathsOfTrace
     effects: Sequence[Effect]
 
 
 class Reader:
-    """Puts together what a recorder knows; thread-safe."""
+    """Makes traces of one recorder; thread-safe."""
 
     def __init__(self, root: Root) -> None:
         self._wrapped_at: Baseline | None = None
         self._so_far = _THE_BEGINNING
-        """What had been counted when a baseline was asked for last."""
+        """The most recent baseline, reused if nothing more was counted."""
         self._until_block: tuple[Baseline, Trace] | None = None
-        """What was counted when a block began to count what the program had unwrapped."""
+        """The baseline and trace when `record` began to count the unwrapped optimizer."""
         self._counted_unwrapped = False
         self._root = root
         self._optimizers: Optimizers = root.optimizers
 
     def trace(self) -> Trace:
-        """A frozen trace since it was wrapped, up to the last complete step of each replica."""
+        """The frozen trace since `wrap`, up to the last complete step of each replica."""
         if self._until_block is not None:
             return self._until_block[1]
         counted = self.data_since(self._wrapped_at, empty=True)
@@ -130,9 +127,9 @@ class Reader:
         return Trace(data, Objects(index_of=finder(objects, self._root.backend.canonical)))
 
     def data_since(self, baseline: Baseline | None, empty: bool) -> DataAndObjects | None:
-        """The trace of what came after `baseline`, its steps numbered from 1; of all without it.
+        """The trace after `baseline`, or the whole trace, with steps numbered from 1.
 
-        None if there is nothing to say of that, unless an `empty` one is wanted.
+        None if there is nothing to report, unless an `empty` trace is wanted.
         """
         self._root.blocks.wait()
         with self._root.blocks.counters.lock:
@@ -142,9 +139,9 @@ class Reader:
             return self._data(self._counted(), since), list(self._root.variables.objects)
 
     def wrapped(self, new: bool) -> None:
-        """The program wraps the optimizer: what only blocks recorded before is not part of `trace`.
+        """Handle `wrap`: steps that only blocks of `record` counted before are not part of `trace`.
 
-        If it is `new`, nothing was.
+        If the optimizer is `new`, there are none.
         """
         if self._wrapped_at is None:
             self._wrapped_at = _THE_BEGINNING if new else self.baseline()
@@ -155,22 +152,22 @@ class Reader:
             self._until_block = None
 
     def unwrapped(self) -> None:
-        """A block traces what the program does not wrap: that is not part of `trace`."""
+        """Handle a `record` that traces an unwrapped optimizer: `trace` omits its steps."""
         if self._wrapped_at is not None and self._until_block is None:
             trace = self.trace()
             self._until_block = self.baseline(), trace
 
     def baseline(self, missed: Mapping[StaleFunction, int] | None = None) -> Baseline:
-        """What has been counted so far, for a trace that counts from here.
+        """Return the counts so far, for a trace that counts from here.
 
-        `missed` is how often stale functions had been called by then, if that was before.
+        `missed` has the number of calls of stale functions, if taken earlier.
         """
-        used = bool(self._root.sites.calls)  # nearly all that are alive are not
+        used = bool(self._root.sites.calls)  # most living optimizers are not used
         if used:
             self._root.blocks.wait()
         with self._root.blocks.counters.lock:
             iterations = self._optimizers.iterations() if used else {}
-            sign = self._sign()  # first: what graphs count meanwhile makes it another one
+            sign = self._sign()  # first: it changes if graphs count meanwhile
             if sign is None or sign != self._so_far.sign:
                 self._so_far = self._counted_by_now(sign)
             stale = self._optimizers.stale
@@ -178,7 +175,7 @@ class Reader:
             retraced = dict(stale.retraced())
             return self._so_far._replace(stale=called, retraced=retraced, iterations=iterations)
 
-    # The lock of the counters is held by whoever calls these.
+    # Callers of these hold the lock of the counters.
 
     def _counted_by_now(self, sign: Any) -> Baseline:
         """The part of a baseline that changes only when more is counted."""
@@ -196,7 +193,7 @@ class Reader:
     def _sign(self) -> Any:
         """A value that changes when more is counted, called or noted; None while anything may run.
 
-        It takes little time, and none reads what was counted to compare it.
+        It is cheap: the counts themselves are not read.
         """
         root = self._root
         called = sum(each.called.total() for each in self._optimizers.all)
@@ -209,7 +206,7 @@ class Reader:
         return called, len(root.notes), counted, calls
 
     def _is_calm(self) -> bool:
-        """Whether no other thread may be in a function with a block."""
+        """Whether no other thread can be in a function with a block."""
         return self._root.blocks.threads <= {threading.get_ident()}
 
     def _nothing_since(self, since: Baseline) -> bool:
@@ -222,14 +219,13 @@ class Reader:
         return since.sign is not None and since.sign == self._sign()
 
     def _counted(self) -> Counts:
-        """What was counted so far."""
         under_way = [
             step.numbers for step in list(self._root.calls_under_way.steps) if step.numbers
         ]
         return self._root.blocks.counters.read(under_way, self._is_calm())
 
     def _called_so_far(self) -> _Called:
-        """How often each site was called [in eager mode, while tracing] by each path."""
+        """The number of calls of each site [in eager mode, while tracing] by each path."""
         calls: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
         for number, (failed, traced) in enumerate(self._root.sites.calls):
             calls[number, UNKNOWN] = [failed, traced]
@@ -243,7 +239,7 @@ class Reader:
         return calls
 
     def _data(self, counts: Counts, baseline: Baseline) -> TraceData:
-        called_so_far = self._called_so_far()  # first: other threads go on adding sites
+        called_so_far = self._called_so_far()  # first: other threads keep adding sites
         ran = self._ran(counts, baseline)
         calls: dict[tuple[Site, int | None], list[int]] = defaultdict(lambda: [0, 0])
         seen = set()
@@ -289,7 +285,7 @@ class Reader:
         )
 
     def _ran(self, counts: Counts, baseline: Baseline) -> _Ran:
-        """The part of `counts` that came after the baseline."""
+        """The executions in `counts` after the baseline."""
         sites, callers, paths = self._sites_as_seen(), self._root.blocks.callers, _PathsOfTrace()
         ended: dict[int, settle.Ended] = {}
         not_compared = 0
@@ -331,7 +327,7 @@ class Reader:
         return sites
 
     def _all_notes(self, ran: _Ran, names: Sequence[str], baseline: Baseline) -> list[str]:
-        """What was not seen; `names` are the optimizers'."""
+        """The notes on what was not counted; `names` are the optimizers' names."""
         notes = [
             *self._root.notes,
             *ran.notes,
@@ -367,7 +363,7 @@ class Reader:
     def _events(
         self, graphs: Sequence[Key], baseline: Baseline, paths: _PathsOfTrace
     ) -> Iterator[GraphTracing]:
-        """The graph tracings that came after the baseline, of those that are kept."""
+        """The kept graph tracings after the baseline."""
         indices = {key: index for index, key in enumerate(graphs)}
         for event in self._root.blocks.tracings.kept[baseline.events :]:
             key = Key(event.function, event.signature, event.replica)
@@ -397,7 +393,7 @@ _BYPASSED = (
 
 
 def _remarks(where: Surroundings) -> list[str]:
-    """What a reader should know about how the optimizer ran, although nothing was missed."""
+    """Remarks on how the optimizer ran, although nothing was missed."""
     if not where.strategy.startswith("ParameterServerStrategy"):
         return []
     return [
@@ -407,7 +403,7 @@ def _remarks(where: Surroundings) -> list[str]:
 
 
 def ran_in(data: TraceData, known: frozenset[str]) -> bool:
-    """Whether a trace says anything except notes that were `known` before."""
+    """Whether a trace has anything but notes that were `known` before."""
     return (
         not known >= set(data.notes)
         or any(block.total for block in data.blocks)
@@ -416,7 +412,7 @@ def ran_in(data: TraceData, known: frozenset[str]) -> bool:
 
 
 def _steps_after(counts: Counts, baseline: Baseline) -> range:
-    """The numbers of the steps that a trace has from this baseline on."""
+    """The numbers of the steps after this baseline."""
     past = max((each.past for each in baseline.counts.values()), default=0)
     return range(past + 1, max((each.steps for each in counts.values()), default=0) + 1)
 

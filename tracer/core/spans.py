@@ -1,9 +1,8 @@
-"""Spans: from which step to which each of several callers ran what a counter counted. No framework.
+"""Records spans: which caller ran which steps of a counter. No framework.
 
-A counter says in which steps a graph ran, and Python says who called it from which step on. Put
-together they give the steps of each caller. Callers may take turns for as long as the program
-runs, so what is noted of them is arithmetic too: spans of equal length at equal distances are one
-`Stretch`, however many they are.
+A counter has the steps in which a graph ran; Python notes who called the graph from which step on.
+Together they give the steps of each caller. Callers may take turns for as long as the program runs,
+so spans of equal length at equal distances are stored as one `Stretch`, however many they are.
 """
 
 import dataclasses
@@ -13,21 +12,21 @@ from typing import Generic, TypeVar
 from tracer.model.runs import Run, join
 
 MAX_STRETCHES = 4000
-"""How many stretches a record keeps; callers without any order end it."""
+"""The most stretches that are kept; callers without any order reach this limit."""
 
 _LONG = 64
-"""From which length on a run for each step of a span takes more room than one for each span, if
-these are not many: runs that overlap are of blocks of their own."""
+"""Spans longer than this get one run per span if they are few, not one run per step of a span:
+overlapping runs need several blocks."""
 
 _MAX_RUNS = 32
-"""How many runs of one block take the room of a block."""
+"""The number of runs that take as much space as a block."""
 
 Who = TypeVar("Who", bound=Hashable)
 
 
 @dataclasses.dataclass(frozen=True)
 class Stretch:
-    """Spans of steps: `length` each, the first from `first` on, and so on every `stride`."""
+    """Spans of `length` steps each, which begin at `first` and every `stride` after it."""
 
     first: int
     stride: int
@@ -36,11 +35,11 @@ class Stretch:
 
     @property
     def last(self) -> int:
-        """The last step in them."""
+        """The last step of all spans."""
         return self.first + (self.count - 1) * self.stride + self.length - 1
 
     def runs(self) -> Iterator[Run]:
-        """The steps in them: a run for each span, or overlapping ones if that takes less room.
+        """Yield the steps as runs: one for each span, or overlapping runs if that takes less space.
 
         >>> list(Stretch(first=1, stride=4, count=100, length=2).runs())
         [Run(first=1, stride=4, count=100, times=1), Run(first=2, stride=4, count=100, times=1)]
@@ -54,22 +53,22 @@ class Stretch:
 
 
 class Spans(Generic[Who]):
-    """Who called, from which step on: each step is of one caller, or of nobody who is known."""
+    """Records who called from which step on: each step has one caller, or an unknown one."""
 
     def __init__(self) -> None:
         self.callers: dict[Who, None] = {}
-        """Everyone who ever called, in the order in which they came."""
+        """All callers so far, in order of their first call."""
         self.now: Who | None = None
-        """Who calls now; None if that is not known, or about to change."""
+        """The current caller; None if unknown or about to change."""
         self.full = False
-        """Whether nobody is known from now on, as when there were too many changes to keep."""
+        """Whether callers are unknown from now on, as after too many changes."""
         self._stretches: dict[Who | None, list[list[int]]] = {}
         self._kept = 0
         self._last: Who | None = None
         self._since = 1
 
     def change(self, step: int, caller: Who | None) -> None:
-        """From `step` on it is `caller`; None if that cannot be known."""
+        """Set the caller from `step` on; None if unknown."""
         self.now = caller
         if not self.full:
             self._close(step)
@@ -77,12 +76,12 @@ class Spans(Generic[Who]):
             self._last, self._since = None if self.full else caller, max(step, self._since)
 
     def give_up(self, step: int) -> None:
-        """From `step` on nobody is known."""
+        """Treat the caller as unknown from `step` on, for good."""
         self.change(step, None)
         self.full = True
 
     def _close(self, step: int) -> None:
-        """The span that is open ends before `step`."""
+        """End the open span before `step`."""
         length = step - self._since
         if length <= 0:
             return
@@ -97,7 +96,7 @@ class Spans(Generic[Who]):
         stretches.append([self._since, 1, 1, length])
 
     def by_caller(self, end: int) -> dict[Who | None, list[Stretch]]:
-        """The spans of each before the step `end`; together they are all steps until then."""
+        """The spans of each caller before the step `end`; together, all steps until then."""
         found = {
             caller: [Stretch(*each) for each in stretches]
             for caller, stretches in self._stretches.items()
@@ -108,9 +107,9 @@ class Spans(Generic[Who]):
 
 
 def of_caller(runs: Iterable[Run], stretches: Sequence[Stretch], earlier: int = 0) -> list[Run]:
-    """Those of `runs` in the spans of one caller; in no order, and they may overlap.
+    """The parts of `runs` in the spans of one caller; unordered, and they may overlap.
 
-    The steps of the spans count `earlier` more steps than those of the runs.
+    The numbers of steps in the spans are `earlier` higher than in the runs.
 
     >>> of_caller([Run(1, 1, 10)], [Stretch(first=3, stride=4, count=2, length=2)])
     [Run(first=3, stride=1, count=2, times=1), Run(first=7, stride=1, count=2, times=1)]
@@ -129,7 +128,7 @@ def of_caller(runs: Iterable[Run], stretches: Sequence[Stretch], earlier: int = 
 
 
 def layers(runs: Iterable[Run]) -> list[list[Run]]:
-    """The runs in as few lists as it takes for the runs of each list to come one after the other.
+    """Split runs into as few lists as possible, so that the runs of each list do not overlap.
 
     >>> layers([Run(1, 4, 9), Run(2, 4, 9), Run(40, 1, 2)])
     [[Run(first=1, stride=4, count=9, times=1), Run(first=40, stride=1, count=2, times=1)], \

@@ -1,20 +1,20 @@
-"""Stamps: the number of a step, with how a block was part of it. No TensorFlow.
+"""Defines stamps: the number of a step, plus flags for how a block was part of it. No TensorFlow.
 
-A stamp is `UNIT * number + flags`. The number is that of a step under way, or 0 where there is
-none. A block that is a step itself has no flag; one that is part of a step has `WITHIN`, and what
-is called by an apply method has `APPLYING`.
+A stamp is `UNIT * number + flags`. The number is the step under way, or 0 outside of steps. A block
+that is itself a step has no flag; a block inside a step has `WITHIN`; a block called by an apply
+method has `APPLYING`.
 """
 
 UNIT = 256
-"""By how much `RngReadAndSkip` moves its state for each number: see `tensorflow.ledger`."""
+"""`RngReadAndSkip` advances its state by this for each number: see `tensorflow.ledger`."""
 
 WITHIN = 1
-"""It is part of the step of that number, which is not its own."""
+"""The block is part of another block's step."""
 
 APPLYING = 2
-"""An apply method calls it, so what it does is no update of its own."""
+"""An apply method calls the block, so its updates are not outermost updates."""
 
 
 def flags_of(stamp: int) -> int:
-    """How a block was part of a step."""
+    """The flags of a stamp: how a block was part of a step."""
     return stamp % UNIT

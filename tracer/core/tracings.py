@@ -1,8 +1,8 @@
-"""Graph tracings: how many there were, why, for which arguments, and how often they ran.
+"""Counts graph tracings: how many, why, for which arguments, and how often they ran.
 
-A framework says when a program is traced, what for, and what it was traced for before
-(`Definition`); which steps it holds, and how often each ran (`Part`). A tracing is that of the
-outermost function. One that can run no more is only added up.
+A framework reports when a program is traced, for what and for what before (`Definition`), and each
+block in it with its number of runs (`Part`). A tracing is a tracing of the outermost function. A
+tracing that can run no more is only added to sums.
 """
 
 import time
@@ -16,25 +16,25 @@ from msgspec.structs import replace
 from tracer.model.records import Graph
 
 MAX_SIGNATURES = 256
-"""How many signatures are kept apart: a function may be traced again in each step, without end."""
+"""The most signatures kept apart: a function may be traced again in each step, without end."""
 
 OTHERS = "(others)"
-"""The signature of those that are not kept apart any more."""
+"""The common signature of all further ones."""
 
 MAX_KEPT = 1000
-"""How many tracings are kept, the first ones; of all of them only the number is."""
+"""The most tracings kept, from the first on; the rest are only counted."""
 
 MAX_NAMES = 3
-"""How many arguments that changed, or parts of one, are named."""
+"""The most changed arguments, or parts of one, that are named."""
 
 TotalOf = Callable[[int, int], int]
-"""From a replica and the number of one of its counters to the counter's total."""
+"""From a replica and the number of a counter to the counter's total."""
 
 Cause = Literal["first", "variables", "argument", "value", "function", "forgotten", "unknown"]
 
 
 class Key(NamedTuple):
-    """What graph tracings that are reported as one have in common."""
+    """Identifies the graph tracings that are reported together."""
 
     function: str
     signature: str
@@ -47,13 +47,13 @@ class Leaf(NamedTuple):
 
     text: str
     value: bool = False
-    """Whether it is a Python value."""
+    """Whether the part is a Python value."""
     identity: int = 0
-    """Of a value that is known by being itself."""
+    """The identity of a value that is compared by identity; 0 for others."""
 
 
 Arguments = Mapping[str, Mapping[str, Leaf]]
-"""Of each argument of a function the parts, by name."""
+"""The parts of each argument of a function, by name."""
 
 
 class Definition(NamedTuple):
@@ -62,12 +62,12 @@ class Definition(NamedTuple):
     function: str
     signature: str
     cause: Cause | None
-    """None if it is the arguments."""
+    """None if the arguments are the cause."""
     arguments: Arguments
     known: Iterable[Arguments]
-    """Those that the function was traced for before."""
+    """The arguments of earlier tracings of the function."""
     timing: Any = None
-    """If the framework times it: when it `began`, and how many `seconds` it took."""
+    """Set if the framework times the tracing: when it `began`, and how many `seconds` it took."""
 
 
 class Part(NamedTuple):
@@ -76,11 +76,11 @@ class Part(NamedTuple):
     replica: int
     step: bool
     place: Hashable
-    """The same for the blocks of one function inside of the outermost one."""
+    """Equal for the blocks of one function inside the outermost function."""
     ran: Callable[[TotalOf], int]
-    """How often it ran so far."""
+    """Returns how often the block has run so far."""
     is_gone: Callable[[], bool]
-    """Whether it can run no more, and its counter serves another one."""
+    """Returns whether the block can run no more, and another one uses its counter."""
 
 
 class StepCall(NamedTuple):
@@ -88,15 +88,15 @@ class StepCall(NamedTuple):
 
     variables: frozenset[int | None]
     gradient: Any
-    """The plain reference to the gradient of the first variable (Python makes only one of these);
-    None if it is not known."""
+    """The weak reference to the first gradient, without callback, so that Python makes only one;
+    None if unknown."""
     is_stale: bool = False
-    """Whether it was computed from the weights before the last step in the program."""
+    """Whether the gradient was computed from the weights before the previous step."""
 
     def is_part_of(self, other: "StepCall") -> bool:
-        """Whether both are parts of one step: other variables, the same gradient, or old weights.
+        """Whether both belong to one step: other variables, the same gradient, or old weights.
 
-        `other` is the last step in the program that this one may be a part of.
+        `other` is the previous step in the program.
         """
         same = self.gradient is not None and self.gradient is other.gradient
         return same or self.is_stale or self.variables != other.variables
@@ -106,7 +106,7 @@ class Tracing:
     """One graph tracing of a function, and the steps in it."""
 
     def __init__(self, definition: Definition, path: int, after: int) -> None:
-        """The call that caused it came by `path`, when so many steps had run."""
+        """`path` led to the call that caused the tracing, after `after` steps."""
         self.function, self.signature = definition.function, definition.signature
         self.path = path
         self.after = after
@@ -123,7 +123,7 @@ class Tracing:
 
     @property
     def seconds(self) -> float:
-        """How long it took; 0 until that is known."""
+        """The duration of the tracing; 0 until known."""
         return 0.0 if self._timing is None else self._timing.seconds
 
     @property
@@ -132,9 +132,9 @@ class Tracing:
         return min(part.replica for part in self.parts)
 
     def add_step(self, program: Any, replica: int, step: StepCall, *, of_models: bool) -> None:
-        """A step method was called in `program`: a branch of a condition has one of its own.
+        """Record a call of a step method in `program`; a branch of a condition is a program.
 
-        `of_models` if a step has all variables of a model, so that one with others has another.
+        `of_models` if each step has all variables of a model: others are of another model.
         """
         steps = self._step_calls.setdefault(program, {}).setdefault(replica, [])
         before = [each for each in steps if not of_models or each.variables & step.variables]
@@ -143,7 +143,7 @@ class Tracing:
         steps.append(step)
 
     def figures(self, total_of: TotalOf) -> Graph:
-        """What is reported of it, with the ids of its root and its replica, which have no index."""
+        """The figures of the tracing; `root` and `replica` are not indices of a trace yet."""
         replica = self.replica
         ran = [(part, part.ran(total_of)) for part in self.parts]
         steps = [times for part, times in ran if part.step and part.replica == replica]
@@ -165,7 +165,6 @@ class Tracing:
 
 
 def _added(one: Graph, other: Graph) -> Graph:
-    """The sum of the figures of two tracings."""
     return replace(
         one,
         tracings=one.tracings + other.tracings,
@@ -179,7 +178,7 @@ def _added(one: Graph, other: Graph) -> Graph:
 
 
 def since(now: Graph, before: Graph | None, past: int) -> Graph:
-    """The figures `now` less the figures `before`, when that many steps had run."""
+    """The figures `now` minus the figures `before`, which were taken after `past` steps."""
     figures = replace(now, after=max(0, now.after - past))
     if before is None:
         return figures
@@ -193,10 +192,10 @@ def since(now: Graph, before: Graph | None, past: int) -> Graph:
 
 
 def _idle_inside(ran: Iterable[tuple[Part, int]]) -> int:
-    """How many functions with a step in them, inside the outermost one, never ran, if others did.
+    """How many functions with a step, inside the outermost one, never ran, if others did.
 
-    A function that makes variables is traced twice also where it is called in another one, as
-    `one_step_on_data` of Keras 3 is, and the outer one is traced once.
+    A function that makes variables is traced twice even inside another function, such as Keras 3's
+    `one_step_on_data`, while the outer function is traced once.
     """
     runs_of: Counter[Hashable] = Counter()
     for part, times in ran:
@@ -207,11 +206,11 @@ def _idle_inside(ran: Iterable[tuple[Part, int]]) -> int:
 
 
 class Tracings:
-    """The graph tracings of one root optimizer; whoever adds holds the lock of its counters."""
+    """The graph tracings of one root optimizer; callers of `add` hold the lock of its counters."""
 
     def __init__(self) -> None:
         self.kept: list[Tracing] = []
-        """The first ones one by one, in the order in which they began."""
+        """The first tracings, in the order in which they began."""
         self._of: WeakKeyDictionary[Any, Tracing] = WeakKeyDictionary()
         self._open: list[Tracing] = []
         self._sums: dict[Key, Graph] = {}
@@ -223,10 +222,10 @@ class Tracings:
         define: Callable[[], tuple[Definition, int]],
         after: Callable[[], int],
     ) -> Tracing:
-        """A `part` is traced into a `program`, the outermost one; returns the tracing.
+        """Record that a `part` was traced into the outermost `program`; returns the tracing.
 
-        If it is new, `define` gives its definition and the path of the call that caused it, and
-        `after` how many steps had run.
+        For a new tracing, `define` returns its definition and the path of the call that caused it,
+        and `after` the number of steps run before.
         """
         tracing = self._of.get(program)
         if tracing is None:
@@ -241,7 +240,7 @@ class Tracings:
         return tracing
 
     def figures(self, total_of: TotalOf) -> dict[Key, Graph]:
-        """The figures now, in the order of the first tracing of each."""
+        """The current figures by key, in the order of first tracings."""
         self._add_up()
         figures_of = dict(self._sums)
         for tracing in self._open:
@@ -249,7 +248,7 @@ class Tracings:
         return figures_of
 
     def _add_up(self) -> None:
-        """Keep only the figures of tracings that can no longer run."""
+        """Replace the tracings that can no longer run by their figures."""
         still = []
         for tracing in self._open:
             if all(part.is_gone() for part in tracing.parts):
@@ -260,7 +259,7 @@ class Tracings:
 
 
 def _add(figures_of: dict[Key, Graph], figures: Graph) -> None:
-    """Add figures to the tracings that are reported as one with it."""
+    """Add figures to the others of their key."""
     key = Key(figures.function, figures.signature, figures.replica)
     if key not in figures_of and len(figures_of) >= MAX_SIGNATURES:
         key = key._replace(signature=OTHERS)
@@ -270,11 +269,11 @@ def _add(figures_of: dict[Key, Graph], figures: Graph) -> None:
 
 
 def _why(definition: Definition) -> tuple[Cause, str]:
-    """Why a function is traced, and what was new: of the arguments known those most alike."""
+    """Why a function is traced, and how its arguments differ from the most similar ones."""
     if definition.cause is not None:
         return definition.cause, ""
     changes = [list(_changes(each, definition.arguments)) for each in definition.known]
-    if not all(changes):  # by its arguments it need not be traced: it is called elsewhere
+    if not all(changes):  # known arguments: it is called elsewhere
         return "unknown", ""
     least = min(reversed(changes), key=len)
     more = f"; and {len(least) - MAX_NAMES} more" if len(least) > MAX_NAMES else ""
@@ -283,10 +282,10 @@ def _why(definition: Definition) -> tuple[Cause, str]:
 
 
 def _changes(old: Arguments, new: Arguments) -> Iterator[tuple[str, bool]]:
-    """In which arguments two tracings of one function differ, and whether only by a value."""
+    """Yield each argument that differs between two tracings, and whether only a value differs."""
     for name in dict.fromkeys([*old, *new]):
         before, after = old.get(name, {}), new.get(name, {})
-        if list(before) != list(after):  # of another structure
+        if list(before) != list(after):
             yield f"{name}: {_structure(before)} -> {_structure(after)}", False
             continue
         for part, one in before.items():
@@ -297,7 +296,7 @@ def _changes(old: Arguments, new: Arguments) -> Iterator[tuple[str, bool]]:
 
 
 def _structure(argument: Mapping[str, Leaf]) -> str:
-    """The structure of each argument; an empty argument is left out."""
+    """The structure of an argument; "nothing" if it is empty."""
     texts = [leaf.text for leaf in argument.values()]
     if len(texts) < 2:
         return texts[0] if texts else "nothing"
