@@ -1,4 +1,4 @@
-"""PyTorch's answers: see `tracer.core.backend.Backend`."""
+"""What counting needs of PyTorch: see `tracer.core.backend.Backend`."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -29,7 +29,9 @@ class TorchBackend(backend.Backend):
     def locate(
         self, call: Call, role: CallRole, stack: list[Call], calls_under_way: CallsUnderWay
     ) -> bool:
-        """Write into a new call that it is executed now, and whether there are others."""
+        """Set the place of a new call, which runs now, and whether other ranks train with this
+        one.
+        """
         is_own = super().locate(call, role, stack, calls_under_way)
         call.distributed = role == "step" and ranks.is_one_of_several()
         return is_own
@@ -49,21 +51,23 @@ class TorchBackend(backend.Backend):
         return ranks.surroundings()
 
     def canonical(self, variable: Any) -> Any:
-        """The parameter, also of a Keras variable: PyTorch's optimizers train the same ones."""
+        """The parameter itself, also for a Keras variable: PyTorch's optimizers train the
+        parameter.
+        """
         tensor = tensor_of(variable)
         return tensor if isinstance(tensor, torch.Tensor) else variable
 
     def row(self, variable: Any) -> Variable:
-        """The types of PyTorch are named without `torch.`."""
+        """The row of a variable, its dtype without `torch.`."""
         row = super().row(variable)
         return Variable(row.name, row.shape, row.dtype.removeprefix("torch."))
 
     def value_of(self, variable: Any, most: int) -> Any:
-        """What a variable of 1 to `most` elements holds, as an array of NumPy."""
+        """The value of a variable of 1 to `most` elements, as a NumPy array; None for others."""
         tensor = tensor_of(variable)
         if not isinstance(tensor, torch.Tensor) or not 0 < tensor.numel() <= most:
             return None
-        if compat.is_capturing():  # to read it would end the capture of the program
+        if compat.is_capturing():  # a read would end the capture
             return None
         value = tensor.detach().cpu()  # NumPy has no bfloat16
         return (value.float() if value.dtype is torch.bfloat16 else value).numpy()
@@ -77,7 +81,7 @@ class TorchOptimBackend(TorchBackend):
     collectors = (FreezeMonitor, GradientMonitor, Loads, Schedules, Drift)
 
     def iterations_of(self, optimizer: Any) -> None:
-        """None: it has no count of its steps but for each parameter."""
+        """None: it counts steps only for each parameter."""
 
     def rate_of(self, optimizer: Any) -> Any:
         """The learning rate of its first group."""
@@ -87,7 +91,7 @@ class TorchOptimBackend(TorchBackend):
     watches_rates = True
 
     def rates_of(self, optimizer: Any) -> Sequence[tuple[Any, Any, int]]:
-        """Those of its groups; a rate in a tensor is known where reading it waits for no device."""
+        """The rates of the groups; None for a tensor that cannot be read without waiting."""
         return [
             (
                 rate if (rate := group.get("lr")).__class__ is float else _number(rate),
@@ -100,11 +104,11 @@ class TorchOptimBackend(TorchBackend):
     def groups_of(
         self, optimizer: Any, variables: Sequence[Any]
     ) -> Iterable[tuple[Sequence[Any], Sequence[Any]]]:
-        """The parameters of each group; all of them decay."""
+        """The parameters of each group; weight decay applies to all of them."""
         return [(group["params"], group["params"]) for group in optimizer.param_groups]
 
     def slots_of(self, optimizer: Any) -> int | None:
-        """How many tensors it keeps for its parameters."""
+        """How many tensors it keeps for its parameters; None if that is unknown."""
         states = object.__getattribute__(optimizer, "__dict__").get("state")
         if not isinstance(states, dict):
             return None
@@ -113,7 +117,7 @@ class TorchOptimBackend(TorchBackend):
 
 
 def _number(rate: Any) -> Any:
-    """What a tensor of a rate holds, if reading it waits for no device; another rate as it is."""
+    """A rate as a number; None if reading its tensor would wait for a device."""
     if not isinstance(rate, torch.Tensor):
         return rate
     return None if is_held_back(rate) else float(rate)

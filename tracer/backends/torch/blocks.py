@@ -1,9 +1,8 @@
-"""Counts steps on PyTorch, also those whose updates only the device knows.
+"""Count steps on PyTorch, including steps whose updates are known only on the device.
 
 A fused optimizer under a `GradScaler` skips its work in the kernel. Whether it did is a number on
-the device, and to read it would have the program wait. So such a step waits to be counted, and all
-that come after it, until a trace is read or very many wait. The same is so of what was seen of
-parameters on a device, where effects are asked for.
+the device, and reading it would make the program wait. So the step and all later ones are queued,
+until a trace is read or `MOST` steps are queued. Recorded effects on a device are queued too.
 """
 
 from collections import defaultdict
@@ -23,11 +22,11 @@ from tracer.core.calls import Call
 from tracer.core.counters import CountedBlock
 
 MOST = 4096
-"""How many steps wait at most; then they are counted, and the program waits once."""
+"""How many steps are queued at most; then they are counted, and the program waits once."""
 
 
 class _Waiting(NamedTuple):
-    """A block that was executed and is not counted yet."""
+    """A block that was executed but not counted yet."""
 
     block: CountedBlock
     seen: Any
@@ -36,7 +35,7 @@ class _Waiting(NamedTuple):
 
 
 _comparing: "WeakSet[Blocks]" = WeakSet()
-"""The blocks whose effects are asked for."""
+"""The blocks whose effects are recorded."""
 
 
 class Blocks(backend.Blocks):
@@ -47,12 +46,12 @@ class Blocks(backend.Blocks):
     def __init__(self, root: backend.Root) -> None:
         super().__init__(root)
         self.writes: list[Writes] = []
-        """Of each optimizer with a step of its own."""
+        """One for each optimizer with a step outside PyTorch's own code."""
         self._waiting: list[_Waiting] = []
         self._programs: dict[CountedBlock, set[Program]] = defaultdict(set)
 
     def log(self, block: CountedBlock, seen: Any, call: Call | None = None) -> None:
-        """Count a block now, or when the device has said what it did."""
+        """Count a block now, or queue it until the device's answer is read."""
         skipped: Any = None
         unsure: Sequence[Unsure] = ()
         with self.counters.lock:
@@ -70,31 +69,31 @@ class Blocks(backend.Blocks):
                 self._settle()
 
     def wait(self) -> None:
-        """Count the steps that wait; this waits for the device. Note those that were abandoned."""
+        """Count the queued steps, waiting for the device, and note the abandoned ones."""
         for call in self._root.calls_under_way.abandoned_steps():
             call.recorder.abandon(call)
         with self.counters.lock:
             self._settle()
 
     def compare(self, wanted: bool) -> bool:
-        """Compare the parameters of each step, or no more; returns whether that is new."""
+        """Compare the parameters of each step, or stop; returns whether this is a change."""
         with self.counters.lock:
-            self._settle()  # number the steps so far under the other setting
+            self._settle()  # number the earlier steps under the old setting
             (_comparing.add if wanted else _comparing.discard)(self)
             VALUES.wanted = bool(_comparing)
             return super().compare(wanted)
 
     def begun(self) -> int:
-        """How many steps have begun, those included that wait for the device."""
+        """How many steps have begun, including the queued ones."""
         return self.counters.steps() + len(self._waiting)
 
     def doubts(self) -> Iterator[str]:
-        """Say what may write past versions."""
+        """Notes about writes that may bypass versions."""
         for writes in self.writes:
             yield from writes.notes()
 
     def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
-        """Say what has a `step` of its own without hooks."""
+        """Notes about optimizers with a `step` attribute of their own, which calls no hooks."""
         for each in optimizers:
             own = vars(each.optimizer).get("step")
             if own is not None and not compat.is_of_scheduler(own) and not self.counters.steps():
@@ -104,11 +103,11 @@ class Blocks(backend.Blocks):
                 )
 
     def _note_missing_pairs(self, call: Call) -> None:
-        if not call.function and not isinstance(call, Step):  # these say it themselves
+        if not call.function and not isinstance(call, Step):  # they make their own notes
             super()._note_missing_pairs(call)
 
     def _settle(self) -> None:
-        """Count the steps that wait; the lock is held."""
+        """Count the queued steps; the caller holds the lock."""
         waiting, self._waiting = self._waiting, []
         for block, seen, skipped, unsure in waiting:
             sites = list(block.sites)

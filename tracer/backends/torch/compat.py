@@ -1,8 +1,8 @@
-"""What of PyTorch is relied on: its names stand here, for `torch.optim` alone.
+"""The parts of PyTorch that the backend for `torch.optim` relies on; only this module names them.
 
 Read in PyTorch 2.15: `optim/optimizer.py` (`profile_hook_step` calls the hooks around each `step`
-of each class, an inner one that `super().step()` calls too), `amp/grad_scaler.py` (`step` leaves
-the optimizer's out, or gives `found_inf` to one that is fused, whose kernel leaves out its work).
+of each class, including an inner `super().step()`), `amp/grad_scaler.py` (`step` skips the
+optimizer's `step`, or passes `found_inf` to a fused one, whose kernel skips its work).
 """
 
 import functools
@@ -71,7 +71,7 @@ global_hooks: tuple[dict[int, Any], dict[int, Any]] = (
 
 
 def hooks_before(optimizer: Any) -> int:
-    """How many hooks of the program come before its steps; ours is among those of all optimizers.
+    """How many hooks of the program run before its steps: all except ours, a global hook.
 
     Dynamo inlines this function.
     """
@@ -79,26 +79,26 @@ def hooks_before(optimizer: Any) -> int:
 
 
 def hooks_after(optimizer: Any) -> int:
-    """How many come after its steps."""
+    """How many hooks of the program run after its steps."""
     return len(optimizer._optimizer_step_post_hooks) + len(global_hooks[1]) - 1
 
 
 class HookPlace:
-    """A key for a hook, and always the same one: a program is compiled for certain keys."""
+    """A hook with a fixed key: a compiled program depends on the keys."""
 
     def __init__(self, hook: Callable[..., None]) -> None:
         self.hook = hook
         self.key: int = RemovableHandle(OrderedDict()).id
 
     def put_in(self, hooks: dict[int, Any]) -> None:
-        """Have the hook called last of these."""
+        """Add the hook as the last one."""
         hooks[self.key] = self.hook
 
     def take_out(self, hooks: dict[int, Any]) -> None:
-        """Have it called no more.
+        """Remove the hook.
 
-        Another thread may be in a hook of the program's, and iterate over them: an OrderedDict
-        that loses a key meanwhile raises there, and one that holds another value does not.
+        Another thread may be iterating over the hooks: an OrderedDict that loses a key meanwhile
+        raises there, and one whose value changes does not.
         """
         if self.key in hooks and len(hooks) > 1 and threading.active_count() > 1:
             hooks[self.key] = _NOTHING
@@ -111,10 +111,10 @@ _NOTHING = nullcontext().__exit__
 
 
 class Exchange:
-    """A function or method of PyTorch, in whose place ours is while that is wanted.
+    """A function or method of PyTorch that ours replaces while needed.
 
-    `Tensor.backward` looks up `torch.autograd.backward` at each call, and `clip_grad_norm_` what it
-    scales with (`nn/utils/clip_grad.py: _clip_grads_with_norm_`, since PyTorch 2.6).
+    `Tensor.backward` looks up `torch.autograd.backward` at each call, and `clip_grad_norm_` its
+    scaling function (`nn/utils/clip_grad.py: _clip_grads_with_norm_`, since PyTorch 2.6).
     """
 
     def __init__(self, home: Any, name: str, ours: Any) -> None:
@@ -125,12 +125,12 @@ class Exchange:
             functools.update_wrapper(ours, self.original)
 
     def put(self, wanted: bool) -> None:
-        """Have ours there, or the original again."""
+        """Replace the original, or restore it."""
         now = getattr(self._home, self._name, None)
         if wanted and not self._is_ours and now is not None:
             self.original, self._is_ours = now, True
             setattr(self._home, self._name, self._ours)
-        elif not wanted and now is self._ours:  # else another is around it
+        elif not wanted and now is self._ours:  # else somebody has replaced ours
             setattr(self._home, self._name, self.original)
             self._is_ours = False
 
@@ -141,17 +141,17 @@ autograd: Any = torch.autograd
 clip_grad: Any = torch.nn.utils.clip_grad
 
 FROZEN = "frozen"
-"""In place of a layout: there is no gradient, and none was to be expected."""
+"""In place of a layout: the parameter has no gradient and needs none."""
 
 
 def layouts_of(parameters: Sequence[Any]) -> list[Any]:
-    """The layout of the gradient of each parameter; None if it has none, `FROZEN` if it needs none.
+    """The layout of each parameter's gradient; None without one, `FROZEN` if it needs none.
 
-    Training waits for this in each step.
+    This runs in each step, so it must be fast.
     """
     try:
         return list(map(_LAYOUT, parameters))
-    except AttributeError:  # one of them has no gradient
+    except AttributeError:  # a parameter has no gradient
         return [
             grad.layout
             if (grad := p.grad) is not None
@@ -166,7 +166,7 @@ _LAYOUT = attrgetter("grad.layout")
 
 
 def layout_if(has: bool | None) -> Any:
-    """What `layouts_of` gives for a dense gradient, for none, and for none that is needed: None."""
+    """The layout of a dense gradient (True), of a missing one (False), or `FROZEN` (None)."""
     return torch.strided if has else FROZEN if has is None else None
 
 
@@ -174,18 +174,18 @@ _STRIDED = {torch.strided, getattr(torch, "_mkldnn", None)}
 
 
 def kind_of(layout: Any) -> Kind:
-    """The kind of a gradient with this layout; None stands for no gradient."""
+    """The kind of a gradient with this layout; None means no gradient."""
     return "none" if layout is None else "dense" if layout in _STRIDED else "sparse"
 
 
 def steps_with_hooks(cls: type) -> int:
-    """How many of the classes in the MRO have a `step` that calls the hooks."""
+    """How many classes in the MRO have a `step` that calls the hooks."""
     steps = [vars(each)["step"] for each in cls.__mro__ if "step" in vars(each)]
     return sum(bool(getattr(step, "hooked", False)) for step in steps)
 
 
 def has_hooks(optimizer: Any) -> bool:
-    """Whether its `step` calls the hooks; a shell around another optimizer has a plain one."""
+    """True if its `step` calls the hooks; the `step` of a proxy around an optimizer does not."""
     return bool(getattr(type(optimizer).step, "hooked", False)) and hasattr(
         optimizer, "_optimizer_step_post_hooks"
     )
@@ -197,7 +197,7 @@ def is_optimizer(given: Any) -> bool:
 
 
 def holds_optimizer(optimizer: Any) -> bool:
-    """Whether another optimizer is an attribute of one, or in a list or a dict that is one."""
+    """True if an attribute of the optimizer is or contains (list, tuple, dict) an optimizer."""
     values = list(vars(optimizer).values())
     for value in vars(optimizer).values():
         values += value.values() if isinstance(value, dict) else ()
@@ -206,34 +206,34 @@ def holds_optimizer(optimizer: Any) -> bool:
 
 
 def is_parameter(tensor: Any) -> bool:
-    """Whether a module may hold it: a plain tensor is no parameter of any."""
+    """True if a module may hold this tensor as a parameter."""
     return isinstance(tensor, torch.nn.Parameter)
 
 
 def is_dense(parameter: Any) -> bool:
-    """Whether it is a plain one with a plain gradient."""
+    """True for a plain parameter with a plain dense gradient."""
     gradient = parameter.grad
     plain = type(parameter) in (torch.nn.Parameter, torch.Tensor)
     return plain and parameter.requires_grad and getattr(gradient, "layout", None) is torch.strided
 
 
 def is_loose_tensor(given: Any) -> bool:
-    """Whether it is a tensor that can be no parameter, such as `weight.data`."""
+    """True for a tensor that cannot be a parameter, such as `weight.data`."""
     is_tensor = isinstance(given, torch.Tensor) and not is_parameter(given)
     return is_tensor and not (given.is_leaf and given.requires_grad)
 
 
 def version_of(parameter: Any) -> int | None:
-    """How often it was written to, as PyTorch counts it for its gradients.
+    """How many writes PyTorch counted for this parameter, for autograd.
 
-    None if that is not counted: for a tensor that was made in `torch.inference_mode`.
+    None for a tensor made in `torch.inference_mode`, whose writes are not counted.
     """
     return None if parameter.is_inference() else int(parameter._version)
 
 
 def versions_of(parameters: Sequence[Any]) -> dict[int, int | None]:
-    """The versions of parameters by `id`, but for lazy ones."""
-    if {torch.nn.Parameter}.issuperset(map(type, parameters)):  # with no Python for each
+    """The versions of all but lazy parameters, by `id`."""
+    if {torch.nn.Parameter}.issuperset(map(type, parameters)):  # no Python code for each one
         with suppress(RuntimeError):  # one was made in `torch.inference_mode`
             return dict(zip(map(id, parameters), map(_VERSION, parameters), strict=True))
     return {id(each): version_of(each) for each in parameters if not is_lazy(each)}
@@ -243,14 +243,14 @@ _VERSION = attrgetter("_version")
 
 
 def steps_by_itself(cls: type) -> bool:
-    """Whether a step of this class runs code that is not PyTorch's own, which may skip anything."""
+    """True if a step of this class runs code outside PyTorch, which may skip any update."""
     step = inspect.unwrap(cls.step)  # type: ignore[attr-defined]
     homes = {step.__module__, *(base.__module__ for base in cls.__mro__)}
     return not all(home.startswith("torch.") for home in homes - {"abc", "builtins", "typing"})
 
 
 def names_data(cls: type) -> bool:
-    """Whether code of the program in this class names what can be written to past versions."""
+    """True if the program's code in this class names `data` or `numpy`, which bypass versions."""
     own = [each for each in cls.__mro__ if not each.__module__.startswith("torch.")]
     methods = [
         inspect.unwrap(each) for base in own for each in vars(base).values() if callable(each)
@@ -260,16 +260,17 @@ def names_data(cls: type) -> bool:
 
 
 HAS_CUDA = torch.backends.cuda.is_built()
-"""Whether this PyTorch was built for a GPU; to read it wakes none."""
+"""Whether this PyTorch was built with CUDA; reading it does not initialize CUDA."""
 
 
 def is_capturing() -> bool:
-    """Whether a CUDA graph is made now, in which nothing may wait for its device."""
+    """True while a CUDA graph is captured, when nothing may wait for the device."""
     return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
 def is_of_scheduler(step: Any) -> bool:
-    """Whether a learning-rate schedule set this `step` on an optimizer: it calls that of the class.
+    """True if a learning-rate schedule set this `step` on an optimizer; it calls the class's
+    `step`.
 
     Read in `optim/lr_scheduler.py` (`LRScheduler._initial_step`).
     """
@@ -277,13 +278,15 @@ def is_of_scheduler(step: Any) -> bool:
 
 
 def is_generated(module: Any) -> bool:
-    """Whether a module is a graph that Dynamo made, with parameters of others in it."""
+    """True for a graph that Dynamo made, which holds parameters of other modules."""
     meta = vars(module).get("meta")
     return isinstance(meta, dict) and any("dynamo" in str(key) for key in meta)
 
 
 def trains_inputs(results: Any) -> bool:
-    """Whether a backward pass of these computes gradients of tensors that are no parameters."""
+    """True if a backward pass of `results` computes gradients of tensors that are not
+    parameters.
+    """
     tensors = [results] if isinstance(results, torch.Tensor) else results
     todo, seen = [each.grad_fn for each in tensors], {None}
     while todo:
@@ -298,14 +301,14 @@ def trains_inputs(results: Any) -> bool:
 
 
 def is_lazy(parameter: Any) -> bool:
-    """Whether it is a lazy parameter, in which there is nothing yet."""
+    """True for a lazy parameter that has no data yet."""
     return isinstance(parameter, torch.nn.parameter.UninitializedTensorMixin)
 
 
 def shards_of(parameter: Any) -> int:
-    """Over how many ranks a `DTensor` is sharded (`fully_shard`, tensor parallel); else 1.
+    """The number of shards of a `DTensor` (`fully_shard`, tensor parallel); else 1.
 
-    A `_StridedShard`, as under both, is none for `is_shard`.
+    `is_shard` is False for a `_StridedShard`, which both together make.
     """
     placed = enumerate(getattr(parameter, "placements", ()))
     sharded = [at for at, each in placed if not (each.is_replicate() or each.is_partial())]
@@ -313,10 +316,11 @@ def shards_of(parameter: Any) -> int:
 
 
 def flattened_in(module: Any) -> Iterator[tuple[Any, tuple[int, ...], int]]:
-    """The parameters that a `FullyShardedDataParallel` shards, with the shape and number of shards.
+    """The parameters that a `FullyShardedDataParallel` shards, with whole shape and number of
+    shards.
 
-    The parameter itself is this rank's part, in one dimension
-    (`torch/distributed/fsdp/_flat_param.py: FlatParameter`).
+    Each parameter is this rank's part, flattened (`torch/distributed/fsdp/_flat_param.py:
+    FlatParameter`).
     """
     handle: Any = vars(module).get("_handle")
     flat: Any = getattr(handle, "flat_param", None)
@@ -329,18 +333,18 @@ def flattened_in(module: Any) -> Iterator[tuple[Any, tuple[int, ...], int]]:
 
 
 def is_flattened(parameter: Any) -> bool:
-    """Whether it is one of `flattened_in` (`torch/distributed/fsdp/_common_utils.py`)."""
+    """True for a parameter of `flattened_in` (`torch/distributed/fsdp/_common_utils.py`)."""
     return getattr(parameter, "_fsdp_flattened", False) is True
 
 
 def is_elsewhere(parameter: Any) -> bool:
-    """Whether `FullyShardedDataParallel` has all elements of a parameter on other ranks.
+    """True if other ranks hold all elements of a `FullyShardedDataParallel` parameter.
 
-    It never has a gradient then (`FlatParamHandle._use_sharded_grad_views`).
+    Then it never has a gradient here (`FlatParamHandle._use_sharded_grad_views`).
     """
     return is_flattened(parameter) and not parameter.numel()
 
 
 def shape_of(parameter: Any) -> tuple[int, ...]:
-    """The shape of a parameter; none of a lazy one that has not got it yet."""
+    """The shape of a parameter; empty for a lazy one without data."""
     return () if is_lazy(parameter) else tuple(map(int, parameter.shape))

@@ -1,9 +1,9 @@
-"""Steps that `torch.compile` makes programs of: operators notify of them each time that they run.
+"""Count steps that `torch.compile` compiles, by operators that report each run.
 
-Dynamo inlines `before_step` and `after_step` where it compiles a step. Each puts an operator into
-the program, whether or not the optimizer is traced: a program is run later, too, and asks each time
-who counts the steps of its optimizer then. The first operator is there only where effects are asked
-for of anything; both are passed what the parameters hold then.
+Dynamo inlines `before_step` and `after_step` into a step that it compiles. Each adds an operator to
+the program, also while the optimizer is not traced: the program may run later, and each run looks
+up the counter of its optimizer. The begin operator is added only if effects are recorded for any
+optimizer; then both operators get the values of the parameters.
 """
 
 import sys
@@ -19,9 +19,9 @@ from tracer.core.instances import instances
 from tracer.core.registry import bindings
 
 Gradients = tuple[bool | None, ...]
-"""Of each parameter whether it has a gradient; None if it has none and needs none."""
+"""For each parameter, whether it has a gradient; None if it needs none."""
 PROGRAM = "torch.compile"
-"""What stands for the name of a function, where `torch.compile` made a program of a step."""
+"""The function name of compiled steps."""
 
 CLEARED = (
     "a closure or a hook gave {name} its gradients, and a hook came after its step before the "
@@ -36,29 +36,29 @@ _NO_GRADIENT = (
     "whether it updates it is not known, and it is not counted"
 )
 
-# What Dynamo inlines.
+# Inlined by Dynamo.
 
 
 def before_step(optimizer: Any, given: Any, named: Any) -> None:
-    """A step begins in code that is compiled."""
+    """Add the begin operator to a step that is being compiled."""
     key = id(optimizer)
     if not _is_whole(key):
         _before_eagerly(optimizer, given, named)
         return
     if VALUES.wanted:
         BEGIN(MOVED, _number(key), _values(optimizer))
-    # A closure or a hook of the program may still change the gradients.
+    # A closure, or a hook of the program, may still change the gradients.
     final = len(given) == 1 and not named and not compat.hooks_before(optimizer)
     _begin(key, _gradients(optimizer) if final else None)
 
 
 def after_step(optimizer: Any, named: Any) -> None:
-    """It ends there."""
+    """Add the end operator."""
     key = id(optimizer)
     if not _is_whole(key):
         _after_eagerly(optimizer, named)
         return
-    # The number before the values are asked for: that is use.
+    # Number the program before reading the values: reading them is a use of the parameters.
     number, skipped = _end(key, _gradients(optimizer)), found_inf(optimizer)
     END(MOVED, number, _values(optimizer) if VALUES.wanted else [], skipped)
 
@@ -73,9 +73,9 @@ def _gradients(optimizer: Any) -> Gradients:
 
 
 def _values(optimizer: Any) -> list[Any]:
-    """The gradients, or their absence, of the parameters that a step is notified about.
+    """The values of the parameters that have or need a gradient.
 
-    With one on the device `meta`, an operator would be run there alone, which is not at all.
+    With a tensor on the device `meta`, the operator would run only there, that is, not at all.
     """
     return [
         parameter.detach()
@@ -85,7 +85,7 @@ def _values(optimizer: Any) -> list[Any]:
     ]
 
 
-# What is called while a program is built: an older Dynamo passes on no object, but its `id`.
+# Called while Dynamo compiles: an older Dynamo passes no objects, but their `id`.
 
 
 @dynamo.constant
@@ -110,7 +110,7 @@ def _end(optimizer: int, gradients: Gradients) -> int:
     return _programs_of(optimizer).add(gradients).number
 
 
-# What parts a program: one that Python has to run between the parts.
+# Graph breaks: Python runs these between the parts of a program.
 
 
 @dynamo.eagerly
@@ -128,7 +128,7 @@ def _after_eagerly(optimizer: Any, named: Any) -> None:
 
 
 _all: dict[int, "Programs"] = {}
-"""By the `id` of the optimizer."""
+"""By `id` of the optimizer."""
 
 
 def _programs_of(optimizer: int) -> "Programs":
@@ -150,11 +150,13 @@ class Programs:
         self.number = number_for(self)
         self.optimizer = ref(optimizer)
         self.begin: tuple[dynamo.ProgramPoint | None, Gradients | None] = None, None
-        """Where the step begins that is being compiled; its gradients, if they are final there."""
-        self._made: list[Program] = []  # which nothing else keeps
+        """Where the step that is being compiled begins, and its gradients if they are final
+        there.
+        """
+        self._made: list[Program] = []  # keeps the programs alive
 
     def are_whole(self) -> bool:
-        """Whether no other step is called inside of its steps, as far as the class shows."""
+        """True if, as far as the class shows, its steps call no other step."""
         optimizer = self.optimizer()
         binding = bindings.get(id(optimizer))
         if binding is None or binding.observer is None:
@@ -164,7 +166,7 @@ class Programs:
         return compat.steps_with_hooks(type(optimizer)) == 1 and not others
 
     def add(self, gradients: Gradients) -> "Program":
-        """A step that was compiled ends: one more program."""
+        """Make a program at the end of a step that is being compiled."""
         point, at_begin = self.begin
         optimizer = self.optimizer()
         late = at_begin is None and compat.hooks_after(optimizer) > 0
@@ -176,21 +178,21 @@ class Programs:
         return program
 
     def begins(self, values: Any) -> None:
-        """A program runs, and its step begins: see `tracer.backends.torch.operators.number_for`."""
+        """Report that a step begins to run: see `tracer.backends.torch.operators.number_for`."""
         counter = counter_of(self.optimizer())
         if counter is not None:
             counter.begins(values)
 
 
 class Program:
-    """A program that has a step in it."""
+    """A compiled program that contains a step."""
 
     def __init__(
         self, optimizer: Any, gradients: Gradients, begin: dynamo.ProgramPoint | None, *, late: bool
     ) -> None:
-        """`begin` is where the step begins in the program that is being built.
+        """`begin` is the begin of the step in the program that is being built.
 
-        It is `late` if the gradients are those after it, some of which a hook may have cleared.
+        `late` tells that the gradients were read after the step, when a hook may have cleared some.
         """
         self.number = number_for(self)
         self.optimizer = ref(optimizer)
@@ -198,9 +200,9 @@ class Program:
         self.updates: Any = ()
         self._gradients = gradients
         self._updates = [bool(each) for each in gradients]
-        """Of each parameter whether it updates it."""
+        """For each parameter, whether the program updates it."""
         self._note = ""
-        self._sites_of: Any = None  # the recorder that the sites above are of
+        self._sites_of: Any = None  # the recorder of these sites
         name = type(optimizer).__name__
         if not compat.steps_by_itself(type(optimizer)):
             if late and False in gradients:
@@ -216,7 +218,7 @@ class Program:
             self._note = _NO_GRADIENT.format(name=name)
 
     def count_by(self, counter: Any) -> bool:
-        """Find the sites that stand for it where the steps are counted; False after a fault."""
+        """Find the program's sites in the recorder of `counter`; False after a fault."""
         recorder = counter.recorder
         try:
             if self._sites_of is not recorder and not recorder.broken:
@@ -236,7 +238,7 @@ class Program:
         return not recorder.broken
 
     def ends(self, values: Any, skipped: Any) -> None:
-        """It has run: see `tracer.backends.torch.operators.number_for`."""
+        """Report that the step has run: see `tracer.backends.torch.operators.number_for`."""
         optimizer = self.optimizer()
         counter = None if optimizer is None else counter_of(optimizer)
         if counter is not None and self.count_by(counter):

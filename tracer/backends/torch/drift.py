@@ -1,10 +1,10 @@
-"""Which parameters move where a mask makes their gradient 0: by weight decay, or by momentum.
+"""Find parameters that move where a mask zeroes the gradient, by weight decay or momentum.
 
-It is looked at where effects are asked for, on the CPU: the copies from before each step are there.
-Of nearly each parameter one look is enough, for what is 0 in a gradient is something else in the
-next step, or nothing. What stays 0 is what a mask leaves out of it. A row or a column of zeros is
-not: so is the gradient of an input that is always 0, of a unit that is dead, of a word that does
-not come. A gradient that is 0 as a whole is an effect: see `tracer.backends.torch.effects`.
+It runs if effects are recorded, on the CPU, where copies from before each step exist. Most
+parameters need one look: in the next step, other elements are 0, or none. Elements that are 0 in
+all steps were masked out. Whole rows or columns of zeros do not count: an input that is always 0, a
+dead unit or an unused word also makes them. A gradient that is 0 as a whole is an effect: see
+`tracer.backends.torch.effects`.
 """
 
 from collections import Counter
@@ -23,40 +23,46 @@ from tracer.core.collectors import Collector
 from tracer.model.rates import DRIFT
 from tracer.model.records import Remark
 
-MIN_PART = 0.1  # of the elements that a mask leaves out
-MAX_PASSES = 10  # backward passes that are looked at
+MIN_PART = 0.1  # the least part of the elements that a mask leaves out
+MAX_PASSES = 10  # after how many backward passes at most the gradient is compared again
 
 
 class Drift(Collector):
-    """The parameters of one recorder whose gradient is 0 in the same places in all steps."""
+    """The parameters of one recorder whose gradients are 0 in the same places in all steps."""
 
     def __init__(self, root: Any) -> None:
         super().__init__(root)
         self._zeros: dict[int, Any] = {}
-        """By the index of a variable, where its gradient was 0 in each step; None if anywhere."""
+        """By variable, where its gradient was 0 in all steps; None if that place differs or is
+        unknown.
+        """
         self._steps: Counter[int] = Counter()
         self._moved: Counter[int] = Counter()
-        """In how many steps so far what was 0 was there, and in how many of them it moved."""
+        """For each variable, the steps with the same zeros so far, and how many of them moved
+        these.
+        """
         self._masked = set[int]()
-        """Where backward gave another gradient: the model has no such mask, as a pruned one has."""
+        """Variables whose gradient was not 0 there after `backward`, so the program masks it
+        later.
+        """
 
     def step_compared(self, call: Call) -> None:
-        """Compare where gradients are 0, and what is new there."""
+        """Compare where the gradients are 0, and whether the values moved there."""
         for index, held in call.before.items():
             if self._zeros.get(index, self) is not None:
                 parameter = held.variable()
                 gradient = None if parameter is None else parameter.grad
-                # Of a shard, all may be 0 where it is not in the whole.
+                # In a shard, all elements may be 0 while the whole gradient is not.
                 whole = gradient is not None and not compat.is_flattened(parameter)
                 if whole and held.before is not None:
                     self._look(index, held.before, parameter, gradient)
 
     def block_begins(self) -> None:
-        """Look from here."""
+        """Start over."""
         self._zeros, self._steps, self._moved, self._masked = {}, Counter(), Counter(), set()
 
     def remarks(self) -> Iterator[Remark]:
-        """The parameters that moved, and how many of their elements have no gradient."""
+        """The parameters that moved, and how many of their elements are masked."""
         rows = self.root.variables.rows
         for key, zeros in self._zeros.items():
             if zeros is not None and self._moved[key] and key in self._masked:
@@ -84,7 +90,7 @@ class Drift(Collector):
             self._moved[index] += bool(((before != parameter.detach()) & known).any())
 
     def _look_again(self, index: int, reference: "ref[Any]", passes: int) -> None:
-        """Backward has ended: is the gradient something else now where it was 0?"""
+        """After `backward`, check whether the gradient is other than 0 where a step found zeros."""
         parameter, zeros = reference(), self._zeros.get(index)
         if parameter is None or zeros is None:
             return
@@ -95,7 +101,7 @@ class Drift(Collector):
 
 
 def _is_masked(zeros: Any, gradient: Any, parameter: Any) -> bool:
-    """Whether somebody has taken what is 0 out of a gradient."""
+    """True if the zeros look like a mask that the program applied to the gradient."""
     is_written = parameter.requires_grad and gradient._version > 0
     if not is_written or zeros.ndim < 2 or zeros.all() or zeros.sum() < MIN_PART * zeros.numel():
         return False

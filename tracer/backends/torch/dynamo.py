@@ -1,4 +1,4 @@
-"""What is relied on of Dynamo, which builds a program of the code that `torch.compile` is given."""
+"""What the backend relies on in Dynamo, the tracer of `torch.compile`."""
 
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -12,30 +12,30 @@ from torch._C._dynamo import eval_frame as _dynamo
 F = TypeVar("F", bound=Callable[..., Any])
 
 is_compiling: Callable[[], bool] = torch.compiler.is_compiling
-"""Whether `torch.compile` looks at the code that calls this, to build a program."""
+"""True while `torch.compile` traces the code that calls this."""
 
 set_compiler: Callable[[Any], Any] = _dynamo.set_eval_frame
-"""Sets what compiles the frames that this thread runs, None for nothing; returns what did."""
+"""Sets what compiles the frames that this thread runs (None: nothing); returns the old value."""
 
 eagerly: Callable[..., Any] = torch._disable_dynamo
-"""Has a function called by each run of a program, which is parted there."""
+"""Decorates a function that each run of a program calls in eager mode, after a graph break."""
 
 
 def constant(function: F) -> F:
-    """Have a function called where a program is built, once and then; the program has its result.
+    """Have Dynamo call a function once, while it traces, and use the result as a constant.
 
-    It is what `torch.compiler.assume_constant_result` does (`_dynamo/decorators.py`), which takes
-    seconds to import; who compiles nothing shall not wait for that.
+    This does what `torch.compiler.assume_constant_result` does (`_dynamo/decorators.py`), without
+    its import, which takes seconds.
     """
     vars(function)["_dynamo_marked_constant"] = True
     return function
 
 
 def without_dynamo(function: F) -> F:
-    """Have a function run by Python, called from compiled code, too; what it calls may be compiled.
+    """Have Python run a function, also if compiled code calls it; its callees may be compiled.
 
-    It is what `torch.compiler.disable(recursive=False)` does (`_dynamo/decorators.py`), without the
-    import.
+    This does what `torch.compiler.disable(recursive=False)` does (`_dynamo/decorators.py`), without
+    the import.
     """
     vars(function)["_torchdynamo_disable"] = True
     if hasattr(_dynamo, "set_code_exec_strategy"):
@@ -48,11 +48,11 @@ def without_dynamo(function: F) -> F:
 
 
 def left_alone(function: F) -> F:
-    """Have a function, and all that it calls, run by Python, also where Dynamo has given up.
+    """Have Python run a function and all its callees, also where Dynamo fell back to eager mode.
 
-    A frame that Dynamo cannot part, as that of a `step` with another one in it, runs as it is, and
-    then what it calls would be compiled. It is what `torch.compiler.disable` does, without the
-    import.
+    If Dynamo cannot break the graph in a frame, as in a `step` that calls another one, the frame
+    runs in eager mode, and its callees would be compiled. This does what `torch.compiler.disable`
+    does, without the import.
     """
 
     @wraps(function)
@@ -67,24 +67,21 @@ def left_alone(function: F) -> F:
 
 
 class ProgramPoint(NamedTuple):
-    """A place in a program that Dynamo builds."""
+    """A place in a program that Dynamo is building."""
 
     graph: "ref[Any]"
     last: Any
-    """The last node so far."""
+    """The last node before this place."""
 
 
 def here() -> ProgramPoint:
-    """The place where the program that is being built ends now."""
+    """The current end of the program that is being built."""
     graph = _output().graph
     return ProgramPoint(ref(graph), next(iter(reversed(graph.nodes)), None))
 
 
 def used_since(place: ProgramPoint, tensors: Sequence[Any]) -> list[bool] | None:
-    """Whether ops after `place` use each of these tensors.
-
-    None if the program was parted meanwhile.
-    """
+    """For each tensor, whether an op after `place` uses it; None after a graph break."""
     output = _output()
     graph = place.graph()
     if graph is None or graph is not output.graph:
@@ -93,7 +90,7 @@ def used_since(place: ProgramPoint, tensors: Sequence[Any]) -> list[bool] | None
     later = nodes[1 + nodes.index(place.last) :] if place.last in nodes else nodes
     used = set()
     for node in {each for op in later for each in op.all_input_nodes}:
-        if node.op == "get_attr":  # the parameters of an optimizer are constants of its program
+        if node.op == "get_attr":  # the parameters of an optimizer are constants
             used.add(id(output.nn_modules.get(node.target)))
         elif node.op == "placeholder" and "grapharg" in node.meta:
             used.add(id(node.meta["grapharg"].example))
@@ -101,13 +98,13 @@ def used_since(place: ProgramPoint, tensors: Sequence[Any]) -> list[bool] | None
 
 
 def _output() -> Any:
-    from torch._dynamo.symbolic_convert import InstructionTranslator  # is there: it runs
+    from torch._dynamo.symbolic_convert import InstructionTranslator  # imported by now: it runs
 
     return InstructionTranslator.current_tx().output
 
 
 def frame_around(python: FrameType) -> FrameType:
-    """The frame of the program that calls what `python` runs, above those of PyTorch and ours."""
+    """The frame of the program that calls `python`, outside PyTorch and the tracer."""
     at: FrameType | None = python
     while at is not None and _is_between(at):
         python, at = at, at.f_back
@@ -115,6 +112,6 @@ def frame_around(python: FrameType) -> FrameType:
 
 
 def _is_between(python: FrameType) -> bool:
-    name = str(python.f_globals.get("__name__") or "torch")  # what it generates may have no module
+    name = str(python.f_globals.get("__name__") or "torch")  # generated code may have no module
     generated = "eval_with_key" in python.f_code.co_filename
     return generated or name.partition(".")[0] in ("torch", "tracer", "contextlib")

@@ -1,12 +1,11 @@
-"""What steps did to tensors: a copy from before each, compared with what it holds afterwards.
+"""The effects of steps: copies of tensors from before each step, compared with the values after it.
 
-A step is compared as a whole, as with TensorFlow (`tracer.backends.tensorflow.effects`). PyTorch
-writes to a tensor in place, so what it held has to be copied: for as long as a step runs there is
-each tensor twice. Nothing of this is in a graph of autograd, and nothing writes to the program's
-tensors.
+An outer step is compared as a whole, as on TensorFlow (`tracer.backends.tensorflow.effects`).
+PyTorch writes to tensors in place, so during a step memory holds two copies of them. Nothing here
+is part of an autograd graph or writes to the program's tensors.
 
-On the CPU the answers are there at once. On another device they stay there until they are asked
-for, for the program must not wait for its device in each step.
+On the CPU, answers are there at once. On other devices, they stay on the device until they are
+read, because the program must not wait for its device in each step.
 """
 
 import math
@@ -23,7 +22,7 @@ from tracer.core.counters import Source
 from tracer.core.effects import Logs, sources_of
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integers of as many bytes: NaN is not equal to itself, and 0.0 is to -0.0."""
+"""Integers of the same width: as floats, NaN differs from itself, and 0.0 equals -0.0."""
 _WHOLE = (torch.bool, *(getattr(torch, f"{u}int{n}") for n in (8, 16, 32, 64) for u in ("", "u")))
 _FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _TINY = tuple(
@@ -31,15 +30,15 @@ _TINY = tuple(
     for kind in ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")
     if hasattr(torch, f"float8_{kind}")
 )
-"""Of floating point with 8 bits, for which PyTorch has few operators."""
+"""The 8-bit floating-point dtypes, for which PyTorch has few operators."""
 
 
 class Seen:
-    """What was seen of variables in a step; to iterate over it gives what is to be logged."""
+    """The effects of one step; iterating over it yields the sources to log."""
 
     def __init__(self, held: Iterable[tuple[int, Any, Any, Any]]) -> None:
-        """The index of each, what `copy_of` gave when the step began, the tensor now, and whether
-        its gradient was 0.
+        """`held` has a tuple for each variable: its index, the copy by `copy_of`, the tensor now,
+        and whether the gradient was 0.
         """
         found = [
             (index, old, new, zero)
@@ -48,7 +47,7 @@ class Seen:
         ]
         known = {index: (old, _plain(new)) for index, old, new, _ in found}
         self._variables = tuple(known)
-        # What has no elements cannot change.
+        # A tensor without elements cannot change.
         unchanged = [new.numel() > 0 and _is_same(old, new) for old, new in known.values()]
         not_finite = _are_not_finite([new for _, new in known.values()])
         self._bits = [*unchanged, *not_finite, *(zero for *_, zero in found)]
@@ -60,7 +59,7 @@ class Seen:
             (of_device, torch.stack([self._bits[place] for place in of_device]))
             for of_device in places.values()
         ]
-        """What cannot be read without waiting for a device."""
+        """Answers that cannot be read without waiting for a device."""
 
     def __iter__(self) -> Iterator[Source]:
         for places, bits in self.held_back:
@@ -71,37 +70,39 @@ class Seen:
 
 
 class Held(NamedTuple):
-    """A variable that a step was passed, and what it held before."""
+    """A variable of a step, with its value before the step."""
 
     before: Any | None
     """A copy; None if it cannot be compared."""
     variable: "ref[Any]"
     now: Any = None
-    """What it holds when a step in compiled code has ended; None for what it holds then."""
+    """The value after a step in compiled code; None to read it from the variable."""
+    """Whether the gradient is 0, a bool or a tensor; None to ask when the step ends.
+    """
     zero: Any = None
     """Whether its gradient is 0, a bool or a tensor; None if that is asked when the step ends."""
 
 
 class Effects(Logs):
-    """What was seen in the steps of one root optimizer; see `Logs` for the lock."""
+    """The effects of the steps of one root optimizer; see `Logs` for the lock."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
-        """`note` is called with what cannot be compared."""
+        """`note` is called with a text about each variable that cannot be compared."""
         super().__init__()
         self._note = note
 
     def hold(
         self, call: Call, index: int, variable: Any, gradient: Any = None, value: Any = None
     ) -> None:
-        """The step `call` is passed the variable with this index: copy it as it is now.
+        """Copy a variable before the step `call`.
 
-        Without a `gradient` it is the one that the tensor has when the step has ended; False if
-        that may be another one. Compiled code passes the `value` that the variable holds.
+        Without a `gradient`, the gradient of the tensor is read when the step has ended; False if
+        it may be another one by then. Compiled code passes the `value` of the variable.
         """
         held = call.before
         if held is None:
             held = call.before = {}
-        if index in held:  # that of all its gradients is not known
+        if index in held:  # whether all its gradients are 0 is unknown
             held[index] = held[index]._replace(zero=False)
         else:
             before = self.copy_of(tensor_of(variable) if value is None else value)
@@ -110,19 +111,19 @@ class Effects(Logs):
             held[index] = Held(before, ref(variable), zero=zero if value is None else False)
 
     def compare(self, call: Call, index: int, variable: Any, before: Any, now: Any) -> None:
-        """A program that has run says what a variable held before and holds now."""
+        """Record the values of a variable before and after a compiled step."""
         if call.before is None:
             call.before = {}
         call.before[index] = Held(before, ref(variable), now.detach().clone(), False)
 
     def look(self, call: Call, index: int, value: Any) -> None:
-        """In compiled code, in which it may be written to later, a variable holds this `value`."""
+        """Record the `value` of a variable that compiled code may write to memory later."""
         held = call.before
         if held is not None and index in held:
             held[index] = held[index]._replace(now=value.detach().clone())
 
     def seen(self, call: Call, replica: int) -> Iterable[Source]:
-        """What is to be logged of a step that has ended; nothing of one that held nothing."""
+        """What to log of a step that has ended; nothing of a compiled step that copied nothing."""
         held = call.before
         if held is None and call.function:
             return ()
@@ -142,7 +143,7 @@ class Effects(Logs):
         )
 
     def copy_of(self, tensor: Any) -> Any | None:
-        """A copy of what a tensor holds now; None if it is not known how to compare it."""
+        """A copy of a tensor now; None, with a note, if its bits cannot be compared."""
         if compat.is_capturing():
             self._note(
                 "effects in a CUDA graph are not known: Python does not see what it does later"
@@ -166,14 +167,14 @@ def copy_of(tensor: Any) -> Any | None:
 
 
 def is_left(before: Any, tensor: Any) -> Any:
-    """Whether no bit differs from `copy_of`: True, False or a tensor that will say it."""
+    """True if all bits equal those of `copy_of`; a bool or a tensor of it."""
     return _is_same(before, _plain(tensor))
 
 
 def has_zeros(variable: Any, gradient: Any) -> Any:
-    """Whether each element of a gradient is 0: True, False or a tensor that will say it.
+    """True if all elements of a gradient are 0; a bool or a tensor of it.
 
-    False if that is not known, as of a shard: the others may have elements that are not 0.
+    False if unknown, as for a shard: the other shards may have elements other than 0.
     """
     known = gradient is not None and not (_is_shard(gradient) or compat.is_flattened(variable))
     if not known or not tensor_of(variable).requires_grad:
@@ -183,28 +184,28 @@ def has_zeros(variable: Any, gradient: Any) -> Any:
         return False
     if is_held_back(plain):
         return torch.logical_not((plain.float() if plain.dtype in _TINY else plain).any())
-    first = plain[(0,) * plain.ndim].item()  # which is something else in nearly all
+    first = plain[(0,) * plain.ndim].item()  # not 0 in nearly all gradients
     return not first and not any(each.item() for each in _extremes(plain))
 
 
 def tensor_of(variable: Any) -> Any:
-    """The tensor that a variable of Keras holds; a tensor itself."""
+    """The tensor of a Keras variable; a tensor itself."""
     return getattr(variable, "_value", variable)
 
 
 def is_held_back(tensor: Any) -> bool:
-    """Whether to read a tensor would have the program wait for its device."""
+    """True if reading a tensor would wait for its device."""
     return bool(tensor.device.type != "cpu")
 
 
 def _plain(tensor: Any) -> Any:
-    """The tensor without what autograd knows of it; of one in shards what is in this process."""
+    """The tensor detached from autograd; for a `DTensor` the local shard."""
     plain = tensor.detach()
     return plain.to_local() if _is_shard(plain) else plain
 
 
 def _is_shard(tensor: Any) -> bool:
-    """Whether it is a `DTensor`, of which this process may have a part without elements."""
+    """True for a `DTensor`, whose local shard may be empty."""
     return hasattr(tensor, "to_local")
 
 
@@ -219,7 +220,7 @@ def _is_comparable(plain: Any) -> bool:
 
 
 def _is_same(before: Any, now: Any) -> Any:
-    """Whether no bit differs: True, False or a tensor that will say it."""
+    """True if all bits are equal; a bool or a tensor of it."""
     if before.shape != now.shape or before.dtype != now.dtype or not _is_comparable(now):
         return False
     old, new = _bits_of(before), _bits_of(now)
@@ -234,7 +235,7 @@ def _bits_of(plain: Any) -> Any:
 
 
 def _are_not_finite(tensors: Sequence[Any]) -> list[Any]:
-    """Whether any element of each is infinite or NaN: True, False or a tensor that will say it."""
+    """For each tensor, whether any element is infinite or NaN; a bool or a tensor of it."""
     found: list[Any] = [False] * len(tensors)
     waiting: dict[Any, list[tuple[int, Any]]] = defaultdict(list)
     for place, now in enumerate(tensors):
@@ -245,7 +246,7 @@ def _are_not_finite(tensors: Sequence[Any]) -> list[Any]:
             waiting[now.device, ends.min.dtype].append((place, ends))
         else:
             found[place] = not all(math.isfinite(each.item()) for each in ends)
-    for pairs in waiting.values():  # at once: each kernel takes time to start
+    for pairs in waiting.values():  # one kernel for all: each takes time to start
         all_ends = torch.stack([end for _, ends in pairs for end in ends])
         answers = torch.isfinite(all_ends).view(-1, 2).all(1).logical_not().unbind()
         for (place, _), answer in zip(pairs, answers, strict=True):
@@ -254,6 +255,6 @@ def _are_not_finite(tensors: Sequence[Any]) -> list[Any]:
 
 
 def _extremes(plain: Any) -> Any:
-    """The least and the largest number in a tensor; NaN if one of all is."""
+    """The smallest and the largest number in a tensor; NaN if any is NaN."""
     real = torch.view_as_real(plain.resolve_conj()) if plain.is_complex() else plain
     return (real.float() if real.dtype in _TINY else real).aminmax()

@@ -1,11 +1,11 @@
-"""Which parameters get gradients and are in no optimizer, and which are frozen and updated.
+"""Find parameters that get gradients but are in no optimizer, and frozen ones that are updated.
 
-Of a model, the optimizer of a part of it is asked; of another model only one that is passed what
-makes no sense: parameters without any gradient, as those of a model that was made again, or
-those that another optimizer is passed, too. For who trains an image, or against a judge of another
-model, leaves that as it is, and its gradients may come and go.
+Parameters of the optimizer's own model always count. Parameters of other models count only if the
+optimizer's own parameters look wrong: none has a gradient, as after the model was rebuilt, or
+another optimizer has the same ones. A program that trains an image, or against a discriminator,
+leaves other models out on purpose, and their gradients may come and go.
 
-The parameters are looked at when a step has ended, for then the gradients are there.
+Parameters are checked when a step has ended, while the gradients exist.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ _all: "WeakSet[FreezeMonitor]" = WeakSet()
 
 
 class _Other(NamedTuple):
-    """A parameter that the optimizer is not passed."""
+    """A parameter that is not in the optimizer."""
 
     parameter: "ref[Any]"
     name: str
@@ -37,7 +37,7 @@ class _Other(NamedTuple):
 
 
 class _Gradient(NamedTuple):
-    """A gradient that such a parameter had, and how often both had been written to by then."""
+    """The gradient of such a parameter, with the versions of both when it was seen."""
 
     gradient: "ref[Any]"
     version: int
@@ -45,10 +45,7 @@ class _Gradient(NamedTuple):
 
 
 class FreezeMonitor(Collector):
-    """The parameters that are passed to the optimizers of one recorder, and those that are not.
-
-    Nothing of them is kept alive.
-    """
+    """The parameters in the optimizers of one recorder, and the others; keeps none alive."""
 
     def __init__(self, root: Any) -> None:
         super().__init__(root)
@@ -58,22 +55,22 @@ class FreezeMonitor(Collector):
         self._others: dict[int, _Other] = {}
         self._gradients: dict[int, _Gradient] = {}
         self._late: dict[int, int] = {}
-        """What got another gradient while steps ran, and how often it had been written to."""
+        """By id, the version of each other parameter that got a new gradient between steps."""
         self._frozen: dict[int, str] = {}
         self._unowned: tuple[str, ...] = ()
-        """What no module has and that had no gradient, when it was passed."""
+        """Parameters of the optimizer that no module holds and that had no gradient at first."""
         self._useful = False
-        """Whether a parameter that was passed ever had a gradient."""
+        """Whether a parameter of the optimizer ever had a gradient."""
         self._looks = 0
         self._throttle = Throttle()
 
     def step_ends(self, call: Call) -> None:
-        """Look at the gradients."""
+        """Check the gradients."""
         if perf_counter() >= self._throttle.due:
             self._throttle.run(self._look)
 
     def snapshot(self, index: int, record: Optimizer) -> Optimizer:
-        """With what gets gradients and nothing updates, and what is updated though frozen."""
+        """Add the parameters that get gradients but no updates, and those updated though frozen."""
         if index != record.root:
             return record
         in_optimizers: set[int] = set()
@@ -89,7 +86,7 @@ class FreezeMonitor(Collector):
             if (astray or other.same_model)
             and not any(each.trains(other.parameter) for each in monitors)
             and (
-                (own := other.parameter()) is None  # as it was seen last
+                (own := other.parameter()) is None  # as last seen
                 or (id(own) not in in_optimizers and own._version == version)
             )
         )
@@ -102,7 +99,7 @@ class FreezeMonitor(Collector):
         return replace(record, never_passed=found, frozen=frozen, remarks=remarks)
 
     def trains(self, parameter: "ref[Any]") -> bool:
-        """Whether a parameter that may be gone was passed here."""
+        """True if this parameter, which may be gone, is in the optimizers of this recorder."""
         return any(parameter is own for own, _ in self._passed.values())
 
     def _look(self) -> None:
@@ -127,7 +124,7 @@ class FreezeMonitor(Collector):
                         self._frozen[key] = name
 
     def _pass(self, parameters: list[Any]) -> None:
-        """The optimizers have these parameters now."""
+        """Store the parameters that the optimizers have now."""
         self._ids, names = [*map(id, parameters)], models.names_of(parameters)
         for parameter in parameters:
             for table in (self._others, self._gradients, self._late):
@@ -143,9 +140,9 @@ class FreezeMonitor(Collector):
                 self._others.setdefault(id(own), _Other(ref(own), name, same_model))
 
     def _note(self, key: int, own: Any) -> None:
-        """A parameter that was not passed has a gradient, which may be an old one."""
+        """Note the gradient of a parameter outside the optimizer; it may be an old one."""
         known, gradient = self._gradients.get(key), own.grad
-        # What `fully_shard` adds to a gradient, it adds to the local tensor of the `DTensor`.
+        # `fully_shard` accumulates gradients in the local tensor of the `DTensor`.
         version = getattr(gradient, "_local_tensor", gradient)._version
         if known is None or known.of_parameter != own._version:
             self._late.pop(key, None)
@@ -154,18 +151,22 @@ class FreezeMonitor(Collector):
             self._late[key] = own._version
 
     def _is_astray(self) -> bool:
-        """Whether the optimizer is passed what makes no sense."""
+        """True if the optimizer's parameters look wrong: no gradients, or shared with another
+        one.
+        """
         return not self._useful or any(
             each._references() == self._references() for each in list(_all) if each is not self
         )
 
     def _references(self) -> dict[int, int]:
-        """For the id of each parameter, the id of the only reference to it."""
+        """By the id of each parameter, the id of the weak reference, which Python makes only
+        once.
+        """
         return {key: id(reference) for key, (reference, _) in self._passed.items()}
 
 
 def _unowned_by_modules(optimizer: Any) -> Iterator[str]:
-    """The names of parameters of an optimizer that no module has, and that have no gradient."""
+    """The names of parameters in an optimizer that no module holds and that have no gradient."""
     parameters, names = parameters_of(optimizer.param_groups), names_in(optimizer)
     owned = models.names_of(parameters)
     for each in parameters:

@@ -1,9 +1,9 @@
-"""Which steps a `GradScaler` skips: it calls no `step`, or has a fused kernel leave out its work.
+"""Find the steps that a `GradScaler` skips: it does not call `step`, or a fused kernel skips them.
 
-`GradScaler.step` is ours while the hooks of `optimizer_hooks` are in place. A step that it left out
-is one that updates nothing, as is one of a fused optimizer whose `found_inf` is not 0. Code of the
-program that leaves out `step` by itself makes no step, and what its own `step` leaves out is seen
-by what it wrote to: `writes`.
+`GradScaler.step` is replaced while the hooks of `optimizer_hooks` are in place. A step that it
+skips updates nothing, nor does a fused step whose `found_inf` is not 0. If the program itself does
+not call `step`, there is no step; if its own `step` skips updates, `writes` finds this by what it
+wrote to.
 """
 
 import sys
@@ -13,7 +13,7 @@ from tracer.backends.torch import compat, dynamo
 from tracer.backends.torch.listeners import counter_of
 
 
-# `core.call_paths` knows it by this name.
+# `core.call_paths` looks for this name.
 @dynamo.without_dynamo
 def _step_of_scaler(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
     counter = counter_of(optimizer)
@@ -30,14 +30,14 @@ def _step_of_scaler(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any
 
 _STEP = compat.Exchange(compat.GradScaler, "step", _step_of_scaler)
 replace_step = _STEP.put
-"""Makes `GradScaler.step` ours, or PyTorch's own again; the caller holds a lock."""
+"""Replaces `GradScaler.step`, or restores it; the caller holds a lock."""
 
 
 def found_inf(optimizer: Any) -> Any:
-    """The tensor with which a `GradScaler` tells a fused step whether to skip; None if none does.
+    """The tensor by which a `GradScaler` tells a fused step to skip its work; else None.
 
-    Where no parameter has a gradient, the `GradScaler` sets the number 0 instead. Dynamo inlines
-    this function.
+    If no parameter has a gradient, the `GradScaler` sets the int 0 instead. Dynamo inlines this
+    function.
     """
     found = getattr(optimizer, "found_inf", None)
     return None if isinstance(found, int) else found

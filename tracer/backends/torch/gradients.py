@@ -1,14 +1,14 @@
-"""What becomes of the gradients of each backward pass: a step uses them, or they are cleared.
+"""Find out what becomes of the gradients of each backward pass: a step uses them, or they are lost.
 
-While anything is recorded, `torch.autograd.backward` is ours, and what `clip_grad_norm_` calls.
-Before and after a pass one small parameter of each optimizer is looked at, which stands for all. A
-gradient has an identity, and a version that each write moves: if both are as a step left them when
-a pass begins, nobody has cleared what the pass adds to.
+During a recording, `torch.autograd.backward` and the function that `clip_grad_norm_` calls are
+replaced. Before and after each pass, one small parameter of each optimizer is checked, as a sample.
+A gradient has an identity and a version that each write increments: if both are unchanged since a
+step when a pass begins, the gradients were not cleared, and the pass adds to them.
 
-Nothing is said of an optimizer whose steps call `backward`, or are called by it; of passes that
-are made for the gradients of inputs, too; of a pass that a step of any optimizer used; of gradients
-that the program has written to itself. Where the first steps show nothing, and a step takes one
-pass, no more are looked at: training waits for this.
+Nothing is reported for an optimizer whose steps call `backward` or run inside it, for passes that
+also compute gradients of inputs, for passes that a step of any optimizer used, or for gradients
+that the program wrote to. If the first steps show nothing and each step uses one pass, the checks
+end, because they slow training down.
 """
 
 import sys
@@ -28,19 +28,19 @@ from tracer.model.records import Remark
 from tracer.model.runs import fold
 
 FIRST_STEPS = 300
-"""How many steps are looked at, at least."""
+"""How many steps are checked at least."""
 MAX_MONITORS = 16
-"""How many optimizers are looked at: a program may make one in each step."""
+"""How many optimizers are checked: a program may make one in each step."""
 MAX_LOST = 10_000
-"""How many groups of passes are known by their numbers."""
+"""How many groups of lost passes are stored."""
 MAX_WAITS = 100
-"""How often the values of a gradient are asked for: that waits for the device."""
+"""How often the values of a gradient are read, which waits for the device."""
 MAX_GRAPHS = 8
-"""Of how many passes the graph is searched for inputs."""
+"""In the graphs of how many passes to search for inputs."""
 MAX_STACKS = 4096
-"""How many stacks are known by their innermost instructions."""
+"""How many stacks are cached by their innermost instructions."""
 MEASURED = 1e6
-"""Who clips at such a norm wants to know the norm."""
+"""A clip norm above this only measures the norm."""
 
 
 class Pass:
@@ -51,58 +51,58 @@ class Pass:
     def __init__(self, number: int, path: int) -> None:
         self.number, self.path = number, path
         self.used = False
-        """Whether a step of any optimizer was made with its gradients."""
+        """Whether a step of any optimizer used its gradients."""
 
 
 def _no_gradient() -> None:
-    """In place of a reference to a gradient."""
+    """Stands for a reference to a gradient if there is none."""
 
 
 class GradientMonitor(Collector):
-    """What became of the gradients of one optimizer."""
+    """The gradients of one optimizer, by the sample of one parameter."""
 
     def __init__(self, root: Any) -> None:
         super().__init__(root)
         self._ended = False
-        """Whether it is not looked at any more."""
+        """Whether checks have ended."""
         self._steps = self._waits = self._graphs = 0
         self._parameter: Callable[[], Any] = _no_gradient
         self._gradient: Callable[[], Any] = _no_gradient
         self._version = 0
-        """The gradient of the parameter and its version, as they were seen last."""
+        """The gradient of the parameter and its version, as last seen."""
         self._waiting: list[Pass] = []
         """The passes whose gradients no step has used yet."""
         self._used = self._adds = False
-        """Whether a step has used the gradient as it was seen; whether passes added to such a one.
-        """
+        """Whether a step used the gradient last seen; whether passes added to a used one."""
         self._cleared: list[list[Pass]] = []
         """Groups of passes whose gradients were cleared since the last step."""
         self._weights = 0
-        """The version of the parameter before the first of all these passes."""
+        """The version of the parameter before the first of these passes."""
         self._copy: Any = None
-        """What the gradient was after the last of them, if others were cleared."""
+        """A copy of the gradient after the last pass, if gradients of others were cleared."""
         self._before: list[tuple[list[Pass], bool]] = []
-        """What was cleared before the last step, and whether the same line made what that used."""
+        """Groups cleared before the last step, and whether the line that made them made its
+        gradient.
+        """
         self._lost: list[tuple[list[Pass], bool]] = []
-        """The same of all steps before: no step of another optimizer used it."""
+        """The same for earlier steps; no step of another optimizer used them."""
         self._groups: Counter[int] = Counter()
-        """How many steps used the gradients of so many passes."""
+        """By number of passes, how many steps used the gradients of that many."""
         self._paths: set[int] = set()
-        """The lines of those passes."""
+        """The paths of these passes."""
         self._added = 0
         """How many steps used gradients that were added to used ones."""
         self._clips: Counter[str] = Counter()
-        """How often gradients were clipped: and `used`; too `late`; or `waiting`, for a step."""
+        """How many clips were `used` by a step, came too `late`, or are `waiting` for a step."""
         self._clipped_at = 0
         self._was_kept = False
         self._clears: bool | None = None
-        """Whether a step clears the gradients that it used, as a hook may; None as long as none is
-        left."""
+        """Whether a step clears its gradients, as a hook may; None if unknown."""
 
     def pass_begins(self, results: Any) -> None:
-        """A backward pass of these begins."""
+        """Check the gradient before a backward pass of `results`."""
         if self.root.calls_under_way.stack():
-            self.give_up()  # a closure: the optimizer alone knows what its gradients are for
+            self.give_up()  # a closure: only the optimizer knows how it uses the gradients
         parameter = self._parameter()
         gradient: Any = getattr(parameter, "grad", None)
         became = self._became(gradient, zeros=bool(self._waiting or self._clips["waiting"]))
@@ -121,14 +121,14 @@ class GradientMonitor(Collector):
         if not (self._waiting or self._cleared):
             self._weights = weights
         elif weights != self._weights:
-            self._cleared = []  # each of them was to be of other weights
+            self._cleared = []  # they were computed for other weights on purpose
         if (self._cleared or self._before) and self._graphs < MAX_GRAPHS:
             self._graphs += 1
             if compat.trains_inputs(results):
                 self.give_up()
 
     def pass_ends(self, done: Pass) -> None:
-        """It has ended."""
+        """Check the gradient after a backward pass."""
         gradient = getattr(self._parameter(), "grad", None)
         if self._became(gradient) not in ("kept", "none"):
             self._waiting.append(done)
@@ -136,10 +136,10 @@ class GradientMonitor(Collector):
             self._see(gradient)
 
     def step_ends(self, call: Call) -> None:
-        """A step has used the gradients, or a scaler has left it out."""
+        """Check the gradient after a step, or after a step that a scaler skipped."""
         if self._ended or call.parent is not None or not _passes.watched:
             return
-        if _passes.under_way:  # a hook of a gradient steps
+        if _passes.under_way:  # the hook of a gradient calls `step`
             self.give_up()
         gradient, used = getattr(self._parameter(), "grad", None), self._waiting
         became = self._became(gradient)
@@ -163,11 +163,11 @@ class GradientMonitor(Collector):
         self._see(gradient)
 
     def clip_begins(self) -> None:
-        """Some gradients are to be clipped."""
+        """Check the gradient before a clip."""
         self._was_kept = self._became(getattr(self._parameter(), "grad", None)) == "kept"
 
     def clip_ends(self, path: int) -> None:
-        """They were clipped, these or others."""
+        """Check whether the clip wrote to the gradient."""
         gradient = getattr(self._parameter(), "grad", None)
         if self._was_kept and self._became(gradient) == "written":
             self._see(gradient)
@@ -175,21 +175,21 @@ class GradientMonitor(Collector):
             self._clipped_at = path
 
     def give_up(self) -> None:
-        """Say nothing of this optimizer."""
+        """Report nothing for this optimizer."""
         self._groups.clear()
         self._clips.clear()
         self._added = 0
         self.rest(for_good=True)
 
     def rest(self, *, for_good: bool = False) -> None:
-        """Look at nothing until the next recording, or for good."""
+        """Stop the checks until the next recording, or for good."""
         self._ended = for_good
         self._parameter = self._gradient = _no_gradient
         if self in _passes.monitors:
             _passes.monitors.remove(self)
 
     def remarks(self) -> Iterator[Remark]:
-        """What was added to used gradients, clipped too late, or never applied."""
+        """Remarks on gradients added to used ones, clipped too late, or never used."""
         if self._added:
             steps = sum(self._groups.values())
             yield Remark("gradients-added", count=self._added, of=steps)
@@ -201,7 +201,7 @@ class GradientMonitor(Collector):
             yield from self._left(self._groups.most_common(1)[0][0])
 
     def _left(self, every: int) -> Iterator[Remark]:
-        """What was never applied, where a step uses the gradients of `every` so many passes."""
+        """A remark on unused passes, where most steps use the gradients of `every` passes."""
         groups = [*self._lost, *self._before, *((group, False) for group in self._cleared)]
         groups += [] if _passes.watched else [(self._waiting, False)]
         lost = [
@@ -232,10 +232,11 @@ class GradientMonitor(Collector):
                 self._copy = gradient.detach().clone()
 
     def _became(self, gradient: Any, *, zeros: bool = False) -> str:
-        """What became of the gradient since it was seen last: it was `kept`, or `cleared`.
+        """How the gradient changed since last seen: `kept`, `cleared`, `written`, `another` or
+        `none`.
 
-        Or it was `written` to: if `zeros`, it is looked at whether 0 was. Or it is another one, or
-        there is `none`, as before.
+        If `zeros`, a gradient that was written to counts as cleared if it is 0 now. `another` is a
+        new tensor; `none` means that there was no gradient before either.
         """
         if gradient is None:
             return "none" if self._gradient is _no_gradient else "cleared"
@@ -246,16 +247,16 @@ class GradientMonitor(Collector):
         return "cleared" if zeros and self._may_wait() and not gradient.any() else "written"
 
     def _may_wait(self) -> bool:
-        """Whether to ask once more for what a gradient holds."""
+        """True if the values of a gradient may be read once more."""
         self._waits += 1
         return self._waits <= MAX_WAITS and not compat.is_capturing()
 
     def _resolve(self, path: int | None, gradient: Any) -> None:
-        """A step has used what a pass in this line has made; groups before it were cleared."""
+        """Sort the cleared groups after a step, which used a pass of `path`."""
         unused = [each for each in self._before if not any(done.used for done in each[0])]
         self._lost += unused[: MAX_LOST - len(self._lost)]
         if path is not None and self._cleared and self._may_wait():
-            # Versions do not tell what was written to `.data`.
+            # Versions do not show writes to `.data`.
             path = path if (gradient == self._copy).all() else None
         self._before = [(group, group[0].path == path) for group in self._cleared]
         self._cleared, self._copy = [], None
@@ -264,7 +265,7 @@ class GradientMonitor(Collector):
         return not (self._groups.keys() - {1} or self._added or self._lost or self._clips["late"])
 
     def _choose(self) -> Any:
-        """Look at a small parameter from now on."""
+        """Choose a small parameter to check from now on; returns its gradient."""
         alive = self.root.optimizers.alive()
         every = [own for each in alive for own in parameters_of(each.param_groups)]
         found = min(filter(compat.is_dense, every), key=lambda own: own.numel(), default=None)
@@ -276,21 +277,21 @@ class GradientMonitor(Collector):
 
 
 class _Passes:
-    """The backward passes of the program, and who is notified of them."""
+    """The backward passes of the program, and the monitors to notify."""
 
     def __init__(self) -> None:
         self.watched = self.under_way = False
-        """Whether anything is recorded, and whether a pass runs."""
+        """Whether a recording runs, and whether a pass runs."""
         self.count = 0
         """How many passes there were since the recording began."""
         self.monitors: list[GradientMonitor] = []
         self.once: list[Callable[[], None]] = []
-        """What is called when the next pass has ended."""
+        """Called once after the next pass."""
         self.paths = Paths(lambda code, line: None)
         self._known: dict[tuple[Any, ...], int] = {}
 
     def watch(self, wanted: bool) -> None:
-        """Count the passes from now on, or no more."""
+        """Count the passes from now on, or stop."""
         self.count = 0 if wanted and not self.watched else self.count
         self.watched, self.once = wanted, self.once if wanted else []
         _BACKWARD.put(wanted)
@@ -299,7 +300,7 @@ class _Passes:
             each.rest()
 
     def add(self, monitor: GradientMonitor) -> None:
-        """Notify this one, too."""
+        """Notify this monitor from now on."""
         if monitor not in self.monitors:
             self.monitors.append(monitor)
         if len(self.monitors) > MAX_MONITORS:
@@ -307,7 +308,7 @@ class _Passes:
 
     @dynamo.left_alone
     def notify(self, callback: str, *given: Any) -> None:
-        """Call this of all monitors; a fault of one is none of the program."""
+        """Call a method of all monitors; one that raises is dropped."""
         for each in list(self.monitors):
             try:
                 getattr(each, callback)(*given)
@@ -317,7 +318,7 @@ class _Passes:
                 each.give_up()
 
     def path(self, frame: Any) -> int:
-        """The number of the path of calls to a frame; the innermost frames stand for all."""
+        """The number of the path to a frame, cached by the innermost frames."""
         at, key = frame, []
         for _ in range(4):
             if at is not None:
@@ -336,13 +337,13 @@ watch = _passes.watch
 
 
 def after_backward(call: Callable[[], None]) -> None:
-    """Call it when the next pass has ended."""
+    """Call `call` after the next pass."""
     _passes.once.append(call)
 
 
 @dynamo.without_dynamo
 def _backward(*given: Any, **named: Any) -> Any:
-    if not _passes.watched or _passes.under_way:  # a pass in another one, as of a checkpoint
+    if not _passes.watched or _passes.under_way:  # a pass in another pass, as in checkpointing
         return _BACKWARD.original(*given, **named)
     _passes.count += 1
     if not (_passes.monitors or _passes.once):

@@ -1,12 +1,11 @@
-"""Calls in code that `torch.compile` compiles: operators in its graphs report them.
+"""Count calls in code that `torch.compile` compiles for Keras, by operators that report each run.
 
-Dynamo runs no line of a method that it traces, and what it compiles calls no method. So the traced
-classes for PyTorch have methods that put operators into the graph: one where a step begins and one
-where it ends, and one for each call of an apply method. An operator has the number of a
-`_CompiledCall`, of what stood there when the code was compiled, and notifies the recorder when it
-runs, as a method does that Python calls. All of them say that they write to one tensor: so they
-keep their order, and none is left out as useless. Where Dynamo breaks a graph, each part has its
-own operators.
+Dynamo traces a method without running it, and compiled code calls no method. So the methods of
+traced classes on PyTorch add operators to the graph: one at the begin and one at the end of each
+step, and one for each call of an apply method. Each has the number of a `_CompiledCall`, which
+describes the call as it was compiled, and which notifies the recorder at each run as a call from
+Python would. All operators declare a write to one tensor, so compilers keep their order and remove
+none. After a graph break, each part has its own operators.
 """
 
 import sys
@@ -29,17 +28,17 @@ from tracer.core.registry import Binding, bindings, plain_class, traced_classes
 from tracer.kinds import AUXILIARY, ApplyMethod, OptimizerKind
 
 for _name in ("tracer.core", "tracer.hooks.interception"):
-    trace_rules.add(_name)  # what is called there eagerly is not worth to be compiled
+    trace_rules.add(_name)  # not worth compiling
 
 
 class _Gradient(NamedTuple):
-    """What is known of a gradient that is a tensor in compiled code."""
+    """A gradient that is a tensor in compiled code."""
 
     is_sparse: bool
 
 
 class _CompiledCall:
-    """A call of a method as it was compiled, which is notified when it runs."""
+    """A call of a method as it was compiled; notified at each run."""
 
     def __init__(
         self,
@@ -49,7 +48,7 @@ class _CompiledCall:
         gradients: tuple[_Gradient | None, ...],
         ids: tuple[int, ...],
     ) -> None:
-        """`ids` are those of the variables: an older Dynamo passes no objects."""
+        """`ids` are the ids of the variables: an older Dynamo passes no objects."""
         self.optimizer = ref(optimizer)
         self.method = method
         self.apply = apply
@@ -60,7 +59,7 @@ class _CompiledCall:
 
     @property
     def variables(self) -> list[Any]:
-        """Its variables, which its optimizer knows when it runs."""
+        """The variables, looked up in the optimizer when the call runs."""
         found = [variable() for variable in self._found]
         if len(found) != len(self.ids) or any(each is None for each in found):
             found = _with_ids(self.optimizer(), self.ids)
@@ -68,11 +67,11 @@ class _CompiledCall:
         return found
 
     def begins(self, values: list[Any]) -> None:
-        """A step begins to run."""
+        """Report that a step begins to run."""
         self._notify(_enter, values)
 
     def ends(self, values: list[Any], skipped: Any) -> None:
-        """A step has run, or an apply method."""
+        """Report that a step or an apply method has run."""
         self._notify(_leave if self.apply is None else _applied, values)
 
     def _notify(self, of_call: Callable[..., None], values: list[Any]) -> None:
@@ -92,25 +91,26 @@ class _Step(Call):
     origin: _CompiledCall
     """The call as it was compiled."""
     compiled: int
-    """How many of its sites were noted here; others are calls of Python, between such code."""
+    """How many of its sites compiled code noted; Python noted the others, at graph breaks."""
     has_requests: bool
-    """Whether the gradients that it was passed have been noted."""
+    """Whether its gradients have been noted."""
 
 
 _calls: dict[tuple[Any, ...], _CompiledCall] = {}
 _applies: dict[tuple[int, str], ApplyMethod | None] = {}
-"""The methods that have a traced one, by the id of their class: it is kept."""
+"""The apply method, or None for a step method, by the id of its class and its name."""
 _making = threading.Lock()
 OLDEST = (2, 10)
-"""The first PyTorch whose Dynamo takes ids and operators as they are made here. An older one ends
-the program with an error of its own, so there nothing is put into compiled code."""
+"""The first PyTorch whose Dynamo supports these ids and operators. An older one would end the
+program with an error, so there no operators are added to compiled code.
+"""
 COUNTS = tuple(map(int, torch.__version__.split(".")[:2])) >= OLDEST
 
 
 def members(
     base: type, kind: OptimizerKind, methods: Mapping[str, Callable[..., Any]]
 ) -> dict[str, Any]:
-    """The traced `methods` of `base`, by name, as code that is compiled can hold them, too."""
+    """The traced `methods` of `base`, by name, in a form that also works in compiled code."""
     if not COUNTS:
         names = [*kind.step_methods, *(each.name for each in kind.apply_methods), *AUXILIARY]
         return {n: _noted(methods[n], base, n) for n in names if n in methods}
@@ -120,14 +120,13 @@ def members(
     for apply in kind.apply_methods:
         if apply.name in methods:
             found[apply.name] = _also_compiled(methods[apply.name], base, apply.name, apply)
-    # Of those that make no step only whether they are called is asked.
+    # Methods that make no step: note only that they are called.
     return found | {n: _noted(methods[n], base, n) for n in AUXILIARY if n in methods}
 
 
 def _noted(method: Callable[..., Any], base: type, name: str) -> Callable[..., Any]:
-    """The `method` of `base` that is what it was in compiled code, which notes that it is called.
-
-    That is noted as the code is compiled.
+    """Return a method that runs untraced in compiled code, and notes its call while it is
+    compiled.
     """
     original = getattr(base, name)
 
@@ -144,9 +143,9 @@ def _noted(method: Callable[..., Any], base: type, name: str) -> Callable[..., A
 
 
 def class_seen(optimizer: object) -> type:
-    """What a traced optimizer says of its class: the plain one, but to Dynamo the traced one.
+    """The `__class__` of a traced optimizer: its plain class, but the traced class for Dynamo.
 
-    Dynamo may look for methods in what `__class__` says, and would pass the traced class by.
+    Dynamo may look up methods in `__class__`, and would miss the traced methods.
     """
     cls = type(optimizer)
     return plain_class(cls) if torch._guards.CompileContext.try_get() is None else cls
@@ -155,7 +154,7 @@ def class_seen(optimizer: object) -> type:
 def _also_compiled(
     method: Callable[..., Any], base: type, name: str, apply: ApplyMethod | None
 ) -> Callable[..., Any]:
-    """The traced `method` named `name` of the class `base`, for compiled code, too."""
+    """Return the traced `method` in a form that also works in compiled code."""
     original = getattr(base, name)
     _applies[id(base), name] = apply
 
@@ -177,18 +176,18 @@ def _also_compiled(
         END(MOVED, number, _values(variables) if VALUES.wanted else [], None)
         return result
 
-    # Dynamo limits how many programs it keeps of one code, which all methods would share.
+    # Dynamo limits the programs for one code object, which all methods would otherwise share.
     compiled.__code__ = compiled.__code__.replace()
     return compiled
 
 
-# What Dynamo traces.
+# Traced by Dynamo.
 
 
 def _passed(optimizer: Any, name: str, apply: ApplyMethod | None, args: Any, kwargs: Any) -> Any:
-    """The gradients and the variables that a call is passed.
+    """The gradients and variables of a call.
 
-    None of an `apply_gradients`: its pairs may come from an iterator, and `apply` gets them.
+    Empty for `apply_gradients`: its pairs may come from an iterator, and it passes them to `apply`.
     """
     if apply is None and name != "apply":
         return [], []
@@ -206,17 +205,19 @@ def _passed(optimizer: Any, name: str, apply: ApplyMethod | None, args: Any, kwa
 
 
 def _values(variables: Sequence[Any]) -> list[Any]:
-    """What they hold, once each: what compiled code writes may be in their memory only later."""
+    """The values of variables, passed to operators: compiled code may write them to memory
+    later.
+    """
     return [getattr(variable, "_value", variable).detach() for variable in variables]
 
 
-# What runs while Dynamo traces.
+# Runs while Dynamo traces.
 
 
 def _binding_of(optimizer: int, base: int) -> Binding | None:
-    """That of the optimizer with this id, if its class is the traced one of this `base`.
+    """The binding of the optimizer with this id, if its class is the traced class of `base`.
 
-    None for one of a class derived from it.
+    None if it is of a derived class.
     """
     binding = bindings.get(optimizer)
     traced = binding is not None and type(binding.optimizer()) is traced_classes[base]
@@ -231,7 +232,7 @@ def _number(
     sparse: tuple[bool | None, ...],
     variables: tuple[int, ...],
 ) -> int:
-    """The number of a call, which is of objects with these ids; -1 if it is not traced."""
+    """The number of a call of objects with these ids; -1 if the optimizer is not traced."""
     binding = _binding_of(optimizer, base)
     if binding is None or binding.recorder.broken:
         return -1
@@ -254,7 +255,7 @@ def _number(
 
 @constant
 def _note_auxiliary(optimizer: int, base: int, name: str) -> int:
-    """Note that such a method is called of the object with this id; returns 0."""
+    """Note that this method of the object with this id is called; returns 0."""
     binding = _binding_of(optimizer, base)
     if binding is not None:
         binding.recorder.optimizers.all[binding.index].called[name] += 1
@@ -263,7 +264,9 @@ def _note_auxiliary(optimizer: int, base: int, name: str) -> int:
 
 @constant
 def _note_uncounted() -> int:
-    """Note it for all that are traced, as an old Dynamo tells not whose step it is; returns 0."""
+    """Note it for all traced optimizers: an old Dynamo does not tell whose step it is; returns
+    0.
+    """
     here, since = torch.__version__, ".".join(map(str, OLDEST))
     for binding in list(bindings.values()):
         if binding.traced:
@@ -274,7 +277,7 @@ def _note_uncounted() -> int:
     return 0
 
 
-# What runs when the compiled code runs.
+# Runs when the compiled code runs.
 
 
 def _enter(origin: _CompiledCall, recorder: Recorder, index: int, values: list[Any]) -> None:
@@ -329,9 +332,9 @@ def _applied(origin: _CompiledCall, recorder: Recorder, index: int, values: list
 
 
 def _with_ids(optimizer: Any, variables: Sequence[int]) -> list[Any]:
-    """The variables of a program that runs, by their ids, which it guards: so they are alive.
+    """The variables of a running program, by ids that the program guards, so they are alive.
 
-    Its optimizer knows them, as a rule; one that passes them on to another may know none.
+    The optimizer usually knows them; if it passes them on to another optimizer, it may not.
     """
     known = {id(each): each for each in getattr(optimizer, "_trainable_variables", ())}
     if not known.keys() >= set(variables):

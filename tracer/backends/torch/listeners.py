@@ -1,4 +1,4 @@
-"""What counts the steps of an optimizer; and who is notified of one that nothing counts yet."""
+"""Find the counter of an optimizer's steps, and notify listeners of optimizers without one."""
 
 import threading
 import warnings
@@ -11,20 +11,21 @@ from tracer.core.interrupts import interrupt_in
 from tracer.core.registry import bindings
 
 Listener = Callable[[Any], None]
-"""Is called with an optimizer before its first step, while a recording runs."""
+"""Called with an optimizer before its first step, during a recording."""
 
 listeners: list[Listener] = []
 _notifying = threading.RLock()
 _notified_of: set[int] = set()
-"""By `id`, the optimizer whose listeners are notified now. A recording notes then what was
-counted before: a step that another thread took meanwhile would be a part of that."""
+"""By `id`, the optimizer whose listeners are being notified. A recording then notes the counts so
+far; a step by another thread at the same time would be included in them.
+"""
 
 
 @dynamo.without_dynamo
 def counter_of(optimizer: Any) -> Any:
-    """What counts the steps of an optimizer, or of the one in it; None if nothing does.
+    """The step counter of an optimizer, or of the one inside it; None without one.
 
-    Listeners are notified of one that nothing counted so far.
+    If there is none yet, listeners are notified first.
     """
     binding = bindings.get(id(optimizer))
     if binding is None or binding.observer is None:
@@ -40,7 +41,7 @@ def counter_of(optimizer: Any) -> Any:
 
 @dynamo.left_alone
 def _notify(optimizer: Any) -> None:
-    """Notify all listeners of an optimizer; a fault of the tracer is not the program's."""
+    """Notify all listeners of an optimizer; errors in the tracer become a warning."""
     if not compat.is_optimizer(optimizer):
         return
     try:
@@ -55,7 +56,7 @@ def _notify(optimizer: Any) -> None:
         if interrupt_in(error) is not None:
             raise
         text = f"{type(error).__name__}: {error}. This is a bug in tracer: please report it."
-        with suppress(RuntimeWarning):  # where warnings are errors, training goes on all the same
+        with suppress(RuntimeWarning):  # if warnings are errors, training continues
             warnings.warn(
                 f"tracer: an optimizer is not traced: {text}", RuntimeWarning, stacklevel=2
             )

@@ -1,7 +1,7 @@
-"""Which learning rates `load_state_dict` puts in place of those that an optimizer was made with.
+"""Find learning rates that `load_state_dict` puts in place of those set in the program.
 
-`Optimizer.load_state_dict` is ours while the hooks of `optimizer_hooks` are in place, as
-`GradScaler.step` is: an optimizer may be loaded long before its first step.
+`Optimizer.load_state_dict` is replaced while the hooks of `optimizer_hooks` are in place, as is
+`GradScaler.step`: an optimizer may be loaded long before its first step.
 """
 
 import sys
@@ -20,12 +20,12 @@ _paths = Paths(lambda code, line: None)
 
 
 class _Load(NamedTuple):
-    """The groups of an optimizer before its state was loaded, and after it."""
+    """The groups of an optimizer before and after a load."""
 
     before: list[dict[str, Any]]
     after: list[dict[str, Any]]
     where: str
-    """The line of the program."""
+    """The line of the program that loaded."""
 
 
 _loads: "WeakKeyDictionary[Any, _Load]" = WeakKeyDictionary()
@@ -44,30 +44,30 @@ def _load(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 _LOAD = compat.Exchange(compat.Optimizer, "load_state_dict", _load)
 replace_load = _LOAD.put
-"""Makes `load_state_dict` ours, or PyTorch's own again; the caller holds a lock."""
+"""Replaces `load_state_dict`, or restores it; the caller holds a lock."""
 
 
 class Loads(Collector):
-    """What the first step after a load steps with."""
+    """Loaded rates with which an optimizer made its first step after the load."""
 
     def __init__(self, root: Any) -> None:
         super().__init__(root)
         self._remarks: list[Remark] = []
 
     def first_step_ends(self, call: Call) -> None:
-        """See whether the step was made with what was loaded."""
+        """Check whether the step used a loaded rate."""
         for optimizer in self.root.optimizers.alive():
             load = _loads.pop(optimizer, None)
             if load is not None:
                 self._remarks += _replaced(load, _rates_in(optimizer))
 
     def remarks(self) -> list[Remark]:
-        """The rates that were loaded."""
+        """The loaded rates."""
         return self._remarks
 
 
 def _rates_in(optimizer: Any) -> list[dict[str, Any]]:
-    """The rate of each group, and what a schedule began with; nothing if that is not plain."""
+    """The rate and the initial rate of each group; nothing if they are not plain."""
     keys = "lr", "initial_lr"
     with suppress_faults():
         groups = vars(optimizer)["param_groups"]
@@ -77,11 +77,11 @@ def _rates_in(optimizer: Any) -> list[dict[str, Any]]:
 
 
 def _replaced(load: _Load, now: list[dict[str, Any]]) -> list[Remark]:
-    """A remark on rates that were put in place of smaller ones.
+    """A remark if a load replaced a smaller rate that the program had set, and the step used it.
 
-    What the program or a schedule sets later is another object, though it may be the same number.
-    A state that was saved when a rate had gone down has a smaller one, and one of a schedule says
-    what that began with: who goes on with such a run makes the optimizer as it was made at first.
+    A rate set later by the program or a schedule is another object, even if it is the same number.
+    A state saved after the rate has decayed holds a smaller rate, and a schedule's state holds its
+    initial rate, so resuming such a run makes no remark.
     """
     for before, after, used in zip(load.before, load.after, now, strict=False):
         old, new = before["initial_lr"] or before["lr"], after["lr"]

@@ -1,10 +1,10 @@
-"""Operators in programs that `torch.compile` builds: they notify that a step begins, or has ended.
+"""Operators in programs of `torch.compile`, which report the begin and the end of each step.
 
-Dynamo runs no line of a method that it traces, and what it compiles calls none. So a step in a
-program has an operator at its begin and one at its end, each with the number of its listener. All
-of them say that they write to one tensor: so they keep their order, and no compiler leaves one out.
-What a program writes to another tensor may be in its memory only when all of it has run: where
-effects are asked for, they are passed the values, and not the variables.
+Dynamo traces a method without running it, and compiled code calls no method. So a compiled step has
+an operator at its begin and one at its end, each with the number of its listener. All operators
+declare a write to one tensor, so compilers keep their order and remove none. A program may write
+other tensors to memory only at its end, so if effects are recorded, the operators get values
+instead of variables.
 """
 
 from itertools import count
@@ -20,17 +20,17 @@ _numbers = count(1)
 _listeners: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 VALUES = SimpleNamespace(wanted=False)
-"""Whether the operators get values, as effects are asked for of anything.
+"""Whether the operators get values, because effects are recorded for any optimizer.
 
-Dynamo guards what it reads here: it compiles again if that changes.
+Dynamo guards reads of this: a change compiles the program again.
 """
 
 
 def number_for(listener: Any) -> int:
-    """A number by which operators notify `listener`, as long as somebody keeps it.
+    """The number by which operators notify `listener`, for as long as it is alive.
 
-    Its method `begins` gets the values where a step begins; `ends` gets those where it has ended,
-    and None or a tensor that says whether the step did nothing.
+    Its method `begins` gets the values at the begin of a step; `ends` gets the values at the end,
+    and None or a tensor that is not 0 if the step did nothing.
     """
     number = next(_numbers)
     _listeners[number] = listener
@@ -52,21 +52,21 @@ def _ends(moved: Any, number: int, values: list[Any], skipped: Any) -> None:
 
 
 MOVED = torch.zeros((), dtype=torch.int64, device="cpu")
-"""What the operators say that they write to.
+"""The tensor that the operators declare they write to.
 
-It is a real tensor also if the program builds its model on the device `meta` meanwhile.
+It is a real tensor, even if the program builds its model on the device `meta`.
 """
 _library = torch.library.Library("tracer", "DEF")
 for _name, _run, _more in (("begin", _begins, ""), ("end", _ends, ", Tensor? skipped")):
     _library.define(f"{_name}(Tensor(a!) moved, int number, Tensor[] values{_more}) -> ()")
-    _library.impl(_name, _run, "CompositeExplicitAutograd")  # on each device
-    _library.impl(_name, lambda *given: None, "Meta")  # as a compiler looks at it
+    _library.impl(_name, _run, "CompositeExplicitAutograd")  # on every device
+    _library.impl(_name, lambda *given: None, "Meta")  # for tracing
 
 BEGIN: Any = torch.ops.tracer.begin
-"""Stands where a step begins: `BEGIN(MOVED, number, values)`.
+"""The operator at the begin of a step: `BEGIN(MOVED, number, values)`.
 
-In compiled code it is called as it stands here, and by no function: one of this module Dynamo may
-have to leave alone, and would part the program there.
+Call it directly in compiled code: Dynamo may have to skip functions of this module, with a graph
+break.
 """
 END: Any = torch.ops.tracer.end
-"""Stands where a step has ended: `END(MOVED, number, values, skipped)`."""
+"""The operator at the end of a step: `END(MOVED, number, values, skipped)`."""

@@ -1,11 +1,11 @@
-"""The two hooks that PyTorch calls around each `step` of each optimizer, in compiled code, too.
+"""The two hooks that PyTorch calls around each `step` of each optimizer, also in compiled code.
 
-They are in place, as are `GradScaler.step` and `load_state_dict` of ours, while an optimizer is
-traced or a recording runs; nothing of an optimizer is exchanged. No other method, such as
-`zero_grad`, calls a hook.
+They, and the replaced `GradScaler.step` and `load_state_dict`, are in place while an optimizer is
+traced or a recording runs; the optimizer itself is unchanged. No other method, such as `zero_grad`,
+calls a hook.
 
-In eager mode they call the `StepCounter` of the optimizer. `torch.compile` inlines them where it
-compiles a step: see `compiled_steps`.
+In eager mode they call the `StepCounter` of the optimizer. `torch.compile` inlines them into a step
+that it compiles: see `compiled_steps`.
 """
 
 import sys
@@ -20,7 +20,7 @@ from tracer.core.registry import Binding, bindings
 
 
 def before_step(optimizer: Any, given: Any, named: Any) -> None:
-    """Some optimizer steps: PyTorch calls this first, before the hooks of the program."""
+    """Count the begin of a step of any optimizer; PyTorch calls this before the program's hooks."""
     if dynamo.is_compiling():
         compiled_steps.before_step(optimizer, given, named)
         return
@@ -30,7 +30,7 @@ def before_step(optimizer: Any, given: Any, named: Any) -> None:
 
 
 def after_step(optimizer: Any, given: Any, named: Any) -> None:
-    """It has stepped: PyTorch calls this last, after the hooks of the program."""
+    """Count the end of a step; PyTorch calls this after the program's hooks."""
     if dynamo.is_compiling():
         compiled_steps.after_step(optimizer, named)
         return
@@ -40,8 +40,8 @@ def after_step(optimizer: Any, given: Any, named: Any) -> None:
 
 
 def attach(optimizer: Any, binding: Binding) -> None:
-    """Count the steps of an optimizer."""
-    counter = binding.former  # which knows how its steps write
+    """Count the steps of an optimizer from now on."""
+    counter = binding.former  # it knows how the steps write
     if counter is None or counter.recorder is not binding.recorder:
         counter = binding.former = StepCounter(binding)
         finalize(optimizer, _let_go, id(optimizer)).atexit = False
@@ -53,7 +53,7 @@ def attach(optimizer: Any, binding: Binding) -> None:
 
 
 def detach(binding: Binding) -> None:
-    """Count the steps of an optimizer no more."""
+    """Stop counting the steps of an optimizer."""
     counter = binding.observer
     for each in (*counter.proxies, counter.binding):
         each.observer = None
@@ -61,19 +61,21 @@ def detach(binding: Binding) -> None:
 
 
 def is_proxy(optimizer: Any) -> bool:
-    """Whether it is one around another, as that of Accelerate, whose own `step` calls no hooks."""
+    """True for a proxy around an optimizer, as Accelerate makes, whose own `step` calls no
+    hooks.
+    """
     return not compat.has_hooks(optimizer)
 
 
 def watched() -> list[Any]:
-    """The optimizers whose steps are counted now."""
+    """The optimizers whose steps are counted."""
     watches = dict.fromkeys(each.observer for each in list(bindings.values()))
     found = [each.optimizer() for each in watches if isinstance(each, StepCounter)]
     return [optimizer for optimizer in found if optimizer is not None]
 
 
 def listen(listener: Listener) -> None:
-    """Have it called with each optimizer that steps, before its first step, until `ignore`."""
+    """Call `listener` with each optimizer before its first step, until `ignore`."""
     if listener not in listeners:
         listeners.append(listener)
         _need(id(listener))
@@ -81,7 +83,7 @@ def listen(listener: Listener) -> None:
 
 
 def ignore(listener: Listener) -> None:
-    """Call it no more."""
+    """Stop calling `listener`."""
     if listener in listeners:
         listeners.remove(listener)
         _let_go(id(listener))
@@ -89,8 +91,9 @@ def ignore(listener: Listener) -> None:
 
 
 _users: set[int] = set()
-"""Who needs the hooks, by `id`. A garbage collection may take one away at any moment: each change
-of a set is atomic."""
+"""By `id`, the optimizers and listeners that need the hooks. A garbage collection may remove one at
+any time, so each change of the set is atomic.
+"""
 _lock = threading.RLock()
 _hooks = compat.HookPlace(before_step), compat.HookPlace(after_step)
 
@@ -106,7 +109,7 @@ def _let_go(user: int) -> None:
 
 
 def _put_in_place() -> None:
-    """Have the hooks in place if anybody needs them, and else not."""
+    """Install the hooks if any user needs them, else remove them."""
     with _lock:
         for place, hooks in zip(_hooks, compat.global_hooks, strict=True):
             (place.put_in if _users else place.take_out)(hooks)

@@ -1,7 +1,7 @@
-"""The parameters that were seen, by the names that they have in their model.
+"""Find the names that parameters have in their model.
 
 A parameter does not know its name, and an optimizer does not know the model. So the living modules
-are searched, once for all parameters of an optimizer, when it steps first; nothing is kept alive.
+are searched, once for all parameters of an optimizer, before its first step. Nothing is kept alive.
 """
 
 import gc
@@ -27,10 +27,10 @@ class Parameters(backend.Variables):
         self._row = self._record
         self._names: dict[int, str] = {}
         self._unsearched: dict[int, ref[Any]] = {}
-        """By index those for which the models have not been searched yet."""
+        """By index, the parameters for which no models have been searched yet."""
 
     def find_names(self, optimizer: Any) -> None:
-        """Find the names of the parameters of an optimizer, which will be asked for next."""
+        """Find the names of the parameters of an optimizer, for the rows that are made next."""
         if None in map(self._known, parameters_of(optimizer.param_groups)):
             self._names = names_in(optimizer)
 
@@ -43,7 +43,7 @@ class Parameters(backend.Variables):
 
     @property
     def rows(self) -> list[Variable]:
-        """What a trace says of each; names that have not been searched for yet are now."""
+        """The rows of all parameters; searches for names that have not been searched for."""
         alive = [each for own in self._unsearched.values() if (each := own()) is not None]
         if not all(map(models.knows, alive)):
             models.search()
@@ -58,10 +58,10 @@ class Parameters(backend.Variables):
 
 
 def names_in(optimizer: Any) -> dict[int, str]:
-    """The name of each parameter of an optimizer, by its `id`.
+    """The name of each parameter of an optimizer, by `id`.
 
-    It is the one that the program gave it in the groups, or that of `named_parameters()` of the
-    outermost module that holds it; else its place: `param_groups[0][3]`.
+    It is the name in the group (`named_parameters` passed to the optimizer), or the name in the
+    outermost module that holds the parameter, or its place: `param_groups[0][3]`.
     """
     groups = optimizer.param_groups
     names = models.find(parameters_of(groups))
@@ -78,7 +78,7 @@ def names_in(optimizer: Any) -> dict[int, str]:
 def name_of(parameter: Any) -> str:
     """The name of a parameter in its model; `parameter` if no module holds it.
 
-    All models are searched for one that is not known, and so for those that are asked for next.
+    The first unknown parameter starts a search of all models, which also serves the next ones.
     """
     if not models.knows(parameter):
         models.search()
@@ -86,9 +86,9 @@ def name_of(parameter: Any) -> str:
 
 
 def names_alive() -> set[str]:
-    """The names of the parameters of all models that the program holds.
+    """The names of the parameters of all living models.
 
-    What nothing holds any more, as the model of a test that has ended, is collected first.
+    Garbage, such as the model of a test that has ended, is collected first.
     """
     gc.collect()
     models.search()
@@ -96,31 +96,31 @@ def names_alive() -> set[str]:
 
 
 _REST = 100
-"""After a search that found no name, the next one waits so many times as long as that took."""
+"""After a search that found no name, the next one waits this many times its duration."""
 
 
 class Models:
-    """What the living models call their parameters, as it was found last.
+    """The names of parameters in the living models, as of the last search.
 
-    All objects are searched for them, which takes some 100 ms. There may be a new optimizer in each
-    step, of parameters that no model holds: if a search finds nothing, the next one waits, at most
-    until a trace is read. Meanwhile young objects alone are searched, among which the model of a
-    new optimizer mostly is.
+    A search looks at all objects, which takes about 100 ms. A program may make an optimizer in each
+    step, of parameters that no model holds. So after a search that found nothing, the next full
+    search waits, at most until a trace is read. Meanwhile only young objects are searched, which
+    mostly include the model of a new optimizer.
     """
 
     def __init__(self) -> None:
         self._models: dict[int, tuple[str, dict[int, tuple[ref[Any], str]]]] = {}
-        """By `id` the class of each, and by `id` its parameters and their names."""
+        """By `id` of a model, its class name, and by `id` its parameters and their names."""
         self._asked: dict[int, ref[Any]] = {}
-        """The parameters that models are to be searched for."""
+        """The parameters for which a search was requested."""
         self._seen: dict[int, ref[Any]] = {}
-        """Those that they were searched for, or that were found in one."""
+        """The parameters that were searched for or found in a model."""
         self._flattened: dict[int, tuple[ref[Any], tuple[int, ...], int]] = {}
-        """By `id` the parameters that `FullyShardedDataParallel` shards: see `whole_of`."""
+        """By `id`, the parameters that `FullyShardedDataParallel` shards: see `whole_of`."""
         self._due = 0.0
 
     def find(self, wanted: Sequence[Any]) -> dict[int, str]:
-        """The names of parameters by `id`; models are searched for those that are not known."""
+        """The names of parameters by `id`; searches the models if any parameter is unknown."""
         parameters = [each for each in wanted if compat.is_parameter(each)]
         if not all(map(self.knows, parameters)):
             self._asked |= {id(each): ref(each) for each in parameters}
@@ -133,22 +133,22 @@ class Models:
         return self.names_of(wanted)
 
     def knows(self, parameter: Any) -> bool:
-        """Whether a parameter was there when models were searched."""
+        """True if the last search included this parameter."""
         seen = self._seen.get(id(parameter))
         return seen is not None and seen() is parameter
 
     def whole_of(self, parameter: Any) -> tuple[tuple[int, ...], int]:
-        """The shape of a parameter, and over how many ranks it is sharded."""
+        """The shape of a whole parameter, and the number of its shards."""
         known = self._flattened.get(id(parameter))
         if known is None or known[0]() is not parameter:
             return compat.shape_of(parameter), compat.shards_of(parameter)
         return known[1:]
 
     def names_of(self, wanted: Iterable[Any]) -> dict[int, str]:
-        """The names of parameters that it knows, by `id`.
+        """The known names of parameters, by `id`.
 
-        Where several models hold them, as a model and a part of it that something else holds too,
-        that one names them which holds the most of them.
+        If several models hold a parameter, as a model and a part that the program also holds, the
+        model that holds most of them names it.
         """
         wanted = {id(each): each for each in wanted if each is not None}
         found = [
@@ -161,9 +161,10 @@ class Models:
         return names
 
     def others_than(self, passed: Iterable[Any], same_model: bool) -> Iterator[tuple[Any, str]]:
-        """The other parameters of models with one of `passed`, or of all other models; their names.
+        """The other parameters, with their names, of models that hold one of `passed`, or of all
+        others.
 
-        The models are as they were when they were searched last.
+        The models are those of the last search.
         """
         ids = {id(each) for each in passed}
         for cls, model in self._models.values():
@@ -175,11 +176,11 @@ class Models:
                         yield own, name if same_model else f"{cls}.{name}"
 
     def all_names(self) -> set[str]:
-        """All that any model has."""
+        """All names of parameters in all models."""
         return {name for _, model in self._models.values() for _, name in model.values()}
 
     def search(self, *, young: bool = False) -> None:
-        """Search all objects, or add what is found among young ones to what is known."""
+        """Search all objects for models; if `young`, add those among young objects."""
         modules = instances([compat.Module], young=young)
         if not young:
             self._asked = {key: each for key, each in self._asked.items() if each() is not None}
@@ -187,7 +188,7 @@ class Models:
         inner = {id(c) for each in modules for c in list(vars(each).get("_modules", {}).values())}
         for module in modules:
             outermost = id(module) not in inner and "_modules" in vars(module)
-            with suppress_faults():  # it may hold anything, and another thread may write to it
+            with suppress_faults():  # a module may hold anything, and another thread may change it
                 for each, shape, shards in compat.flattened_in(module):
                     self._flattened[id(each)] = ref(each), shape, shards
                 if outermost and not compat.is_generated(module):
@@ -204,13 +205,13 @@ _WRAPPING = {
     "FullyShardedDataParallel": "_fsdp_wrapped_module",
     "OptimizedModule": "_orig_mod",
 }
-"""Modules around a model, and what they call it: the program knows the names without it."""
+"""Wrappers of a model, with the attribute that holds it, which names in the trace omit."""
 
 
 def _named(module: Any, prefix: str = "", lists: bool = True) -> Iterator[tuple[Any, str]]:
     """Each parameter in a module, with its name, in the order of `named_parameters()`.
 
-    Then those of layers in plain `lists` and dicts, which PyTorch does not register.
+    The parameters of layers in plain `lists` and dicts, which PyTorch does not register, follow.
     """
     own = vars(module)
     for name, parameter in list(own.get("_parameters", {}).items()):
@@ -232,7 +233,7 @@ models = Models()
 
 
 def parameters_of(groups: Sequence[dict[str, Any]]) -> Sequence[Any]:
-    """The parameters of all groups, in their order."""
+    """The parameters of all groups, in order."""
     if len(groups) == 1:
         only: Sequence[Any] = groups[0]["params"]
         return only

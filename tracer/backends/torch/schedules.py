@@ -1,7 +1,8 @@
-"""How often the schedules of an optimizer of PyTorch step, and for how many steps they are made.
+"""Compare how often the schedules of an optimizer step with the optimizer's own steps.
 
-Nothing is replaced: a schedule counts its steps, and what it sets on its optimizer tells that there
-is one. What is read when a step has ended is kept, for at the end of a program it is gone.
+Nothing is replaced: a schedule counts its steps, and an attribute that it sets on the optimizer
+shows that it exists. Counts are read after each step, because the schedule may be gone at the end
+of the program.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,22 +18,22 @@ from tracer.model.rates import SCHEDULE
 from tracer.model.records import Remark
 
 TRIES = 10
-"""In how many steps schedules are looked for: they are made before the first one."""
+"""In how many steps to look for schedules; programs make them before the first step."""
 _MADE_FOR = "T_max", "total_steps", "total_iters"
 
 
 class _Schedule:
-    """A schedule, held weakly, and how often it stepped between the steps of its optimizer."""
+    """A schedule, weakly referenced, and its count at the optimizer's steps."""
 
     def __init__(self, schedule: Any) -> None:
         self.reference = ref(schedule)
         self.name = type(schedule).__name__
         self.made_for = _made_for(schedule)
         self.first = self.last = self.steps = 0
-        """Its count when a step ended first and last, and how many steps did."""
+        """Its count after the first and the last step, and the number of steps."""
 
     def look(self) -> None:
-        """A step has ended."""
+        """Read the count after a step."""
         schedule = self.reference()
         if schedule is not None:
             self.last = schedule._step_count
@@ -49,7 +50,7 @@ class Schedules(Collector):
         self._tries = TRIES
 
     def step_ends(self, call: Call) -> None:
-        """Read the counts of the schedules that there are."""
+        """Read the counts of the schedules."""
         if self._tries and self._found is None:
             self._tries -= 1
             self._find()
@@ -58,19 +59,19 @@ class Schedules(Collector):
                 each.look()
 
     def block_begins(self) -> None:
-        """Count from here."""
+        """Restart the counts."""
         for each in self._found or ():
             each.steps = 0
 
     def remarks(self) -> Iterator[Remark]:
-        """How often each schedule stepped between the steps."""
+        """How often each schedule stepped between the steps of the optimizer."""
         for each in self._found or ():
             if each.steps > 1:
                 moved = each.last - each.first
                 yield Remark(SCHEDULE, each.name, each.made_for, count=moved, of=each.steps)
 
     def _find(self) -> None:
-        """Look for the schedules once one of the optimizers is seen to have one."""
+        """Look for the schedules if one of the optimizers shows that it has one."""
         alive = self.root.optimizers.alive()
         if not any(compat.is_of_scheduler(vars(each).get("step")) for each in alive):
             return
@@ -84,9 +85,9 @@ class Schedules(Collector):
 
 
 def _made_for(schedule: Any) -> str:
-    """For how many steps it is made; empty if it does not say so."""
+    """The number of steps a schedule was made for; empty if unknown."""
     own = vars(schedule)
     found: Iterable[Any] = (own.get(name) for name in _MADE_FOR)
-    for each in own.get("lr_lambdas", ()):  # those of transformers are `functools.partial`
+    for each in own.get("lr_lambdas", ()):  # transformers makes `functools.partial` objects
         found = (*found, getattr(each, "keywords", {}).get("num_training_steps"))
     return next((str(each) for each in found if type(each) is int), "")

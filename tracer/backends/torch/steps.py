@@ -1,12 +1,13 @@
-"""The steps of an optimizer of PyTorch: a hook before each opens a call, and one after it ends it.
+"""Count the steps of an optimizer of PyTorch: one hook opens a call before each step, one closes
+it.
 
-Its requests are the gradients that its parameters have when it begins; if it is given a closure,
-which computes them, or if the program has hooks of its own, those that they have when it ends. A
-step of PyTorch's own code in which no other is called updates each parameter that has a gradient.
-Code of the program may leave some out, and one step may call others, by `super().step()` or of an
-optimizer that it is around: then it updated what it wrote to, as `writes` finds out.
+The requests of a step are the gradients of its parameters when the step begins, or when it ends if
+a closure computes the gradients or the program has step hooks of its own. PyTorch's own code
+updates each parameter that has a gradient. A step of the program's code may skip parameters, and a
+step may call another one, by `super().step()` or on a nested optimizer: then `writes` finds out
+which parameters the step itself wrote to.
 
-PyTorch calls no hook for a step that raises: see `CallsUnderWay.abandoned`.
+PyTorch calls no hook after a step that raises: see `CallsUnderWay.abandoned`.
 """
 
 import sys
@@ -28,7 +29,7 @@ from tracer.core.registry import Binding
 STEP, ASKED = "step", "GradScaler.step"
 """The methods whose outermost execution is a step: see `tracer.kinds`."""
 UPDATE = "update"
-"""What the update of one parameter is called, for which there is no method."""
+"""The method name of an update of one parameter, for which PyTorch has no method."""
 
 _RAISED = (
     "a call of step was ended by an exception: it is no step, and what it had updated by then is "
@@ -56,31 +57,31 @@ _WITHIN = (
 
 
 class Asked(NamedTuple):
-    """The gradients that a step was given; nearly each has those of the step before."""
+    """The gradients of a step; mostly reused from the step before."""
 
     ids: Sequence[int]
     """The `id` of each parameter."""
     layouts: Sequence[Any]
     """The layout of its gradient: `compat.layouts_of`."""
     requests: Sequence[int]
-    """The sites of what it was asked for."""
+    """The sites of the requests."""
     updates: Sequence[int]
-    """Those of the updates that it makes if it updates what has a gradient."""
+    """The sites of the updates, if the step updates each parameter that has a gradient."""
 
 
 class Unsure(NamedTuple):
     """A parameter for which only the device knows whether a step updated it."""
 
     is_same: Any
-    """A tensor on the device: whether it holds what it held."""
+    """A tensor on the device: true if the parameter kept its bits."""
     site: int
-    """That of the update."""
+    """The site of the update."""
     learn: Any
-    """Is called with what the device says."""
+    """Called with the value of `is_same`."""
 
 
 class Step(Call):
-    """A step that is under way; it keeps no parameter alive, nor what its program computed."""
+    """A step under way; it keeps neither parameters nor tensors of the program alive."""
 
     __slots__ = ("asked", "counter", "method", "program", "skipped", "unsure", "values", "written")
 
@@ -88,25 +89,27 @@ class Step(Call):
         self.counter = counter
         self.method = method
         self.asked: Asked | None = None
-        """The gradients that it was given; None if they come until its end."""
+        """The gradients of the step; None until they are known."""
         self.written: Before | None = None
-        """The parameters as it began, if what it writes to them tells what it updates."""
+        """The parameters as the step began, if their versions or bits decide what it updated."""
         self.skipped: Any = None
-        """A number on the device: whether it was skipped; None if that is known."""
+        """A number on the device, not 0 if the step was skipped; None if the host knows."""
         self.unsure: Sequence[Unsure] = ()
         self.program: Program | None = None
-        """The program that is run; None if Python runs it."""
+        """The compiled program that runs the step; None in eager mode."""
         self.values: Sequence[Any] = ()
-        """Of a program copies of its parameters as it began, if effects are asked for."""
+        """Copies of the parameters when a compiled step began, if effects are recorded."""
 
     @property
     def function(self) -> str:  # type: ignore[override]
-        """What stands for the name of a program, where one was compiled."""
+        """The function name of a compiled step; empty in eager mode."""
         return "" if self.program is None else PROGRAM
 
     @property
     def interrupted(self) -> str:
-        """Nothing is said of a step in another one, which knows what it wrote to."""
+        """The note for a step that raised; none for an inner step, whose outer step knows its
+        writes.
+        """
         return _RAISED if self.parent is None else ""
 
 
@@ -118,9 +121,9 @@ def drop(stack: list[Call], ended: Callable[[Call], bool]) -> None:
 
 
 def counting(method: F) -> F:
-    """A method of a `StepCounter` that Python runs, also where Dynamo has given up.
+    """Run a method of a `StepCounter` in Python, also where Dynamo fell back to eager mode.
 
-    A fault of it ends the counting, and not the program: see `Recorder.fault`.
+    An exception in the method disables the recorder, not the program: see `Recorder.fault`.
     """
 
     @wraps(method)
@@ -146,24 +149,24 @@ class StepCounter:
         optimizer: Any = binding.optimizer()
         self.binding = binding
         self.proxies: list[Binding] = []
-        """The same of those around it whose own `step` calls no hooks."""
+        """The bindings of proxies around the optimizer, whose own `step` calls no hooks."""
         self.optimizer = binding.optimizer
         self.recorder = binding.recorder
         self.index = binding.index
         self._name = type(optimizer).__name__
         self._writes: Writes | None = None
-        """What its steps write to, if a gradient proves no update, as in code of the program."""
+        """What the steps write to; None if each parameter with a gradient is updated."""
         cls = type(optimizer)
         by_itself = compat.steps_by_itself(cls)
         if by_itself or _is_lbfgs(optimizer):
             blocks: Any = self.recorder.blocks
             self._writes = Writes(self._name, by_itself, compat.names_data(cls))
             blocks.writes.append(self._writes)
-        self._scaled = False  # whether a `GradScaler` was ever asked for its step
+        self._scaled = False  # true once an enabled `GradScaler` called `step`
         self._last: Asked | None = None
         self._alive: list[ref[Any]] = []
 
-    # A step that Python runs.
+    # Steps in eager mode.
 
     @counting
     def before(
@@ -174,9 +177,10 @@ class StepCounter:
         python: FrameType,
         compiled: bool = False,
     ) -> None:
-        """A step begins; `python` is the frame that calls the hooks around it.
+        """Open the call of a step; `python` is the frame that calls its hooks.
 
-        In code that is `compiled` in part it is that of the program, which runs on afterwards.
+        If part of the step is `compiled`, `python` is a frame of the program, which outlives the
+        step.
         """
         recorder = self.recorder
         stack = recorder.calls_under_way.stack()
@@ -188,7 +192,7 @@ class StepCounter:
             self._note_begin(optimizer)
         call = self._enter(Step(self), python)
         parameters = parameters_of(optimizer.param_groups)
-        # A closure or a hook of the program may still change the gradients.
+        # A closure, or a hook of the program, may still change the gradients.
         if not (compat.hooks_before(optimizer) or _computes(given, named)):
             call.asked = self.asked_for(parameters, compat.layouts_of(parameters))
         if self._writes is not None:
@@ -204,31 +208,31 @@ class StepCounter:
         return call
 
     def _drop(self, stack: list[Call], known: tuple[int, int]) -> None:
-        """No frame of Python runs two steps of one optimizer at once: the one before has ended."""
+        """Drop an earlier step of this frame: a frame runs one step of an optimizer at a time."""
         drop(
             stack,
             lambda call: isinstance(call, Step) and (call.counter, call.python) == (self, known),
         )
 
     def _adds_zeros(self) -> bool:
-        """Whether versions do not tell which parameters without a gradient a step moves.
+        """True if versions do not show whether a step moves a parameter that has no gradient.
 
-        LBFGS writes to all, and moves those that have a gradient in its history.
+        LBFGS writes to all parameters, but moves only those with a gradient in its history.
         """
         return any(map(_is_lbfgs, self.recorder.optimizers.alive()))
 
     def _note_begin(self, optimizer: Any) -> None:
-        """Note what the weights are before the first step, and whether it goes on with a state."""
+        """Report the weights before the first step, and note whether a state was loaded."""
         parameters = parameters_of(optimizer.param_groups)
         self.recorder.collectors.call("first_step_begins", parameters)
         if optimizer.state:
             self.recorder.optimizers.all[self.index].settings["state_loaded"] = True
 
     def _hold(self, call: Step) -> None:
-        """Copy what a step may change that begins now, as effects are asked for.
+        """Copy all that the step may change, because effects are recorded.
 
-        What it is passed is not known yet, if it is given a closure; and an optimizer in it may
-        have parameters of its own.
+        With a closure, the gradients are not known yet; a nested optimizer may have parameters of
+        its own.
         """
         call.before = {}
         variables: Any = self.recorder.variables
@@ -247,7 +251,7 @@ class StepCounter:
     def after(
         self, optimizer: Any, named: Mapping[str, Any], python: FrameType, compiled: bool = False
     ) -> None:
-        """A step has ended; in code that is `compiled` in part, its begin was in another frame."""
+        """Close the call of a step; if part of it is `compiled`, another frame opened the call."""
         call = self._under_way(None if compiled else known_by(python))
         if call is None:
             call = self._enter(Step(self), python)
@@ -256,8 +260,8 @@ class StepCounter:
         if compat.HAS_CUDA and compat.is_capturing():
             self.recorder.note(_CAPTURED.format(name=type(optimizer).__name__))
         found, skipped = found_inf(optimizer), False
-        # What the program's own code writes stays if the kernel leaves out its work: `_updated`
-        # looks at each parameter then, and waits for the device.
+        # When the kernel skips its work, writes by the program's own code remain: `_updated` then
+        # compares each parameter, and waits for the device.
         looks = self._writes is not None and call.parent is not None
         if found is None and "grad_scaler" in named:
             self.recorder.note(_UNKNOWN_SKIP)
@@ -273,7 +277,7 @@ class StepCounter:
         self._leave(call, () if skipped and self._writes is None else updates)
 
     def _under_way(self, known: tuple[int, int] | None) -> Step | None:
-        """The innermost step of this optimizer, run by the frame that is `known` by this if any."""
+        """The innermost step under way of this optimizer, in the frame `known` if one is given."""
         for call in reversed(self.recorder.calls_under_way.stack()):
             own = isinstance(call, Step) and call.counter is self and call.method is STEP
             if own and (known is None or call.python == known):
@@ -281,17 +285,18 @@ class StepCounter:
         return None
 
     def _is_around(self, call: Step, optimizer: Any) -> bool:
-        """Whether its own code may have called what stepped inside of it, and no closure or hook.
+        """True if the step's own code may have called the inner steps, rather than a closure or
+        hook.
 
-        Then it did not update itself what that has updated.
+        Then the inner steps made those updates.
         """
         return bool(call.sites) and (self._writes is not None or compat.holds_optimizer(optimizer))
 
     def _look(self, call: Step, optimizer: Any, skipped: bool, around: bool) -> Sequence[int]:
-        """Find out what a step did by itself, now that it has ended; returns the sites of updates.
+        """Find the requests and updates of a step that has ended; returns the sites of the updates.
 
-        Its requests are known then. A parameter that it wrote to is one of them, also if it has no
-        gradient: a step may make its own, and a hook may have taken that away.
+        A parameter that the step wrote to is a request even without a gradient: the step may have
+        computed one itself, or a hook may have cleared the gradient.
         """
         parameters = parameters_of(optimizer.param_groups)
         if call.asked is not None and not skipped and self._wrote_to_all(call, parameters):
@@ -313,9 +318,10 @@ class StepCounter:
         return [site for place, site in site_at.items() if updated[place] is True]
 
     def _layouts_of(self, call: Step, optimizer: Any, parameters: Sequence[Any]) -> list[Any]:
-        """The layouts of the gradients that a step was given, which has ended.
+        """The layouts of the gradients of a step that has ended.
 
-        They are those of now if they came late, or if others came while it stepped.
+        They are read now if they were not final before the step, or if parameters were added during
+        it.
         """
         if call.asked is not None and len(call.asked.layouts) == len(parameters):
             return list(call.asked.layouts)
@@ -332,7 +338,9 @@ class StepCounter:
         skipped: bool,
         around: bool,
     ) -> list[Any]:
-        """Whether a step updated each parameter: True, False or a tensor: see `Writes.wrote_to`."""
+        """For each parameter, whether the step updated it: a bool or a tensor
+        (`Writes.wrote_to`).
+        """
         inner = {id(each) for each in self.recorder.variables_of(call.sites).values()}
         writes = self._writes or Writes(self._name, by_itself=False)
         writes.seen |= bool(inner)
@@ -341,36 +349,37 @@ class StepCounter:
         for parameter, layout in zip(parameters, layouts, strict=True):
             did: Any = _asks(layout) and not skipped
             if did and self._writes is None and not around:
-                pass  # PyTorch's own code updates whatever has a gradient
+                pass  # PyTorch's own code updates each parameter that has a gradient
             elif id(parameter) in inner:
-                did = False  # the step inside of this one has counted it
+                did = False  # counted by the inner step
             elif call.written is not None:
                 did = writes.wrote_to(call.written, parameter, did, bits=bits, waits=waits)
             updated.append(did)
         return updated
 
     def _wrote_to_all(self, call: Step, parameters: Sequence[Any]) -> bool:
-        """Whether each parameter has a gradient and was written to, as in nearly each step."""
+        """True if each parameter has a gradient and a new version, as in nearly each step."""
         if self._writes is None or call.written is None or call.asked is None or call.sites:
             return False
         asks = len(call.asked.updates) == len(parameters)
         return asks and self._writes.wrote_to_all(call.written, parameters)
 
     def _note_cleared(self, call: Step, optimizer: Any, layouts: Sequence[Any]) -> None:
-        """Say it if a hook may have taken away gradients of an update that no version shows.
+        """Note that a hook may have cleared gradients of updates that no version shows.
 
-        A fused kernel moves none, and of a step whose begin was not seen none is known.
+        A fused kernel changes no version, and a step without a seen begin has no versions to
+        compare.
         """
         fused = any(group.get("fused") for group in optimizer.param_groups)
         cleared = compat.hooks_after(optimizer) and None in layouts
         if cleared and ((fused and self._writes is None) or call.written is None):
             self.recorder.note(CLEARED.format(name=self._name))
 
-    # A `GradScaler`, and a program that `torch.compile` made.
+    # Steps called by a `GradScaler`, and compiled steps.
 
     @counting
     def asked(self, scaler: Any, python: FrameType) -> Step | None:
-        """A `GradScaler` is asked for a step of the optimizer, which it may leave out."""
+        """Open a call for `GradScaler.step`, which may skip the step of the optimizer."""
         if not self._scaled and scaler.is_enabled():
             self._scaled = True
             scale = float(scaler._init_scale)
@@ -385,7 +394,7 @@ class StepCounter:
 
     @counting
     def answered(self, call: Step, optimizer: Any, failed: bool) -> None:
-        """The `GradScaler` has done that, or left it out; or an exception ended it."""
+        """Close the call of `GradScaler.step`, or abandon it if `failed` by an exception."""
         if failed:
             self.recorder.abandon(call)
             return
@@ -395,7 +404,7 @@ class StepCounter:
 
     @counting
     def begins(self, values: Sequence[Any]) -> None:
-        """A program with a step begins to run, whose parameters hold these values."""
+        """Open the call of a compiled step; `values` are its parameters now."""
         comparing = self.recorder.effects
         if comparing is None:
             return
@@ -407,9 +416,10 @@ class StepCounter:
 
     @counting
     def ran(self, program: Program, skipped: Any, now: Sequence[Any]) -> None:
-        """A program has run; `skipped` is None or says on the device whether it did nothing.
+        """Close the call of a compiled step.
 
-        `now` has what its parameters hold, if it was built to compare them.
+        `skipped` is None, or a number on the device, not 0 if the step did nothing. `now` holds the
+        values of the parameters if the program was compiled to compare them.
         """
         python = dynamo.frame_around(sys._getframe())
         call = self._under_way(known_by(python)) or self._enter(Step(self), python)
@@ -424,8 +434,8 @@ class StepCounter:
         self._leave(call, updates)
 
     def _leave(self, call: Step, updates: Sequence[int]) -> None:
-        """A step has ended that made these updates by itself: count it, or add it to the one
-        around it.
+        """Close a call that made the given updates itself: count it, or add it to the outer
+        step.
         """
         around = call.parent
         if isinstance(around, Step):
@@ -441,7 +451,7 @@ class StepCounter:
         self.recorder.close(call, False)
 
     def _note_within(self, call: Step, around: Step) -> None:
-        """Say it if a hook may have called a step in one of own code, which may update the same."""
+        """Note that a hook may have called an inner step that updates the same parameters."""
         optimizer: Any = self.optimizer()
         alike = around.counter is self and call.method is around.method is STEP
         if not alike or self._writes is None or compat.steps_with_hooks(type(optimizer)) > 1:
@@ -450,7 +460,7 @@ class StepCounter:
             self.recorder.note(_WITHIN.format(name=self._name))
 
     def _note_uncompared(self, call: Step) -> None:
-        """Say it if effects are asked for on a parameter that came while the step ran."""
+        """Note that effects are unknown for a parameter that was added during the step."""
         variables_of = self.recorder.variables_of
         found = variables_of(call.sites, "request") | variables_of(call.sites)
         came = [each for index, each in found.items() if index not in call.before]
@@ -460,16 +470,16 @@ class StepCounter:
     # Sites.
 
     def asked_for(self, parameters: Sequence[Any], layouts: Sequence[Any]) -> Asked:
-        """What a step is asked for that is given gradients with these layouts."""
+        """The sites of a step whose gradients have these layouts."""
         ids, last = list(map(id, parameters)), self._last
         if last is not None and last.layouts == layouts and last.ids == ids:
             return last
         if last is None or last.ids != ids:
             variables: Any = self.recorder.variables
             variables.find_names(self.optimizer())
-            # One that is gone may leave its `id` to another one.
+            # A parameter that is gone may leave its `id` to another one.
             self._alive = [ref(each, partial(self._forget, id(each))) for each in parameters]
-        # Checkpoints give those that other ranks hold a gradient, too: see `docs/facts.md`.
+        # Checkpoints also give a gradient to parameters on other ranks: see `docs/facts.md`.
         layouts = [
             compat.FROZEN if compat.is_elsewhere(each) else layout
             for each, layout in zip(parameters, layouts, strict=True)
@@ -482,7 +492,7 @@ class StepCounter:
                 requests.append(site_of("step", "request", kind, parameter))
                 if layout is not None:
                     updates.append(site_of(UPDATE, "update", kind, parameter))
-            elif parameter.requires_grad:  # other ranks hold it, and name it in their traces
+            elif parameter.requires_grad:  # other ranks hold it, and their traces name it
                 self.recorder.variables.index(parameter, None)
         self._last = Asked(ids, layouts, requests, updates)
         return self._last
@@ -494,7 +504,7 @@ class StepCounter:
 
 
 def _asks(layout: Any) -> bool:
-    """Whether a parameter has a gradient, by the layout of that."""
+    """True if a parameter with this layout of its gradient has a gradient."""
     return layout is not None and layout is not compat.FROZEN
 
 
@@ -503,7 +513,7 @@ def _is_lbfgs(optimizer: Any) -> bool:
 
 
 def _computes(given: Sequence[Any], named: Mapping[str, Any]) -> bool:
-    """Whether a step is given a closure, which computes the gradients; the first is the optimizer.
+    """True if a closure is passed to a step, to compute the gradients; the first is the optimizer.
 
     >>> _computes(("optimizer",), {"closure": None})
     False

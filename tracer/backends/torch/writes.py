@@ -1,8 +1,8 @@
-"""Which parameters a step of the program's own code wrote to: where a gradient proves no update.
+"""Find the parameters that a step of the program's own code wrote to.
 
-A tensor has a version, which counts what PyTorch writes to it. Code may write past it, as to
-`.data` or by NumPy. So a parameter is copied before a step, and its bits are compared, until its
-version was seen to move; and once more when that stood still for the first time.
+PyTorch increments the version of a tensor at each write. Code may bypass the version, by `.data` or
+NumPy. So each parameter is copied before a step and its bits are compared, until its version is
+seen to move; and once more when the version first stands still after that.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,39 +23,39 @@ _NOT_COMPARABLE = (
 
 
 class Before(NamedTuple):
-    """What a step may write to, by `id`, as it was when the step began."""
+    """The parameters before a step, by `id`."""
 
     versions: Mapping[int, int | None]
-    """Of all but lazy parameters."""
+    """The versions of all but lazy parameters."""
     copies: Mapping[int, Any]
-    """Of those whose versions may not tell; None of one that cannot be compared."""
+    """Copies where versions may not show writes; None if the bits cannot be compared."""
 
 
 class Writes:
-    """What the steps of one optimizer write to, and what was learned of how they do it."""
+    """What the steps of one optimizer write to, and what earlier steps showed."""
 
     def __init__(self, name: str, by_itself: bool, names_data: bool = False) -> None:
-        """`by_itself` if the steps run code that is not PyTorch's own: it `names_data` if a name in
-        it may write past versions.
+        """`by_itself` if steps run code outside PyTorch; `names_data` if names in that code, such
+        as `.data`, suggest writes that bypass versions.
         """
         self.name = name
         self._moved: set[int] = set()
-        """The parameters, by `id`, whose version was seen to move."""
+        """By `id`, the parameters whose version was seen to move."""
         self._stood: set[int] = set()
-        """Those that held the same bits while their version stood still, as was compared."""
+        """Parameters whose bits were seen to stay while the version stood still."""
         self._left: set[int] = set()
-        """Those that had a gradient and were left alone, as their versions or bits say."""
+        """Parameters with a gradient that a step left alone, by version or bits."""
         self._believed: set[int] = set()
-        """The parameters for which only the version said so, and no bits since."""
+        """Parameters in `_left` by the version alone, with no comparison of bits since."""
         self.seen = not by_itself
-        """Whether an update was ever seen that moved a version, or by a step inside of one."""
+        """Whether a step ever moved a version or ran an inner step."""
         self._names_data = names_data
         self._past = False
-        """Whether bits were seen to change where no version moved."""
+        """Whether bits ever changed while the version stood still."""
         self._was_left = self._was_doubtful = self._is_not_comparable = False
 
     def before(self, parameters: Sequence[Any], bits: bool) -> Before:
-        """Look at the parameters before a step; if `bits`, copy all of them."""
+        """Read the versions of the parameters before a step, and copy where needed or if `bits`."""
         versions = compat.versions_of(parameters)
         copied = set(versions)
         if not (bits or self._past):
@@ -66,7 +66,7 @@ class Writes:
         return Before(versions, copies)
 
     def wrote_to_all(self, before: Before, parameters: Sequence[Any]) -> bool:
-        """Whether the versions of all parameters moved, which all have a gradient."""
+        """True if the versions of all parameters moved; all have a gradient."""
         now = compat.versions_of(parameters)
         known = len(parameters) == len(now) and before.versions.keys() == now.keys()
         if not known or any(map(eq, before.versions.values(), now.values())):
@@ -78,15 +78,15 @@ class Writes:
     def wrote_to(
         self, before: Before, parameter: Any, asks: bool, *, bits: bool, waits: bool
     ) -> Any:
-        """Whether a step wrote to a parameter, which has a gradient if it `asks`.
+        """True if a step wrote to a parameter, which has a gradient if it `asks`.
 
-        True, False, or unless it `waits` for the device a tensor that will say whether the same
-        bits are there: then `learn` is to be called with the answer. If `bits`, the versions of
-        parameters without a gradient tell nothing.
+        Unless `waits`, a tensor on the device that is true if the parameter kept its bits; then
+        call `learn` with its value. If `bits`, the versions of parameters without a gradient show
+        nothing.
         """
         key = id(parameter)
         if key not in before.versions:
-            return asks  # it came while the step ran, or was lazy until then
+            return asks  # it was added during the step, or was lazy until then
         moved = before.versions[key] != compat.version_of(parameter)
         if moved and (asks or not bits):
             self._moved.add(key)
@@ -107,7 +107,7 @@ class Writes:
         return not same
 
     def learn(self, key: int, asks: bool, same: bool) -> None:
-        """Learn from the bits of a parameter, whose version did not move."""
+        """Store whether the bits of a parameter stayed the same while its version stood still."""
         if not same:
             self._past = True
             return
@@ -116,18 +116,18 @@ class Writes:
         self._left |= {key} if asks else set()
 
     def forget(self, key: int) -> None:
-        """A parameter is gone: another one may come to have its `id`."""
+        """Forget a parameter that is gone; another one may get its `id`."""
         self._was_left |= key in self._left
         self._was_doubtful |= key in self._doubtful()
         for known in (self._moved, self._stood, self._left, self._believed):
             known.discard(key)
 
     def _doubtful(self) -> set[int]:
-        """What was left alone by code that names `.data`, and never updated as its version says."""
+        """Parameters left alone by code that names `.data`, and never updated by their version."""
         return self._left - self._moved if self._names_data else set()
 
     def notes(self) -> list[str]:
-        """What a trace has to say of it: an update that changes no bit may have been missed."""
+        """Notes for the trace: updates that change no bit may have been missed."""
         left = bool(self._left) or self._was_left
         doubtful = bool(self._believed or self._doubtful()) or self._was_doubtful
         found = [_PAST] * (doubtful or (left and (self._past or not self.seen)))
