@@ -1,4 +1,4 @@
-"""TensorFlow's answers: see `tracer.core.backend.Backend`."""
+"""What counting needs of TensorFlow: see `tracer.core.backend.Backend`."""
 
 from types import FrameType
 from typing import Any
@@ -14,7 +14,7 @@ _AUTOGRAPH = "tensorflow.python.autograph."
 
 
 class TensorFlowBackend(backend.Backend):
-    """TensorFlow, with each Keras on it."""
+    """TensorFlow, with every version of Keras on it."""
 
     packages = ("tensorflow", "keras", "tf_keras")
     new_variables = variables.VariableTable
@@ -37,17 +37,19 @@ class TensorFlowBackend(backend.Backend):
     def kind_of_gradient(self, gradient: Any) -> Kind:
         """`sparse` for `tf.IndexedSlices`, `none` for None, else `dense`."""
         if type(gradient) is compat.EagerTensor:
-            return "dense"  # the others are slow to find out
+            return "dense"  # the checks below are slower
         if gradient is None:
             return "none"
         return "sparse" if isinstance(gradient, compat.IndexedSlices) else "dense"
 
     def function_around(self, graph: Any) -> str:
-        """The name of the outermost function whose graph `graph` is in."""
+        """The name of the outermost function that contains `graph`."""
         return compat.function_name(compat.graphs_around(graph)[-1])
 
     def caller_of(self, helper: FrameType) -> FrameType | None:
-        """The frame around `helper`, past AutoGraph: it makes the calls that it has converted."""
+        """The frame that calls `helper`, skipping AutoGraph, which makes the calls that it
+        converted.
+        """
         frame = helper.f_back
         while frame and frame.f_globals.get("__name__", "").startswith(_AUTOGRAPH):
             frame = frame.f_back

@@ -1,6 +1,6 @@
-"""Counts graphs too: one ledger a replica, which is made when a graph needs one.
+"""Count in graphs as well: each replica gets a ledger when a graph first needs one.
 
-The numbers of steps are Python's until a replica has its ledger, which goes on with them.
+Python numbers the steps until a replica has its ledger, which continues the numbers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from tracer.core.counters import CountedBlock, Counters
 from tracer.core.log import Reading
 
 _FULL = 1 / 8
-"""How full a journal may be when it is looked at: it must hold what comes until the next look."""
+"""A journal fuller than this is drained: it must have room until the next look."""
 _MOST_CALLS = 64
 """How many calls of functions there are between two looks, at most."""
 
@@ -21,7 +21,7 @@ class LedgerCounters(Counters):
     """The counters of one root optimizer, with a ledger for each replica that runs graphs."""
 
     quiet_calls: Iterator[bool]
-    """An item for each call of a function until the journals are to be looked at."""
+    """Yields an item for each call of a function until the next look at the journals."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,26 +29,26 @@ class LedgerCounters(Counters):
         self._look_after(1)
 
     def ledger(self, replica: int, device: str) -> Ledger:
-        """The ledger of a replica, which is made on `device` if there is none."""
+        """The ledger of a replica; created on `device` if there is none."""
         with self.lock:
             ledger = self.ledgers.get(replica)
             if ledger is None:
                 ledger = self.ledgers[replica] = Ledger(
                     device, self._numbers.setdefault(replica, 0)
                 )
-            self._look_after(1)  # a graph is traced, and may do much
+            self._look_after(1)  # a graph is traced, which may count many executions
             return ledger
 
     @property
     def in_programs(self) -> bool:  # type: ignore[override]
-        """Whether anything is counted in graphs, that run without Python."""
+        """True if graphs, which run without Python, count."""
         return bool(self.ledgers)
 
     def look(self) -> None:
-        """Take out what was counted, where it is much: functions with counters are called.
+        """Drain the journals that are getting full; called when functions with counters are called.
 
-        No journal may be full before it is read, and training must not wait for it. So this is
-        done at each call as long as many rows come with one, else at each 64th.
+        No journal may overflow between two looks, and training must not wait. So each call looks
+        while a call writes many rows, else at most each 64th.
         """
         if self.lock.acquire(blocking=False):
             try:
@@ -63,7 +63,7 @@ class LedgerCounters(Counters):
         self.quiet_calls = repeat(False, calls)
 
     def take_number(self, replica: int) -> int:
-        """The number of a step that begins outside of every graph."""
+        """Take the number of a step that begins outside every graph."""
         with self.lock:
             ledger = self.ledgers.get(replica)
             if ledger is None:
@@ -72,7 +72,7 @@ class LedgerCounters(Counters):
         return ledger.take_number()
 
     def next_number(self, replica: int) -> int:
-        """The number of the step that begins next."""
+        """The number of the next step."""
         ledger = self.ledgers.get(replica)
         return self._numbers[replica] + 1 if ledger is None else ledger.next_number()
 
@@ -80,12 +80,12 @@ class LedgerCounters(Counters):
         return {replica: ledger.read() for replica, ledger in self.ledgers.items()}
 
     def sign(self) -> Any:
-        """The same with what the graphs have counted: see `Counters.sign`."""
+        """Include the counts of graphs: see `Counters.sign`."""
         sign = super().sign()
         return sign and (sign, [each.sign() for each in self.ledgers.values()])
 
     def variables(self) -> dict[str, Any]:
-        """What an exported function captures, by name."""
+        """The variables that an exported function captures, by name."""
         with self.lock:
             variables = {
                 f"replica_{replica}_{name}": variable
@@ -95,5 +95,5 @@ class LedgerCounters(Counters):
             return variables | super().variables()
 
     def handles(self) -> list[Any]:
-        """The handles, one of which each graph with a counter captures."""
+        """The handles of the journals; each graph with a counter captures one of them."""
         return [handle for ledger in self.ledgers.values() for handle in ledger.handles()]

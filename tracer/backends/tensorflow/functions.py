@@ -1,6 +1,6 @@
-"""The functions that TensorFlow keeps: those that were traced, and what `tf.function` gives.
+"""Find the functions that TensorFlow keeps: each `tf.function` and its concrete functions.
 
-The facts that it rests on are named with the file of TensorFlow 2.21 where they can be read.
+Facts about TensorFlow are given with the file of TensorFlow 2.21 that shows them.
 """
 
 import sys
@@ -35,10 +35,10 @@ _alive: tuple[int, list[ReferenceType[Any]]] = (-1, [])
 
 
 def functions_alive() -> tuple[list[Any], list[Any]]:
-    """Every living `ConcreteFunction`, and every `tf.function`.
+    """Every living `ConcreteFunction`, and every living `tf.function`.
 
-    To look for them takes a walk over all objects, so they are kept, weakly, as long as TensorFlow
-    knows of no new function.
+    The search goes through all objects, so its result is kept, as weak references, until TensorFlow
+    has a new function.
     """
     global _alive
     classes = (concrete_function.ConcreteFunction, polymorphic_function.Function)
@@ -51,12 +51,13 @@ def functions_alive() -> tuple[list[Any], list[Any]]:
 
 
 def concrete_functions(function: Any) -> list[Any]:
-    """The functions that a `tf.function` was traced to."""
+    """The concrete functions of a `tf.function`."""
     return list(function._function_cache.values())
 
 
 def ops_in(graph: Any) -> Iterator[Any]:
-    """The ops in the graph of a function, in its branches and loops, and in what it calls:
+    """The ops in a function's graph, its branches and loops, and the functions that it calls.
+
     TensorFlow keeps all of them with the graph (`framework/ops.py`, `_functions`).
     """
     inner = (function.graph for function in graph._functions.values())
@@ -65,29 +66,29 @@ def ops_in(graph: Any) -> Iterator[Any]:
 
 
 def bound_to(value: Any) -> Any:
-    """The object whose `tf.function` method it is, for what TensorFlow calls such a one with."""
+    """The object that a `tf.function` method is bound to, from TensorFlow's stand-in for it."""
     return value.target if isinstance(value, tf_method_target.TfMethodTarget) else None
 
 
 _PATIENCE = 5
-"""Seconds for which a function that is being traced is waited for."""
+"""How many seconds to wait for a function that is being traced."""
 
 
 def forget_graphs(function: Any) -> bool:
-    """Let a `tf.function` forget its graphs, so that its next call traces it; False if it cannot.
+    """Clear the graphs of a `tf.function`, so that its next call traces it; False if impossible.
 
-    A function of a SavedModel has a class of its own, and no Python code to trace. What made its
-    variables in its first call is not asked to again: only the graphs are forgotten
+    A function of a SavedModel has a class of its own, and no Python code to trace. A function that
+    created variables in its first call must not create them again, so only its graphs are cleared
     (`polymorphic_function.py`, `Function._call`).
     """
     if type(function) is not polymorphic_function.Function:
         return False
-    # Another thread may be tracing it, and wrap an optimizer there whose function this one traces.
+    # Another thread may be tracing it and wrap an optimizer, while this thread traces its function.
     if not function._lock.acquire(timeout=_PATIENCE):
         return False
     try:
         function._function_cache.clear()
-    except BaseException:  # of a signal handler: half cleared, the function would be broken
+    except BaseException:  # raised by a signal handler: a half-cleared function would be broken
         function._function_cache.clear()
         raise
     finally:
@@ -96,7 +97,7 @@ def forget_graphs(function: Any) -> bool:
 
 
 def forget_graphs_with(handles: Iterable[Any]) -> None:
-    """Let each `tf.function` one of whose graphs captured one of `handles` be traced again."""
+    """Clear the graphs of each `tf.function` that has a graph which captured one of `handles`."""
     wanted = {id(handle) for handle in handles}
     for function in functions_alive()[1]:
         graphs = (each.graph for each in concrete_functions(function))
@@ -105,7 +106,9 @@ def forget_graphs_with(handles: Iterable[Any]) -> None:
 
 
 def running_functions() -> list[Any]:
-    """Each `tf.function` that a thread has called and that is at work, but for what it traces."""
+    """Each `tf.function` whose call is under way in a thread, except functions being traced
+    inside.
+    """
     running = []
     for stack in _stacks().values():
         traced = False
@@ -122,9 +125,9 @@ _TRACE = func_graph.func_graph_from_py_func.__code__
 
 
 def _stacks() -> dict[int, list[FrameType]]:
-    """The frames of each thread, the innermost first; of this one those around who asks.
+    """The frames of each thread, innermost first; of this thread only the frames of the callers.
 
-    A frame that held itself would hold all that the program works with, until it is collected.
+    A frame that referred to itself would keep the program's objects alive until it is collected.
     """
     frames = sys._current_frames()
     frames[threading.get_ident()] = sys._getframe(2)
@@ -132,25 +135,25 @@ def _stacks() -> dict[int, list[FrameType]]:
 
 
 def feeds_a_dataset(function: Any) -> bool:
-    """Whether tf.data runs this function, and nobody is asked for what it captured
+    """True if tf.data runs this function, which never computes its captures again
     (`data/ops/structured_function.py`).
     """
     return "_tf_data_function" in function.function_def.attr
 
 
 def graphs_being_traced() -> list[Any]:
-    """The graphs of functions, branches and loops that a thread is tracing now."""
+    """The graphs of functions, branches and loops that threads are tracing now."""
     graphs = (graph_traced_by(frame) for stack in _stacks().values() for frame in stack)
     return [graph for graph in graphs if graph is not None]
 
 
 def graph_traced_by(frame: FrameType) -> Any | None:
-    """The graph that Python's frame builds by calling a function, if it is one that does."""
+    """The graph that a frame builds by tracing a function; None for other frames."""
     return frame.f_locals.get("func_graph") if frame.f_code is _TRACE else None
 
 
 def any_is_inside(threads: Set[int]) -> bool:
-    """Whether one of these threads, but for this one, is in a function that it has called."""
+    """True if one of these threads, other than this one, is inside a call of a function."""
     others = threads - {threading.get_ident()}
     return bool(others) and any(
         frame.f_code in (_CALL, _CALL_CONCRETE)
@@ -161,10 +164,10 @@ def any_is_inside(threads: Set[int]) -> bool:
 
 
 def author_of(code: CodeType, line: int) -> Line | None:
-    """The line of the author's program from which AutoGraph made a line of `code`.
+    """The line of the program from which AutoGraph generated a line of `code`.
 
-    AutoGraph keeps the code that it made with each function that it converted, and the source of
-    each of its lines (`autograph/pyct/transpiler.py`, `_PythonFnFactory`).
+    AutoGraph keeps the code generated for each function that it converted, and the source of each
+    line (`autograph/pyct/transpiler.py`, `_PythonFnFactory`).
     """
     place = origin_info.LineLocation(code.co_filename, line)
     for original, factories in list(autograph._TRANSPILER._cache._cache.items()):

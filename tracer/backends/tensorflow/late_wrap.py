@@ -1,17 +1,18 @@
-"""Functions that were traced before their optimizer was wrapped: found, and watched.
+"""Find and watch functions that were traced before their optimizer was wrapped.
 
-Their graphs hold no counter, so what they run is not counted. An optimizer's own count of its steps
-cannot tell: it stands still while a loss scale skips, it moves when a checkpoint is restored, and
-others may move it. So the functions themselves are found when the optimizer is wrapped. A
-`tf.function` forgets its graphs, so that its next call traces one that is counted. Others cannot (a
-`ConcreteFunction` that the program holds, a function of a SavedModel, a call that is under way), so
-the graphs are watched while the optimizer is wrapped: a trace is incomplete if one of them was
-called. Of a few no call can be seen (the function of a dataset, one that was being traced just
-then, one that calls a watched function): a trace that begins while it lives is incomplete.
+Their graphs hold no counter, so their steps are not counted. The optimizer's own iterations cannot
+show this: they stand still while a loss scale skips, jump when a checkpoint is restored, and other
+code may change them. So the functions themselves are found when the optimizer is wrapped. The
+graphs of a `tf.function` are cleared, so that its next call traces a graph with a counter. Other
+functions have no graphs to clear (a `ConcreteFunction` that the program holds, a function of a
+SavedModel, a call under way), so they are watched while the optimizer is wrapped: a trace is
+incomplete if one of them was called. Calls of a few functions are invisible (functions of a
+dataset, functions being traced at that moment, callers of a watched function): a trace is
+incomplete if one of these is alive.
 
-Which functions use an optimizer, `users` finds out. Such a one is watched through what it
-captures: TensorFlow asks for that at each call (`ConcreteFunction.captured_inputs`), in eager mode
-and while another function that calls it is traced.
+`users` finds the functions that use an optimizer. A function is watched through one of its
+captures, which TensorFlow evaluates at each call (`ConcreteFunction.captured_inputs`), in eager
+mode and while a function that calls it is traced.
 """
 
 import re
@@ -41,13 +42,13 @@ from tracer.core.late_wrap import IN_PART, PIPELINE, SESSION_GRAPH, StaleFunctio
 from tracer.kinds import OptimizerKind
 
 _UPDATE = re.compile("Apply|AssignAdd|AssignSub|Scatter(Add|Sub)")
-"""The types of ops that update a variable, and do not set it, as an initializer does."""
+"""The types of ops that update a variable; excludes assignments, as by an initializer."""
 
 _WRITE = re.compile("Apply|Assign|Scatter")
 
 
 class StaleFunctions(late_wrap.StaleFunctions):
-    """Functions of TensorFlow that were traced before, and graphs of Sessions."""
+    """The stale functions of TensorFlow, and graphs of Sessions."""
 
     reads_again = (
         "; what it reads in Python was read again, and stateful random ops in there began their "
@@ -57,26 +58,26 @@ class StaleFunctions(late_wrap.StaleFunctions):
     def __init__(self) -> None:
         super().__init__()
         self._forgetful: list[tuple[StaleFunction, ref[Any]]] = []
-        """Each `tf.function` that was let forget its graphs."""
+        """Each `tf.function` whose graphs were cleared."""
         self._listeners: dict[int, WeakKeyDictionary[Any, Callable[[], None]]] = defaultdict(
             WeakKeyDictionary
         )
-        """By optimizer, for each function that is watched who listens for its calls."""
+        """By optimizer, the listener of each watched function."""
         self._unseen: dict[StaleFunction, WeakSet[Any]] = defaultdict(WeakSet)
-        """The graphs that run uncounted, or in part, and whose calls are not seen."""
+        """Graphs that run uncounted, or partly so, without visible calls."""
         self._run_by_sessions: dict[int, WeakSet[Any]] = defaultdict(WeakSet)
         self._since: dict[int, int] = {}
         self._spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
         self._looked_at: dict[int, tuple[int, bool]] = {}
 
     def begin(self, index: int) -> None:
-        """What is traced from now on with an optimizer is counted, until it is let go."""
+        """Note that functions traced with this optimizer from now on are counted."""
         self._since.setdefault(index, compat.unique_number())
 
     def find_and_watch(
         self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
     ) -> None:
-        """Find what uses an optimizer uncounted, and watch that from now on."""
+        """Find the functions that use an optimizer uncounted, and watch them."""
         functions = look()
         looked_at = functions.newest, retrace
         if self._looked_at.get(index) != looked_at or functions.being_traced:
@@ -99,9 +100,9 @@ class StaleFunctions(late_wrap.StaleFunctions):
     def _note_users(
         self, index: int, users: Iterable[Any], handles: Collection[int], scope: str
     ) -> set[int]:
-        """Watch those of the functions that use an optimizer that run anything uncounted.
+        """Watch the functions that use an optimizer in an uncounted graph.
 
-        Returns the ids of the functions that have it in their own graphs.
+        Returns the ids of the functions that use it in their own graph.
         """
         own = set()
         for function in users:
@@ -116,15 +117,15 @@ class StaleFunctions(late_wrap.StaleFunctions):
             if feeds_a_dataset(function):
                 self._note_unseen(stale._replace(caller=PIPELINE), function.graph)
             elif function._captured_inputs:
-                # What captures nothing gets the variables as arguments, of a function around it.
+                # A function without captures gets its variables as arguments, from its caller.
                 self._listeners[index].setdefault(function, partial(self._called, stale))
         return own
 
     def _uncounted(
         self, index: int, graph: Any, handles: Collection[int], scope: str
     ) -> Any | None:
-        """The graph of a function that uses an optimizer, or of one that it calls, if that is not
-        counted; None if all is.
+        """The first uncounted graph that uses an optimizer, of a function or its callees; else
+        None.
 
         A function is counted if its tracing ended while the optimizer was traced.
         """
@@ -145,7 +146,7 @@ class StaleFunctions(late_wrap.StaleFunctions):
     def _forget(
         self, index: int, stale: Collection[int], polymorphics: Iterable[Any], retrace: bool
     ) -> None:
-        """Let the functions forget their graphs that are `stale`; say which of them are running."""
+        """Clear the `stale` graphs of each `tf.function`, and note which functions are running."""
         running = {id(function) for function in running_functions()} if stale else ()
         for function in polymorphics:
             graphs = [each.graph for each in concrete_functions(function) if id(each) in stale]
@@ -157,7 +158,7 @@ class StaleFunctions(late_wrap.StaleFunctions):
                     self._forgetful.append((known, ref(function)))
 
     def unseen(self) -> list[StaleFunction]:
-        """The functions that run uncounted, or in part, and whose calls are not seen."""
+        """The functions that run uncounted, or partly so, without visible calls."""
         return [
             stale
             for stale, graphs in list(self._unseen.items())
@@ -165,7 +166,7 @@ class StaleFunctions(late_wrap.StaleFunctions):
         ]
 
     def retraced(self) -> Counter[StaleFunction]:
-        """The functions that were traced again since they forgot their graphs."""
+        """The functions that were traced again after their graphs were cleared."""
         known = ((stale, function()) for stale, function in list(self._forgetful))
         return Counter(
             stale for stale, function in known if function and concrete_functions(function)
@@ -180,11 +181,11 @@ class StaleFunctions(late_wrap.StaleFunctions):
         own: bool,
         functions: Functions,
     ) -> None:
-        """Note when a Session runs a graph that holds updates already.
+        """Watch Session graphs that already contain updates by an optimizer.
 
-        They are those of a `legacy` or a `v1` optimizer called `name`, which puts them under
-        `NAME/update...` (`training/optimizer.py`, `optimizer_v2/optimizer_v2.py`). One whose class
-        has its `own` step may put them anywhere, so each update is taken for one of them.
+        A `legacy` or a `v1` optimizer called `name` puts them under `NAME/update...`
+        (`training/optimizer.py`, `optimizer_v2/optimizer_v2.py`). An optimizer whose class has its
+        `own` step may put them anywhere, so for it each update op counts as one.
         """
         graphs = []
         if kind.name == "v1" or (kind.name == "legacy" and own):
@@ -204,20 +205,20 @@ class StaleFunctions(late_wrap.StaleFunctions):
                 compat.watch_runs(graph, self)
 
     def ran_by_session(self, graph: Any) -> None:
-        """A Session runs a graph with updates that are not counted."""
+        """Note that a Session runs a graph with uncounted updates."""
         for index in list(self._since):
             if graph in self._run_by_sessions[index]:
                 self.calls[StaleFunction(index, SESSION_GRAPH)] += 1
 
     def let_go(self, index: int) -> None:
-        """Give back what was captured by the functions that are watched for an optimizer."""
+        """Restore the captures of the functions that are watched for an optimizer."""
         self.calls.update(stale for stale in self.unseen() if stale.optimizer == index)
         for function, listener in list(self._listeners[index].items()):
             _listen_no_more(function, listener)
         self._spans[index].append((self._since.pop(index, 0), compat.unique_number()))
 
     def _called(self, stale: StaleFunction) -> None:
-        """A stale function is called: now, or whenever the function that is traced now runs."""
+        """Note a call of a stale function: in eager mode, or in the function being traced."""
         if compat.in_eager():
             self.calls[stale] += 1
         else:
@@ -226,9 +227,9 @@ class StaleFunctions(late_wrap.StaleFunctions):
             self._note_unseen(stale, compat.graphs_around(graph)[-1])
 
     def _note_unseen(self, stale: StaleFunction, graph: Any) -> None:
-        """A graph runs uncounted, and no call of it is seen: a trace says so when it is gone, too.
+        """Note that a graph runs uncounted, without visible calls, in traces that are open now.
 
-        One that begins later says so only if the graph lives then.
+        Later traces are affected only while the graph is alive.
         """
         if graph not in self._unseen[stale]:
             self._unseen[stale].add(graph)
@@ -236,12 +237,12 @@ class StaleFunctions(late_wrap.StaleFunctions):
 
 
 def _uses(graph: Any, written: Written, handles: Collection[int], scope: str) -> bool:
-    """Whether a graph writes to one of `handles`, or has ops under `scope`, if that is given."""
+    """True if a graph writes to one of `handles`, or has update ops under `scope`, if given."""
     return not written.captured.isdisjoint(handles) or bool(scope and has_updates_by(graph, scope))
 
 
 class _Question:
-    """Stands for the first of what a function captured, and calls who listens when it is asked."""
+    """Replaces a function's first capture, and calls the listeners whenever it is evaluated."""
 
     def __init__(self, first: Any) -> None:
         self.first = first
@@ -264,7 +265,7 @@ def _listen(function: Any, listener: Callable[[], None]) -> None:
 
 
 def _listen_no_more(function: Any, listener: Callable[[], None]) -> None:
-    """Who is the last to go gives the function what it captured."""
+    """Stop calling `listener`; the last listener restores the capture."""
     first, *others = function._captured_inputs
     if isinstance(first, _Question) and listener in first.listeners:
         first.listeners.remove(listener)

@@ -1,32 +1,32 @@
-"""Counts executions in the graph: the journals of one replica, and how they are read.
+"""Count executions in graphs: the journals of one replica, and how Python reads them.
 
-A graph's stateful ops run whenever the graph runs, so one counter serves all that was traced into
-one graph (a *block*), be it of 1 or of 1,000 variables. Each execution writes a row that says when
-it was, and Python takes the rows out (`Journal.drain`) and keeps them as it keeps what it counts
-itself: see `tracer.core.log`.
+The stateful ops of a graph run whenever the graph runs, so one counter serves all that was traced
+into one graph (a *block*), whether it updates 1 variable or 1,000. Each execution writes a row that
+says when it ran. Python drains the rows (`Journal.drain`) into a log like those of eager mode: see
+`tracer.core.log`.
 
-*When* is a **stamp**: `UNIT` times the number of the step, plus flags that say how the block was
-part of it. A graph does not know what it will be part of when it is traced: the same one may run
-alone, inside a step, or inside another function's step. So each function asks when it is called:
+*When* is a **stamp**: `UNIT` times the number of the step, plus flags for the block's part in it. A
+graph cannot know its enclosing step while it is traced: it may run alone, inside a step, or inside
+another function's step. So each call of the function computes it:
 
-    enclosing = the stamp of the step that calls it, 0 if that is none of this optimizer
-    stamp     = enclosing                    if the block is part of a step, or of none
+    enclosing = the stamp of the step that calls the function, 0 without one of this optimizer
+    stamp     = enclosing                    if the block is not a step itself
     stamp     = a new number                 if the block is a step and enclosing is 0
 
 `enclosing` is an argument of the function that TensorFlow computes at each call (see
-`compat.call_time_capture`): in eager mode from the Python calls under way, in another function
-from the stamp of the step that it stands in. A step takes its number once, when its gradients are
-there, and hands it to all that runs in it; so two steps that overlap in time stay two.
+`compat.call_time_capture`): in eager mode from the Python calls under way, in another function from
+the stamp of the step there. A step takes its number once, when its gradients are computed, and
+passes it to all blocks inside it, so steps that overlap in time stay apart.
 
-Numbers of steps are taken from a clock by one atomic op, see `_take`; so is the place of a row:
+One atomic op takes the numbers of steps from a clock (see `_take`), and also the place of a row:
 
     place                = the next one of the journal's own clock
     ring[place % rows]   = TAG * place + stamp
 
-No two executions have one place, whoever runs the graph at the same time, and what the clock says
-is how many there were. Each row holds its place: who reads the ring sees whether a row is there
-already, and whether a later one took its cell. Then it is known how many are lost, but not when.
-A graph may write `ROWS` rows between two readings; when and how often is read: see `counters`.
+No two executions share a place, whichever threads run the graph, and the clock tells how many there
+were. Each row contains its place, so a reader of the ring sees whether a row is written yet, and
+whether a later row has overwritten it. Then the number of lost rows is known, but not their steps.
+A graph may write `ROWS` rows between two readings; `counters` decides when to read.
 """
 
 import itertools
@@ -46,55 +46,56 @@ from tracer.core.log import HostLog, Reading, until
 from tracer.core.stamps import UNIT
 
 ROWS = 16_383
-"""How many rows, of one number each, may be written to a journal between two readings. 128 KiB."""
+"""How many rows, of one number each, a journal holds between two readings: 128 KiB."""
 
 MANY = 64
-"""How many journals of equal blocks have so many rows: a function that is always traced again has
-one for each graph."""
+"""How many journals of equal blocks get that many rows: a function that is traced again and again
+has one for each graph.
+"""
 
 FEW_ROWS = 1_023
-"""How many rows the later ones have. 8 KiB."""
+"""How many rows the later journals have: 8 KiB."""
 
 _BITS = 44
-"""Of each number in a row: a stamp, or what else it says; the others hold the row's place."""
+"""The bits of a number for the stamp or other data; the rest hold the row's place."""
 
 _TAG = 2**_BITS // UNIT
 
 _raw = tf.raw_ops
 
-_numbers = itertools.count()  # of ledgers: functions tell what they capture apart by a name
+_numbers = itertools.count()  # of ledgers: functions tell their captures apart by a name
 
 _PHILOX = 1
-"""The algorithm whose state `RngReadAndSkip` moves: see `_take`."""
+"""The algorithm of the state that `RngReadAndSkip` changes: see `_take`."""
 
 
 class Journal:
-    """Rows of numbers, one for each execution, which graphs write and Python takes out."""
+    """Rows of numbers, one for each execution, which graphs write and Python drains."""
 
     def __init__(
         self, device: str, rows: int, taken_out: Callable[..., None], width: int = 0, bits: int = 0
     ) -> None:
-        """`taken_out` gets each row: a number, or a list of `width` ones.
+        """Pass each row to `taken_out`: a number, or a list of `width` numbers.
 
-        Each row may come with so many `bits`, whose totals stay exact if rows are lost.
+        Each row may have this many `bits`, whose totals stay exact even if rows are lost.
         """
         self._device = device
-        self._rows = rows | 1  # odd: the clock moves by `UNIT`, and must not skip a cell
+        self._rows = rows | 1  # odd: the clock moves by `UNIT`, and must reach each cell
         self._taken_out = taken_out
         self._clock = _variable([UNIT, 0, 0], device)
         self._ring = _variable(np.zeros((self._rows, width) if width else self._rows), device)
         self._totals = _variable(np.zeros(bits), device) if bits else None
         self.lost = 0
-        """How many rows were overwritten before they were taken out."""
+        """How many rows were overwritten before they were drained."""
         self._drained = 0
         self._awaited: list[int] = []
-        """The rows whose place was taken, and which were not yet written."""
+        """Places that were taken, but whose rows were not written yet."""
         self._found: deque[Any] = deque()
-        """The rows that are being taken out."""
+        """Rows that are being drained."""
         self._busy = False
 
     def write(self, row: Any, after: Sequence[Any] = (), bits: Any = None) -> None:
-        """Add to the current graph, after the ops `after`, that it writes a row with its bits."""
+        """Add ops to the current graph that write a row with its bits, after the ops `after`."""
         with _added(self._device):
             with compat.device(_host_of(self._device)):
                 one = tf.constant(1, tf.uint64)
@@ -110,18 +111,18 @@ class Journal:
                     _raw.AssignAddVariableOp(resource=self._totals.handle, value=bits)
 
     def written(self) -> int:
-        """How many rows were written so far, or are just being written."""
+        """How many rows were written so far or are being written."""
         return next_of(self._clock) - 1
 
     def fullness(self) -> float:
-        """Which part of the rows is to be taken out."""
+        """The fraction of the rows that are not drained yet."""
         return (self.written() - self._drained) / self._rows
 
     def drain(self) -> None:
         """Take the new rows out of the ring.
 
-        Signals come anywhere in this: a handler that reads finds what was taken out so far, and
-        after an exception that it raises the next reading goes on.
+        A signal handler may run at any point here: if it reads, it finds the rows drained so far,
+        and if it raises, the next reading continues.
         """
         if self._busy:
             return
@@ -135,7 +136,7 @@ class Journal:
             self._busy = False
 
     def _find(self) -> None:
-        """Find the new rows that are in the ring by now."""
+        """Find the new rows in the ring."""
         written = self.written()
         if written == self._drained and not self._awaited:
             return
@@ -156,7 +157,7 @@ class Journal:
         return compat.value_in(self._totals.handle, tf.int64)
 
     def variables(self) -> list[Any]:
-        """What a graph that writes captures, its clock first."""
+        """The variables that a writing graph captures, the clock first."""
         return [each for each in (self._clock, self._ring, self._totals) if each is not None]
 
     def _rows_at(self, places: Any) -> Any:
@@ -167,17 +168,16 @@ class Journal:
 
 
 def _variable(initial: Any, device: str) -> Any:
-    """A variable with these numbers."""
     return compat.make_variable(np.asarray(initial, np.int64), device)
 
 
 def next_of(clock: Any) -> int:
-    """The number that is taken next."""
+    """The next number of a clock."""
     return int(compat.value_in(clock.handle, tf.int64)[0]) // UNIT
 
 
 class Use:
-    """What one graph adds to a counter: from `taken` on, until it is gone and `released` it."""
+    """The use of a counter by one graph: from `taken` until `released`, when the graph is gone."""
 
     __slots__ = ("number", "released", "taken")
 
@@ -187,24 +187,24 @@ class Use:
         self.released: int | None = None
 
     def ran(self, total: int) -> int:
-        """How often the graph ran, if the counter's total is `total` now."""
+        """How often the graph ran, given the counter's current total."""
         return (total if self.released is None else self.released) - self.taken
 
 
 class _BlockCounter:
-    """A journal with the graphs that feed it: one at a time, reused when that graph is gone."""
+    """A journal and the graph that writes to it; reused for another graph when that one is gone."""
 
     def __init__(self, key: Hashable, number: int, device: str, rows: int) -> None:
         self.key = key
         self.log = HostLog()
         self.journal = Journal(device, rows, self.log.add)
         self.graphs = 0
-        self.idle = 0  # of the graphs that are gone
+        self.idle = 0  # graphs that are gone and never ran
         self.use = Use(number, 0)
         self.lifetime: ref[Any] | None = None
 
     def release(self) -> None:
-        """The graph is gone."""
+        """Note that the graph is gone."""
         self.journal.drain()
         total = self.journal.written()
         self.idle += self.use.ran(total) == 0
@@ -213,7 +213,7 @@ class _BlockCounter:
         self.lifetime = None
 
     def reading(self) -> Reading:
-        """When it ran."""
+        """The steps in which it ran."""
         self.journal.drain()
         self.log.lost = self.journal.lost
         idle = self.lifetime is not None and not self.use.ran(self.log.total + self.log.lost)
@@ -228,7 +228,7 @@ class Ledger:
         self._rows = rows or ROWS
         self._name = f"optimizer_tracer_{next(_numbers)}"
         self.alone = compat.constant(0)
-        """The stamp of what is called outside of every step."""
+        """The stamp of a block outside every step."""
         self._captured: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()
         self._clock = _variable([(steps + 1) * UNIT, 0, 0], device)
         self._blocks: list[_BlockCounter] = []
@@ -242,9 +242,9 @@ class Ledger:
     ) -> Any:
         """The stamp of the step that calls the function with this graph, a scalar in `graph`.
 
-        `ask` gives it at each call of the function: an eager tensor, or one of the graph in which
-        it is called. It is `alone`, and not asked for, where `is_alone` says so. Where nobody can
-        be asked it is 0.
+        Each call of the function calls `ask` for it, unless `is_alone()` says that it is `alone`.
+        `ask` returns an eager tensor, or one of the graph that contains the call. In a graph that
+        cannot ask, the stamp is 0.
         """
         known = self._captured.get(graph)
         if known is None:
@@ -257,9 +257,10 @@ class Ledger:
         return known()
 
     def begin_step(self, enclosing: Any, after: Sequence[Any] = ()) -> Any:
-        """Add to the current graph the beginning of a step, which waits for the tensors `after`.
+        """Add the begin of a step to the current graph, after the tensors `after`; returns its
+        stamp.
 
-        Returns the step's stamp: a new one if there is no enclosing step.
+        It is a new stamp if there is no enclosing step.
         """
         with _added(self.device):
             with compat.device(_host_of(self.device)):
@@ -272,9 +273,9 @@ class Ledger:
     def count(self, key: Hashable, lifetime: Any, stamp: Any, after: Sequence[Any] = ()) -> Use:
         """Add the counter of the block `key` to the current graph; it runs after the ops `after`.
 
-        When `lifetime`, the outermost graph around it, is gone, the counter serves the next block
-        with an equal key: graph tracing again and again does not grow the ledger, and should the
-        old graph still run somewhere, what it counts is the same.
+        When `lifetime`, the outermost graph around it, is gone, the next block with an equal key
+        reuses the counter. So repeated graph tracing does not grow the ledger, and if the old graph
+        still runs somewhere, its executions count for an equal block.
         """
         with self._lock:
             block = self._take_block(key)
@@ -284,27 +285,27 @@ class Ledger:
         return block.use
 
     def auxiliary(self, taken_out: Callable[[list[int]], None], width: int, bits: int) -> Journal:
-        """A journal of something else, whose rows are written before those of their blocks."""
+        """A journal of other data, whose rows are written before those of their blocks."""
         with self._lock:
             journal = Journal(self.device, self._rows // width, taken_out, width, bits)
             self._auxiliary.append(journal)
             return journal
 
     def take_number(self) -> int:
-        """The number of a step that begins outside of every graph."""
+        """Take the number of a step that begins outside every graph."""
         with compat.outside_of_graphs(), compat.device(self.device):
             number = _take(self._clock.handle, tf.constant(1, tf.uint64), self.device)
             return int(number) // UNIT
 
     def next_number(self) -> int:
-        """The number of the step that begins next."""
+        """The number of the next step."""
         return next_of(self._clock)
 
     def read(self) -> tuple[int, list[tuple[Any, Reading]]]:
-        """How many steps began so far, and what each counter says of them.
+        """How many steps have begun, and the reading of each counter.
 
-        A graph takes a step's number, writes auxiliary rows and then the block's; reading goes the
-        other way, so that all of what had ended is found. What began meanwhile is left out.
+        A graph takes a step's number, writes auxiliary rows and then the block's row. Reading in
+        the reverse order finds all rows of steps that had ended; later steps are omitted.
         """
         with self._lock:
             last = self.next_number() - 1
@@ -323,17 +324,17 @@ class Ledger:
             return max((fullness for fullness, _ in full), default=0)
 
     def sign(self) -> Any:
-        """What is another one once anything was counted, or a graph got a counter."""
+        """A value that changes with each count and each new counter."""
         with self._lock:
             clocks = [self._clock, *(each.variables()[0] for each in self._journals())]
             return [next_of(each) for each in clocks], [block.graphs for block in self._blocks]
 
     def handles(self) -> list[Any]:
-        """The handles, one of which each graph with a counter captures."""
+        """The handles of the journals; each graph with a counter captures one of them."""
         return [each.handle for journal in self._journals() for each in journal.variables()]
 
     def children(self) -> dict[str, Any]:
-        """What an exported function captures, by name."""
+        """The variables that an exported function captures, by name."""
         for graph in list(self._captured):
             compat.plain_capture(graph._function_captures, self._name, self.alone)
         children = {"clock": self._clock, "alone": compat.trackable_constant(self.alone)}
@@ -361,22 +362,22 @@ class Ledger:
 
 @contextmanager
 def _added(device: str) -> Iterator[None]:
-    """What is added to the graph of a user: no op of theirs gets another name or gradient."""
+    """Add ops to a user's graph without changing the names or gradients of the user's ops."""
     with compat.device(device), compat.stop_recording(), tf.name_scope("optimizer_tracer"):
         yield
 
 
 def _take(clock: Any, numbers: Any, device: str) -> Any:
-    """Take so many numbers, 0 or 1, from a clock: `UNIT` times the next one, as it was before.
+    """Take 0 or 1 `numbers` from a clock: `UNIT` times the next number, before it moves.
 
-    `RngReadAndSkip` is made to share one generator between threads: it moves the state by 256 for
-    each number and gives the state before, both under the variable's lock, and it compiles under
-    XLA. No other op of TensorFlow does all three (`core/kernels/stateful_random_ops.cc`,
-    `compiler/tf2xla/kernels/stateful_random_ops.cc`). 128 bits of the state are moved, which here
-    never leave the first 64, and the third number is not touched: both are 0.
+    `RngReadAndSkip` is made to share one generator between threads: under the variable's lock, it
+    moves the state by 256 for each number and returns the old state, and it compiles under XLA. No
+    other op of TensorFlow does all three (`core/kernels/stateful_random_ops.cc`,
+    `compiler/tf2xla/kernels/stateful_random_ops.cc`). It moves 128 bits of the state, of which only
+    the first 64 change here, and leaves the third number alone: both others stay 0.
 
     A GPU takes `alg` and `delta` from the host and has the state in its own memory. `Unpack` of
-    int64 would copy it to the host, and each step would wait: so there it is the sum.
+    int64 would copy the state to the host, and each step would wait, so `Sum` is used there.
     """
     state = _raw.RngReadAndSkip(resource=clock, alg=tf.constant(_PHILOX), delta=numbers)
     if _host_of(device) != device:
@@ -385,5 +386,5 @@ def _take(clock: Any, numbers: Any, device: str) -> Any:
 
 
 def _host_of(device: str) -> str:
-    """The device whose memory is that of the host of `device`."""
+    """The CPU device of the host of `device`."""
     return re.sub(r"GPU:\d+$", "CPU:0", device, flags=re.IGNORECASE)

@@ -1,7 +1,7 @@
-"""Python's stack as TensorFlow leaves it: over threads, and in parts where graphs are traced.
+"""Read Python's stack across threads, and divided where functions are traced.
 
-Under `MirroredStrategy` each replica runs in a thread of its own. Its stack is joined to that of
-the thread that started it, which waits meanwhile.
+`MirroredStrategy` runs each replica in its own thread. The stack of such a thread is joined to that
+of the thread that started it and waits for it.
 """
 
 import sys
@@ -19,12 +19,12 @@ class Traced(NamedTuple):
 
     graph: Any
     place: int
-    """That of the frame that traces it, in the stack."""
+    """The position in the stack of the frame that traces it."""
 
 
 def stacks_around(frame: FrameType | None) -> Iterator[tuple[int, list[FrameType]]]:
-    """From one frame of this thread outwards: each thread with its stack, and the one that started
-    it, from the frame that waits for it.
+    """Each thread with its stack, from a frame of this thread outwards: then the thread that
+    started this one, from its waiting frame, and so on.
     """
     thread = threading.current_thread()
     while True:
@@ -38,9 +38,9 @@ def stacks_around(frame: FrameType | None) -> Iterator[tuple[int, list[FrameType
 
 
 def _waiting_for(run: Any) -> tuple[threading.Thread, FrameType] | None:
-    """The thread that started those of this `strategy.run`, and the frame that waits for them."""
+    """The thread that started the threads of this `strategy.run`, and its waiting frame."""
     stacks = sys._current_frames()
-    # The frame of this call must not hold itself: it would hold all that the program works with.
+    # The frame of this call must not refer to itself: it would keep the program's objects alive.
     stacks.pop(threading.get_ident(), None)
     for thread in threading.enumerate():
         for frame in frames_above(stacks.get(thread.ident or 0)):
@@ -50,12 +50,12 @@ def _waiting_for(run: Any) -> tuple[threading.Thread, FrameType] | None:
 
 
 def frames_around(frame: FrameType | None) -> list[FrameType]:
-    """The frames from one of this thread outwards, to the beginning of the program."""
+    """All frames from a frame of this thread outwards, to the start of the program."""
     return [each for _, frames in stacks_around(frame) for each in frames]
 
 
 def runs_under_way() -> tuple[set[int], set[int]]:
-    """On whose behalf this thread works: the ids of `strategy.run` calls, and of threads."""
+    """The `strategy.run` calls and the threads that this thread works for, as ids."""
     stacks = list(stacks_around(sys._getframe(1)))
     runs = [compat.run_in(frame) for _, frames in stacks for frame in frames]
     known = {id(run) for run in (*runs, compat.replica_run()) if run is not None}
@@ -63,9 +63,9 @@ def runs_under_way() -> tuple[set[int], set[int]]:
 
 
 def traced_in(frames: Sequence[FrameType]) -> list[Traced]:
-    """The functions that these frames, the innermost first, are tracing, the innermost first.
+    """The functions that `frames`, innermost first, are tracing, innermost first.
 
-    Branches and loops are parts of the function that they stand in.
+    Branches and loops are parts of the function that contains them.
     """
     return [
         Traced(graph, place)

@@ -1,7 +1,7 @@
-"""What TensorFlow traces a function for, by the call that does, and how long that takes.
+"""Find out why TensorFlow traces a function, from the call that traces it, and how long it takes.
 
-What is done with it stands in `tracer.core.tracings`. The facts that it rests on are named with the
-file of TensorFlow 2.21 where they can be read.
+`tracer.core.tracings` uses the results. Facts about TensorFlow are given with the file of
+TensorFlow 2.21 that shows them.
 """
 
 import sys
@@ -17,7 +17,7 @@ from tracer.backends.tensorflow import compat
 from tracer.core.tracings import Arguments, Cause, Definition, Leaf
 
 _COMPARED = 64
-"""With how many of the tracings before, the last ones, a new one is compared."""
+"""With how many of the latest earlier tracings a new one is compared."""
 
 _DEFINE = tracing_compilation._maybe_define_function.__code__
 _FIRST = polymorphic_function.Function._initialize.__code__
@@ -28,14 +28,16 @@ _CALLS = (
 
 
 class Definitions:
-    """What functions are traced for, for one root optimizer."""
+    """The arguments that functions are traced for, for one root optimizer."""
 
     def __init__(self) -> None:
         self._functions: dict[CodeType, ref[Any]] = {}
-        """For each code the `tf.function` that was traced last."""
+        """For each code object, the `tf.function` that was traced last."""
 
     def of(self, graph: Any, frames: Sequence[FrameType]) -> Definition:
-        """What these frames, the innermost first, trace an outermost function to `graph` for."""
+        """The definition of the outermost function that `frames`, innermost first, trace to
+        `graph`.
+        """
         name, signature = compat.function_name(graph), compat.signature(graph)
         place = next((n for n, each in reversed([*enumerate(frames)]) if each.f_code is _DEFINE), 0)
         if not place:
@@ -50,9 +52,9 @@ class Definitions:
         return Definition(name, signature, cause, wanted, types, timing)
 
     def _cause(self, inside: Sequence[FrameType], around: Sequence[FrameType]) -> Cause | None:
-        """Why a function is traced, as far as the frames tell that do it, and those inside.
+        """The cause of a graph tracing, as far as the frames outside and inside of it show.
 
-        A function that makes variables is traced by `_initialize` and then again, in one call
+        One call of a function that creates variables traces it twice, first by `_initialize`
         (`eager/polymorphic_function/polymorphic_function.py`).
         """
         call = next((each.f_locals for each in around if each.f_code in _CALLS), {})
@@ -74,7 +76,7 @@ def _is_of_tensorflow(frame: FrameType) -> bool:
 
 
 def _arguments(kind: Any) -> Arguments:
-    """What a function is traced for, by the type that TensorFlow has of it."""
+    """The arguments that a function is traced for, from its TensorFlow function type."""
     return {
         name: dict(_leaves(name, parameter.type_constraint))
         for name, parameter in kind.parameters.items()
@@ -82,9 +84,7 @@ def _arguments(kind: Any) -> Arguments:
 
 
 def _leaves(name: str, kind: Any) -> Iterator[tuple[str, Leaf]]:
-    """The parts of an argument that TensorFlow looks at, as it has them for a function's type
-    (`core/function/trace_type/default_types.py`).
-    """
+    """The leaves of an argument's trace type (`core/function/trace_type/default_types.py`)."""
     of = type(kind).__name__
     inner: Any = ()
     if of in _SAME_AS:
@@ -110,15 +110,16 @@ _SAME_AS = {
     "NamedTuple": "attributes",
     "Attrs": "named_attributes",
 }
-"""Types that are kept apart by another one, and the attribute that it is."""
+"""Trace types that wrap another type, and the attribute that holds it."""
 
 
 class Timing:
-    """How long it takes to trace an outermost function: a cell of the counter that says so.
+    """The duration of one tracing of an outermost function; replaces a cell of TensorFlow's
+    counter.
 
-    TensorFlow times such tracings, and adds each to one sum (`_maybe_define_function` in
-    `eager/polymorphic_function/tracing_compilation.py`): it takes a cell as a tracing begins, and
-    adds the time to it as it ends, also by an error.
+    TensorFlow adds the duration of each such tracing to one sum (`_maybe_define_function` in
+    `eager/polymorphic_function/tracing_compilation.py`): it takes a cell when a tracing begins, and
+    adds to the cell when the tracing ends or fails.
     """
 
     def __init__(self, cell: Any, by: int) -> None:
@@ -126,12 +127,12 @@ class Timing:
         self.began = time.time()
         """In seconds since 1970 (UTC)."""
         self.seconds = 0.0
-        """How long it took, once it is over."""
+        """The duration, when the tracing has ended."""
         self._cell, self._by = cell, by
         _timings[by] = self
 
     def increase_by(self, microseconds: int) -> None:
-        """It is over."""
+        """End the tracing."""
         self.seconds = microseconds / 1e6
         _timings.pop(self._by, None)
         self._cell.increase_by(microseconds)
@@ -142,7 +143,7 @@ _timings: dict[int, Timing] = {}
 
 
 class _Timings:
-    """In place of the counter of the time that tracings take: each is known by itself as well."""
+    """Replaces the counter of tracing times, to time each tracing separately as well."""
 
     def __init__(self, counter: Any) -> None:
         self.counter = counter
@@ -152,11 +153,11 @@ class _Timings:
 
 
 _owners: set[int] = set()
-"""The ids of those that want tracings to be timed."""
+"""The ids of the objects that need timings."""
 
 
 def time_tracings(owner: Any) -> None:
-    """Time each tracing as long as `owner` lives; TensorFlow gets its counter back then."""
+    """Time each tracing while `owner` is alive; then restore TensorFlow's counter."""
     _owners.add(id(owner))
     finalize(owner, _time_no_more, id(owner)).atexit = False
     counter = getattr(tracing_compilation, _COUNTER, None)

@@ -1,6 +1,6 @@
-"""Which functions use an optimizer: found among all that are alive.
+"""Find the living functions that use an optimizer.
 
-A function uses it if its graph writes to a variable of the optimizer's own (its iterations, a slot
+A function uses it if its graph writes to a variable of the optimizer itself (its iterations, a slot
 variable), or if its Python code names the optimizer and one of its methods and its graph writes to
 any variable, or, for a v1 optimizer, if its ops have the optimizer's name.
 """
@@ -28,11 +28,11 @@ from tracer.core.reachable import held_by, names_in, reachable
 from tracer.kinds import kind_of
 
 _MAX_STEPS = 6
-"""In how many steps an optimizer is looked for from a function's Python code."""
+"""How many references to follow from a function's Python code to an optimizer."""
 
 
 def updates_by(name: str) -> re.Pattern[str]:
-    """What the names of the ops by which an optimizer of this name updates have in them.
+    """A pattern in the names of the ops by which an optimizer of this name updates.
 
     A loss scale around it adds to its name (`training/experimental/loss_scale_optimizer.py`).
     """
@@ -40,13 +40,13 @@ def updates_by(name: str) -> re.Pattern[str]:
 
 
 def has_updates_by(graph: Any, name: str) -> bool:
-    """Whether the graph of a function, or of one that it calls, has such ops."""
+    """True if the graph of a function, or of one that it calls, has such ops."""
     by_name = updates_by(name)
     return any(by_name.search(op.name) for op in ops_in(graph))
 
 
 class Functions:
-    """The functions that are alive at one moment, asked which of them use an optimizer."""
+    """The functions alive at one moment, with the optimizers that they use."""
 
     def __init__(self) -> None:
         self.newest = newest_function()
@@ -58,8 +58,9 @@ class Functions:
     ) -> list[Any]:
         """The concrete functions that use `optimizer`, each once.
 
-        `handles` are the ids of those of its own variables, `methods` the names of those by which
-        it updates others; a v1 optimizer names its ops under `scope`, empty for the others.
+        `handles` are the ids of the handles of its own variables, `methods` the names of the
+        methods by which it updates; a v1 optimizer names its ops under `scope`, empty for the
+        others.
         """
         users = [each for handle in handles for each in self._by_handle.get(handle, ())]
         if scope:
@@ -76,7 +77,7 @@ class Functions:
 
     @cached_property
     def session_graphs(self) -> list[Any]:
-        """The graphs of Sessions that are alive."""
+        """The living graphs of Sessions."""
         return compat.session_graphs_alive()
 
     @cached_property
@@ -93,10 +94,10 @@ class Functions:
 
     @cached_property
     def _by_optimizer(self) -> dict[int, list[tuple[set[str] | None, list[Any]]]]:
-        """By the id of an optimizer, for each function whose Python code works with it the names in
-        that code, and what of it writes to a variable.
+        """By the id of an optimizer, for each function whose Python code uses it: the names in that
+        code, and the concrete functions that write to a variable.
 
-        There are no names if it calls a `tf.function` that is the optimizer's method.
+        None instead of names if the code calls a `tf.function` that is a method of the optimizer.
         """
         found: dict[int, list[tuple[set[str] | None, list[Any]]]] = defaultdict(list)
         for function in self._alive[1]:
@@ -116,7 +117,7 @@ class Functions:
 
 def _follow(value: Any) -> Iterator[Any]:
     yield from held_by(value)
-    # Of the class it is asked: a variable of a strategy answers any name, by an op.
+    # Look at the class: a variable of a strategy answers any name by adding an op.
     if hasattr(type(value), "python_function") and inspect.isroutine(value.python_function):
         yield value.python_function
 
@@ -126,7 +127,7 @@ _at_this_moment: Functions | None = None
 
 @contextmanager
 def one_moment() -> Iterator[None]:
-    """Several optimizers are wrapped at one moment: the functions are looked at once."""
+    """Share one search for functions between optimizers that are wrapped together."""
     global _at_this_moment
     _at_this_moment = Functions()
     try:
