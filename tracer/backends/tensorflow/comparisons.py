@@ -1,7 +1,7 @@
-"""How variables are compared over a step, in its graph or in eager mode: see `effects`.
+"""Compare variables before and after a step, in its graph or in eager mode: see `effects`.
 
-Three questions are asked of each: is it *unchanged*, all bits of its memory the same, is something
-in it *not finite*, and was its gradient 0. A healthy step answers no to all of them.
+There are three questions for each variable: is it *unchanged* to the bit, does it hold a number
+that is *not finite*, and was its gradient 0? A healthy step answers no to all of them.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,9 @@ from tracer.backends.tensorflow import compat
 _raw = tf.raw_ops
 
 _UNSIGNED = {1: tf.uint8, 2: tf.uint16, 4: tf.uint32, 8: tf.uint64}
-"""By size in bytes; a GPU compares 32 bits with a sign on the host (`cwise_op_not_equal_to_1.cc`,
-as its registered kernels say), and those without on the device."""
+"""By size in bytes. A GPU compares signed 32-bit integers on the host, and unsigned ones on the
+device (the kernels registered in `cwise_op_not_equal_to_1.cc`).
+"""
 
 _FLOATING = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 _COMPLEX = (tf.complex64, tf.complex128)
@@ -26,11 +27,11 @@ _WHOLE = (
 
 
 _WORD = 40
-"""How many bits a number of a journal holds: see `ledger`."""
+"""How many bits one number of a journal holds: see `ledger`."""
 
 
 class Held(NamedTuple):
-    """What a variable held when a step began."""
+    """The value of a variable when a step began."""
 
     variable: int
     """Its index."""
@@ -40,14 +41,14 @@ class Held(NamedTuple):
     device: str
     value: Any
     gradient: Any
-    """The tensor of its gradient; None if that is not known."""
+    """The tensor of its gradient; None if unknown."""
 
 
 def comparable(own: Any) -> bool:
-    """Whether it is known how the bits of this variable are compared.
+    """True if the bits of this variable can be compared.
 
-    Not those of one whose shape may change: Grappler takes the shape of what is written to it later
-    in the graph for that of what was read before (TensorFlow 2.21, `tf.shape` of such a read).
+    False if its shape may change: Grappler infers the shape of the first read from what the graph
+    writes to the variable later (TensorFlow 2.21, `tf.shape` of such a read).
     """
     known = own.dtype in (*_FLOATING, *_COMPLEX, *_WHOLE, tf.bool)
     return known and bool(own.shape.is_fully_defined())
@@ -56,8 +57,8 @@ def comparable(own: Any) -> bool:
 def hold(variable: int, replica: int, own: Any, gradient: Any) -> Held:
     """Read the variable `own` now, in eager mode or in the current graph.
 
-    While the value is held, whatever writes to the variable takes other memory (`kernels/
-    training_op_helpers.h`, `PrepareToUpdateVariable` and `EnsureSparseVariableAccess`).
+    While the value is held, ops that write to the variable use other memory
+    (`kernels/training_op_helpers.h`, `PrepareToUpdateVariable` and `EnsureSparseVariableAccess`).
     """
     dtype, device = tf.as_dtype(own.dtype).base_dtype, str(own.device or "")
     value = _read(own.handle, dtype, device)
@@ -67,8 +68,8 @@ def hold(variable: int, replica: int, own: Any, gradient: Any) -> Held:
 def _numbers(gradient: Any, replica: int) -> Any:
     """The tensor with the numbers of a gradient on a replica; None if it has none.
 
-    None in what XLA compiles, too: what it fuses, and so how it rounds the weights, depends on who
-    reads what is computed on the way.
+    None under XLA too: another reader of an intermediate result may change what XLA fuses, and so
+    how it rounds the weights.
     """
     if compat.compiles_with_xla():
         return None
@@ -81,9 +82,9 @@ def _numbers(gradient: Any, replica: int) -> Any:
 
 
 def questions(held: Sequence[Held]) -> list[Any]:
-    """The bits of a step that ends now, in the order of `tracer.core.effects.questions`.
+    """The answers of a step that ends now, in the order of `tracer.core.effects.questions`.
 
-    Scalars in the current graph, or in eager mode.
+    They are scalars, in the current graph or in eager mode.
     """
     unchanged, not_finite, zero = [], [], []
     for each in held:
@@ -98,7 +99,7 @@ def questions(held: Sequence[Held]) -> list[Any]:
 def row(stamp: Any, bits: Sequence[Any]) -> tuple[Any, Any]:
     """A row of a journal in the current graph, and the bits as numbers.
 
-    The row is the stamp of a step and words of its bits, padded with zeros.
+    The row has the stamp of the step, then words of bits, padded with zeros.
     """
     padding = -len(bits) % _WORD if bits else _WORD  # there may be nothing to compare
     bits = [*bits, *[tf.constant(False)] * padding]
@@ -112,7 +113,7 @@ def row(stamp: Any, bits: Sequence[Any]) -> tuple[Any, Any]:
 
 
 def bits_of(words: Sequence[int]) -> list[bool]:
-    """The bits of such words."""
+    """The bits of the words of a row."""
     return [bool(word >> place & 1) for word in words for place in range(_WORD)]
 
 
@@ -122,7 +123,9 @@ def _read(handle: Any, dtype: Any, device: str) -> Any:
 
 
 def _differ(before: Any, after: Any) -> Any:
-    """Whether any bit differs: NaN is not equal to itself, and 0.0 is to -0.0."""
+    """True if any bit differs; compares integers, as NaN differs from itself and 0.0 equals
+    -0.0.
+    """
     if before.dtype in _COMPLEX:
         real = _differ(_part(before, _raw.Real), _part(after, _raw.Real))
         imaginary = _differ(_part(before, _raw.Imag), _part(after, _raw.Imag))
@@ -138,7 +141,7 @@ def _part(value: Any, of: Any) -> Any:
 
 
 def _infinite(value: Any) -> Any:
-    """Whether any element is infinite or NaN."""
+    """True if any element is infinite or NaN."""
     if value.dtype in _COMPLEX:
         parts = [_infinite(_part(value, of)) for of in (_raw.Real, _raw.Imag)]
         return _raw.LogicalOr(x=parts[0], y=parts[1])
@@ -148,7 +151,7 @@ def _infinite(value: Any) -> Any:
 
 
 def _zero(gradient: Any) -> Any:
-    """Whether each element of a gradient is 0; False if that is not known."""
+    """True if each element of a gradient is 0; False if unknown."""
     gradient = None if gradient is None else compat.made_again(gradient)
     if gradient is None or gradient.shape.rank is None:
         return tf.constant(False)

@@ -1,13 +1,12 @@
-"""What the steps of one root optimizer did to the variables: only where this was asked for.
+"""Record the effects of steps on variables, if this was requested.
 
-A step is compared as a whole. Each variable that the outermost step method gets is read when
-the step begins, and once more when it has ended (`comparisons`): so what weight decay, a constraint
-or an average overwrites besides the apply methods counts too. The answers are bits. A step in a
-graph writes them to a journal (`ledger.Journal`), which is read into the same logs as
-those of a step in eager mode.
+An outer step is compared as a whole: each variable of the outermost step method is read when the
+step begins and again when it ends (`comparisons`). So weight decay, constraints and averages
+outside the apply methods count too. The answers are bits. A step in a graph writes them to a
+journal (`ledger.Journal`), which is drained into the same logs as the bits of steps in eager mode.
 
-The value from the beginning is held until the end, so what writes to the variable in place has to
-copy it: that costs memory, never the result.
+The first value is held until the step ends, so ops that write to the variable in place must copy
+it: this costs memory, but never changes the result.
 """
 
 from collections import Counter, defaultdict
@@ -26,21 +25,22 @@ from tracer.core.stamps import flags_of
 
 
 class Effects(Logs):
-    """What was compared on each replica; thread-safe, if the lock of the counters is held where it
-    says so.
+    """The effects of one root optimizer's steps on each replica; thread-safe.
+
+    The caller must hold the lock of the counters where a comment says so.
     """
 
     def __init__(self, note: Callable[[str], None]) -> None:
-        """`note` is called with what could not be compared."""
+        """`note` is called with a text about each variable that cannot be compared."""
         super().__init__()
         self._note = note
         self._journals: dict[tuple[int, tuple[int, ...]], Journal] = {}
-        """By replica and the variables of a step: steps of several graphs may share them."""
+        """By replica and variables of a step: several graphs may share one."""
         self._found: dict[tuple[int, tuple[int, ...]], Counter[Source]] = defaultdict(Counter)
-        """How often each was found in a row of the same."""
+        """How often drained rows contained each source."""
 
     def hold(self, call: Call, index: int, variable: Any, gradient: Any) -> None:
-        """The step `call` gets the variable with this index: read it, before it changes."""
+        """Read a variable before the step `call` changes it."""
         if not compat.eager_outside_functions():
             self._note(
                 "effects in the graph of a Session are not known: its variables are not compared"
@@ -67,15 +67,15 @@ class Effects(Logs):
                     f"and the shape {own.shape} ({type(own).__name__}) are not known: it is not "
                     "compared"
                 )
-            elif id(own.handle) in held:  # that of all its gradients is not known
+            elif id(own.handle) in held:  # whether all its gradients are 0 is unknown
                 held[id(own.handle)] = held[id(own.handle)]._replace(gradient=None)
             else:
                 held[id(own.handle)] = comparisons.hold(index, replica, own, gradient)
 
-    # A step has ended, which a block counts; on the thread that made the call.
+    # A step has ended and its block is counted; on the thread that made the call.
 
     def count(self, call: Call, replica: int, ledger: Ledger, stamp: Any, work: Any) -> None:
-        """Add the count to the current graph, in which the ops `work` are the updates."""
+        """Add the comparison of a step to the current graph, after its updates, the ops `work`."""
         held = _of_replica(call, replica)
         variables = tuple(each.variable for each in held)
         with compat.control_dependencies(work):
@@ -88,7 +88,7 @@ class Effects(Logs):
         journal.write(row, work, bits)
 
     def _taken_out(self, replica: int, variables: tuple[int, ...], row: list[int]) -> None:
-        """Log what a step in a graph has found; one that is part of another is compared by it."""
+        """Log a drained row; an inner step is compared by its outer step."""
         stamp, *words = row
         found = _sources(variables, tuple(words))
         self._found[replica, variables].update(found)
@@ -96,15 +96,15 @@ class Effects(Logs):
             self.log(replica, found, stamp)
 
     def seen(self, call: Call, replica: int) -> list[Source]:
-        """What is to be logged of a step in eager mode."""
+        """What to log of a step in eager mode."""
         held = _of_replica(call, replica)
         variables = tuple(each.variable for each in held)
         return sources_of(variables, map(bool, comparisons.questions(held)))
 
-    # The lock of the counters is held by whoever calls this.
+    # The caller holds the lock of the counters.
 
     def read(self, replica: int, last: int) -> dict[Source, Reading]:
-        """What was counted on a replica, of the steps up to `last`."""
+        """The effects on a replica, of the steps up to `last`."""
         readings = super().read(replica, last)
         for key, journal in list(self._journals.items()):
             if key[0] != replica or not journal.lost:
@@ -120,12 +120,12 @@ class Effects(Logs):
 
 @lru_cache(maxsize=256)
 def _sources(variables: tuple[int, ...], words: tuple[int, ...]) -> list[Source]:
-    """What is to be logged of a step; most steps tell the same as the one before."""
+    """What to log of a step; cached, because most steps are alike."""
     return sources_of(variables, comparisons.bits_of(words))
 
 
 def _of_replica(call: Call, replica: int) -> list[comparisons.Held]:
-    """What the step held on a replica, in the order of the variables: many steps share counters."""
+    """The variables that a step read on a replica, sorted, so that steps share journals."""
     held = [each for each in (call.before or {}).values() if each.replica == replica]
     return sorted(held, key=lambda each: each.variable)
 

@@ -1,18 +1,18 @@
-"""What of a model is trainable, and what is passed to the optimizer that trains it.
+"""Compare the trainable variables of a model with those that its optimizer trains.
 
-A traced step goes on with the variables that were trainable when it was traced. A layer that is
-made trainable later is not among them until the step is traced again, as by `model.compile`; and
-one that is frozen later is still among them.
+A traced step keeps updating the variables that were trainable when it was traced. Layers unfrozen
+later are not included until the step is traced again, for instance after `model.compile`; layers
+frozen later still are.
 
-Which model it is, is seen on the stack while the step is traced: the one whose trainable variables
-are just those that the optimizer is passed. A list that somebody chose otherwise has no model, and
-nothing is said of it, nor where one optimizer trains several models. The layers are looked at again
-when the function is called, for what was made trainable after the last step may be compiled next.
-What changes its value all the same is trained by somebody else; and what is frozen in a model that
-is a part of one with an optimizer of its own, as the critic of a GAN, is frozen for that one.
+The model is found on the stack while the step is traced: its trainable variables are exactly those
+passed to the optimizer. If the program chose other variables, or trains several models with one
+optimizer, nothing is reported. The layers are checked again at each call of the function, because
+layers unfrozen after the last step may be compiled next. An unfrozen variable whose value changes
+anyway is trained elsewhere. Variables frozen in a model that is part of another model with its own
+optimizer, as the critic of a GAN, are frozen only for that other model.
 
-While tf_keras trains in `fit`, each layer shows itself as it was at `compile`: what was changed
-before `fit` is not seen there.
+While tf_keras trains in `fit`, each layer shows its state at `compile`, which hides changes made
+between `compile` and `fit`.
 """
 
 import gc
@@ -34,76 +34,78 @@ from tracer.model.names import tensorflow_name
 from tracer.model.records import Optimizer
 
 _TRACING = ("tracing_compilation", "tracing_compiler")
-"""The modules of TensorFlow that call Python to trace a function; what is above lives longer."""
+"""The modules of TensorFlow that call Python to trace a function; search only frames inside."""
 _MAX_SIZE = 1 << 14
-"""Elements of a variable whose values are compared."""
+"""The most elements of a variable whose values are compared."""
 
 _all: "WeakSet[FreezeMonitor]" = WeakSet()
 """One for each recorder."""
 
 
 class _Model(NamedTuple):
-    """A model as it was when its step was traced; nothing of it is kept alive."""
+    """A model when its step was traced; keeps nothing of the model alive."""
 
     model: ref[Any]
     passed: frozenset[int]
-    """The ids of the variables that the optimizer was passed, which were the trainable ones."""
+    """The ids of the variables passed to the optimizer, which were the trainable ones."""
     others: dict[int, ref[Any]]
-    """Its other variables, by id."""
+    """The model's other variables, by id."""
     layers: list[tuple[ref[Any], bool]]
-    """Its layers, and whether each was trainable."""
+    """The layers, and whether each was trainable."""
 
     def changed(self) -> list[Any]:
-        """The layers whose `trainable` is not what it was."""
+        """The layers whose `trainable` has changed."""
         alive = [(layer, was) for each, was in self.layers if (layer := each()) is not None]
         return [layer for layer, was in alive if layer.trainable != was]
 
 
 class _Late(NamedTuple):
-    """A variable that became trainable and was not passed, as it was when that was seen."""
+    """A variable that became trainable but was not passed, when this was noticed."""
 
     variable: ref[Any]
     name: str
     value: bytes
-    """Empty for a large one: those of its layer that are small tell enough."""
+    """Its bytes; empty for a large variable, as the small ones of its layer are enough."""
 
     def has_changed(self) -> bool:
-        """Whether it holds another value now, as far as that is known."""
+        """True if its value is known to have changed."""
         own = self.variable()
         return own is not None and self.value != _value(own)
 
 
 class FreezeMonitor(Collector):
-    """The models that the optimizers of one recorder train, and what was frozen or thawed since."""
+    """The models trained by the optimizers of one recorder, and layers frozen or unfrozen since."""
 
     def __init__(self, root: Any) -> None:
         super().__init__(root)
         _all.add(self)
         self._models: list[_Model] = []
         self._late: dict[int, _Late] = {}
-        self._trained: set[int] = set()  # of the late ones, those that somebody else trains
+        self._trained: set[int] = set()  # late variables that other code trains
         self._frozen: dict[int, str] = {}
-        """The names of what was frozen; empty if another model with an optimizer holds it."""
+        """The names of frozen variables; empty for one in another model with an optimizer."""
 
     def step_traced(self, call: Call) -> None:
         """Find the model whose trainable variables were passed."""
         ids = frozenset(map(id, self.root.variables_of(call.sites, "request").values()))
-        with suppress_faults():  # of a model, which may compute what it shows
+        with suppress_faults():  # a model may compute its attributes
             models = [_as_it_is(model, ids) for model in _models_around(ids)]
             again = {id(each.model()) for each in models}
             others = [each for each in self._models if id(each.model()) not in again]
             if any(each.passed != ids for each in others if each.model() is not None):
                 models = others = []  # one optimizer, several models
-            # One whose layers have changed was traced again without them, for another optimizer.
+            # A model whose layers have changed was traced again for another optimizer.
             self._models = [*(each for each in others if not each.changed()), *models]
 
     def function_called(self) -> None:
-        """Look at the layers again."""
+        """Check the layers again."""
         if self._models:
             self._look()
 
     def snapshot(self, index: int, record: Optimizer) -> Optimizer:
-        """With what became trainable and was never passed, and what was frozen and is passed on."""
+        """Add variables that became trainable but were never passed, and frozen ones still
+        passed.
+        """
         if index != record.root or not self._models:
             return record
         late = dict(self._late)
@@ -132,14 +134,14 @@ class FreezeMonitor(Collector):
                 self._note_frozen()
 
     def _note_trained(self, late: dict[int, _Late]) -> None:
-        """Note which of these somebody else trains: if one has changed, all."""
+        """Note that other code trains all of these, if one of them has changed."""
         if any(each.has_changed() for each in late.values()):
             self._trained |= late.keys()
 
     def _thawed(self) -> Iterator[tuple[Any, Any]]:
-        """What was not trainable and is now, as `canonical` and as the model has it.
+        """Variables that became trainable: their `canonical` object, and the model's own.
 
-        What a part of the model holds that has an optimizer of its own is left to that.
+        Variables in a part of the model that has its own optimizer are skipped.
         """
         for known in self._models:
             model = known.model()
@@ -153,7 +155,7 @@ class FreezeMonitor(Collector):
                         yield own, variable
 
     def _note_frozen(self) -> None:
-        """Note what is passed on and is frozen now, and was not when the step was traced."""
+        """Note variables that are passed and were frozen since the step was traced."""
         new = {
             id(canonical(variable)): variable
             for known in self._models
@@ -168,7 +170,7 @@ class FreezeMonitor(Collector):
             self._frozen[key] = "" if key in elsewhere else name
 
     def _is_elsewhere(self, key: int) -> bool:
-        """Whether a model that another optimizer trains holds a variable."""
+        """True if a model that another optimizer trains has this variable."""
         others = [each for each in list(_all) if each is not self]
         return any(
             key in known.others or key in known.passed
@@ -183,7 +185,7 @@ def _name(own: Any, variable: Any) -> str:
 
 
 def _value(own: Any) -> bytes:
-    """What a small variable holds."""
+    """The bytes of a small variable; empty for a large one."""
     value = value_of(own, _MAX_SIZE)
     return b"" if value is None else bytes(value.tobytes())
 
@@ -196,7 +198,7 @@ def _as_it_is(model: Any, passed: frozenset[int]) -> _Model:
 
 
 def _is_compiled(model: Any) -> bool:
-    """Whether it has an optimizer of its own."""
+    """True if a model has an optimizer of its own."""
     return kind_of(type(getattr(model, "optimizer", None))) is not None
 
 
@@ -211,18 +213,18 @@ def _held_by_others(models: list[Any]) -> set[int]:
 
 
 def _models_around(passed: frozenset[int]) -> list[Any]:
-    """The layers and models that the functions under way know, with these trainable variables."""
+    """The layers and models in frames under way whose trainable variables are these."""
     models = {}
     for value in _values_around():
         if id(value) not in models and _is_plain_layer(type(value)):
-            with suppress_faults():  # not built, say
+            with suppress_faults():  # for example, not built yet
                 if {id(canonical(each)) for each in value.trainable_variables} == passed:
                     models[id(value)] = value
     return list(models.values())
 
 
 def _values_around() -> Iterator[Any]:
-    """What the frames that trace the step know by a name: their variables, and parts of these."""
+    """Values of names in the frames that trace the step, and of attributes of these values."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         if str(frame.f_globals.get("__name__")).rpartition(".")[2] in _TRACING:
@@ -236,7 +238,7 @@ def _values_around() -> Iterator[Any]:
 
 
 def _is_plain_layer(cls: type) -> bool:
-    """Whether it is a layer or model of Keras that has not its own idea of what is trainable."""
+    """True for a Keras layer or model that does not override which variables are trainable."""
     return issubclass(cls, tuple(_layer_classes())) and all(
         next(base for base in cls.__mro__ if name in vars(base)).__module__.startswith(_KERAS)
         for name in ("trainable_variables", "trainable_weights", "variables")
@@ -246,7 +248,7 @@ def _is_plain_layer(cls: type) -> bool:
 _KERAS = ("keras.", "tf_keras.", "tensorflow.")
 
 
-# What is frozen now: asked where an assertion has failed, so it may take a look at all objects.
+# Frozen layers now: called after a failed assertion, so it may search all objects.
 
 _HOMES = (
     "keras.src.layers.layer",
@@ -255,28 +257,28 @@ _HOMES = (
     "keras.engine.base_layer",
     "tensorflow.python.keras.engine.base_layer",
 )
-"""The modules that define the class `Layer`, the base of models too."""
+"""The modules that define `Layer`, also the base class of models."""
 
 FrozenLayer = tuple[str, tuple[str, ...]]
-"""The name of a layer that is not trainable, and the names of what it would train."""
+"""The name of a frozen layer, and the names of its weights."""
 
 
 def frozen_in(given: object) -> list[FrozenLayer]:
-    """The frozen layers in a layer or a model, which is one itself; none in anything else."""
+    """The frozen layers in a layer or model; none for other objects."""
     if not isinstance(given, tuple(_layer_classes())):
         return []
     return [(str(layer.name), tuple(map(name_of, own))) for layer, own in _frozen(given)]
 
 
 def frozen_near(is_passed: Callable[[Any], bool], optimizer: object) -> list[FrozenLayer]:
-    """The frozen layers of the models whose other variables are passed to an optimizer.
+    """The frozen layers of models whose other variables are passed to an optimizer.
 
-    Those of a model that was compiled with `optimizer` too, if nothing of that is trainable.
+    Includes the frozen layers of a model compiled with `optimizer` that has nothing trainable.
     """
-    gc.collect()  # what nothing holds any more is no model
+    gc.collect()  # removes models that nothing refers to
     found: dict[int, FrozenLayer] = {}
     for model in instances(_layer_classes()):
-        with suppress_faults():  # a model may compute what it shows
+        with suppress_faults():  # a model may compute its attributes
             compiled = optimizer is not None and getattr(model, "optimizer", None) is optimizer
             if any(map(is_passed, model.variables)) or (compiled and not model.trainable_variables):
                 for layer, own in _frozen(model):
@@ -286,7 +288,7 @@ def frozen_near(is_passed: Callable[[Any], bool], optimizer: object) -> list[Fro
 
 
 def _frozen(model: Any) -> Iterator[tuple[Any, list[Any]]]:
-    """The layers in `model` that are not trainable, each with what it would train of its own."""
+    """The frozen layers in `model`, each with its own weights that are trainable otherwise."""
     for layer in model._flatten_layers():
         own = getattr(layer, "_trainable_variables", None)  # Keras 3
         own = getattr(layer, "_trainable_weights", ()) if own is None else own

@@ -1,12 +1,12 @@
-"""Where a call is made, which replica it is of, and which call it is part of.
+"""Find the place, the replica and the parent of a call.
 
-The recorder asks as a call begins (`locate`), and the counting of blocks as a function is called
-(`parent_of`): both on the thread that makes the call. Nothing is kept here, and no lock is taken.
-What is read of the calls of other threads (place, replica, `strategy.run`, thread) was written
-before they joined `CallsUnderWay.steps`, and stays as it is.
+`locate` does this when a call begins, and `parent_of` when a function with a block is called, both
+on the calling thread. This module keeps no state and takes no lock. The fields it reads from calls
+of other threads (place, replica, `strategy.run`, thread) were written before these calls joined
+`CallsUnderWay.steps`, and do not change.
 
-The parent of a call is in the same **region**: in eager mode, or in the graph of one function with
-its branches and loops. What a function is part of is not decided when it is traced, for it may be
+The parent of a call is in the same **region**: eager mode, or the graph of one function with its
+branches and loops. The enclosing step of a function is not known while it is traced, as it may be
 called from anywhere later: see `tracer.backends.tensorflow.blocks`.
 """
 
@@ -25,23 +25,23 @@ from tracer.core.calls import (
 
 
 class Extra:
-    """What is noted of a call in a graph, or under a strategy: `Call.extra`."""
+    """Data of a call in a graph or under a strategy: `Call.extra`."""
 
     __slots__ = ("run", "stamps", "start")
 
     def __init__(self, start: int, run: int) -> None:
         self.start = start
-        """How many operations the graph had before."""
+        """How many ops the graph had when the call began."""
         self.run = run
-        """The call of `strategy.run` in which it began: see `stacks.runs_under_way`."""
+        """The `strategy.run` in which the call began: see `stacks.runs_under_way`."""
         self.stamps: dict[tuple[int, int], Any] = {}
-        """Of a step in a graph, by replica and flags its stamp, and that of what is part of it."""
+        """For a step in a graph, by replica and flags, its stamp and the stamps of its parts."""
 
 
 def locate(call: Call, role: CallRole, stack: list[Call], calls_under_way: CallsUnderWay) -> bool:
-    """Write into a new call where it is made, and what it is part of.
+    """Set the place, replica and parent of a new call.
 
-    `stack` is that of this thread, on which the call is not yet. Returns as `start_call`.
+    `stack` is this thread's, without the new call. Returns the result of `start_call`.
     """
     top = stack[-1] if stack else None
     place = current_place()
@@ -62,8 +62,9 @@ def locate(call: Call, role: CallRole, stack: list[Call], calls_under_way: Calls
 
 
 def eager_replica(replica: int) -> int | None:
-    """The replica that an apply method updates now, called in eager mode from a step of `replica`;
-    None if it is not executed now.
+    """The replica that an apply method called in eager mode updates now; None while tracing.
+
+    `replica` is the replica of the step.
     """
     if not compat.in_eager():
         return None
@@ -72,7 +73,7 @@ def eager_replica(replica: int) -> int | None:
 
 
 def _run_of(call: Call) -> int:
-    """The call of `strategy.run` in which it began, 0 if it began in none, or has ended."""
+    """The `strategy.run` in which a call began; 0 for none."""
     extra = call.extra
     return 0 if extra is None else extra.run
 
@@ -94,12 +95,11 @@ def parent_of(
     distributed: bool,
     calls_under_way: CallsUnderWay,
 ) -> Call | None:
-    """The call that another one is part of: that of its replica in its region, if there is one.
+    """The parent of a call: a call of its replica in its region; None without one.
 
-    It may be on another thread. A strategy runs the update, and the inner optimizer of a loss
-    scale, on other threads than the `apply_gradients` that asked for it. In a graph that step
-    is the one whose graph is this one or around it: no other thread traces into it. In eager
-    mode it is one on whose behalf this thread works.
+    It may be on another thread: a strategy runs updates, and the inner optimizer of a loss scale,
+    on other threads than their `apply_gradients`. In a graph, the step's graph is this one or an
+    outer one, which no other thread traces. In eager mode, this thread works on behalf of the step.
     """
     region = place.region
     own = next((call for call in reversed(stack) if call.place.region is region), None)
@@ -131,11 +131,11 @@ def parent_of(
 
 
 def step_around(call: Call, replica: int, calls_under_way: CallsUnderWay) -> Call | None:
-    """The step that what is called from `call` for `replica` is part of, in its region."""
+    """The step that encloses what `call` calls for `replica`, in the region of `call`."""
     own = outermost(call)
     if own.role != "step":
         return None
-    of_replica = (  # each has a step of its own, or one serves all
+    of_replica = (  # each replica has its own step, or one serves all
         step
         for step in list(calls_under_way.steps)
         if step.parent is None
@@ -147,7 +147,7 @@ def step_around(call: Call, replica: int, calls_under_way: CallsUnderWay) -> Cal
 
 
 def current_place() -> Place:
-    """Where this thread's calls are made now."""
+    """The place of calls that this thread makes now."""
     return EAGER if compat.in_eager() else _place_of(compat.current_graph())
 
 

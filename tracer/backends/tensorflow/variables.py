@@ -1,5 +1,5 @@
-"""Which variable is which: names, identities and the arguments that hide them; and which of them
-an optimizer keeps for itself.
+"""Identify variables: names, canonical objects and arguments; list the optimizer's own ones."""
+ones.
 """
 
 import gc
@@ -18,27 +18,27 @@ from tracer.model.names import plain_name, tensorflow_name
 from tracer.model.records import Variable
 
 _KERAS3 = "keras.src.backend.common.variables"
-"""The module of the base class of all variables of Keras 3."""
+"""The module of the base class of all Keras 3 variables."""
 
 _TRACED_PER_VARIABLE = "_update_step_xla"
-"""tf_keras gives this function the variable and its id, so it is traced again for each variable."""
+"""A tf_keras function that gets the variable and its id, so it is traced for each variable."""
 
 
 class VariableTable(backend.Variables):
-    """The variables of TensorFlow; those that Keras 3 holds have its names."""
+    """The variables of TensorFlow, with Keras 3 names for those that Keras 3 variables hold."""
 
     def __init__(self, root: backend.Root) -> None:
         super().__init__(root)
         self._note = root.note
         self._arguments: dict[str, int] = {}
         self._unnamed: set[int] = set()
-        """Those whose Keras variable is unknown."""
+        """Variables whose Keras variable is unknown."""
         self._searched = 0
-        """For so many variables a Keras variable was searched."""
+        """The number of variables for which Keras variables have been searched."""
         self._inputs: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()
 
     def index(self, variable: Any, graph: Any) -> int:
-        """The index of `variable`, or of the argument that it stands for in `graph`."""
+        """The index of `variable`, or of the argument that it is in `graph`."""
         own = canonical(variable)
         if isinstance(graph, compat.FuncGraph):
             argument = self._argument_name(variable, graph)
@@ -54,20 +54,20 @@ class VariableTable(backend.Variables):
         return known
 
     def knows(self, key: int, variable: ref[Any]) -> bool:
-        """Whether a variable was ever passed or updated; it may be gone since.
+        """True if a variable was ever passed or updated, even if it is gone.
 
-        `key` is the id of what `canonical` gives of it, `variable` the plain reference to that, of
-        which Python makes only one.
+        `key` is the id of its `canonical` object, `variable` the plain weak reference to that
+        object, of which Python makes only one.
         """
         known = self._index.get(key)
         return known is not None and known[0] is variable
 
     @property
     def rows(self) -> list[Variable]:
-        """What a trace says of each variable; a name that repeats has its number: `kernel#2`.
+        """The rows of all variables; a repeated name gets a number: `kernel#2`.
 
-        A variable of TensorFlow alone may be what one of Keras 3 holds, whose name it then has.
-        That is looked for here: it is no work for a step.
+        A TensorFlow variable gets the name of the Keras 3 variable that holds it. The search for
+        those runs here, so that it does not slow down a step.
         """
         with self._lock:
             begin, self._searched = self._searched, len(self._plain)
@@ -77,11 +77,12 @@ class VariableTable(backend.Variables):
             return super().rows
 
     def _argument_name(self, variable: Any, graph: Any) -> str | None:
-        """The name of the argument by which a function around `graph` got `variable`, if it did.
+        """The name of the argument by which a function around `graph` got `variable`; else None.
 
-        While a function is traced its body sees the variable of this one call, but the graph will
-        serve every variable of that shape. The handle of such a variable is among the inputs of the
-        graph (`core/function/capture/capture_container.py`); one from a closure is only captured.
+        While a function is traced, its body gets the variable of that one call, but the graph will
+        serve every variable of that shape. The handle of such a variable is an input of the graph
+        (`core/function/capture/capture_container.py`); the handle of a closure variable is only
+        captured.
         """
         handle = _handle(variable)
         for around in compat.graphs_around(graph):
@@ -110,7 +111,7 @@ class VariableTable(backend.Variables):
             return self._arguments[label]
 
     def _name(self, index: int, path: str | None) -> None:
-        """The variable is what the Keras variable with this path holds, if there is one."""
+        """Set the name of a variable to the path of its Keras variable, if there is one."""
         if path:
             with self._lock:
                 self._unnamed.discard(index)
@@ -118,16 +119,16 @@ class VariableTable(backend.Variables):
 
 
 def row_of(variable: Any) -> Variable:
-    """What a trace says of a variable that it has seen."""
+    """The row of a variable."""
     dtype = getattr(variable.dtype, "name", str(variable.dtype)).removesuffix("_ref")
     name = own_path(variable) or tensorflow_name(variable)
     return Variable(name, _shape(variable), dtype, part_of=_whole(variable, name))
 
 
 def name_of(variable: Any) -> str:
-    """The framework's name of `variable`: for Keras 3 its path, also if it is what Keras holds.
+    """The framework's name of `variable`: for Keras 3, the path of the Keras variable.
 
-    Raises `TypeError` for an object that is no variable.
+    Raises `TypeError` if this is not a variable.
     """
     return keras_path(variable) or plain_name(variable)
 
@@ -135,7 +136,7 @@ def name_of(variable: Any) -> str:
 def names_alive() -> set[str]:
     """The names of the variables that the program holds.
 
-    What nothing holds any more, as the model of a test that has ended, is collected first.
+    Garbage, such as the model of a test that has ended, is collected first.
     """
     gc.collect()
     alive = instances([compat.TensorFlowVariable])
@@ -143,7 +144,7 @@ def names_alive() -> set[str]:
 
 
 def _names_of(variable: Any) -> set[str]:
-    """The name of a variable, and that of the sharded one that it is a part of."""
+    """The name of a variable, and the name of the sharded variable that it is a part of."""
     name = name_of(variable)
     return {name, _whole(variable, name)} - {""}
 
@@ -152,19 +153,19 @@ class _Held(NamedTuple):
     """What the living Keras 3 variables held at some moment."""
 
     before: int
-    """TensorFlow's next unique number then."""
+    """TensorFlow's next unique number at that moment."""
     paths: dict[int, tuple[ref[Any], str]]
-    """By the id of a variable of TensorFlow, the path of the Keras variable that holds it."""
+    """By the id of a TensorFlow variable, the path of the Keras variable that holds it."""
 
 
 _held = _Held(-1, {})
 
 
 def keras_path(variable: Any) -> str | None:
-    """The path of the Keras 3 variable that is or holds `variable`; None if there is none.
+    """The path of the Keras 3 variable that is or holds `variable`; None without one.
 
-    A variable of TensorFlow does not know what holds it, so all living objects are searched, once
-    for all variables that were made before.
+    A TensorFlow variable has no reference to its holder, so one search through all living objects
+    serves all variables created before it.
     """
     global _held
     own = canonical(variable)
@@ -182,13 +183,13 @@ def keras_path(variable: Any) -> str | None:
 
 
 def _search() -> _Held:
-    before = compat.unique_number()  # what is made meanwhile is searched for again
+    before = compat.unique_number()  # later variables need another search
     module = sys.modules.get(_KERAS3)
     base = getattr(module, "Variable", None) or getattr(module, "KerasVariable", None)
     paths: dict[int, tuple[ref[Any], str]] = {}
     for variable in instances([base]) if base else ():
         if not hasattr(variable, "_value"):
-            continue  # its constructor raised, and what was raised still refers to it
+            continue  # its constructor raised, and the exception still refers to it
         own, path = canonical(variable), own_path(variable)
         if path and isinstance(own, compat.TensorFlowVariable):
             paths.setdefault(id(own), (ref(own), path))
@@ -196,9 +197,9 @@ def _search() -> _Held:
 
 
 def _number(own: Any) -> int | None:
-    """The unique number of a variable of TensorFlow; None for one that Keras 3 cannot hold.
+    """The unique number of a TensorFlow variable; None if Keras 3 cannot hold it.
 
-    Each that is made outside of a v1 graph has one, and a later one has a higher one
+    Each variable created outside a v1 graph has one, in increasing order
     (`ops/resource_variable_ops.py`, `_unique_id`).
     """
     number = str(getattr(own, "_unique_id", "")).rpartition("_")[2]
@@ -210,15 +211,15 @@ def _is_keras3(variable: Any) -> bool:
 
 
 def own_path(variable: Any) -> str | None:
-    """The path of a Keras 3 variable; None for what is none."""
+    """The path of a Keras 3 variable; None for other objects."""
     return str(variable.path) if _is_keras3(variable) else None
 
 
 def canonical(variable: Any) -> Any:
-    """The one object that stands for a variable, whatever copy or wrapper of it a method got.
+    """The object that identifies a variable, from any of its copies or wrappers.
 
-    A replica's copy knows the variable it is a copy of; TensorFlow keeps that on the copy or on its
-    handle (`distribute/values.py`), and for a central storage on the one copy
+    A replica's copy refers to the whole variable; TensorFlow keeps the reference on the copy or on
+    its handle (`distribute/values.py`), or for central storage on the only copy
     (`distribute/ps_values.py`).
     """
     container = getattr(variable, "_distributed_container", None)
@@ -227,7 +228,7 @@ def canonical(variable: Any) -> Any:
     if container is None and isinstance(variable, compat.ResourceVariable):
         container = getattr(variable.handle, "_distributed_container", None)
     whole = None if container is None else container()
-    if whole is not None:  # never its truth: that would add an op to the graph
+    if whole is not None:  # its truth value would add an op to the graph
         return whole
     if _is_keras3(variable):
         return canonical(variable._value)
@@ -238,60 +239,60 @@ def canonical(variable: Any) -> Any:
 
 
 def copies_of(whole: Any) -> tuple[Any, ...]:
-    """What a variable is on each replica; itself alone if it is no variable of a strategy."""
-    copies = getattr(whole, "values", None)  # others have a method of this name
+    """The copies of a variable, one for each replica; only itself without a strategy."""
+    copies = getattr(whole, "values", None)  # on other objects, `values` is a method
     return copies if isinstance(copies, tuple) else (whole,)
 
 
 def _shape(own: Any) -> tuple[int | None, ...]:
-    """The shape of a variable; empty for one of unknown rank too."""
+    """The shape of a variable; empty if its rank is unknown."""
     shape: Any = getattr(own, "shape", ())
-    if hasattr(shape, "as_list"):  # a TensorShape: with the shapes of TensorFlow 1, no ints in it
+    if hasattr(shape, "as_list"):  # a TensorShape; in TensorFlow 1 mode its items are no ints
         shape = shape.as_list() if shape.rank is not None else ()
     return tuple(None if size is None else int(size) for size in shape)
 
 
 def _whole(own: Any, name: str) -> str:
-    """The name of the sharded variable that `own` is a shard of; empty if it is none.
+    """The name of the sharded variable that `own` is a shard of; empty if it is no shard.
 
-    The shards are named `NAME/part_0` and so on; the `ShardedVariable` itself has no name of its
-    own (`distribute/sharded_variable.py`).
+    The shards are named `NAME/part_0` and so on; the `ShardedVariable` has no name of its own
+    (`distribute/sharded_variable.py`).
     """
     return name.rpartition("/part_")[0] if hasattr(own, "_sharded_container") else ""
 
 
 def device_of(variable: Any) -> str:
-    """Where the copy of `variable` is that the current replica updates."""
+    """The device of the copy of `variable` that the current replica updates."""
     return str(getattr(_handle(variable), "device", "") or getattr(variable, "device", "") or "")
 
 
 def _handle(variable: Any) -> Any:
-    """The resource handle of a variable of TensorFlow or Keras; None if it has none."""
+    """The resource handle of a TensorFlow or Keras variable; None without one."""
     if not isinstance(variable, compat.ResourceVariable):
         variable = getattr(variable, "_value", variable)
     return getattr(variable, "handle", None)
 
 
-# What an optimizer keeps for itself.
+# The optimizer's own variables.
 
 
 def iterations_of(optimizer: Any) -> int | None:
-    """The optimizer's own count of its steps; None if it has none yet or it cannot be read now."""
+    """The optimizer's iterations; None if there are none yet or they cannot be read now."""
     count = value_of(getattr(optimizer, "_iterations", None), 1)
     return None if count is None else int(count)
 
 
 def is_restored(optimizer: Any) -> bool:
-    """Whether a checkpoint has set its iterations, as it does when they are made after it."""
+    """True if a checkpoint has set the iterations, including when they are created after it."""
     return getattr(canonical(optimizer._iterations), "_update_uid", -1) >= 0
 
 
 def value_of(variable: Any, most: int) -> Any:
-    """What a variable of 1 to `most` elements holds; None if it is none, or cannot be read now."""
+    """The value of a variable of 1 to `most` elements; None for others, or if unreadable now."""
     whole = canonical(variable)
     handle = getattr(getattr(whole, "_primary", whole), "handle", None)
     if not isinstance(handle, compat.EagerTensor):
-        return None  # there is none, or one in a v1 graph
+        return None  # no handle, or one in a v1 graph
     size = whole.shape.num_elements()  # None if it may have any shape
     if size is not None and not 0 < size <= most:
         return None
@@ -300,11 +301,11 @@ def value_of(variable: Any, most: int) -> Any:
 
 
 _NOT_ITS_STATE = ("_hyper", "_learning_rate", "_trainable_variables")
-"""Attributes with variables that others write to as well: schedules, and other optimizers."""
+"""Attributes with variables that other code also writes to: schedules, other optimizers."""
 
 
 def own_handles(optimizer: Any) -> list[Any]:
-    """The handles of the variables that only the optimizer writes to, as a rule."""
+    """The handles of variables that usually only the optimizer writes to."""
     own = object.__getattribute__(optimizer, "__dict__")
     shared = _handles_in([own.get(name) for name in _NOT_ITS_STATE])
     others = {id(handle) for handle in shared}
@@ -313,7 +314,7 @@ def own_handles(optimizer: Any) -> list[Any]:
 
 
 def _handles_in(values: list[Any]) -> Iterator[Any]:
-    """The handles of the variables in `values`, in lists and dicts too, on each replica."""
+    """The handles of the variables in `values`, also in lists and dicts, on each replica."""
     for layer in layers(values, depth=5):
         for value in layer:
             if hasattr(type(value), "dtype"):  # as every variable has

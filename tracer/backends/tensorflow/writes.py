@@ -1,11 +1,11 @@
-"""What writes to a variable, as its ops or its memory show, and which apply methods do not.
+"""Find apply methods that never write to their variable, by the ops of a graph or by memory.
 
-A method that says `variable = variable - rate * gradient` runs, and changes nothing. Gradients of 0
-and a rate of 0 are no such case: then something is written, though it is what was there before. In
-eager mode each call of an apply method on a variable is looked at until one has written to it. Of
-what cannot be known nothing is said, so a site is taken to write unless the contrary is certain.
+A method that says `variable = variable - rate * gradient` runs, but changes nothing. A gradient or
+a rate of 0 is different: the method writes, even if the value stays the same. In eager mode, each
+call on a variable is checked until one has written to it. A site counts as writing unless it
+provably does not.
 
-The facts that it rests on are named with the file of TensorFlow 2.21 where they can be read.
+Facts about TensorFlow are given with the file of TensorFlow 2.21 that shows them.
 """
 
 import re
@@ -39,31 +39,32 @@ _READS = (
 
 
 class Written(NamedTuple):
-    """What a graph writes to."""
+    """The variables that a graph writes to."""
 
     captured: frozenset[int]
-    """The ids of the handles that it captured; they live as long as the graph."""
+    """The ids of captured handles, which live as long as the graph."""
     anything: bool
-    """Whether it writes to any variable, also to one that is an argument."""
+    """Whether it writes to any variable, including one passed as an argument."""
     time: int
-    """The `unique_number` that its newest tensor got."""
+    """The `unique_number` of its newest tensor."""
 
 
 _written_by: WeakKeyDictionary[Any, Written] = WeakKeyDictionary()
 
 
 class StaleGradients:
-    """Which steps in a graph have gradients of weights as they were before the step before them."""
+    """Find steps in a graph with gradients of the weights from before the previous step."""
 
     def __init__(self) -> None:
         self._ends: WeakKeyDictionary[Any, dict[int, int]] = WeakKeyDictionary()
-        """How many ops a graph had when the last step in it ended, by replica."""
+        """How many ops a graph had at the end of its last step, by replica."""
 
     def ask(self, gradient: Any, graph: Any, replica: int) -> bool:
-        """Whether the step that ends now in a graph has such a gradient.
+        """True if the gradient of the step that ends now was computed before the previous step.
 
-        What of its ops is new since the last step does not read a variable then, and something else
-        than constants and arguments is older. In the graph of a `Session` steps need not follow.
+        Then none of its ops since that step reads a variable, and one of the older ops is other
+        than a constant or an argument. False in a Session's graph, whose steps may run
+        independently.
         """
         if not isinstance(graph, FuncGraph):
             return False
@@ -85,7 +86,7 @@ class StaleGradients:
 
 
 def written_by(graph: Any) -> Written:
-    """Which variables the finished graph of a function writes to: asked again, it is known."""
+    """The variables that the finished graph of a function writes to; cached."""
     known = _written_by.get(graph)
     if known is None:
         known = _written_by[graph] = written_so_far(graph)
@@ -93,7 +94,7 @@ def written_by(graph: Any) -> Written:
 
 
 def written_so_far(graph: Any) -> Written:
-    """Which variables a graph writes to that is still being traced."""
+    """The variables that a graph writes to, which may still be traced."""
     origin = origins(graph)
     inside = {id(tensor) for tensor in graph.inputs if tensor.dtype == tf.resource} | {*origin}
     operations = graph.get_operations() if inside else ()
@@ -104,16 +105,16 @@ def written_so_far(graph: Any) -> Written:
 
 
 def _handle(tensor: Any, origin: Mapping[int, Any]) -> Any:
-    """What a tensor stands for outside of all graphs; None if that is not known."""
+    """The eager tensor that a captured tensor stands for; None if unknown."""
     while not (tensor is None or isinstance(tensor, EagerTensor)):
         tensor = origin.get(id(tensor))
     return tensor
 
 
 def written_inputs(op: Any) -> dict[int, Any]:
-    """The inputs of an op, by position, that may be of variables to which it writes.
+    """The resource inputs of an op, by position, that the op may write to.
 
-    A call, a branch or a loop only reads what TensorFlow marked so
+    A call, a branch or a loop only reads inputs that TensorFlow marked as read-only
     (`framework/auto_control_deps_utils.py`).
     """
     if op.type in _READS:
@@ -127,20 +128,21 @@ def written_inputs(op: Any) -> dict[int, Any]:
 
 
 _HARMLESS = re.compile("Read|IsInitialized|^Print|^Assert$|^Random|Truncated|^NoOp$|^Identity")
-"""The types of stateful ops that write to no variable, or to that of a generator alone."""
+"""The types of stateful ops that write to no variable, except the state of a generator."""
 
 
 def origins(graph: Any) -> dict[int, Any]:
-    """By the id of a tensor in a graph, or in one around it, what that graph captured as it."""
+    """By the id of a tensor in a graph or an outer graph, the outer tensor captured as it."""
     functions = (each for each in graphs_around(graph) if isinstance(each, FuncGraph))
     return {id(inner): outer for each in functions for outer, inner in each.captures}
 
 
 def may_write(ops: Iterable[Any], handles: Collection[Any], origin: Mapping[int, Any]) -> bool:
-    """Whether one of these ops may write to what has these handles; `origin` is of their graph.
+    """True if one of these ops may write to a variable with these handles.
 
-    An op writes if the handle is an input that is not only read; what is called by it gets the
-    handle in that way as well. An op that may do anything, as one that calls Python, may write.
+    An op writes if a handle is among its inputs and not read-only; functions that it calls get
+    handles as inputs too. An op that may do anything, such as calling Python, may write. `origin`
+    is that of the ops' graph.
     """
     ids = {id(handle) for handle in handles}
     return not ids or any(_may_write(op, ids, origin) for op in ops)
@@ -164,14 +166,14 @@ def _attributes(op: Any) -> Iterable[Any]:
 
 
 _LARGEST = 1 << 24
-"""A variable of more bytes is not looked at: while its memory is held, a write has to copy it."""
+"""The most bytes of a variable to check: while its value is held, a write has to copy it."""
 
 
 def held(variable: Any) -> Any:
-    """What `variable` holds, a tensor in its own memory; None if that cannot be had.
+    """The value of `variable`, as a tensor in the variable's memory; None if impossible.
 
-    While it is held, whatever writes to the variable takes other memory: an op that works in place
-    copies first where it is not the only one to refer to it (`kernels/training_op_helpers.h`,
+    While it is held, ops that write to the variable use other memory: an op that works in place
+    first copies memory that is also referenced elsewhere (`kernels/training_op_helpers.h`,
     `PrepareToUpdateVariable`).
     """
     if not isinstance(variable, ResourceVariable) or "CPU" not in str(variable.device):
@@ -186,7 +188,7 @@ def held(variable: Any) -> Any:
 
 
 def holds(variable: Any, tensor: Any) -> bool:
-    """Whether `variable` is still in the memory of what `held` gave."""
+    """True if `variable` still uses the memory of `tensor`, a result of `held`."""
     return _address(_read(variable)) == _address(tensor)
 
 
@@ -196,14 +198,14 @@ def _read(variable: Any) -> Any:
 
 
 def _address(tensor: Any) -> int | None:
-    """Where a tensor is in memory; None for a scalar, which Python gets a copy of."""
+    """The memory address of a tensor; None for a scalar, which Python gets as a copy."""
     array = tensor._numpy()
     data = getattr(array, "__array_interface__", {}).get("data") if tensor.shape.rank else None
     return None if data is None else int(data[0])
 
 
 class _Traced(NamedTuple):
-    """A call of an apply method that was traced: its ops have the numbers from `start` to `end`."""
+    """A traced call of an apply method, whose ops are numbered from `start` to `end`."""
 
     site: int
     handles: Collection[Any]
@@ -212,7 +214,7 @@ class _Traced(NamedTuple):
 
 
 class WriteChecks:
-    """Which sites of updates were seen to write to their variable, and which not to."""
+    """The update sites that were seen to write to their variable, and those that were not."""
 
     def __init__(self) -> None:
         self._writing: set[int] = set()
@@ -220,15 +222,15 @@ class WriteChecks:
         self._traced: WeakKeyDictionary[Any, list[_Traced]] = WeakKeyDictionary()
 
     def ineffective(self) -> set[int]:
-        """The sites that were looked at and never wrote so far."""
+        """The sites that were checked and have never written."""
         return self._idle - self._writing
 
     # In a graph.
 
     def traced(self, site: int, call: Call) -> bool:
-        """An apply method was called, `call`, and its ops are the last ones of its graph.
+        """Note a traced call of an apply method, whose ops are the latest of its graph.
 
-        Whether that is the graph of a function, and not one of a Session.
+        Returns whether that is the graph of a function, not of a Session.
         """
         in_function = bool(eager_outside_functions())
         if in_function and site not in self._writing:
@@ -238,14 +240,14 @@ class WriteChecks:
         return in_function
 
     def judge(self, graph: Any) -> None:
-        """Find out which of the calls that were traced to `graph` write: it is complete."""
+        """Find out which calls traced to `graph`, now complete, write to their variable."""
         calls = self._traced.pop(graph, [])
         if not calls:
             return
         ops, origin = graph.get_operations(), origins(graph)
         for each in calls:
             writes = True
-            with suppress_faults():  # an op of a kind that nobody here knows
+            with suppress_faults():  # an unknown kind of op
                 made = reversed(ops[each.start : each.end])
                 writes = may_write(made, each.handles, origin)
             (self._writing if writes else self._idle).add(each.site)
@@ -253,20 +255,21 @@ class WriteChecks:
     # In eager mode.
 
     def look(self, site: int, variable: Any) -> Any:
-        """What `variable` holds before a call; None if there is no need to look, or no way."""
+        """The value of `variable` before a call; None if no check is needed or possible."""
         if site in self._writing:
             return None
         before = None
-        with suppress_faults():  # a variable that cannot be read now
+        with suppress_faults():  # the variable cannot be read now
             before = held(canonical(variable)) if len(_copies(variable)) == 1 else None
         if before is None:
             self._writing.add(site)
         return before
 
     def look_again(self, site: int, variable: Any, before: Any) -> bool:
-        """Look at `variable`, which held `before`, after a call; False to look at the next too.
+        """Check whether a call wrote to `variable`, which held `before`; False to check the next
+        one.
 
-        One that has not written yet may only not have come to where it writes.
+        A call may not have reached the line that writes.
         """
         wrote = True
         with suppress_faults():
@@ -276,7 +279,7 @@ class WriteChecks:
 
 
 def _copies(variable: Any) -> Sequence[Any]:
-    """The handles of all copies of a variable; none if there may be others."""
+    """The handles of all copies of a variable; empty if there may be unknown copies."""
     own, raw = canonical(variable), getattr(variable, "_value", variable)  # of Keras 3
     found = [*copies_of(own)]
     found += [getattr(each, "_v", None) for each in found]
