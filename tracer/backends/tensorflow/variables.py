@@ -1,6 +1,4 @@
 """Identify variables: names, canonical objects and arguments; list the optimizer's own ones."""
-ones.
-"""
 
 import gc
 import sys
