@@ -1,4 +1,4 @@
-"""Which backend answers for an optimizer, and what all of them together know."""
+"""Find the backend of an optimizer; ask all backends that are in use."""
 
 import pkgutil
 import sys
@@ -13,11 +13,13 @@ BACKENDS: dict[str, str | Backend] = {
     "torch": "tracer.backends.torch.backend:TorchBackend",
     "torch_optim": "tracer.backends.torch.backend:TorchOptimBackend",
 }
-"""By name each backend, or where its class is until an optimizer needs it; Keras 3 runs on some."""
+"""Each backend by name, or the path of its class until it is needed."""
 
 
 def name_of(kind: OptimizerKind) -> str:
-    """The name of the backend of this kind of optimizer: for Keras 3 that on which Keras runs."""
+    """The name of the backend for this kind of optimizer; for Keras 3, the one that Keras runs
+    on.
+    """
     keras = sys.modules.get("keras") if kind.backend == "keras" else None
     if hasattr(keras, "backend"):
         return str(keras.backend.backend())  # type: ignore[union-attr]
@@ -25,7 +27,7 @@ def name_of(kind: OptimizerKind) -> str:
 
 
 def backend_of(kind: OptimizerKind) -> Backend:
-    """The backend of this kind of optimizer; importing it imports its framework."""
+    """The backend for this kind of optimizer; imports its framework."""
     name = name_of(kind)
     backend = BACKENDS[name]
     if isinstance(backend, str):
@@ -34,7 +36,7 @@ def backend_of(kind: OptimizerKind) -> Backend:
 
 
 def canonical(variable: object) -> object:
-    """The one object that stands for a variable of any backend that is in use."""
+    """The object that identifies a variable, in any backend that is in use."""
     for backend in list(BACKENDS.values()):
         if isinstance(backend, Backend):
             variable = backend.canonical(variable)

@@ -1,6 +1,6 @@
-"""What the frameworks that a program imported know of its objects: variables, layers, models.
+"""Ask the imported frameworks about objects of a program: variables, layers, models.
 
-A framework is looked up among the modules that were imported, and never imported from here.
+Frameworks that the program has not imported are never imported here.
 """
 
 import sys
@@ -19,13 +19,13 @@ _VARIABLES = {
     "tensorflow": ("tensorflow.*", "tracer.backends.tensorflow.variables"),
     "torch": ("torch.Tensor", "tracer.backends.torch.parameters"),
 }
-"""By framework the classes of its variables, and the module that knows their names."""
+"""By framework, the classes of its variables, and the module that knows their names."""
 
 
 def name_of(variable: object) -> str:
-    """The framework's name of `variable`: for Keras 3 its path, also if it is what Keras holds.
+    """The framework's name of `variable`: for Keras 3, the path of the Keras variable.
 
-    Raises `TypeError` for an object that is no variable.
+    Raises `TypeError` if this is not a variable.
     """
     classes = [f"{base.__module__}.{base.__qualname__}" for base in type(variable).__mro__]
     for pattern, module in _VARIABLES.values():
@@ -41,7 +41,7 @@ def names_alive() -> set[str]:
 
 
 def is_loose_tensor(given: object) -> bool:
-    """Whether it is a tensor of PyTorch that can be no parameter, such as `weight.data`."""
+    """True for a PyTorch tensor that cannot be a parameter, such as `weight.data`."""
     if "torch" not in sys.modules:
         return False
     from tracer.backends.torch import compat
@@ -50,7 +50,7 @@ def is_loose_tensor(given: object) -> bool:
 
 
 def leaves_of(given: object) -> list[Variable]:
-    """The leaves of a tree of arrays of JAX, as optax gets one; else none."""
+    """The leaves of a tree of JAX arrays, as optax would see them; empty for other objects."""
     if "jax" not in sys.modules:
         return []
     from tracer.backends.optax import leaves
@@ -59,7 +59,7 @@ def leaves_of(given: object) -> list[Variable]:
 
 
 def frozen_in(given: object) -> "list[FrozenLayer]":
-    """The layers in a layer or a model that are not trainable, with what they would train."""
+    """The frozen layers in a layer or a model, with the names of their weights."""
     if "tensorflow" not in sys.modules:
         return []
     from tracer.backends.tensorflow import freeze_monitor
@@ -70,7 +70,7 @@ def frozen_in(given: object) -> "list[FrozenLayer]":
 def frozen_near(trace: Trace, optimizer: object = None) -> "list[FrozenLayer]":
     """The frozen layers of the living models whose other variables are in the trace.
 
-    Those of a model that is compiled with `optimizer` too, if nothing of that is trainable.
+    Includes the frozen layers of a model compiled with `optimizer` that has nothing trainable.
     """
     blocks, index_of = trace.blocks, trace.objects.index_of
     passed = {index for block in blocks for entry in block.entries for index in entry.variables}

@@ -1,23 +1,22 @@
-"""Closes blocks: what was traced into one graph, or ran in one eager step, gets one counter.
+"""Close blocks: all calls traced into one graph, or made in one eager step, share one counter.
 
-A `Recorder` makes one `GraphBlocks`, which makes the counters, and gives it each call that closes a
-block, on the thread that made the call. A block in eager mode has just been executed: it goes into
-a log at once. One in the graph of a function gets a counter in that graph (see `ledger`), one in
-the graph of a Session a callback on the host.
+Each `Recorder` has one `GraphBlocks`, which creates the counters and gets each call that closes a
+block, on the thread that made the call. A block in eager mode has already run, so it goes into a
+log at once. A block in a function's graph gets a counter in that graph (see `ledger`), a block in a
+Session's graph a host callback.
 
-What a function is part of is not decided when it is traced, for it may be called from anywhere
-later: each call of it asks (`GraphBlocks._enclosing_step`), and the graph counts by the answer.
-TensorFlow asks on the thread that calls the function, which may be any.
+The enclosing step of a function is not known while it is traced, as it may be called from anywhere
+later. So each call of it asks (`GraphBlocks._enclosing_step`), and the graph counts by the answer.
+TensorFlow asks on the thread that calls the function, which may be any thread.
 
-Data change form here: sites, numbers in the lists of calls, become `CountedBlock`s, and a step
-becomes a number that is taken once. In eager mode that number is kept in the step's call
-(`Call.numbers`); in a graph it is a tensor (`places.Extra.stamps`). A strategy may ask for them on
-other threads than the step's; of its threads one runs at a time (TensorFlow 2.21,
-`mirrored_run.py`).
+Here, sites (numbers in the lists of calls) become `CountedBlock`s, and a step gets its number,
+once. In eager mode the step's call keeps the number (`Call.numbers`); in a graph it is a tensor
+(`places.Extra.stamps`). A strategy may ask for either on another thread than the step's, but it
+runs one of its threads at a time (TensorFlow 2.21, `mirrored_run.py`).
 
-The lock of the counters is held where a block enters a log, where a step in eager mode takes its
-number and where a graph tracing is listed, so a reader, who holds it too, finds all of a step or
-none of it. No other lock of the recorder is held while it is asked for.
+The lock of the counters is held while a block enters a log, while a step in eager mode takes its
+number and while a graph tracing is listed. A reader holds it too, so it finds all of a step or
+nothing. Nobody takes it while holding another lock of the recorder.
 """
 
 import threading
@@ -65,7 +64,7 @@ class GraphBlocks(backend.Blocks):
         self._called = root.called
 
     def forget_graphs(self) -> None:
-        """Let each function with a counter in its graph be traced again."""
+        """Clear the graphs of each function with a counter, so that its next call traces it."""
         forget_graphs_with(self.counters.handles())
 
     def missed(self, optimizers: Iterable[backend.Stepped]) -> Iterator[str]:
@@ -78,10 +77,7 @@ class GraphBlocks(backend.Blocks):
             )
 
     def close(self, call: Call, failed: bool) -> None:
-        """All that was called from `call` executes as a whole: count it.
-
-        `failed` if an error ended it.
-        """
+        """Count `call` and all calls inside it as one block; `failed` if it raised."""
         graph = call.place.graph
         if graph is None:
             super().close(call, failed)
@@ -104,19 +100,20 @@ class GraphBlocks(backend.Blocks):
                 self._count_in_session(block, call)
 
     def find_path(self, call: Call, python: Any) -> None:
-        """Note by which path of calls `python` made the call `call`, in eager mode."""
+        """Store the path by which the frame `python` made `call`, in eager mode."""
         called = self._sites.sites[call.own[0]][:2] if call.own else None
         call.path = self.callers.here(python, call.distributed, called)
 
     def is_stale(self, call: Call, replica: int) -> bool:
-        """Whether a step that is traced has gradients of weights from before the last step."""
+        """True if a traced step has gradients of the weights from before the previous step."""
         return self.stale_gradients.ask(call.gradient, call.place.graph, replica)
 
     def _count_in_graph(self, block: CountedBlock, call: Call, failed: bool) -> None:
-        """Count a block in its graph, once its work is done: a step that fails is none.
+        """Add the counter of a block to its graph, after its work: failed steps do not count.
 
-        The counter waits for the stateful ops that were added since the call began, the updates;
-        without that TensorFlow may run it although the gradients, or the data for them, never came.
+        The counter waits for the stateful ops added since the call began, which are the updates.
+        Otherwise TensorFlow could run it even if the gradients, or the data for them, never
+        arrived.
         """
         graph = call.place.graph
         if block.step:
@@ -126,7 +123,7 @@ class GraphBlocks(backend.Blocks):
         lifetime = compat.graphs_around(graph)[-1]
         work = compat.updates_since(graph, call.extra.start)
         effects = self.counters.effects if block.step else None
-        if effects is not None:  # before the block: who finds that it ended finds these, too
+        if effects is not None:  # first: a reader that finds the block must find these
             effects.count(call, block.replica, self._ledger(block.replica), stamp, work)
             work = compat.updates_since(graph, call.extra.start)
         use = self._ledger(block.replica).count(block, lifetime, stamp, work)
@@ -134,9 +131,9 @@ class GraphBlocks(backend.Blocks):
             self._note_tracing(block, call, use, failed)
 
     def _note_tracing(self, block: CountedBlock, call: Call, use: Use, failed: bool) -> None:
-        """Say that a graph is traced with a block that makes `use` of a counter."""
+        """List the tracing of a graph with a block that makes `use` of a counter."""
         replica, place = block.replica, ref(call.place.region)
-        hash(place)  # while it lives
+        hash(place)  # a weak reference must be hashed while its object is alive
         root = compat.graphs_around(call.place.graph)[-1]
         part = Part(
             replica,
@@ -149,10 +146,10 @@ class GraphBlocks(backend.Blocks):
         self.note_traced(call, block.sites, root, part, define, failed)
 
     def _count_in_session(self, block: CountedBlock, call: Call) -> None:
-        """Count a block of a v1 graph on the host: it has no variable that needs no initializer.
+        """Count a block of a v1 graph on the host: the program does not initialize new variables.
 
-        The callback becomes a control input of the op that the method returned, so that this op,
-        which the user's program runs, and its name stay what they were.
+        The callback becomes a control input of the op that the method returned. So that op, which
+        the program runs, and its name stay the same.
         """
         self.counters.session_graphs[block] += 1
         inside = call.parent is not None
@@ -177,7 +174,7 @@ class GraphBlocks(backend.Blocks):
         result._add_control_input(getattr(callback, "op", callback))
 
     def note(self, call: Call) -> None:
-        """Remember which ops an update is in the graph of a Session, which may run them alone."""
+        """Store the ops of an update in a Session's graph, which the program may run alone."""
         if call.variable is None or compat.eager_outside_functions():
             return
         call.site_notes += compat.updates_since(call.place.graph, call.extra.start)
@@ -186,31 +183,31 @@ class GraphBlocks(backend.Blocks):
             call.site_notes.append(result)
 
     def _move_in_session(self, steps: int) -> None:
-        """So many steps begin in a Session; -1 if one ends."""
+        """Note that this many steps begin in a Session; -1 if one ends."""
         with self.counters.lock:
             self._begun_in_sessions += steps
 
     def _ran_in_session(self, block: CountedBlock, inside: bool, begins: bool) -> None:
-        """A block of a v1 graph is about to end; `inside` if it is part of a step.
+        """Count a block of a v1 graph that is about to end; `inside` if it is part of a step.
 
-        `begins` if it was called when it began, too.
+        `begins` tells that its begin was counted, too.
         """
         if begins:
             self._move_in_session(-1)
         if block.step:
             stamp = UNIT * self.counters.take_number(block.replica)
-        else:  # its step ends, and takes its number, after it
+        else:  # its step ends, and takes its number, later
             stamp = UNIT * self.counters.next_number(block.replica) | WITHIN if inside else 0
         self.counters.log(block, stamp)
 
-    # What a block is part of.
+    # The enclosing step of a block.
 
     def _enclosing_step(self, replica: int, region: str, same_call: SameCall) -> Any:
-        """The stamp of what calls the function of `region`, with a block of `replica`.
+        """The stamp of the step that calls the function of `region`, with a block of `replica`.
 
-        TensorFlow asks for it at each call of the function that is not the `same_call` as before.
-        The answer is a tensor of where the call is made: eager, or in the graph of the function
-        that is being traced.
+        TensorFlow asks for it at each call of the function, unless `same_call` shows that it is the
+        same as before. The answer is an eager tensor, or one in the graph of the function being
+        traced.
         """
         ledger, calls = self.counters.ledgers[replica], self._calls_under_way
         try:
@@ -221,7 +218,7 @@ class GraphBlocks(backend.Blocks):
                 return self._stamp_inside(call, place, replica, calling=True)
             self._function_called()
             step = None if call is None else step_around(call, replica, calls)
-            if step is None:  # here: `same_call` counts the frames that are around this one
+            if step is None:  # must run here: `same_call` counts the frames outside this one
                 known = same_call if call is None else None
                 self.callers.called_from_here(region, replica, ledger.next_number, known)
             stamp = self._stamp_in_eager(call, step, replica, region)
@@ -231,14 +228,14 @@ class GraphBlocks(backend.Blocks):
             return ledger.alone
 
     def _function_called(self) -> None:
-        """A function with a counter is called in eager mode."""
+        """Note that a function with a counter is called in eager mode."""
         self.threads.add(threading.get_ident())
         self._called()
         if next(self.counters.quiet_calls, True):
             self._look()
 
     def _look(self) -> None:
-        """Look at the journals: functions with counters were called often since the last look."""
+        """Check the journals, after many calls of functions since the last check."""
         try:
             self.counters.look()
         except BaseException as error:
@@ -247,7 +244,7 @@ class GraphBlocks(backend.Blocks):
     def _stamp_in_eager(
         self, call: Call | None, step: Call | None, replica: int, region: str
     ) -> int:
-        """The stamp of what is part of `call`, and of its `step`, in eager mode; 0 if of none."""
+        """The stamp of a block inside `call` and its `step`, in eager mode; 0 without them."""
         stamp = 0
         if step is not None:
             number = self.number_of(step, replica)
@@ -259,7 +256,7 @@ class GraphBlocks(backend.Blocks):
         return stamp
 
     def _stamp_of(self, step: Call, replica: int, flags: int = 0) -> Any:
-        """The stamp of a step in a graph, or with `flags` that of what is part of it."""
+        """The stamp of a step in a graph; with `flags`, the stamp of a block inside it."""
         known: dict[tuple[int, int], Any] = step.extra.stamps
         stamp = known.get((replica, flags))
         if stamp is None:
@@ -276,9 +273,9 @@ class GraphBlocks(backend.Blocks):
     def _stamp_inside(
         self, call: Call | None, place: Place, replica: int, calling: bool = False
     ) -> Any:
-        """The stamp of what is part of `call`, or of nothing in its region, in a graph.
+        """The stamp of a block inside `call` in a graph, or in none of its region's calls.
 
-        `calling` if it is for a function that is called, which cannot know what calls it.
+        `calling` if the stamp is for a function that is called there, which cannot know its caller.
         """
         step = None if call is None else step_around(call, replica, self._calls_under_way)
         if step is None:
@@ -291,7 +288,7 @@ class GraphBlocks(backend.Blocks):
         return stamp
 
     def _asked(self, region: Any, replica: int) -> Any:
-        """The stamp of the step that calls the function with the graph `region`, a tensor there."""
+        """The stamp of the step that calls the function of the graph `region`, a tensor in it."""
         watched = self.callers, self._calls_under_way, self.threads, self._called
         same_call = SameCall(*watched, self.counters, self._look)
         ask = partial(self._enclosing_step, replica, compat.function_name(region), same_call)

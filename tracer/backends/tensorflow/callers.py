@@ -1,10 +1,10 @@
-"""Who calls a function of TensorFlow: read from Python's stack, when it is traced and at each call.
+"""Find the callers of TensorFlow functions on Python's stack, while tracing and at each call.
 
-What is done with it stands in `tracer.core.callers`; a region is here the graph of one function
-with its branches and loops.
+`tracer.core.callers` uses the results. A region here is the graph of one function with its branches
+and loops.
 
-Under `MirroredStrategy` each replica runs in a thread of its own. Its stack is joined to that of
-the thread that started it, which waits meanwhile.
+`MirroredStrategy` runs each replica in its own thread. The stack of such a thread is joined to that
+of the thread that started it and waits for it.
 """
 
 import sys
@@ -27,26 +27,23 @@ from tracer.model.records import Line
 
 
 class Callers(FunctionCallers):
-    """The callers of one root optimizer and of the functions with its blocks; thread-safe."""
+    """The callers of one root optimizer and of functions with its blocks; thread-safe."""
 
     def __init__(self, threads: Set[int]) -> None:
-        """`threads` are those that ever called a function; it goes on growing."""
+        """`threads` are those that ever called a function; the set keeps growing."""
         super().__init__(functions.author_of, lambda: not functions.any_is_inside(threads))
         self._definitions = Definitions()
 
     def here(self, frame: FrameType | None, distributed: bool, end: Hashable = None) -> int:
-        """The path to a call in eager mode that `frame`, of this thread, makes.
-
-        `end` is what it calls, if it may be this or that.
-        """
+        """The path to an eager call by `frame`, of this thread; `end` tells apart what it calls."""
         if distributed:
             return self.paths.of(frames_around(frame))
         return self.paths.above(frame, end)
 
     def inside(self, graph: Any, sites: Sequence[int]) -> tuple[int, str, int]:
-        """Where a block is that is traced by this thread: the last fields of a `CountedBlock`.
+        """The last fields of a `CountedBlock`: the place of a block that this thread traces.
 
-        `graph` is that of the region; `sites` were called in the block.
+        `graph` is the graph of its region; `sites` were called in the block.
         """
         frames = frames_around(sys._getframe(1))
         traced = traced_in(frames)
@@ -57,8 +54,8 @@ class Callers(FunctionCallers):
         return path, compat.function_name(graph), whole
 
     def definition(self, root: Any) -> tuple[Definition, int]:
-        """What the outermost function, with the graph `root`, is traced for by this thread, and
-        the path of the call.
+        """The definition of the outermost function, with the graph `root`, that this thread traces,
+        and the path of its call.
         """
         frames = frames_around(sys._getframe(1))
         lines = self._lines_to(frames, traced_in(frames))
@@ -66,14 +63,14 @@ class Callers(FunctionCallers):
         return self._definitions.of(root, frames), self.paths.number(lines[:begins])
 
     def in_session(self, sites: Sequence[int]) -> int:
-        """The path to a block that is built into the graph of a Session by this thread."""
+        """The path to a block that this thread adds to the graph of a Session."""
         lines = self.lines(self.paths.of(frames_around(sys._getframe(1))))
         path = self.paths.number([Line(SESSION_GRAPH, graph=True), *lines]) if lines else UNKNOWN
         self._note_traced(sites, path)
         return path
 
     def called_in(self, region: str) -> None:
-        """A function is called while this thread traces another one."""
+        """Note a call of a function in another one, which this thread traces."""
         frames = frames_around(sys._getframe(1))
         for graph, place in traced_in(frames)[:1]:
             path = self.paths.of(frames[:place], outermost=False)
@@ -82,10 +79,11 @@ class Callers(FunctionCallers):
     def called_from_here(
         self, region: str, replica: int, number: Callable[[], int], same_call: "SameCall | None"
     ) -> None:
-        """A function is about to run, or a dataset is made, in eager mode and in no step.
+        """Note that a function is about to run, or a dataset to be made, in eager mode and in no
+        step.
 
-        `number` gives that of the next step. The call is noted as `same_call`. What a dataset runs
-        has captured is asked for once (`data/ops/map_op.py`, `captured_inputs`).
+        `number` gives the number of the next step. `same_call` stores the call. The captures of a
+        dataset's functions are evaluated once (`data/ops/map_op.py`, `captured_inputs`).
         """
         frame, depth = sys._getframe(1), 0
         changes, distributed = self.changes, compat.replica_run() is not None
@@ -98,7 +96,7 @@ class Callers(FunctionCallers):
             same_call.known = changes, depth, stack_above(frame)
 
     def _lines_to(self, frames: Sequence[FrameType], traced: Sequence[tuple[Any, int]]) -> Lines:
-        """The whole path of what is traced, from the call that traced it on."""
+        """The whole path of a graph being traced, from the call that traces it inwards."""
         lines: Lines = ()
         end = len(frames)
         for graph, place in reversed(traced):
@@ -115,10 +113,10 @@ class Callers(FunctionCallers):
 
 
 class SameCall:
-    """Whether a function is called as it was before: by the same instructions, in no step.
+    """True if a function is called by the same instructions as before, outside all steps.
 
-    Training waits for the answer at each call of a function, and it is nearly always yes. Frames
-    of TensorFlow between the call and what it asks are left out: they say nothing of the caller.
+    This runs at each call of a function and must be fast; it is nearly always True. Frames of
+    TensorFlow between the call and the question are skipped, as they do not identify the caller.
     """
 
     def __init__(
@@ -130,31 +128,31 @@ class SameCall:
         counters: LedgerCounters,
         look: Callable[[], None],
     ) -> None:
-        """`under_way` are the calls of the recorder, `threads` as in `Callers`.
+        """`under_way` are the calls of the recorder; `threads` as in `Callers`.
 
-        `called` is notified of each such call, and `look` after the `quiet_calls` of the counters.
+        Each such call runs `called`, and `look` after the `quiet_calls` of the counters.
         """
         self._callers, self._threads, self._called = callers, threads, called
         self._counters, self._look = counters, look
         self._steps, self._stack = under_way.steps, under_way.stack
         self.known: tuple[int, int, Any] = (-1, 0, ())
-        """How often the callers had changed, and the stack that called; how many frames it is
-        further out than what asks.
+        """The number of changes of the callers when the call was stored; how many frames outside
+        this one it was made; and its stack.
         """
 
     def __call__(self) -> bool:
-        """Asked by the function that TensorFlow asks for what its function captured."""
+        """Called by the function that TensorFlow calls to evaluate a capture."""
         changes, depth, stack = self.known
         if changes != self._callers.changes or self._steps or get_ident() not in self._threads:
             return False
-        if self._stack():  # an apply method that is part of no step
+        if self._stack():  # an apply method outside every step
             return False
-        try:  # what `compat.in_eager` asks, without its call
+        try:  # inlines `compat.in_eager`
             if not contexts._context._thread_local_data.is_eager:
                 return False
             if not is_stack(stack, sys._getframe(depth)):
                 return False
-        except (AttributeError, ValueError):  # there is no context, or so deep a stack
+        except (AttributeError, ValueError):  # there is no context, or the stack is not that deep
             return False
         self._called()
         if next(self._counters.quiet_calls, True):
@@ -167,4 +165,4 @@ def _module_of(frame: FrameType) -> str:
 
 
 _CALLING = ("tracer.backends.tensorflow.", "tensorflow.python.eager.", "tensorflow.python.util.")
-"""The modules of what stands between the call of a function and what it is asked."""
+"""The modules whose frames are between the call of a function and the evaluation of captures."""

@@ -1,8 +1,9 @@
-"""What is asked of TensorFlow's own modules; for functions and writes, see `functions`, `writes`.
+"""The parts of TensorFlow that other modules use; for functions and writes see `functions`,
+`writes`.
 
-Importing it imports TensorFlow.
+Importing this module imports TensorFlow.
 
-The facts that it rests on are named with the file of TensorFlow 2.21 where they can be read.
+Facts about TensorFlow are given with the file of TensorFlow 2.21 that shows them.
 """
 
 import re
@@ -52,22 +53,26 @@ unique_number = ops.uid
 
 @contextmanager
 def outside_of_graphs() -> Iterator[None]:
-    """Eager mode, whatever graph is being built: that of a function, or of a Session.
+    """Run in eager mode, while the graph of a function or of a Session is being built.
 
-    `init_scope` leaves the graphs of functions only (`framework/ops.py`).
+    `init_scope` leaves only the graphs of functions (`framework/ops.py`).
     """
     with ops.init_scope(), eager_context.eager_mode():
         yield
 
 
 def value_in(handle: Any, dtype: Any) -> Any:
-    """What the variable with this handle holds, as an array, whatever graph is being built."""
+    """The value of the variable with this handle, as an array, even while a graph is being
+    built.
+    """
     with nullcontext() if in_eager() else outside_of_graphs():
         return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy()
 
 
 def in_eager() -> bool:
-    """`tf.executing_eagerly()`, asked at every call of an apply method, without its two calls."""
+    """`tf.executing_eagerly()` without two Python calls, as each call of an apply method needs
+    it.
+    """
     try:
         eager: bool = eager_context._context._thread_local_data.is_eager
     except AttributeError:  # there is no context before the first op
@@ -76,9 +81,9 @@ def in_eager() -> bool:
 
 
 def has_strategy() -> bool:
-    """`tf.distribute.has_strategy()`, asked at every step, without the error that it catches.
+    """`tf.distribute.has_strategy()` without the exception that it catches, as each step needs it.
 
-    Where no strategy was entered, the thread's stack of them is empty (`distribute_lib.py`,
+    If no strategy was entered, the thread's stack of strategies is empty (`distribute_lib.py`,
     `_get_per_thread_mode`).
     """
     entered = ops.get_default_graph()._distribution_strategy_stack
@@ -86,9 +91,9 @@ def has_strategy() -> bool:
 
 
 def make_variable(initial: Any, where: str) -> Any:
-    """A variable on the device `where` that no creator scope, strategy or checkpoint learns of.
+    """Create a variable on the device `where`, hidden from creator scopes, strategies, checkpoints.
 
-    `ResourceVariable` called directly passes by the creator stack that `tf.Variable` walks
+    A direct call of `ResourceVariable` bypasses the creator stack of `tf.Variable`
     (`ops/variables.py`, `VariableMetaclass`); `init_scope` lifts it out of a graph being traced.
     """
     with outside_of_graphs(), ops.device(where):
@@ -100,9 +105,9 @@ def make_variable(initial: Any, where: str) -> Any:
 def replica_id() -> int | None:
     """The id of the current replica in its worker; None in a cross-replica context.
 
-    The public `replica_id_in_sync_group` is a tensor and would add an op to the user's graph. With
-    several workers it numbers the replicas of all of them, while the ids in `extended.update` begin
-    at 0 in each (`distribute/collective_all_reduce_strategy.py`).
+    The public `replica_id_in_sync_group` is a tensor, so it would add an op to the user's graph. It
+    also numbers the replicas of all workers, while the ids in `extended.update` start at 0 in each
+    worker (`distribute/collective_all_reduce_strategy.py`).
     """
     replica = distribute_lib.get_replica_context()
     if replica is None:
@@ -114,12 +119,12 @@ def replica_id() -> int | None:
 
 
 def update_replica_id() -> int | None:
-    """The replica whose component `extended.update` updates now; None outside of such an update.
+    """The replica whose component `extended.update` updates now; None outside such an update.
 
-    Under strategies with one copy of each variable it is a device or the variable itself
-    (`distribute/distribute_lib.py`, `UpdateContext`): that one copy is replica 0.
+    Under strategies with one copy of each variable, the id is a device or the variable
+    (`distribute/distribute_lib.py`, `UpdateContext`): the copy is replica 0.
     """
-    # `get_update_replica_id()`, which raises and catches an error where there is none.
+    # `get_update_replica_id()`, which raises and catches an error outside an update.
     number = distribute_lib._update_replica_id.__dict__.get("current")
     if number is None or isinstance(number, int):
         return number
@@ -127,9 +132,9 @@ def update_replica_id() -> int | None:
 
 
 def surroundings() -> Surroundings:
-    """The current strategy and, from its cluster resolver, the worker that this process is."""
+    """The current strategy and, from its cluster resolver, the worker of this process."""
     strategy = distribute_lib.get_strategy()
-    # The public name: MultiWorkerMirroredStrategy is the class CollectiveAllReduceStrategy.
+    # Use the public name: the class of MultiWorkerMirroredStrategy is CollectiveAllReduceStrategy.
     names = getattr(type(strategy), "_tf_api_names", ()) or (type(strategy).__name__,)
     name = names[0].rpartition(".")[2] if distribute_lib.has_strategy() else ""
     resolver = strategy.cluster_resolver
@@ -149,19 +154,19 @@ def surroundings() -> Surroundings:
 
 
 def host_callback(function: Any) -> Any:
-    """A stateful op of a v1 graph that calls `function()` each time it runs."""
+    """A stateful op of a v1 graph that calls `function()` at each run."""
     return script_ops.numpy_function(lambda: function(), [], [], stateful=True, name=_CALLBACK)
 
 
 _CALLBACK = "optimizer_tracer"
-"""What the ops are called that call Python in the graph of a Session."""
+"""The name of ops that call Python in the graph of a Session."""
 
 
 def call_before(function: Any, updates: Iterable[Any]) -> bool:
-    """Call `function()` whenever a Session runs any of these ops, once and first.
+    """Call `function()` before the first of these ops, whenever a Session runs any of them.
 
-    It is where the current ops stand, and so are they: in no branch or loop within. False if none
-    is there.
+    The call belongs to the current control flow context, so only ops in that context trigger it.
+    False if there are none.
     """
     context = ops.get_default_graph()._get_control_flow_context()
     near = [op for op in updates if op._get_control_flow_context() is context]
@@ -173,11 +178,12 @@ def call_before(function: Any, updates: Iterable[Any]) -> bool:
 
 
 def watch_runs(graph: Any, watcher: Any) -> None:
-    """Call `watcher.ran_by_session(graph)` whenever a Session runs this graph, while both live.
+    """Call `watcher.ran_by_session(graph)` whenever a Session runs this graph, while both are
+    alive.
 
-    A Session takes the graph's lock for it (`client/session.py: BaseSession._extend_graph`), also
-    where a callable is made of it, but not where that is called. The lock is exchanged once,
-    however many watch: a graph may outlive any number of them.
+    For this a Session takes the graph's lock (`client/session.py: BaseSession._extend_graph`), also
+    when it makes a callable, but not when the callable is called. The lock is replaced once for all
+    watchers: a graph may outlive any number of them.
     """
     watchers = _watchers.get(graph)
     if watchers is None:
@@ -196,12 +202,12 @@ def _run_lock(graph: ref[Any], watchers: WeakSet[Any], lock: Callable[[], Any]) 
 
 
 def is_called_before(op: Any) -> bool:
-    """Whether `call_before` has seen this op."""
+    """True if `call_before` has added a call before this op."""
     return any(_CALLBACK in each.name for each in op.control_inputs)
 
 
 def graphs_around(graph: Any) -> list[Any]:
-    """The graphs of functions from `graph` outwards; first `graph`, which may be of a Session."""
+    """The graphs of functions from `graph` outwards; `graph` itself may be of a Session."""
     graphs = [graph]
     while isinstance(graph := getattr(graph, "outer_graph", None), FuncGraph):
         graphs.append(graph)
@@ -209,10 +215,10 @@ def graphs_around(graph: Any) -> list[Any]:
 
 
 def called_graph(graph: Any) -> Any:
-    """The graph of the function that is called when `graph` runs: its own, or one around it.
+    """The graph of the function that must be called to run `graph`: itself, or one around it.
 
-    Branches and loop bodies are graphs of their own, which no call reaches but that of the function
-    around them. A graph of a Session runs with all that is in it.
+    Branches and loop bodies have graphs of their own, which run only with the function around them.
+    A graph of a Session runs as a whole.
     """
     while isinstance(graph, control_flow_v2_func_graphs.ControlFlowFuncGraph):
         graph = graph.outer_graph
@@ -222,15 +228,15 @@ def called_graph(graph: Any) -> Any:
 def call_time_capture(
     graph: Any, name: str, ask: Callable[[], Any], otherwise: Any, is_otherwise: Callable[[], bool]
 ) -> Any | None:
-    """An int64 scalar in `graph` that is what `ask()` gives each time its function is called.
+    """An int64 scalar in `graph` with the result of `ask()` at each call of its function.
 
-    None for a graph to which nothing can be given. In the call `ask` gives an eager tensor, or one
-    of the graph in which the call stands; a SavedModel holds `otherwise`, an eager tensor. It is
-    also the answer where `is_otherwise()`, which is asked first: there Python's time counts.
-    `FuncGraph.capture_call_time_value` does nearly the same, but it passes the question on to the
-    eager caller of the outermost function, and a branch or a loop cannot pass it on. Captures are
-    in `core/function/capture/capture_container.py`; `ConcreteFunction.captured_inputs` calls those
-    that can be called.
+    None for a graph that cannot capture. `ask` returns an eager tensor, or one of the graph that
+    contains the call; a SavedModel gets `otherwise`, an eager tensor. `otherwise` is also the
+    answer if `is_otherwise()`, which is checked first and must be fast.
+    `FuncGraph.capture_call_time_value` is similar, but it passes the question to the eager caller
+    of the outermost function, and a branch or a loop cannot pass it on. Captures are in
+    `core/function/capture/capture_container.py`; `ConcreteFunction.captured_inputs` calls the
+    callable ones.
     """
     if not isinstance(graph, FuncGraph) or graph.name.startswith(_BACKWARD):
         return None
@@ -257,34 +263,35 @@ def call_time_capture(
 
 
 def plain_capture(captures: Any, name: str, value: Any) -> None:
-    """Let what `call_time_capture` added look like `value` that was captured, once it is traced.
+    """Make the capture of `call_time_capture` look like a captured `value`, after tracing.
 
-    The function asks at each call all the same: it has its own list of what it captured. But a
-    SavedModel exports by the list of the graph, and it knows of captured values only.
+    The function still asks at each call, as it has its own list of captures. But a SavedModel
+    exports from the list of the graph, and supports only captured values.
     """
-    if list(captures.by_ref_internal) == [name]:  # else the order would not be that of the inputs
+    if list(captures.by_ref_internal) == [name]:  # else in another order than the inputs
         _, inside, spec = captures.pop(name, is_by_ref=True)
         captures.add_or_replace(key=id(value), external=value, internal=inside, tracetype=spec)
 
 
 _BACKWARD = "__backward_"
-"""How TensorFlow names the gradient of a function, which is called with what it captured when it
-was traced (`eager/polymorphic_function/concrete_function.py`)."""
+"""TensorFlow's prefix for the gradient of a function, which is called with the captures of the time
+when it was traced (`eager/polymorphic_function/concrete_function.py`).
+"""
 
 
 def constant(value: int) -> Any:
-    """An eager int64 scalar in the host's memory, also while a graph is traced."""
+    """An eager int64 scalar in host memory, also while a graph is traced."""
     with outside_of_graphs(), ops.device("CPU:0"):
         return tf.constant(value, tf.int64)
 
 
 def with_flags(stamp: Any, flags: int) -> Any:
-    """A scalar of the current graph: `stamp` with these bits set as well."""
+    """`stamp` with these bits set, a scalar in the current graph."""
     return tf.raw_ops.BitwiseOr(x=stamp, y=tf.constant(flags, tf.int64))
 
 
 def tensor_of(gradient: Any) -> Any | None:
-    """The tensor in a graph by which a gradient comes; None if it is there from the start."""
+    """The graph tensor of a gradient; None for an eager one."""
     values = getattr(gradient, "values", gradient)  # of IndexedSlices
     if isinstance(values, tf.Tensor) and not isinstance(values, EagerTensor):
         return values
@@ -296,17 +303,17 @@ _PASSED_ON = "Identity", "Reshape", "StopGradient", "PreventGradient"
 
 
 def _is_reordered(tensor: Any) -> bool:
-    """Whether a tensor in a graph is a sum or a product, or such a one passed on.
+    """Whether a tensor in a graph is a sum or a product, or an op passes one on as it is.
 
-    Grappler computes a sum of sums and a product of products in another order, and so rounds them
-    otherwise, if nothing waits for the inner ones and nothing else reads them: `AddOpsRewriteStage`
-    and `MinimizeBroadcasts` in `tensorflow/core/grappler/optimizers/arithmetic_optimizer.cc`.
+    Grappler reorders a sum of sums and a product of products, and so changes their rounding, unless
+    another op waits for the inner ones or reads them: `AddOpsRewriteStage` and `MinimizeBroadcasts`
+    in `tensorflow/core/grappler/optimizers/arithmetic_optimizer.cc`.
     """
     return tensor.op.type in (*_SUMS, *_PASSED_ON, "Mul") and not tensor.op.control_inputs
 
 
 def made_of(tensor: Any) -> list[Any]:
-    """What sums and products a tensor in a graph is made of, to wait for in its place."""
+    """The inputs of the sums and products that compute a tensor, to wait for instead of it."""
     every, waiting = dict[int, Any](), [tensor]
     while waiting:
         each = waiting.pop()
@@ -317,7 +324,7 @@ def made_of(tensor: Any) -> list[Any]:
 
 
 def made_again(tensor: Any) -> Any | None:
-    """What is 0 where a tensor is 0, made of the same as that; None for a sum in a graph."""
+    """A tensor that is 0 where `tensor` is 0, from the same inputs; None for a sum in a graph."""
     if isinstance(tensor, EagerTensor) or not _is_reordered(tensor):
         return tensor
     if tensor.op.type in _PASSED_ON:
@@ -326,31 +333,32 @@ def made_again(tensor: Any) -> Any | None:
     if not factors or not tensor.dtype.is_floating or any(each is None for each in factors):
         return None
     scale, factor = sorted(factors, key=lambda each: each.shape.num_elements() or 0)
-    return tf.raw_ops.MulNoNan(x=factor, y=scale)  # of two equal Mul Grappler makes one
+    return tf.raw_ops.MulNoNan(x=factor, y=scale)  # Grappler would merge two equal Mul ops
 
 
 def compiles_with_xla() -> bool:
-    """Whether XLA will compile the graph that is being built."""
+    """True if XLA will compile the graph that is being built."""
     graph = ops.get_default_graph()
     return not in_eager() and bool(control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
 def trackable_constant(tensor: Any) -> Any:
-    """What makes an eager tensor that a function captures known to a SavedModel."""
+    """An object that a SavedModel stores for an eager tensor that a function captures."""
     return saved_model_utils.TrackableConstant(tensor, None)
 
 
 def replica_run(thread: Any = None) -> Any | None:
-    """What the threads of one `strategy.run` share, if this thread is one of them."""
+    """An object shared by the threads of one `strategy.run`; None on other threads."""
     return getattr(thread or threading.current_thread(), "coord", None)
 
 
 def run_in(frame: FrameType) -> Any | None:
-    """What the threads share of the `strategy.run` that starts them in this frame, if it does.
+    """The shared object of the `strategy.run` that this frame executes; else None.
 
-    Under `MirroredStrategy` each replica has a thread of its own. `merge_call` stops them and goes
-    on in the thread that called `strategy.run`, which may call it again, for new threads
-    (`distribute/mirrored_run.py`, `_call_for_each_replica`, whose local `coord` its threads know).
+    `MirroredStrategy` runs each replica in its own thread. `merge_call` pauses them and continues
+    in the thread that called `strategy.run`, which may call it again, for new threads
+    (`distribute/mirrored_run.py`, `_call_for_each_replica`, whose local `coord` its threads have
+    too).
     """
     if frame.f_code is not mirrored_run._call_for_each_replica.__code__:
         return None
@@ -361,7 +369,7 @@ _NUMBER = re.compile(r"_\d+(?=_|$)")
 
 
 def updates_since(graph: Any, start: int) -> list[Any]:
-    """The stateful operations of `graph` but reads, from the one with the number `start` on."""
+    """The stateful ops of `graph` except reads, from number `start` on."""
     return [
         op
         for op in graph.get_operations()[start:]
@@ -370,16 +378,16 @@ def updates_since(graph: Any, start: int) -> list[Any]:
 
 
 def function_name(graph: Any) -> str:
-    """The name of the function whose body `graph` is, without the numbers TensorFlow adds."""
+    """The name of the function with this graph, without the numbers that TensorFlow adds."""
     if not isinstance(graph, FuncGraph):
         return SESSION_GRAPH
     return "/".join(_NUMBER.sub("", each.name) for each in reversed(graphs_around(graph)))
 
 
 def signature(graph: Any) -> str:
-    """What the function was traced for, as `x: float32[2, 3], training: True`; empty if unknown.
+    """The arguments that a function was traced for: `x: float32[2, 3], training: True`, or empty.
 
-    TensorFlow sets it before it calls the function (`framework/func_graph.py`,
+    TensorFlow sets them before it calls the function (`framework/func_graph.py`,
     `func_graph_from_py_func`).
     """
     structured = getattr(graph, "structured_input_signature", None)
@@ -392,7 +400,7 @@ def signature(graph: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """An argument, as far as TensorFlow tells graphs apart by it."""
+    """An argument, as far as TensorFlow distinguishes graphs by it."""
     if isinstance(value, tf.TensorSpec):
         name = f"{value.name}: " if value.name else ""
         return f"{name}{value.dtype.name}{_shape(value.shape)}"
@@ -420,9 +428,6 @@ def _shape(shape: Any) -> str:
 
 
 def session_graphs_alive() -> list[Any]:
-    """Every graph of a Session that is alive and has ops, that of no function.
-
-    To find them takes a walk over all objects.
-    """
+    """Every living graph of a Session that has ops; this searches all objects."""
     graphs = instances([ops.Graph])
     return [each for each in graphs if not isinstance(each, FuncGraph) and each.get_operations()]
