@@ -1,4 +1,4 @@
-"""What the variables of Keras hold on JAX: arrays, which may be given away or not there."""
+"""Read the variables of Keras on JAX: arrays, which may be donated or missing."""
 
 from contextlib import suppress
 from typing import Any
@@ -8,36 +8,36 @@ import numpy as np
 
 
 def value_of(variable: Any, most: int) -> Any:
-    """What a variable of 1 to `most` elements holds; None if it is none, or cannot be read now.
+    """The value of a variable of 1 to `most` elements; None for others, or if unreadable now.
 
-    While `fit` trains, Keras keeps no value in it.
+    While `fit` trains, Keras keeps no value in a variable.
     """
     value = array_of(variable)
     if value is None or not 0 < value.size <= most:
         return None
-    if not (value.is_fully_addressable or value.is_fully_replicated):  # else others have parts
+    if not (value.is_fully_addressable or value.is_fully_replicated):  # other processes have parts
         return None
-    with suppress(RuntimeError):  # it was given away meanwhile (`donate_argnums`)
+    with suppress(RuntimeError):  # it was donated meanwhile (`donate_argnums`)
         return np.asarray(value)
     return None
 
 
 def array_of(variable: Any) -> Any:
-    """The array that a variable of Keras holds, or an array itself; None for what is none now."""
-    is_array = isinstance(variable, jax.Array)  # which has a `_value`, too
+    """The array of a Keras variable, or an array itself; None if it cannot be read now."""
+    is_array = isinstance(variable, jax.Array)  # arrays have a `_value`, too
     value = variable if is_array else getattr(variable, "_value", variable)
     return value if _is_concrete(value) and not value.is_deleted() else None
 
 
 def values_given(step: Any) -> dict[int, Any]:
-    """What `stateless_apply`, the call `step`, is given for each variable, by the `id` of that."""
+    """The value that the call `step` of `stateless_apply` gets for each variable, by its `id`."""
     names = "optimizer_variables", "grads", "trainable_variables"
     given = {**step.kwargs, **dict(zip(names, step.args, strict=False))}
     return _by_variable(step, given.get("trainable_variables"), given.get("optimizer_variables"))
 
 
 def values_returned(step: Any) -> dict[int, Any]:
-    """The same of what it returned; empty if that is not known."""
+    """The value that it returned for each variable; empty if unknown."""
     pair = isinstance(step.result, tuple | list) and len(step.result) == 2  # else it raised
     return _by_variable(step, *step.result) if pair else {}
 
@@ -51,7 +51,7 @@ def _by_variable(step: Any, weights: Any, of_optimizer: Any) -> dict[int, Any]:
 
 
 def is_gone(array: Any) -> bool:
-    """Whether it is an array that was donated (`donate_argnums`), so that nobody can read it."""
+    """True for an array that was donated (`donate_argnums`), and so cannot be read."""
     return _is_concrete(array) and bool(array.is_deleted())
 
 

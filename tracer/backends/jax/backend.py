@@ -1,4 +1,4 @@
-"""JAX's answers: see `tracer.core.backend.Backend`."""
+"""What counting needs of JAX: see `tracer.core.backend.Backend`."""
 
 from math import prod
 from typing import Any
@@ -24,10 +24,10 @@ class JaxBackend(backend.Backend):
     value_of = staticmethod(arrays.value_of)
 
     def row(self, variable: Any) -> Variable:
-        """With over how many devices `keras.distribution` shards the variable.
+        """The row of a variable, with the number of its shards under `keras.distribution`.
 
         Read in Keras 3.15 (`backend/jax/core.py: self._layout = distribution.get_variable_layout`):
-        while `fit` trains, the variable has no array that could say it.
+        while `fit` trains, the variable has no array with this information.
         """
         row, layout = super().row(variable), getattr(variable, "_layout", None)
         sharding = getattr(layout, "backend_layout", layout)
@@ -43,14 +43,14 @@ class JaxBackend(backend.Backend):
         return "sparse" if hasattr(gradient, "todense") else "dense"
 
     def tensor_of(self, gradient: Any) -> Any:
-        """The gradient itself: an array, or what stands for one while a program is traced.
+        """The gradient itself: an array, or a tracer while a program is traced.
 
-        None for a number, to which there are no weak references.
+        None for a number, which cannot have weak references.
         """
         return gradient if isinstance(gradient, jax.Array) else None
 
     def device_of(self, variable: Any) -> str:
-        """Where a variable is: `cpu:0`, or `cpu:0 cpu:1` if it is split or copied."""
+        """The device of a variable: `cpu:0`, or `cpu:0 cpu:1` if it is sharded or replicated."""
         value = arrays.array_of(variable)
         if value is None:
             return ""
@@ -58,11 +58,11 @@ class JaxBackend(backend.Backend):
         return " ".join(f"{device.platform}:{device.id}" for device in devices)
 
     def function_around(self, graph: Any) -> str:
-        """The name of the function whose program `graph` is, which is a trace of JAX."""
+        """The name of the function that the trace `graph` traces."""
         return compat.function_name(graph)
 
     def surroundings(self) -> Surroundings:
-        """The distribution of Keras, and this process if it is one of several."""
+        """The distribution of Keras, and the number of this process among several."""
         spread = blocks.distribution()
         strategy = ""
         if spread is not None:

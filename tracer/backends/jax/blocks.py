@@ -1,16 +1,14 @@
-"""Closes blocks: what was traced into one program, or ran in one eager step, is counted by one op.
+"""Close blocks: all calls traced into one program, or made in one eager step, share one op.
 
-On JAX a *place* is a trace: the body of a jitted function, of a loop or of a branch. A call
-whose parent is in the same place passes its sites to it. One whose parent is in another place, or
-that has none, closes a block, and adds one op to the program (`primitive`). Its operands are the
-optimizer's own count of steps before and after; of each group under a condition whether it was
-kept; and what was seen of the variables, if effects are asked for (`effects`). What that op reports
-is put together in `programs`.
+On JAX a *place* is a trace: the body of a jitted function, a loop or a branch. A call whose parent
+is in the same place passes its sites to it. Other calls close a block and add one op to the program
+(`primitive`). Its operands are the optimizer's iterations before and after the block, the outcome
+of each conditional group, and the comparison of variables if effects are recorded (`effects`).
+`programs` combines the reports of these ops.
 
-In eager mode Python counts a step as long as it may: the values of JAX are computed behind its
-back, and to ask for one is to wait. As soon as the optimizer is in a program too, or part of a step
-is under a condition, an eager step is counted by an op of its own, which runs when its values are
-there: so the steps keep their order.
+In eager mode, Python counts a step if possible: JAX computes values asynchronously, and reading one
+waits. Once the optimizer is in a program too, or part of a step is conditional, an eager step is
+counted by an op of its own, which runs when its values are ready, so that steps stay in order.
 """
 
 import sys
@@ -38,7 +36,7 @@ from tracer.model.records import Remark
 from tracer.model.words import listed, some
 
 _AGAIN = 5
-"""Fewer steps that start again may be the first ones of so many models."""
+"""If fewer steps begin again, they may be the first steps of that many models."""
 
 _NOT_COMPILED = (
     "a step ran in a shard_map outside of jax.jit: it is not counted there; jit the shard_map"
@@ -46,33 +44,32 @@ _NOT_COMPILED = (
 
 
 class StepStart(NamedTuple):
-    """What is noted of a step as it starts."""
+    """The state of an optimizer when its step begins."""
 
     optimizer: Any
     clock: Any
-    """The variable in which the optimizer counts its steps."""
+    """The variable that holds the optimizer's iterations."""
     value: Any
-    """What it holds, or what `stateless_apply` is given for it."""
+    """Its value, or the value that `stateless_apply` gets for it."""
     parts: tuple[ProgramBlock, ...] = ()
-    """The blocks that were traced as parts of it, in branches and loops."""
+    """The blocks that were traced as its parts, in branches and loops."""
 
 
 def current_place() -> Place:
-    """Where this thread's calls are made now."""
+    """The place of calls that this thread makes now."""
     trace = compat.current_trace()
     return EAGER if trace is None else Place(trace, None, trace)
 
 
 def eager_replica(replica: int) -> int | None:
-    """The replica of a step in eager mode, if what it calls is executed now; else None."""
+    """The replica of a step if its calls run now, in eager mode; else None."""
     return replica if compat.current_trace() is None else None
 
 
 def locate(call: Call, role: CallRole, stack: list[Call], calls_under_way: CallsUnderWay) -> bool:
-    """Write into a new call where it is made, and what it is part of.
+    """Set the place and the parent of a new call: the call below it on this thread's stack.
 
-    What calls it is below it on the stack of this thread, also while a program is traced. Returns
-    as `start_call`, and True of a group whose result may be thrown away.
+    Returns the result of `start_call`, or True for a group whose result may be discarded.
     """
     parent = stack[-1] if stack else None
     is_own = start_call(call, role, current_place(), 0, parent, distributed=is_distributed())
@@ -84,18 +81,18 @@ def locate(call: Call, role: CallRole, stack: list[Call], calls_under_way: Calls
 
 
 def is_distributed() -> bool:
-    """Whether Keras spreads the program over devices, or several processes run it."""
+    """True if Keras distributes the program over devices, or several processes run it."""
     return jax.process_count() > 1 or distribution() is not None
 
 
 def distribution() -> Any:
-    """That of `keras.distribution` that is set; None if there is none."""
+    """The current distribution of `keras.distribution`; None without one."""
     module = getattr(sys.modules.get("keras"), "distribution", None)
     return None if module is None else module.distribution()
 
 
 def _step_start(call: Any) -> StepStart | None:
-    """The count of steps of the optimizer whose step method `call` is."""
+    """The iterations of the optimizer when its step method `call` begins; None without any."""
     optimizer: Any = getattr(call.original, "__self__", None)
     clock = clock_of(optimizer)
     if clock is None:
@@ -107,9 +104,9 @@ def _step_start(call: Any) -> StepStart | None:
 
 
 def clock_of(optimizer: Any) -> Any:
-    """The variable in which an optimizer counts its steps: a loss scale has that of what it holds.
+    """The variable with an optimizer's iterations; None without one.
 
-    None if it has none.
+    For a loss scale, it is the variable of the inner optimizer.
     """
     inner = getattr(optimizer, "inner_optimizer", None)
     while inner is not None:
@@ -118,10 +115,10 @@ def clock_of(optimizer: Any) -> Any:
 
 
 def _whether_kept(call: Any) -> Any:
-    """Whether what a group computes is kept: Keras on JAX updates in each step that accumulates.
+    """Whether a group's updates are kept; None if always. Keras on JAX computes them in each step.
 
-    As `JaxOptimizer._backend_apply_gradients` has it; None if it is always kept. A bool is what
-    `programs.DISCARDED` and `programs.KEPT` say.
+    As in `JaxOptimizer._backend_apply_gradients`. The bool equals `programs.DISCARDED` or
+    `programs.KEPT`.
     """
     optimizer: Any = getattr(call.original, "__self__", None)
     every = getattr(optimizer, "gradient_accumulation_steps", None)
@@ -144,12 +141,12 @@ class JaxBlocks(backend.Blocks):
         self._stepping: WeakSet[Any] = WeakSet()
 
     def note(self, call: Call) -> None:
-        """A group ends whose result may be thrown away: note what was done in it."""
+        """Note the sites of a group whose result may be discarded."""
         if call.role == "group" and call.extra is not None:
             call.site_notes += [(call.extra, number) for number in call.sites]
 
     def close(self, call: Call, failed: bool) -> None:
-        """All that was called from `call` executes as a whole: count it."""
+        """Count `call` and all calls inside it as one block."""
         effects = self.counters.effects if call.parent is None and call.role == "step" else None
         compared = {} if effects is None else effects.before_and_after(call)
         eager, once = call.place is EAGER, compat.is_plain()  # else a `vmap` may be around
@@ -172,7 +169,7 @@ class JaxBlocks(backend.Blocks):
         self._latest = program.alone(*numbers)
 
     def _work(self, call: Call, compared: Compared) -> tuple[Work, list[Any]]:
-        """What the block of a call is, and the numbers that its op reports."""
+        """The description of a call's block, and the operands of its op."""
         alone = "step" if call.role == "step" else "alone"
         role = alone if call.parent is None else "part"
         groups, outcomes = _groups(call)
@@ -183,11 +180,11 @@ class JaxBlocks(backend.Blocks):
         return work, [before, after, *outcomes, *bits_of(compared)]
 
     def _count_in_program(self, work: Work, numbers: list[Any], call: Call) -> ProgramBlock:
-        """Add the op of a block to the program that is traced."""
+        """Add the op of a block to the program that is being traced."""
         for number in call.sites:
             if self._sites.sites[number].role != "request":
                 self.callers.traced[number, work.path] += 1
-        axes = compat.axis_names()  # the program says what each device does: each is a replica
+        axes = compat.axis_names()  # in a program that says what each device does, each is a replica
         replicas = compat.axis_size(axes) // jax.process_count() if axes else 0
         program = self.counters.new(work, replicas=replicas)
         step = outermost(call)
@@ -203,7 +200,7 @@ class JaxBlocks(backend.Blocks):
         return program
 
     def _note_tracing(self, call: Any, program: ProgramBlock, failed: bool) -> None:
-        """Say for what arguments, and by whom, the program is traced that the block is in."""
+        """List the tracing of the block's program: for what arguments, and from which line."""
         root, runs = compat.outermost(call.place.graph), program.runs
         caller = compat.caller_of_jax(sys._getframe(1))
 
@@ -219,13 +216,13 @@ class JaxBlocks(backend.Blocks):
             self.note_traced(call, program.work.sites, root, part, define, failed)
 
     def steps_so_far(self, call: Call) -> tuple[Any, Any, Any]:
-        """The optimizer's own count of steps before and after a block, and what has it."""
+        """The iterations before and after a block, and the variable that holds them."""
         around = _stepping_around(call)
         if around is None:
             return 0, 0, None
         _, clock, before, _ = around.extra
-        if around is not call:  # in a branch of its own
-            with suppress(TypeError):  # in a scope of the program's own without this variable
+        if around is not call:  # in a branch
+            with suppress(TypeError):  # in a scope of the program without this variable
                 before = clock.value
             return before, before, clock
         if call.method != "stateless_apply":
@@ -236,8 +233,8 @@ class JaxBlocks(backend.Blocks):
     def auxiliary(self, call: Any) -> Sequence[Any]:
         """Arrays that make a `vmap` visible to the op when none of its numbers is batched.
 
-        What a block made of the variables that it updates, as far as JAX is tracing it: each member
-        that has its own has updated them.
+        They are the results of the block for the variables that it updates, as far as JAX is
+        tracing them.
         """
         if call.role == "apply":
             values = [call.variable.value]
@@ -248,34 +245,34 @@ class JaxBlocks(backend.Blocks):
         return [each for each in jax.tree.leaves(values) if isinstance(each, jax.core.Tracer)]
 
     def forget_graphs(self) -> None:
-        """Let each function with an op of this recorder be traced again."""
+        """Drop the traces of each function with an op of this recorder."""
         for optimizer in list(self._stepping):
             forget(functions_with(optimizer))
 
     def end(self) -> None:
-        """Tracing of one ends: steps that run from now on may not be counted."""
+        """Reset the progress when tracing of an optimizer ends: later steps may not be counted."""
         self.counters.progress.clear()
 
     def wait(self) -> None:
-        """Wait until all that the program has started is counted: its results are there.
+        """Wait until all work that the program has started is counted.
 
-        Not if a program waits for who asks.
+        Return at once if a running program made this call: waiting would deadlock.
         """
         nothing_runs = not self.counters.all and self._latest is None
         if nothing_runs or compat.is_called_by_program():
             return
         for array in (self._latest, *jax.live_arrays()):
-            with suppress_faults():  # one that is gone, or that failed
+            with suppress_faults():  # a deleted array, or a failed computation
                 array.block_until_ready()
         self.counters.wait_for_replicas()
 
     def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
-        """Notes on steps of programs that hold no op, and on those that may not be counted.
+        """Notes on steps in programs without an op, and on steps that may not be counted.
 
-        The optimizer's own count is compared with what the last step reported of it. In a loop of
-        the program's own that count is in the state, and the variable may never get it.
+        The optimizer's iterations are compared with the last report. In a custom loop the
+        iterations are in the state, and may never be stored in the variable.
         """
-        self.counters.empty_queue()  # of steps that reported meanwhile that they moved the count
+        self.counters.empty_queue()  # reports that came meanwhile
         for name, optimizer, started in optimizers:
             clock = getattr(optimizer, "_iterations", None)
             now, known = self._root.backend.number_in(clock), self.counters.progress_of(clock)
@@ -308,21 +305,21 @@ class JaxBlocks(backend.Blocks):
             yield "it was read in a callback of a program: what runs there may not be counted yet"
 
     def is_behind(self, optimizer: Any) -> bool:
-        """Whether programs reported more steps than it counts.
+        """True if programs reported more steps than the optimizer's variable counts.
 
-        A loop of the program's own has its state: what becomes of that the variable never hears,
-        nor do those of the optimizers inside of it.
+        A custom loop keeps the iterations in its state, and never stores them in the variable, nor
+        in those of inner optimizers.
         """
         for clock in map(clock_of, [*self._stepping, optimizer]):
             now, known = self._root.backend.number_in(clock), self.counters.progress_of(clock)
             if now is not None and any(now < each.last for each in known):
                 return True
-            if now == 0 and not known:  # steps in eager mode, of a state that only they know
+            if now == 0 and not known:  # eager steps, with the iterations in their state
                 return any(each.method == "stateless_apply" for each in self._sites.sites)
         return False
 
     def remarks(self) -> tuple[Remark, ...]:
-        """That members of a `vmap` update each variable in a step; that each step begins again."""
+        """Remarks on `vmap` members that share variables, and on steps that begin again."""
         members, again = self.counters.members, self.counters.started_again()
         twice = [Remark("updated-twice", "vmap", some(members, "member"))] if members > 1 else []
         renewed = [Remark("optimizer-renewed", "", some(again, "step"))] if again >= _AGAIN else []
@@ -330,7 +327,7 @@ class JaxBlocks(backend.Blocks):
 
 
 def _groups(call: Call) -> tuple[tuple[int | None, ...], list[Any]]:
-    """For each site of a call the group that may be thrown away, and what comes of each group."""
+    """For each site of a call, the group that may discard it; and the outcome of each group."""
     noted: dict[int, deque[Any]] = defaultdict(deque)
     for outcome, site in call.site_notes:
         noted[site].append(outcome)
@@ -341,7 +338,7 @@ def _groups(call: Call) -> tuple[tuple[int | None, ...], list[Any]]:
 
 
 def _stepping_around(call: Any) -> Any:
-    """The call of a step method that knows its count of steps: `call`, or what it is part of."""
+    """The innermost call around `call` of a step method whose iterations are known."""
     while call is not None and call.extra.__class__ is not StepStart:
         call = call.parent
     return call

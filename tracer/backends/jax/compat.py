@@ -1,7 +1,7 @@
-"""The parts of JAX that have no public name, each guarded: JAX 0.6 to 0.12.
+"""The private names of JAX 0.6 to 0.12 that other modules use, each guarded.
 
-`jax/_src` moves between versions. What is missing there raises `UnsupportedJax` when this module is
-imported, with the name of it, so that nothing is counted wrongly in silence.
+`jax/_src` changes between versions. If a name is missing, importing this module raises
+`UnsupportedOptimizer` with that name, so that nothing is miscounted silently.
 """
 
 import inspect
@@ -74,7 +74,7 @@ except (ImportError, AttributeError) as error:
 __all__ = ["Primitive", "ad", "batching", "mlir", "partial_eval"]
 
 _FAR = 5
-"""Over how many equations a constant is looked for."""
+"""How many equations to follow back to a constant."""
 _NO_TOKEN = (
     {"returns_token": False} if "returns_token" in inspect.signature(_emit).parameters else {}
 )
@@ -86,9 +86,9 @@ _UNCACHED = (
 
 
 def current_trace() -> Any:
-    """The program that is being traced on this thread; None in eager mode.
+    """The program being traced on this thread; None in eager mode.
 
-    Below `jax.grad` or `jax.vmap` it is the one around them: what they call runs with it.
+    Inside `jax.grad` or `jax.vmap`, it is the program around them, which runs their work.
     """
     trace: Any = _trace_context.trace
     while not isinstance(trace, _EvalTrace | DynamicJaxprTrace):
@@ -100,34 +100,34 @@ def current_trace() -> Any:
 
 
 def is_plain() -> bool:
-    """Whether what is called now is executed now, and once: below no `vmap` or `grad` either."""
+    """True if calls run now, and once: outside any program, `vmap` and `grad`."""
     return isinstance(_trace_context.trace, _EvalTrace)
 
 
 def is_chosen_by_members() -> bool:
     """True if JAX batches a branch whose predicate differs between the members of the batch.
 
-    Then all branches run for all members. `_cond_batching_rule` knows it, which calls the rules of
-    what is in the branch.
+    Then all branches run for all members. `_cond_batching_rule`, which calls the rules of ops in
+    the branch, knows it.
     """
     return any("in_batched" in each.f_locals for each in calls_of("_cond_batching_rule"))
 
 
 def is_looped_by_members() -> bool:
-    """Whether what JAX lowers now is in a loop that each member leaves for itself.
+    """True if JAX is lowering a batched loop that each member leaves at its own time.
 
-    Then it runs for all members until the last of them leaves.
+    It runs for all members until the last one leaves.
     """
     return any(each.f_locals.get("batched") for each in calls_of("_while_lowering"))
 
 
 def is_taken_from_loop() -> bool:
-    """Whether JAX takes what is the same in each pass out of a loop, which is differentiated."""
+    """True if JAX is moving loop-invariant work out of a differentiated loop."""
     return any(True for _ in calls_of(_hoisting))
 
 
 def calls_of(function: str) -> Iterator[FrameType]:
-    """The frames of Python in which functions of this name are being called on this thread."""
+    """The frames of this thread that execute functions of this name."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == function:
@@ -136,15 +136,16 @@ def calls_of(function: str) -> Iterator[FrameType]:
 
 
 def are_known(tracers: Sequence[Any]) -> bool:
-    """Whether all that a primitive is given is computed early, where JAX computes some early."""
+    """True if all operands are known early, during partial evaluation."""
     return all(each.pval.is_known() for each in tracers)
 
 
 def stage(trace: Any, primitive: Any, tracers: Sequence[Any], parameters: Any) -> bool:
-    """Execute a primitive that gives nothing if all that it is given is known; else keep it.
+    """Execute a primitive without results if all its operands are known; else keep it in the
+    program.
 
-    As `JaxprTrace.default_process_primitive` does with a primitive that has an effect. False where
-    JAX is too old to keep it.
+    `JaxprTrace.default_process_primitive` does the same for a primitive with an effect. False if
+    this JAX is too old to keep it.
     """
     if are_known(tracers):
         primitive.bind(*(each.pval.get_known() for each in tracers), **parameters)
@@ -161,23 +162,23 @@ def stage(trace: Any, primitive: Any, tracers: Sequence[Any], parameters: Any) -
 
 
 def is_mapped_eagerly() -> bool:
-    """Whether a `shard_map` is around that is not compiled: it drops what gives nothing."""
+    """True inside a `shard_map` that is not compiled, which drops ops without results."""
     return type(current_trace()).__name__ == "ShardMapTrace"
 
 
 def axis_names() -> tuple[Any, ...]:
-    """The named axes around: those of `pmap`, `shard_map` and `vmap(axis_name=...)`."""
+    """The named axes of the enclosing `pmap`, `shard_map` and `vmap(axis_name=...)`."""
     unnamed = None, getattr(core, "no_axis_name", None)
     return tuple(each for each in _trace_context.axis_env.axis_names() if each not in unnamed)
 
 
 def axis_size(names: Sequence[Any]) -> int:
-    """How many there are along these axes together."""
+    """The product of the sizes of these axes."""
     return math.prod(map(_trace_context.axis_env.axis_size, names))
 
 
 def why_not(context: Any) -> str:
-    """Why what is being lowered cannot call Python, and so is not counted; empty if it can."""
+    """Why the program being lowered cannot call Python, and so is not counted; empty if it can."""
     axes, why = context.module_context.axis_context, ""
     if getattr(context.module_context.lowering_parameters, "for_export", False):
         why = "was exported (jax.export): an exported program calls no Python"
@@ -189,9 +190,9 @@ def why_not(context: Any) -> str:
 
 
 def is_split(context: Any) -> bool:
-    """Whether XLA splits what is being lowered over devices, perhaps of several processes.
+    """True if XLA partitions the program being lowered over devices of several processes.
 
-    It calls Python on the first of them alone (see `call_python`).
+    Then it calls Python only on the first device (see `call_python`).
     """
     axes = context.module_context.axis_context
     split = isinstance(axes, sharding_impls.ShardingContext) and axes.num_devices > 1
@@ -199,29 +200,29 @@ def is_split(context: Any) -> bool:
 
 
 class Chosen:
-    """The device of this process that counts, of those that all run one program.
+    """The device of this process that counts a program which several devices run.
 
-    It is the first one that reports. All that the program counts is counted there, so in order.
+    It is the first one that reports, and counts all blocks of the program, so in order.
     """
 
     def __init__(self, most: int) -> None:
-        """The process has at `most` so many devices."""
+        """`most` is the number of devices of this process."""
         self._most = most
         self._seen: list[int] = []
 
     def is_it(self, device: int) -> bool:
-        """Whether it is this one, by its place among the devices of the program."""
+        """True if this is the device, given by its place among the devices of the program."""
         if device not in self._seen:
             self._seen.append(device)
         return self._seen[0] == device
 
     def may_differ(self) -> bool:
-        """True if devices had several places: JAX lowers a program once, whatever their order."""
+        """True if places varied: JAX lowers a program once for all orders of its devices."""
         return len(self._seen) > self._most
 
 
 def chosen_in(context: Any) -> Chosen:
-    """The one of the program that is being lowered, which lives as long as it does."""
+    """The `Chosen` of the program being lowered, which keeps it alive."""
     kept: list[Any] = context.module_context.keepalives
     found = next((each for each in kept if isinstance(each, Chosen)), None)
     if found is None:
@@ -230,12 +231,12 @@ def chosen_in(context: Any) -> Chosen:
 
 
 def on_each_device(context: Any, function: Callable[..., Any], operands: Sequence[Any]) -> Any:
-    """Lower a call of `function` on each device of a program that XLA splits.
+    """Lower a call of `function` on each device of a partitioned program.
 
-    It is called with the place of the device among them, and the operands.
+    `function` gets the place of the device among them, then the operands.
     """
     devices = jax.devices(platform(context))[: context.module_context.axis_context.num_devices]
-    mesh = jax.sharding.Mesh(np.array(devices), ("device",))  # any devices: their number counts
+    mesh = jax.sharding.Mesh(np.array(devices), ("device",))  # any devices: only their number matters
     everywhere = jax.sharding.PartitionSpec()
 
     def called(*scalars: Any) -> tuple[()]:
@@ -244,21 +245,21 @@ def on_each_device(context: Any, function: Callable[..., Any], operands: Sequenc
 
     avals = [core.ShapedArray(each.shape, each.dtype) for each in context.avals_in]
     called = _shard_map(called, mesh=mesh, in_specs=everywhere, out_specs=())
-    with _use_mesh(_no_mesh):  # the program may have one of its own
+    with _use_mesh(_no_mesh):  # the program may have a mesh of its own
         lower = mlir.lower_fun(called, multiple_results=True)
         return lower(context.replace(avals_in=avals[: len(operands)]), *operands)
 
 
 def platform(context: Any) -> str:
-    """What a program is being lowered for: `cpu`."""
+    """The platform that a program is being lowered for, such as `cpu`."""
     return str(context.module_context.platforms[0])
 
 
 def call_python(context: Any, function: Callable[..., Any], operands: Sequence[Any]) -> Any:
-    """Lower a call of `function` with the operands, which XLA may not drop and gives nothing.
+    """Lower a call of `function` with the operands, without results, that XLA must not drop.
 
-    Where XLA splits a program over devices (GSPMD) it is called on the first of them alone; in a
-    `pmap` or a `shard_map`, which say what each device does, on each.
+    If XLA partitions a program over devices (GSPMD), the first device calls it; in a `pmap` or a
+    `shard_map`, each device does.
     """
     context = context.replace(avals_in=context.avals_in[: len(operands)])
     result, _, _ = _emit(
@@ -276,29 +277,29 @@ def call_python(context: Any, function: Callable[..., Any], operands: Sequence[A
 
 
 def register_lowering(primitive: Any, rule: Callable[..., Any]) -> None:
-    """Say how a primitive is lowered, without a cache."""
+    """Register the lowering rule of a primitive, without a cache."""
     mlir.register_lowering(primitive, rule, **_UNCACHED)
 
 
 def traced_functions() -> "Counter[Any]":
-    """The functions whose graph tracings JAX keeps, each with their number.
+    """The functions with traces in JAX's caches, each with the number of traces.
 
-    They are bodies of `jit`, of loops and branches, of `checkpoint`. What is traced again takes the
-    trace of a function in it from there, if that function is still the same.
+    They are bodies of `jit`, loops, branches and `checkpoint`. Tracing an outer function again
+    reuses the trace of an inner function that is still the same.
     """
     functions = Counter(key[0]() for cache in _traced for key in list(cache.cache_keys()))
     functions.update(each for memo in _traced_by for each in list(memo.cache_clear.__self__))
-    del functions[None]  # those that are gone meanwhile
+    del functions[None]  # functions that are gone meanwhile
     return functions
 
 
 def forget(function: Any) -> None:
-    """Let JAX trace a function again when it is called next."""
+    """Have JAX trace a function again at its next call."""
     for cache in _traced:
         if hasattr(cache, "evict_weakref"):
             cache.evict_weakref(function)
         else:
-            cache.cache_clear()  # the others are traced again too, if they are called again
+            cache.cache_clear()  # drops all functions
     for memo in _traced_by:
         memo.evict_function(function)
     for mapped in list(getattr(_api, "_pmap_cache_clears", ())):  # of `pmap` before JAX 0.8
@@ -307,23 +308,23 @@ def forget(function: Any) -> None:
 
 
 def function_name(trace: Any) -> str:
-    """The name of the function that is being traced; `program` where JAX does not say it."""
+    """The name of the function being traced; `program` if JAX does not tell."""
     return function_place(trace).partition(" at ")[0]
 
 
 def function_place(trace: Any) -> str:
-    """The name of the function that is being traced and where it is: `step at train.py:9`."""
+    """The name and the place of the function being traced: `step at train.py:9`."""
     return str(_known_of(trace, "func_src_info") or "program")
 
 
 def _known_of(trace: Any, what: str) -> Any:
-    """What JAX notes of a program that is being traced; None where it does not."""
+    """An item of JAX's debug info about a program being traced; None if missing."""
     about = getattr(getattr(trace, "frame", None), "debug_info", None)
     return getattr(about, what, None)
 
 
 def outermost(trace: Any) -> Any:
-    """The outermost program that `trace` is a part of; itself where JAX does not say it."""
+    """The outermost program around `trace`; `trace` itself if JAX does not tell."""
     around = trace
     while around is not None and not isinstance(around, _EvalTrace):
         if isinstance(around, DynamicJaxprTrace):
@@ -333,7 +334,7 @@ def outermost(trace: Any) -> Any:
 
 
 def is_in_branch_of(trace: Any, around: Any) -> bool:
-    """Whether `trace` is a branch in `around`, or one in such a branch: it runs once or never."""
+    """True if `trace` is a branch inside `around`, at any depth, which runs once or never."""
     while trace is not around:
         if _known_of(trace, "traced_for") not in ("cond", "switch"):
             return False
@@ -342,9 +343,9 @@ def is_in_branch_of(trace: Any, around: Any) -> bool:
 
 
 def arguments_of(trace: Any) -> dict[str, str]:
-    """What a program is traced for: `{"state['a']": "float32[2, 3]"}`, with an item for each array.
+    """The arrays that a program is traced for: `{"state['a']": "float32[2, 3]"}`.
 
-    A number of Python, which JAX traces as an array, is `float32[] of Python`.
+    A Python number, which JAX traces as an array, is `float32[] of Python`.
     """
     names = _known_of(trace, "arg_names") or ()
     found: dict[str, str] = {}
@@ -358,10 +359,10 @@ def arguments_of(trace: Any) -> dict[str, str]:
 
 
 def is_constant_zero(tracer: Any, far: int = _FAR) -> bool:
-    """Whether what a tracer stands for is 0 in each run; False where JAX does not say it (< 0.8).
+    """True if a tracer is known to be 0 in each run; False if JAX does not tell (< 0.8).
 
-    The gradient of what a loss does not depend on is a 0 that JAX makes as large as that. Or the
-    program multiplies it by 0.
+    The gradient of a value that the loss does not use is a 0 that JAX broadcasts. Or the program
+    multiplies it by 0.
     """
     with suppress_faults():
         value = getattr(tracer, "val", None)
@@ -374,10 +375,7 @@ def is_constant_zero(tracer: Any, far: int = _FAR) -> bool:
 
 
 def caller_of_jax(frame: Any) -> Any:
-    """The frame that called what JAX traces: above the outermost one of JAX; None if there is none.
-
-    `frame` is the innermost one.
-    """
+    """The frame that called JAX, outside its outermost frame around `frame`; None without one."""
     caller = None
     while frame is not None:
         if frame.f_globals.get("__name__", "").startswith("jax."):
@@ -387,5 +385,5 @@ def caller_of_jax(frame: Any) -> Any:
 
 
 def is_called_by_program() -> bool:
-    """Whether a program of JAX that runs now calls Python on this thread."""
+    """True if a running JAX program calls Python on this thread."""
     return any(True for _ in calls_of("_wrapped_callback"))

@@ -1,9 +1,9 @@
-"""What steps of Keras on JAX did to the variables, as numbers that ride on the op of a block.
+"""The effects of steps of Keras on JAX, as numbers passed to the op of a block.
 
-A step is compared as a whole, as with TensorFlow (`tracer.backends.tensorflow.effects`). JAX writes
-to no array, so the old values and the new ones are both known where the step ends. The answers are
-bits, 31 to a number, computed in the program and passed to the op that counts the step: see
-`programs`. In eager mode a program of its own computes them.
+An outer step is compared as a whole, as on TensorFlow (`tracer.backends.tensorflow.effects`). JAX
+arrays are immutable, so the old and the new values are both available where the step ends. The
+answers are bits, 31 in a number, which the program computes and passes to the op that counts the
+step: see `programs`. In eager mode, a separate program computes them.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,39 +21,38 @@ from tracer.core.counters import Source
 from tracer.core.effects import Logs, questions, sources_of
 
 _BITS = 31
-"""How many of them a number holds: it is an int32 with a sign."""
+"""How many bits a number holds: it is an int32 with a sign."""
 
 
 Compared = dict[int, tuple[Any, Any, Any]]
-"""By the index of a variable what it held before a step, what it holds after it, and its gradient.
-"""
+"""By the index of a variable: its value before a step, its value after it, and its gradient."""
 
 
 class JaxEffects(Logs):
-    """What was seen in the steps of one root optimizer; see `Logs` for the lock."""
+    """The effects of the steps of one root optimizer; see `Logs` for the lock."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
-        """`note` is called with what cannot be compared."""
+        """`note` is called with a text about each variable that cannot be compared."""
         super().__init__()
         self._note = note
 
     def hold(self, call: Any, index: int, variable: Any, gradient: Any) -> None:
-        """The step `call` is given the variable with this index: keep what it holds now.
+        """Keep the value of a variable that the step `call` gets.
 
-        `stateless_apply` is given the values, too, which are taken when it has ended.
+        The values that `stateless_apply` gets are read from its arguments when it has ended.
         """
         before = None if call.method == "stateless_apply" else variable.value
         call.before = call.before or {}
         if index in call.before:
-            (_, before, _), gradient = call.before[index], None  # that of all of them is not known
+            (_, before, _), gradient = call.before[index], None  # whether all its gradients are 0 is unknown
         call.before[index] = variable, before, gradient
 
     def seen(self, call: Call, replica: int) -> Sequence[Source]:
-        """Nothing: a step that was given variables is counted by an op."""
+        """Nothing: the op that counts a step also reports its effects."""
         return ()
 
     def before_and_after(self, call: Any) -> Compared:
-        """What the variables of a step held, which ends now, as far as that can be read."""
+        """The values of a step's variables before it and now, as it ends, as far as readable."""
         held = call.before or {}
         if call.method == "stateless_apply":
             old, new = values_given(call), values_returned(call)
@@ -76,7 +75,7 @@ class JaxEffects(Logs):
 
 
 def bits_of(compared: Compared) -> list[Any]:
-    """Numbers with the bits of these variables: see `tracer.core.effects.questions`."""
+    """Numbers with the answers about these variables: see `tracer.core.effects.questions`."""
     if not compared:
         return []
     before, after, gradients = map(list, zip(*compared.values(), strict=True))
@@ -86,10 +85,10 @@ def bits_of(compared: Compared) -> list[Any]:
 
 
 def _readable(gradient: Any) -> Any:
-    """What can be compared with 0 in the place of a gradient; NaN for what is not known.
+    """An array to compare with 0 instead of a gradient; NaN if that is unknown.
 
-    Nothing reads a gradient in a program: what XLA fuses, and so how it rounds what the program
-    returns, depends on who reads what is computed on the way. But a constant is known.
+    Nothing reads a gradient in a program: another reader of an intermediate result may change what
+    XLA fuses, and so how it rounds the program's results. But a constant is known while tracing.
     """
     if isinstance(gradient, jax.core.Tracer):
         return np.float32(0 if compat.is_constant_zero(gradient) else np.nan)
@@ -99,10 +98,10 @@ def _readable(gradient: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def sources(variables: tuple[int, ...], members: tuple[tuple[int, ...], ...]) -> tuple[Source, ...]:
-    """What is to be logged of a step, by the numbers of each member of a batch (`jax.vmap`).
+    """What to log of a step, from the numbers of each member of a batch (`jax.vmap`).
 
-    A variable is not finite if it is so in one member; anything else is so if it is in all. Most
-    steps report the same as the one before, and the program waits: so the answers are remembered.
+    A variable is not finite if it is so for any member; other answers must hold for all members.
+    The result is cached, because most steps are alike and the program waits for this.
     """
     bits = [
         [bool(number >> place & 1) for number in numbers for place in range(_BITS)]
@@ -115,8 +114,8 @@ def sources(variables: tuple[int, ...], members: tuple[tuple[int, ...], ...]) ->
 
 
 def _numbers(before: Sequence[Any], after: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
-    # What the program returns is computed once, and that is looked at: what XLA computes again
-    # to compare it might be rounded in another way.
+    # Read the results behind a barrier: XLA could compute a result again for the comparison, and
+    # round it differently.
     after = jax.lax.optimization_barrier(list(after))
     bits = [_is_same(old, new) for old, new in zip(before, after, strict=True)]
     bits += [_is_not_finite(each) for each in after]
@@ -134,20 +133,20 @@ _numbers_of_arrays = jax.jit(_numbers)
 
 
 def _is_same(before: Any, after: Any) -> Any:
-    """Whether no bit differs."""
+    """True if all bits are equal."""
     before, after = jnp.asarray(before), jnp.asarray(after)
     if before.shape != after.shape or before.dtype != after.dtype:
         return jnp.asarray(False)
     if jnp.iscomplexobj(before):
         return _is_same(before.real, after.real) & _is_same(before.imag, after.imag)
     if jnp.issubdtype(before.dtype, jnp.floating) and jnp.finfo(before.dtype).bits >= 8:
-        whole = f"uint{8 * before.dtype.itemsize}"  # as bytes it takes three times as long
+        whole = f"uint{8 * before.dtype.itemsize}"  # three times faster than as bytes
         before, after = (jax.lax.bitcast_convert_type(e, whole) for e in (before, after))
     return jnp.all(before == after)
 
 
 def _is_not_finite(after: Any) -> Any:
-    """Whether any element is infinite or NaN."""
+    """True if any element is infinite or NaN."""
     after = jnp.asarray(after)
     if not jnp.issubdtype(after.dtype, jnp.inexact):
         return jnp.asarray(False)

@@ -1,15 +1,15 @@
-"""Programs that JAX traced before the tracer came: they are made to be traced again.
+"""Have JAX trace programs again that it traced before their optimizer was wrapped.
 
-A program that was traced holds no counter. `jax.jit` keeps it with the function that it wraps, and
-forgets it on request (`clear_cache`); the next call traces the function again. What JAX
-traced of other functions it keeps as well: the bodies of loops, of branches, of `checkpoint` and of
-inner `jit`s, which it would take from there while it traces the function around them again. So each
-of them is forgotten (`compat.forget`). That changes nothing but the time it takes: what JAX
-compiles has no state.
+Such a program holds no counter. `jax.jit` keeps it with the function that it wraps, and drops it on
+request (`clear_cache`); the next call traces the function again. JAX also caches traces of the
+bodies of loops, branches, `checkpoint` and inner `jit`s, and would reuse them while it traces the
+outer function. So all of these are dropped (`compat.forget`). This costs time, but changes nothing
+else: compiled programs have no state.
 
-Which functions use an optimizer is found by what they hold: a method's object, a closure, a global
-or a default, as far as some steps of that. A function that was compiled ahead (`lower().compile()`)
-cannot be found, and forgets nothing; then the optimizer's own count of its steps may show it.
+Functions that use an optimizer are found by the objects that they reference: the object of a
+method, a closure, a global or a default, up to `_FAR` references away. A function compiled ahead of
+time (`lower().compile()`) cannot be found and keeps its program; the optimizer's own iterations may
+show its steps.
 """
 
 import gc
@@ -28,13 +28,13 @@ from tracer.core.reachable import held_by, reachable
 from tracer.kinds import OptimizerKind
 
 _FAR = 5
-"""Over how many objects an optimizer is looked for from a function."""
+"""How many references to follow from a function to an optimizer."""
 
 _jitted = type(jax.jit(lambda: None))
 
 
 _of_recorders: "WeakSet[JaxStaleFunctions]" = WeakSet()
-"""Those of all recorders: each knows which functions were traced while its optimizers were."""
+"""One for each recorder, with the functions traced while its optimizers were traced."""
 
 
 class JaxStaleFunctions(late_wrap.StaleFunctions):
@@ -50,7 +50,9 @@ class JaxStaleFunctions(late_wrap.StaleFunctions):
     def find_and_watch(
         self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
     ) -> None:
-        """Let the functions that use it be traced again, or say that they run uncounted."""
+        """Drop the traces of the functions that use an optimizer, or note that they run
+        uncounted.
+        """
         self._optimizers[index] = optimizer
         functions = {
             function: programs
@@ -67,20 +69,21 @@ class JaxStaleFunctions(late_wrap.StaleFunctions):
                 self.calls[stale._replace(caller=KEPT)] += 1
 
     def let_go(self, index: int) -> None:
-        """Remember what was traced until now: it goes on counting, if there is more to count."""
+        """Store the functions traced so far, which keep counting if the optimizer is wrapped
+        again.
+        """
         optimizer = self._optimizers.get(index)
         if optimizer is not None:
             self._traced.update(functions_with(optimizer))
 
     def retraced(self) -> Counter[StaleFunction]:
-        """The functions that forgot what was traced."""
+        """The functions whose traces were dropped."""
         return self._retraced.copy()
 
 
 def functions_with(optimizer: Any) -> dict[Any, int]:
-    """The functions that hold an optimizer and whose graph tracings JAX keeps.
-
-    Each with how many traces there are of it.
+    """The functions that reference an optimizer and have cached traces, with the number of
+    traces.
     """
     return {
         function: traces
@@ -90,12 +93,12 @@ def functions_with(optimizer: Any) -> dict[Any, int]:
 
 
 def forget(functions: Mapping[Any, int]) -> None:
-    """Let functions be traced again at their next call, and what `jax.jit` made of them."""
+    """Drop the traces of functions, and the programs that `jax.jit` made of them."""
     if not functions:
         return
     jitted = [each for each in gc.get_objects() if type(each) is _jitted and each._cache_size()]
     for each in jitted:
-        if getattr(each, "__wrapped__", None) in functions:  # what is compiled ahead has none
+        if getattr(each, "__wrapped__", None) in functions:  # ahead-of-time programs have none
             each.clear_cache()
     for function in functions:
         compat.forget(function)
@@ -104,14 +107,14 @@ def forget(functions: Mapping[Any, int]) -> None:
 
 
 def _outermost(functions: Mapping[Any, int]) -> Iterator[Any]:
-    """Those that no other one of them holds, as a program calls them: of a loop, not its body."""
+    """The functions that no other of the functions references, such as a loop, not its body."""
     for function in functions:
         if not any(_holds(other, function) for other in functions if other is not function):
             yield function
 
 
 def _holds(function: Any, wanted: Any) -> bool:
-    """Whether an object is found from a function in some steps, or is that function."""
+    """True if a function is `wanted`, or references it in a few steps."""
     return any(each is wanted for each in reachable(function, _follow, _FAR))
 
 
@@ -127,7 +130,7 @@ def _follow(held: Any) -> Iterator[Any]:
 
 
 def _is_of_program(held: Any) -> bool:
-    """Whether it is an object of the program's own class, as a trainer that it wrote."""
+    """True for an object of the program's own class, such as a trainer."""
     module = type(held).__module__.partition(".")[0]
     return module not in ("builtins", "jax", "jaxlib", "numpy", "types") and not isinstance(
         held, type | types.ModuleType

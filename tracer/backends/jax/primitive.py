@@ -1,17 +1,17 @@
-"""One JAX primitive, `count`: each execution calls Python, once, with the numbers it is given.
+"""The JAX primitive `count`: each execution calls Python once, with the numbers of that execution.
 
 It declares no JAX *effect*. `jax.debug.callback` and `io_callback` declare one, and any effect
-turns off the fast path of `jax.jit` in C++: some 30 us for each array that goes in or comes out
-(`pjit.py`, `_get_fastpath_data`). Instead
+disables the C++ fast path of `jax.jit`: about 30 us for each array passed in or out (`pjit.py`,
+`_get_fastpath_data`). Instead
 
-- a rule for dead code says that it is used, though it gives nothing (`dce_rules`);
+- a rule for dead code marks it as used, although it has no results (`dce_rules`);
 - it is lowered to a call with a side effect, which XLA neither drops nor merges with an equal one;
-- under `vmap` it has a number for each member, all in one call;
-- under `jax.checkpoint` it counts what is computed first, not what is computed once more;
-- where a loop is differentiated it stays in the loop (`custom_partial_eval_rules`).
+- under `vmap` one call gets a number for each member;
+- under `jax.checkpoint` it counts the first computation, not the recomputation;
+- in a differentiated loop it stays in the loop (`custom_partial_eval_rules`).
 
-In loops and branches it runs as often as they do. Python is called on a thread of XLA, which holds
-the GIL meanwhile; nothing of JAX may be called there.
+In loops and branches it runs as often as they do. XLA calls Python on a thread of its own, which
+holds the GIL; the callback must not call JAX.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -26,16 +26,17 @@ from tracer.backends.jax import compat
 
 
 class Counted(Hashable, Protocol):
-    """What is counted; distinguished by identity, also by the caches of JAX."""
+    """A block that is counted; identified by identity, also in the caches of JAX."""
 
     def ran(self, *numbers: "np.ndarray[Any, Any]") -> None:
-        """It was executed: as often as the arrays, which are of one shape, have elements.
+        """Count executions: as many as the arrays, all of one shape, have elements.
 
-        Called on any thread, by several at once. What it raises ends the program of the user.
+        Called on any thread, possibly on several at once. An exception here ends the user's
+        program.
         """
 
     def doubt(self, reason: str) -> None:
-        """What it reports may not be what ran."""
+        """Note why executions may differ from the reports."""
 
 
 ALL_MEMBERS = (
@@ -63,20 +64,20 @@ _count.multiple_results = True
 
 
 def count(counted: Counted, *numbers: Any, auxiliary: Sequence[Any] = ()) -> None:
-    """Have `counted.ran` called with these scalars, each time that this is executed.
+    """Call `counted.ran` with these scalars at each execution.
 
-    In eager mode that is now, and waits for them; else when the program runs that is being traced.
-    The `auxiliary` arrays say by their `vmap` how many members there are. They are not passed to
-    Python, and the program that XLA gets does not use them, so it is compiled as it would be.
+    In eager mode, that is now, after waiting for them; else whenever the traced program runs. The
+    `auxiliary` arrays make a `vmap` visible, so the number of members is known. They are not passed
+    to Python, and XLA's program does not use them, so it is compiled the same way.
     """
     scalars = [jnp.asarray(number, jnp.int32) for number in numbers]
     _count.bind(*scalars, *auxiliary, counted=counted, passed=len(scalars), chosen=None)
 
 
 def counting_alone(counted: Counted) -> Callable[..., Any]:
-    """A program that counts, with the scalars that it is given, and does nothing else.
+    """A program that only counts, with the scalars that it gets.
 
-    It returns an array, which is there when it has counted.
+    Its result is an array that is ready once it has counted.
     """
 
     def counting(*numbers: Any) -> Any:
@@ -92,7 +93,7 @@ def _abstract(*operands: Any, **parameters: Any) -> Sequence[Any]:
 
 
 def _used(*arguments: Any) -> tuple[list[bool], Any]:
-    """It is never dead code; the equation comes last, since JAX 0.12 after one argument more."""
+    """Mark the op as used; JAX 0.12 passes one argument more, before the equation."""
     equation = arguments[-1]
     return [True] * len(equation.invars), equation
 
@@ -104,7 +105,7 @@ def _differentiate(
 
 
 def _transpose(cotangents: Sequence[Any], *operands: Any, **parameters: Any) -> list[None]:
-    """What is transposed (`jax.linear_transpose`) runs another program, and no step."""
+    """Count nothing: a transposed program (`jax.linear_transpose`) runs no step."""
     return [None] * len(operands)
 
 
@@ -116,7 +117,7 @@ def _batch(
     passed: int,
     chosen: None,
 ) -> tuple[Sequence[Any], Sequence[Any]]:
-    """Each member of the batch is one execution, all in one call."""
+    """Count one execution for each member of the batch, all in one call."""
     if compat.is_chosen_by_members():
         counted.doubt(ALL_MEMBERS)
     size = next(
@@ -140,10 +141,10 @@ def _once(
     instantiated: Sequence[bool],
     equation: Any,
 ) -> tuple[Any, ...]:
-    """`jax.checkpoint` computes again what it did not keep; what it computes first counts.
+    """Count the first computation only, not the recomputation by `jax.checkpoint`.
 
-    JAX drops the first time where only the gradient of a loop, a branch or a jitted function is
-    used, and does not say so.
+    JAX silently drops the first computation where only the gradient of a loop, a branch or a jitted
+    function is used.
     """
     equation.params["counted"].doubt(RECOMPUTED)
     if not any(unknown):
@@ -153,7 +154,9 @@ def _once(
 
 
 def _stay(trace: Any, *tracers: Any, **parameters: Any) -> Sequence[Any]:
-    """Where some is computed early it is not dropped from the rest, as what gives nothing is."""
+    """Keep the op in the loop, where JAX would drop an op without results that it computes
+    early.
+    """
     if compat.are_known(tracers) and compat.is_taken_from_loop():
         parameters["counted"].doubt(SAME_IN_EACH_PASS)
     if not compat.stage(trace, _count, tracers, parameters):
@@ -162,7 +165,7 @@ def _stay(trace: Any, *tracers: Any, **parameters: Any) -> Sequence[Any]:
 
 
 def _run(*operands: Any, counted: Counted, passed: int, chosen: None) -> Sequence[Any]:
-    """In eager mode Python calls Python."""
+    """Call Python directly in eager mode."""
     counted.ran(*operands[:passed])
     return []
 

@@ -1,20 +1,19 @@
-"""Counts the blocks of programs that JAX runs: which ran, in which step, and what came of it.
+"""Count the blocks of programs that JAX runs: which ran, in which step, and with which outcome.
 
 A block of a program has one op (`tracer.backends.jax.primitive`), which calls `ProgramBlock.ran`
-with numbers of that run: the optimizer's own count of steps before and after the block, and of each
-group that may be thrown away whether it was kept. The op of a step has what the step made among its
-operands, so what stands in branches and loops inside of the step reports before it. Beyond that XLA
-promises no order: of two steps in one program the parts of the second may report before the end of
-the first. So the parts wait until a step reports whose count of steps encloses theirs. A part that
-waits for good is not counted, and the trace says so: a function that was traced inside a step may
-be called by itself later, and a part that no number of the step's op needs may run after it.
+with numbers of that run: the optimizer's iterations before and after the block, and for each group
+that may be discarded, its outcome. The op of a step has results of the step among its operands, so
+branches and loops inside the step report before it. Otherwise XLA promises no order: of two steps
+in one program, parts of the second may report before the first step ends. So parts wait until a
+step reports whose iterations enclose theirs. A part whose step never reports is not counted, and
+the trace notes it: a function traced inside a step may be called outside one later, and a part that
+is no operand of the step's op may run after it.
 
-Under `vmap` one call reports all members. Then the step is one step in which each member did its
-part.
+Under `vmap` one call reports all members. That counts as one step, with the part of each member.
 
-Reports come on threads of XLA, several at once. They never wait for the lock of the counters, for
-who holds it may wait for an array of the program that reports: they put it into a queue, and who
-has the lock empties that.
+Reports come on threads of XLA, several at once. They never wait for the lock of the counters, whose
+holder may wait for an array of the reporting program. They go into a queue, which the holder of the
+lock empties.
 """
 
 import time
@@ -31,90 +30,93 @@ from tracer.core.sites import SiteTable
 from tracer.core.stamps import UNIT, WITHIN
 
 DISCARDED, KEPT, SKIPPED, PARTLY, LET_THROUGH = range(5)
-"""What came of a group: computed and thrown away; kept; not computed; a part of it is kept; kept
-though it is not finite."""
+"""The outcomes of a group: computed and discarded; kept; not computed; kept in part; kept although
+not finite.
+"""
 
 _MAX_LET_THROUGH = 1000
-"""How many of the last sort are known by their steps."""
+"""How many `LET_THROUGH` steps are stored by number."""
 
 _PATIENCE = 1.0
-"""For how many seconds a reading waits for replicas that have not reported what others did."""
+"""How many seconds a reading waits for replicas that have reported less than others."""
 
 _MAX_WAITING = 4096
-"""How many parts wait for their step on a replica; hardly a step has so many."""
+"""How many parts on one replica wait for their step; more than nearly any step has."""
 
 _TOO_MANY = f"more than {_MAX_WAITING} parts ran before their step: the first are not counted"
 
 
 class Report(NamedTuple):
-    """What one execution of a block reported."""
+    """The report of one execution of a block."""
 
     before: int
-    """The optimizer's own count of its steps when the block began."""
+    """The optimizer's iterations when the block began."""
     after: int
-    """The same when it ended."""
+    """The iterations when it ended."""
     kept: tuple[int, ...]
-    """Of each group that is not always kept, what came of it: `DISCARDED`, `KEPT`..."""
+    """The outcome of each group that is not always kept: `DISCARDED`, `KEPT`..."""
     seen: tuple[int, ...]
-    """The bits of the variables that were compared: see `effects`."""
+    """Numbers with the bits of compared variables: see `effects`."""
 
 
 class Work(NamedTuple):
-    """What a block of a program is."""
+    """The description of a block of a program."""
 
     function: str
     role: str
     """`step`, `part` of a step, or `alone`."""
     sites: tuple[int, ...]
     groups: tuple[int | None, ...]
-    """For each of the sites the number of the group that may throw it away; None for no group."""
+    """For each site, the number of the group that may discard it; None for no group."""
     path: int
     clock: int
-    """Whose count of steps the reports have: a number that is the same for the same optimizer."""
+    """A number that identifies the optimizer whose iterations are reported."""
     variables: tuple[int, ...]
-    """The variables of a step that are compared, if effects are asked for."""
+    """The variables of a step that are compared, if effects are recorded."""
 
 
 class ProgramBlock:
-    """A block in one program: what its op calls."""
+    """A block in one program, which its op calls."""
 
     def __init__(self, counters: "ProgramCounters", work: Work, replicas: int = 0) -> None:
-        """So many `replicas` report in this process; if any do, the op says which."""
+        """If `replicas` is not 0, that many report in this process, and the op says which."""
         self.work = work
         self.groups = 1 + max((each for each in work.groups if each is not None), default=-1)
         self._counters = counters
         self.block = self.block_on(0)
-        """What a run of it is that keeps all."""
+        """The block of a run in which all groups are kept."""
         self.runs: Counter[int] = Counter()
-        """How often it was executed on each replica, however many members that has."""
+        """How often it was executed on each replica; a batch of members counts once."""
         self.logs: dict[tuple[Any, ...], HostLog] = {}
-        """By replica and what each member kept: to find the log of a block takes a look at all of
-        its sites, which is too much for each run."""
+        """By replica and the outcomes of each member: finding the log of a block needs all its
+        sites, which is too slow for each run.
+        """
         self.is_uneven = False
-        """Whether it does not run alike on each replica, as in a branch that one of them takes."""
+        """Whether replicas run it differently often, as in a branch that only some take."""
         self.parts: frozenset[ProgramBlock] = frozenset()
-        """Of a step: the blocks that were traced as parts of it."""
+        """For a step: the blocks that were traced as its parts."""
         self.once = False
         """Whether it is a part that runs at most once in a step."""
         self.alone: Callable[..., Any] | None = None
-        """A program of JAX that does nothing but call it, for a block in eager mode."""
+        """For a block in eager mode: a JAX program that only calls it."""
         self.replicas = replicas
 
     def block_on(self, replica: int) -> CountedBlock:
-        """What a run of it on a replica is that keeps all."""
+        """The block of a run on a replica in which all groups are kept."""
         return self._counters.block_of(self.work, replica, (KEPT,) * self.groups)
 
     def lags(self) -> bool:
-        """Whether some replicas have not reported it as often as others."""
+        """True if some replicas have reported it less often than others."""
         runs = self.runs.values()
         return bool(runs and not self.is_uneven) and (
             len(runs) < self.replicas or len(set(runs)) > 1
         )
 
     def ran(self, *numbers: Any) -> None:
-        """The op was executed, with these numbers: scalars, or arrays with one for each member.
+        """Count an execution of the op, with its numbers: scalars, or arrays with one for each
+        member.
 
-        The program waits for it, and has cleared the processor's caches: little code is fast code.
+        The program waits for this, with cold processor caches, so short code is fast code.
         """
         try:
             if not (self.replicas or numbers[0].ndim):
@@ -127,7 +129,7 @@ class ProgramBlock:
                 by_replica[replica].append(self._report(values))
             for replica, reports in by_replica.items():
                 self._counters.enqueue(self, replica, reports)
-        except Exception as error:  # it would end the program of the user
+        except Exception as error:  # raised, it would end the user's program
             self._counters.fault(error)
 
     def _report(self, numbers: Sequence[int]) -> Report:
@@ -137,24 +139,25 @@ class ProgramBlock:
         return Report(before, after, tuple(more[: self.groups]), tuple(more[self.groups :]))
 
     def doubt(self, reason: str) -> None:
-        """What it reports may not be what ran."""
+        """Note why executions may differ from the reports."""
         self._counters.note(reason)
 
 
 class Progress(NamedTuple):
-    """How the steps that were reported moved an optimizer's own count of steps."""
+    """How reported steps moved an optimizer's iterations."""
 
     first: int
-    """Where the first of them began."""
+    """Where the first step began."""
     last: int
-    """Where the last one ended."""
+    """Where the last step ended."""
     moved: int
-    """How far all of them moved it together; of one member, where a `vmap` has several. If that is
-    less than from the first to the last, some between them were not reported."""
+    """The sum of the moves of all steps; of one member under `vmap`. If it is less than `last -
+    first`, steps between them were not reported.
+    """
 
 
 class ProgramCounters(Counters):
-    """The counters of one root optimizer: what runs in programs, and what Python counts."""
+    """The counters of one root optimizer, for blocks in programs and in Python."""
 
     def __init__(
         self,
@@ -166,40 +169,40 @@ class ProgramCounters(Counters):
         self.note = note
         self.fault = fault
         self.all: list[ProgramBlock] = []
-        """What was traced."""
+        """All traced blocks."""
         self.members = 1
-        """How many members of a `vmap` a step had at most."""
+        """The largest number of `vmap` members in a step."""
         self.progress: dict[tuple[int, int], Progress] = {}
-        """By the number of an optimizer's own count of steps (`Work.clock`), and the replica."""
+        """By `Work.clock` and replica."""
         self.let_through: list[int] = []
-        """The first steps that were not finite and kept."""
+        """The numbers of the first steps that were kept although not finite."""
         self._eager: dict[Work, ProgramBlock] = {}
         self._sites = sites
         self._queue: deque[tuple[Any, ...]] = deque()
         self.waiting: dict[int, deque[tuple[ProgramBlock, list[Report]]]] = defaultdict(
             lambda: deque(maxlen=_MAX_WAITING)
         )
-        """By replica the parts that were reported before their step."""
+        """By replica, the parts that were reported before their step."""
 
     @property
     def in_programs(self) -> bool:  # type: ignore[override]
-        """Whether anything was traced that counts."""
+        """True if a program with a counter was traced."""
         return bool(self.all)
 
     def new(self, work: Work, replicas: int) -> ProgramBlock:
-        """A block was traced: what its op shall call."""
+        """The block that the op of a newly traced block calls."""
         program = ProgramBlock(self, work, replicas)
         with self.lock:
             self.all.append(program)
-            self.logs.setdefault(program.block, HostLog())  # so that it is known if it never runs
+            self.logs.setdefault(program.block, HostLog())  # listed even if it never runs
         return program
 
     def eager(self, work: Work) -> ProgramBlock:
-        """What counts a block in eager mode; the same for the same work."""
+        """The block that counts this work in eager mode; cached."""
         return self._eager.get(work) or self._eager.setdefault(work, ProgramBlock(self, work))
 
     def enqueue(self, *arguments: Any) -> None:
-        """Have `ran` called under the lock: now, or by who has it now or next."""
+        """Call `ran` under the lock: now, or by the holder of the lock."""
         if not self.lock.acquire(blocking=False):
             self._queue.append(arguments)
             return
@@ -211,12 +214,14 @@ class ProgramCounters(Counters):
             self.lock.release()
 
     def empty_queue(self) -> None:
-        """Count what was reported while the lock was held, which it is by who calls this."""
+        """Count the reports made while the lock was held; the caller holds it."""
         while self._queue:
             self.ran(*self._queue.popleft())
 
     def ran(self, program: ProgramBlock, replica: int, reports: list[Report]) -> None:
-        """A block was executed on a replica, once for each report; the lock is held."""
+        """Count an execution of a block on a replica, with a report for each member; needs the
+        lock.
+        """
         work, stamp = program.work, 0
         program.runs[replica] += 1
         if len(reports) > self.members:
@@ -242,7 +247,7 @@ class ProgramCounters(Counters):
             self.effects.log(replica, seen, stamp)
 
     def moved_on(self, clock: int, replica: int, before: int, after: int) -> None:
-        """A step moved an optimizer's own count of steps, perhaps in a state that it was given."""
+        """Store how a step moved the iterations, perhaps in a state passed by the program."""
         first, last, moved = self.progress.get((clock, replica), (before, after, 0))
         self.progress[clock, replica] = Progress(
             before if before < first else first,
@@ -253,10 +258,10 @@ class ProgramCounters(Counters):
     def _log_parts(
         self, step: ProgramBlock, replica: int, steps: Sequence[Report], stamp: int
     ) -> None:
-        """Count the parts that the step is made of.
+        """Count the parts of a step.
 
-        Steps of independent states may begin with one count, so only what was traced in a step is
-        part of it; a step in which nothing was traced may call a function that was before.
+        Steps of independent states may begin with equal iterations, so only blocks traced in the
+        step are its parts; a step without any may call a function that was traced earlier.
         """
         waiting, counted = self.waiting.pop(replica, ()), set()
         for part, reports in waiting:
@@ -269,22 +274,22 @@ class ProgramCounters(Counters):
                 self.waiting[replica].append((part, reports))
 
     def progress_of(self, clock: Any) -> list[Progress]:
-        """How the steps that were reported moved the count in the variable `clock`, by replica."""
+        """How reported steps moved the iterations in the variable `clock`, by replica."""
         return [known for (of, _), known in list(self.progress.items()) if of == id(clock)]
 
     def moved(self, optimizer: Any) -> int | None:
-        """How far the steps say that an optimizer's own count moved; None if none was reported."""
+        """How far reported steps moved an optimizer's iterations; None without a report."""
         known = self.progress_of(getattr(optimizer, "_iterations", None))
         return max((each.last - each.first for each in known), default=None)
 
     def started_again(self) -> int:
-        """How many steps began with one and the same count of steps, if all that are known did."""
+        """How many steps began with the same iterations, if all known ones did."""
         known = list(self.progress.values())
         alike = all(each.last - each.first == 1 for each in known)
         return max((each.moved for each in known), default=0) if alike else 0
 
     def numbers_of_replicas(self) -> set[int]:
-        """On how many replicas the steps ran, in all their programs; in Python they run on one."""
+        """The numbers of replicas that steps ran on, in programs; Python runs on one."""
         with self.lock:
             programs = [each for each in self.all if each.runs and each.work.role == "step"]
             in_python = self.next_number(0) - 1 - sum(each.runs[0] for each in programs)
@@ -293,10 +298,10 @@ class ProgramCounters(Counters):
         )
 
     def wait_for_replicas(self) -> None:
-        """Wait until each replica reported what the others did, or until that takes too long.
+        """Wait until all replicas have reported equally often, or for `_PATIENCE` seconds.
 
-        The results of one may be there before those of another, and results that the program does
-        not hold cannot be waited for. One may also take a branch that the others do not.
+        The results of one replica may be ready before those of another, and one cannot wait for
+        results that the program has dropped. A replica may also take a branch that others do not.
         """
         end = time.monotonic() + _PATIENCE
         while late := [program for program in list(self.all) if program.lags()]:
@@ -308,9 +313,8 @@ class ProgramCounters(Counters):
                 self.empty_queue()
 
     def read(self, under_way: Iterable[dict[int, int]], calm: bool) -> Counts:
-        """What was counted on each replica: see `Counters.read`.
-
-        With how many programs have each block, and how many of these never ran.
+        """The counts of each replica (see `Counters.read`), with how many programs have each block
+        and how many of these never ran.
         """
         with self.lock:
             self.empty_queue()
@@ -326,7 +330,9 @@ class ProgramCounters(Counters):
             return counts
 
     def _begin_at(self, replica: int) -> None:
-        """The first replica of this process is this one: that of a `pmap` over several of them."""
+        """Use this replica as the first one of this process, as in a `pmap` over several
+        processes.
+        """
         for program in self.all:
             if program.block.replica != replica:
                 self.logs.pop(program.block, None)
@@ -334,13 +340,13 @@ class ProgramCounters(Counters):
                 self.logs.setdefault(program.block, HostLog())
 
     def sign(self) -> Any:
-        """The same with what the programs have reported: see `Counters.sign`."""
+        """Include the reports of programs: see `Counters.sign`."""
         self.empty_queue()
         sign = super().sign()
         return sign and (sign, sum(sum(program.runs.values()) for program in self.all))
 
     def _log_of(self, program: ProgramBlock, replica: int, reports: Iterable[Report]) -> HostLog:
-        """The log of what a program did, and of how much of it each member kept."""
+        """The log for a program's work with these outcomes of each member."""
         kept = [report.kept for report in reports]
         key = replica, *kept
         log = program.logs.get(key)
@@ -350,7 +356,7 @@ class ProgramCounters(Counters):
         return log
 
     def block_of(self, work: Work, replica: int, *members: tuple[int, ...]) -> CountedBlock:
-        """The block that did its work for each of the members, which kept so much of it."""
+        """The block of this work with the outcomes of each member."""
         sites = [
             site
             for number, kept in enumerate(members)
@@ -362,7 +368,7 @@ class ProgramCounters(Counters):
     def _as_done(
         self, work: Work, replica: int, kept: tuple[int, ...], first: bool
     ) -> Iterator[int]:
-        """The sites of one member; of the `first` with what is the same for all members."""
+        """The sites of one member; only the `first` includes sites shared by all members."""
         for number, group in zip(work.sites, work.groups, strict=True):
             site = self._sites.sites[number]
             if not first and site.role in ("step", "request"):
@@ -383,9 +389,9 @@ class ProgramCounters(Counters):
 
 
 def _is_in(part: Report, step: Report) -> bool:
-    """Whether a part is in a step, as their counts of steps say, which are of one optimizer.
+    """True if the iterations place a part inside a step of the same optimizer.
 
-    A part in which the count moves has a count before and after of its own.
+    A part that moves the iterations has its own values before and after.
     """
     inside = step.before <= part.before and part.after <= step.after
     return inside and (part.before < step.after or step.before == step.after)

@@ -1,8 +1,8 @@
-"""What JAX traces a program for: see `tracer.core.tracings`.
+"""Find out what arguments JAX traces a program for: see `tracer.core.tracings`.
 
-Python knows nothing of a jitted function that JAX has a program for. But where a step is traced,
-the trace of JAX knows the function, and what each of its arguments is. A tracing is that of the
-outermost function, as far as JAX says which that is: from 0.7 on.
+Python does not see calls of a jitted function that has a program. But while a step is traced, JAX's
+trace has the function and each of its arguments. A graph tracing is that of the outermost function,
+which JAX tells from 0.7 on.
 """
 
 import math
@@ -12,17 +12,17 @@ from tracer.backends.jax import compat
 from tracer.core.tracings import MAX_NAMES, Arguments, Definition, Leaf
 
 Leaves = dict[str, str]
-"""The arrays that a function is traced for, by the names of the arguments that they are in."""
+"""The dtypes and shapes of the arrays that a function is traced for, by name."""
 
 
 class Definitions:
-    """What functions are traced for, for one root optimizer."""
+    """The definitions of traced functions, for one root optimizer."""
 
     def __init__(self) -> None:
         self._known: dict[str, list[Arguments]] = {}
 
     def of(self, trace: Any) -> Definition:
-        """What `trace`, an outermost one, is made for."""
+        """The definition of the function that `trace`, an outermost one, traces."""
         leaves, place = compat.arguments_of(trace), compat.function_place(trace)
         arguments = {
             name: {part: Leaf(text) for part, text in own.items()}
@@ -48,7 +48,7 @@ def _by_argument(leaves: Leaves) -> dict[str, Leaves]:
 
 
 def signature_of(leaves: Leaves) -> str:
-    """What a function was traced for; of an argument with many arrays only how much that is.
+    """The arguments that a function was traced for; one of many arrays is summed up.
 
     >>> signature_of({"x": "float32[32, 4]", "train": "bool[]"})
     'x: float32[32, 4], train: bool[]'
@@ -67,7 +67,7 @@ def signature_of(leaves: Leaves) -> str:
 
 
 def _elements(leaf: str) -> int:
-    """How many elements an array has.
+    """The number of elements of an array.
 
     >>> _elements("float32[2, 3]")
     6
