@@ -298,22 +298,23 @@ def tensor_of(gradient: Any) -> Any | None:
     return None
 
 
-_SUMS = "Add", "AddV2", "AddN"
 _PASSED_ON = "Identity", "Reshape", "StopGradient", "PreventGradient"
+_ARITHMETIC = "Add", "AddV2", "AddN", "Sub", "Mul", "Neg", "Div", "RealDiv", *_PASSED_ON
 
 
 def _is_reordered(tensor: Any) -> bool:
-    """Whether a tensor in a graph is a sum or a product, or an op passes one on as it is.
+    """Whether Grappler may compute a tensor in a graph in another order, with other rounding.
 
-    Grappler reorders a sum of sums and a product of products, and so changes their rounding, unless
-    another op waits for the inner ones or reads them: `AddOpsRewriteStage` and `MinimizeBroadcasts`
-    in `tensorflow/core/grappler/optimizers/arithmetic_optimizer.cc`.
+    Grappler reorders sums, products and quotients of each other, unless another op waits for the
+    inner ones or reads them: `AddOpsRewriteStage` and `MinimizeBroadcasts` in
+    `tensorflow/core/grappler/optimizers/arithmetic_optimizer.cc`, `ConstantPushDown` in
+    `constant_folding.cc` next to it.
     """
-    return tensor.op.type in (*_SUMS, *_PASSED_ON, "Mul") and not tensor.op.control_inputs
+    return tensor.op.type in _ARITHMETIC and not tensor.op.control_inputs
 
 
 def made_of(tensor: Any) -> list[Any]:
-    """The inputs of the sums and products that compute a tensor, to wait for instead of it."""
+    """The inputs of the arithmetic that computes a tensor, to wait for instead of it."""
     every, waiting = dict[int, Any](), [tensor]
     while waiting:
         each = waiting.pop()
@@ -324,16 +325,22 @@ def made_of(tensor: Any) -> list[Any]:
 
 
 def made_again(tensor: Any) -> Any | None:
-    """A tensor that is 0 where `tensor` is 0, from the same inputs; None for a sum in a graph."""
+    """A tensor that is 0 where `tensor` is 0, from the same inputs; None if arithmetic hides that.
+
+    A scalar factor, as of clipping, is taken for another number than 0.
+    """
     if isinstance(tensor, EagerTensor) or not _is_reordered(tensor):
         return tensor
     if tensor.op.type in _PASSED_ON:
         return made_again(tensor.op.inputs[0])
-    factors = [] if tensor.op.type in _SUMS else [made_again(each) for each in tensor.op.inputs]
-    if not factors or not tensor.dtype.is_floating or any(each is None for each in factors):
+    if tensor.op.type != "Mul":
         return None
-    scale, factor = sorted(factors, key=lambda each: each.shape.num_elements() or 0)
-    return tf.raw_ops.MulNoNan(x=factor, y=scale)  # Grappler would merge two equal Mul ops
+    factors = [made_again(each) for each in tensor.op.inputs if each.shape.num_elements() != 1]
+    if len(factors) == 1:
+        return factors[0]
+    if not factors or any(each is None for each in factors) or not tensor.dtype.is_floating:
+        return None
+    return tf.raw_ops.MulNoNan(x=factors[0], y=factors[1])  # Grappler merges equal Mul ops
 
 
 def compiles_with_xla() -> bool:
