@@ -96,8 +96,8 @@ class GradientMonitor(Collector):
         """How many clips were `used` by a step, came too `late`, or are `waiting` for a step."""
         self._clipped_at = 0
         self._was_kept = False
-        self._clears: bool | None = None
-        """Whether a step clears its gradients, as a hook may; None if unknown."""
+        self._clears = False
+        """Whether steps cleared their gradients, as a hook may, when this was last checked."""
 
     def pass_begins(self, results: Any) -> None:
         """Check the gradient before a backward pass of `results`."""
@@ -107,7 +107,7 @@ class GradientMonitor(Collector):
         gradient: Any = getattr(parameter, "grad", None)
         became = self._became(gradient, zeros=bool(self._waiting or self._clips["waiting"]))
         if became == "kept" and self._used:
-            if self._clears is None and self._may_wait():
+            if self._may_wait():
                 self._clears = not gradient.any()
             became = "cleared" if self._clears else became
         if self._clips["waiting"]:
