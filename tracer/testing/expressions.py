@@ -241,7 +241,7 @@ def _subjects(
         for each in found
         for subject in (
             [names.get(name, name) for name in each.variables]
-            or [re.sub(r"\d[\d,.]*", "", each.text)]
+            or [re.sub(r"(?<![\w#])\d[\d,.]*", "", each.text)]
         )
     }
 

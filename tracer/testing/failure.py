@@ -442,7 +442,9 @@ def judge(trace: Trace, expected: Expectation, notes: bool = True) -> str:
     if is_of_effects(expected):
         require_effects(trace.data, expected.what, trace.steps)
         if apart := _not_compared(claim):
-            return not_judged(trace, expected.wanted, f"nothing was compared of {apart}")
+            return not_judged(
+                trace, expected.wanted, f"nothing was compared in some steps of {apart}"
+            )
     parts = [
         JudgedSteps(claim, each, on) for each in claim.summaries for on in claim.replicas(each)
     ]
@@ -465,13 +467,14 @@ def judge(trace: Trace, expected: Expectation, notes: bool = True) -> str:
 
 
 def _not_compared(claim: Claim) -> str:
-    """The optimizers that updated something and have no effects, which others have."""
+    """The optimizers of which there are no effects of some steps that updated something."""
     names = claim.trace.derived(replica_names)
+    compared = observing("compared")
     apart = (
         f"{shown(summary.optimizers[0].name)}{f' on {names[on]}' * (len(names) > 1)}"
         for summary in claim.summaries
         for on in summary.replicas
-        if summary.total(updates, on) and not summary.total(observing("compared"), on)
+        if any(made and not seen for made, seen in summary.spread(updates, compared, replica=on))
     )
     return first_of(list(apart), MAX_NAMES)
 
