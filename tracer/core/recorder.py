@@ -365,7 +365,7 @@ class Recorder(Root):
         return self.sites.number(optimizer, method, role, kind, index, replica)
 
     def variables_of(self, sites: Iterable[int], role: Role = "update") -> dict[int, Any]:
-        """The variables, by index, of the sites with this role; None for a variable that is gone."""
+        """The variables, by index, of the sites with this role; None for one that is gone."""
         found = {}
         for number in sites:
             site = self.sites.sites[number]

@@ -1,1 +1,1 @@
-"""How calls are seen: the only code that touches the objects of the program."""
+"""Intercepts calls: the only code that touches the objects of the program."""

@@ -1,4 +1,4 @@
-"""Which objects are optimizers, and which belong together: one and those nested in it."""
+"""Recognizes optimizers, and finds the optimizers nested in one."""
 
 import inspect
 import re
@@ -15,7 +15,7 @@ __tracebackhide__ = is_mistake
 
 
 def family(optimizer: object) -> Iterator[tuple[Any, OptimizerKind]]:
-    """The optimizer and those nested in its attributes, each once, with their kinds."""
+    """Yield the optimizer and those nested in its attributes, each once, with their kinds."""
     kind = kind_to_trace(optimizer)
     seen = {id(optimizer)}
     todo: list[tuple[Any, OptimizerKind]] = [(optimizer, kind)]
@@ -31,11 +31,11 @@ def family(optimizer: object) -> Iterator[tuple[Any, OptimizerKind]]:
 
 
 _STATE = ("_trainable_variables", "_variables", "_hyper", "_slots", "_optimizer", "_opt")
-"""What the constructor of a base class gives to each optimizer, or that of a wrapper of one."""
+"""Attributes that the constructor of each base class, or of a wrapper, assigns."""
 
 
 def is_made(optimizer: Any) -> bool:
-    """Whether an optimizer has what it takes to make a step, or its constructor raised before."""
+    """Whether the constructor of an optimizer has run, rather than raised."""
     return not own_attributes(optimizer).keys().isdisjoint(_STATE)
 
 
@@ -45,7 +45,7 @@ def own_attributes(optimizer: Any) -> dict[str, Any]:
 
 
 def kind_to_trace(optimizer: object) -> OptimizerKind:
-    """The kind of `optimizer`; raises `UnsupportedOptimizer` with what would work."""
+    """Return the kind of `optimizer`; raises `UnsupportedOptimizer` with a hint what would work."""
     if isinstance(optimizer, type):
         raise UnsupportedOptimizer(
             f"wrap takes an optimizer, not a class: use tracer.wrap({optimizer.__name__}(...))"
@@ -63,9 +63,9 @@ def kind_to_trace(optimizer: object) -> OptimizerKind:
 
 
 def _instead(given: object) -> str:
-    """What would work instead of `given`, which is no optimizer."""
+    """A hint what would work instead of `given`, which is no optimizer."""
     held = tx = None
-    with suppress_faults():  # a property of a foreign class may do anything
+    with suppress_faults():  # a property of any class may raise
         tx = getattr(given, "tx", None)
         held = getattr(given, "optimizer", None)
     if kind_of(type(tx)) is not None:
@@ -92,7 +92,7 @@ def described(optimizer: object) -> str:
 
 _FRAMEWORKS = ("builtins", "abc", "typing", "keras", "tensorflow", "tf_keras")
 _LEADS_TO_APPLY_METHOD = re.compile("apply_gradients|update_step")
-"""The other methods that lead to an apply method: `_internal_apply_gradients`, for example."""
+"""Other methods that lead to an apply method: `_internal_apply_gradients`, for example."""
 
 
 def ships(cls: type) -> bool:
@@ -101,14 +101,14 @@ def ships(cls: type) -> bool:
 
 
 def own_steps(cls: type, kind: OptimizerKind) -> tuple[str, ...]:
-    """The methods between the step and the apply methods that a program defines.
+    """The methods between the step and the apply methods that the program defines.
 
-    They may update variables past the apply methods.
+    They may update variables without the apply methods.
     """
     called = {apply.name for apply in kind.apply_methods}
     known = {*kind.step_methods, *kind.group_methods}
     names = dict.fromkeys(kind.step_methods[:1])
-    with suppress_faults():  # there is no end to what a class can do to those who read it
+    with suppress_faults():  # reading a class may raise anything
         own = [name for each in cls.__mro__ if not ships(each) for name in vars(each)]
         names = dict.fromkeys(
             name

@@ -1,7 +1,7 @@
-"""The methods of a traced class: each reports its calls to the recorder and calls the original.
+"""Makes the methods of a traced class: each reports its call and calls the original.
 
-They stay plain functions, so that AutoGraph converts them as it would the originals; it leaves
-alone what they call here. A failure here is the tracer's fault, never the program's.
+They are plain functions, so that AutoGraph converts them like the originals; AutoGraph does not
+convert what they call here. A failure here is the tracer's fault, never the program's.
 """
 
 import inspect
@@ -18,12 +18,12 @@ from tracer.kinds import ApplyMethod
 def traced_method(
     base: type, name: str, role: CallRole, apply: ApplyMethod | None
 ) -> Callable[..., Any]:
-    """`base`'s method `name`, which also reports its calls to the recorder.
+    """Return `base`'s method `name`, which also reports its calls to the recorder.
 
-    It stays a plain function that AutoGraph converts or leaves alone as it would the original: the
-    decision goes by `__module__`. Optimizers read the signature of their own apply methods.
+    The result is a plain function that AutoGraph converts exactly if it would convert the original:
+    it decides by `__module__`. Optimizers also read the signatures of their apply methods.
     """
-    intercepted = _Method(base, name, role, apply)  # `core.call_paths` looks for it
+    intercepted = _Method(base, name, role, apply)  # `core.call_paths` reads this name
 
     def step_method(self: Any, *args: Any, **kwargs: Any) -> Any:
         with _TracedCall(intercepted, self, args, kwargs) as call:
@@ -44,7 +44,7 @@ def traced_method(
 
 
 def method_beside(base: type, name: str) -> Callable[..., Any]:
-    """`base`'s method `name`, which makes no step; that it is called is noted."""
+    """Return `base`'s method `name`, which makes no step; its calls are noted."""
 
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         return _note_beside(base, name, self, (*args, *kwargs.values()))(*args, **kwargs)
@@ -53,7 +53,7 @@ def method_beside(base: type, name: str) -> Callable[..., Any]:
 
 
 def disguised(method: Callable[..., Any], base: type, name: str) -> Callable[..., Any]:
-    """`method` with the name, the module, the text, the source and the signature of `base`'s."""
+    """Give `method` the name, module, docstring, source and signature of `base`'s; returns it."""
     original = inspect.getattr_static(base, name)
     method.__name__ = name
     method.__qualname__ = getattr(original, "__qualname__", name)
@@ -61,13 +61,13 @@ def disguised(method: Callable[..., Any], base: type, name: str) -> Callable[...
     method.__doc__ = getattr(original, "__doc__", None)
     if inspect.isfunction(original):
         vars(method)["__wrapped__"] = original
-    with suppress(TypeError, ValueError):  # a method of C or with a signature that cannot be read
+    with suppress(TypeError, ValueError):  # a method of C, or an unreadable signature
         method.__signature__ = inspect.signature(getattr(base, name))  # type: ignore[attr-defined]
     return method
 
 
 def _note_beside(base: type, name: str, optimizer: Any, given: Sequence[Any]) -> Callable[..., Any]:
-    """The original of such a method, whose call is noted."""
+    """Note the call of such a method; returns the original."""
     original, binding = _original(base, name, optimizer)
     if binding is not None:
         try:
@@ -84,10 +84,10 @@ def _note_beside(base: type, name: str, optimizer: Any, given: Sequence[Any]) ->
 
 
 def _original(base: type, name: str, optimizer: Any) -> tuple[Callable[..., Any], Binding | None]:
-    """The method that an intercepted one replaces, and the binding that notes its call.
+    """Return the method that an intercepted one replaces, and the binding that records the call.
 
     The binding is None if the optimizer is not wrapped, or if its class is derived from the traced
-    one and has a traced class of its own.
+    class and has a traced class of its own.
     """
     traced = traced_classes[id(base)]
     original = getattr(super(traced, optimizer), name)
@@ -101,10 +101,10 @@ vars(_note_beside)["autograph_info__"] = None
 
 
 def _matters(name: str, optimizer: Any, given: Sequence[Any]) -> bool:
-    """Whether a call has variables to work on, or for a call that loads state, whether it skips it.
+    """Whether a call has variables to work on; if it loads a state, whether Keras skips that.
 
-    Keras skips a state with another number of variables than the optimizer (`load_own_variables`
-    of `keras/src/optimizers/base_optimizer.py`, and of `tf_keras/src/optimizers/optimizer.py`).
+    Keras skips a state with another number of variables than the optimizer (`load_own_variables` of
+    `keras/src/optimizers/base_optimizer.py`, and of `tf_keras/src/optimizers/optimizer.py`).
     """
     if name == "load_own_variables":
         return bool(given) and 0 < len(given[0].keys()) != len(optimizer.variables)
@@ -112,7 +112,7 @@ def _matters(name: str, optimizer: Any, given: Sequence[Any]) -> bool:
 
 
 class _Method(NamedTuple):
-    """A method of `base` that is intercepted."""
+    """An intercepted method of `base`."""
 
     base: type
     name: str
@@ -123,7 +123,7 @@ class _Method(NamedTuple):
 def _begin_apply(
     method: _Method, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], Call | None]:
-    """The original of an apply method, and what `_end_apply` closes it by."""
+    """Begin a call of an apply method; returns the original and the argument of `_end_apply`."""
     original, binding = _original(method.base, method.name, optimizer)
     apply = method.apply
     if binding is None or apply is None:
@@ -138,7 +138,6 @@ def _begin_apply(
 
 
 def _end_apply(call: Call | None, result: Any, failed: bool) -> None:
-    """The call has ended."""
     if call is not None:
         try:
             call.recorder.close_apply(call, result, failed)
@@ -151,9 +150,9 @@ vars(_end_apply)["autograph_info__"] = None
 
 
 class _TracedCall(Call):
-    """One call of a traced step or group method, from its first to its last line.
+    """A call of a traced step or group method, from its first to its last line.
 
-    A fault of the tracer is not the program's: it is reported once, and the call goes on.
+    A fault of the tracer is reported once, and the program's call goes on.
     """
 
     __slots__ = ("args", "kwargs", "method", "original")
@@ -166,7 +165,7 @@ class _TracedCall(Call):
         base, self.method, role, _ = method
         self.original, binding = _original(base, self.method, optimizer)
         self.args, self.kwargs = args, kwargs
-        self.recorder = None  # until that has seen it
+        self.recorder = None  # until opened
         if binding is None:
             return
         if role == "step" and not binding.settled:
@@ -192,9 +191,9 @@ class _TracedCall(Call):
                 self.recorder.fault(fault)
 
     def _watch(self, optimizer: Any, index: int, name: str) -> None:
-        """Note the gradients that the step gets, without taking them from an iterator early."""
+        """Record the gradients of the step, without consuming an iterator early."""
         values = _in_order(self.original, self.args, self.kwargs)
-        if name == "stateless_apply":  # it is given the optimizer's state first, and values last
+        if name == "stateless_apply":  # its arguments: the optimizer's state, gradients, values
             values = values[1:2]
         if not values:
             return
@@ -221,7 +220,7 @@ class _TracedCall(Call):
 def _in_order(
     original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Sequence[Any]:
-    """The arguments in the order of the signature; none if they do not fit it."""
+    """The arguments in the order of the signature; empty if they do not fit it."""
     if not kwargs:
         return args
     signature = inspect.signature(original)

@@ -1,4 +1,4 @@
-"""Lines of the program, as people name them: `train.py:12`. No TensorFlow."""
+"""Names lines of the program: `train.py:12`. No TensorFlow."""
 
 import inspect
 import sys
@@ -12,7 +12,7 @@ _NOT_THE_PROGRAM = (*FRAMEWORKS, "contextlib", "functools", "tracer", "wrapt")
 
 
 def line(file: str, number: int) -> str:
-    """A line of a file, which is named from the working folder if it is below that.
+    """The name of a line; its file is relative to the working folder if below it.
 
     >>> line("/elsewhere/models/train.py", 12)
     'models/train.py:12'
@@ -25,14 +25,14 @@ def line(file: str, number: int) -> str:
 
 
 def line_of(code: CodeType) -> str:
-    """Where a function is defined."""
+    """The line that defines a function."""
     return line(code.co_filename, code.co_firstlineno)
 
 
 def line_of_caller(made: object) -> str:
-    """The line of the program that is running, past the constructors of `made`; empty if none.
+    """The running line of the program, outside of the constructors of `made`; empty if none.
 
-    It is that of a package where no line of the program led to it.
+    If no line of the program is on the stack, the line of a package.
     """
     frame: FrameType | None = sys._getframe(1)
     found = ""
@@ -48,11 +48,11 @@ def line_of_caller(made: object) -> str:
 
 
 def _constructs(frame: FrameType, made: Any) -> bool:
-    """Whether a frame is that of an `__init__` of `made`, or of what decorates one."""
+    """Whether a frame runs an `__init__` of `made`, or a decorator of one."""
     code = frame.f_code
     if code.co_argcount:
         if code.co_name != "__init__":
-            return False  # `f_locals` of a function of the program keep alive what it lets go
+            return False  # `f_locals` of any other function keeps its objects alive
         return frame.f_locals.get(code.co_varnames[0]) is made
     if not code.co_flags & inspect.CO_VARARGS:
         return False

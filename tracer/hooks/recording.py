@@ -1,8 +1,8 @@
-"""`record`: every optimizer that is used while a block runs, wrapped or not, made before or in it.
+"""Implements `record`: traces every optimizer used in a block, wherever it was made.
 
-Each optimizer that is alive when a block begins, or is made in it, is attached to the block. The
-`__init__` of their base classes reports new optimizers, between blocks too: see `Living`. A base
-class that is not imported yet is patched when it is imported. This module imports no framework.
+Optimizers that are alive when the block begins, or are made in it, are attached to its recording.
+The patched `__init__` of their base classes reports new optimizers, also between blocks: see
+`Living`. Base classes are patched when they are imported. This module imports no framework.
 """
 
 import sys
@@ -41,22 +41,22 @@ __tracebackhide__ = is_mistake
 
 @dataclass
 class _Part:
-    """What a recording knows of one recorder."""
+    """The state of one recorder in a recording."""
 
     since: Baseline | None
     is_asked: bool = False
-    """Whether the program asked for its optimizer."""
+    """Whether the program asked for this optimizer."""
     compares: bool = False
-    """Whether this recording has effects compared."""
+    """Whether this recording asked for effects."""
 
 
 class Recording:
-    """What was recorded of each optimizer, and which could not be traced."""
+    """The recorders of the optimizers used in a block, and what could not be traced."""
 
     def __init__(
         self, attached: Callable[[Recorder], None] | None = None, *, effects: bool = False
     ) -> None:
-        """`attached` is called with the recorder of each optimizer, as soon as it is attached.
+        """`attached` is called with the recorder of each optimizer as soon as it is attached.
 
         If `effects`, the variables are compared before and after each step.
         """
@@ -65,13 +65,13 @@ class Recording:
         self._parts: dict[Recorder, _Part] = {}
         self._missed: set[str] = set()
         self._refused: list[tuple[ref[Any], list[int | None] | None, str]] = []
-        """The optimizers that cannot be traced, their steps by then, and why."""
+        """The optimizers that cannot be traced, their step counts when refused, and why."""
         self._end: Trace | None = None
 
     def trace(self) -> Trace:
-        """What ran since the block began; after the block always the same trace.
+        """The trace since the block began; after the block always the same trace.
 
-        An optimizer that was asked for is in it also if it was not used.
+        An optimizer that was asked for is included even if it was not used.
         """
         if self._end is not None:
             return self._end
@@ -91,12 +91,12 @@ class Recording:
         return Trace(data, Objects(index_of=finder(objects, canonical)))
 
     def _notes(self, nothing: bool) -> list[str]:
-        """What was not seen; `nothing` if no optimizer was."""
+        """The notes on what was not counted; `nothing` if no optimizer was used."""
         notes = [
             f"{name}: made in a way that the tracer does not see, so not counted; wrap it yourself"
             for name in sorted(self._missed)
         ]
-        for optimizer, steps, note in self._refused:  # it matters only if it is used
+        for optimizer, steps, note in self._refused:  # a note matters only if the optimizer stepped
             if steps is None or steps != _steps_of(optimizer()):
                 notes.append(note)
         if nothing and "optax" in sys.modules:
@@ -105,16 +105,16 @@ class Recording:
 
     @property
     def used(self) -> bool:
-        """Whether any optimizer that is traced here was ever used; takes no lock."""
+        """Whether any optimizer traced here was ever used; takes no lock."""
         return any(recorder.used for recorder in list(self._parts))
 
     def take(self, optimizer: Any, *, effects: bool = False) -> None:
-        """Trace this optimizer too; raises `tracer.UnsupportedOptimizer` for what is none."""
+        """Trace this optimizer, too; raises `tracer.UnsupportedOptimizer` if it is none."""
         recorder = self._join(updates.standing_for(optimizer), effects=effects)
         self._parts[recorder].is_asked = True
 
     def attach(self, optimizer: Any, **options: Any) -> None:
-        """Trace an optimizer that nobody asked to trace; if that cannot be, the trace says so."""
+        """Trace an optimizer that the program did not name; a failure is noted in the trace."""
         try:
             recorder = self._join(optimizer, **options)
             if self._attached is not None:
@@ -137,7 +137,7 @@ class Recording:
         line: str = "",
         members: Sequence[tuple[Any, OptimizerKind]] = (),
     ) -> Recorder:
-        """Trace an optimizer, whose `__init__` runs if it is `making`; returns its recorder."""
+        """Trace an optimizer; `making` if its `__init__` is running. Returns its recorder."""
         effects = effects or self._effects
         traced, known = is_traced(optimizer), recorder_of(optimizer)
         if known is not None and not wrapping.is_wrapped(known):
@@ -148,7 +148,7 @@ class Recording:
         else:
             recorder = wrapping.join(optimizer, line, effects=effects, members=members)
         if recorder not in self._parts:
-            # What was found to be under way counts.
+            # Calls that are found to be under way count.
             stale = None if traced else missed if recorder is known else {}
             self._parts[recorder] = _Part(None if making else recorder.reader.baseline(stale))
             recorder.recordings.add(self)
@@ -156,7 +156,7 @@ class Recording:
         return recorder
 
     def begin(self) -> None:
-        """Attach every optimizer that is alive, each as the root of what is nested in it."""
+        """Attach every living optimizer, each as the root of its nested optimizers."""
         if "torch" in sys.modules:
             from tracer.backends.torch import optimizer_hooks
 
@@ -181,7 +181,7 @@ class Recording:
                     self.attach(members[0][0], members=members)
 
     def finish(self) -> None:
-        """End, and note the optimizers that are alive and were not seen."""
+        """End the recording, and note the living optimizers that were not seen."""
         refused = {id(optimizer()) for optimizer, _, _ in self._refused}
         self._missed = {
             type(each).__name__
@@ -191,9 +191,9 @@ class Recording:
         self.end()
 
     def end(self) -> None:
-        """Freeze the trace, and unwrap what the program did not wrap.
+        """Freeze the trace, and unwrap the optimizers that the program did not wrap.
 
-        What another recording still traces, as in another thread, is left to that one.
+        Optimizers that another recording still traces, as in another thread, stay wrapped.
         """
         self._end = self.trace()
         with _lock:
@@ -215,7 +215,7 @@ _NOT_WRAPPED = (
 
 
 def _steps_of(optimizer: Any) -> list[int | None] | None:
-    """How often it and those nested in it say that they stepped; None if one does not say it."""
+    """The own step counts of an optimizer and its nested ones; None if one of them has none."""
     with suppress(UnsupportedOptimizer, AttributeError):  # another backend, tf.compat.v1.train
         steps = [
             backend_of(kind).iterations_of(each) if each._iterations is not None else 0
@@ -229,7 +229,7 @@ def _steps_of(optimizer: Any) -> list[int | None] | None:
 def record(
     attached: Callable[[Recorder], None] | None = None, *, effects: bool = False
 ) -> Iterator[Recording]:
-    """Trace every optimizer that is used in the block: see `tracer.record`, and `Recording`."""
+    """Trace every optimizer that is used in the block: see `tracer.record` and `Recording`."""
     recording = Recording(attached, effects=effects)
     with _lock:
         _active.append(recording)
@@ -249,7 +249,7 @@ def record(
 
 @contextmanager
 def recording_of(*optimizers: object, effects: bool = False) -> Iterator[Recording]:
-    """Trace these optimizers only, for the block: see `tracer.api.recording_of`."""
+    """Trace only these optimizers in the block: see `tracer.api.recording_of`."""
     recording = Recording(effects=effects)
     try:
         for optimizer in optimizers:
@@ -260,9 +260,9 @@ def recording_of(*optimizers: object, effects: bool = False) -> Iterator[Recordi
 
 
 def _was_compiled(data: TraceData) -> bool:
-    """Whether `fit` came to its end with an optimizer that somebody chose, and that never stepped.
+    """Whether `fit` completed with an optimizer that the user chose and that never stepped.
 
-    RMSprop is what `compile` makes if it is given none, as where a model has others of its own.
+    `compile` makes an RMSprop by default, for example if a model has optimizers of its own.
     """
     return any(
         remark.code == FITTED and not each.class_name.endswith(".RMSprop")
@@ -272,15 +272,15 @@ def _was_compiled(data: TraceData) -> bool:
 
 
 def _optimizers() -> list[Any]:
-    """Every optimizer that is alive; not what is left of one whose `__init__` raised."""
+    """All living optimizers, except those whose `__init__` raised."""
     return [each for each in _living.all() if kind_of(type(each)) is not None and is_made(each)]
 
 
-# Those that are made later.
+# Optimizers made later.
 
 
 def attach(optimizer: Any, **options: Any) -> None:
-    """Attach an optimizer to all recordings that run, which nothing else would report to them."""
+    """Attach an optimizer to all running recordings, which nothing else would report to them."""
     for recording in list(_active):
         recording.attach(optimizer, **options)
 
@@ -291,7 +291,7 @@ def _made(optimizer: Any) -> None:
 
 
 def _note_line(optimizer: Any) -> None:
-    with suppress(Exception):  # it is the program's `__init__` that runs
+    with suppress(Exception):  # the program's `__init__` is running
         key = id(optimizer)
         alive = ref(optimizer, lambda _: _lines.pop(key, None))
         _lines[key] = alive, line_of_caller(optimizer) if _active else ""
@@ -299,21 +299,21 @@ def _note_line(optimizer: Any) -> None:
 
 _lock = threading.RLock()
 _active: list[Recording] = []
-"""Those whose block runs: new optimizers are reported to them."""
+"""The recordings whose block is running: new optimizers are reported to them."""
 _living = Living(_made)
 _living_of_torch = Living(_note_line)
 _lines: dict[int, tuple[ref[Any], str]] = {}
-"""The line that made an optimizer of PyTorch, by its `id`, as long as it is alive."""
+"""The line that made each living PyTorch optimizer, by `id`."""
 _sees_makers = False
-"""Whether what optax makes is seen while nothing is recorded, too."""
+"""Whether the functions of optax stay replaced while nothing is recorded."""
 
 
 @cache
 def _watch_imports() -> None:
-    """Watch the classes that are imported, and others once they are."""
+    """Watch the base classes that are imported, and others once they are imported."""
     for home in dict.fromkeys(home for home, _ in MAKERS):
         _when_imported(home, _watch)
-    # Its whole package: `torch.optim` is imported amid of it.
+    # The whole package: `torch.optim` is imported in the middle.
     _when_imported("torch", lambda _: _listen_to_torch() if _active else None)
     _when_imported("optax", lambda _: _listen_to_optax())
 
@@ -326,9 +326,9 @@ def _when_imported(home: str, then: Callable[[ModuleType], None]) -> None:
 
 
 def _listen_to_torch() -> None:
-    """Have the optimizers of PyTorch reported that step, while anything is recorded.
+    """Have PyTorch report the optimizers that step, while anything is recorded.
 
-    They need not be attached when they are made: the hook of any of them sees its first step.
+    They need not be attached when made: the global hook sees their first step.
     """
     if "torch" in sys.modules:
         from tracer.backends.torch import compat, optimizer_hooks
@@ -339,7 +339,7 @@ def _listen_to_torch() -> None:
 
 
 def see_makers(wanted: bool) -> None:
-    """See what optax makes also before and between recordings; no more if not `wanted`."""
+    """Start or stop seeing what optax makes before and between recordings."""
     global _sees_makers
     with _lock:
         _sees_makers = wanted
@@ -348,7 +348,7 @@ def see_makers(wanted: bool) -> None:
 
 
 def _listen_to_optax() -> None:
-    """Have the transformations reported that step, if optax made them meanwhile."""
+    """Have optax's transformations reported at their first step, if made meanwhile."""
     if "optax" in sys.modules:
         with _lock:
             if _active or _sees_makers:
@@ -362,7 +362,7 @@ def _steps_first(update: updates.TracedUpdate) -> None:
 
 
 def wrap_transformation(given: T, *, retrace: bool, effects: bool) -> T:
-    """A transformation of optax that does what `given` does, and is counted."""
+    """Return an optax transformation that does the same as `given`, and is counted."""
     made, update = given, updates.standing_for(given)
     known = recorder_of(update)
     if not isinstance(update, updates.TracedUpdate):
@@ -373,7 +373,7 @@ def wrap_transformation(given: T, *, retrace: bool, effects: bool) -> T:
 
 
 def _stepped(optimizer: Any) -> None:
-    """An optimizer of PyTorch takes a step that is its first, or its first with hooks."""
+    """Attach a PyTorch optimizer at its first step, or its first step with hooks."""
     made, line = _lines.get(id(optimizer), (None, ""))
     attach(optimizer, line=line if made is not None and made() is optimizer else "")
 

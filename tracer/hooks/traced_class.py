@@ -1,6 +1,6 @@
-"""The subclass of an optimizer's class that traces: made once for each class.
+"""Makes the traced class: one subclass for each class of optimizers.
 
-To the program it is the class that it stands for: see `traced_class` and `_transparency`.
+To the program it looks like the original class: see `traced_class` and `_transparency`.
 """
 
 import dis
@@ -30,7 +30,7 @@ _making = threading.RLock()
 
 @cache
 def methods_of(kind: OptimizerKind) -> dict[str, tuple[CallRole, ApplyMethod | None]]:
-    """What is intercepted, by name."""
+    """The intercepted methods, by name."""
     methods: dict[str, tuple[CallRole, ApplyMethod | None]] = {}
     methods.update((name, ("step", None)) for name in kind.step_methods)
     methods.update((name, ("group", None)) for name in kind.group_methods)
@@ -39,11 +39,11 @@ def methods_of(kind: OptimizerKind) -> dict[str, tuple[CallRole, ApplyMethod | N
 
 
 def traced_class(base: type, kind: OptimizerKind) -> type:
-    """The subclass of `base` that traces; one for each class.
+    """Return the subclass of `base` that traces; there is one for each class.
 
-    To the program it is `base`: `optimizer.__class__` says so, because registries (Keras'
-    serialization, TensorFlow's checkpoints) are keyed by the class, and copies and pickles are of
-    the class `base`, untraced. A class that the program derives from it does not trace either.
+    `optimizer.__class__` still returns `base`, because registries (Keras's serialization,
+    TensorFlow's checkpoints) are keyed by the class. Copies and pickles have the class `base` and
+    are not traced, nor is a class that the program derives from the traced class.
     """
     with _making:
         traced = traced_classes.get(id(base))
@@ -55,13 +55,13 @@ def traced_class(base: type, kind: OptimizerKind) -> type:
 
 
 def _super_of_type(cls: type) -> str:
-    """The method of the class that calls `super(type(self), self)`; empty if none is known to.
+    """The method of the class that calls `super(type(self), self)`; empty if none is found.
 
-    In a subclass such a call comes back to the method that makes it.
+    In a subclass, such a call reaches the calling method again.
     """
     for name, function in vars(cls).items():
         names = function.__code__.co_names if isinstance(function, FunctionType) else ()
-        if {"super", "type"} <= {*names} and name not in ("__init__", "__new__"):  # which have run
+        if {"super", "type"} <= {*names} and name not in ("__init__", "__new__"):  # these have run
             found = dis.get_instructions(function)
             loads = [each.argval for each in found if each.opname.startswith("LOAD_")]
             for called, cls_of, one, other in zip(
@@ -73,7 +73,7 @@ def _super_of_type(cls: type) -> str:
 
 
 def _made_class(base: type, kind: OptimizerKind) -> type:
-    """A new traced class; raises `UnsupportedOptimizer` if `base` allows none."""
+    """Make a traced class; raises `UnsupportedOptimizer` if `base` cannot be subclassed."""
     if method := _super_of_type(base):
         raise _no_subclass(
             base,
@@ -93,7 +93,7 @@ def _made_class(base: type, kind: OptimizerKind) -> type:
         if hasattr(base, name):
             members[name] = method_beside(base, name)
     if name_of(kind) == "torch":
-        from tracer.backends.torch import keras_compiled  # Keras runs on PyTorch
+        from tracer.backends.torch import keras_compiled  # Keras on PyTorch
 
         for name, method in keras_compiled.members(base, kind, members).items():
             members[name] = disguised(method, base, name)
@@ -102,14 +102,14 @@ def _made_class(base: type, kind: OptimizerKind) -> type:
     members |= _transparency(base)
     try:
         traced: type = type(base)(base.__name__, (base,), members)
-    except Exception as error:  # whatever its metaclass or its `__init_subclass__` raises
+    except Exception as error:  # from its metaclass or `__init_subclass__`
         if interrupt_in(error) is not None:
             raise
         raise _no_subclass(base, error) from error
     if vars(traced).get("__class__") is not members["__class__"]:
         raise _no_subclass(base, "its metaclass gives another class instead")
     for name in vars(traced).keys() - members.keys() - _OF_ABC:
-        type.__delattr__(traced, name)  # written by `__init_subclass__`, say, as it was to `base`
+        type.__delattr__(traced, name)  # for example written by `__init_subclass__`
     return traced
 
 
@@ -118,7 +118,7 @@ def _class_seen(optimizer: object) -> type:
 
 
 _OF_ABC = {"__abstractmethods__", "_abc_impl"}
-"""What `ABCMeta` keeps for each class."""
+"""What `ABCMeta` stores in each class."""
 
 
 def _no_subclass(base: type, reason: object) -> UnsupportedOptimizer:
@@ -128,10 +128,10 @@ def _no_subclass(base: type, reason: object) -> UnsupportedOptimizer:
 
 
 def _transparency(base: Any) -> dict[str, Any]:
-    """What keeps configs, copies, pickles and exports as they are without the tracer."""
+    """The members that keep configs, copies, pickles and exports the same as without the tracer."""
 
     def above(traced: Any) -> Any:
-        """What comes after the traced class: `base`, or another if a class is derived from it."""
+        """The class after the traced class in the MRO: `base`, or another if a class is derived."""
         return super(traced_classes[id(base)], traced)
 
     def reduce(self: Any, protocol: Any) -> Any:
@@ -140,11 +140,11 @@ def _transparency(base: Any) -> dict[str, Any]:
             type(self),
             plain_class(type(self)),
         )
-        Living.walk_again()  # a copy may be made of this
+        Living.walk_again()  # a copy may be made from this
         if not isinstance(reduced, tuple):
             return reduced
         make, arguments, *rest = reduced
-        if getattr(make, "__self__", None) is cls:  # a class method, as in Keras 3
+        if getattr(make, "__self__", None) is cls:  # a class method (Keras 3)
             make = getattr(plain, make.__name__)
         elif make is cls:
             make = plain
@@ -175,7 +175,7 @@ def _transparency(base: Any) -> dict[str, Any]:
             binding = bindings.get(id(self))
             if save_type != "savedmodel" or binding is None:
                 return saved
-            from tracer.backends.tensorflow import compat  # it asked: there is TensorFlow
+            from tracer.backends.tensorflow import compat  # called by TensorFlow
 
             counters = compat.AutoTrackable()
             for name, variable in binding.recorder.blocks.counters.variables().items():
@@ -187,7 +187,7 @@ def _transparency(base: Any) -> dict[str, Any]:
 
 
 def _follow(kind: OptimizerKind, optimizer: Any, cls: type) -> None:
-    """The program gives its optimizer another class: a traced one stays traced."""
+    """Assign another class to an optimizer for the program: a traced optimizer stays traced."""
     if id(type(optimizer)) in plain_classes:
         cls = traced_class(plain_class(cls), kind)
     set_class(optimizer, cls)

@@ -1,7 +1,7 @@
-"""`wrap` and `unwrap`: an optimizer's class is exchanged for a subclass that reports its calls.
+"""Implements `wrap` and `unwrap`: gives an optimizer a subclass of its class that reports calls.
 
-The object stays the same one, so nothing changes for a closure, a checkpoint or a registry that
-holds it; what the tracer knows is kept in `registry` and in the recorder, never on the optimizer.
+The object stays the same, so closures, checkpoints and registries that hold it see no change. All
+state is in `registry` and in the recorder, never on the optimizer.
 """
 
 from collections.abc import Iterable, Sequence
@@ -48,9 +48,9 @@ def hold(
     retrace: bool = True,
     effects: bool = False,
 ) -> Recorder:
-    """Wrap an optimizer as `join`, but for the program: no block of `record` unwraps it.
+    """Wrap an optimizer like `join`, but for the program: no block of `record` unwraps it.
 
-    `known` is the recorder that it had before, if any.
+    `known` is its earlier recorder, if any.
     """
     if known is not None:
         known.reader.wrapped(new=False)
@@ -71,11 +71,11 @@ def join(
     effects: bool = False,
     members: Sequence[tuple[Any, OptimizerKind]] = (),
 ) -> Recorder:
-    """Wrap an optimizer and what is nested in it; returns its recorder.
+    """Wrap an optimizer and its nested optimizers; returns their recorder.
 
-    `members` is its `family`, if that is known, and `made` the line of the program that made it. If
-    `retrace`, the functions that use it are traced again at their next call. If `effects`, the
-    variables are compared before and after each step; if not, nothing changes about that.
+    `members` is its `family`, if known, and `made` the program line that made it. If `retrace`, the
+    functions that use it are traced again at their next call. If `effects`, the variables are
+    compared before and after each step; otherwise that setting stays as it is.
     """
     if not members:
         optimizer = standing_for(optimizer)
@@ -100,9 +100,9 @@ def _join_update(update: TracedUpdate, *, effects: bool, **how: bool) -> Recorde
 
 
 def members_of(optimizer: Any) -> Sequence[tuple[Any, OptimizerKind]]:
-    """Its `family`, which is searched again only if its attributes have changed.
+    """The optimizer's `family`, searched again only if its attributes have changed.
 
-    Optimizers that were added to a list in it are found at its first step.
+    Its first step finds optimizers that were added to a list in it.
     """
     binding = bindings.get(id(optimizer))
     attributes = tuple(map(id, own_attributes(optimizer).values()))
@@ -122,9 +122,9 @@ def require_optimizer(optimizer: object) -> None:
 
 
 def adopt(optimizer: Any, *, effects: bool = False) -> Recorder:
-    """Wrap an optimizer whose `__init__` runs; what is nested in it follows at its first step.
+    """Wrap an optimizer whose `__init__` is running; its first step wraps the nested ones.
 
-    Of optax that is a transformation whose first step begins.
+    For optax: a transformation whose first step begins.
     """
     if isinstance(optimizer, TracedUpdate):
         return _join_update(optimizer, effects=effects, is_new=True)
@@ -143,7 +143,7 @@ def adopt(optimizer: Any, *, effects: bool = False) -> Recorder:
 
 
 def fail(optimizer: Any, error: Exception) -> Recorder:
-    """The tracer itself failed to wrap an optimizer; returns the recorder whose trace says so."""
+    """Record that the tracer itself failed to wrap an optimizer; returns the recorder."""
     recorder = recorder_of(optimizer) or Recorder(backend_of(kind_to_trace(optimizer)))
     recorder.fault(error)
     return recorder
@@ -165,7 +165,7 @@ def unwrap(optimizer: T, *, retrace: bool = False) -> T:
     for member in _members(optimizer):
         binding = bindings[id(member)]
         binding.by_program = False
-        if binding.recorder.recordings:  # which go on counting it, but for what is given back
+        if binding.recorder.recordings:  # they keep counting, except a returned transformation
             binding.recorder.reader.unwrapped()
             if isinstance(member, TracedUpdate):
                 binding.recorder.note(_UNWRAPPED)
@@ -182,16 +182,16 @@ _UNWRAPPED = (
 
 
 def is_wrapped(recorder: Recorder) -> bool:
-    """Whether the program wraps an optimizer that the recorder is of."""
+    """Whether the program has wrapped an optimizer of this recorder."""
     own = [bindings.get(id(each)) for each in recorder.optimizers.alive()]
     return any(binding is not None and binding.by_program for binding in own)
 
 
 def release(members: Iterable[Any]) -> None:
-    """Stop tracing these optimizers, but not what the program wrapped, or a block still records."""
+    """Stop tracing optimizers, unless the program wrapped them or a block still records."""
     for member in members:
         binding = bindings[id(member)]
-        wrapped = getattr(binding.observer, "binding", binding)  # of a proxy: what is in it
+        wrapped = getattr(binding.observer, "binding", binding)  # of a proxy: its optimizer's
         if wrapped.by_program or binding.recorder.recordings or not is_traced(member):
             continue
         binding.traced = False
@@ -207,7 +207,7 @@ def release(members: Iterable[Any]) -> None:
 
 
 def _members(optimizer: Any) -> list[Any]:
-    """The optimizers that a recorder was made for, of one and those nested in it."""
+    """The optimizer and its nested optimizers, as far as they have a recorder."""
     optimizer = standing_for(optimizer)
     if isinstance(optimizer, TracedUpdate):
         return [optimizer]
@@ -231,7 +231,7 @@ def _wrap(
     proxies: list[Any] = []
     if members[0][1].name == TORCH:
         from tracer.backends.torch import (
-            optimizer_hooks,  # there is PyTorch: this is one of its own
+            optimizer_hooks,  # imported: this optimizer is PyTorch's
         )
 
         proxies = [member for member, _ in members if optimizer_hooks.is_proxy(member)]
@@ -243,7 +243,7 @@ def _wrap(
             )
     for member, kind in members:
         if not is_traced(member) and kind.name != TORCH:
-            traced_class(plain_class(type(member)), kind)  # refuses before anything is wrapped
+            traced_class(plain_class(type(member)), kind)  # raises before anything is wrapped
     recorder = _recorder_for([member for member, _ in members], members[0][1])
     try:
         _trace(members, proxies, recorder, made, retrace)
@@ -259,7 +259,7 @@ def _trace(
     made: str,
     retrace: bool,
 ) -> None:
-    """Begin to trace these optimizers, which the recorder is of."""
+    """Begin to trace these optimizers of one recorder."""
     blocks = []
     for member, kind in members:
         binding = bindings.get(id(member))
@@ -287,14 +287,14 @@ def _trace(
         )
         of_proxy.observer = stood_for.observer
         of_proxy.observer.proxies.append(of_proxy)
-    for each, member in blocks:  # which traced it by another recorder
+    for each, member in blocks:  # these had traced it with another recorder
         each.attach(member)
 
 
 def _recorder_for(members: Iterable[Any], kind: OptimizerKind) -> Recorder:
-    """The one recorder of a family: a new one, unless one of them was wrapped before.
+    """Return the recorder of a family: a new one, unless a member was wrapped before.
 
-    `kind` is the kind of the outermost one.
+    `kind` is the kind of the outermost optimizer.
     """
     recorders = {id(r): r for each in members if (r := recorder_of(each)) is not None}
     used = [recorder for recorder in recorders.values() if recorder.used]
@@ -310,7 +310,7 @@ def _recorder_for(members: Iterable[Any], kind: OptimizerKind) -> Recorder:
 def _bind(optimizer: Any, recorder: Recorder, kind: OptimizerKind, made: str) -> Binding:
     base = plain_class(type(optimizer))
 
-    def name() -> str:  # asked late: while `__init__` runs it has none yet
+    def name() -> str:  # called late: the name is set during `__init__`
         return own_name(binding.optimizer()) or base.__name__
 
     class_name = f"{base.__module__}.{base.__qualname__}"
@@ -324,7 +324,7 @@ def _bind(optimizer: Any, recorder: Recorder, kind: OptimizerKind, made: str) ->
 
 
 def own_name(optimizer: Any) -> str:
-    """What an optimizer calls itself; empty if it has no name."""
+    """The optimizer's own name; empty if it has none."""
     for attribute in ("name", "_name"):
         text = getattr(optimizer, attribute, None)
         if isinstance(text, str) and text:
@@ -333,7 +333,7 @@ def own_name(optimizer: Any) -> str:
 
 
 def _bring_in_nested(optimizer: Any, binding: Binding) -> Binding:
-    """Before its first step: bring in what was nested in it since it was wrapped."""
+    """Add the optimizers nested in this one since it was wrapped, before its first step."""
     binding.settled = True
     try:
         _wrap(list(family(optimizer)))
@@ -346,4 +346,4 @@ def _bring_in_nested(optimizer: Any, binding: Binding) -> Binding:
     return bindings[id(optimizer)]
 
 
-vars(unwrap)["autograph_info__"] = None  # AutoGraph calls what has this as it is
+vars(unwrap)["autograph_info__"] = None  # AutoGraph does not convert functions with this
