@@ -1,4 +1,4 @@
-"""Evidence for the findings: what classes show, what settings are used for, what raised.
+"""Gathers evidence for findings: from classes, settings and exceptions.
 
-It counts nothing, and nothing that counts imports it: `core.collectors` calls what stands here.
+Evidence counts nothing, and counting imports no evidence: `core.collectors` calls the collectors.
 """

@@ -1,4 +1,4 @@
-"""The collectors that every recorder has."""
+"""Lists the collectors that every recorder has."""
 
 from tracer.core.collectors import Collector
 from tracer.evidence.failures import Failures

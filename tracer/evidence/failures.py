@@ -1,8 +1,8 @@
-"""Steps that raised: why, and for which variables.
+"""Collects the steps that raised: why, and for which variables.
 
-The messages are those of `keras/src/optimizers/base_optimizer.py`
-(`_check_variables_are_known`, `_filter_empty_gradients`), `tf_keras/src/optimizers/optimizer.py`
-(`_update_step`), `tf_keras/src/optimizers/utils.py` (`filter_empty_gradients`) and
+The messages are from `keras/src/optimizers/base_optimizer.py` (`_check_variables_are_known`,
+`_filter_empty_gradients`), `tf_keras/src/optimizers/optimizer.py` (`_update_step`),
+`tf_keras/src/optimizers/utils.py` (`filter_empty_gradients`) and
 `tensorflow/python/eager/polymorphic_function/polymorphic_function.py`.
 """
 
@@ -18,7 +18,7 @@ from tracer.model.records import Failure, Optimizer
 from tracer.model.redaction import message
 
 _MAX_LENGTH = 200
-_MAX_FAILURES = 8  # kinds of failures that are kept
+_MAX_FAILURES = 8  # the most kinds of failures kept
 
 Cause = Literal["unknown", "creation", "none", "other"]
 
@@ -37,10 +37,10 @@ class Failures(Collector):
     def __init__(self, root: Any) -> None:
         super().__init__(root)
         self._begun: dict[tuple[Failure, tuple[int, ...]], tuple[int, int]] = {}
-        """By failure and its variables how many steps had run, and how many had begun."""
+        """By failure and variables: the number of steps that had run, and the number begun."""
 
     def step_raised(self, call: Call, error: BaseException) -> None:
-        """A step was ended by an exception."""
+        """Record the exception that ended a step."""
         if not isinstance(error, Exception):
             return  # Ctrl-C, or the end of the program
         root, text = self.root, _one_line(error)
@@ -64,7 +64,7 @@ class Failures(Collector):
             self._begun[key] = own - 1, begun
 
     def snapshot(self, index: int, record: Optimizer) -> Optimizer:
-        """With the failures of a root."""
+        """Add the failures to the record of a root optimizer."""
         if index != record.root or not self._begun:
             return record
         names = [each.name for each in self.root.variables.rows]
@@ -83,14 +83,14 @@ class Failures(Collector):
 
 def _one_line(error: Exception) -> str:
     said = ""
-    with suppress_faults():  # an exception of the program may not even have a text
+    with suppress_faults():  # `str` of a program's exception may raise
         said = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     said = message(" ".join(said.split()))
     return f"{type(error).__name__}{': ' if said else ''}{said}"
 
 
 def _unknown(optimizers: Iterable[Any], passed: Iterable[tuple[int, Any]]) -> Iterator[int]:
-    """Which of the variables that a step was passed none of the optimizers was built for."""
+    """Yield the variables passed to a step that no optimizer was built for."""
     indices = [
         (each, known)
         for each in optimizers

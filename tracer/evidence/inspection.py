@@ -1,8 +1,8 @@
-"""What the class of an optimizer shows before it trains: `Remark`s, for the rules of `findings`.
+"""Inspects the classes of optimizers: makes `Remark`s for the rules of `findings`.
 
-No TensorFlow: a class is read, never called. Only what a program defines itself is looked at, and
-not what the framework ships. What the frameworks call, and with which arguments, was read in the
-files that `tracer.kinds` names, and each of it is tried out in `tests/findings`.
+No TensorFlow: a class is read, never called. Only code of the program is inspected, nothing that
+the framework ships. What the frameworks call with which arguments comes from the files named in
+`tracer.kinds`; `tests/findings` tries all of it.
 """
 
 import ast
@@ -51,19 +51,18 @@ _PASSED: dict[str, dict[str, tuple[str, ...]]] = {
         **_RESOURCE_METHODS,
     },
 }
-"""What the base class of a kind passes to its apply methods, by position. A legacy one adds
-`apply_state` by name for a method (of the sparse ones: for `_resource_apply_sparse`) that has it.
-"""
+"""What the base class of a kind passes to its apply methods, by position. A legacy class adds
+`apply_state` by name if the method (of the sparse ones: `_resource_apply_sparse`) takes it."""
 
 OWN_DENSE = "own-dense"
-"""The code of the remark that the program defines `_resource_apply_dense`, and where."""
+"""The code of the remark that the program defines `_resource_apply_dense`, with its line."""
 
 FAILING = ("override-unreached", "wrong-signature", "sparse-missing")
-"""The codes of what cannot work: worth a warning before training begins."""
+"""The codes of mistakes that cannot work: these warn before training begins."""
 
 
 class Classes(Collector):
-    """What the classes of the optimizers of a recorder show."""
+    """Remarks on the classes of a recorder's optimizers."""
 
     def __init__(self, root: Any) -> None:
         super().__init__(root)
@@ -75,11 +74,11 @@ class Classes(Collector):
             self._remarks_on(index)
 
     def step_raised(self, frame: Call, error: BaseException) -> None:
-        """The same, for its first step may be what raises."""
+        """Read the classes, because the first step may raise."""
         self.first_step_ends(frame)
 
     def snapshot(self, index: int, record: Optimizer) -> Optimizer:
-        """With the remarks on its class."""
+        """Add the remarks on the optimizer's class."""
         return replace(record, remarks=(*self._remarks_on(index), *record.remarks))
 
     def _remarks_on(self, index: int) -> tuple[Remark, ...]:
@@ -91,7 +90,7 @@ class Classes(Collector):
 
 
 def may_fail(root: Root) -> bool:
-    """Whether the class of one of these optimizers shows something that cannot work."""
+    """Whether the class of one of the root's optimizers has a mistake that cannot work."""
     return any(
         remark.code in FAILING
         for each in root.optimizers.all
@@ -100,15 +99,15 @@ def may_fail(root: Root) -> bool:
 
 
 def remarks_of(cls: type, kind: OptimizerKind) -> tuple[Remark, ...]:
-    """What is odd about an optimizer's class; nothing for a class that ships with a framework.
+    """Return remarks on an optimizer's class; empty for a class that ships with a framework.
 
-    The codes are `override-unreached`, `wrong-signature`, `sparse-missing`, `python-side-effect`
-    and `step-per-variable`, which are rules of `tracer.findings`; `embedding`, which tells those
-    rules which `Embedding` layers are alive, if a sparse gradient is what would fail; and
-    `own-dense`, for the method that people ask for if it never runs.
+    The codes `override-unreached`, `wrong-signature`, `sparse-missing`, `python-side-effect` and
+    `step-per-variable` are rules of `tracer.findings`. `embedding` tells these rules which
+    `Embedding` layers are alive, if a sparse gradient would fail. `own-dense` reports a
+    `_resource_apply_dense`, which people ask about if it never runs.
     """
     remarks: tuple[Remark, ...] = ()
-    with suppress_faults():  # there is no end to what a class can do to those who read it
+    with suppress_faults():  # reading a class may raise anything
         own = [] if kind.name in AT_ONCE else [each for each in cls.__mro__ if not ships(each)]
         remarks = tuple(dict.fromkeys(_Class(cls, kind, own).remarks())) if own else ()
         if any(each.code in FAILING and "sparse" in each.method for each in remarks):
@@ -118,13 +117,13 @@ def remarks_of(cls: type, kind: OptimizerKind) -> tuple[Remark, ...]:
 
 
 class _Class:
-    """The class of an optimizer of some kind, with those of its bases that the program defines."""
+    """The class of an optimizer, with its base classes that the program defines."""
 
     def __init__(self, cls: type, kind: OptimizerKind, own: Sequence[type]) -> None:
         self._cls, self._kind, self._own = cls, kind, own
 
     def remarks(self) -> Iterator[Remark]:
-        """All that is odd about it."""
+        """Yield all remarks on the class."""
         yield from self._unreached()
         yield from self._wrong_signatures()
         yield from self._sparse_missing()
@@ -138,16 +137,16 @@ class _Class:
             yield Remark(OWN_DENSE, _DENSE, where=self._line_of(_DENSE))
 
     def _owner(self, name: str) -> type | None:
-        """The class that a method comes from."""
+        """The class that defines a method."""
         return next((each for each in self._cls.__mro__ if name in vars(each)), None)
 
     def _is_default(self, name: str) -> bool:
-        """Whether a method is that of the kind's base class."""
+        """Whether the kind's base class defines a method."""
         owner, kind = self._owner(name), self._kind
         return owner is not None and owner.__name__ == kind.base and owner.__module__ in kind.homes
 
     def _own_function(self, name: str) -> FunctionType | None:
-        """A method that the program defines, if it is a plain function: nothing decorates it."""
+        """A method that the program defines, if it is a plain, undecorated function."""
         owner = self._owner(name)
         function = None if owner is None or owner not in self._own else vars(owner)[name]
         plain = isinstance(function, FunctionType) and _OF_DECORATORS.isdisjoint(vars(function))
@@ -158,7 +157,7 @@ class _Class:
         return next((line_of(code) for code in _codes(value)), "")
 
     def _calls(self, name: str) -> bool:
-        """Whether another method that the program defines may call this one."""
+        """Whether another method of the program may call this one."""
         return any(
             not _names(code).isdisjoint((name, "getattr"))
             for cls in self._own
@@ -167,7 +166,7 @@ class _Class:
         )
 
     def _unreached(self) -> Iterator[Remark]:
-        """Methods that nobody calls."""
+        """Yield remarks on methods that are never called."""
         called = [apply.name for apply in self._kind.apply_methods]
         known = {apply.name for each in KINDS for apply in each.apply_methods}
         for name in sorted(known | {each.lstrip("_") for each in known}):
@@ -177,18 +176,18 @@ class _Class:
                     yield Remark("override-unreached", name, instead, self._line_of(name))
 
     def _meant(self, name: str) -> str:
-        """The method of this kind that does what `name` does in another one."""
+        """The method of this kind that corresponds to `name` of another kind."""
         if self._kind.name in ("keras2", "keras3"):
             return "update_step"
         return _SPARSE if "sparse" in name else _DENSE
 
     def _wrong_signatures(self) -> Iterator[Remark]:
-        """Methods that cannot be called."""
+        """Yield remarks on methods with a signature that does not fit the call."""
         for name, passed in _PASSED.get(self._kind.name, {}).items():
             function = self._own_function(name)
             if function is None or self._calls(name) or not self._is_called_by_base(name):
                 continue
-            if _only_raises(function):  # it says that it is not supported
+            if _only_raises(function):  # declared as not supported
                 continue
             named = self._state_passed(name)
             try:
@@ -198,20 +197,20 @@ class _Class:
                 yield Remark("wrong-signature", name, f"({call}): {error}")
 
     def _is_called_by_base(self, name: str) -> bool:
-        """Whether the kind's base class is what calls it: for one method, another one may."""
+        """Whether the kind's base class calls the method directly, not through another method."""
         alone = "sparse" not in name or name.endswith("_duplicate_indices")
         return alone or self._is_default(f"{name}_duplicate_indices")
 
     def _state_passed(self, name: str) -> Sequence[str]:
-        """What a legacy base class passes by name, as its `_dense_apply_args` decides it."""
+        """The arguments that a legacy base class passes by name, as in its `_dense_apply_args`."""
         asked = getattr(self._cls, _SPARSE if "sparse" in name else name)
         takes = self._kind.name == "legacy" and "apply_state" in inspect.getfullargspec(asked).args
         return ("apply_state",) if takes else ()
 
     def _sparse_missing(self) -> Iterator[Remark]:
-        """The default of the base class raises `NotImplementedError`.
+        """Yield a remark if only the sparse default is left, which raises `NotImplementedError`.
 
-        A class that has no dense method either leaves the work to another optimizer.
+        A class without a dense method, too, leaves the work to another optimizer.
         """
         missing = [name for name in (_DENSE, _SPARSE, _DUPLICATES) if self._is_default(name)]
         if self._kind.name in ("legacy", "v1") and missing == [_SPARSE, _DUPLICATES]:
@@ -222,7 +221,7 @@ _OF_DECORATORS = {"__signature__", "__wrapped__", "_tf_decorator"}
 
 
 def _codes(value: Any) -> list[CodeType]:
-    """The code of a method or property, also of what a decorator has wrapped."""
+    """The code objects of a method or property, and of the function that a decorator wrapped."""
     names = ("__func__", "fget", "fset", "fdel", "__wrapped__")
     parts = [value, *(getattr(value, name, None) for name in names)]
     codes = [getattr(each, "__code__", None) for each in parts]
@@ -230,7 +229,7 @@ def _codes(value: Any) -> list[CodeType]:
 
 
 def _names(code: CodeType) -> set[str]:
-    """The attributes, globals and texts that code and the functions in it refer to."""
+    """The attributes, globals and strings that code and its inner functions refer to."""
     inner = [_names(each) for each in code.co_consts if isinstance(each, CodeType)]
     return {*code.co_names, *(each for each in code.co_consts if isinstance(each, str))}.union(
         *inner
@@ -244,9 +243,9 @@ def _only_raises(function: FunctionType) -> bool:
 
 
 def _embeddings() -> list[str]:
-    """The names of the `Embedding` layers that are alive, of any Keras that was imported.
+    """The names of the living `Embedding` layers of any imported Keras.
 
-    What was found is asked for again without the garbage: a model of before is no reason to warn.
+    If any are found, garbage is collected first: an earlier model is no reason to warn.
     """
     layers = (getattr(sys.modules.get(each), "layers", None) for each in ("keras", "tf_keras"))
     bases = [base for each in layers if isinstance(base := getattr(each, "Embedding", None), type)]

@@ -1,9 +1,9 @@
-"""The learning rates and the weight decays of an optimizer over the steps, as runs of them.
+"""Records the learning rates and weight decays of optimizers over the steps, as runs.
 
-A rate that moves in each step is one stretch, from value to value, so that a million steps of a
-schedule take as much space as ten. They are read when a step has ended in eager mode, or when a
-function with steps is called: where that takes time, each of the first times, and then in a
-thousandth of the time.
+Changes of a rate in consecutive steps are one stretch, from value to value, so a million steps of a
+schedule take as much space as ten. Rates are read when a step ends in eager mode, or when a
+function with steps is called. If reading takes time, they are read each time at first, then in at
+most a thousandth of the time.
 """
 
 import math
@@ -23,23 +23,24 @@ from tracer.model.rates import MOST
 from tracer.model.records import Rate, RateRun
 
 _Key = tuple[Literal["rate", "decay"], int]
-"""What it is, of the group with this number."""
+"""Rate or decay, and the number of the group."""
 
 
 class _Values:
-    """The values that a rate had; only the last stretch still changes."""
+    """The values of one rate; only the last stretch still changes."""
 
     def __init__(self) -> None:
         self._done: list[RateRun] = []
         self._most = MOST
         self._first = self._at = self._number = 0
-        """The first step of the last stretch, that of its last value, and how many it has."""
+        """The last stretch: its first step, the step of its last value, and its number of values.
+        """
         self._value = self._last = math.nan
         self._next: tuple[int, float, int] | None = None
-        """What was read last: another value may be read of the same step."""
+        """The last reading: the same step may replace it."""
 
     def add(self, step: int, value: float, until: int) -> None:
-        """It has this value from this step on; it had the one before at least `until` a step."""
+        """Set the value from this step on; the previous value lasted at least `until` a step."""
         if self._next is not None and step > self._next[0]:
             self._take(*self._next)
         self._next = step, value, until
@@ -57,12 +58,12 @@ class _Values:
             last = self._last
             self._close(until)
             self._first, self._value, self._number = step, value, 1
-            if until < step - 1 and not math.isnan(last):  # it may have moved since
+            if until < step - 1 and not math.isnan(last):  # may have changed since
                 self._first, self._value, self._number = until + 1, last, 2
         self._at, self._last = step, value
 
     def end(self, step: int) -> None:
-        """Its last stretch ends with this step."""
+        """End the last stretch with this step."""
         if self._next is not None and self._next[0] <= step:
             self._take(*self._next)
         self._close(step)
@@ -75,14 +76,14 @@ class _Values:
         self._most = len(self._done) + MOST
 
     def runs(self, end: int) -> tuple[RateRun, ...]:
-        """Those up to the step `end`."""
+        """The runs up to the step `end`."""
         until = copy(self)
         until._done = [*self._done]
         until.end(end)
         return tuple(until._done)
 
     def _close(self, end: int) -> None:
-        """The last stretch is done; where it moved and then stayed, it is two."""
+        """Close the last stretch; values that changed and then stayed make two runs."""
         moved = self._number > 1 and end > self._at
         last = self._at if moved else end
         if self._number and last >= self._first:
@@ -94,7 +95,7 @@ class _Values:
 
 
 class Rates(Collector):
-    """The rates of the optimizers of a recorder, whose groups are numbered through."""
+    """The rates of a recorder's optimizers; their groups have consecutive numbers."""
 
     def __init__(self, root: Any) -> None:
         super().__init__(root)
@@ -103,17 +104,17 @@ class Rates(Collector):
         """The last step whose rates were read."""
         self._optimizers: list[ref[Any]] = []
         self._last: list[Any] = []
-        """What was read last, and how many variables there were."""
+        """The last reading, with the number of variables."""
         self._sizes: list[int] = []
         self._schedules: list[str] = []
         self._members: dict[_Key, tuple[int, ...]] = {}
         self._values: dict[_Key, _Values] = {}
 
     def first_step_ends(self, call: Call) -> None:
-        """Note which optimizers have groups of their own: a proxy has those of the one in it.
+        """Find the optimizers with groups of their own; a proxy shares the groups of its optimizer.
 
-        One that is around another has a rate that nothing uses: a `LossScaleOptimizer` of Keras 3
-        is made with 0 (`keras/src/optimizers/loss_scale_optimizer.py`).
+        A wrapper's own rate is unused: a `LossScaleOptimizer` of Keras 3 is made with 0
+        (`keras/src/optimizers/loss_scale_optimizer.py`).
         """
         alive = self.root.optimizers.alive()
         inner = [each for each in alive if not _is_around(each, alive)]
@@ -123,9 +124,9 @@ class Rates(Collector):
         self._schedules = [as_call(each) if callable(each) else "" for each in rates]
 
     def step_ends(self, call: Call) -> None:
-        """Read the rates that it used: a schedule of PyTorch sets those of the next step later."""
+        """Read the rates that the step used: PyTorch's schedules set the next step's later."""
         if call.parent is not None:
-            return  # it is none of its own
+            return  # nested
         if self._watches:
             self._look(0)
             return
@@ -134,19 +135,19 @@ class Rates(Collector):
             throttle.run(lambda: self._try(0))
 
     def function_called(self) -> None:
-        """Read the rates that its steps will use."""
+        """Read the rates that the function's steps will use."""
         self._try(1)
 
     def block_begins(self) -> None:
-        """Begin new runs, so that what moves is not in two traces."""
+        """Begin new runs, so that no stretch is in two traces."""
         for each in self._values.values():
             each.begin_block(self.root.blocks.begun())
         self._last, self.root.collectors.throttle = [], Throttle()
 
     def rates(self) -> Iterator[Rate]:
-        """Those of each group; the last value stays until the last step, if it is the value now.
+        """Yield the rates of each group; a last value that is still current lasts to the last step.
 
-        Else it was read last some steps ago, and may have changed since.
+        Otherwise it lasts to the last reading: it may have changed since.
         """
         end = self.root.blocks.begun()
         with suppress_faults():
@@ -163,20 +164,20 @@ class Rates(Collector):
             yield Rate(self.root.optimizers.root, what, group, members, runs, sampled)
 
     def _look(self, later: int) -> None:
-        """Read the rates, and note what has changed in the step that is so much `later`."""
+        """Read the rates, and record changes for the step `later` steps after the last."""
         now = self._now()
         if now != self._last:
             self._last = now
             self._note([*chain(*now[:-1])], self.root.blocks.begun() + later)
 
     def _now(self) -> list[Any]:
-        """The rates of the optimizers, and how many variables there are."""
+        """The current rates of the optimizers, and the number of variables."""
         read = self.root.backend.rates_of
         now = [read(own) for each in self._optimizers if (own := each()) is not None]
         return [*now, len(self.root.variables.objects)]
 
     def _try(self, later: int) -> None:
-        """The same where a value may not be readable now."""
+        """Like `_look`, but a value may be unreadable now."""
         with suppress_faults():
             self._look(later)
             self._read = self.root.blocks.begun() + later
@@ -197,11 +198,11 @@ class Rates(Collector):
                 if known and (value or key[0] == "rate" or key in self._values):
                     self._values.setdefault(key, _Values()).add(step, float(value), until)
                     unknown.discard(key)
-        for key in unknown:  # NaN, a schedule, or no number at all; or the group is gone
+        for key in unknown:  # NaN, a schedule or no number, or the group is gone
             self._values[key].end(until)
 
     def _membership(self) -> Iterator[tuple[_Key, tuple[int, ...]]]:
-        """The variables of each group, and those of them that decay, by index."""
+        """Yield the indices of each group's variables, and of the variables that decay."""
         every = [each and each() for each in list(self.root.variables.objects)]
         variables = [each for each in every if each is not None]
         index = {id(each): number for number, each in enumerate(every) if each is not None}

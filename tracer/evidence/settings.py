@@ -1,6 +1,6 @@
-"""What an optimizer keeps and was configured with, and whether the program uses it.
+"""Collects state and settings of optimizers, and whether the program uses them.
 
-Read in Keras 3.15 (`keras/src/optimizers/base_optimizer.py`, `loss_scale_optimizer.py`) and
+Sources: Keras 3.15 (`keras/src/optimizers/base_optimizer.py`, `loss_scale_optimizer.py`) and
 tf_keras 2.21 (`src/optimizers/optimizer.py`, `src/mixed_precision/loss_scale_optimizer.py`).
 """
 
@@ -24,37 +24,37 @@ from tracer.model.records import Decay, Optimizer, Remark
 EMA_UNUSED = "ema-unused"
 LOSS_NOT_SCALED = "loss-not-scaled"
 NEVER_SCALED = "never-scaled"
-"""The codes of remarks on what was never called: see `_unused`."""
+"""The codes of remarks on methods that were never called: see `_unused`."""
 NOT_LOADED = "state-not-loaded"
-"""The code of the remark on an optimizer whose state was in a file, and was left out."""
+"""The code of the remark on an optimizer whose saved state was skipped at loading."""
 
 _BY_HAND = {
     EMA_UNUSED: {"_model_variables_moving_average", "SwapEMAWeights"},
     LOSS_NOT_SCALED: {"loss_scale", "loss_scale_factor", "dynamic_scale", "initial_scale"},
 }
-"""The names in a program that does by itself what it does not call a method for."""
+"""Names in the code of a program that does the work of the uncalled method itself."""
 
 
 class Settings(Collector):
-    """The state of the optimizers of a recorder, and what the program does about it."""
+    """The state of a recorder's optimizers, and whether the program uses it."""
 
     def __init__(self, root: Any) -> None:
         super().__init__(root)
         self._values: int | None = None
         self._known: dict[int, dict[str, Any]] = {}
-        """By optimizer the fields of its record; it may be gone when a trace is read."""
+        """The fields of each optimizer's record: the optimizer may be gone when a trace is read."""
         self._unused: dict[int, list[Remark]] = {}
         self._names: set[str] | None = None
-        """What the code names that made the first step; None if there was none."""
+        """The names in the code that made the first step; None if there was no step."""
 
     def first_step_begins(self, variables: Iterable[Any]) -> None:
-        """Note what the variables hold that the first step will update."""
+        """Record the values of the variables before the first step."""
         self._values = self.root.backend.values_of(variables)
 
     def first_step_ends(self, frame: Call) -> None:
-        """Note what each optimizer is like then.
+        """Record the state of each optimizer after the first step.
 
-        What was made while the step was traced has no value before; others have those of before.
+        Variables made during tracing have no earlier value; others still have theirs.
         """
         values, self._names = self._values, _names_under_way()
         if frame.place is not EAGER:
@@ -64,7 +64,7 @@ class Settings(Collector):
         self._look()
 
     def snapshot(self, index: int, record: Optimizer) -> Optimizer:
-        """With the state of each, and with remarks on what was called and what was not."""
+        """Add the optimizer's state, and remarks on methods that were or were not called."""
         if index == 0:
             self._look()
         called, remarks = self.root.optimizers.all[index].called, list(record.remarks)
@@ -76,7 +76,7 @@ class Settings(Collector):
     def _look(self) -> None:
         updated = self._updated()
         for index, traced, optimizer in self._alive():
-            with suppress_faults():  # of an optimizer that is made otherwise
+            with suppress_faults():  # a custom optimizer may have other attributes
                 slots = self.root.backend.slots_of(optimizer)
                 decay = _decay_of(optimizer, updated)
                 self._known.setdefault(index, {}).update(slots=slots, decay=decay)
@@ -90,14 +90,14 @@ class Settings(Collector):
                 yield index, traced, optimizer
 
     def _updated(self) -> list[tuple[str, Any]]:
-        """The variables that are alive, each with its name."""
+        """The living variables, each with its name."""
         rows = zip(self.root.variables.plain, list(self.root.variables.objects), strict=False)
         found = [(row.name, None if own is None else own()) for row, own in rows]
         return [(name, variable) for name, variable in found if variable is not None]
 
     def _rate_of(self, optimizer: Any) -> float | None:
-        """Its learning rate; None for a schedule, and if it cannot be read now."""
-        with suppress_faults():  # made in the graph that is being traced, say
+        """The optimizer's learning rate; None for a schedule, or if it cannot be read now."""
+        with suppress_faults():  # for example made in the graph being traced
             rate = self.root.backend.rate_of(optimizer)
             rate = rate if isinstance(rate, float | int) else self.root.backend.number_in(rate)
             return None if rate is None else float(rate)
@@ -105,10 +105,10 @@ class Settings(Collector):
 
 
 def _decay_of(optimizer: Any, updated: Sequence[tuple[str, Any]]) -> Decay | None:
-    """Which of the variables that it updates decay; None if it was given no exceptions.
+    """The variables that decay; None without decay or without exclusions.
 
-    `updated` are their names, and what the backend has of them. Keras searches each pattern in the
-    name that this has.
+    `updated` has the names of the variables and the backend's objects. Keras searches for each
+    pattern in the object's name.
     """
     own = object.__getattribute__(optimizer, "__dict__")
     rate, listed = own.get("weight_decay"), own.get("_exclude_from_weight_decay") or ()
@@ -136,18 +136,18 @@ def _decay_of(optimizer: Any, updated: Sequence[tuple[str, Any]]) -> Decay | Non
 
 
 def _parts(joined: Any) -> list[str]:
-    """The patterns that Keras 3 has joined to one, if they can be split again."""
+    """The patterns that Keras 3 has joined to one, if they can be separated."""
     parts = [] if joined is None else joined.pattern.split("|")
     try:
         return [re.compile(each).pattern for each in parts]
-    except re.error:  # one of them has a | of its own
+    except re.error:  # a pattern contains a |
         return [joined.pattern]
 
 
 def _unused(optimizer: Any, traced: TracedOptimizer, names: set[str]) -> Iterator[Remark]:
-    """A remark on what it keeps or divides by, and the program does nothing about.
+    """Yield remarks on state or scaling that the program does not use.
 
-    `names` stand in the program.
+    `names` are the names in the program's code.
     """
     own = object.__getattribute__(optimizer, "__dict__")
     by_hand = {code for code, of_code in _BY_HAND.items() if not of_code.isdisjoint(names)}
@@ -165,7 +165,7 @@ def _unused(optimizer: Any, traced: TracedOptimizer, names: set[str]) -> Iterato
 
 
 def _names_under_way() -> set[str]:
-    """What the functions of the program name that are under way, and the functions inside them."""
+    """The names in the program's running functions and in the functions inside them."""
     names: set[str] = set()
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

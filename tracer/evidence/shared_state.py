@@ -1,11 +1,10 @@
-"""Which variables of its own an apply method moves on, and uses for its update.
+"""Finds the variables of an optimizer that an apply method changes and uses in its update.
 
-Such a variable is a step to the update, and goes on once for each variable. It is found by what the
-code does: a move that nothing decides and that no gradient goes into, and a use that reaches an
-assignment to something else. What is moved and only logged counts on purpose, what a gradient goes
-into is a sum over the variables, what seeds random numbers should differ from one to the next, and
-what another method assigns to may restart in each step. In doubt nothing is remarked, as where a
-move adds what a local name stands for.
+Such a variable should change once a step, but changes once for each variable. The code must show an
+unconditional change into which no gradient goes, and a use that reaches an assignment to something
+else. Not reported: a variable that is only logged (counted on purpose), a sum of gradients (over
+the variables), a seed (should differ between variables), a variable that another method assigns
+(may be reset in each step), and doubtful cases, such as a change by the value of a local name.
 """
 
 import ast
@@ -18,7 +17,7 @@ from tracer.kinds import OptimizerKind
 from tracer.model.records import Remark
 
 _FRAMEWORK_READS = ("_iterations", "_learning_rate", "iterations", "learning_rate")
-"""Variables that the base class reads for each update."""
+"""Variables that the base class reads in each update."""
 _MOVING = ("assign_add", "assign_sub", "update_add", "update_sub")
 _SETTING = ("assign", "update")
 _WRITING = re.compile("^(assign|scatter|batch_scatter|update)|[aA]pply")
@@ -34,9 +33,9 @@ _ASIDE = re.compile(
     "assert|bernoulli|dropout|histogram|logg|print|random|scalar|seed|shuffle|stateless|summary"
     "|warn|write"
 )
-"""Parts of names of functions whose results do not determine a weight."""
+"""Parts of function names whose results do not determine a weight."""
 _MODULES = ("K", "backend", "keras", "ops", "state_ops", "tf", "tf_keras", "training_ops")
-"""What modules with functions that assign are called: `tf.compat.v1.assign(variable, ...)`."""
+"""Names of modules with assigning functions: `tf.compat.v1.assign(variable, ...)`."""
 _BEFORE = ("__init__", "build", "_create_slots", "_create_all_weights")
 """Methods that run before the first step."""
 
@@ -46,9 +45,9 @@ _Methods = Mapping[str, ast.FunctionDef]
 def moved_and_used(
     function: FunctionType, kind: OptimizerKind, own: Sequence[type]
 ) -> Iterator[Remark]:
-    """The variables that an apply method of a class moves and uses, each once.
+    """Yield a remark on each variable that an apply method changes and uses.
 
-    `own` are the classes of the program among those that the optimizer's class is derived from.
+    `own` are the base classes of the optimizer that the program defines.
     """
     node = definition(function)
     if node is None or len(node.args.args) < 3:
@@ -78,11 +77,11 @@ def _methods_of(own: Sequence[type], passed_over: Collection[str]) -> _Methods:
     return found
 
 
-# Moves.
+# Changes.
 
 
 def _moved(node: ast.FunctionDef) -> Iterator[str]:
-    """The attributes that are moved whenever the method runs, by the same for each variable."""
+    """Yield the attributes that each run of the method changes alike for each variable."""
     me = node.args.args[0].arg
     for statement, tests in statements(node.body, ()):
         for call in () if tests else calls_in(statement):
@@ -95,7 +94,7 @@ def _moved(node: ast.FunctionDef) -> Iterator[str]:
 
 
 def _is_regular(part: ast.AST, me: str) -> bool:
-    """Whether it is the same for each variable, and not one part of as many as there are."""
+    """Whether a part of an amount is the same for each variable, and not divided among them."""
     if isinstance(part, ast.Name):
         return part.id in (me, *_MODULES)
     if isinstance(part, ast.BinOp) and isinstance(part.op, _DIVIDING):
@@ -104,13 +103,13 @@ def _is_regular(part: ast.AST, me: str) -> bool:
 
 
 def _assigned(call: ast.Call, me: str) -> str:
-    """The attribute that a call advances or resets; empty if there is none."""
+    """The attribute that a call changes or sets; empty if there is none."""
     assigns = dotted(call.func)[-1] in (*_MOVING, *_SETTING)
     return attribute_of(me, _target(call, me)) if assigns else ""
 
 
 def _target(call: ast.Call, me: str) -> ast.expr | None:
-    """What a call like `x.assign(...)`, `self.assign(x, ...)` or `tf.assign(x, ...)` is for."""
+    """The target of a call like `x.assign(...)`, `self.assign(x, ...)` or `tf.assign(x, ...)`."""
     if isinstance(call.func, ast.Attribute):
         owner = call.func.value
         if dotted(owner) != [me] and dotted(owner)[0] not in _MODULES:
@@ -122,7 +121,7 @@ def _target(call: ast.Call, me: str) -> ast.expr | None:
 
 
 def _uses(node: ast.FunctionDef, name: str, methods: _Methods) -> bool:
-    """Whether what the method assigns to anything else depends on an attribute."""
+    """Whether anything else that the method assigns depends on an attribute."""
     me, _, variable = (each.arg for each in node.args.args[:3])
     sources = _with_readers(name, methods)
     derived = _derived_names(node, me, sources)
@@ -143,7 +142,7 @@ def _uses(node: ast.FunctionDef, name: str, methods: _Methods) -> bool:
 
 
 def _writes(node: ast.AST, me: str, inside: bool = True) -> bool:
-    """Whether a call, or one `inside` of it, writes to anything but a plain attribute."""
+    """Whether a call, or a call `inside` it, writes to anything but a plain attribute."""
     return any(
         isinstance(call, ast.Call)
         and _WRITING.search(dotted(call.func)[-1])
@@ -153,7 +152,7 @@ def _writes(node: ast.AST, me: str, inside: bool = True) -> bool:
 
 
 def _with_readers(name: str, methods: _Methods) -> set[str]:
-    """An attribute, and the methods and properties that read it, or call one that does."""
+    """An attribute, and the methods and properties that read it, directly or indirectly."""
     found = {name}
     while (
         readers := {
@@ -168,7 +167,7 @@ def _with_readers(name: str, methods: _Methods) -> set[str]:
 
 
 def _derived_names(node: ast.FunctionDef, me: str, sources: Collection[str]) -> set[str]:
-    """The local names that get a value that depends on one of the attributes, by and by."""
+    """The local names whose value depends on one of the attributes, directly or indirectly."""
     found: set[str] = set()
     assignments = [each for each in ast.walk(node) if isinstance(each, _ASSIGNING)]
     while (
@@ -186,7 +185,7 @@ def _derived_names(node: ast.FunctionDef, me: str, sources: Collection[str]) -> 
 
 
 def _depends(node: ast.AST, me: str, sources: Collection[str], derived: Collection[str]) -> bool:
-    """Whether a value is made of one of the attributes, or of a local name that is."""
+    """Whether a value depends on one of the attributes, or on a derived local name."""
     parts = list(_parts(node))
     names = (part.id for part in parts if isinstance(part, ast.Name))
     return _reads(sources, me, parts) or any(name in derived for name in names)
@@ -197,9 +196,9 @@ def _reads(attributes: Collection[str], me: str, parts: Iterable[ast.AST]) -> bo
 
 
 def _is_aside(part: ast.AST) -> bool:
-    """Whether a part of the code only moves or sets a variable, logs, or seeds random numbers.
+    """Whether a part of the code only changes or sets a variable, logs, or seeds random numbers.
 
-    What a move gives back is the value after it, so one inside an expression is not aside.
+    A change inside an expression does not: the expression has its result.
     """
     if isinstance(part, ast.Expr) and isinstance(part.value, ast.Call):
         return dotted(part.value.func)[-1] in (*_MOVING, *_SETTING)
@@ -210,7 +209,7 @@ def _is_aside(part: ast.AST) -> bool:
 
 
 def _parts(node: ast.AST) -> Iterator[ast.AST]:
-    """What a node is made of, without what is aside."""
+    """Yield the parts of a node, without parts that are aside."""
     if not _is_aside(node):
         yield node
         for child in ast.iter_child_nodes(node):

@@ -1,7 +1,7 @@
-"""What the source of an optimizer's methods shows: statements that cannot do what they seem to.
+"""Finds statements in the source of an optimizer's methods that cannot do what they seem to do.
 
-A method is parsed, never run, and a method without source shows nothing. The statements are judged
-one by one and in doubt let pass: a program that is right must not be warned of.
+Methods are parsed, never run; a method without source is skipped. Statements are judged one by one,
+and doubtful ones are skipped: a correct program must get no warning.
 """
 
 import ast
@@ -14,7 +14,7 @@ from tracer.model.records import Remark
 
 
 def definition(function: FunctionType) -> ast.FunctionDef | None:
-    """The source of a function; None if there is none, or not one of a function alone."""
+    """The parsed source of a function; None if there is none, or more than the function."""
     try:
         node = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     except (OSError, SyntaxError, TypeError):
@@ -23,7 +23,7 @@ def definition(function: FunctionType) -> ast.FunctionDef | None:
 
 
 def dotted(node: ast.AST) -> list[str]:
-    """The names of `tf.compat.v1.assign`; the first is empty if it is no name."""
+    """The parts of a name like `tf.compat.v1.assign`; the first is empty if not a name."""
     names: list[str] = []
     while isinstance(node, ast.Attribute):
         names.insert(0, node.attr)
@@ -39,9 +39,9 @@ def attribute_of(owner: str, node: ast.AST | None) -> str:
 
 
 def side_effects_of(function: FunctionType) -> Iterator[Remark]:
-    """What an apply method does in Python, which its graph does not do again.
+    """Yield remarks on side effects in Python that the graph of an apply method does not repeat.
 
-    Functions inside it are left out.
+    Functions inside the method are left out.
     """
     node = definition(function)
     parameters = [] if node is None else [*node.args.posonlyargs, *node.args.args]
@@ -50,7 +50,7 @@ def side_effects_of(function: FunctionType) -> Iterator[Remark]:
     me, inner = parameters[0].arg, list(ast.walk(node))
     declared = (each.names for each in inner if isinstance(each, ast.Global | ast.Nonlocal))
     outer = {name for names in declared for name in names}
-    # What is only loaded to assign to a part of it, as in `self.x[i] = 1`, is not read.
+    # `self.x` in `self.x[i] = 1` is loaded, but not read.
     parts = [each for each in inner if isinstance(each, ast.Subscript)]
     stored = [each.value for each in parts if not isinstance(each.ctx, ast.Load)]
     read = {
@@ -65,14 +65,14 @@ def side_effects_of(function: FunctionType) -> Iterator[Remark]:
             name = attribute_of(me, target)
             if isinstance(target, ast.Name) and target.id in outer:
                 name = target.id
-            # What the method itself reads again is a help in passing, unless it counts.
+            # An attribute that the method reads again is a temporary, unless it counts.
             in_passing = name in read and not _mentions(value, me, name)
             if name and not in_passing and not any(_asks_for(test, name) for test in tests):
                 yield Remark("python-side-effect", node.name, _shortened(ast.unparse(statement)))
 
 
 def _changes(statement: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """What a statement changes, and what it is made of."""
+    """Yield each target that a statement changes, with the expression for its value."""
     if isinstance(statement, ast.AugAssign):
         yield statement.target, statement.target
     elif isinstance(statement, ast.Assign):
@@ -95,7 +95,7 @@ def _mentions(node: ast.AST, me: str, name: str) -> bool:
 def statements(
     body: Sequence[ast.stmt], tests: tuple[ast.AST, ...]
 ) -> Iterator[tuple[ast.AST, tuple[ast.AST, ...]]]:
-    """The simple statements, each with what decides whether it runs."""
+    """Yield the simple statements, each with the conditions that decide whether it runs."""
     for statement in body:
         if isinstance(statement, ast.With):
             for item in statement.items:
@@ -104,13 +104,13 @@ def statements(
         elif isinstance(statement, ast.If | ast.While):
             yield from statements([*statement.body, *statement.orelse], (*tests, statement.test))
             if _leaves(statement):
-                tests = (*tests, statement.test)  # decides what comes after it, too
+                tests = (*tests, statement.test)  # decides later statements, too
         elif isinstance(statement, ast.For):
             yield from statements([*statement.body, *statement.orelse], (*tests, statement.iter))
         elif isinstance(statement, ast.Try):
             for branch in (statement.body, statement.orelse, statement.finalbody):
                 yield from statements(branch, (*tests, statement))
-            # A handler makes what was found missing.
+            # Handlers are skipped: they create what is missing.
         elif isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
         else:
@@ -118,12 +118,12 @@ def statements(
 
 
 def _leaves(statement: ast.stmt) -> bool:
-    """Whether a part of it ends the method."""
+    """Whether a part of the statement ends the method."""
     return any(isinstance(each, ast.Return | ast.Raise) for each in ast.walk(statement))
 
 
 def _asks_for(test: ast.AST, name: str) -> bool:
-    """Whether a condition asks for the attribute itself, or for eager mode."""
+    """Whether a condition tests the attribute itself, or eager mode."""
     for node in ast.walk(test):
         word = getattr(node, "attr", None) or getattr(node, "id", None)
         word = node.value if isinstance(node, ast.Constant) else word
@@ -139,7 +139,7 @@ _NOT_ALWAYS = (
 
 
 def calls_in(node: ast.AST) -> Iterator[ast.Call]:
-    """The calls in a statement that are made whenever it runs, and once."""
+    """Yield the calls that a statement makes exactly once whenever it runs."""
     if isinstance(node, ast.Call):
         yield node
     for child in () if isinstance(node, _NOT_ALWAYS) else ast.iter_child_nodes(node):
