@@ -33,8 +33,7 @@ class _Values:
         self._done: list[RateRun] = []
         self._most = MOST
         self._first = self._at = self._number = 0
-        """The last stretch: its first step, the step of its last value, and its number of values.
-        """
+        """Of the last stretch: its first step, its last value's step, and its number of values."""
         self._value = self._last = math.nan
         self._next: tuple[int, float, int] | None = None
         """The last reading: the same step may replace it."""

@@ -1,1 +1,1 @@
-"""What a trace is, how it is asked, kept, merged, cut and compared. No TensorFlow, no report."""
+"""Defines traces, and queries, saves, merges, cuts and compares them. No TensorFlow, no report."""

@@ -1,4 +1,4 @@
-"""Who calls: the paths of calls as a tree, with what was executed below each. No TensorFlow."""
+"""Builds the tree of callers, with the executions below each path of calls. No TensorFlow."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ from tracer.model.measures import EXECUTIONS, ROLES, Selection, counted
 from tracer.model.records import Block, Line, TraceData, contribution
 
 UNKNOWN = Line("caller not known")
-"""Stands in the tree for what was executed or called from an unknown path."""
+"""The line in the tree for executions and calls with an unknown path."""
 
 
 @dataclass(frozen=True)
 class Caller:
-    """A line of the program or a call of the framework, with everything that it called.
+    """A program line or a call of the framework, with everything that it called.
 
-    The counts of a caller are those of its children together, plus its own.
+    The counts of a caller are the sums of its children's, plus its own.
     """
 
     line: Line | None
@@ -23,29 +23,29 @@ class Caller:
     method: str
     """The traced apply method at the end of a path; empty for all other callers."""
     executions: int
-    """How often the work of the selected methods really ran."""
+    """The executions of the selected methods."""
     updates: int
-    """How many of the executions were updates."""
+    """The number of executions that were updates."""
     steps: int
-    """How many steps: for each root optimizer, on the replica with the most steps."""
+    """The number of steps: for each root optimizer, on the replica with the most steps."""
     calls: int
-    """How often Python called the selected methods, eagerly and while tracing."""
+    """The number of Python calls of the selected methods, eagerly and while tracing."""
     variables: int
-    """How many variables the executions and calls had."""
+    """The number of variables of the executions and calls."""
     replicas: int
-    """How many replicas they ran on."""
+    """The number of replicas of the executions and calls."""
     paths: frozenset[int]
-    """The indices of `TraceData.paths` that run through it."""
+    """The indices of `TraceData.paths` through this caller."""
     children: tuple["Caller", ...]
-    """What it called: the branch with the most executions first, then with the most calls."""
+    """The calls it made: the branch with the most executions first, then with the most calls."""
 
 
 @dataclass
 class _Leaf:
-    """What is counted at the end of a path, or of a method that is called there."""
+    """The counts at the end of a path, or of a method called there."""
 
     names: list[tuple[Line, str]]
-    """The lines that lead to it, each with the method that it is, as in a `Caller`."""
+    """The lines that lead to it, each with its method as in a `Caller`."""
     paths: frozenset[int]
     executions: int = 0
     updates: int = 0
@@ -56,14 +56,14 @@ class _Leaf:
 
 
 _Leaves = dict[tuple[int | None, str], _Leaf]
-"""By path and by method, which is empty for the end of the path."""
+"""By path and method; the method is empty for the end of the path."""
 
 
 def tree(data: TraceData, selection: Selection, root: int | None = None) -> Caller:
-    """The callers of the executions that are selected, of one root optimizer or of all.
+    """Return the callers of the selected executions, of one root optimizer or of all.
 
-    Each path ends in the methods that were executed or called there. What has no path is below a
-    line of its own, `UNKNOWN`. Python calls have no step, so those of the whole run count.
+    Each path ends in the methods executed or called there. Executions without a path are below a
+    line of their own, `UNKNOWN`. Python calls have no step: a selection of steps has all of them.
     """
     leaves: _Leaves = {}
     selection = replace(selection, roles=(selection.roles or EXECUTIONS) | ROLES["calls"])
@@ -95,7 +95,7 @@ def _add(leaves: _Leaves, data: TraceData, block: Block, selection: Selection) -
 
 
 def _leaf(leaves: _Leaves, data: TraceData, path: int | None, method: str = "") -> _Leaf:
-    """Where a path ends; and below it the method that is called there, if that is not its end."""
+    """Return the leaf of a path, or of a method called there that is not its end."""
     if (path, method) not in leaves:
         lines = lines_of(data, path) or [UNKNOWN]
         names = [(line, "") for line in lines]
@@ -107,7 +107,7 @@ def _leaf(leaves: _Leaves, data: TraceData, path: int | None, method: str = "") 
 
 
 def _caller(line: Line | None, method: str, leaves: Sequence[_Leaf], depth: int) -> Caller:
-    """The caller to which the first names of these leaves lead."""
+    """The caller at `depth` that these leaves share."""
     below: dict[tuple[Line, str], list[_Leaf]] = {}
     steps: Counter[tuple[int, int]] = Counter()
     for leaf in leaves:
@@ -133,11 +133,11 @@ def _caller(line: Line | None, method: str, leaves: Sequence[_Leaf], depth: int)
     )
 
 
-# Paths in words.
+# Texts of paths.
 
 
 def label(line: Line) -> str:
-    """`train.py:41 main`, or what people know the framework's part by.
+    """The text of a line, `train.py:41 main`, or the framework's public name.
 
     >>> label(Line("main", "train.py", 41)), label(Line("Model.fit"))
     ('train.py:41 main', 'Model.fit')
@@ -151,24 +151,24 @@ def label(line: Line) -> str:
 
 
 def lines_of(data: TraceData, path: int | None) -> list[Line]:
-    """The lines on a path; none if it is not known."""
+    """The lines of a path; empty if it is unknown."""
     return [] if path is None else [data.lines[index] for index in data.paths[path]]
 
 
 def path_text(data: TraceData, path: int | None) -> str | None:
-    """A path as one text, `train.py:41 main > Model.fit > Adam.apply_gradients`; None for none."""
+    """A path as text: `train.py:41 main > Model.fit > Adam.apply_gradients`; None if unknown."""
     return " > ".join(map(label, lines_of(data, path))) or None
 
 
 def nearest(data: TraceData, path: int | None) -> Line | None:
-    """The last line of the program on a path; None if none is known."""
+    """The innermost program line on a path; None if unknown."""
     return next((line for line in reversed(lines_of(data, path)) if line.file), None)
 
 
 def known(data: TraceData) -> bool:
-    """Whether the trace knows any caller, or there was none to know."""
+    """Whether the trace knows any caller, or has no blocks."""
     return bool(data.paths) or not data.blocks
 
 
 LACKING = "This trace knows no callers."
-"""What is said where `known` is False."""
+"""The message if `known` is False."""

@@ -1,9 +1,9 @@
-"""What is different between two traces, and which optimizers and variables of them are the same.
+"""Compares two traces, and matches their optimizers and variables.
 
-`differences` are for people: steps, variables, step runs and methods in all. `executions` are for
-snapshots, which compare each method on each variable. Both list `Change`s of what `Amount`s say.
-Keras numbers layers in the order in which a process makes them, so the same model has other names
-in another run; and a layer may have been added. `matched` finds what is the same nevertheless.
+`differences` is for people: steps, variables, step runs and total counts of methods. `executions`
+is for snapshots: each method on each variable. Both list `Change`s between `Amount`s. Keras numbers
+layers in the order in which a process makes them, so the same model may have other names in another
+run, or more layers. `matched` pairs them nevertheless.
 """
 
 import re
@@ -29,27 +29,26 @@ Shape = tuple[int | None, ...]
 
 @dataclass(frozen=True)
 class Pair:
-    """An optimizer that is in both traces."""
+    """An optimizer in both traces."""
 
     before: Summary
     after: Summary
     variables: list[tuple[str, int | None, int | None]]
-    """The variables, by name (that in the second trace, if they are there), each with its index in
-    both traces, None where it is not: first those in both, in the order of the second trace."""
+    """(name, index before, index after) of each variable; None if missing there. The name is the
+    second trace's if possible; variables in both come first, in its order."""
     renamed: list[tuple[str, str]]
     """Layers that have another name, and were matched by order and shapes."""
     reshaped: list[tuple[Variable, Variable]]
-    """Variables of one name that have another shape."""
+    """Variables of the same name with different shapes."""
 
 
 def matched(before: Trace, after: Trace) -> tuple[list[Pair], list[tuple[Summary, str]]]:
-    """Which optimizers and which variables of two traces are the same.
+    """Match the optimizers and variables of two traces.
 
-    Optimizers are matched by class, else by order; variables by name or, where the layers are
-    numbered differently, as Keras does in a process that made others before, by their order and
-    shapes. Keras 2 names a variable by its layer and Keras 3 by the whole path, so optimizers of
-    different kinds are matched by the ends of names, too. An optimizer that is in one trace only is
-    given with which one that is: the `first` or the `second`.
+    Optimizers match by class, or else by order. Variables match by name; if layers are numbered
+    differently, as in a process that made other models before, by order and shapes. Keras 2 names a
+    variable by its layer and Keras 3 by the whole path, so optimizers of different kinds also match
+    by the ends of names. An optimizer in one trace only is returned with `first` or `second`.
     """
     old, new = summaries_of(before), summaries_of(after)
     pairs = []
@@ -99,10 +98,10 @@ def _pair(before: Summary, after: Summary) -> Pair:
 def match(
     before: Mapping[str, Shape], after: Mapping[str, Shape], *, ends: bool = False
 ) -> dict[str, str]:
-    """The names in `before` that mean the variables of `after`, as their layers and shapes say.
+    """Return the name in `before` for each variable of `after`, matched by layers and shapes.
 
-    Layers that differ in their numbers only are alike; if `ends`, also two where one is named
-    by the end of the other's path: `sequential/dense`.
+    Layers match if they differ only in their numbers; if `ends`, also if one is named by the end of
+    the other's path: `sequential/dense`.
 
     >>> match({"dense_3/kernel": (4,), "dense_4/kernel": (2,)}, {"dense_1/kernel": (2,)})
     {'dense_1/kernel': 'dense_4/kernel'}
@@ -131,17 +130,17 @@ def match(
 
 
 def _layer(name: str) -> str:
-    """The part of a name that Keras numbers: all but the last word, or the only one."""
+    """The part of a name that Keras numbers: all but the last word, or the only word."""
     return name.rpartition("/")[0] or name
 
 
 _Layers = dict[str, dict[str, Shape]]
-"""The shapes of the variables of each layer, by the rest of their names."""
+"""The shapes of each layer's variables, by the rest of their names."""
 _NUMBER = re.compile(r"(?:_(\d+))?(/|$)")
 
 
 def _by_words(shapes: Mapping[str, Shape]) -> dict[str, _Layers]:
-    """The layers by their names without numbers: `dense_2` comes before `dense_10`."""
+    """The layers by their names without numbers; `dense_2` sorts before `dense_10`."""
     groups: dict[str, _Layers] = {}
     for name, shape in shapes.items():
         layer = _layer(name)
@@ -158,9 +157,9 @@ def _by_words(shapes: Mapping[str, Shape]) -> dict[str, _Layers]:
 
 
 def _in_order(own: _Layers, others: _Layers) -> dict[str, str]:
-    """For each of `others` the next of `own` with the same shapes, each in one pair only.
+    """Pair each of `others` with the next of `own` that has the same shapes; each is in one pair.
 
-    Where one trace has all of the other's, each keeps its name: then a layer was added or removed.
+    If one trace has all layers of the other, each keeps its name: a layer was added or removed.
     """
     found = {name: name for name in own if name in others and _fit(own[name], others[name])}
     if len(found) < min(len(own), len(others)):
@@ -172,27 +171,27 @@ def _in_order(own: _Layers, others: _Layers) -> dict[str, str]:
 
 
 def _fit(own: Mapping[str, Shape], other: Mapping[str, Shape]) -> bool:
-    """Whether two layers hold a variable of one name, and all such of one shape."""
+    """Whether two layers share names of variables, and all shared names have equal shapes."""
     both = own.keys() & other.keys()
     return bool(both) and all(_same_shape(own[name], other[name]) for name in both)
 
 
 def _same_shape(one: Shape, other: Shape) -> bool:
-    """Whether the shapes are the same, as far as both are known."""
+    """Whether two shapes are equal where both are known."""
     return len(one) == len(other) and all(
         a == b or None in (a, b) for a, b in zip(one, other, strict=True)
     )
 
 
-# What is different.
+# Differences.
 
 _MAX_STRETCHES = 3
-"""The stretches of steps that are named for a variable."""
+"""The most stretches of steps that are named for a variable."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A count that is not the same, with where it differs; None where there is no such thing."""
+    """A count that differs, with the steps; None if a trace lacks it."""
 
     name: str
     before: int | None
@@ -202,32 +201,32 @@ class Change:
 
 @dataclass
 class Difference:
-    """How two optimizers' traces differ; without a change in it they count the same.
+    """The differences between the traces of two optimizers; false if all counts are equal.
 
-    It also holds which lines the updates come from, which is no difference.
+    Also has the lines that the updates come from, which do not count as a difference.
     """
 
     title: str
     same: list[str] = field(default_factory=list)
-    """What is the same, in words: `8 steps`, `4 updates a step`."""
+    """The equal counts as texts: `8 steps`, `4 updates a step`."""
     one_sided: list[str] = field(default_factory=list)
-    """What is there in one of the two only, in words."""
+    """What only one of the traces has, as texts."""
     renamed: list[tuple[str, str]] = field(default_factory=list)
     """Layers that have another name, and were matched by order and shapes."""
     reshaped: list[str] = field(default_factory=list)
-    """Variables of one name that have another shape, in words; that is no difference in counts."""
+    """Variables of the same name with different shapes, as texts; no difference in counts."""
     changes: dict[str, list[Change]] = field(default_factory=dict)
-    """By what was counted: `steps`, `updates` of each variable, after how many steps it was
-    `unchanged` or `not_finite`, all updates in `runs` of steps, `methods`, `callers`; or
+    """By kind of count: `steps`; `updates` of each variable; the steps that left a variable
+    `unchanged` or `not_finite`; all updates in `runs` of steps; `methods`; `callers`; or
     `executions`."""
     rates: tuple[str, str] = ("", "")
-    """What is said of the learning rates and decays, if that differs; that is no count."""
+    """The sentences on learning rates and decays, if they differ; not a count."""
     shifted: list[tuple[str, str]] = field(default_factory=list)
-    """Lines of the program that have another number, and lead to the same."""
+    """Program lines with another number that lead to the same."""
     several: str = ""
-    """What is counted in a step is that of several of these together: replicas, or ranks."""
+    """What the counts of a step are summed over: replicas or ranks; empty for one."""
     noun: str = "variable"
-    """What the users of the optimizer call what it updates."""
+    """The users' word for what the optimizer updates."""
 
     def __bool__(self) -> bool:
         counts = (changes for what, changes in self.changes.items() if what != "callers")
@@ -235,16 +234,16 @@ class Difference:
 
 
 def differences(before: Trace, after: Trace) -> list[Difference]:
-    """How each optimizer of the one trace differs from that of the other: see `matched`."""
+    """The differences between the matched optimizers of two traces: see `matched`."""
     pairs, alone = matched(before, after)
     return [*map(_difference, pairs), *map(_alone, alone)]
 
 
 def executions(before: Trace, after: Trace) -> list[Difference]:
-    """What was not executed equally often in the same steps.
+    """The executions that differ in total or in their steps.
 
-    It is each method on each variable, by kind and replica. Python calls do not count, nor how the
-    work was spread over graphs.
+    They are compared by method, variable, kind and replica. Python calls are not compared, nor how
+    the work was divided among graphs.
     """
     pairs, alone = matched(before, after)
     several = len(pairs) + len(alone) > 1
@@ -308,7 +307,7 @@ def _difference(pair: Pair) -> Difference:
 
 
 def _rates(before: Summary, after: Summary) -> tuple[str, str]:
-    """The sentences on the rates, where those of both are known and differ in more than samples."""
+    """The sentences on the rates, if both are known and differ in more than sampling."""
     one, other = (rates.sentence(each, brief=False) for each in (before, after))
     sampled = re.compile(r"at least [\d,]+ values")
     same = sampled.sub("", one) == sampled.sub("", other)
@@ -342,11 +341,11 @@ def _classes(pair: Pair, name: Callable[[Summary], str]) -> list[str]:
     return [differ] if before != after else []
 
 
-# What is counted.
+# Counts.
 
 
 class Amount(NamedTuple):
-    """A count, with the steps that it is of as far as they are known, and how much is in each."""
+    """A total, and the known steps with the count in each."""
 
     total: int
     dense: Sequence[tuple[Run, int]] = ()
@@ -364,7 +363,7 @@ Counts = Mapping[str, Amount]
 
 
 def _steps(summary: Summary, other: Summary) -> Counts:
-    """By replica, if either of the two has several."""
+    """The steps, by replica if either trace has several."""
     if max(len(summary.replicas), len(other.replicas)) < 2:
         return {"in all": Amount(summary.steps)}
     names = replica_names(summary.trace, other.trace)
@@ -372,7 +371,7 @@ def _steps(summary: Summary, other: Summary) -> Counts:
 
 
 def _methods(pair: Pair, summary: Summary) -> Counts:
-    """Of each method; of optimizers of two kinds, of those that both have."""
+    """The counts of each method; for optimizers of different kinds, of methods that both have."""
     both = (
         {each.trace.methods[index].name for index in each.methods}
         for each in (pair.before, pair.after)
@@ -392,7 +391,7 @@ def _methods(pair: Pair, summary: Summary) -> Counts:
 
 
 def _counted(counts: Summary | Pattern, by: Sequence[measures.Measure]) -> Amount:
-    """What is counted by these measures, in all and in which steps."""
+    """The total of these measures, and their steps."""
     return Amount(sum(map(counts.total, by)), *map(counts.runs, by))
 
 
@@ -401,7 +400,7 @@ def _of_pattern(by: Sequence[measures.Measure], _: Summary, pattern: Pattern) ->
 
 
 def _executions(pair: Pair) -> Iterator[Change]:
-    """The executions of each step method, and of the other methods on each variable."""
+    """Yield changes of step methods, and of the other methods on each variable."""
     of_steps = (
         _works(pair, summary, [each for each in summary.entries if not each[1].variables])
         for summary in (pair.before, pair.after)
@@ -411,7 +410,7 @@ def _executions(pair: Pair) -> Iterator[Change]:
 
 
 def _works(pair: Pair, summary: Summary, cells: Iterable[tuple[Block, Entry]]) -> Counts:
-    """What ran by method, kind and replica: `update_step (dense), replica 1`."""
+    """The executions by method, kind and replica: `update_step (dense), replica 1`."""
     traces = pair.before.trace, pair.after.trace
     several = any(len(trace.replicas) > 1 for trace in traces)
     names = [f", {name}" * several for name in replica_names(summary.trace, *traces)]
@@ -426,15 +425,15 @@ def _works(pair: Pair, summary: Summary, cells: Iterable[tuple[Block, Entry]]) -
     return works
 
 
-# What of it differs.
+# Changes.
 
 
 def _by_variable(
     pair: Pair, count: Callable[[Summary, Pattern], Counts], *, alone: bool = False
 ) -> Iterator[Change]:
-    """What differs of each variable, of one in one trace only if `alone` is asked for.
+    """Yield the changes of each variable; if `alone`, also of variables in one trace only.
 
-    It counts once for all variables of two patterns.
+    `count` is called once for all variables of two patterns.
     """
     before, after = pair.before, pair.after
     old, new = _pattern_of(before), _pattern_of(after)
@@ -470,7 +469,7 @@ def _changed(pair: Pair, before: Counts, after: Counts) -> Iterator[Change]:
 
 
 def _differing(pair: Pair, one: Amount, other: Amount) -> Iterator[Change]:
-    """The steps in which dense or sparse updates differ."""
+    """Yield the steps in which dense or sparse updates differ."""
     weighted = [
         (run, tuple(times * (place == each) for each in range(4)))
         for place, runs in enumerate((one.dense, one.sparse, other.dense, other.sparse))
@@ -491,7 +490,7 @@ def _differing(pair: Pair, one: Amount, other: Amount) -> Iterator[Change]:
 
 
 def _words(change: Change) -> str:
-    """`0 to 2 in step 33`; `2 in steps 34-60, which only the first trace has`."""
+    """`0 to 2 in step 33`, or `2 in steps 34-60, which only the first trace has`."""
     where = f"{'step' if change.name.replace(',', '').isdecimal() else 'steps'} {change.name}"
     if change.before is None or change.after is None:
         count, which = (
@@ -501,18 +500,18 @@ def _words(change: Change) -> str:
     return f"{change.where or f'{change.before:,} to {change.after:,}'} in {where}"
 
 
-# The lines that lead to it.
+# Callers.
 
 Path = tuple[Line, ...]
-"""The lines of the program on a path; none for one that is not known."""
+"""The program lines on a path; empty if unknown."""
 
 
 def _callers(before: Summary, after: Summary) -> tuple[list[Change], list[tuple[str, str]]]:
-    """The lines that lead to other updates than before, and those that have moved.
+    """Return the lines whose updates differ, and the lines that moved.
 
-    Where functions are called from as many lines as before, these are the same lines in their
-    order, or all but those that are where they were, if fewer differ then; where not, the lines
-    with the same numbers are. Nothing if a trace knows no callers.
+    If functions are called from as many lines as before, the lines are paired in order: all of
+    them, or only those that changed, whichever differs less. Otherwise, lines with equal numbers
+    are paired. Empty if a trace knows no callers.
     """
     if not (before.trace.data.paths and after.trace.data.paths):
         return [], []
@@ -548,7 +547,7 @@ def _callers(before: Summary, after: Summary) -> tuple[list[Change], list[tuple[
 
 
 def _updates_by_path(summary: Summary) -> dict[Path, int]:
-    """The updates by the lines of the program that lead to them, in the order of the lines."""
+    """The updates by path of program lines, in the order of the lines."""
     data = summary.trace.data
     counts: Counter[Path] = Counter()
     for block in summary.by_path():

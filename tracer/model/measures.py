@@ -1,7 +1,7 @@
-"""What is counted: which entries of a trace, and the measures that the reports have. No TensorFlow.
+"""Selects and counts entries of a trace. No TensorFlow.
 
-`select_entries` makes a `Selection` of filters by name. The questions of a `Trace`, excerpts and
-what is expected of a run count by it. A filter that is not given lets everything through.
+`select_entries` makes a `Selection` from filters by name; the queries of a `Trace`, excerpts and
+assertions count with it. A filter that is not given admits everything.
 """
 
 import re
@@ -38,9 +38,9 @@ What = Literal[
     "not_finite",
     "zero_gradient",
 ]
-"""What a trace counts."""
+"""The counts of a trace."""
 CountedRole = Role | Observation | Literal["call"]
-"""What an entry counts, be it one that `counted` makes of calls or effects."""
+"""The role of an entry, including entries that `counted` makes of calls and effects."""
 EXECUTIONS: frozenset[CountedRole] = frozenset(
     {"step", "update", "ineffective", "discarded", "apply"}
 )
@@ -52,12 +52,12 @@ ROLES: dict[str, frozenset[CountedRole]] = {
     "calls": frozenset({"call"}),
     **{each: frozenset({each}) for each in OBSERVATIONS},
 }
-"""Which entries count, by what is counted."""
+"""The roles of the entries of each count."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """The entries that count: sets of indices, and None where everything does."""
+    """Selects entries by sets of indices; None selects all."""
 
     roles: frozenset[CountedRole] | None = None
     kinds: frozenset[Kind | None] | None = None
@@ -68,7 +68,7 @@ class Selection:
     steps: range | None = None
 
     def holds(self, entry: Entry) -> bool:
-        """Whether an entry counts, for those of its variables that do."""
+        """Whether an entry is selected, for its selected variables."""
         return (
             (self.roles is None or entry.role in self.roles)
             and (self.kinds is None or entry.kind in self.kinds)
@@ -77,18 +77,18 @@ class Selection:
         )
 
     def holds_replica(self, replica: int) -> bool:
-        """Whether what is done on this replica counts."""
+        """Whether a replica is selected."""
         return self.replicas is None or replica in self.replicas
 
     def kept(self, variables: tuple[int, ...]) -> tuple[int, ...]:
-        """Those of the variables that count."""
+        """The selected ones of these variables."""
         if self.variables is None:
             return variables
         return tuple(index for index in variables if index in self.variables)
 
     def count(self, block: Block) -> int:
-        """What one execution of `block` counts, whatever step it is in."""
-        number = 0  # no generator: this is what a report of many replicas does most
+        """What one execution of `block` counts, in whatever step."""
+        number = 0  # no generator: this dominates reports of many replicas
         for entry in block.entries if self.holds_replica(block.replica) else ():
             if self.holds(entry):
                 number += contribution(entry, self.variables)
@@ -97,18 +97,18 @@ class Selection:
     __call__ = count
 
     def runs(self, block: Block) -> Iterable[Run]:
-        """The runs of `block`, as far as they are in the steps that count."""
+        """The runs of `block` within the selected steps."""
         if self.steps is None:
             return block.runs
         return [within for run in block.runs if (within := run.intersect(self.steps)) is not None]
 
     def executions(self, block: Block) -> int:
-        """How often `block` was executed in the steps that count."""
+        """The executions of `block` in the selected steps."""
         return block.total if self.steps is None else sum(run.total for run in self.runs(block))
 
 
 def as_block(effect: Effect) -> Block:
-    """The effect as what executes in these steps, to be counted as the work of an optimizer is."""
+    """Convert an effect to a block that executes in its steps, so that it is counted like one."""
     role: Any = effect.what
     entry = Entry(effect.root, -1, role, None, effect.variables)
     parts = effect.total, split_pairs(effect.runs)
@@ -116,7 +116,7 @@ def as_block(effect: Effect) -> Block:
 
 
 def unknown_effects(notes: Iterable[str]) -> list[str]:
-    """The notes that say which effects are not known: no other count depends on them.
+    """The notes on unknown effects: no other count depends on these.
 
     >>> unknown_effects(["effects are not known", "rank:1: effects are not known", "a run"])
     ['effects are not known', 'rank:1: effects are not known']
@@ -125,9 +125,9 @@ def unknown_effects(notes: Iterable[str]) -> list[str]:
 
 
 def require_effects(data: TraceData, what: object, steps: int) -> None:
-    """Raise `tracer.UnknownName` if steps ran, and it is not known what they did to the variables.
+    """Raise `tracer.UnknownName` if steps ran and their effects are unknown.
 
-    As a rule nobody asked for it; or nothing could be compared, which a note says.
+    Usually effects were not requested; or nothing could be compared, as a note says.
     """
     if steps and not data.effects:
         for note in unknown_effects(data.notes):
@@ -140,7 +140,7 @@ def require_effects(data: TraceData, what: object, steps: int) -> None:
 
 
 def counted(data: TraceData) -> Iterator[Block]:
-    """What a trace counts: its blocks, then its Python calls and its effects as blocks, too.
+    """Yield the blocks of a trace, then its Python calls and effects as blocks.
 
     Calls have the context `eager` or `tracing`.
     """
@@ -166,9 +166,9 @@ def select_entries(
     optimizer: str | None = None,
     method: str | None = None,
 ) -> Selection:
-    """The entries of `what` that the filters leave, as `tracer.CallTrace` explains them.
+    """Return the entries of `what` that pass the filters: see `tracer.CallTrace`.
 
-    Raises `tracer.UnknownName` with the near names for what the trace does not hold.
+    Raises `tracer.UnknownName`, with similar names, for a name that the trace lacks.
     """
     if kind is not None and kind not in KINDS:
         raise unknown_name("kind", kind, KINDS)
@@ -177,7 +177,7 @@ def select_entries(
         return None if wanted is None else named(noun, wanted, [*names])
 
     optimizers = None if optimizer is None else optimizers_meant(optimizer, data.optimizers)
-    if optimizers and what in OBSERVATIONS:  # they are of the root, whatever did it
+    if optimizers and what in OBSERVATIONS:  # effects belong to the root
         optimizers = frozenset(data.optimizers[index].root for index in optimizers)
     replicas = meant("worker", worker, (each.worker for each in data.replicas))
     ids = [each.id for each in data.replicas]
@@ -198,9 +198,9 @@ def select_entries(
 
 
 def _rising(step: int | range | None) -> range | None:
-    """The steps as a range that rises.
+    """Return the steps as an ascending range.
 
-    Raises `tracer.UnknownName` for those before step 1: who counts from 0 would get wrong counts.
+    Raises `tracer.UnknownName` for steps before 1: counting from 0 would give wrong counts.
     """
     if step is None:
         return None
@@ -226,7 +226,7 @@ def counting(
     variable: int | None = None,
     optimizer: int | None = None,
 ) -> Selection:
-    """A measure that counts entries of these roles, kinds, methods and so on (None for all)."""
+    """Make a measure of entries by roles, kinds, methods and so on (None for all)."""
     return Selection(
         roles=frozenset(roles),
         kinds=None if kinds is None else frozenset(kinds),
@@ -237,11 +237,11 @@ def counting(
 
 
 updates = counting(["update"])
-"""Counts updates of either kind."""
+"""Counts dense and sparse updates."""
 tries = counting(["update", "ineffective"])
-"""Counts updates, and what should have been one and assigned nothing."""
+"""Counts updates, including ineffective ones, which assigned nothing."""
 ineffective = counting(["ineffective"])
-"""Counts those that assigned nothing."""
+"""Counts updates that assigned nothing."""
 discarded = counting(["discarded"])
 """Counts executions whose result was thrown away."""
 dense = counting(["update"], ["dense"])
@@ -260,16 +260,16 @@ def steps(block: Block) -> int:
 
 
 def observing(what: Observation, variables: frozenset[int] | None = None) -> Selection:
-    """A measure that counts of how many variables this was seen, of all or of these."""
+    """Make a measure of the variables with this observation, of all or of these."""
     return Selection(roles=ROLES[what], variables=variables)
 
 
 effects = tuple(map(observing, OBSERVATIONS[:3]))
-"""Count how many variables were compared, unchanged and not finite."""
+"""Count the variables that were compared, unchanged and not finite."""
 zero_gradients = observing("zero_gradient")
-"""Counts how many variables had a gradient of 0."""
+"""Counts the variables with a gradient of 0."""
 
 
 def of_methods(methods: Iterable[int]) -> Selection:
-    """A measure that counts the executions of the methods with these indices."""
+    """Make a measure of the executions of the methods with these indices."""
     return counting(EXECUTIONS, None, methods)

@@ -1,4 +1,4 @@
-"""One trace of several: of a run's workers, or of the optimizers of one process. No TensorFlow."""
+"""Merges traces: of a run's workers, or of the optimizers of one process. No TensorFlow."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -24,15 +24,15 @@ from tracer.model.records import (
 from tracer.model.trace import Trace
 from tracer.model.words import first_of, listed
 
-_MAX_NAMES = 8  # workers without a trace, variables that one worker has alone
-_MAX_UNSEEN = 60.0  # seconds that a killed program may have run on after its last write
+_MAX_NAMES = 8  # the most workers or variables named
+_MAX_UNSEEN = 60.0  # seconds that a killed program may have run after its last write
 
 Reference = ref[Any] | None
-"""A variable's object, held weakly; None for the argument of a function."""
+"""A variable's object, held weakly; None for an argument of a function."""
 
 
 def merge(traces: Iterable[Trace]) -> Trace:
-    """The traces of one run's workers as one trace: see `tracer.merge`."""
+    """Merge the traces of one run's workers: see `tracer.merge`."""
     parts = [trace.data for trace in traces]
     if not parts:
         raise MergeError("there is no trace to merge: give the traces of a run's workers")
@@ -41,7 +41,7 @@ def merge(traces: Iterable[Trace]) -> Trace:
 
 
 def of_whole_run(trace: Trace) -> Trace:
-    """The trace, incomplete if it knows of workers whose traces are not in it."""
+    """Return the trace, marked incomplete if it lacks workers of its cluster."""
     data, notes = trace.data, [*_missing([trace.data])]
     known = {"complete": data.complete and not notes, "notes": (*data.notes, *notes)}
     return Trace(replace(data, **known), trace.objects)
@@ -51,7 +51,7 @@ def of_whole_run(trace: Trace) -> Trace:
 
 
 def _workers_of_one_run(every: Sequence[TraceData]) -> TraceData:
-    """One trace of several workers; each stage of a pipeline has an optimizer of its own."""
+    """Merge the traces of workers; each stage of a pipeline has its own optimizer."""
     stages = [_workers_of_one_stage(parts) for parts in _stages(every)]
     for other in stages[1:]:
         _require_same_part(stages[0], other)
@@ -67,9 +67,9 @@ def _workers_of_one_run(every: Sequence[TraceData]) -> TraceData:
 
 
 def _stages(parts: Sequence[TraceData]) -> list[list[TraceData]]:
-    """The traces of each stage of a pipeline: workers of one cluster that share no variable.
+    """Group the traces by pipeline stage: workers of one cluster that share no variable.
 
-    All are of one stage if any other workers share a part of their variables.
+    If any workers share only a part of their variables, all are one stage.
     """
     stages: dict[frozenset[str], list[TraceData]] = {}
     for data in sorted(parts, key=_order_of_workers):
@@ -86,7 +86,7 @@ def _order_of_workers(data: TraceData) -> list[tuple[int, str]]:
 
 
 def _workers_of_one_stage(every: Sequence[TraceData]) -> TraceData:
-    """One trace of several workers, whose optimizers and variables are known by their names."""
+    """Merge the traces of workers, whose optimizers and variables are identified by name."""
     parts = sorted((data for data in every if data.optimizers), key=_order_of_workers)
     for other in parts[1:]:
         if difference := _difference(parts[0], other):
@@ -113,15 +113,14 @@ def _workers_of_one_stage(every: Sequence[TraceData]) -> TraceData:
 
 
 def _named(name: str, parts: Iterable[TraceData]) -> list[tuple[Optimizer, TraceData]]:
-    """The optimizer in each trace that has it, with that trace."""
+    """The optimizer of this name in each trace that has it, with the trace."""
     return [(each, data) for data in parts for each in data.optimizers if each.name == name]
 
 
 def _of_all_workers(name: str, parts: Sequence[TraceData]) -> Optimizer:
-    """An optimizer with what any of the workers saw of it.
+    """Merge an optimizer's records of all workers.
 
-    Turns, rates and values are compared among the optimizers of one process, so they are those of
-    the first worker.
+    Turns, rates and values are compared within one process, so the first worker's are kept.
     """
     every = _named(name, parts)
     own = [each for each, _ in every]
@@ -153,7 +152,7 @@ def _of_all_workers(name: str, parts: Sequence[TraceData]) -> Optimizer:
 
 
 def _is_astray(optimizer: Optimizer, data: TraceData) -> bool:
-    """Whether an optimizer's own count stayed at 0, or moved more often than it made steps."""
+    """Whether an optimizer's own count stayed at 0 despite steps, or exceeds the steps."""
     steps = Trace(data).steps_by_replica()
     made = max((steps[root, of] for root, of in steps if root == optimizer.root), default=0)
     moved = optimizer.iterations
@@ -166,11 +165,11 @@ _SEEN: Mapping[str, Callable[[Optimizer, TraceData], object]] = {
     "trainable variables were never passed": lambda optimizer, _: optimizer.never_passed,
     "iterations are not the steps": _is_astray,
 }
-"""What is said where some workers alone saw it of an optimizer, and how to tell."""
+"""A fact that only some workers may have seen of an optimizer, and its test."""
 
 
 def _seen_by_some(name: str, parts: Sequence[TraceData]) -> Iterator[str]:
-    """Which workers alone saw what an optimizer of all workers says."""
+    """Yield notes on facts of a merged optimizer that only some workers saw."""
     every = _named(name, parts)
     for said, saw in _SEEN.items():
         having = [_workers_in(data) for optimizer, data in every if saw(optimizer, data)]
@@ -179,12 +178,12 @@ def _seen_by_some(name: str, parts: Sequence[TraceData]) -> Iterator[str]:
 
 
 def _in_order(worker: str) -> tuple[int, str]:
-    """What sorts workers in TensorFlow's order: `worker:2` before `worker:10`."""
+    """The key to sort workers in TensorFlow's order: `worker:2` before `worker:10`."""
     return len(worker), worker
 
 
 def _missing(parts: Sequence[TraceData]) -> Iterator[str]:
-    """A note for each worker of the cluster that has no trace."""
+    """Yield a note for each worker of the cluster without a trace."""
     cluster = {name for data in parts for name in data.environment.get("cluster", "").split(", ")}
     replicas = {replica.worker for data in parts for replica in data.replicas}
     programs = {program.worker for data in parts for program in data.programs}
@@ -196,7 +195,7 @@ def _missing(parts: Sequence[TraceData]) -> Iterator[str]:
 
 
 def _not_together(parts: Sequence[TraceData]) -> Iterator[str]:
-    """Notes on what is of different runs: of two clusters, or ended when another one began."""
+    """Yield notes on files of different runs: two clusters, or one ended before another began."""
     clusters = {data.environment.get("cluster", "") for data in parts} - {""}
     if len(clusters) > 1:
         sizes = sorted(each.count(", ") + 1 for each in clusters)
@@ -226,7 +225,7 @@ def _workers_in(data: TraceData) -> str:
 
 
 def _difference(first: TraceData, other: TraceData) -> str:
-    """What one of them trains and the other does not; empty if they train the same."""
+    """What only one of the two traces trains; empty if they train the same."""
     for table, described in _DESCRIBED.items():
         if getattr(first, table) != getattr(other, table):
             both = [dict.fromkeys(map(described, getattr(e, table))) for e in (first, other)]
@@ -260,20 +259,20 @@ def _require_same_part(first: TraceData, other: TraceData) -> None:
         )
 
 
-# The processes that one program started.
+# The processes of one launch.
 
 
 def _of_one_launch(parts: Sequence[TraceData]) -> bool:
-    """Whether all are of processes that one `tracer run --children` followed."""
+    """Whether all traces are from the processes of one `tracer run --children`."""
     launches = {program.run for data in parts for program in data.programs}
     return len(launches) == 1 and "" not in launches and all(data.programs for data in parts)
 
 
 def _processes(parts: Sequence[TraceData]) -> TraceData:
-    """The trace of all processes of one launch, whatever each of them trained.
+    """Merge the traces of all processes of one launch, whatever each trained.
 
-    The workers of one cluster are one training. Any other process is one of its own, also where it
-    has the same model as another one: nothing tells whether they exchange their gradients.
+    The workers of one cluster are one training. Any other process is a training of its own, even
+    with the same model as another: nothing shows whether they exchange gradients.
     """
     for other in parts[1:]:
         _require_same_part(parts[0], other)
@@ -299,7 +298,7 @@ def _processes(parts: Sequence[TraceData]) -> TraceData:
 
 
 def _as_worker(data: TraceData, name: str) -> TraceData:
-    """The trace, with `name` for the process that it is of."""
+    """Return the trace with `name` as the name of its process."""
     return replace(
         data,
         replicas=tuple(replace(each, worker=name) for each in data.replicas),
@@ -314,11 +313,11 @@ def _as_worker(data: TraceData, name: str) -> TraceData:
 def combine(
     parts: Sequence[tuple[TraceData, Sequence[Reference]]], notes: Sequence[str] = ()
 ) -> tuple[TraceData, list[Reference]]:
-    """One trace of several optimizers' traces, with `notes` of its own.
+    """Merge the traces of several optimizers, and add `notes`.
 
-    With each trace come its variables' objects: a variable that several optimizers update is one.
+    Each trace comes with its variables' objects: a variable that several optimizers update is one.
     """
-    # Python has one weak reference to an object, whoever asks for it.
+    # Python makes only one plain weak reference to an object.
     keys = [
         [(number, i) if each is None else id(each) for i, each in enumerate(references)]
         for number, (_, references) in enumerate(parts)
@@ -334,7 +333,7 @@ def combine(
     return replace(whole, complete=complete, notes=notes), [*references.values()]
 
 
-# Putting records together.
+# Joining records.
 
 _RECORDS = (
     "optimizers",
@@ -351,10 +350,10 @@ _RECORDS = (
 def _joined(
     parts: Sequence[tuple[TraceData, Sequence[Hashable], Sequence[Hashable]]],
 ) -> TraceData:
-    """One trace of several, with each line, path, method and replica once.
+    """Join traces into one, with each line, path, method and replica once.
 
-    With each trace come the keys of its optimizers and those of its variables: what has the same
-    key in several traces is one, as the first of them has it.
+    Each trace comes with keys for its optimizers and variables. Records with the same key are one:
+    the first trace's.
     """
     every = [data for data, _, _ in parts]
     replicas = _all_replicas(every)
@@ -387,7 +386,7 @@ def _joined(
             records += with_indices(own, change)
     tables["graph_tracings"].sort(key=lambda each: each.at)
     rates: dict[Rate, set[int]] = {}
-    for each in tables["rates"]:  # each rank may have some of the variables of a group
+    for each in tables["rates"]:  # each rank may have some variables of a group
         rates.setdefault(replace(each, variables=()), set()).update(each.variables)
     tables["rates"] = [
         replace(each, variables=tuple(sorted(variables))) for each, variables in rates.items()
@@ -414,7 +413,7 @@ def _all_at(places: Sequence[int], indices: Sequence[int]) -> tuple[int, ...]:
 
 
 def _all_replicas(parts: Iterable[TraceData]) -> dict[tuple[str, int], Replica]:
-    """The replicas by worker and id, in that order; each with its device, if any trace knows it."""
+    """The replicas sorted by worker and id; each with its device if any trace has it."""
     every = sorted(chain(*(data.replicas for data in parts)), key=lambda each: each.device)
     replicas = {(each.worker, each.id): each for each in every}
     return dict(sorted(replicas.items(), key=lambda item: (_in_order(item[0][0]), item[0][1])))
@@ -424,7 +423,7 @@ Named = TypeVar("Named", Optimizer, Variable)
 
 
 def _numbered(records: Sequence[Named]) -> list[Named]:
-    """The records; those of one name, which parts may have numbered, with their number."""
+    """Return the records with repeated names renumbered; parts may have numbered them."""
     if len({record.name for record in records}) == len(records):
         return list(records)
     names = distinct(without_number(record.name) for record in records)

@@ -1,8 +1,7 @@
-"""What variables are called, and which of them a name, a glob or an object means.
+"""Names variables, and finds the variables that a name, a glob or an object means.
 
-A trace holds names. Whoever makes one may know the variables themselves too, and hands in how an
-object is identified and named (`Objects`): this module knows no TensorFlow, and a trace that was
-loaded knows names only.
+A trace holds names. A caller that has the variables themselves passes functions to identify and
+name objects (`Objects`): this module knows no TensorFlow, and a loaded trace knows only names.
 """
 
 import re
@@ -22,7 +21,7 @@ __tracebackhide__ = is_mistake
 
 
 def distinct(names: Iterable[str]) -> list[str]:
-    """The names, a repeated one with its number: `["a", "a#2"]`."""
+    """Number repeated names: `["a", "a#2"]`."""
     found: dict[str, None] = {}
     times = Counter[str]()
     for name in names:
@@ -33,12 +32,12 @@ def distinct(names: Iterable[str]) -> list[str]:
 
 
 def without_number(name: str) -> str:
-    """The name without the number that `distinct` gives it."""
+    """The name without the number from `distinct`."""
     return re.sub(r"#\d+\Z", "", name)
 
 
 def plain_name(variable: object) -> str:
-    """The name that `variable` says it has: its path, as in Keras 3, or else TensorFlow's name.
+    """The name of `variable`: its path in Keras 3, otherwise TensorFlow's name.
 
     Raises `TypeError` for an object that is no variable.
     """
@@ -47,7 +46,7 @@ def plain_name(variable: object) -> str:
 
 
 def tensorflow_name(variable: object) -> str:
-    """TensorFlow's name of `variable`, without `:0` and replica.
+    """TensorFlow's name of `variable`, without `:0` and the replica.
 
     Raises `TypeError` for an object that is no variable.
     """
@@ -58,24 +57,24 @@ def tensorflow_name(variable: object) -> str:
 
 
 class Objects(NamedTuple):
-    """How a trace tells which of its variables an object is."""
+    """How a trace identifies an object as one of its variables."""
 
     name_of: Callable[[object], str] = plain_name
-    """The framework's name of a variable; raises `TypeError` for an object that is none."""
+    """Returns the framework's name of a variable; raises `TypeError` for any other object."""
     index_of: Callable[[object], int | None] | None = None
-    """The index of this very variable, None for one that the trace does not hold; no function for
-    a trace that does not know objects, because it was loaded."""
+    """Returns the index of this very variable, or None if the trace lacks it; no function for a
+    loaded trace, which knows no objects."""
     frozen: Callable[[], Sequence[tuple[str, tuple[str, ...]]]] = tuple
-    """The frozen layers of the models whose variables were passed: each name, with the names of
-    the variables that it would train. For an assertion that failed; others know none."""
+    """Returns the frozen layers of models whose variables were passed, each with the names of the
+    variables that it would train; for failed assertions only."""
 
 
 def finder(
     objects: Sequence[ref[Any] | None], canonical: Callable[[object], object]
 ) -> Callable[[object], int | None]:
-    """A function from a variable to its place in `objects`; to None if it is not among them.
+    """Return a function from a variable to its index in `objects`, or None.
 
-    `canonical` gives the one object that stands for a variable.
+    `canonical` returns the object that identifies a variable.
     """
     known: dict[int, tuple[int | None, ref[Any] | None]] = {}
     for index, reference in enumerate(objects):
@@ -85,27 +84,27 @@ def finder(
     def find(variable: object) -> int | None:
         own = canonical(variable)
         index, reference = known.get(id(own), (None, None))
-        found = reference and reference()  # None once it was collected: the id may be another's
+        found = reference and reference()  # None if collected: the id may be another object's
         return index if found is not None and canonical(found) is own else None
 
     return find
 
 
 NAMES_ONLY = Objects()
-"""What a trace that was loaded knows of objects, where nothing knows TensorFlow."""
+"""The objects of a loaded trace, which knows only names."""
 
 
 def variables_meant(
     wanted: object, variables: Sequence[Variable], objects: Objects
 ) -> frozenset[int]:
-    """The indices of the variables that `wanted` means: a name, a glob, or a variable itself.
+    """Return the indices of the variables that `wanted` means: a name, a glob, or a variable.
 
-    The name of a sharded variable, and the sharded variable itself, mean all of its shards. A trace
-    that knows its variables tells them apart by identity, whatever their names; for one that knows
-    names only, an object means the variable of its name.
+    The name of a sharded variable, or the variable itself, means all its shards. A trace that knows
+    objects identifies a variable by identity, whatever its name; a trace that knows only names, by
+    name.
 
-    Raises `tracer.UnknownName` with the near names for what is not among `variables`, and
-    `TypeError` for what is neither a text nor a variable.
+    Raises `tracer.UnknownName`, with similar names, if nothing matches, and `TypeError` if `wanted`
+    is neither a string nor a variable.
     """
     if isinstance(wanted, str):
         names = [each.name for each in variables]
@@ -117,16 +116,16 @@ def variables_meant(
 
 
 def with_namesakes(meant: frozenset[int], variables: Sequence[Variable]) -> frozenset[int]:
-    """The indices `meant` by a name, and those of variables that differ in their number only.
+    """Return the indices `meant`, plus variables whose names differ only in the number.
 
-    Where two models have a `1.weight`, the name alone does not say whose it is.
+    If two models have a `1.weight`, the name alone does not identify one.
     """
     names = {variables[index].name for index in meant}
     return meant | {i for i, each in enumerate(variables) if without_number(each.name) in names}
 
 
 def shards_of(variable: object) -> Sequence[object]:
-    """The shards of a sharded variable of TensorFlow, which has no name of its own; else none."""
+    """The shards of TensorFlow's `ShardedVariable`, which has no name of its own; else none."""
     if type(variable).__name__ != "ShardedVariable":
         return ()
     shards: Sequence[object] = variable.variables  # type: ignore[attr-defined]
@@ -134,19 +133,19 @@ def shards_of(variable: object) -> Sequence[object]:
 
 
 def is_meant(wanted: str, name: str) -> bool:
-    """Whether `wanted`, a name or a glob, means `name`."""
+    """Whether `wanted`, a name or a glob, matches `name`."""
     return name == wanted or fnmatchcase(name, wanted)
 
 
 def named(
     noun: str, wanted: str, names: Sequence[str], wholes: Sequence[str] = ()
 ) -> frozenset[int]:
-    """The indices of what is named `wanted` or, if nothing is, of what it matches as a glob.
+    """Return the indices named `wanted` or, if none is, matched by it as a glob.
 
-    Each has one of `names` and, if it is a part, the name of the whole, which means all parts of
-    it if nothing else has that name.
+    Each item has one of `names` and, if it is a part, the name of its whole in `wholes`, which
+    means all parts unless an item has that name.
 
-    Raises `tracer.UnknownName` if there is none; `noun` says what the names are of.
+    Raises `tracer.UnknownName` if nothing matches; `noun` is the kind of name.
     """
     parts = wholes if wanted else ()
     for same, among in ((str.__eq__, (names,)), (str.__eq__, (parts,)), (is_meant, (names, parts))):
@@ -158,9 +157,9 @@ def named(
 
 
 def optimizers_meant(wanted: str, optimizers: Sequence[Optimizer]) -> frozenset[int]:
-    """The indices of the optimizers that `wanted` means: a name, a glob, or the class of one alone.
+    """Return the indices of the optimizers that `wanted` means: a name, a glob, or a unique class.
 
-    Raises `tracer.UnknownName` for what is not among them, and for the class of several.
+    Raises `tracer.UnknownName` if none matches, or the class has several.
     """
     names = [each.name for each in optimizers]
     of_class = [i for i, e in enumerate(optimizers) if e.class_name.rpartition(".")[2] == wanted]
@@ -173,9 +172,9 @@ def optimizers_meant(wanted: str, optimizers: Sequence[Optimizer]) -> frozenset[
 
 
 def near_patterns(wanted: str, names: Iterable[str]) -> list[str]:
-    """The name or glob that who wrote `wanted` most probably meant; none if nothing is near.
+    """The name or glob most probably meant by `wanted`; empty if nothing is similar.
 
-    It lacks the beginning of a path, or it is the name of a layer, or it is misspelt.
+    It lacks the beginning of a path, names a layer, or is misspelt.
 
     >>> near_patterns("hidden/*", ["net/hidden/kernel", "net/hidden/bias", "net/out/kernel"])
     ['net/hidden/*']
@@ -187,7 +186,7 @@ def near_patterns(wanted: str, names: Iterable[str]) -> list[str]:
     ['backbone.*']
     """
     names = list(names)
-    dot = "/" if any("/" in name for name in names) else "."  # as PyTorch writes its names
+    dot = "/" if any("/" in name for name in names) else "."  # PyTorch's separator
     parts = dict.fromkeys(part for name in names for part in _parts(name, dot))
     for written in (wanted, *get_close_matches(wanted, parts, n=1, cutoff=0.7)):
         for end in (written, f"{written}{dot}*"):
@@ -198,7 +197,7 @@ def near_patterns(wanted: str, names: Iterable[str]) -> list[str]:
 
 
 def _parts(name: str, dot: str) -> Iterator[str]:
-    """What may be written for a name: `hidden/kernel`, `net/hidden`, `hidden/*`, ..."""
+    """Yield what users may write for a name: `hidden/kernel`, `net/hidden`, `hidden/*`, ..."""
     parts = name.split(dot)
     for first, last in combinations(range(len(parts) + 1), 2):
         part = dot.join(parts[first:last])
@@ -220,4 +219,4 @@ def _by_object(wanted: object, variables: Sequence[Variable], objects: Objects) 
     if len(alike) == 1:
         return alike[0]
     by_object = " that the object alone identifies:" if alike else ""
-    raise unknown_name(f"variable{by_object}", name, names)  # no glob: a path may hold brackets
+    raise unknown_name(f"variable{by_object}", name, names)  # no glob: a path may contain brackets
