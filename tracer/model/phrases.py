@@ -1,7 +1,7 @@
-"""What is said of a trace, the same in all that people read. No TensorFlow.
+"""Phrases facts about a trace, the same in all reports. No TensorFlow.
 
-What optimizers, steps, replicas and processes are called, and how processes ended; why steps
-update nothing, and methods never run: skipped, accumulated, or called by nothing.
+Names of optimizers, steps, replicas and processes; how processes ended; why steps update nothing
+(skipped, accumulated) and why methods never run.
 """
 
 import math
@@ -25,7 +25,7 @@ def class_of(optimizer: Optimizer) -> str:
 
 
 def brand_of(optimizer: Optimizer, trace: Trace) -> str:
-    """The library that an optimizer is of, as people call it."""
+    """The common name of an optimizer's library."""
     installed = "tf_keras" if "tf_keras" in trace.environment else "Keras 2"
     by_package = {"tensorflow": "tensorflow.python.keras", "keras": "Keras 2"}
     keras2 = by_package.get(optimizer.class_name.partition(".")[0], installed)
@@ -34,7 +34,7 @@ def brand_of(optimizer: Optimizer, trace: Trace) -> str:
 
 
 def steps_label(steps: Steps) -> str:
-    """`33`, `1-32`, or `4, 8 … 64` for steps that come again and again.
+    """The text of steps: `33`, `1-32`, or `4, 8 … 64` for recurring steps.
 
     >>> steps_label(Steps(1, 63, 3, 4))
     '1-3, 5-7 … 61-63'
@@ -46,9 +46,9 @@ def steps_label(steps: Steps) -> str:
 
 
 def program_lines(trace: Trace) -> dict[int, str]:
-    """The line that made each root optimizer whose class has several, by its index.
+    """The line that made each root optimizer, by index, if others have its class.
 
-    Their names (`adam`, `adam_3`) are counted by Keras, and say little.
+    Keras numbers their names (`adam`, `adam_3`), which say little.
     """
     roots = {i: each for i, each in enumerate(trace.optimizers) if each.root == i}
     several = Counter(each.class_name for each in roots.values())
@@ -60,17 +60,17 @@ def program_lines(trace: Trace) -> dict[int, str]:
 
 
 _RANK = "rank:"
-"""What the name of a worker begins with that is a process of PyTorch: it is one replica."""
+"""The prefix of a worker's name for a PyTorch process, which is one replica."""
 
 
 def replica_noun(trace: Trace) -> str:
-    """What the program calls one of several that train the same."""
+    """The program's word for a replica: `rank` or `replica`."""
     ranks = [replica.worker.startswith(_RANK) for replica in trace.replicas]
     return "rank" if ranks and all(ranks) else "replica"
 
 
 def replica_name(replica: Replica, *, with_worker: bool = True) -> str:
-    """`replica 1`, or `worker:1 replica 0`; without the worker if it has no name.
+    """The name of a replica: `replica 1`, or `worker:1 replica 0` if the worker has a name.
 
     >>> replica_name(Replica("worker:1", 0, "CPU:0"))
     'worker:1 replica 0'
@@ -85,16 +85,16 @@ def replica_name(replica: Replica, *, with_worker: bool = True) -> str:
 
 
 def replica_names(trace: Trace, *others: Trace) -> list[str]:
-    """The name of each replica of a trace; with its worker if there are several.
+    """The name of each replica of a trace; with its worker if there are several workers.
 
-    If the names are read together with those of `others`, their workers count too.
+    The workers of `others` count if the names are read together with theirs.
     """
     workers = {replica.worker for each in (trace, *others) for replica in each.replicas}
     return [replica_name(each, with_worker=len(workers) > 1) for each in trace.replicas]
 
 
 def replica_ids(trace: Trace) -> list[str]:
-    """The same for a column headed by `replica_noun`: `0`, or `worker:1/0`."""
+    """The names for a column headed by `replica_noun`: `0`, or `worker:1/0`."""
     several = len(trace.workers) > 1
     if replica_noun(trace) == "rank":
         return [each.worker.removeprefix(_RANK) for each in trace.replicas]
@@ -102,7 +102,7 @@ def replica_ids(trace: Trace) -> list[str]:
 
 
 FIRST_TRACING = "graphs that never ran are usual: a first tracing only makes the variables"
-"""What is said of graphs if `Summary.idle_as_usual`."""
+"""The sentence about graphs if `Summary.idle_as_usual`."""
 
 _PARTS = (
     "a first tracing that never ran is usual: it only makes the variables; what else never ran is "
@@ -111,7 +111,7 @@ _PARTS = (
 
 
 def why_idle(summary: Summary) -> str:
-    """Why graphs never ran, if no other than usual ones did not; else empty."""
+    """Why graphs never ran, if all of these are usual; else empty."""
     if not summary.idle_as_usual:
         return ""
     return _PARTS if summary.idle_parts else FIRST_TRACING
@@ -120,25 +120,25 @@ def why_idle(summary: Summary) -> str:
 # Processes: which ran, and how they ended.
 
 _MAX_PROGRAMS = 8  # processes
-_MAX_SILENCE = 30  # seconds: more than a file is behind while its program runs, as it is written
+_MAX_SILENCE = 30  # seconds: longer than a running program goes without saving
 
 
 def has_ended(trace: Trace) -> bool:
-    """Whether it is of programs that came to their end by themselves, so that nothing follows."""
+    """Whether all programs of the trace ended by themselves, so that nothing follows."""
     every = trace.programs
     return trace.finished and bool(every) and all(e.status == 0 and not e.error for e in every)
 
 
 def endings(trace: Trace) -> list[str]:
-    """A sentence for each way in which processes of the run ended that is no good end.
+    """Return a sentence for each way in which processes of the run ended badly.
 
-    Of the workers of one training, which depend on each other, those that ended well are named too
-    if another did not. While all run, or if all were killed at once, their last saves are named.
+    If one worker of a training ended badly, the others are named, too: they depend on each other.
+    If all are running, or all were killed at once, their last saves are named.
     """
     steps = {worker: f"after step {n:,}" for worker, n in _steps_by_worker(trace).items() if n}
     workers = _of_one_training(trace)
     running = [each for each in workers if not (each.finished or _ending(each))]
-    launched_by = [each for each in trace.programs[:1] if each.run]  # it outlives its ranks
+    launched_by = [each for each in trace.programs[:1] if each.run]  # outlives its ranks
     ended_first = any(each.finished or _ending(each) for each in [*workers, *launched_by])
     silent = _silent(running, others_ended=ended_first)
     ended = [(each, how) for each in trace.programs if (how := _ending(each))]
@@ -148,7 +148,7 @@ def endings(trace: Trace) -> list[str]:
     said = [(e, f"wrote nothing {steps.get(e.worker, 'after the start')}") for e in silent]
     for each, how in ended:
         where = steps.get(each.worker, "before the first step")
-        if not each.finished:  # it may have run on after its file was written
+        if not each.finished:  # it may have run on after its last save
             where = f"and wrote nothing {steps.get(each.worker, 'after the start')}"
         said.append((each, f"{how}, {where}"))
     alike: dict[tuple[str, bool], list[str]] = defaultdict(list)
@@ -163,9 +163,9 @@ def endings(trace: Trace) -> list[str]:
 
 
 def runs(trace: Trace) -> Iterator[str]:
-    """A sentence for each of the first processes: its command, when it ran, and how fast.
+    """Yield a sentence for each of the first processes: its command, time, and speed.
 
-    There is no rate of a run that was too short to time its steps, nor of a part of a run.
+    No speed for a run too short to time its steps, or for an excerpt.
     """
     steps_of = _steps_by_worker(trace)
     for program in trace.programs[:_MAX_PROGRAMS]:
@@ -192,20 +192,20 @@ def _ending(program: Program) -> str:
 
 
 def _of_one_training(trace: Trace) -> list[Program]:
-    """The programs of workers; of those that one command started, the workers of its cluster."""
+    """The programs of workers; if one command started them, only the workers of its cluster."""
     cluster = {*trace.environment.get("cluster", "").split(", ")}
     return [e for e in trace.programs if e.worker and (not e.run or e.worker in cluster)]
 
 
 def _silent(running: Sequence[Program], *, others_ended: bool) -> list[Program]:
-    """Those that wrote nothing more when others had ended, or went on for some seconds."""
+    """The programs that stopped writing while others ended, or continued for some time."""
     saved = [each.started + each.seconds for each in running]
     latest = math.inf if others_ended else max(saved, default=0)
     return [each for each, at in zip(running, saved, strict=True) if latest - at > _MAX_SILENCE]
 
 
 def _saves(running: Sequence[Program], steps: Mapping[str, str]) -> list[str]:
-    """When each was saved last, the oldest first."""
+    """The last save of each program, oldest first."""
     saves = sorted((each.started + each.seconds, each.worker) for each in running)
     return [
         f"{name} {steps.get(name, 'at its start')} ({_utc(at):%H:%M:%S} UTC)" for at, name in saves
@@ -213,7 +213,7 @@ def _saves(running: Sequence[Program], steps: Mapping[str, str]) -> list[str]:
 
 
 def _sentence(workers: list[str], how: str) -> str:
-    """How the program of each of these workers ended; of the only program, if it has no name."""
+    """The sentence on how these workers' programs ended, or the only program, if it has no name."""
     if not all(workers):
         return f"The program {how}."
     if len(workers) == 1:
@@ -223,7 +223,7 @@ def _sentence(workers: list[str], how: str) -> str:
 
 
 def _steps_by_worker(trace: Trace) -> Counter[str]:
-    """The most steps that an optimizer ran on a replica, by worker; for '' on any."""
+    """The most steps of an optimizer on a replica, by worker; '' for all workers."""
     most: Counter[str] = Counter()
     for (_, replica), steps in trace.steps_by_replica().items():
         for worker in ("", trace.replicas[replica].worker):
@@ -249,51 +249,51 @@ def _seconds(seconds: float) -> str:
 
 
 class Reason(NamedTuple):
-    """Why gradients that were passed were not applied."""
+    """Why passed gradients were not applied."""
 
     text: str
-    """`accumulated (4 steps)`; empty if the trace does not show it."""
+    """The reason: `accumulated (4 steps)`; empty if the trace does not show it."""
     clause: str
-    """The same as a clause: `gradients are being accumulated`."""
+    """The reason as a clause: `gradients are being accumulated`."""
     everywhere: bool
-    """Whether all steps that updated nothing got gradients, so that it holds for each of them."""
+    """Whether all steps that updated nothing got gradients: the reason holds for each."""
     usual: bool
-    """Whether that is as it should be: known, and no fault."""
+    """Whether the reason is known, and no fault."""
 
     @property
     def in_brackets(self) -> str:
-        """` (accumulated, 4 steps)`, where it holds for each of them; else empty."""
+        """` (accumulated, 4 steps)` if the reason holds for all these steps; else empty."""
         plain = self.text.replace(" (", ", ").replace(")", "")
         return f" ({plain})" if plain and self.everywhere else ""
 
 
 def reason(summary: Summary) -> Reason:
-    """Why steps in which gradients came updated nothing, as far as the trace shows it."""
+    """Return why steps with gradients updated nothing, as far as the trace shows it."""
     in_steps = summary.spread(measures.tries, measures.requests)
     text, clause = _words(summary)
-    skips = None if summary.trace.excerpt else skipped(summary)  # a part of a trace shows no fault
+    skips = None if summary.trace.excerpt else skipped(summary)  # an excerpt shows no fault
     usual = bool(text) and not (skips and skips.hopeless)
     return Reason(text, clause, all(came for made, came in in_steps if not made), usual)
 
 
 class Skipped(NamedTuple):
-    """The steps that a loss scale skipped."""
+    """The steps skipped by a loss scale."""
 
     number: int
     first: int
     longest: tuple[int, int]
-    """The first and the last step of most in a row."""
+    """The first and last step of the longest streak."""
     by: Optimizer
     hopeless: bool
-    """Whether no scale can help: the gradients are infinite or NaN whatever the scale is."""
+    """Whether no loss scale can help: gradients are infinite or NaN at any scale."""
 
 
 _FIRST_SCALE = 2**15
-"""The loss scale with which TensorFlow and Keras begin, unless another one is set."""
+"""The initial loss scale of TensorFlow and Keras, unless set."""
 
 
 def skipped(summary: Summary) -> Skipped | None:
-    """What a loss scale skipped; None if it is nothing, or if that is not known."""
+    """The steps that a loss scale skipped; None if none, or if unknown."""
     scale = next((each for each in summary.optimizers if skipper([each])), None)
     reached = accumulations(summary) if accumulated_steps(summary) > 1 else measures.tries
     if scale is None or not summary.trace.complete or not summary.steps:
@@ -311,14 +311,14 @@ def skipped(summary: Summary) -> Skipped | None:
     initial = next(n for n in scales if isinstance(n, int | float) and n >= 1)
     hopeless = (
         scale.settings.get("dynamic_scale") == 0
-        or in_a_row > math.ceil(math.log2(initial))  # so often it halves until it is 1
+        or in_a_row > math.ceil(math.log2(initial))  # the number of halvings down to 1
         or in_a_row == summary.steps_on[replica]
     )
     return Skipped(timeline.spread[(0,)], streaks[0][0], longest, scale, hopeless)
 
 
 def reason_for_all(summary: Summary) -> Reason | None:
-    """Why no step of a whole run updated anything; None if one did, or if it is not known."""
+    """Why no step of the run updated anything; None if one did, or if unknown."""
     if not summary.steps or summary.total(measures.tries):
         return None
     why = reason(summary)
@@ -326,16 +326,16 @@ def reason_for_all(summary: Summary) -> Reason | None:
 
 
 def accumulated(summary: Summary) -> str:
-    """What is said of a step that kept its gradients for a later one: `accumulated (4 steps)`.
+    """The phrase for a step that kept its gradients for later: `accumulated (4 steps)`.
 
-    Of how many steps is not known where a schedule says it.
+    Without a number if a schedule sets it.
     """
     number = accumulated_steps(summary)
     return f"accumulated ({number:,} steps)" if number > 1 else "accumulated"
 
 
 def _words(summary: Summary) -> tuple[str, str]:
-    """Why they updated nothing, in brackets and as a clause."""
+    """Why steps updated nothing: the text and the clause of a `Reason`."""
     by, kept = skipper(summary.optimizers), "gradients are being accumulated"
     accumulates = accumulated_steps(summary) > 1 or summary.total(measures.discarded)
     reached = accumulations(summary)
@@ -358,13 +358,13 @@ _WHY = {
     "MultiSteps": "its should_skip_update_fn said so",
     "the loss scale": "a gradient was not finite",
 }
-"""Why it skips a step."""
+"""Why each of these skips a step."""
 
 
 def skipper(optimizers: Iterable[Optimizer]) -> str:
-    """What skips steps, as those whose gradients are not finite; empty if nothing does.
+    """What skips steps, for example if gradients are not finite; empty if nothing does.
 
-    It is what people call it: of optax `skipped_by` has the name of a transformation.
+    The common name; for optax, `skipped_by` has the name of a transformation.
     """
     for each in optimizers:
         by = "GradScaler" if each.settings.get("grad_scaler") else each.settings.get("skipped_by")
@@ -374,7 +374,7 @@ def skipper(optimizers: Iterable[Optimizer]) -> str:
 
 
 def accumulated_steps(summary: Summary) -> int:
-    """Of how many steps the optimizer accumulates the gradients."""
+    """How many steps of gradients the optimizer accumulates."""
     return max(map(_accumulated, summary.optimizers), default=1)
 
 
@@ -384,11 +384,11 @@ def _accumulated(optimizer: Optimizer) -> int:
 
 
 def accumulations(summary: Summary) -> measures.Measure | None:
-    """Counts the steps that reached an optimizer which accumulates; None if that is not known.
+    """Return a measure of the steps that reached an accumulating optimizer; None if unknown.
 
-    Each of them added its gradients up, or applied a whole group. One that a loss scale skipped is
-    none of them: it did not reach the optimizer inside. A transformation of optax was reached where
-    it computed anything, be it for a later step.
+    Each of these steps added gradients up, or applied a whole group. A step that a loss scale
+    skipped is not counted: it did not reach the optimizer inside. An optax transformation was
+    reached if it computed anything, even for a later step.
     """
     optimizers = summary.trace.optimizers
 
@@ -407,7 +407,7 @@ _computed = measures.counting(["update", "discarded"], None)
 
 
 def every(summary: Summary, measure: measures.Measure, replica: int) -> int:
-    """`n` if the executions came every nth step from the nth to the end, otherwise 0."""
+    """Return `n` if the executions came every nth step from the nth to the end, else 0."""
     match summary.timeline(measure, replica=replica).stretches:
         case [Stretch(cycle=((_, (0,)), (1, _))) as regular]:
             return regular.period
@@ -420,9 +420,9 @@ def every(summary: Summary, measure: measures.Measure, replica: int) -> int:
 
 
 def never_reached(summary: Summary) -> list[str]:
-    """A sentence for each method that the program defines to update, and that never ran.
+    """Return a sentence for each update method of the program that never ran.
 
-    Nothing calls it; or it is for dense gradients, and there were none.
+    Nothing calls it, or it is for dense gradients and there were none.
     """
     sentences = []
     for optimizer, remark in summary.remarks("override-unreached", "own-dense"):
@@ -438,7 +438,7 @@ def never_reached(summary: Summary) -> list[str]:
 
 
 def _only_sparse(summary: Summary, optimizer: Optimizer, method: str) -> bool:
-    """Whether an optimizer got sparse gradients only, and so a method for others never ran."""
+    """Whether an optimizer got only sparse gradients, so that `method` never ran."""
     trace = summary.trace
     index = trace.optimizers.index(optimizer)
     done = {

@@ -1,4 +1,4 @@
-"""What is said of learning rates, schedules and weight decay, the same in all that people read."""
+"""Phrases learning rates, schedules and weight decay, the same in all reports."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,35 +12,35 @@ from tracer.model.trace import Trace, has_all_workers
 from tracer.model.words import dash, first_of, listed, plural, some, times
 
 SCHEDULE = "schedule"
-"""The code of a remark on a schedule of PyTorch: its class is the `method`, for how many steps it
-is made the `detail`, and it stepped `count` times between the first and the last of `of` steps."""
+"""The code of a remark on a PyTorch schedule: `method` is its class, `detail` the steps it is made
+for; it stepped `count` times between the first and the last of `of` steps."""
 LOADED = "rate-loaded"
 """The code of the remark on a rate that `load_state_dict` replaced: `detail` is `0.001 0.1`."""
 DRIFT = "moved-without-gradient"
-"""The code of the remark on a variable whose gradient was 0 in all of so many steps, or that of the
-elements in the `detail` (`12 of 24`), and that moved there in `count` of them."""
+"""The code of the remark on a variable whose gradient was 0 in all of `of` steps, or whose elements
+in `detail` (`12 of 24`) had gradients of 0, and that changed there in `count` of the steps."""
 MOST = 50
-"""How many runs are kept of a rate; the last one has all that comes then."""
-MAX_RATES = 3  # that a sentence names
+"""The most runs kept of a rate; the last one has all later steps."""
+MAX_RATES = 3  # in a sentence
 
 
 def rates(summary: Summary, what: str) -> list[Rate]:
-    """The learning rates, or the weight decays, of the groups of these optimizers.
+    """The learning rates or weight decays of each group.
 
-    Those of the first worker: others may differ.
+    Of the first worker: others may differ.
     """
     return [*{each.group: each for each in reversed(of_all_workers(summary, what))}.values()][::-1]
 
 
 def of_all_workers(summary: Summary, what: str) -> list[Rate]:
-    """The same with those of other workers where they differ."""
+    """The learning rates or weight decays of all workers."""
     return [
         each for each in summary.trace.data.rates if (each.root, each.what) == (summary.root, what)
     ]
 
 
 def number_of_values(runs: Sequence[RateRun]) -> int:
-    """How many values a rate had in turn.
+    """The number of successive values of a rate.
 
     >>> number_of_values([RateRun(1, 3, 0.1, 0.1), RateRun(4, 2, 0.1, 0.01, 2)])
     2
@@ -50,13 +50,13 @@ def number_of_values(runs: Sequence[RateRun]) -> int:
 
 
 def in_steps(run: RateRun) -> str:
-    """`0.1 in steps 1-8`, or `0.1 to 0.01 in steps 1-8`."""
+    """The text of a run: `0.1 in steps 1-8`, or `0.1 to 0.01 in steps 1-8`."""
     value = " to ".join(f"{each:.6g}" for each in dict.fromkeys(run.ends))
     return f"{value} in {plural(run.count, 'step')} {dash(run.first, run.first + run.count - 1)}"
 
 
 def decaying(summary: Summary) -> tuple[set[int], set[int]]:
-    """The variables that decay, and those that do not though others do."""
+    """The variables that decay, and the variables that do not although others do."""
     groups = rates(summary, "decay")
     decayed = {i for each in groups if any(run.last for run in each.runs) for i in each.variables}
     rest = set(summary.variables) - decayed if decayed else set()
@@ -65,13 +65,13 @@ def decaying(summary: Summary) -> tuple[set[int], set[int]]:
 
 
 def vectors(summary: Summary, variables: set[int]) -> list[str]:
-    """The names of those of the variables that have one dimension or none."""
+    """The names of the variables with at most one dimension."""
     every = summary.trace.variables
     return [every[index].name for index in sorted(variables) if len(every[index].shape) < 2]
 
 
 def plain(summary: Summary) -> Iterator[dict[str, Any]]:
-    """The rates and decays of each group as values, for reports that programs read."""
+    """Yield the rates and decays of each group as plain values, for reports that programs read."""
     names = [shown(each.name) for each in summary.trace.variables]
     for what in ("rate", "decay"):
         for each in rates(summary, what):
@@ -86,7 +86,7 @@ def plain(summary: Summary) -> Iterator[dict[str, Any]]:
 
 
 def sentences(trace: Trace) -> list[str]:
-    """What there is to say of each optimizer, which they name if there are several."""
+    """Return the sentence of each optimizer, with its name if there are several."""
     summaries = summaries_of(trace)
     said = [(each.optimizers[0].name, sentence(each)) for each in summaries]
     named = len(said) > 1
@@ -94,9 +94,9 @@ def sentences(trace: Trace) -> list[str]:
 
 
 def sentence(summary: Summary, *, brief: bool = True) -> str:
-    """What there is to say: `Learning rate 0.1 -> 0.001 (40 values); weight decay 0.01 on 12 ...`.
+    """The sentence on rates: `Learning rate 0.1 -> 0.001 (40 values); weight decay 0.01 on 12 ...`.
 
-    Empty if it is not known or, if `brief`, all there is to say is one number.
+    Empty if nothing is known or, if `brief`, if it would only have one number.
     """
     groups = rates(summary, "rate")
     found = dict[tuple[str, tuple[RateRun, ...]], int]()
@@ -121,7 +121,7 @@ def sentence(summary: Summary, *, brief: bool = True) -> str:
 
 
 def _moves(runs: Sequence[RateRun], sampled: bool) -> str:
-    """`0.1`, `0.1 -> 0.001 (40 values)`, or `0 -> 0.1 -> 0 (40 values)`."""
+    """The values of runs: `0.1`, `0.1 -> 0.001 (40 values)`, or `0 -> 0.1 -> 0 (40 values)`."""
     ends = [value for run in runs for value in (run.value, run.last)]
     first, last, least, most = ends[0], ends[-1], min(ends), max(ends)
     points = [first, *_turn(first, last, least, most), last]
@@ -133,12 +133,12 @@ def _moves(runs: Sequence[RateRun], sampled: bool) -> str:
 
 
 def _turn(first: float, last: float, least: float, most: float) -> list[float]:
-    """The highest value in between if it is above both ends, or else the lowest if it is below."""
+    """The highest value if above both ends, else the lowest if below both; else none."""
     return [most] if most > max(first, last) else [least] if least < min(first, last) else []
 
 
 def _decay(summary: Summary) -> Iterator[str]:
-    """On which variables there is weight decay, and how much."""
+    """The phrase on weight decay: its values, and the variables."""
     decayed, others = decaying(summary)
     if not decayed:
         return
@@ -158,7 +158,7 @@ def _decay(summary: Summary) -> Iterator[str]:
 
 
 def _schedules(summary: Summary) -> Iterator[str]:
-    """How often each schedule stepped."""
+    """The phrase on how often each schedule stepped."""
     for _, each in summary.remarks(SCHEDULE):
         made = f" (made for {each.detail})" if each.detail else ""
         yield f"{each.method}{made} stepped {times(each.count)} between {some(each.of, 'step')}"

@@ -1,4 +1,4 @@
-"""What no trace keeps, and what it loses to be shown to others. No TensorFlow."""
+"""Removes secrets from every trace, and paths from a trace to be shared. No TensorFlow."""
 
 import re
 import shlex
@@ -14,34 +14,34 @@ _SAYS = (
     r"(?:passw|passphrase|webhook|(?<![a-z])pass(?![a-z])|pwd|secret|credential|signature|"
     r"(?<![a-z])sig(?![a-z])|keys?(?![a-z])|token(?!i[sz]|s(?![a-z]))|auth(?!ors?(?![a-z])))"
 )
-"""What the name of a secret says: `api-key` and `HF_TOKEN`; not `tokenizer` and `max_tokens`."""
+"""Matches names of secrets: `api-key` and `HF_TOKEN`; not `tokenizer` and `max_tokens`."""
 _SECRET_NAME = re.compile(_SAYS, re.IGNORECASE)
 _ASSIGNED = re.compile(r"([\w.+/~@-]{1,100}[=:])(?!//)(?=.)")
 _INSIDE = re.compile(
     "(" + _SAYS + r"[\w.-]{0,40}['\"]?\s*[=:]\s*)(?:\"[^\"]*\"|'[^']*'|[^\s,;&'\"})\]]+)",
     re.IGNORECASE,
 )
-"""`"api_key": "..."` or `?token=...` in an argument."""
+"""Matches `"api_key": "..."` or `?token=...` in an argument."""
 _CREDENTIALS = re.compile(
     r"(?<=://)[^\s/'\"]+(?=@)|(?<![^\s='\"])[\w.+-]{1,100}:[^\s/'\"@]{1,100}(?=@\w)|"
     r"\b(?:sk-|hf_|gh[a-z]_|github_pat_|glpat-|xox[a-z]-|AKIA|AIza|eyJ)(?=[\w.-]{0,200}\d)[\w.-]{16,}"
 )
-"""Of a URL, or of `user:password@host` without a scheme; and what keys of well-known services
-begin with."""
+"""Matches credentials in a URL or in `user:password@host`, and keys of well-known services by their
+prefix."""
 _SAID = re.compile(
     r"((?:passw|pwd|secret|credential|api[-_ ]?key|\w[-_]key|\w[-_]token(?!s))[\w.-]{0,40}"
     r"['\"]?\s*[=:]\s*|[?&][\w.-]{0,40}" + _SAYS + r"[\w.-]{0,40}="
     r"|\b(?:bearer|basic)\s+(?=[\w.+/=-]{8}))(?:\"[^\"]*\"|'[^']*'|[^\s,;&'\"})\]]+(?<!:))",
     re.IGNORECASE,
 )
-"""What a message calls a secret; `unexpected token: x` and `missing key: x` are none."""
+"""Matches secrets in a message; not `unexpected token: x` and `missing key: x`."""
 
 
 def command_line(arguments: Iterable[str]) -> str:
-    """The arguments as one types them in a shell, with `REDACTED` for each secret.
+    """Join arguments as a shell command, with `REDACTED` for each secret.
 
-    A secret is the value of an option or a variable whose name says so, the credentials in a URL,
-    and a key of a well-known service.
+    A secret is the value of an option or variable named like one, credentials in a URL, or a key of
+    a well-known service.
 
     >>> command_line(["train.py", "--api-key", "sk-1", "PASSWORD=x y", "s3://me:pw@bucket/x"])
     'train.py --api-key REDACTED PASSWORD=REDACTED s3://REDACTED@bucket/x'
@@ -50,7 +50,7 @@ def command_line(arguments: Iterable[str]) -> str:
 
 
 def without_secrets(arguments: Iterable[str]) -> Iterator[str]:
-    """The arguments of a program, with `REDACTED` for each secret: see `command_line`."""
+    """Yield the arguments of a program, with `REDACTED` for each secret: see `command_line`."""
     expected = False
     for argument in arguments:
         assigned = _ASSIGNED.match(argument)
@@ -65,7 +65,7 @@ def without_secrets(arguments: Iterable[str]) -> Iterator[str]:
 
 
 def message(text: str) -> str:
-    """What an error says, with `REDACTED` for each secret in it.
+    """Return the text of an error, with `REDACTED` for each secret.
 
     >>> message("login failed: password=x at https://me:pw@host")
     'login failed: password=REDACTED at https://REDACTED@host'
@@ -74,7 +74,7 @@ def message(text: str) -> str:
 
 
 def without_credentials(text: str) -> str:
-    """The text without the credentials in URLs and the keys of well-known services."""
+    """The text without credentials in URLs and keys of well-known services."""
     return _CREDENTIALS.sub(_HIDDEN, text)
 
 
@@ -84,16 +84,14 @@ _ABSOLUTE = re.compile(
     r"(?<![\w+.-])(?!file:)(?P<url>\w[\w+.-]{0,20}://[^\s'\"]*)|"
     r"(?<![^\s'\"=,;:(\[])(?:[A-Za-z]:|~|\.{1,2})?[/\\]+(?:[^\s'\"/\\]+[/\\]+)*"
 )
-"""A URL, or the folders of a path from the root, from home or from here; `3/4` in an error is none.
-"""
+"""Matches a URL, or the folders of an absolute, home or relative path; not `3/4` in an error."""
 
 
 def without_paths(trace: Trace) -> Trace:
-    """The trace with each file named by its name alone: `train.py:41`, wherever the file is.
+    """Return the trace with file names without folders: `train.py:41`.
 
-    That is so for the lines of callers, the lines that made optimizers and those that remarks are
-    about, for notes, and for errors. Of commands only the program stays, without its arguments.
-    Functions, line numbers, variables and counts stay.
+    Covers the lines of callers, optimizers and remarks, notes, and errors. Commands keep only the
+    program, without arguments. Functions, line numbers, variables and counts stay.
     """
     data = trace.data
     files = {each.file for each in data.lines} | {each.made for each in data.optimizers}
@@ -110,7 +108,7 @@ def without_paths(trace: Trace) -> Trace:
 
 
 def _changed(value: Any, change: Mapping[str, Callable[[str], str]]) -> Any:
-    """Records, and those that they hold, with their fields of these names changed."""
+    """Return records, also nested ones, with the fields of these names changed."""
     if isinstance(value, tuple):
         return tuple(_changed(each, change) for each in value)
     new = {
@@ -122,17 +120,17 @@ def _changed(value: Any, change: Mapping[str, Callable[[str], str]]) -> Any:
 
 
 def _name(file: str) -> str:
-    """What is behind the last folder; a file that is none, as `<stdin>`, stays."""
+    """The name without folders; a pseudo-file such as `<stdin>` stays."""
     return file if file.startswith("<") else re.split(r"[/\\]", file)[-1]
 
 
 def _error(text: str) -> str:
-    """What an error says without folders; a URL stays, but for what is secret in it."""
+    """The text of an error without folders; URLs stay, without secrets."""
     return message(_ABSOLUTE.sub(lambda found: found["url"] or "", text))
 
 
 def _program(command: str) -> str:
-    """The program of a command, without options of Python and without arguments."""
+    """The program of a command, without Python's options and without arguments."""
     try:
         parts = shlex.split(command)
     except ValueError:  # written by another program

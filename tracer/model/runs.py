@@ -1,8 +1,8 @@
-"""Runs: the steps in which something ran, as arithmetic progressions. No TensorFlow.
+"""Defines runs: steps as arithmetic progressions. No TensorFlow.
 
-However long regular training goes on, what it did in each step is one `Run`. Steps are numbered
-from 1, and a run is never empty. A list of runs says how often something ran in each step; two that
-stand for the same step add up.
+Regular training is one `Run`, however long it goes on. Steps are numbered from 1, and a run is
+never empty. A list of runs has the number of executions in each step; runs that share a step add
+up.
 """
 
 import math
@@ -36,7 +36,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
         return self.count * self.times
 
     def intersect(self, steps: range) -> "Run | None":
-        """The part of the run that is in `steps` (a range with a positive step); None if none is.
+        """The part of the run in `steps` (a range with a positive step); None if empty.
 
         >>> Run(first=4, stride=4, count=40).intersect(range(2, 100, 6))
         Run(first=8, stride=12, count=8, times=1)
@@ -62,7 +62,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
 
 
 def fold(steps: Iterable[tuple[int, int]]) -> list[Run]:
-    """The fewest runs, greedily, for `(step, times)` pairs in rising order of step.
+    """Return the fewest runs, greedily, for `(step, times)` pairs in ascending order of step.
 
     >>> fold([(1, 1), (2, 1), (3, 1), (5, 2)])
     [Run(first=1, stride=1, count=3, times=1), Run(first=5, stride=1, count=1, times=2)]
@@ -71,7 +71,7 @@ def fold(steps: Iterable[tuple[int, int]]) -> list[Run]:
 
 
 def join(runs: Iterable[Run]) -> list[Run]:
-    """The same steps in fewer runs: neighbours that continue one arithmetic progression become one.
+    """Join neighbouring runs that continue one arithmetic progression.
 
     Runs out of order are left as they are.
 
@@ -89,7 +89,7 @@ def join(runs: Iterable[Run]) -> list[Run]:
         if gap == stride and (run.count == 1 or run.stride == stride):
             joined[-1] = Run(previous.first, stride, previous.count + run.count, run.times)
         elif gap == stride and previous.count > 1:
-            # The run's first step still belongs to the progression before it.
+            # The run's first step continues the previous progression.
             joined[-1] = Run(previous.first, stride, previous.count + 1, run.times)
             left = run.count - 1
             joined.append(
@@ -101,7 +101,7 @@ def join(runs: Iterable[Run]) -> list[Run]:
 
 
 def split_pairs(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """The same steps, in which two that are apart are no run: that is no rhythm to fold by.
+    """Split runs of two distant steps: two steps are no regular pattern.
 
     >>> split_pairs([Run(3, 1, 2), Run(7, 40, 2)])
     (Run(first=3, stride=1, count=2, times=1), Run(first=7, stride=1, count=1, times=1), \
