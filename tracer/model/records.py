@@ -1,4 +1,4 @@
-"""The plain records that a trace is made of. No TensorFlow, no state, no queries."""
+"""Defines the plain records of a trace. No TensorFlow, no state, no queries."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args
@@ -8,14 +8,14 @@ import msgspec
 from tracer.model.runs import Run
 
 Kind = Literal["dense", "sparse", "none"]
-"""What a gradient was: a tensor, a `tf.IndexedSlices`, or `None`."""
+"""The kind of a gradient: a tensor, a `tf.IndexedSlices`, or `None`."""
 
 Role = Literal["step", "update", "ineffective", "discarded", "apply", "request"]
-"""What an entry counts: an execution of `apply_gradients` or `apply` (`step`), of the outermost
-apply method on a variable (`update`; `ineffective` if the method assigns nothing to that variable;
-`discarded` if its result was computed and thrown away, as JAX does while gradients accumulate), of
-an apply method inside another one (`apply`), or a gradient that was passed to the outermost
-`apply_gradients` (`request`, which is no execution)."""
+"""What an entry counts. `step`: an execution of `apply_gradients` or `apply`. `update`: an
+execution of the outermost apply method on a variable; `ineffective` if the method assigns nothing
+to the variable; `discarded` if its result was thrown away, as in JAX while gradients accumulate.
+`apply`: an execution of an apply method inside another one. `request`: a gradient passed to the
+outermost `apply_gradients`, which is no execution."""
 
 
 Setting = bool | int | float | str
@@ -23,56 +23,56 @@ Setting = bool | int | float | str
 
 
 class Remark(msgspec.Struct, frozen=True):
-    """Evidence for a rule of `tracer.findings`: what was seen of an optimizer, and not counted."""
+    """Evidence for a rule of `tracer.findings`: an uncounted observation of an optimizer."""
 
     code: str
-    """The rule that it is for."""
+    """The code of the rule."""
     method: str = ""
-    """The method that it is about."""
+    """The method concerned."""
     detail: str = ""
-    """What the rule needs to name, an attribute for example."""
+    """What the rule needs to name, for example an attribute."""
     where: str = ""
-    """The line of the program: `train.py:12`; empty if it is not known."""
+    """The program line: `train.py:12`; empty if unknown."""
     variables: tuple[str, ...] = ()
-    """The names of the variables that it is about; the optimizer need not have them."""
+    """The names of the variables concerned; the optimizer need not have them."""
     count: int = 0
-    """How often it was so: `count` times, `of` so many."""
+    """How often it was observed: `count` times in `of` cases."""
     of: int = 0
     runs: tuple[Run, ...] = ()
-    """In which steps, as far as that is known."""
+    """The steps, as far as known."""
 
 
 class Decay(msgspec.Struct, frozen=True):
-    """What weight decay leaves out, by `exclude_from_weight_decay`."""
+    """The variables excluded from weight decay by `exclude_from_weight_decay`."""
 
     rate: float
     unmatched: tuple[str, ...]
-    """The exceptions that match none of its variables, as people read them: `'LayerNorm'`."""
+    """The exclusions that match no variable, for display: `'LayerNorm'`."""
     matched: bool
-    """Whether any variable is left out."""
+    """Whether any variable is excluded."""
     decayed: tuple[str, ...]
     """The variables that decay."""
     searched: str
-    """A name as Keras searches it for a pattern: `dense/kernel:0`."""
+    """An example of the names that Keras matches patterns with: `dense/kernel:0`."""
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """A call of the outermost step method that an exception ended, while Python was in it."""
+    """A call of the outermost step method that an exception ended while Python ran it."""
 
     method: str
     error: str
-    """The exception, in one line: `ValueError: Unknown variable`."""
+    """The exception in one line: `ValueError: Unknown variable`."""
     cause: Literal["unknown", "creation", "none", "other"]
-    """Why: the optimizer was built for other variables than it was passed; it had to make variables
-    where a `tf.function` may not make any more; each gradient was None; something else."""
+    """`unknown`: the optimizer was built for other variables; `creation`: it made variables where a
+    `tf.function` may make none; `none`: each gradient was None; `other`: something else."""
     variables: tuple[str, ...]
-    """The variables that it is about; of `unknown` those that it was not built for."""
+    """The variables concerned; for `unknown`, the variables that it was not built for."""
     after: int
-    """How many steps had run when it came."""
+    """The number of steps that had run before."""
     function: str = ""
     """The function that was being traced; empty in eager mode."""
     last: bool = True
-    """Whether no step of the optimizer began after it."""
+    """Whether no step of the optimizer began afterwards."""
 
 
 class Optimizer(msgspec.Struct, frozen=True):
@@ -83,35 +83,35 @@ class Optimizer(msgspec.Struct, frozen=True):
     kind: str
     """`legacy`, `keras2`, `keras3` or `v1`: see `tracer.kinds`."""
     root: int
-    """The index of the outermost optimizer around it; its own index if it is the root."""
+    """The index of the outermost optimizer around it; its own index for a root."""
     settings: dict[str, Setting] = {}
-    """Its settings that change the counts: `{"gradient_accumulation_steps": 4, ...}`; and
-    `dynamic_scale`, the present loss scale of Keras 3."""
+    """The settings that affect the counts: `{"gradient_accumulation_steps": 4, ...}`; and
+    `dynamic_scale`, the current loss scale of Keras 3."""
     iterations: int | None = None
-    """How far its `iterations` moved since it was wrapped; None if they cannot be read."""
+    """How far `iterations` moved since the optimizer was wrapped; None if unreadable."""
     remarks: tuple[Remark, ...] = ()
     made: str = ""
-    """The line of the program that made it, or wrapped it: `train.py:30`; empty if not known."""
+    """The program line that made or wrapped the optimizer: `train.py:30`; empty if unknown."""
     never_passed: tuple[str, ...] = ()
-    """Variables of the model that became trainable after its step was traced, and that no optimizer
-    got, although training continued: see the freeze monitors."""
+    """Variables of the model that became trainable after the step was traced, and that no optimizer
+    got although training continued: see the freeze monitors."""
     frozen: tuple[str, ...] = ()
-    """Variables of the model that were frozen after its step was traced, but that a graph still
+    """Variables of the model that were frozen after the step was traced, and that a graph still
     updated later: see the freeze monitors."""
     failures: tuple[Failure, ...] = ()
-    """The steps that raised; steps with the same error stand once."""
+    """The steps that raised; equal errors are listed once."""
     turns: tuple[int, int] = (0, 0)
-    """Its first and its last turn. An optimizer takes the next turn when it steps after another one
-    of the process: see `core.optimizers.take_turn`. Both are 0 if not known."""
+    """The first and last turn. A turn begins when an optimizer steps after another one of the
+    process: see `core.optimizers.take_turn`. Both are 0 if unknown."""
     decay: Decay | None = None
-    """None if every variable decays."""
+    """The weight decay with exclusions; None if every variable decays."""
     rate: float | None = None
-    """Its learning rate at the end of its first step; None for a schedule, or if not known."""
+    """The learning rate at the end of the first step; None for a schedule, or if unknown."""
     values: int | None = None
-    """A hash of the values of some of its variables when its first step was traced: it tells
-    training that continues from training that begins again. None if not known."""
+    """A hash of some variables' values when the first step was traced, which distinguishes
+    continued training from a restart. None if unknown."""
     slots: int | None = None
-    """How many slot variables it keeps on each replica; None if not known."""
+    """The number of slot variables on each replica; None if unknown."""
 
 
 class Variable(msgspec.Struct, frozen=True):
@@ -121,11 +121,11 @@ class Variable(msgspec.Struct, frozen=True):
     shape: tuple[int | None, ...]
     dtype: str
     argument: bool = False
-    """True for an argument of a `tf.function`: the trace cannot know which variable was passed."""
+    """True for an argument of a `tf.function`: the variable passed is unknown."""
     part_of: str = ""
-    """If this is a shard, the name of the sharded variable; else empty."""
+    """For a shard, the name of the sharded variable; else empty."""
     shards: int = 1
-    """How many ranks or devices hold and update a shard of it; `shape` is the whole shape."""
+    """The number of ranks or devices that hold and update a shard; `shape` is the whole shape."""
 
 
 class Method(msgspec.Struct, frozen=True):
@@ -136,7 +136,7 @@ class Method(msgspec.Struct, frozen=True):
 
 
 class Replica(msgspec.Struct, frozen=True):
-    """A replica of a worker. `worker` is TensorFlow's name (`worker:0`), empty for a local run."""
+    """A replica of a `worker`, with TensorFlow's name (`worker:0`; empty for a local run)."""
 
     worker: str
     id: int
@@ -144,30 +144,30 @@ class Replica(msgspec.Struct, frozen=True):
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One element of a path of calls: a line of the program, or a call of the framework."""
+    """An element of a path of calls: a program line or a call of the framework."""
 
     function: str
-    """The function with the line, as `MyModel.train_step`; `<module>` outside functions. For the
-    framework its public name: `Model.fit`, `Strategy.run`, `Adam.minimize`."""
+    """The function of the line: `MyModel.train_step`, or `<module>` outside functions. For the
+    framework, the public name: `Model.fit`, `Strategy.run`, `Adam.minimize`."""
     file: str = ""
-    """The file of the program; empty for the framework."""
+    """The program's file; empty for the framework."""
     number: int = 0
-    """The line in that file; 0 for the framework."""
+    """The line number; 0 for the framework."""
     graph: bool = False
-    """True for a `tf.function` where its graph begins: the path before it ran the graph, the path
+    """True where the graph of a `tf.function` begins: the path before this ran the graph, the path
     after it traced the graph."""
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """What one execution of a block does with one method: `times` times on each variable."""
+    """What one execution of a block does with one method: `times` executions on each variable."""
 
     optimizer: int
     method: int
     role: Role
     kind: Kind | None
-    """The gradient's kind; None for a step method."""
+    """The kind of the gradient; None for a step method."""
     variables: tuple[int, ...]
-    """Indices of variables; empty for a step method, which has none."""
+    """Indices of variables; empty for a step method."""
     times: int = 1
 
 
@@ -175,27 +175,27 @@ class Block(msgspec.Struct, frozen=True):
     """Sites that always execute together on one replica: the body of a graph, or an eager step."""
 
     root: int
-    """The index of the root optimizer; `runs` are in its steps."""
+    """The index of the root optimizer; `runs` have its steps."""
     replica: int
     context: Literal["eager", "graph"]
     function: str
-    """The name of the function that was traced to the graph; empty in eager mode."""
+    """The traced function; empty in eager mode."""
     step: bool
-    """True if one execution is one step; False for a branch or a loop body inside a step."""
+    """True if one execution is one step; False for a branch or loop body inside a step."""
     entries: tuple[Entry, ...]
     total: int
-    """How often the block executed; always exact."""
+    """The number of executions; always exact."""
     runs: tuple[Run, ...]
-    """The steps of the executions. They add up to `total`, unless some steps are not known."""
+    """The steps of the executions; their sum is `total`, unless some steps are unknown."""
     graphs: int = 0
-    """How many graph tracings made this block."""
+    """The number of graph tracings with this block."""
     idle: int = 0
-    """How many of those graphs never executed."""
+    """The number of these graphs that never executed."""
     outside: bool = False
-    """True if a direct call of an apply method ran it, outside any step."""
+    """True if a direct call of an apply method ran the block outside of steps."""
     path: int | None = None
-    """The index of the path of calls that led to it; None if not known. If several lines of the
-    program run one graph, there is a block for each path."""
+    """The index of the path to the block; None if unknown. If several program lines run one graph,
+    each path has a block."""
 
     @property
     def step_unknown(self) -> int:
@@ -204,42 +204,42 @@ class Block(msgspec.Struct, frozen=True):
 
 
 class Graph(msgspec.Struct, frozen=True):
-    """All graph tracings of one function with one signature that hold a step or an update."""
+    """All graph tracings, with a step or an update, of a function with one signature."""
 
     root: int
     replica: int
-    """The first replica that it updates."""
+    """The first replica that the graph updates."""
     function: str
     signature: str
-    """The arguments of the tracing: `x: float32[32, 4], training: True`; empty if not known."""
+    """The traced arguments: `x: float32[32, 4], training: True`; empty if unknown."""
     tracings: int
     idle: int
-    """How many of the tracings never ran."""
+    """The number of tracings that never ran."""
     steps: int
-    """How many steps ran in it on each replica; if it holds no step, how many updates."""
+    """The number of steps run on each replica; without a step in it, the number of updates."""
     after: int
-    """How many steps had run when it was first traced."""
+    """The number of steps before the first tracing."""
     step_calls: int
-    """How many calls of `apply_gradients` its code has; the body of a loop counts once."""
+    """The number of `apply_gradients` calls in the code; a loop body counts once."""
     failed: int = 0
-    """How many of the idle tracings ended with an error in the optimizer."""
+    """The number of idle tracings that an error in the optimizer ended."""
     parted: bool = True
-    """Whether one of several calls of `apply_gradients` has other variables than the call before
-    it, or the same gradients. If not, each call is a step for all variables."""
+    """Whether a call of `apply_gradients` has other variables than the previous call, or the same
+    gradients. If not, each call is a step for all variables."""
 
     @property
     def calls(self) -> int:
-        """How often Python called `apply_gradients` while it was traced."""
+        """The number of Python calls of `apply_gradients` while tracing."""
         return self.tracings * self.step_calls
 
 
 class GraphTracing(msgspec.Struct, frozen=True):
-    """One graph tracing, as an event. Only the first are kept; `Graph.tracings` counts all."""
+    """A graph tracing as an event. Only the first ones are kept; `Graph.tracings` counts all."""
 
     graph: int
-    """The index of its `Graph`."""
+    """The index of the `Graph`."""
     path: int | None
-    """The index of the path of the call that caused it; None if not known."""
+    """The index of the path to the causing call; None if unknown."""
     cause: Literal["first", "variables", "argument", "value", "function", "forgotten", "unknown"]
     """Why: `first`, the first call; `variables`, the first call made variables; `argument`, another
     shape, type or structure; `value`, another Python value; `function`, a new function object of
@@ -247,37 +247,37 @@ class GraphTracing(msgspec.Struct, frozen=True):
     detail: str
     """For `argument` and `value`, what changed: `x: float32[32, 4] -> float32[8, 4]`."""
     after: int
-    """How many steps had run before it began."""
+    """The number of steps run before."""
     at: float
-    """When it began, in seconds since 1970 (UTC)."""
+    """The begin, in seconds since 1970 (UTC)."""
     seconds: float
-    """How long it took."""
+    """The duration in seconds."""
 
 
 class Calls(msgspec.Struct, frozen=True):
-    """Python calls of one method on each of `variables`: `eager` and `tracing` of them on each."""
+    """Python calls of a method: `eager` and `tracing` calls on each of `variables`."""
 
     optimizer: int
     method: int
     kind: Kind | None
     replica: int
     variables: tuple[int, ...]
-    """Indices of variables; empty for a step method, whose counts then stand once."""
+    """Indices of variables; empty for a step method, whose counts are then total."""
     eager: int
     tracing: int
     path: int | None = None
-    """The index of the path of calls by which they came; None if that is not known."""
+    """The index of the path to the calls; None if unknown."""
 
 
 Observation = Literal["compared", "unchanged", "not_finite", "zero_gradient"]
-"""What is seen of a variable in a step: that it was looked at, that no bit of its memory changed,
-that something in it was infinite or NaN when the step had ended, that its gradient was 0
-as far as that is known: a gradient in a program of XLA is not looked at."""
+"""An observation of a variable in a step. `compared`: it was examined. `unchanged`: no bit changed.
+`not_finite`: it held infinity or NaN after the step. `zero_gradient`: its gradient was 0, as far as
+known (gradients in XLA programs are not read)."""
 OBSERVATIONS: tuple[Observation, ...] = get_args(Observation)
 
 
 class Effect(msgspec.Struct, frozen=True):
-    """In which steps the same was seen of each of `variables`, where effects were asked for."""
+    """The steps with the same observation of each of `variables`, if effects were requested."""
 
     root: int
     replica: int
@@ -285,33 +285,33 @@ class Effect(msgspec.Struct, frozen=True):
     variables: tuple[int, ...]
     """Indices of variables."""
     total: int
-    """In how many steps, of each of the variables."""
+    """The number of steps, for each of the variables."""
     runs: tuple[Run, ...]
-    """Those steps; short of the total where their detail was lost."""
+    """The steps; fewer than `total` if their detail was lost."""
 
 
 class RateRun(msgspec.Struct, frozen=True, array_like=True):
-    """Steps in a row in which a rate stayed as it was, or moved one way."""
+    """Consecutive steps in which a rate was constant, or changed in one direction."""
 
     first: int
     count: int
-    """How many steps; the rate has one value in each."""
+    """The number of steps; each has one value."""
     value: float
-    """In the first of them."""
+    """The value in the first step."""
     last: float
-    """In the last of them."""
+    """The value in the last step."""
     values: int = 1
-    """How many values it had in turn, as far as it was read."""
+    """The number of successive values, as far as read."""
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The values in the first and in the last of the steps, between which all others are."""
+        """The values in the first and last step; all others are between them."""
         return self.value, self.last
 
     def intersect(self, steps: range) -> "RateRun | None":
-        """The part that is in `steps`, renumbered from step 1; None if none is.
+        """The part in `steps`, renumbered from step 1; None if empty.
 
-        What moved has to be in them as a whole: its values in between are not known.
+        A changing rate must be in `steps` as a whole, since its values in between are unknown.
 
         >>> RateRun(1, 10, 0.1, 0.1).intersect(range(4, 6))
         RateRun(first=1, count=2, value=0.1, last=0.1, values=1)
@@ -323,59 +323,59 @@ class RateRun(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """The learning rate, or the weight decay, of one group of variables over the steps.
+    """The learning rate, or the weight decay, of a group of variables over the steps.
 
-    Of what runs in programs it is read when one is called: each of the first times, then now and
-    then. A change between two readings is a run of all steps between them.
+    For programs, it is read when a program is called: each time at first, then now and then. A
+    change between two readings is a run over all steps in between.
     """
 
     root: int
     what: Literal["rate", "decay"]
     group: int
-    """The number of the group, from 0 on; optimizers without groups have one."""
+    """The number of the group, from 0; an optimizer without groups has one."""
     variables: tuple[int, ...]
-    """Indices of those variables of the group that were asked for; of a decay, those that decay."""
+    """Indices of the group's requested variables; for a decay, of the variables that decay."""
     runs: tuple[RateRun, ...]
-    """Its values in the order of the steps; steps in which it is not known are left out."""
+    """The values in order of steps; steps with unknown values are left out."""
     sampled: bool = False
-    """Whether it was read now and then, so that it may have had more values."""
+    """Whether the rate was read only now and then, and may have had more values."""
     schedule: str = ""
-    """What sets it in the program, where no value is known: `CosineDecay(decay_steps=100)`."""
+    """What sets the rate in the program, if no value is known: `CosineDecay(decay_steps=100)`."""
 
 
 TERMINATED = -15
-"""The status of a process that SIGTERM ended, as `subprocess` has it."""
+"""The status of a process that SIGTERM ended, as in `subprocess`."""
 
 
 class Program(msgspec.Struct, frozen=True):
     """A process that ran under `tracer run`, and how it ended."""
 
     command: str
-    """As it was typed after `tracer run`, without secrets: `train.py --epochs 3`; see
+    """The command after `tracer run`, without secrets: `train.py --epochs 3`; see
     `tracer.model.redaction`."""
     started: float
-    """When, in seconds since 1970 (UTC)."""
+    """The start, in seconds since 1970 (UTC)."""
     seconds: float
-    """How long it had run when this was written."""
+    """The run time when this was written."""
     worker: str = ""
-    """TensorFlow's name of the worker, or `process:2` for the second process of a run that is not a
+    """TensorFlow's name of the worker, or `process:2` for the second process of a run if it is no
     worker; empty for a local run."""
     status: int | None = None
-    """Its exit status, or `TERMINATED`; None while it runs, or if not known."""
+    """The exit status, or `TERMINATED`; None while running, or if unknown."""
     error: str = ""
-    """The exception that ended it: `RuntimeError: no data`; empty if there was none."""
+    """The exception that ended the process: `RuntimeError: no data`; empty if none."""
     run: str = ""
-    """The same for all processes of one `tracer run --children`, and for no other; else empty."""
+    """Identifies one `tracer run --children` for all its processes; else empty."""
     timed_steps: int = 0
     timed_seconds: float = 0.0
-    """How many seconds that many steps took, between two writes of the trace file; 0 if the run was
+    """The seconds that `timed_steps` took, between two writes of the trace file; 0 if the run was
     too short."""
     finished: bool = True
-    """False if it was still running at the last write of its file."""
+    """False if the process was still running at the last write of its file."""
 
 
 class TraceData(msgspec.Struct, frozen=True):
-    """Everything that a trace knows, as it is saved."""
+    """All data of a trace, as it is saved."""
 
     optimizers: tuple[Optimizer, ...]
     variables: tuple[Variable, ...]
@@ -387,25 +387,25 @@ class TraceData(msgspec.Struct, frozen=True):
     complete: bool = True
     notes: tuple[str, ...] = ()
     environment: dict[str, str] = {}
-    """Versions and the strategy, for people: `{"tensorflow": "2.21.0", ...}`."""
+    """Versions and the strategy, for display: `{"tensorflow": "2.21.0", ...}`."""
     finished: bool = True
-    """False if the run went on when this was written: it is all that is left of one that was
-    killed."""
+    """False if the run was not over when this was written; for a killed run, this is the last save.
+    """
     excerpt: str = ""
-    """What an excerpt is limited to, a sentence for people; empty for a whole trace."""
+    """The limits of an excerpt, as a sentence; empty for a whole trace."""
     first_step: int = 1
-    """The number that the step 1 of an excerpt has in the run."""
+    """The number in the run of the excerpt's step 1."""
     programs: tuple[Program, ...] = ()
-    """The processes that ran under `tracer run`; none where a program asked for its own trace."""
+    """The processes under `tracer run`; empty if the program made its own trace."""
     lines: tuple[Line, ...] = ()
     paths: tuple[tuple[int, ...], ...] = ()
-    """Each is indices of `lines`, from the program's outermost line to the intercepted method."""
+    """Indices of `lines`, from the program's outermost line to the intercepted method."""
     graph_tracings: tuple[GraphTracing, ...] = ()
-    """In the order in which they began."""
+    """In order of their begin."""
     effects: tuple[Effect, ...] = ()
-    """What steps did to the variables; none where it was not asked for."""
+    """What steps did to the variables; empty if effects were not requested."""
     rates: tuple[Rate, ...] = ()
-    """The learning rates and decays that are known, as the first process had them."""
+    """The known learning rates and decays of the first process."""
 
 
 INDICES: Mapping[type, Mapping[str, str]] = {
@@ -432,10 +432,10 @@ _Record = TypeVar("_Record", bound=msgspec.Struct)
 def with_indices(
     records: Iterable[_Record], change: Mapping[str, Callable[[Any], Any]]
 ) -> Iterator[_Record]:
-    """The records with other indices, which `change` gives for the tables that it names.
+    """Yield the records with their indices changed by the functions in `change`, by table.
 
-    It is called with an index, or with all indices of variables. A record is left out where it
-    gives None, or leaves no variable.
+    A function gets an index, or all indices of variables. A record is left out if the function
+    returns None, or no variables.
     """
     for record in records:
         new = {
@@ -450,7 +450,7 @@ def with_indices(
 
 
 def rates_in(rates: Iterable[Rate], steps: range) -> Iterator[Rate]:
-    """The rates as far as they are known in those steps, renumbered from step 1."""
+    """Yield the rates in `steps`, as far as known, renumbered from step 1."""
     for rate in rates:
         found = (run.intersect(steps) for run in rate.runs)
         runs = tuple(each for each in found if each is not None)
@@ -459,7 +459,7 @@ def rates_in(rates: Iterable[Rate], steps: range) -> Iterator[Rate]:
 
 
 def contribution(entry: Entry, variables: Sequence[int] | frozenset[int] | None) -> int:
-    """What one execution of its block adds for `entry`, of `variables` only, or of all if None."""
+    """The count of `entry` in one execution of its block, for `variables` or for all (None)."""
     if variables is None:
         return entry.times * max(1, len(entry.variables))
     return entry.times * sum(index in variables for index in entry.variables)

@@ -1,9 +1,8 @@
-"""The analysis behind all that is said of a trace: a `Summary` for each root optimizer.
+"""Summarizes a trace for findings, reports and assertions: one `Summary` for each root optimizer.
 
-Findings, reports, assertions and comparisons read it. It has the counts of the whole optimizer, and
-a `Pattern` for the variables that got the same in every step. What is counted is a `Selection`, as
-those in `tracer.model.measures`; in which steps it was is a `Timeline`, so that a trace of a
-million steps takes no longer than one of a hundred. No TensorFlow.
+A `Summary` has the counts of the optimizer, and a `Pattern` for variables with equal counts in each
+step. A measure is a `Selection`, as in `tracer.model.measures`; the counts by step are a
+`Timeline`, so a trace of a million steps takes no longer than one of a hundred. No TensorFlow.
 """
 
 from collections import Counter, defaultdict
@@ -36,14 +35,14 @@ from tracer.model.words import dialect_of
 
 
 class _Folds:
-    """The timelines of one optimizer: what counts the same runs is folded once.
+    """The timelines of one optimizer; counts with the same runs are folded once.
 
-    To find where anything changes takes the most time, and most measures change alike.
+    Finding the changes takes the most time, and most measures change alike.
     """
 
     def __init__(self, blocks: Iterable[Block], steps_on: Mapping[int, int]) -> None:
         self.steps_on = steps_on
-        numbers: dict[tuple[Run, ...], int] = {}  # replicas do the same in a step
+        numbers: dict[tuple[Run, ...], int] = {}  # replicas do the same in each step
         self._numbers = {
             id(block.runs): numbers.setdefault(block.runs, len(numbers)) for block in blocks
         }
@@ -53,7 +52,7 @@ class _Folds:
     def timeline(
         self, weighted: Iterable[tuple[Block, Values]], replica: int | None, width: int
     ) -> Timeline:
-        """The steps of one replica or of all, from blocks with what each execution counts."""
+        """The steps of one replica or of all, from blocks with the values of one execution."""
         sums: dict[int, Values] = {}
         for block, values in weighted:
             number = self._numbers[id(block.runs)]
@@ -78,7 +77,7 @@ class _Folds:
 
 
 class Counts:
-    """What blocks of one root optimizer count by a measure: in all, and in each step."""
+    """The counts of one root optimizer's blocks, by measures: in all, and in each step."""
 
     def __init__(self, counted: Iterable[Block], folds: _Folds) -> None:
         self._folds = folds
@@ -89,7 +88,7 @@ class Counts:
 
     @property
     def entries(self) -> list[tuple[Block, Entry]]:
-        """What one execution of each block does."""
+        """The entries of each block, with the block."""
         entries = ((block, entry) for block in self._on[None] for entry in block.entries)
         return [(block, entry) for block, entry in entries if entry.method >= 0]
 
@@ -98,12 +97,12 @@ class Counts:
         return sum(block.total * measure(block) for block in self._on.get(replica, ()))
 
     def runs(self, measure: Measure, replica: int | None = None) -> list[tuple[Run, int]]:
-        """The steps in which it was counted, with what one execution counts."""
+        """The steps of the counted blocks, with the count of one execution."""
         counted = ((block, measure(block)) for block in self._on.get(replica, ()))
         return [(run, times) for block, times in counted if times for run in block.runs]
 
     def step_unknown(self, measure: Measure) -> int:
-        """That part of the total which ran in a step, but it is not known in which."""
+        """The part of the total that ran in unknown steps."""
         return sum(number * measure(block) for block, number in self._step_unknown)
 
     @cached_property
@@ -112,7 +111,7 @@ class Counts:
         return [(block, number) for block, number in short if number]
 
     def timeline(self, *measures: Measure, replica: int | None = None) -> Timeline:
-        """What each step counted by each of `measures`: every step from 1 on."""
+        """The counts of each step by each of `measures`, from step 1 on."""
         key = (replica, *measures)
         if key not in self._timelines:
             blocks = [each for each in self._on.get(replica, ()) if not each.outside]
@@ -122,14 +121,14 @@ class Counts:
         return self._timelines[key]
 
     def spread(self, *measures: Measure, replica: int | None = None) -> Counter[Values]:
-        """In how many steps each combination of counts by `measures` occurred."""
+        """The number of steps with each combination of counts by `measures`."""
         return self.timeline(*measures, replica=replica).spread
 
 
 class Pattern(Counts):
-    """Variables that got the same in every step, on each replica and by each method.
+    """Variables with equal counts in every step, on each replica and by each method.
 
-    What it counts is what was done to each of them.
+    The counts are those of each single variable.
     """
 
     def __init__(
@@ -137,9 +136,9 @@ class Pattern(Counts):
     ) -> None:
         super().__init__(counted, folds)
         self.variables = tuple(variables)
-        """Their indices, in the order of the trace."""
+        """The indices of the variables, in the order of the trace."""
         self.argument = argument
-        """Whether it is the argument of a function, which stands for several variables."""
+        """Whether this is an argument of a function, which stands for several variables."""
 
     @cached_property
     def replicas(self) -> tuple[int, ...]:
@@ -147,12 +146,12 @@ class Pattern(Counts):
         return tuple(sorted({each.replica for each in self._on[None] if _asked(each)}))
 
     def has(self, measure: Selection) -> bool:
-        """Whether any of it is counted, be it in a graph that never ran."""
+        """Whether any entry is counted, even in a graph that never ran."""
         return any(measure.holds(entry) for block in self._on[None] for entry in block.entries)
 
     @property
     def steps_known(self) -> bool:
-        """Whether the step is known of each update and of each gradient."""
+        """Whether the steps of all updates and gradients are known."""
         return not any(_asked(each) and each.step_unknown for each in self._on[None])
 
 
@@ -160,25 +159,25 @@ _asked = counting(["update", "ineffective", "request"], ("dense", "sparse", "non
 
 
 _INNER = {"_update_step_xla": "update_step"}
-"""By method the one that it only prepares the gradient for, if their names do not say so."""
+"""The method for which each of these only prepares the gradient, if names do not show it."""
 
 _Cells = tuple[tuple[int, Entry], ...]
-"""What is done to a variable: numbers of blocks, each with an entry that names no variable."""
+"""The counts of a variable: numbers of blocks, each with an entry without variables."""
 
 
 class Summary(Counts):
-    """The counts of one root optimizer, together with the optimizers nested in it."""
+    """The counts of one root optimizer and its nested optimizers."""
 
     def __init__(self, trace: Trace, root: int) -> None:
         self.trace = trace
         self.root = root
         self.optimizers = tuple(each for each in trace.optimizers if each.root == root)
-        """The root, then the optimizers nested in it."""
+        """The root, then its nested optimizers."""
         self.dialect = dialect_of(trace.data, self.optimizers)
-        """What the users of these optimizers call things."""
+        """The terms of these optimizers' framework."""
         self.blocks = _whatever_path(self.by_path())
         self.effects = tuple(each for each in trace.data.effects if each.root == root)
-        """What steps did to the variables; none where it was not asked for."""
+        """What steps did to the variables; empty if effects were not requested."""
         self._counted = (*self.blocks, *map(as_block, self.effects))
         self.replicas = tuple(sorted({block.replica for block in self.blocks}))
         known = trace.steps_by_replica()
@@ -187,7 +186,7 @@ class Summary(Counts):
 
     @property
     def steps(self) -> int:
-        """The steps of the replica that ran most of them."""
+        """The steps of the replica with the most steps."""
         return max(self.steps_on.values(), default=0)
 
     @cached_property
@@ -204,20 +203,20 @@ class Summary(Counts):
         return any(each.class_name.endswith(".ZeroRedundancyOptimizer") for each in self.optimizers)
 
     def is_sharded(self, pattern: Pattern) -> bool:
-        """Whether each rank updates its own shard of the variables, which may have no elements."""
+        """Whether each rank updates its own shard of the variables, which may be empty."""
         return any(self.trace.variables[each].shards > 1 for each in pattern.variables)
 
     def replicas_with(self, pattern: Pattern) -> tuple[int, ...]:
-        """The replicas that have the variables: of what is sharded, a rank may hold nothing."""
+        """The replicas that have the variables: a rank may have no part of a sharded one."""
         return pattern.replicas if self.is_sharded(pattern) else self.replicas
 
     @property
     def only_worker(self) -> str:
-        """The worker of all its replicas, if the trace has others too; else empty."""
+        """The worker of all replicas, if the trace has other workers, too; else empty."""
         return next(iter(self.workers)) if len(self.workers) == 1 < len(self.trace.workers) else ""
 
     def remarks(self, *codes: str) -> Iterator[tuple[Optimizer, Remark]]:
-        """The remarks with one of these codes, each with the optimizer that it is on."""
+        """Yield the remarks with one of these codes, each with its optimizer."""
         for optimizer in self.optimizers:
             yield from ((optimizer, each) for each in optimizer.remarks if each.code in codes)
 
@@ -235,10 +234,10 @@ class Summary(Counts):
 
     @cached_property
     def apply_methods(self) -> list[int]:
-        """The indices of the methods that the question of a report is about: they make the updates.
+        """The indices of the methods that make the updates, for the question of a report.
 
-        Where a method does no more than prepare the gradient for another (the default
-        `_resource_apply_sparse_duplicate_indices`, `_update_step_xla`), it is the other.
+        If a method only prepares the gradient for another (the default
+        `_resource_apply_sparse_duplicate_indices`, `_update_step_xla`), the other is meant.
         """
         methods = self.trace.methods
         tried = ("update", "ineffective", "discarded")
@@ -255,9 +254,9 @@ class Summary(Counts):
         return sorted(chosen, key=lambda index: ("sparse" in methods[index].name, index))
 
     def behind(self, replicas: Sequence[int], leaders: Sequence[int]) -> tuple[int, int | None]:
-        """By how many updates `replicas` are behind `leaders`, and since which step.
+        """How many updates `replicas` are behind `leaders`, and since which step.
 
-        None for the step if their steps are the same as far as they are known.
+        The step is None if all known steps are equal.
         """
         weighted = [
             (run, (0, number) if replica in leaders else (number, 0))
@@ -269,20 +268,20 @@ class Summary(Counts):
         return most - own, next((at.first for at, (own, most) in parts if own < most), None)
 
     def by_path(self) -> Iterator[Block]:
-        """The blocks, each with the path of calls that led to it; `blocks` are whatever it is."""
+        """The blocks with their paths; `blocks` has them without paths."""
         return (block for block in self.trace.blocks if block.root == self.root)
 
     def outside(self, measure: Measure) -> int:
-        """That part of the total which ran outside any step."""
+        """The part of the total that ran outside of steps."""
         return sum(block.total * measure(block) for block in self.blocks if block.outside)
 
     def graphs(self, measure: Measure, paths: Collection[int] | None = None) -> tuple[int, int]:
-        """How many graph tracings hold something that counts, and how many of them never ran.
+        """The number of graph tracings with counted entries, and how many of these never ran.
 
-        The replicas of a worker are traced into one graph, which is counted once. With `paths`
-        only those count that one of these paths of calls led to.
+        The replicas of a worker are traced into one graph, which counts once. With `paths`, only
+        tracings that one of these paths led to.
         """
-        counts: dict[tuple[str, str], dict[int, Values]] = {}  # on each replica
+        counts: dict[tuple[str, str], dict[int, Values]] = {}  # by replica
         ran_by = {} if paths is None else self.trace.derived(_runners)
         for block in self.blocks if paths is None else self.by_path():
             called = paths is None or ran_by.get(block.path, block.path) in paths
@@ -294,14 +293,14 @@ class Summary(Counts):
             number, idle = max(on.values())
             most, most_idle = self._tracings.get(function, (number, idle))
             traced += min(number, most)
-            # Where nothing of what counts ran, it does not matter what else did.
+            # If no counted entry ran, other entries of the graph do not matter.
             never_ran += min(idle, most if number == idle else most_idle)
         return traced, never_ran
 
     def _function_around(self, block: Block) -> tuple[str, str]:
-        """The worker, and the function that was traced there: a block may be a branch inside it.
+        """The worker and the traced function of a block, which may be a branch inside it.
 
-        A graph with two steps or two branches has two blocks, which are one graph tracing.
+        A graph with two steps or branches has two blocks, but is one graph tracing.
         """
         worker, outer = self.trace.replicas[block.replica].worker, block.function
         while outer and (worker, outer) not in self._tracings:
@@ -310,7 +309,7 @@ class Summary(Counts):
 
     @cached_property
     def _tracings(self) -> dict[tuple[str, str], Values]:
-        """How often each function of a worker was traced, and how many of these never ran."""
+        """By worker and function: the number of tracings, and how many of these never ran."""
         known: dict[tuple[str, str], Values] = {}
         for graph in self.trace.graphs:
             if graph.root == self.root and graph.tracings:
@@ -320,19 +319,18 @@ class Summary(Counts):
 
     @cached_property
     def idle_as_usual(self) -> bool:
-        """Whether graphs never ran, and each is the first of a function that was traced twice.
+        """Whether graphs never ran, and each of them is the first of a function traced twice.
 
-        TensorFlow traces a function that makes variables once to make them, and once more to run
-        it.
+        TensorFlow traces a function that makes variables once to make them, and once to run it.
         """
         idle = [each for each in self.trace.graphs if each.root == self.root and each.idle]
         return self.dialect.traces_twice and bool(idle) and all(map(is_first_only, idle))
 
     @cached_property
     def idle_parts(self) -> bool:
-        """Whether parts of graphs never ran, beyond those of first tracings (`idle_as_usual`).
+        """Whether parts of graphs never ran, other than first tracings (`idle_as_usual`).
 
-        A part is a branch or a loop's body. The graph that it is in may well have run.
+        A part is a branch or a loop body; its graph may have run.
         """
         tracings = self._tracings.items()
         first = Counter(worker for (worker, _), (_, idle) in tracings for _ in range(idle))
@@ -346,7 +344,7 @@ class Summary(Counts):
         )
 
     def calls(self, method: int) -> tuple[int, int]:
-        """How often Python called the method: eagerly, and while tracing a graph."""
+        """The number of Python calls of a method: eagerly, and while tracing."""
         calls = [(max(1, len(e.variables)), e) for e in self._calls if e.method == method]
         return sum(n * each.eager for n, each in calls), sum(n * each.tracing for n, each in calls)
 
@@ -362,16 +360,16 @@ class Summary(Counts):
 
     @cached_property
     def updated(self) -> frozenset[int]:
-        """The variables that were updated, and the arguments that stand for some."""
+        """The updated variables, including arguments that stand for variables."""
         patterns = (each for each in self.patterns if each.total(updates))
         return frozenset(index for each in patterns for index in each.variables)
 
     @cached_property
     def patterns(self) -> list[Pattern]:
-        """All variables, those together that got the same, in the order of their first one.
+        """All variables, grouped by equal counts, in order of their first one.
 
-        Of blocks that ran on a replica in the same steps the first one stands for all. Entries of
-        one list of variables are put together first: there are few different lists.
+        Blocks with the same runs on a replica share one number. Entries are first grouped by their
+        list of variables, as there are few different lists.
         """
         first: dict[tuple[object, ...], int] = {}
         times_of: dict[tuple[int, ...], Counter[tuple[int, Entry]]] = {}
@@ -410,13 +408,13 @@ class Summary(Counts):
 
     @cached_property
     def asked(self) -> list[Pattern]:
-        """The patterns of variables that were passed or updated, and are no arguments."""
+        """The patterns of passed or updated variables, without arguments."""
         return [each for each in self.patterns if each.replicas and not each.argument]
 
     def rates(self, measure: Measure, replica: int) -> Counter[int]:
-        """In how many of the steps that called for an update `measure` counted how many.
+        """The distribution of the count of `measure` over the steps that asked for an update.
 
-        A step whose work was thrown away is among them if `measure` counts in it.
+        A step whose work was thrown away is included if `measure` counts in it.
         """
         counts: Counter[int] = Counter()
         for (made, count), number in self.spread(tries, measure, replica=replica).items():
@@ -426,14 +424,14 @@ class Summary(Counts):
 
 
 def is_first_only(graph: Graph) -> bool:
-    """Whether of its tracings no other than the first never ran: that one made the variables."""
+    """Whether only the first tracing never ran: it made the variables."""
     return graph.idle == 1 < graph.tracings
 
 
 def _runners(trace: Trace) -> dict[int | None, int]:
-    """For the paths of graphs that never ran the first path of one that did and was traced there.
+    """For each path of a graph that never ran, the first path of one that ran and was traced there.
 
-    Of what never ran only that part of the path is known which is in the graph.
+    Of a graph that never ran, only the path inside the graph is known.
     """
     paths = trace.data.paths
     ran = sorted({block.path for block in trace.blocks if block.total and block.path is not None})
@@ -445,7 +443,7 @@ def _runners(trace: Trace) -> dict[int | None, int]:
 
 
 def _whatever_path(blocks: Iterable[Block]) -> tuple[Block, ...]:
-    """The blocks, in which those are one that differ in their path alone."""
+    """Merge blocks that differ only in their paths."""
     all_blocks = tuple(blocks)
     if len({block.path for block in all_blocks}) <= 1:
         return all_blocks
@@ -467,7 +465,7 @@ def _together(blocks: Sequence[Block]) -> Block:
 
 
 def summaries_of(trace: Trace) -> list[Summary]:
-    """One for each root optimizer, in the order of the trace."""
+    """The summaries of all root optimizers, in the order of the trace."""
     return list(trace.derived(_summaries))
 
 

@@ -1,8 +1,8 @@
-"""`Timeline`: what was counted in each step of a run, with equal steps together.
+"""Implements `Timeline`: the counts of each step of a run, with equal steps grouped.
 
-No step is looked at on its own. Between the steps at which anything starts or ends what goes on
-repeats, so it is worked out for one period, and neighbours that are equal are put together. Runs
-that come at equal distances, as one in each epoch does, are one thing that goes on. No TensorFlow.
+Steps are not visited one by one. Between steps at which a run starts or ends, the counts repeat, so
+they are computed for one period, and equal neighbours are merged. Runs at equal distances, such as
+one in each epoch, are treated as one recurring run. No TensorFlow.
 """
 
 import math
@@ -18,18 +18,18 @@ from tracer.model.runs import Run, fold, join
 
 Values = tuple[int, ...]
 Part = tuple[int, Values]
-"""A number of steps in a row, and what each of them counts."""
+"""A number of consecutive steps, and the counts of each."""
 
 _head = operator.itemgetter(0)  # the first step of a stretch, the length of a part
 _MAX_CYCLE = 8  # parts; each is a row of a report
-_MIN_TURNS = 3  # a cycle that turns fewer times than this is clearer written out
-_MIN_ROWS = 16  # runs at one distance: fewer may be so by chance, and cost little each
+_MIN_TURNS = 3  # fewer turns than this are clearer written out
+_MIN_ROWS = 16  # runs at equal distances: fewer may be chance, and cost little
 
 
 class Steps(NamedTuple):
-    """`length` steps in a row from `first` on; and as many again each `every` steps up to `last`.
+    """`length` consecutive steps from `first` on, repeated each `every` steps up to `last`.
 
-    `every` is None if they come only once.
+    `every` is None if they occur once.
     """
 
     first: int
@@ -39,7 +39,7 @@ class Steps(NamedTuple):
 
     @property
     def number(self) -> int:
-        """How many steps they are.
+        """The number of steps.
 
         >>> Steps(1, 63, 3, 4).number
         48
@@ -48,7 +48,7 @@ class Steps(NamedTuple):
         return self.length * turns
 
     def last_before(self, end: int) -> int:
-        """The last of them that comes before step `end`; 0 if none does.
+        """The last of the steps before step `end`; 0 if none.
 
         >>> [Steps(1, 63, 3, 4).last_before(end) for end in (1, 3, 5, 99)]
         [0, 2, 3, 63]
@@ -58,7 +58,7 @@ class Steps(NamedTuple):
         return max((after for _, after in rows), default=1) - 1
 
     def rows(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
-        """Those from `begin` to before `end`: of each in a row the first, and the step after them.
+        """Yield the rows from `begin` to before `end`, each as (first step, step after it).
 
         >>> list(Steps(1, 63, 3, 4).rows(6, 10))
         [(6, 8), (9, 10)]
@@ -79,7 +79,7 @@ class Stretch(NamedTuple):
 
     @property
     def period(self) -> int:
-        """The steps of one turn."""
+        """The number of steps of one turn."""
         return sum(map(_head, self.cycle))
 
     @property
@@ -88,9 +88,9 @@ class Stretch(NamedTuple):
         return self.first + self.period * self.turns - 1
 
     def parts(self, first_step: int = 1) -> Iterator[tuple[Steps, Values]]:
-        """The steps of each part of the cycle, and what each of them counts.
+        """Yield the steps of each part of the cycle, with the counts of each step.
 
-        Their numbers are those of a run if step 1 has the number `first_step` there.
+        Numbers are those of a run in which step 1 has the number `first_step`.
         """
         begin = self.first + first_step - 1
         for length, values in self.cycle:
@@ -99,7 +99,7 @@ class Stretch(NamedTuple):
             begin += length
 
     def within(self, start: int, length: int) -> Iterator[tuple[int, Values]]:
-        """How many of `length` steps from `start` (from 0) on have which counts."""
+        """Yield (number of steps, counts) for `length` steps from `start` on (counted from 0)."""
         period, begin = self.period, 0
         for size, values in self.cycle:
             before, until = (
@@ -112,18 +112,18 @@ class Stretch(NamedTuple):
 
 
 Active = tuple[Steps, Values]
-"""Steps, and what each of them counts."""
+"""Steps, and the counts of each."""
 
 
 class Timeline:
-    """What was counted in each step, from step 1 on, as a tuple of counts for each step."""
+    """The counts of each step, from step 1 on, as a tuple of counts for each step."""
 
     def __init__(self, stretches: Iterable[Stretch]) -> None:
         self.stretches = tuple(stretches)
 
     @classmethod
     def of(cls, weighted: Iterable[tuple[Run, Values]], steps: int, size: int) -> "Timeline":
-        """The steps from 1 to `steps`, from runs with the `size` counts that each adds to a step.
+        """Make the timeline of steps 1 to `steps`, from runs that each add `size` counts to a step.
 
         >>> Timeline.of([(Run(1, 1, 12), (0, 1)), (Run(4, 4, 3), (5, 0))], 12, 2).stretches
         (Stretch(first=1, cycle=((3, (0, 1)), (1, (5, 1))), turns=3),)
@@ -132,11 +132,11 @@ class Timeline:
 
     @classmethod
     def folded(cls, active: Iterable[Active], steps: int, size: int) -> "Timeline":
-        """The steps from 1 to `steps`, with the `size` counts that all of `active` add to each."""
+        """Make the timeline of steps 1 to `steps`, to which `active` adds `size` counts."""
         return cls(_cycles(_merged(_regions(active, 1, steps + 1, (0,) * size))))
 
     def map(self, change: Callable[[Values], Values]) -> "Timeline":
-        """The same steps with other counts: those that `change` makes of each step's."""
+        """Return the same steps with the counts replaced by `change`."""
         changed = {values: change(values) for values in self.spread}
         return Timeline(
             each._replace(cycle=tuple((length, changed[values]) for length, values in each.cycle))
@@ -144,7 +144,7 @@ class Timeline:
         )
 
     def joined(self, other: "Timeline") -> "Timeline":
-        """The counts of both in each step, those of the other one last.
+        """Return the counts of both timelines in each step, the other's last.
 
         >>> Timeline([Stretch(1, ((4, (7,)),))]).joined(Timeline([Stretch(1, ((4, (0,)),))])).spread
         Counter({(7, 0): 4})
@@ -155,7 +155,7 @@ class Timeline:
         return Timeline.folded(active, self.stretches[-1].last, width + more)
 
     def steps_with(self, counts: Container[Values]) -> tuple[Steps, ...]:
-        """The steps that count one of `counts`; more than three stretches at one distance are one.
+        """Return the steps with one of `counts`; more than three rows at equal distances are one.
 
         >>> timeline = Timeline([Stretch(1, ((1, (3,)), (1, (2,)), (2, (0,))), turns=4)])
         >>> timeline.steps_with([(3,), (2,)])
@@ -167,13 +167,13 @@ class Timeline:
         return tuple(chain.from_iterable(rows))
 
     def parts(self, first_step: int = 1) -> Iterator[tuple[Steps, Values]]:
-        """The steps that count the same, each part of a cycle once: see `Stretch.parts`."""
+        """Yield steps with equal counts, each part of a cycle once: see `Stretch.parts`."""
         for stretch in self.stretches:
             yield from stretch.parts(first_step)
 
     @cached_property
     def spread(self) -> Counter[Values]:
-        """In how many steps each combination of counts occurred."""
+        """The number of steps with each combination of counts."""
         counts: Counter[Values] = Counter()
         for stretch in self.stretches:
             for length, values in stretch.cycle:
@@ -181,9 +181,9 @@ class Timeline:
         return counts
 
     def spans(self, keep: Callable[[Values], object] = any) -> Iterator[tuple[int, int, Values]]:
-        """The first and the last step of equal steps in a row, if `keep` says so of their counts.
+        """Yield (first, last, counts) of equal consecutive steps for which `keep(counts)` is true.
 
-        A cycle is written out, turn after turn; one with nothing in it to keep is passed over.
+        Cycles are written out turn by turn; cycles with nothing to keep are skipped.
         """
         end = 1
         for values, parts in groupby(self._written_out(keep), key=lambda part: part[1]):
@@ -199,13 +199,13 @@ class Timeline:
                 yield stretch.period * stretch.turns, stretch.cycle[0][1]
 
     def within(self, first: int, last: int) -> Iterator[tuple[int, Values]]:
-        """How many of the steps from `first` to `last` have which counts.
+        """Yield (number of steps, counts) for the steps from `first` to `last`.
 
         >>> list(Timeline([Stretch(1, ((3, (0,)), (1, (2,))), turns=4)]).within(3, 9))
         [(5, (0,)), (2, (2,))]
         """
         at = max(0, bisect_right(self.stretches, first, key=_head) - 1)
-        for number in range(at, len(self.stretches)):  # a slice would copy half a million
+        for number in range(at, len(self.stretches)):  # a slice may copy half a million
             stretch = self.stretches[number]
             if stretch.first > last:
                 return
@@ -214,7 +214,7 @@ class Timeline:
                 yield from stretch.within(low - stretch.first, high - low + 1)
 
     def runs(self) -> list[Run]:
-        """The steps that count anything, of a timeline of one count, in runs that rise.
+        """Return the steps with a count as ascending runs, for a timeline of one count.
 
         >>> Timeline.of([(Run(4, 4, 500_000), (1,))], 2_000_000, 1).runs()
         [Run(first=4, stride=4, count=500000, times=1)]
@@ -232,15 +232,15 @@ class Timeline:
 
 
 def segments(weighted: Iterable[tuple[Run, int]], steps: int) -> Iterator[tuple[int, int, int]]:
-    """Equal steps in a row from 1 to `steps`, from runs with what each execution counts."""
+    """Yield (first, last, count) of equal consecutive steps 1 to `steps`, from weighted runs."""
     timeline = Timeline.of(((run, (weight,)) for run, weight in weighted), steps, 1)
     return ((first, last, count) for first, last, (count,) in timeline.spans(lambda values: True))
 
 
 def union(runs: Iterable[Run]) -> list[Run]:
-    """The same steps in runs that rise: those of each run come after those of the run before.
+    """Return the same steps as ascending runs: each run ends before the next begins.
 
-    What executed several times in a step adds up.
+    Several executions in one step add up.
 
     >>> union([Run(2, 2, 500_000), Run(1, 2, 500_000)])
     [Run(first=1, stride=1, count=1000000, times=1)]
@@ -253,7 +253,7 @@ def union(runs: Iterable[Run]) -> list[Run]:
 
 
 def _recurring(weighted: Iterable[tuple[Run, Values]]) -> list[Active]:
-    """The steps of all runs, with what they count; those together that come at equal distances."""
+    """Return the steps of all runs, with their counts; equally distant steps are grouped."""
     sums: dict[Steps, Values] = {}
     for run, weights in weighted:
         is_row = run.stride == 1 or run.count == 1
@@ -271,7 +271,7 @@ def _recurring(weighted: Iterable[tuple[Run, Values]]) -> list[Active]:
 
 
 def _rows(firsts: Iterable[int], length: int, least: int) -> Iterator[Steps]:
-    """Steps in a row from each of `firsts` on; `least` rows at one distance, or more, are one."""
+    """Yield `length` steps from each of `firsts`; at least `least` equally distant rows are one."""
     for run in fold((first, 1) for first in firsts):
         if run.count >= least and run.stride > length:
             yield Steps(run.first, run.last + length - 1, length, run.stride)
@@ -281,17 +281,17 @@ def _rows(firsts: Iterable[int], length: int, least: int) -> Iterator[Steps]:
 
 
 def _window(steps: Steps) -> tuple[int, int]:
-    """The steps in which they go on regularly, up to the one after them: also in the gaps."""
+    """The range in which the steps recur regularly, including gaps, as (first, after)."""
     gap = (steps.every or steps.length) - steps.length
     return steps.first - gap, steps.last + gap + 1
 
 
 def _regions(weighted: Iterable[Active], begin: int, end: int, base: Values) -> Iterator[Stretch]:
-    """The steps from `begin` to before `end`, which all count `base` besides, cut where anything
-    starts or ends.
+    """Yield the steps from `begin` to before `end`, with `base` added, cut where anything starts or
+    ends.
 
-    What recurs is worked out for each region; what goes on in a row is only added once, and taken
-    away once, as there may be many that overlap.
+    Recurring steps are computed for each region; consecutive ones are added once and subtracted
+    once, as many may overlap.
     """
     edges: dict[int, list[tuple[bool, Active]]] = {begin: [], end: []}
     for each in weighted:
@@ -311,7 +311,7 @@ def _regions(weighted: Iterable[Active], begin: int, end: int, base: Values) -> 
 
 
 def _region(begin: int, end: int, active: Sequence[Active], base: Values) -> Iterator[Stretch]:
-    """The steps from `begin` to before `end`, in which all of `active` recurs regularly."""
+    """Yield the steps from `begin` to before `end`, in which all of `active` recur regularly."""
     period = math.lcm(*(steps.every or 1 for steps, _ in active))
     turns = (end - begin) // period
     cycle = _parts(begin, begin + period, active, base) if turns >= _MIN_TURNS else ()
@@ -333,7 +333,7 @@ def _region(begin: int, end: int, active: Sequence[Active], base: Values) -> Ite
 
 
 def _parts(begin: int, end: int, active: Iterable[Active], base: Values) -> tuple[Part, ...]:
-    """Each step from `begin` to before `end`, equal neighbours together."""
+    """Return the steps from `begin` to before `end`, with equal neighbours merged."""
     zero = (0,) * len(base)
     changes = {begin: base, end: zero}
     for steps, values in active:
@@ -358,7 +358,7 @@ def negative(values: Values) -> Values:
 
 
 def _merged(stretches: Iterable[Stretch]) -> list[Stretch]:
-    """The same steps, with neighbours that go on in the same way made one."""
+    """Merge neighbouring stretches that continue each other."""
     found: list[Stretch] = []
     for stretch in stretches:
         before = found[-1] if found else None
@@ -373,7 +373,7 @@ def _merged(stretches: Iterable[Stretch]) -> list[Stretch]:
 
 
 def _cycles(pieces: Sequence[Stretch]) -> Iterator[Stretch]:
-    """The same steps, with parts that come again in the same order made one cycle."""
+    """Group parts that repeat in the same order into cycles."""
     at = 0
     while at < len(pieces):
         size, turns = _repeats(pieces, at)
@@ -383,7 +383,7 @@ def _cycles(pieces: Sequence[Stretch]) -> Iterator[Stretch]:
 
 
 def _repeats(pieces: Sequence[Stretch], at: int) -> tuple[int, int]:
-    """The fewest parts that come at least three times from `at` on, and how often they come."""
+    """The fewest parts that repeat at least three times from `at` on, and how often they do."""
     for size in range(2, min(_MAX_CYCLE, (len(pieces) - at) // _MIN_TURNS) + 1):
         end = at + size
         while end < len(pieces) and pieces[end].cycle == pieces[end - size].cycle:

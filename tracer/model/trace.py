@@ -1,8 +1,8 @@
-"""`Trace`: what an optimizer did, frozen, and every question that can be put to it; excerpts of it.
+"""Implements `Trace`: the frozen counts of optimizers, the queries on them, and excerpts.
 
-No TensorFlow: a saved trace is read and queried on a machine that has none. An excerpt is what a
-trace says of some variables, steps, replicas or methods. Its records say that it is one
-(`TraceData.excerpt`), and which step of the run its first one is.
+No TensorFlow: a saved trace is read and queried on any machine. An excerpt is a trace limited to
+some variables, steps, replicas or methods; its records say so (`TraceData.excerpt`), and have the
+run's number of its first step.
 """
 
 import copy
@@ -54,19 +54,19 @@ _FILTERS: Mapping[str, tuple[str, ...]] = {
     "calls": (*_COMMON, "method"),
     **dict.fromkeys(OBSERVATIONS, ("variable", "step", "replica", "worker", "optimizer")),
 }
-"""What a question can be limited to."""
+"""The filters of each query."""
 
 
 def _of_data(name: str) -> Any:
-    """A field of the records, as an attribute that cannot be set."""
+    """A field of the records, as a read-only attribute."""
     return property(lambda trace: getattr(trace.data, name))
 
 
 class Trace:
-    """A frozen record of what one or more optimizers did, and the questions that it answers.
+    """A frozen record of what one or more optimizers did, with queries.
 
-    It knows no finding, no report and no file: `tracer.CallTrace` is what users get, and says what
-    the filters mean.
+    It knows no findings, reports or files. `tracer.CallTrace` is the public class, and documents
+    the filters.
     """
 
     def __init__(
@@ -79,9 +79,9 @@ class Trace:
         self._derived: dict[Callable[[Trace], Any], Any] = {}
 
     def derived(self, make: Callable[["Trace"], T]) -> T:
-        """What `make` works out of the trace; it does so once, for a trace never changes.
+        """Return `make` of the trace, computed once, because a trace never changes.
 
-        It is given a copy: else the trace and what was made of it would keep each other alive.
+        `make` gets a copy: otherwise the trace and the result would keep each other alive.
         """
         if make not in self._derived:
             twin = copy.copy(self)
@@ -90,15 +90,15 @@ class Trace:
         made: T = self._derived[make]
         return made
 
-    # What the trace holds.
+    # Contents.
 
     @property
     def data(self) -> TraceData:
-        """All of it, as the plain records that a trace file holds."""
+        """All data, as the plain records of a trace file."""
         return self._data
 
     optimizers: tuple[Optimizer, ...] = _of_data("optimizers")
-    """The optimizers traced, nested ones after their root."""
+    """The traced optimizers, nested ones after their root."""
     variables: tuple[Variable, ...] = _of_data("variables")
     """The variables that an optimizer was asked to update, in that order."""
     methods: tuple[Method, ...] = _of_data("methods")
@@ -128,7 +128,7 @@ class Trace:
 
     @property
     def objects(self) -> Objects:
-        """How the trace tells which of its variables an object is."""
+        """How the trace identifies an object as one of its variables."""
         return self._objects
 
     @property
@@ -154,7 +154,7 @@ class Trace:
                 steps[block.root, block.replica] += block.total
         return dict(steps)
 
-    # Questions.
+    # Queries.
 
     def updates(
         self,
@@ -288,9 +288,9 @@ class Trace:
         worker: str | None = None,
         optimizer: str | None = None,
     ) -> Caller:
-        """Who calls: a tree from the program's outermost lines to the traced methods.
+        """The tree of callers, from the program's outermost lines to the traced methods.
 
-        The root is the whole run: its `executions` and `calls` are those of the methods
+        The root is the whole run: its `executions` and `calls` equal the results of the methods
         `executions` and `calls` with the same filters (Python calls have no step). Each `Caller`
         has a `line`, counts, and `children`, the branch with the most executions first.
         """
@@ -310,7 +310,7 @@ class Trace:
 
     __hash__ = None  # type: ignore[assignment]  # it holds dicts, like the records it is made of
 
-    # How they are answered.
+    # Implementation.
 
     def _selection_from(self, what: What, filters: Mapping[str, Any]) -> Selection:
         if what in OBSERVATIONS:
@@ -326,7 +326,7 @@ class Trace:
         return tuple(counted(self._data))
 
     def _blocks_with(self, selection: Selection) -> Iterator[tuple[Block, int]]:
-        """The blocks that hold what is selected, with what one execution of each counts."""
+        """Yield the blocks with selected entries, with the count of one execution."""
         for block in self._counted:
             if number := selection.count(block):
                 yield block, number
@@ -349,7 +349,7 @@ _KEYS: Mapping[str, Callable[[Trace, Block, Entry], Any]] = {
     "context": lambda trace, block, entry: block.context,
     "caller": lambda trace, block, entry: callers.path_text(trace.data, block.path),
 }
-"""What a count can be split by, other than variables and steps."""
+"""The keys to split a count by, except variables and steps."""
 
 
 # Excerpts.
@@ -358,7 +358,7 @@ _Ran = TypeVar("_Ran", Block, Effect)
 
 
 def has_all_workers(trace: Trace) -> bool:
-    """Whether no worker of the cluster is missing: each has a part of what is sharded."""
+    """Whether all workers of the cluster are in the trace; each has a part of what is sharded."""
     cluster = trace.environment.get("cluster", "")
     return not cluster or {*cluster.split(", ")} <= {*trace.workers}
 
@@ -372,12 +372,12 @@ def select(
     method: str | None = None,
     optimizer: str | None = None,
 ) -> Trace:
-    """What the filters leave of a trace; they are those of `Trace.executions`.
+    """Return the excerpt of a trace that passes the filters, which are those of `Trace.executions`.
 
-    `steps` is a range without a stride. What ran outside any step, or in one that is not known, is
-    not in an excerpt of some steps; Python calls have no step, so they stay those of the whole run.
+    `steps` is a range without a stride. An excerpt of some steps omits executions outside of steps
+    and in unknown steps; Python calls have no step, so the calls of the whole run stay.
 
-    Raises `tracer.UnknownName` for what the trace does not hold.
+    Raises `tracer.UnknownName` for a name or step that the trace lacks.
     """
     if {variable, steps, replica, method, optimizer} == {None}:
         return trace
@@ -413,13 +413,13 @@ def _cut(
     change: Mapping[str, Callable[[Any], Any]],
     tables: Sequence[str] = ("blocks", "calls", "effects", "rates"),
 ) -> TraceData:
-    """The trace without the records that `change` leaves out: see `with_indices`."""
+    """Remove the records that `change` leaves out: see `with_indices`."""
     parts = {table: tuple(with_indices(getattr(data, table), change)) for table in tables}
     return replace(data, **parts)
 
 
 def _of_optimizers(data: TraceData, wanted: str) -> TraceData:
-    """The trace without other optimizers; those that are nested in one another stay together."""
+    """Keep only the wanted optimizers, together with their root and nested optimizers."""
     roots = {data.optimizers[i].root for i in optimizers_meant(wanted, data.optimizers)}
     change = {}
     for table in ("optimizers", "graphs"):
@@ -430,10 +430,10 @@ def _of_optimizers(data: TraceData, wanted: str) -> TraceData:
 
 
 def _of_methods(data: TraceData, methods: frozenset[int]) -> TraceData:
-    """The trace of some methods, with the variables that they got.
+    """Keep only some methods, with their variables.
 
-    Gradients were passed to no method, so they stay. If no method is left whose executions are
-    updates, those inside other methods are.
+    Gradients belong to no method, so they stay. If no kept method makes updates, executions inside
+    other methods count as updates.
     """
     entries = [entry for block in data.blocks for entry in block.entries if entry.method in methods]
     calls = tuple(each for each in data.calls if each.method in methods)
@@ -456,7 +456,7 @@ def _of_methods(data: TraceData, methods: frozenset[int]) -> TraceData:
 
 
 def _in_steps(data: TraceData, steps: range) -> TraceData:
-    """The trace in those steps, renumbered from step 1."""
+    """Keep only these steps, renumbered from step 1."""
 
     def within(record: _Ran) -> _Ran:
         found = (run.intersect(steps) for run in record.runs)

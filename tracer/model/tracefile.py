@@ -1,4 +1,4 @@
-"""Trace files: written whole or not at all, read from a file or a folder of them.
+"""Reads and writes trace files; a file is written completely or not at all.
 
 A trace file is one JSON object in UTF-8:
 
@@ -12,18 +12,18 @@ A trace file is one JSON object in UTF-8:
      "effects": [{..., "variables": [0], "total": 3, "runs": [[7, 1, 3, 1]]}],
      "rates": [{..., "variables": [0], "runs": [[1, 64, 0.1, 0.001, 64]]}]}
 
-The fields are those of `tracer.model.records`, where they are explained, but for `lists`:
-`variables` of an entry, of calls, of an effect and of a rate is one index into it, or none. A list
-holds indices of variables, as `[start, stop]` for `start, start + 1, ..., stop - 1`. So each
-distinct list is written once, and one of 1,000 variables takes as much space as one of 4. A run is
-`[first, stride, count, times]`, so a million regular steps take as much space as ten.
+The fields are explained in `tracer.model.records`, except for `lists`: the `variables` of an entry,
+of calls, of an effect or of a rate are one index into `lists`, or none. A list has indices of
+variables, as `[start, stop]` for `start, start + 1, ..., stop - 1`. So each distinct list is
+written once, and a list of 1,000 variables takes as much space as one of 4. A run is `[first,
+stride, count, times]`, so a million regular steps take as much space as ten.
 
-What a reader may rely on: every index is inside its table; every number is at most 2**63 - 1; the
-steps of the runs of a block, an effect or a rate rise, and those of a block or an effect hold no
-more than its total.
+A reader may rely on this: every index is inside its table; every number is at most 2**63 - 1; the
+steps of the runs of a block, an effect or a rate are ascending, and the runs of a block or an
+effect sum to at most its total.
 
-A field that a reader may ignore can be added without a new number; readers skip what they do not
-know. Any other change takes a new number, and `decode` refuses numbers above its own.
+Fields that a reader may ignore can be added without a new version; readers skip unknown fields. Any
+other change needs a new version, and `decode` refuses versions above its own.
 """
 
 import codecs
@@ -72,7 +72,7 @@ FORMAT = "optimizer-tracer"
 VERSION = 1
 
 MAX_INDICES = 10_000_000
-"""The most indices that `lists` may stand for: a small file must not fill the memory."""
+"""The most indices that `lists` may expand to: a small file must not fill the memory."""
 
 _Ranges = tuple[tuple[int, int], ...]
 
@@ -83,7 +83,7 @@ class _Header(msgspec.Struct):
 
 
 class _File(TraceData, frozen=True, kw_only=True):
-    """The records of a file; of what may be left out of a trace, a file has to have this."""
+    """The records of a file, which must have these fields, optional in a trace."""
 
     complete: bool
     lists: tuple[_Ranges, ...]
@@ -115,7 +115,7 @@ _BOUNDS: Mapping[type, Mapping[str, tuple[float, float]]] = {
         **dict.fromkeys(("started", "seconds", "timed_seconds"), _SECONDS),
     },
 }
-"""The least and the most that a field may hold."""
+"""The least and the greatest value of a field."""
 
 _PARTS: Mapping[type, Sequence[str]] = {
     _File: (
@@ -139,13 +139,13 @@ _PARTS: Mapping[type, Sequence[str]] = {
     Optimizer: ("remarks",),
     Remark: ("runs",),
 }
-"""The fields that hold records."""
+"""The fields with nested records."""
 
 
 def encode(data: TraceData) -> bytes:
-    """`data` as the content of a trace file, which `decode` can read.
+    """Return `data` as the content of a trace file.
 
-    Raises `ValueError` or another error with the reason if it cannot be written.
+    Raises `ValueError` or another error, with the reason, if it cannot be written.
 
     >>> decode(encode(TraceData((), (), (), (), (), (), notes=("nothing happened",)))).notes
     ('nothing happened',)
@@ -155,14 +155,14 @@ def encode(data: TraceData) -> bytes:
     ranges = [_to_ranges(indices) for indices in lists]
     head = {"format": FORMAT, "version": VERSION, "lists": ranges}
     content = msgspec.json.encode(head | msgspec.structs.asdict(data) | tables) + b"\n"
-    _read(content)  # what is written can be read
+    _read(content)  # raises unless it can be read
     return content
 
 
 def decode(content: bytes) -> TraceData:
-    """The records in the content of a trace file.
+    """Return the records in the content of a trace file.
 
-    Raises `ValueError` with the reason: it is none, is damaged, or was written by a newer tracer.
+    Raises `ValueError` with the reason: no trace file, damaged, or from a newer tracer.
     """
     try:
         _check_header(content)
@@ -193,7 +193,7 @@ def _check_header(content: bytes) -> None:
 
 
 def _read(content: bytes) -> TraceData:
-    """The records in `content`.
+    """Return the records in `content`.
 
     Raises `msgspec.ValidationError` with the reason if they contradict each other.
     """
@@ -212,7 +212,7 @@ def _read(content: bytes) -> TraceData:
 def _tables(
     data: TraceData, change: Callable[[tuple[int, ...]], tuple[int, ...]]
 ) -> dict[str, Any]:
-    """The tables that hold indices of variables, with others."""
+    """The tables with indices of variables, with the indices changed."""
     return {
         table: tuple(with_indices(getattr(data, table), {"variables": change}))
         for table in ("blocks", "calls", "effects", "rates")
@@ -220,7 +220,7 @@ def _tables(
 
 
 def _faults(record: Any, sizes: Mapping[str, int]) -> Iterator[str]:
-    """What cannot be, as `.blocks[0].entries[0].times holds 0, outside 1 to ...`."""
+    """Yield each invalid value: `.blocks[0].entries[0].times holds 0, outside 1 to ...`."""
     kind = type(record)
     bounds = {field: (0, sizes[table] - 1) for field, table in INDICES.get(kind, {}).items()}
     for field, (least, most) in {**bounds, **_BOUNDS.get(kind, {})}.items():
@@ -248,7 +248,7 @@ def _faults(record: Any, sizes: Mapping[str, int]) -> Iterator[str]:
 
 
 def _to_ranges(indices: Iterable[int]) -> _Ranges:
-    """The same indices in the same order, each rise by 1 as `(start, stop)`.
+    """Convert indices to ranges `(start, stop)`, in the same order.
 
     >>> _to_ranges([0, 1, 2, 5, 9, 8])
     ((0, 3), (5, 6), (9, 10), (8, 9))
@@ -259,7 +259,7 @@ def _to_ranges(indices: Iterable[int]) -> _Ranges:
 
 
 def _expand(lists: Sequence[_Ranges], variables: int) -> list[tuple[int, ...]]:
-    """What `_to_ranges` was given, for each of `lists`; checked before it takes memory."""
+    """Return the indices of each of `lists` (inverse of `_to_ranges`); checks sizes first."""
     for number, ranges in enumerate(lists):
         for start, stop in ranges or [(0, 0)]:
             if not 0 <= start < stop <= variables:
@@ -275,19 +275,19 @@ def _expand(lists: Sequence[_Ranges], variables: int) -> list[tuple[int, ...]]:
 # Files.
 
 _STRANGE = re.compile(r"[^\w+-]", re.ASCII)
-_MAX_NAME = 100  # characters of a worker's name in that of its file
+_MAX_NAME = 100  # characters of a worker's name in a file name
 
 MAX_BYTES = 1_000_000_000
-"""A larger file is refused unread: it is no trace, or would take ten times that in memory."""
+"""A larger file is refused unread: it is no trace, or would take ten times as much memory."""
 
 _BEGIN = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"format"\s*:\s*"optimizer-tracer"')
 
 
 def file_name(trace: Trace) -> str:
-    """What the file of a trace is called in a folder: `worker-0.json`, by its workers.
+    """The file name of a trace in a folder, by its workers: `worker-0.json`.
 
-    A name that a file gave to a worker is never a path: what is unusual in a file's name becomes
-    `-`, and a digest keeps apart what that makes equal.
+    A worker's name from a file is never used as a path: characters unusual in file names become
+    `-`, and a digest distinguishes names that this makes equal.
     """
     workers = "+".join(trace.workers) or "+".join(each.worker for each in trace.programs)
     plain = workers.replace(":", "-")
@@ -299,34 +299,34 @@ def file_name(trace: Trace) -> str:
 
 
 def head(path: Path) -> bytes:
-    """The first bytes of a file; none of a folder, a pipe, or what cannot be read."""
-    if path.is_file():  # what is read of a pipe would be gone
+    """The first bytes of a file; empty for a folder, a pipe, or an unreadable file."""
+    if path.is_file():  # reading a pipe would consume it
         with suppress(OSError), path.open("rb") as file:
             return file.read(1 << 16)
     return b""
 
 
 def is_trace(path: Path) -> bool:
-    """Whether there is a trace file at `path`, by its first bytes."""
+    """Whether the file at `path` is a trace file, by its first bytes."""
     return _BEGIN.match(head(path)) is not None
 
 
 def is_other(path: Path) -> bool:
-    """Whether a file stands at `path` that holds something else, and must not be overwritten."""
+    """Whether `path` is a file with other content, which must not be overwritten."""
     return path.is_file() and path.stat().st_size > 0 and not is_trace(path)
 
 
 def file_at(path: str | Path, trace: Trace) -> Path:
-    """The file for `trace` at a path or a URL: in a folder it is named by the worker."""
+    """The file for `trace` at a path or URL; in a folder, named by the worker."""
     found = locations.location(path)
     with _refused(found, "written"):
-        # What ends in a slash is a folder; a bucket has none before it has files.
+        # A URL that ends in a slash is a folder; an empty bucket has no folders.
         in_folder = found.is_dir() or (locations.is_remote(found) and str(path).endswith("/"))
     return found / file_name(trace) if in_folder else found
 
 
 def save(data: TraceData, path: Path) -> None:
-    """Write `data` to `path` as a trace file: all of it, or what stood there before is kept.
+    """Write `data` to `path` as a trace file, completely, or keep the earlier file.
 
     Raises `tracer.TraceFileError` if it cannot be written.
 
@@ -352,23 +352,23 @@ def save(data: TraceData, path: Path) -> None:
 
 @contextmanager
 def _refused(path: str | Path, done: str) -> Iterator[None]:
-    """Say in one line why the file at `path` cannot be `done` (read or written)."""
+    """Raise `TraceFileError` with one line on why the file cannot be `done` (read or written)."""
     try:
         yield
     except (TraceFileError, MissingExtra):
         raise
     except Exception as error:  # a NUL in a path is a ValueError; a URL can raise anything
-        is_gone = isinstance(error, FileNotFoundError)  # of which a URL says no more than its path
+        is_gone = isinstance(error, FileNotFoundError)  # a URL's error has only the path
         known = getattr(error, "strerror", None) or (os.strerror(errno.ENOENT) if is_gone else "")
         reason = known or str(error) or type(error).__name__
         raise _error(path, f"cannot be {done}: {reason}") from error
 
 
 def load(path: str | Path) -> Trace:
-    """The trace in the file at `path`, or in a folder of such files: see `tracer.load`."""
+    """Load the trace in a file, or in a folder of such files: see `tracer.load`."""
     path = locations.location(path)
     with _refused(path, "read"):
-        found = path.iterdir() if path.is_dir() else None  # glob() hides why it finds nothing
+        found = path.iterdir() if path.is_dir() else None  # glob() hides errors
         files = found and sorted(each for each in found if each.name.endswith(".json"))
     if files is None:
         return _trace(path, _content(path))
@@ -390,7 +390,7 @@ def _content(path: Path) -> bytes:
 
 
 def _contents(folder: Path, files: Sequence[Path]) -> Iterator[bytes]:
-    """What is in the files, each read when it is asked for; those of a URL together."""
+    """Yield the content of the files, read one by one; the files of a URL together."""
     if not locations.is_remote(folder):
         return map(_content, files)
     with _refused(folder, "read"):
@@ -401,7 +401,7 @@ def _contents(folder: Path, files: Sequence[Path]) -> Iterator[bytes]:
 
 def _trace(path: Path, content: bytes) -> Trace:
     try:
-        data = decode(content.removeprefix(codecs.BOM_UTF8))  # of some editors
+        data = decode(content.removeprefix(codecs.BOM_UTF8))  # some editors add it
     except ValueError as error:
         program = f"is a program, not a trace file: did you mean tracer run {path}?"
         raise _error(path, program if path.suffix == ".py" else error) from error
@@ -411,9 +411,9 @@ def _trace(path: Path, content: bytes) -> Trace:
 
 
 def _was_terminated(path: Path) -> bool:
-    """Whether SIGTERM ended the process that wrote the file, by what that left after the last save.
+    """Whether SIGTERM ended the process that wrote the file, as recorded after the last save.
 
-    It is not opened: a process that closes a file loses its lock on it.
+    The claim is not opened, because a process that closes a file loses its lock on it.
     """
     with suppress(OSError):
         if not locations.is_remote(path) and (left := claim_of(path).stat()).st_size:
@@ -422,7 +422,7 @@ def _was_terminated(path: Path) -> bool:
 
 
 def claim_of(path: Path) -> Path:
-    """The hidden file that stands next to a rank's trace while the rank lives.
+    """The hidden file next to a rank's trace, which exists while the rank lives.
 
     The rank holds a lock on it. It is empty, unless SIGTERM ended the rank.
     """
@@ -430,7 +430,7 @@ def claim_of(path: Path) -> Path:
 
 
 def load_run(path: str | Path) -> Trace:
-    """The trace of a whole run: that of one of its workers alone is incomplete."""
+    """Load the trace of a whole run; the trace of one of several workers is incomplete."""
     found = locations.location(path)
     trace = load(found)
     return trace if found.is_dir() else of_whole_run(trace)
@@ -440,7 +440,7 @@ def load_run(path: str | Path) -> Trace:
 
 
 def _error(path: str | Path, reason: object) -> TraceFileError:
-    """The error that says in one line which file, and why."""
+    """The error with one line: the file and the reason."""
     line = " ".join(f"{path}: {reason}".split())
     return TraceFileError(line if len(line) <= 1000 else f"{line[:1000]}...")
 

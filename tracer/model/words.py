@@ -1,7 +1,7 @@
-"""Words: numbers and lists in sentences, and what the users of each framework call things.
+"""Forms texts from numbers and lists, and defines the terms of each framework.
 
-`dialect_of` chooses a dialect for an optimizer; what reads a trace then takes its words, and asks
-for no framework. A new backend is one entry in `DIALECTS`.
+`dialect_of` chooses the dialect of an optimizer; code that reads a trace uses its words and asks
+for no framework. A new backend adds one entry to `DIALECTS`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ Numbers = int | tuple[int, int]
 
 
 def plural(count: int, one: str, many: str = "") -> str:
-    """The word for one of them, or for `many`, which has an `s` more if it is not given."""
+    """The noun for a count; the plural adds an `s` unless `many` is given."""
     return one if count == 1 else many or f"{one}s"
 
 
@@ -26,7 +26,7 @@ def span(numbers: Numbers) -> str:
 
 
 def dash(low: int, high: int) -> str:
-    """`3`, or `3-10`, where a table has no room."""
+    """`3`, or `3-10`, for tables."""
     return f"{low:,}" if low == high else f"{low:,}-{high:,}"
 
 
@@ -49,20 +49,20 @@ def some(numbers: Numbers, noun: str) -> str:
 
 
 def first_of(items: Sequence[str], most: int, comma: str = ", ") -> str:
-    """The items with commas, of more than `most` the first: `a`, `a, b`, `a, b and 3 more`."""
+    """Join items with commas, at most the first `most`: `a`, `a, b`, `a, b and 3 more`."""
     more = f" and {len(items) - most:,} more" if len(items) > most else ""
     return comma.join(items[:most]) + more
 
 
 def listed(items: Sequence[str], most: int | None = None) -> str:
-    """`a`, `a and b`, `a, b and c`; as `first_of` if they are more than `most`."""
+    """Join items: `a`, `a and b`, `a, b and c`; like `first_of` if more than `most`."""
     if most is not None and len(items) > most:
         return first_of(items, most)
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 
 def first_true(*cases: tuple[object, str]) -> str:
-    """The text of the first case that is true; empty if none is.
+    """The text of the first true case; empty if none is.
 
     >>> first_true((0, "some"), ("x", "one"), (True, "none"))
     'one'
@@ -71,7 +71,7 @@ def first_true(*cases: tuple[object, str]) -> str:
 
 
 def all_true(*cases: tuple[object, str]) -> list[str]:
-    """The texts of all cases that are true.
+    """The texts of all true cases.
 
     >>> all_true((0, "some"), ("x", "one"), (True, "and this"))
     ['one', 'and this']
@@ -79,17 +79,17 @@ def all_true(*cases: tuple[object, str]) -> list[str]:
     return [text for case, text in cases if case]
 
 
-# What the users of a framework call things, and what they can do.
+# The terms of each framework, and its advice.
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """What users of a framework call things; without arguments, that of TensorFlow."""
+    """The terms of a framework; the defaults are TensorFlow's."""
 
     variable: str = "variable"
     """What an optimizer updates."""
     separator: str = "/"
-    """What stands between the parts of a variable's name."""
+    """The separator of the parts of a variable's name."""
     program: str = "graph"
     """What a function is traced to."""
     traces_twice: bool = True
@@ -97,24 +97,24 @@ class Dialect:
     step_method: str = "apply_gradients"
     """The method that takes the gradients."""
     apply_methods: bool = True
-    """True if each update is the execution of a method; False if a step makes all updates."""
+    """True if a method executes each update; False if a step makes all updates."""
     named_by_class: bool = False
-    """True if the name of an optimizer says what it is made of, so that the class need not."""
+    """True if an optimizer's name says what it is made of, so the class is not shown."""
     question: str = ""
-    """The question of a report; empty if it is about the apply methods."""
+    """The question of a report; empty for the question about apply methods."""
     made: str = "made"
-    """What a step does with an update, in the past tense."""
+    """The verb for what a step does with an update, in the past tense."""
     compiled: str = ""
-    """How a step method is said to run that was called while a program was traced: `{eager}` is how
-    often Python called it otherwise, `{calls}` how often in all, `{of_them}` how many of these
-    calls traced a program, where others did not, and `{programs}` how many programs there are."""
+    """The phrase for a step method that was called during tracing. `{eager}` is the number of other
+    Python calls, `{calls}` the number of all calls, `{of_them}` the number that traced a program,
+    if not all did, and `{programs}` the number of programs."""
     find_nan: str = "tf.debugging.enable_check_numerics()"
-    """What stops the program where the first inf or NaN comes up."""
+    """What stops the program at the first inf or NaN."""
     text: Mapping[str, str] = field(default_factory=dict)
-    """Advice and parts of sentences that differ from those at a rule, by its code."""
+    """Advice and phrases that replace a rule's own, by the rule's code."""
 
     def advice(self, code: str, default: str = "") -> str:
-        """The advice for a rule, or for a case of it (`code:case`); `default` if it is the rule's.
+        """The advice for a rule, or a case of it (`code:case`); `default` if there is none.
 
         >>> DIALECTS["jax"].advice("retraced:no such case", "as always")
         'as always'
@@ -144,7 +144,7 @@ _JAX = Dialect(
         ),
         "never-updated": _TAKEN_AWAY.format("stateless_apply"),
         "apply-gradients-twice": "Call it once, with all gradients.",
-        "retraced:roughly": " or so",  # the number of steps that Python knows while tracing
+        "retraced:roughly": " or so",  # the number of steps known while tracing
         "retraced": (
             "Give each batch the same shape: leave out the smaller last one (drop_last, "
             "drop_remainder) or pad it. Pass numbers as arrays of one type."
@@ -276,16 +276,15 @@ DIALECTS: Mapping[str, Dialect] = {
     TORCH + ".optim": _TORCH,
     OPTAX: _OPTAX,
 }
-"""By what trains: a framework that Keras runs on, or a library with optimizers of its own."""
+"""By framework that Keras runs on, or library with its own optimizers."""
 
 _OF_KIND = {TORCH: TORCH + ".optim", OPTAX: OPTAX}
 
 
 def dialect_of(trace: TraceData, optimizers: Sequence[Optimizer] = ()) -> Dialect:
-    """The dialect of these optimizers of a trace, or of all of them.
+    """Return the dialect of these optimizers of a trace, or of all its optimizers.
 
-    Optimizers of several libraries have that of what Keras runs on; if that is not known, it is
-    TensorFlow.
+    Optimizers of several libraries get the dialect of Keras's backend, or TensorFlow's if unknown.
     """
     kinds = {each.kind for each in optimizers or trace.optimizers}
     if len(kinds) == 1 and (name := _OF_KIND.get(next(iter(kinds)))):
@@ -296,20 +295,20 @@ def dialect_of(trace: TraceData, optimizers: Sequence[Optimizer] = ()) -> Dialec
 
 @dataclass(frozen=True)
 class KindWords:
-    """What an optimizer of a kind is called, and how its methods are written."""
+    """The terms for a kind of optimizer, and for its methods."""
 
     brand: str
-    """`Keras 3`; with `{keras2}` for what Keras 2 is called in the program."""
+    """`Keras 3`; `{keras2}` is the program's name for Keras 2."""
     optimizer: str = ""
     """`a Keras 3 optimizer`."""
     calls: str = ""
-    """Who calls its apply methods, with the verb."""
+    """The caller of the apply methods, with the verb."""
     assign: str = ""
     """How an apply method assigns to its variable."""
 
 
 class _WordsOfKinds(dict[str, KindWords]):
-    """The words of each kind; of one that a trace file names and nobody knows, what fits all."""
+    """The terms of each kind; for an unknown kind in a trace file, general terms."""
 
     def __missing__(self, kind: str) -> KindWords:
         return KindWords("", "an optimizer", "its base class calls", "its base class")
