@@ -184,7 +184,7 @@ class JaxBlocks(backend.Blocks):
         for number in call.sites:
             if self._sites.sites[number].role != "request":
                 self.callers.traced[number, work.path] += 1
-        axes = compat.axis_names()  # in a program that says what each device does, each is a replica
+        axes = compat.axis_names()  # per-device programs: each device is a replica
         replicas = compat.axis_size(axes) // jax.process_count() if axes else 0
         program = self.counters.new(work, replicas=replicas)
         step = outermost(call)

@@ -236,7 +236,7 @@ def on_each_device(context: Any, function: Callable[..., Any], operands: Sequenc
     `function` gets the place of the device among them, then the operands.
     """
     devices = jax.devices(platform(context))[: context.module_context.axis_context.num_devices]
-    mesh = jax.sharding.Mesh(np.array(devices), ("device",))  # any devices: only their number matters
+    mesh = jax.sharding.Mesh(np.array(devices), ("device",))  # only the number matters
     everywhere = jax.sharding.PartitionSpec()
 
     def called(*scalars: Any) -> tuple[()]:

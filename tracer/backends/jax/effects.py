@@ -44,7 +44,7 @@ class JaxEffects(Logs):
         before = None if call.method == "stateless_apply" else variable.value
         call.before = call.before or {}
         if index in call.before:
-            (_, before, _), gradient = call.before[index], None  # whether all its gradients are 0 is unknown
+            (_, before, _), gradient = call.before[index], None  # of several: unknown
         call.before[index] = variable, before, gradient
 
     def seen(self, call: Call, replica: int) -> Sequence[Source]:

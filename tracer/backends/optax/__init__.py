@@ -1,1 +1,1 @@
-"""The backend of optax's transformations, which counts in programs of JAX: all that knows optax."""
+"""All that knows optax: the backend of transformations, which counts in programs of JAX."""

@@ -1,4 +1,4 @@
-"""The answers for optax: see `tracer.core.backend.Backend`."""
+"""What counting needs of optax: see `tracer.core.backend.Backend`."""
 
 from typing import Any
 
@@ -26,19 +26,18 @@ class OptaxBackend(JaxBackend):
     def locate(
         self, call: Call, role: CallRole, stack: list[Call], calls_under_way: CallsUnderWay
     ) -> bool:
-        """Write into a new call where its call is made; it is part of none.
-
-        A transformation that calls itself is none that optax can make.
+        """Set the place of a new call, which has no parent: optax makes no recursive
+        transformation.
         """
         return start_call(call, role, current_place(), 0, None, distributed=is_distributed())
 
     def row(self, variable: Leaf) -> Variable:
-        """What a trace says of a leaf."""
+        """The row of a leaf."""
         return Variable(variable.name, variable.shape, variable.dtype)
 
     def device_of(self, variable: Any) -> str:
-        """Unknown: a leaf is wherever the program puts it."""
+        """Empty: the program decides where a leaf is."""
         return ""
 
     def iterations_of(self, optimizer: Any) -> None:
-        """None: what counts steps is in the state, which the program passes."""
+        """None: the step count is in the state, which the program passes."""

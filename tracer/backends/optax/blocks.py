@@ -1,4 +1,4 @@
-"""Closes blocks of optax: one call of `update` is one block, with one op in the program."""
+"""Close blocks of optax: each call of `update` is one block, with one op in the program."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -24,33 +24,34 @@ class OptaxBlocks(blocks.JaxBlocks):
     steps_models = True
 
     def steps_so_far(self, call: Any) -> tuple[Any, Any, Any]:
-        """The count in the state that was returned, and that before it."""
+        """The count in the state before and after the step, and the count's variable."""
         return (0, 0, None) if call.count is None else (call.count - 1, call.count, None)
 
     def remarks(self) -> tuple[Remark, ...]:
-        """The same as of JAX, and that steps were kept that are not finite."""
+        """The remarks for JAX, and one on steps kept although not finite."""
         steps = [f"{each:,}" for each in self.counters.let_through]
         shown = listed(steps, _MAX_NAMES)
         remark = Remark("not-finite-kept", "apply_if_finite", shown, count=len(steps))
         return (*super().remarks(), *([remark] if steps else []))
 
     def auxiliary(self, call: Call) -> Sequence[Any]:
-        """What `update` was given and returned: if a `vmap` is around, it has the members."""
+        """The arguments and results of `update`, which make a `vmap` visible."""
         return call.result or ()
 
     def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
-        """What the op could not count: there is no count of steps to compare with."""
+        """Notes on executions that ops could not count; no step count to compare with exists."""
         return super().missed(())
 
 
 class OptaxStaleFunctions(late_wrap.JaxStaleFunctions):
     """The functions that were traced with a transformation before it was wrapped.
 
-    They have what was wrapped. Traced again, they find what `wrap` gave back, if they look it up.
+    They reference the original transformation. Traced again, they find the traced copy if they look
+    it up.
     """
 
     def find_and_watch(
         self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
     ) -> None:
-        """Let the functions that use what was wrapped be traced again."""
+        """Drop the traces of the functions that use the original transformation."""
         super().find_and_watch(index, optimizer.sought, kind, name, own, retrace)

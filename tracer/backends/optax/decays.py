@@ -1,9 +1,9 @@
-"""Which leaves decay, as the masks in a transformation say it; and a learning rate that stays.
+"""Find the leaves with weight decay, by the masks in a transformation, and constant learning rates.
 
 Read in optax 0.2 (`transforms/_adding.py`, `transforms/_masking.py`): a mask is a tree, or a
-function of one, which optax calls at each `update`. Such a function is the program's, and may print
-or count: it is never called here. Until the first step ends, `_Mask` stands in its cell and keeps
-what it returns.
+function that returns one, which optax calls at each `update`. The function belongs to the program
+and may have side effects, so it is never called here. Until the first step ends, a `_Mask` in its
+closure cell stores its result.
 """
 
 import functools
@@ -19,21 +19,21 @@ from tracer.core.interrupts import suppress_faults
 from tracer.model.records import Rate, RateRun
 
 _PASSED_ON = "chain", "with_extra_args_support", "apply_if_finite"
-"""What calls all that it holds with the same leaves."""
+"""The makers that pass the same leaves to all inner transformations."""
 _MOST_INSIDE = 20
 
 
 class Decays(Collector):
-    """The decays in one transformation."""
+    """The weight decays in one transformation."""
 
     def __init__(self, root: Any) -> None:
         super().__init__(root)
         self._known: list[tuple[float, tuple[int, ...]]] = []
-        """How much, and which leaves."""
+        """Each decay, with its leaves."""
         self._rates: list[str | float | None] = []
 
     def first_step_ends(self, call: Any) -> None:
-        """Ask the masks: the parameters are known then."""
+        """Apply the masks, now that the parameters are known."""
         decays, call.update.decays = call.update.decays, ()
         with suppress_faults():
             self._rates = rates_in(call.update.given)
@@ -44,7 +44,7 @@ class Decays(Collector):
                 mask.cell.cell_contents = mask.original
 
     def rates(self) -> Iterator[Rate]:
-        """The rate and the decays, which stay as they are."""
+        """The rate and the decays, if they are constant."""
         steps, root = self.root.blocks.begun(), self.root.optimizers.root
         for number, (decay, leaves) in enumerate(self._known if steps else ()):
             yield Rate(root, "decay", number, leaves, (RateRun(1, steps, decay, decay),))
@@ -60,7 +60,7 @@ class Decays(Collector):
                 yield Rate(root, "rate", 0, every, (), schedule=text)
 
     def _chosen(self, parameters: Any, mask: Any) -> Iterator[int]:
-        """The leaves of the parameters that the mask leaves in."""
+        """The leaves of the parameters that the mask selects."""
         shapes = jax.eval_shape(lambda: parameters)
         own = mask.returned if isinstance(mask, _Mask) else mask
         spread = jax.tree.map(lambda m, part: jax.tree.map(lambda _, m=m: m, part), own, shapes)
@@ -72,7 +72,7 @@ class Decays(Collector):
 
 
 class _Mask:
-    """Calls a mask that is a function, and keeps what it returned last."""
+    """Calls a mask function, and stores its last result."""
 
     def __init__(self, cell: CellType) -> None:
         self.cell, self.original, self.returned = cell, cell.cell_contents, None
@@ -85,11 +85,11 @@ class _Mask:
 
 
 def decays_in(update: Any, mask: Any = True, depth: int = 0) -> Iterator[tuple[float, Any]]:
-    """Each decay that is a number in an `update` of optax, with its mask.
+    """Each decay in an `update` of optax that is a number, with its mask.
 
-    A mask around a whole optimizer chooses what that trains, and is no mask of its decay.
+    A mask around a whole optimizer selects the leaves to train, and is not a mask of its decay.
     """
-    update = getattr(update, "original", update)  # one that is traced
+    update = getattr(update, "original", update)  # of a traced one
     if inner := getattr(getattr(update, "__self__", None), "inner_opt", None):  # of `MultiSteps`
         yield from decays_in(inner.update, mask, depth + 1)
     if not isinstance(update, FunctionType) or depth > _MOST_INSIDE:

@@ -1,4 +1,4 @@
-"""What a transformation is made of, as far as it shows: functions that hold functions. No JAX."""
+"""Look inside a transformation: functions that reference functions. Needs no JAX."""
 
 import functools
 import threading
@@ -9,25 +9,24 @@ from typing import Any
 from tracer.core.reachable import as_call, closure_of, reachable
 
 _FAR = 50
-"""Over how many objects something is looked for from a transformation."""
+"""How many references to follow from a transformation."""
 
 
 class _CallsUnderWay(threading.local):
     depth = 0
     prepared: "tuple[tuple[Any, Any], ...]" = ()
-    """What parts that only prepare gradients were given, with what they returned."""
+    """The arguments and results of parts that only prepare gradients."""
 
 
 under_way = _CallsUnderWay()
-"""How many calls of an `update` are under way on this thread."""
+"""The calls of `update` under way on this thread."""
 
 
 def settings_in(transformation: Any) -> tuple[dict[str, Any], int | None]:
-    """The settings of what a transformation holds that change the counts, for the trace.
+    """The settings inside a transformation that change the counts, for the trace.
 
-    And after how many steps in a row an `apply_if_finite` in it leaves out none, if that is known.
-    Of how many steps a `MultiSteps` takes the gradients, or an `apply_every` the updates, is known
-    where that is a fixed number.
+    And after how many skipped steps in a row an `apply_if_finite` stops skipping, if known. The
+    number of steps of a `MultiSteps` or an `apply_every` is known if it is constant.
     """
     numbers: set[Any] = set()
     skips: set[str] = set()
@@ -51,12 +50,12 @@ def settings_in(transformation: Any) -> tuple[dict[str, Any], int | None]:
 
 
 def _maker(held: Any) -> str:
-    """The name of the function of optax that made another one."""
+    """The name of the optax function that made a function."""
     return str(getattr(held, "__qualname__", "")).partition(".")[0]
 
 
 def holds(update: Any, wanted: Callable[[Any], bool]) -> bool:
-    """Whether something of this sort is found from the `update` of a transformation."""
+    """True if the `update` of a transformation references a `wanted` object."""
     return any(map(wanted, reachable(update, _held_by, _FAR)))
 
 
@@ -66,7 +65,7 @@ def _only_number(found: set[Any]) -> int | None:
 
 
 def _held_by(held: Any) -> Iterable[Any]:
-    """What an object of optax, a function or a collection works with."""
+    """The objects that an optax object, a function or a collection references."""
     if isinstance(held, list | tuple):
         return held
     if isinstance(held, functools.partial):
@@ -90,22 +89,22 @@ _SHIPPED = {
     ("scale_by_rms",): "rmsprop",
     ("scale_by_rss",): "adagrad",
 }
-"""What chains are that optax ships, by their parts without the rate; a program names it so."""
+"""The optimizers of optax that are chains, by their parts without the rate."""
 _RATES = ("scale", "scale_by_schedule")
 
 
 def makes_steps(transformation: Any) -> bool:
-    """Whether it multiplies by a rate: what only prepares gradients does not."""
+    """True if it multiplies by a rate, rather than only preparing gradients."""
     return any(_maker(held) in _RATES for held in reachable(transformation, _held_by, _FAR))
 
 
 def freezes(transformation: Any) -> bool:
-    """Whether a part of it replaces updates by 0, in a branch of the program perhaps."""
+    """True if a part of it replaces updates by 0, at least for some leaves."""
     return any(_maker(held) == "set_to_zero" for held in reachable(transformation, _held_by, _FAR))
 
 
 def rates_in(transformation: Any) -> list[str | float | None]:
-    """By what it scales down: numbers, None for arrays, schedules as the calls that made them."""
+    """Its factors: numbers, None for arrays, schedules as the calls that made them."""
     found: list[Any] = []
     for held in reachable(transformation, _held_by, _FAR):
         maker, own = _maker(held), closure_of(held)
@@ -126,7 +125,7 @@ def rates_in(transformation: Any) -> list[str | float | None]:
 
 
 def label(transformation: Any) -> str:
-    """What a transformation is called: by the function that made it, as far as that shows.
+    """The name of a transformation: of the function that made it, as far as known.
 
     >>> def scale(by):
     ...     def update(updates, state, params=None):
@@ -138,7 +137,7 @@ def label(transformation: Any) -> str:
     update = getattr(transformation, "update", transformation)
     if isinstance(update, types.MethodType):
         return type(update.__self__).__name__
-    update = getattr(update, "original", update)  # of one that is traced
+    update = getattr(update, "original", update)  # of a traced one
     name = str(getattr(update, "__qualname__", type(update).__name__)).partition(".<locals>")[0]
     name, named = name.rpartition(".")[2], closure_of(update)
     if name == "with_extra_args_support" and "tx" in named:

@@ -1,7 +1,7 @@
-"""The leaves of the parameters, which are to optax what variables are to an optimizer of Keras.
+"""The leaves of the parameters: the variables of optax.
 
-They have no identity: a step gets arrays and returns others. So a leaf is known by its path in the
-tree, its shape and its dtype.
+Arrays have no identity: a step gets arrays and returns new ones. So a leaf is identified by its
+path in the tree, its shape and its dtype.
 """
 
 from contextlib import suppress
@@ -15,9 +15,9 @@ from tracer.model.names import distinct
 from tracer.model.records import Variable
 
 ALONE = "parameter"
-"""What parameters are called that are one array, which has no path."""
+"""The name of parameters that are a single array, which has no path."""
 _MAX_STRUCTURES = 1000
-"""Of how many structures the paths are kept."""
+"""How many tree structures have cached paths."""
 _ARRAYS = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
 
 
@@ -31,11 +31,11 @@ class Leaf:
 
 
 Pairs = list[tuple[Any, Leaf]]
-"""Gradients or updates, each with the leaf that it is for."""
+"""Gradients or updates, each with its leaf."""
 
 
 class Leaves(backend.Variables):
-    """The leaves of one transformation, each with its index."""
+    """The leaves of one transformation, with their indices."""
 
     def __init__(self, root: backend.Root) -> None:
         super().__init__(root)
@@ -43,10 +43,10 @@ class Leaves(backend.Variables):
         self._paths: dict[Any, list[str]] = {}
 
     def pairs(self, values: Any, named: Any) -> Pairs | None:
-        """Each leaf of `values`, which may be None, with that leaf of the tree `named`.
+        """Each value in `values`, also None, with the leaf at its place in the tree `named`.
 
-        None if that has more or fewer. A model of Equinox has functions and numbers besides its
-        weights, which have no gradient.
+        None if the numbers of leaves differ. An Equinox model also contains functions and numbers,
+        which have no gradient.
         """
         arrays, structure = _flat(named)
         flat = arrays if values is named else _flat(values)[0]
@@ -59,14 +59,14 @@ class Leaves(backend.Variables):
         ]
 
     def _names(self, structure: Any, tree: Any) -> list[str]:
-        """The path to each leaf of a tree, which has this structure."""
+        """The path to each leaf of a tree with this structure."""
         try:
             names = self._paths.get(structure)
             if names is None:
-                if len(self._paths) >= _MAX_STRUCTURES:  # of trees that are never alike
+                if len(self._paths) >= _MAX_STRUCTURES:  # trees that are never alike
                     self._paths.clear()
                 names = self._paths[structure] = names_in(tree)
-        except (TypeError, ValueError):  # what it holds besides arrays cannot be compared
+        except (TypeError, ValueError):  # its objects other than arrays cannot be compared
             names = names_in(tree)
         return names
 
@@ -76,13 +76,13 @@ class Leaves(backend.Variables):
 
 
 def _is_weight(leaf: Any) -> bool:
-    """Whether a leaf of the parameters is an array that could have a gradient."""
+    """True for an array that can have a gradient."""
     dtype = getattr(leaf, "dtype", None)
     return dtype is not None and jax.dtypes.issubdtype(dtype, np.inexact)
 
 
 def names_in(tree: Any) -> list[str]:
-    """The path to each leaf of a tree: `params/Dense_0/kernel`; no two alike."""
+    """The unique path to each leaf of a tree: `params/Dense_0/kernel`."""
     return distinct(
         jax.tree_util.keystr(path, simple=True, separator="/") or ALONE
         for path, _ in jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_none)[0]
@@ -90,9 +90,9 @@ def names_in(tree: Any) -> list[str]:
 
 
 def rows_of_arrays(tree: Any) -> list[Variable]:
-    """Each array in a tree; none if it holds variables or names, which mean themselves.
+    """The rows of the arrays in a tree; empty if it contains variables or names.
 
-    A model of Equinox holds functions and numbers besides its arrays.
+    An Equinox model also contains functions and numbers.
     """
     leaves = _flat(tree)[0]
     if not all(isinstance(each, _ARRAYS) or _is_no_variable(each) for each in leaves):
@@ -105,15 +105,15 @@ def rows_of_arrays(tree: Any) -> list[Variable]:
 
 
 def _is_no_variable(leaf: Any) -> bool:
-    """Whether it is nothing, a number or a function, as a model of Equinox holds them."""
+    """True for None, a number or a function, which an Equinox model may contain."""
     is_function = callable(leaf) and not hasattr(leaf, "variables")
     return leaf is None or isinstance(leaf, int | float | complex) or is_function
 
 
 def _dtype_of(array: Any) -> str:
-    """The type that JAX gives to a leaf: a number, or an array of NumPy, may have more bits."""
+    """The dtype of a leaf in JAX; a number or a NumPy array may have more bits."""
     dtype = getattr(array, "dtype", type(array))
-    with suppress(TypeError, ValueError):  # a type of JAX's own, as that of keys
+    with suppress(TypeError, ValueError):  # a dtype of JAX's own, such as that of keys
         dtype = jax.dtypes.canonicalize_dtype(dtype)
     return str(dtype)
 

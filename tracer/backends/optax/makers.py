@@ -1,11 +1,11 @@
-"""The public functions of optax that make transformations: seen while anything is recorded.
+"""Observe the public functions of optax that make transformations, during recordings.
 
-They are exchanged in the namespaces that a program uses, and nowhere else: the modules of optax
-import one another from `optax._src`. What was imported by its name before (`from optax import
-adam`) is not seen, nor is what a program makes of two functions by hand.
+They are replaced only in the namespaces that programs use: the modules of optax import one another
+from `optax._src`. Names imported earlier (`from optax import adam`) and transformations that the
+program makes of two functions are not observed.
 
-A maker's transformation has a `TracedUpdate`, which reports its first call while anything is
-recorded. If it is called by another one then, it is a part of that, and not counted by itself.
+A maker's transformation gets a `TracedUpdate`, which reports its first call during a recording. If
+another transformation makes that call, it is a part, and not counted by itself.
 """
 
 import copy
@@ -22,16 +22,16 @@ from tracer.backends.optax.updates import TracedInit, TracedUpdate, is_transform
 
 NAMESPACES = ("optax", "optax.contrib", "optax.transforms")
 _UNANNOTATED = {"dog", "dowg", "monitor", "scale_by_factored_rms"}
-"""The makers that do not say what they return."""
+"""The makers without an annotation of what they return."""
 
 _exchanged: list[tuple[Any, str, Any, Any]] = []
-"""Where something was exchanged: the module or class, the name, what was there, and what is."""
+"""Each replacement: the module or class, the name, the original, and the replacement."""
 _makers: dict[int, "Maker"] = {}
-"""By the `id` of what it stands for; one for all namespaces, and for good."""
+"""By `id` of the original; one for all namespaces, kept forever."""
 
 
 class Maker(wrapt.FunctionWrapper):  # type: ignore[type-arg]
-    """A function that makes transformations; it looks, compares and is pickled as the original."""
+    """A function that makes transformations; it looks, compares and pickles like the original."""
 
     def __init__(self, original: Callable[..., Any], name: str) -> None:
         super().__init__(original, functools.partial(_call, name))
@@ -48,19 +48,19 @@ class Maker(wrapt.FunctionWrapper):  # type: ignore[type-arg]
 
 def _call(name: str, original: Any, instance: Any, args: Any, kwargs: Any) -> Any:
     made = original(*args, **kwargs)
-    is_part = under_way.depth  # as what `inject_hyperparams` makes in each step
+    is_part = under_way.depth  # for example, made by `inject_hyperparams` in each step
     return _seen(made, name) if _exchanged and not is_part else made
 
 
 def _seen(made: Any, name: str) -> Any:
-    """What a maker made, so that its calls are seen; `name` is that of the maker."""
+    """A maker's result, in a form whose calls are observed."""
     if is_transformation(made):
         if not isinstance(made.update, TracedUpdate):
             update = TracedUpdate(made, name, updates.line_of_caller(made))
             made = made._replace(update=update)
-            if "<locals>" in getattr(made.init, "__qualname__", ""):  # else many share it
+            if "<locals>" in getattr(made.init, "__qualname__", ""):  # else many transformations share it
                 made = made._replace(init=TracedInit(update))
-    elif callable(made) and not isinstance(made, type):  # that of `inject_hyperparams(optax.adam)`
+    elif callable(made) and not isinstance(made, type):  # the result of `inject_hyperparams(optax.adam)`
         own = getattr(made, "__name__", name)
         made = Maker(made, own if own.isidentifier() else name)
     return made
@@ -69,7 +69,7 @@ def _seen(made: Any, name: str) -> Any:
 def exchange(
     first_call: Callable[[TracedUpdate], None] | None, line: Callable[[object], str]
 ) -> None:
-    """See what is made from now on; `first_call`, if any, is called as its first step begins."""
+    """Observe makers from now on; `first_call`, if any, runs before the first step of each."""
     updates.first_call, updates.line_of_caller = first_call, line
     if _exchanged:
         return
@@ -85,7 +85,7 @@ def exchange(
 
 
 def put_back() -> None:
-    """Leave the namespaces as they were, but for what the program has exchanged meanwhile."""
+    """Restore the namespaces, except names that the program has replaced since."""
     updates.first_call = None
     while _exchanged:
         home, name, original, maker = _exchanged.pop()
@@ -107,7 +107,7 @@ def _makes_transformations(each: Any, name: str) -> bool:
 
 
 def _reporting(original: Callable[..., None]) -> Callable[..., None]:
-    """The `__init__` of `MultiSteps`, a class that programs derive others from."""
+    """Wrap the `__init__` of `MultiSteps`, a class that programs derive from."""
 
     @functools.wraps(original)
     def __init__(made: Any, *args: Any, **kwargs: Any) -> None:

@@ -1,13 +1,13 @@
-"""What comes of the updates of a step: kept, computed and thrown away, or not computed at all.
+"""Find the outcome of a step's updates: kept, computed and discarded, or not computed at all.
 
-Read in optax 0.2.8. `MultiSteps` calls its inner transformation in every step and multiplies the
-updates by 0 but for each k-th (`transforms/_accumulation.py`); `apply_if_finite` calls it in a
-branch (`transforms/_conditionality.py`); `apply_every` adds up its updates, and returns 0 but for
-each k-th (`_src/transform.py`). Their states say what they did, so the op of a step gets a number
-that is computed from these.
+Read in optax 0.2.8. `MultiSteps` calls its inner transformation in every step and multiplies all
+but each k-th of its updates by 0 (`transforms/_accumulation.py`); `apply_if_finite` calls its own
+in a branch (`transforms/_conditionality.py`); `apply_every` sums its updates, and returns 0 except
+in each k-th step (`_src/transform.py`). Their states show what they did, so the op of a step gets
+an outcome computed from the states.
 
-A state is no proof: another transformation may add to the updates, `apply_if_finite` gives up after
-some steps, and 0 times NaN is NaN. So updates that should be none are compared with 0.
+States are not enough: another transformation may add to the updates, `apply_if_finite` gives up
+after some steps, and 0 times NaN is NaN. So discarded updates are also compared with 0.
 """
 
 from typing import Any
@@ -24,17 +24,17 @@ _MAKERS = {
     "ConditionallyMaskState": "conditionally_mask",
     "MultiStepsState": "MultiSteps",
 }
-"""The states of what decides whether updates are kept, with the name of what makes each."""
+"""The states of transformations that discard updates, with the makers' names."""
 _INNER = {"ApplyIfFiniteState": "inner_state", "MultiStepsState": "inner_opt_state"}
-"""Where a state has those of what the transformation calls."""
+"""The field with the state of the inner transformation."""
 
 
 def of_step(before: Any, after: Any, updates: Any, limit: int | None, unknown: list[str]) -> Any:
-    """What came of the `updates` of a step, by the states before and after it.
+    """The outcome of a step's `updates`, from the states before and after it.
 
-    `limit` is how many steps in a row `apply_if_finite` leaves out; None if that is not known.
-    A scalar: `DISCARDED`, `KEPT`, `SKIPPED`, `PARTLY` or `LET_THROUGH`; None if they are always
-    kept. Which transformations decide and do not say what they did is added to `unknown`.
+    It is a scalar: `DISCARDED`, `KEPT`, `SKIPPED`, `PARTLY` or `LET_THROUGH`; None if updates are
+    always kept. `limit` is how many steps in a row `apply_if_finite` skips; None if unknown. The
+    names of transformations that may discard updates without showing it are added to `unknown`.
     """
     came = _came(before, after, limit, unknown)
     if came is None:
@@ -45,9 +45,9 @@ def of_step(before: Any, after: Any, updates: Any, limit: int | None, unknown: l
 
 
 def _came(before: Any, after: Any, limit: int | None, unknown: list[str]) -> Any:
-    """What the states say: that of the only one which decides, and of what it holds.
+    """The outcome by the only state that decides, and its inner states.
 
-    None if there is none, or if it does not say it.
+    None if no state decides, or if the outcome is unknown.
     """
     states, of_all_leaves = _deciding(after)
     if not states:
@@ -65,7 +65,7 @@ def _came(before: Any, after: Any, limit: int | None, unknown: list[str]) -> Any
 
 
 def _of_state(old: Any, state: Any, kept: Any, limit: int | None) -> Any:
-    """What one state says; `kept` is what came of what it holds, if it lets that through."""
+    """The outcome by one state; `kept` is the outcome of its inner states if it keeps updates."""
     if _name(state) == "ApplyEvery":
         return jnp.where(state.count == 0, KEPT, SKIPPED)
     if _name(state) == "ApplyIfFiniteState":
@@ -73,16 +73,16 @@ def _of_state(old: Any, state: Any, kept: Any, limit: int | None) -> Any:
         not_finite = jnp.where(gave_up, jnp.where(kept == KEPT, LET_THROUGH, kept), SKIPPED)
         return jnp.where(state.last_finite, kept, not_finite)
     if _name(state) != "MultiStepsState" or any(map(arrays.is_gone, jax.tree.leaves(old))):
-        return None  # the step donated it
+        return None  # the step donated the old state
     stepped = state.gradient_step != old.gradient_step
     added = stepped | (state.mini_step != old.mini_step)
     return jnp.where(stepped, kept, jnp.where(added, DISCARDED, SKIPPED))
 
 
 def _deciding(state: Any) -> tuple[list[Any], bool]:
-    """The states of what decides whether updates are kept, as far as none is in another one.
+    """The outermost states that decide whether updates are kept.
 
-    And whether each decides on all leaves: in a `partition` it does not.
+    And whether each decides for all leaves, unlike in a `partition`.
     """
     if not any(map(_decides, jax.tree.leaves(state, is_leaf=_decides))):
         return [], True
@@ -100,9 +100,9 @@ def _name(state: Any) -> str:
 
 
 def count_in(state: Any) -> Any:
-    """The count of steps in the state of a transformation as Adam's; None if it has none.
+    """The step count in a state, such as Adam's; None without one.
 
-    None, too, where something in it leaves out steps, or keeps them for later.
+    None as well if a transformation inside skips steps or postpones them.
     """
     if _deciding(state)[0]:
         return None
@@ -116,13 +116,13 @@ def _counts(state: Any) -> bool:
 
 
 def is_in_multi_steps() -> bool:
-    """Whether a `MultiSteps` makes the call: in most steps it multiplies what it gets by 0."""
+    """True if `MultiSteps` makes this call, and so discards the updates of most steps."""
     modules = (str(each.f_globals.get("__name__", "")) for each in compat.calls_of("_do_update"))
     return any(module.startswith("optax.") for module in modules)
 
 
 def _any_and_all_nonzero(updates: Any) -> tuple[Any, Any]:
-    """Whether any leaf is not 0, and whether all are not."""
+    """Whether any leaf is not 0 anywhere, and whether this is so for all leaves."""
     leaves = [jnp.asarray(each) for each in jax.tree.leaves(updates)]
     leaves = [each for each in leaves if each.size and jnp.issubdtype(each.dtype, jnp.number)]
     traced = any(isinstance(each, jax.core.Tracer) for each in leaves)
@@ -130,7 +130,7 @@ def _any_and_all_nonzero(updates: Any) -> tuple[Any, Any]:
 
 
 def _of_leaves(leaves: list[Any]) -> tuple[Any, Any]:
-    # What the program adds to the weights shall be computed as if nobody looked at it.
+    # Other readers must not change how the program computes the updates.
     leaves = jax.lax.optimization_barrier(jax.lax.stop_gradient(leaves))
     nonzero = jnp.array([jnp.any(each != 0) for each in leaves], bool)
     return jnp.any(nonzero), jnp.all(nonzero)

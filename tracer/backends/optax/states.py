@@ -1,8 +1,8 @@
-"""What becomes of the state and the gradients that `update` is given, for the findings.
+"""Find out what becomes of the states and gradients of `update`, for the findings.
 
-What the program does with both afterwards nobody sees. But a transformation that passes a gradient
-on returns the very same object; a gradient that cannot be anything but 0 is a constant in the
-program that JAX traces; and a state that is given again is the same object, or is made by `init`.
+What the program does with its results is not visible. But a transformation that passes a gradient
+on returns the same object; a gradient that is always 0 is a constant in the traced program; and a
+state that is passed again is the same object, or was made by `init`.
 """
 
 from collections.abc import Collection, Iterator
@@ -24,16 +24,16 @@ PASSED_ON = "gradient-passed-on"
 ALWAYS_ZERO = "gradient-always-zero"
 RENEWED = "optimizer-renewed"
 STOPPED = "moved-without-gradient"  # as in `tracer.model.rates`
-_LOOKS = 3  # steps in eager mode at which the gradients are looked at
+_LOOKS = 3  # in how many eager steps to check the gradients
 _AGAIN = 5  # as in `tracer.backends.jax.blocks`
 _MAX_NAMES = 5
 
 
 class States(Collector):
-    """What each transformation is given, and what it gives back."""
+    """The arguments and results of each transformation."""
 
     _latest: "tuple[ref[States], list[ref[Any]]] | None" = None
-    """Who looked last at gradients, and at which."""
+    """The last collector that checked gradients, and these gradients."""
 
     def __init__(self, root: Any) -> None:
         super().__init__(root)
@@ -41,25 +41,26 @@ class States(Collector):
         self._passed: set[str] = set()
         self._changed: set[str] = set()
         self._alone = True
-        """Whether no other transformation was given the same gradients, to update the others."""
+        """Whether no other transformation got the same gradients, to update other leaves."""
         self._zero: dict[str, None] | None = {}
-        """The leaves whose gradients were all 0; None as soon as one was not."""
+        """The leaves whose gradients were all 0; None once a gradient was not 0."""
         self._stopped: set[str] | None = None
-        """The leaves whose gradient is a constant 0 in each program, and whose update is not."""
+        """The leaves with a gradient of constant 0 in each program, but another update."""
         self._given: ref[Any] | None = None
         self._params: ref[Any] | None = None
         self._again: int | None = 0
-        """How many steps were given the same state for other parameters; None as soon as one was
-        given another state, or the same parameters again, as each of several candidates is."""
+        """How many steps got the same state for other parameters; None once a step got another
+        state, or the same parameters again, as several candidates do.
+        """
         self._beginnings: Beginnings | None = None
 
     def step_traced(self, call: Any) -> None:
-        """Look at the gradients in a program."""
+        """Check the gradients in a program."""
         self._beginnings = call.update.beginnings
         self._look(call)
 
     def step_ends(self, call: Any) -> None:
-        """Look at the gradients of the first steps in eager mode, and at each state."""
+        """Check the gradients of the first eager steps, and each state."""
         self._beginnings = call.update.beginnings
         if self._looks < _LOOKS or self._zero:
             self._looks += 1
@@ -110,7 +111,7 @@ class States(Collector):
             self._params = None if params is None else ref(params)
 
     def remarks(self) -> Iterator[Remark]:
-        """What was found."""
+        """Remarks on the gradients and the states."""
         passed = sorted(self._passed - self._changed)
         if self._alone and passed and self._changed:
             of = len(passed) + len(self._changed)
@@ -126,7 +127,8 @@ class States(Collector):
         known = self._beginnings
         progress = list(self.root.blocks.counters.progress.values())
         if known is not None and len(known.after) > 1:
-            # Else it made a template only, as for a checkpoint, and the steps went on with another.
+            # Otherwise `init` made only a template, as for a checkpoint, and steps continued
+            # elsewhere.
             longest = max(last - first for first, last in pairwise([0, *known.after]))
             if any(each.last - each.first > longest for each in progress):
                 return
@@ -135,31 +137,31 @@ class States(Collector):
 
 
 class Beginnings:
-    """When `init` made a state again, for weights that had been trained meanwhile.
+    """When `init` made a new state for weights that had been trained meanwhile.
 
-    New weights are made as the first ones were: a bias is 0 again. So it is sure only where some of
-    the first weights held one number, and none of them holds that later, or another that somebody
-    wrote, as one of several guesses to begin from.
+    New weights start like the first ones: a bias is 0 again. So this is certain only if some of the
+    first weights held a single number, and none of them holds it later, or another number that was
+    written by hand, as in one of several initial guesses.
     """
 
     def __init__(self) -> None:
         self.after: list[int] = []
-        """After how many steps."""
+        """The numbers of steps before each new state."""
         self.where = ""
-        """The line that called `init` last."""
+        """The line of the last call of `init`."""
         self._fresh: dict[int, float] | None = None
         self._sure = True
         self._made: ref[Any] | None = None
-        """The first array of what `init` made last, until a step in eager mode is given a state."""
+        """The first array of the latest new state, until an eager step gets a state."""
 
     def used(self, state: Any) -> None:
-        """A step in eager mode is given this state: does `init` make templates?"""
+        """Check whether an eager step gets the new state, or `init` only made a template."""
         made, self._made = self._made, None
         if made is not None and self.after and made() is not _first_array(state):
             self.after.pop()
 
     def add(self, params: Any, state: Any, steps: int, line: str) -> None:
-        """`init` made a state for these in that line, after so many steps of the transformation."""
+        """Note a new state for `params`, made in this line after so many steps."""
         made = _first_array(state)
         self._made = None if made is None else ref(made)
         no_state = not jax.tree.leaves(state)
@@ -177,7 +179,7 @@ class Beginnings:
 
 
 def _small(params: Any) -> Iterator[tuple[int, float | None]]:
-    """The number that the first small arrays hold; None of those that hold several."""
+    """The number that each of the first small arrays holds; None if it holds several."""
     leaves = [each for each in jax.tree.leaves(params) if _is_weight(each)]
     for number, leaf in list(enumerate(leaves))[: 4 * ENOUGH]:
         value = arrays.value_of(leaf, SMALL)
@@ -188,7 +190,7 @@ def _small(params: Any) -> Iterator[tuple[int, float | None]]:
 
 
 def _is_written(value: float | None) -> bool:
-    """Whether it has three digits, and so is no weight that was trained."""
+    """True for a number of up to three digits, which training does not produce."""
     return value is not None and np.float32(f"{value:.3g}") == np.float32(value)
 
 
@@ -202,13 +204,13 @@ def _is_weight(value: Any) -> bool:
 
 
 def _constant_zeros(pairs: Any) -> set[str]:
-    """The leaves for which a program has a constant 0."""
+    """The leaves with a constant 0 in a program."""
     traced = ((each, leaf) for each, leaf in pairs if isinstance(each, jax.core.Tracer))
     return {leaf.name for each, leaf in traced if compat.is_constant_zero(each)}
 
 
 def _is_zero(gradient: Any) -> bool:
-    """Whether a gradient is 0, as far as that is known now."""
+    """True if a gradient is known to be 0."""
     if isinstance(gradient, jax.core.Tracer):
         return compat.is_constant_zero(gradient)
     return arrays.array_of(gradient) is not None and not np.any(np.asarray(gradient))

@@ -1,4 +1,4 @@
-"""One call of `update`: what it was given, what it returned, and what comes of that."""
+"""One call of `update`: its arguments, its results, and the outcome of the updates."""
 
 import sys
 from typing import Any
@@ -16,7 +16,7 @@ _ARGUMENTS = ("updates", "state", "params")
 
 
 class Step(Call):
-    """One call of `update`; a fault of the tracer is not the program's."""
+    """One call of `update`; errors in the tracer never reach the program."""
 
     __slots__ = ("count", "given", "index", "returned", "update", "wanted")
 
@@ -51,9 +51,9 @@ class Step(Call):
             self.recorder.fault(fault)
 
     def _pairs(self, values: Any) -> Pairs | None:
-        """Each of these with the leaf that it is for: of the parameters, or else of a gradient.
+        """Each value with its leaf: of the parameters, or else of the gradients.
 
-        An `update` that calls both otherwise may be given them by these names: then of its own.
+        A custom `update` may use other argument names; then the values name the leaves.
         """
         variables = self.recorder.variables
         assert isinstance(variables, Leaves)
@@ -61,12 +61,12 @@ class Step(Call):
         return variables.pairs(values, next((each for each in trees if each is not None), None))
 
     def _request(self, pairs: Pairs | None) -> None:
-        """Note the gradients that the step was given."""
+        """Note the gradients of the step."""
         for _ in self.recorder.requests(self, self.index, _STEP, pairs or ()):
             pass
 
     def _note(self, result: Any) -> None:
-        """Note the updates that were returned, and what is known to come of them."""
+        """Note the returned updates, and their outcome if it is known."""
         recorder = self.recorder
         if not (isinstance(result, tuple | list) and len(result) == 2):
             recorder.note(
@@ -78,7 +78,7 @@ class Step(Call):
         pairs = self._pairs(updates)
         if pairs is None:
             pairs = recorder.variables.pairs(updates, updates)
-        if self.wanted is None:  # `lookahead` updates other leaves than it is given gradients for
+        if self.wanted is None:  # `lookahead` updates other leaves than it gets gradients for
             self._request(pairs)
         pairs = [pair for pair in pairs if pair[0] is not None]
         sites = recorder.sites_of(self, self.index, _LEAF, "update", pairs)

@@ -1,13 +1,13 @@
-"""`wrap` for optax: a copy of a transformation whose `update` notes its calls.
+"""`wrap` for optax: copy a transformation, with an `update` that records its calls.
 
-A transformation is a tuple of two functions, and no object whose class could be exchanged.
-So `wrap` gives another one of the same class, with the same `init`; who uses the first one is not
-counted. The new `update` calls the first, passes on what it returns, and stands for the
-transformation where an optimizer is known by its identity. Copies of it are itself, as those of a
-function are; a pickle of it is one of the first `update`.
+A transformation is a tuple of two functions, not an object whose class could be replaced. So `wrap`
+returns another tuple of the same class, with the same `init`; calls of the original are not
+counted. The new `update` calls the original, returns its results, and represents the transformation
+where optimizers are known by identity. Like a function, it is its own copy; its pickle contains
+only the original `update`.
 
-An update is what `update` returned for one leaf: what is computed. Whether the program adds it to
-the parameters (`apply_updates`) is not seen.
+An update is what `update` returned for one leaf. Whether the program adds it to the parameters
+(`apply_updates`) is not seen.
 """
 
 import copy
@@ -30,7 +30,7 @@ KIND = next(each for each in KINDS if each.name == OPTAX)
 
 
 first_call: "Callable[[TracedUpdate], None] | None" = None
-"""Has what a maker made counted from its first call on; None while nothing is recorded."""
+"""Starts counting a maker's transformation at its first call; None outside recordings."""
 
 
 line_of_caller: Callable[[object], str] = lambda made: ""  # noqa: E731
@@ -41,34 +41,34 @@ _PREPARING = {
     *("adaptive_grad_clip", "centralize", "clip", "clip_by_block_rms", "clip_by_global_norm"),
     *("normalize_by_update_norm", "zero_nans"),
 }
-"""The makers of what returns gradients that are still gradients."""
+"""The makers of transformations whose results are still gradients."""
 
 
 _all: "WeakSet[TracedUpdate]" = WeakSet()
 
 
 class TracedUpdate:
-    """The `update` of a transformation, which is counted as long as it is wrapped."""
+    """The `update` of a transformation, whose calls are counted while it is wrapped."""
 
     def __init__(self, given: Any, maker: str = "", made: str = "") -> None:
         """`given` is the transformation, `made` the line of the program that made it.
 
-        What was seen as a `maker` made it is counted where it is called by no other one.
+        A transformation by a `maker` is counted only in calls outside other transformations.
         """
         functools.update_wrapper(self, given.update)
         self.given = given
         self.original: Callable[..., Any] = given.update
         self.maker, self.made = maker, made
         self.sought: Any = given if _is_multi_steps(given) else given.update
-        """By what functions are found that use it."""
+        """The object by which functions that use it are found."""
         self.limit: int | None = None
-        """After how many steps in a row an `apply_if_finite` in it leaves out none."""
+        """After how many skipped steps in a row an `apply_if_finite` inside it stops skipping."""
         self.was_called = False
-        """Whether it was called while nobody counted it."""
+        """Whether it was called while nothing counted it."""
         self.decays: Sequence[Any] = ()
-        """The decays in it with their masks, until its first step has ended."""
+        """The weight decays inside it with their masks, until its first step has ended."""
         self.beginnings: Any = None
-        """When `init` made states again; None if that was not seen."""
+        """When `init` made new states; None if unknown."""
         _all.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -92,9 +92,9 @@ class TracedUpdate:
                 under_way.prepared = ()
 
     def _to_count(self, binding: Binding | None) -> Binding | None:
-        """What counts a call that no other one makes; None if nothing is to be counted.
+        """The binding that counts an outermost call; None if it is not counted.
 
-        Where a part of it was wrapped by the program, that part is counted alone.
+        If the program wrapped a part of the transformation, only that part is counted.
         """
         if binding is None and first_call is not None and not holds(self.original, _is_wrapped):
             first_call(self)
@@ -109,11 +109,11 @@ class TracedUpdate:
         return self
 
     def __reduce__(self) -> Any:
-        return copy.copy, (self.original,)  # which gives back a function as it is
+        return copy.copy, (self.original,)  # it returns functions unchanged
 
 
 class TracedInit:
-    """The `init` of what a maker made, which notes when a state is made again."""
+    """The `init` of a maker's transformation, which notes new states."""
 
     def __init__(self, update: TracedUpdate) -> None:
         functools.update_wrapper(self, update.given.init)
@@ -148,13 +148,13 @@ class TracedInit:
 
 
 def _is_wrapped(each: Any) -> bool:
-    """Whether it is an `update` that the program wrapped."""
+    """True for an `update` that the program wrapped."""
     binding = bindings.get(id(each)) if type(each) is TracedUpdate else None
     return binding is not None and binding.by_program
 
 
 def is_transformation(given: Any) -> bool:
-    """Whether it is one of optax: a tuple of `init` and `update`, or a `MultiSteps`."""
+    """True for a transformation of optax: a tuple of `init` and `update`, or a `MultiSteps`."""
     kind = kind_of(type(given))
     return (kind is not None and kind.name == OPTAX) or _is_multi_steps(given)
 
@@ -167,7 +167,7 @@ def _is_multi_steps(given: Any) -> bool:
 
 
 def standing_for(given: Any) -> Any:
-    """What stands for an optimizer in the registry: the `update` of a traced transformation."""
+    """The registry key of an optimizer: for a traced transformation, its `update`."""
     if isinstance(given, tuple):
         update = getattr(given, "update", None)
     else:
@@ -176,9 +176,9 @@ def standing_for(given: Any) -> Any:
 
 
 def traced(given: Any, line: str) -> tuple[Any, TracedUpdate]:
-    """A transformation as `given` that can be counted, and its `update`.
+    """A copy of a transformation that can be counted, and its `update`.
 
-    `line` is that of the program which wraps it.
+    `line` is the line of the program that wraps it.
     """
     update = TracedUpdate(given, made=line)
     if not _is_multi_steps(given):
@@ -189,7 +189,7 @@ def traced(given: Any, line: str) -> tuple[Any, TracedUpdate]:
 
 
 def bind(update: TracedUpdate, recorder: Recorder) -> None:
-    """Have the recorder count an `update` that has none yet."""
+    """Bind an `update` to the recorder that counts it."""
     name = update.maker or label(update.given)
     known = TracedOptimizer(ref(update), lambda: name, f"optax.{name}", KIND, (), update.made)
     index = recorder.optimizers.add(known)
@@ -203,19 +203,19 @@ def bind(update: TracedUpdate, recorder: Recorder) -> None:
 
 
 def go_on(update: TracedUpdate, *, is_new: bool = False, retrace: bool = True) -> Recorder:
-    """Count the calls of `update` from now on; no function was traced with one that `is_new`."""
+    """Count the calls of `update` from now on; `is_new` if no function was traced with it."""
     binding = bindings[id(update)]
     if binding.observer is None:
         if is_new:
             binding.recorder.optimizers.stale.begin(binding.index)
         else:
             binding.recorder.optimizers.begin(binding.index, retrace)
-        binding.observer = "update"  # which sees its steps itself
+        binding.observer = "update"  # it sees its own steps
     return binding.recorder
 
 
 def living() -> list[TracedUpdate]:
-    """Those that are counted now, and those that a maker made and the program has called."""
+    """The updates that are counted now, and those by makers that the program has called."""
     found = [(each, bindings.get(id(each))) for each in list(_all)]
     return [
         each
@@ -226,7 +226,7 @@ def living() -> list[TracedUpdate]:
 
 
 def refuse(given: Any) -> NoReturn:
-    """Raise for a transformation that is not traced where it cannot be exchanged for one."""
+    """Raise for an untraced transformation, in a place where it cannot be replaced."""
     raise UnsupportedOptimizer(
         f"this transformation of optax ({label(given)}) is not traced: give what tracer.wrap(tx) "
         "gave back, and train with that"
