@@ -58,9 +58,9 @@ def _seen(made: Any, name: str) -> Any:
         if not isinstance(made.update, TracedUpdate):
             update = TracedUpdate(made, name, updates.line_of_caller(made))
             made = made._replace(update=update)
-            if "<locals>" in getattr(made.init, "__qualname__", ""):  # else many transformations share it
+            if "<locals>" in getattr(made.init, "__qualname__", ""):  # else many share it
                 made = made._replace(init=TracedInit(update))
-    elif callable(made) and not isinstance(made, type):  # the result of `inject_hyperparams(optax.adam)`
+    elif callable(made) and not isinstance(made, type):  # made by `inject_hyperparams`
         own = getattr(made, "__name__", name)
         made = Maker(made, own if own.isidentifier() else name)
     return made
