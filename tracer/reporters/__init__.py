@@ -1,1 +1,1 @@
-"""Reporters: one module a format, each turns a `Trace` into text or bytes."""
+"""Reporters: each module turns a `Trace` into text or bytes, in one format."""

@@ -23,24 +23,24 @@ _OF_MANY = {apply.name for kind in KINDS for apply in kind.apply_methods if appl
 
 
 def question(trace: Trace) -> str:
-    """The question that `answer` answers, with the methods that matter in this run."""
+    """The question that `answer` answers, with the apply methods of this run."""
     names = dict.fromkeys(each for summary in summaries_of(trace) for each in _names(summary))
     default = f"How often did {listed(list(names)) or 'the apply methods'} run?"
     return dialect_of(trace.data).question or default
 
 
 def answer(trace: Trace) -> str:
-    """How often the apply methods ran, in two sentences; a line of two for each optimizer.
+    """How often the apply methods ran: two sentences for each optimizer, on a line of their own.
 
-    The first sentence counts executions, the second the Python calls; neither is ever added to
-    the other. Of a trace that is not complete all counts are "at least". Where the program defines
-    a method that nothing calls, that is what was asked, and the answer begins with it.
+    The first sentence counts executions, the second Python calls; the two are never added up. In an
+    incomplete trace, all counts are "at least". If the program overrides a method that nothing
+    calls, the answer begins with it, because that is the user's question.
     """
     return "\n".join(" ".join(pair) for pair in sentences(trace))
 
 
 def sentences(trace: Trace) -> list[tuple[str, str]]:
-    """The two sentences of `answer` for each optimizer, which they name if there are several."""
+    """The two sentences of `answer` for each optimizer; they name it if there are several."""
     summaries, lines = summaries_of(trace), program_lines(trace)
     pairs = []
     for summary in summaries:
@@ -53,9 +53,9 @@ def sentences(trace: Trace) -> list[tuple[str, str]]:
 
 
 def in_all(trace: Trace, answered: bool) -> list[str]:
-    """What several optimizers did together, unless each is `answered` for.
+    """The totals of several optimizers, unless each of them is `answered` separately.
 
-    Also where a trainer has a count of that.
+    Always included if a trainer has a count to compare with.
     """
     summaries, dialect = summaries_of(trace), dialect_of(trace.data)
     steps = some(sum(each.steps for each in summaries), "step")
@@ -74,7 +74,7 @@ def _names(summary: Summary) -> list[str]:
 
 
 def _executions(summary: Summary) -> str:
-    """How often each method ran, or how many updates a step made, and how many that is in all."""
+    """How often each method ran, or how many updates a step made, and the totals."""
     counted: list[measures.Measure] = [
         measures.of_methods([index]) for index in summary.apply_methods
     ]
@@ -121,7 +121,7 @@ def _ran(names: Sequence[str], rates: Sequence[str]) -> str:
 
 
 def _nothing(summary: Summary, names: Sequence[str]) -> str:
-    """That no method ran, or that no step made an update."""
+    """A sentence that no method ran, or that no step made an update."""
     subject = listed(names) or "No apply method"
     return first_true(
         (not summary.dialect.apply_methods, f"No update was {_made(summary)}"),
@@ -131,7 +131,7 @@ def _nothing(summary: Summary, names: Sequence[str]) -> str:
 
 
 def _on_replicas(summary: Summary, measure: measures.Measure) -> str:
-    """The rate on each replica; if many differ, the lowest and the highest of all."""
+    """The rate on each replica; if many differ, the lowest and the highest."""
     counts = {each: summary.rates(measure, each) for each in summary.replicas}
     rates = {
         each: _rate(summary, steps, summary.steps_on[each], every(summary, measure, each))
@@ -152,8 +152,8 @@ def _on_replicas(summary: Summary, measure: measures.Measure) -> str:
 def _rate(summary: Summary, steps: Counter[int], of: int, nth: int) -> str:
     """How often a method ran in each step that updated anything, or what such a step made.
 
-    `twice a step`, or `Each step made 2 updates` where no method makes an update. `steps` is how
-    many steps counted how much, of `of` steps; `nth` is 3 if it was every third one.
+    `twice a step`, or `Each step made 2 updates` if no method makes an update. `steps` is how many
+    steps had each count, of `of` steps; `nth` is 3 if it was every third step, else 0.
     """
     low, high, seen = min(steps, default=0), max(steps, default=0), steps.total()
     common = max(steps, key=lambda count: (steps[count], count), default=0)
@@ -178,27 +178,27 @@ def _rate(summary: Summary, steps: Counter[int], of: int, nth: int) -> str:
 
 
 def _made(summary: Summary) -> str:
-    """What steps did with the updates, where no method makes them."""
+    """What steps did with updates if no method makes them: `made`, `kept`."""
     return "kept" if summary.total(measures.discarded) else summary.dialect.made
 
 
 def _ordinal(number: int) -> str:
-    """`th`, or what else is written behind it."""
+    """The ending of an ordinal number: `st`, `nd`, `rd` or `th`."""
     return {1: "st", 2: "nd", 3: "rd"}.get(number % 10 if number % 100 // 10 != 1 else 0, "th")
 
 
 def _skipped(summary: Summary) -> str:
-    """How many of the steps updated nothing, though others did, or called for it."""
+    """How many steps updated nothing although other steps did, or although they got gradients."""
     empty = [summary.spread(measures.tries, replica=replica)[(0,)] for replica in summary.replicas]
     if not any(empty) or summary.total(measures.ineffective) == summary.total(measures.tries) > 0:
-        return ""  # or that is what is said
+        return ""  # another part of the answer says it
     by = f", by {replica_noun(summary.trace)}" if len(set(empty)) > 1 else ""
     number = span((min(empty), max(empty)))
     return f", {number} of which updated nothing{reason(summary).in_brackets}{by}"
 
 
 def _no_updates(summary: Summary) -> str:
-    """How much of the work assigned nothing or was thrown away, and so is no update."""
+    """How many executions assigned nothing or were discarded, and so are not updates."""
     idle, lost = summary.total(measures.ineffective), summary.total(measures.discarded)
     were, none = plural(lost, "was", "were"), plural(lost, "it is no update", "they are no updates")
     thrown = f"; {lost:,} of them {were} computed and thrown away, so {none}" if lost else ""
@@ -217,7 +217,7 @@ def _no_updates(summary: Summary) -> str:
 
 
 def _where(summary: Summary) -> str:
-    """` on each of 2 replicas`; nothing for a single one."""
+    """` on each of 2 replicas`; empty for a single one."""
     noun, number = replica_noun(summary.trace), len(summary.replicas)
     workers = len(summary.workers)
     of_workers = f" of {workers:,} workers" if workers > 1 and noun != "rank" else ""
@@ -243,7 +243,7 @@ def _calls(summary: Summary) -> str:
     never = first_true(
         (not idle, ""),
         (usual and idle == graphs and summary.idle_parts, ", in a part that no step reached"),
-        (usual, ""),  # the details have it: the table of the methods
+        (usual, ""),  # the table of methods has it
         (idle == graphs == 1, ", which never ran"),
         (idle == graphs, ", none of which ever ran"),
         (True, f"; {idle:,} of them never ran"),

@@ -1,12 +1,13 @@
-"""The colours of the page and of pictures, by what they stand for, on white and on black.
+"""The colours of the page and of pictures, by their meaning, on white and on black.
 
-Blues are for counts, a grey and a pale blue for steps that update nothing by design; whatever is
-odd has colours that the colour-blind can tell from them. Marks differ in height and edge too.
+Blues are for counts, grey and pale blue for steps that update nothing by design. Oddities have
+colours that colour-blind readers can tell apart from these. Marks also differ in height and edge.
 """
 
 WARNING, ERROR = "bold yellow", "bold red"
-"""The styles of the text report, for a step that was skipped and what else may be a fault, and for
-what certainly is one."""
+"""The styles of the text report: for a possible fault, such as a skipped step, and for a certain
+one.
+"""
 
 LIGHT = {
     "level0": "#9ecae8",

@@ -13,7 +13,7 @@ from tracer.model.words import all_true, first_of
 from tracer.reporters.colors import WARNING
 
 _MAX_ROWS = 100  # rows of a table
-_MAX_MOVES = 10  # lines that have moved
+_MAX_MOVES = 10  # lines of the program that have moved
 
 _BOTH = "First", "Second"
 _HEADERS = {
@@ -25,7 +25,7 @@ _HEADERS = {
     "methods": "method",
     "callers": "updates that come from",
 }
-"""The tables in their order, by what `Difference.changes` has."""
+"""The tables in order, by the keys of `Difference.changes`."""
 
 
 def render(
@@ -36,7 +36,7 @@ def render(
     width: int | None = None,
     color: bool = False,
 ) -> str:
-    """The differences, a table for each kind; one line where there are none."""
+    """The differences, a table for each kind; one line if there are none."""
     width = max(20, width or 80)
     several = len(differences) > 1
     verdict = "The traces differ." if any(differences) else "The traces count the same."
@@ -104,7 +104,7 @@ def _one(difference: Difference, width: int, named: bool) -> list[Text]:
 
 
 def _sentences(difference: Difference) -> list[tuple[str, str]]:
-    """What is said above the tables, each after the bullet that it begins with."""
+    """The sentences above the tables, each with its bullet."""
     pairs = ", ".join(f"{before} = {after}" for before, after in difference.renamed)
     moves = first_of(
         [f"{before} is now {after}" for before, after in difference.shifted], _MAX_MOVES
@@ -124,7 +124,7 @@ def _sentences(difference: Difference) -> list[tuple[str, str]]:
 
 
 def _table(what: str, header: str, changes: Sequence[Change]) -> Table:
-    """The changes of one kind. Of a line of the program the end and the file tell most."""
+    """The changes of one kind. Names of callers are cut in front: their ends matter most."""
     rows = [
         Row(shown(each.name), (each.before, each.after), shown(each.where))
         for each in changes[:_MAX_ROWS]

@@ -1,6 +1,6 @@
-"""The formats of the report, and where it goes: a file, a folder, a terminal, a notebook.
+"""Write the report in any format to a file, a folder, a terminal or a notebook.
 
-JSON, CSV and Markdown are made here; text, the page, TensorBoard and stacks have their own modules.
+JSON, CSV and Markdown are made here; text, HTML, TensorBoard and stacks have their own modules.
 """
 
 import csv
@@ -38,9 +38,9 @@ def print_report(
 ) -> None:
     """Print the text report on a trace to `file`, or to `sys.stdout`.
 
-    In a terminal it has that terminal's width and colours, which a `NO_COLOR` in the environment
-    turns off; elsewhere it has 80 columns and no ANSI codes. Characters that the file's encoding
-    lacks are written as escapes. `command` says that the reader is at the `tracer` command. Raises
+    In a terminal it has the terminal's width and colours, unless `NO_COLOR` is set in the
+    environment; elsewhere it has 80 columns and no ANSI codes. Characters that the file's encoding
+    lacks are escaped. `command` means that the reader uses the `tracer` command. Raises
     `tracer.UnknownName` for a table that does not exist.
     """
     print_text(
@@ -50,14 +50,14 @@ def print_report(
 
 
 def print_text(render: Callable[[int | None, bool], str], file: TextIO | None = None) -> None:
-    """Print a text that `render` makes for a width (None if it is not known), coloured or not."""
+    """Print the text that `render` makes for a width (None if unknown), coloured or not."""
     file = sys.stdout if file is None else file
     written = render(*_terminal(file, os.environ))
     file.write(_encodable(written, file.encoding))
 
 
 def put(render: Callable[[int | None, bool], str], output: Path | None) -> None:
-    """Write such a text to a file, all of it or nothing; print it if there is none."""
+    """Write such a text to a file, completely or not at all; print it if `output` is None."""
     if output is None:
         print_text(render)
     else:
@@ -65,22 +65,22 @@ def put(render: Callable[[int | None, bool], str], output: Path | None) -> None:
 
 
 _ASCII = {ord("…"): "...", ord("→"): ">", **dict(zip(map(ord, "├└│─"), "+`|-", strict=True))}
-"""What is written for the signs of tables and trees where they cannot be."""
+"""ASCII substitutes for the characters of tables and trees."""
 
 
 def _terminal(file: TextIO, environment: Mapping[str, str]) -> tuple[int | None, bool]:
-    """The terminal's width, None if `file` is no terminal, and whether to use colours."""
+    """The terminal's width (None if `file` is not a terminal), and whether to use colours."""
     if not file.isatty():
         return None, False
     width = None
-    with suppress(OSError, ValueError):  # a terminal that has no size, or a stand-in for one
+    with suppress(OSError, ValueError):  # a terminal without a size, or a substitute
         width = os.get_terminal_size(file.fileno()).columns or None
     plain = environment.get("NO_COLOR") or environment.get("TERM") == "dumb"
     return width, not plain
 
 
 def _encodable(text: str, encoding: str | None) -> str:
-    """The text with what the encoding lacks made plain."""
+    """The text, with characters that the encoding lacks replaced."""
     encoding = encoding or "utf-8"
     with suppress(UnicodeEncodeError):
         return text.encode(encoding).decode(encoding)
@@ -95,7 +95,7 @@ _FORMAT = (
 
 
 def for_notebook(trace: Trace) -> str:
-    """The text report as HTML, with its colours."""
+    """The text report as HTML, with colours."""
     shown = Text.from_ansi(text.render(trace, width=_WIDTH, color=True))
     console = Console(
         record=True,
@@ -103,7 +103,7 @@ def for_notebook(trace: Trace) -> str:
         width=_WIDTH,
         color_system="standard",
         force_terminal=True,
-        force_jupyter=False,  # in a notebook it would show the text by itself
+        force_jupyter=False,  # it would print the text itself
     )
     console.print(shown, soft_wrap=True, highlight=False)
     return console.export_html(inline_styles=True, code_format=_FORMAT)
@@ -138,9 +138,9 @@ _ENDINGS: dict[str, Format] = {
 
 
 def chosen(format: Format | None, output: Path | None) -> Format:
-    """The given format or, if none is given, the format that the ending of the file stands for.
+    """The given format or, if None, the format for the file's ending.
 
-    A file without an ending, and no file, is text. Raises `Mistake` for an unknown ending.
+    A file without an ending, and no file, means text. Raises `Mistake` for an unknown ending.
     """
     if format is not None or output is None or not output.suffix:
         return format or "text"
@@ -160,7 +160,7 @@ def render(
     width: int | None = None,
     color: bool = False,
 ) -> str:
-    """The report in a format; the modules of other formats are not imported."""
+    """The report in a format; imports only the module of that format."""
     if format == "text":
         return text.render(trace, by, width=width, color=color, command=True)
     if format in _MADE_HERE:
@@ -184,10 +184,10 @@ def module(format: Format) -> ModuleType:
 def write(trace: Trace, format: Format | None, by: By | None, output: Path | None) -> None:
     """Write the report to a file, or to standard output; for TensorBoard, to a folder.
 
-    Without a `format` the file's ending decides: see `chosen`. `by` picks one table; a page,
-    TensorBoard and the formats of stacks have no single tables. Raises `OSError` if the file cannot
-    be written, `MissingExtra` if the format needs packages that are not there, and `Mistake` for
-    an ending, a `by`, no folder or no callers, where there is no such format or it cannot do that.
+    Without a `format`, the file's ending decides: see `chosen`. `by` selects one table, in formats
+    that have single tables. Raises `OSError` if the file cannot be written, `MissingExtra` if the
+    format needs packages that are not installed, and `Mistake` for an unknown ending, a `by` that
+    the format does not support, a missing folder or a trace without callers.
     """
     format = chosen(format, output)
     if by is not None and format in _NO_TABLES:
@@ -200,17 +200,17 @@ def write(trace: Trace, format: Format | None, by: By | None, output: Path | Non
         put(lambda width, color: render(trace, format, by, width, color), output)
 
 
-# JSON: what the text report says, as values.
+# JSON: the text report as values.
 
 FORMAT = "optimizer-tracer-report"
 VERSION = 1
-"""A field can be added without a new number; any other change takes one."""
+"""New fields keep this number; any other change increases it."""
 
 
 def as_json(trace: Trace, by: By | None = None) -> str:
-    """The report as one JSON object in ASCII; the rows are those of `tracer.reporters.tables`.
+    """The report as one JSON object in ASCII, with the rows of `tracer.reporters.tables`.
 
-    `findings` are all, also those that are good to know; null for a part of a trace.
+    `findings` includes those of severity `info`; it is null for an excerpt of a trace.
     """
     tables = (*TABLES, *TREES) if by is None else (by,)
     content = {
@@ -249,11 +249,11 @@ def as_json(trace: Trace, by: By | None = None) -> str:
 # CSV: one table, for a spreadsheet.
 
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
-"""What a formula begins with in a spreadsheet: owasp.org/www-community/attacks/CSV_Injection."""
+"""How formulas begin in a spreadsheet: owasp.org/www-community/attacks/CSV_Injection."""
 
 
 def as_csv(trace: Trace, by: By | None = None) -> str:
-    """The table `by` (that of the variables if it is None) of all optimizers, with a header."""
+    """The table `by` (of variables by default) of all optimizers, with a header."""
     by = by or "variable"
     out = io.StringIO()
     writer = csv.DictWriter(out, ["optimizer", *FIELDS[by]], lineterminator="\n")
@@ -266,7 +266,7 @@ def as_csv(trace: Trace, by: By | None = None) -> str:
 
 
 def _csv_cell(value: Value) -> Value:
-    """The value; a text that would be a formula begins with an apostrophe instead."""
+    """The value; a text that looks like a formula gets an apostrophe in front."""
     if not isinstance(value, str):
         return value
     return f"'{shown(value)}" if value.startswith(_FORMULA) else shown(value)
@@ -279,7 +279,7 @@ _SPECIAL = {ord(char): f"\\{char}" for char in "\\`*_{}[]<>#|~"}
 
 
 def as_markdown(trace: Trace, by: By | None = None) -> str:
-    """The report in GitHub's Markdown; `by` picks one table."""
+    """The report in GitHub's Markdown; `by` selects one table."""
     summaries, wrong = summaries_of(trace), to_report(trace)
     parts = [
         f"**{_escaped(question(trace))}**",
@@ -300,7 +300,7 @@ def as_markdown(trace: Trace, by: By | None = None) -> str:
 
 
 def _sections(summary: Summary, by: By | None, named: bool) -> Iterator[str]:
-    """What there is on an optimizer."""
+    """The sections on an optimizer."""
     yield f"### {_escaped(headline(summary, named=named))}"
     for table in TABLES if by is None else (by,):
         if table in TREES:
@@ -310,7 +310,7 @@ def _sections(summary: Summary, by: By | None, named: bool) -> Iterator[str]:
 
 
 def _fenced(summary: Summary, tree: By) -> str:
-    """A tree as the text report has it, in a fence that nothing in it can end."""
+    """A tree of the text report in a code fence longer than any run of backticks in it."""
     lines = [line.plain for line in TEXT_TABLES[tree](summary, _TREE_WIDTH, IN_FULL)]
     longest = max(map(len, re.findall("`+", "".join(lines))), default=0)
     fence = "`" * max(3, longest + 1)
@@ -318,7 +318,7 @@ def _fenced(summary: Summary, tree: By) -> str:
 
 
 def _markdown_table(rows: Sequence[TableRow]) -> str:
-    """A table without the columns that are empty in every row."""
+    """A table without the columns that are empty in all rows."""
     columns = [
         (
             name.replace("_", " "),
@@ -336,7 +336,7 @@ def _markdown_cell(value: Value) -> str:
 
 
 def _escaped(text: str) -> str:
-    """The text on one line, with what Markdown would act on escaped."""
+    """The text on one line, with Markdown's special characters escaped."""
     return shown(text).translate(_SPECIAL)
 
 

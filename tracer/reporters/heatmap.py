@@ -1,8 +1,8 @@
 """The heat map as numbers: what the steps did to each variable, with equal steps folded.
 
-Variables that got the same in every step share a pattern, and patterns that count the same share a
-lane, so that a model of thousands of variables and a million steps is a handful of lanes. Where
-effects were asked for, variables that are alike in those as well do so.
+Variables with the same history share a pattern, and patterns with the same counts share a lane, so
+a model of thousands of variables and a million steps becomes a handful of lanes. If effects were
+recorded, the history includes them.
 """
 
 import math
@@ -20,7 +20,7 @@ from tracer.model.timeline import Stretch, Timeline, Values
 from tracer.model.words import first_true, some, span
 
 MAX_STRETCHES = 5_000
-"""In a run that is more irregular, no cell says that its steps updated no variable at all."""
+"""In a more irregular run, cells do not tell steps that updated no variable at all."""
 _MAX_LEVELS = 5
 _MAX_VIEWS = 32
 _MAX_CELLS = 100_000  # patterns times views
@@ -30,16 +30,17 @@ Cell = namedtuple(
     "Cell",
     "least most steps dense sparse without compared unchanged not_finite ineffective idle never",
 )
-"""What some steps in a row have in common.
+"""The counts of some steps in a row, for one variable.
 
-`least` and `most` are the fewest and the most updates in one of the `steps`, `dense` and `sparse`
-all of them. What follows is in how many of the steps it was so: there was no update (`without`),
-nor one of any variable (`idle`); the variable was `compared`, and `unchanged` or `not_finite` then;
-it was updated and unchanged (`ineffective`); it was `never` updated, in no step of the run."""
+`least` and `most` are the fewest and most updates in one of the `steps`, `dense` and `sparse` the
+totals. The other fields count steps: those without an update of it (`without`), or of any variable
+(`idle`); those in which it was `compared`, and was `unchanged` or `not_finite`; those in which it
+was updated but unchanged (`ineffective`); all of them if it was `never` updated in the run.
+"""
 
 
 def added_up(parts: Iterable[tuple[int, Any]]) -> Cell:
-    """Cells, each so many times, as one.
+    """The sum of cells, each of them multiplied.
 
     >>> added_up([(3, Cell(0, 0, 1, *[0] * 9)), (2, Cell(2, 2, 1, 2, *[0] * 8))])[:4]
     (0, 2, 5, 4)
@@ -53,7 +54,7 @@ def added_up(parts: Iterable[tuple[int, Any]]) -> Cell:
 
 
 def coarser(timeline: Timeline, size: int) -> Timeline:
-    """The same steps with a cell for each `size` of them; the last one has those that are left."""
+    """The same steps with one cell for each `size` steps; the last cell has the rest."""
     regular, steps, begin = dict[int, tuple[int, int]](), 0, 0
     for stretch in timeline.stretches:
         begin, steps = -(-steps // size), stretch.last
@@ -70,16 +71,17 @@ def coarser(timeline: Timeline, size: int) -> Timeline:
 
 
 Lane = namedtuple("Lane", "timeline not_finite_since")
-"""What the steps did to a variable: a `timeline` with a `Cell` for each step from step 1 on.
+"""The history of a variable: a `timeline` with a `Cell` for each step from step 1 on.
 
-`not_finite_since` is the first step after which the variable was not finite; 0 if there is none, or
-if it is not known: a part of a trace does not know what was before its first step."""
+`not_finite_since` is the first step after which the variable was not finite; 0 if none, or if
+unknown because an excerpt does not include earlier steps.
+"""
 
 
 def lane(timeline: Timeline, total: Timeline, first_step: int = 1) -> Lane:
-    """The lane of dense and sparse updates and of `OBSERVATIONS` in each step.
+    """The lane for dense and sparse updates and `OBSERVATIONS` in each step.
 
-    `total` has the updates of all variables. Step 1 has the number `first_step` in the run.
+    `total` has the updates of all variables. Step 1 is step `first_step` of the run.
     """
     updated = any(dense or sparse for dense, sparse, *_ in timeline.spread)
     if updated and (0,) in total.spread and len(total.stretches) <= MAX_STRETCHES:
@@ -99,13 +101,14 @@ def lane(timeline: Timeline, total: Timeline, first_step: int = 1) -> Lane:
 
 
 View = namedtuple("View", "name per steps lanes")
-"""The heat map of some replicas, in so many `steps`, with the lane of each pattern.
+"""The heat map of some replicas over `steps` steps, with the lane of each pattern.
 
-`per` is what it counts the updates of a variable by: `step and replica`, for example."""
+`per` is the unit of a variable's updates, such as `step and replica`.
+"""
 
 
 class HeatMap:
-    """What each variable of one optimizer got in each step."""
+    """The history of each variable of one optimizer."""
 
     def __init__(self, summary: Summary) -> None:
         patterns = enumerate(summary.patterns)
@@ -114,16 +117,17 @@ class HeatMap:
         self.lanes: list[Lane] = []
         self._numbers: dict[tuple[int, int], int] = {}  # of the lanes, by their timelines' ids
         self.left_off = 0
-        """Replicas that are like none of those shown, and have no view of their own."""
+        """The number of replicas without a view, unlike all replicas shown."""
         self.views = self._views(summary)
-        """Each replica that is like no other, and all of them together, which come first if the
-        replicas differ."""
+        """One view for each group of equal replicas, and one of all replicas together, which comes
+        first if replicas differ.
+        """
         most = Cell._fields.index("most")
         counts = sorted({cell[most] for each in self.lanes for cell in each.timeline.spread} - {0})
         size = -(-len(counts) // _MAX_LEVELS) or 1
         groups = [counts[at : at + size] for at in range(0, len(counts), size)]
         self.levels = [(group[0], group[-1]) for group in groups]
-        """The numbers of updates that a variable gets in a step, from 1 on, in few classes."""
+        """Classes of the number of updates of a variable in a step, from 1 on."""
 
     def _views(self, summary: Summary) -> list[View]:
         alike: dict[tuple[int, ...], list[int]] = {}
@@ -149,7 +153,7 @@ class HeatMap:
         return views
 
     def _lanes(self, summary: Summary, replica: int | None = None) -> tuple[int, ...]:
-        """The number of the lane of each pattern, on a replica or on all of them."""
+        """The number of the lane of each pattern, on a replica or on all replicas."""
         counted = measures.dense, measures.sparse, *measures.effects
         total = summary.timeline(measures.updates, replica=replica)
         numbers = []
@@ -162,26 +166,26 @@ class HeatMap:
         return tuple(numbers)
 
 
-# What a cell is: its state, which is its colour, its mark, and its words.
+# The description of a cell: its state, which has a colour, its mark, and its words.
 
 NEVER = "never updated"
 SKIPPED = "step updated nothing"
 OTHERS = "not in this step"
 SOME = "not in some of the steps"
 PART = "in some of the steps"
-"""The state if all steps without an update updated nothing at all, as they should."""
+"""The state if all steps without an update updated nothing, by design."""
 MARKS = {
     "unchanged by each update": "unchanged",
     "unchanged by some of the updates": "partly",
     "not finite": "infinite",
 }
-"""What updates did to the weights, where that is worth a mark, with its colour."""
+"""Effects of updates that are worth a mark, with the mark's colour."""
 UNCHANGED, PARTLY, NOT_FINITE = MARKS
 FIRST = "not finite for the first time"
 
 
 class Cells:
-    """Describes the cells of one optimizer; cells that are described alike have one number."""
+    """Describes the cells of one optimizer; cells with equal descriptions share a number."""
 
     def __init__(self, summary: Summary, heat: HeatMap) -> None:
         self._summary = summary
@@ -189,10 +193,10 @@ class Cells:
         why = reason(summary)
         self._cause = why.text if why.everywhere else ""
         self.expected = self._cause if why.usual else ""
-        """Why steps updated nothing, if that is as it should be; else empty."""
+        """Why steps updated nothing, if that is by design; else empty."""
         self.states = states(heat.levels, self.expected)
         self.rows: dict[tuple[str, str, str, str], int] = {}
-        """The colours of state and mark, and the words on both, with the number that they have."""
+        """The numbers of descriptions: the colours of state and mark, and the words on both."""
         self.number = cache(self._number)
         """The number of a cell."""
 
@@ -204,7 +208,7 @@ class Cells:
         return self.rows.setdefault(row, len(self.rows))
 
     def legend(self) -> tuple[list[tuple[str, str]], ...]:
-        """The states and the marks that there are, with their colours."""
+        """The states and marks in use, with their colours."""
         used = {color for row in self.rows for color in row[:2]}
         return tuple(
             [(text, color) for text, color in each.items() if color in used]
@@ -212,7 +216,7 @@ class Cells:
         )
 
     def _state(self, cell: Cell) -> str:
-        """Which of the states the steps are in."""
+        """The state of a cell's steps."""
         mean, all_without = (cell.dense + cell.sparse) / cell.steps, cell.without == cell.steps
         return first_true(
             (cell.never, NEVER),
@@ -244,7 +248,7 @@ class Cells:
 
 
 def mark_of(cell: Cell) -> str:
-    """Which of `MARKS` the steps have; empty if the updates changed the variable."""
+    """The mark of a cell's steps; empty if their updates changed the variable."""
     return first_true(
         (cell.not_finite, NOT_FINITE),
         (not cell.ineffective, ""),
@@ -272,9 +276,9 @@ def _weights(cell: Cell) -> str:
 
 
 def states(levels: list[tuple[int, int]], expected: str = "") -> dict[str, str]:
-    """What a cell can be, in the order of the legend, each with its colour.
+    """The states of cells, in the order of the legend, with their colours.
 
-    `expected` is why steps updated nothing, if that is as it should be.
+    `expected` is why steps updated nothing, if that is by design.
     """
     shades = {1: [2], 2: [1, 3], 3: [0, 2, 4]}.get(len(levels), range(len(levels)))
     shown = {span(each): f"level{shade}" for each, shade in zip(levels, shades, strict=True)}

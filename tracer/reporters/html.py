@@ -1,8 +1,8 @@
-"""The report as one HTML page that needs nothing else: no server, no network, no other file.
+"""The report as one self-contained HTML page: no server, no network, no other file.
 
-Everything in it is worked out here; the script only draws the heat map and the table. What it draws
-are folded runs of steps, so that its size depends on how irregular a training was, not on how long.
-Where it would still be too large, it leaves details off and says so.
+Everything on it is computed here; the script only draws the heat map and the table. It draws folded
+runs of steps, so the page's size depends on how irregular the training was, not on its length. If
+the page would still be too large, it omits details and says so.
 """
 
 import base64
@@ -34,7 +34,7 @@ from tracer.reporters.text import headline
 
 
 def fill(name: str, **values: Any) -> str:
-    """The template with these values, each of them escaped, control characters too."""
+    """Render the template with these values, which are escaped, control characters included."""
     return _environment().get_template(name).render(values)
 
 
@@ -56,7 +56,7 @@ def _environment() -> jinja2.Environment:
 
 
 def source(name: str) -> str:
-    """The text of a file that is put into the page as it is."""
+    """The text of a file that goes into the page unchanged."""
     return (files("tracer.reporters") / "templates" / name).read_text(encoding="utf-8")
 
 
@@ -64,21 +64,21 @@ def source(name: str) -> str:
 #
 # A track is a list of sizes, the finest first. Size 0 has a cell for each run of equal steps; size
 # `n` has one for each `n` steps. After each size come the cells, as `[first, turns, period, length,
-# cell, length, cell, ...]` for steps that repeat a cycle: the length is in steps for size 0, and in
-# cells for the others. Of the last size, a row of `COLUMNS` cells shows all steps.
+# cell, length, cell, ...]` for steps that repeat a cycle. `length` is in steps for size 0, else in
+# cells. At the last size, all steps fit into a row of `COLUMNS` cells.
 
 COLUMNS = 240
 """The most cells in a row of the page."""
 FACTOR = 4
-"""How many cells of a size are one of the next."""
+"""How many cells of one size make a cell of the next."""
 
 
 def fitting(
     summary: Summary, heat: heatmap.HeatMap, most: int
 ) -> tuple[int, heatmap.Cells, list[dict[str, Any]]]:
-    """The track of each lane, the finest that take at most so many characters, with their cells.
+    """The tracks of all lanes, as fine as fits into `most` characters, with their cells.
 
-    Before them the steps that an irregular track keeps together.
+    The first item is how many steps a cell of an irregular track has at least.
     """
     steps, grain = summary.steps, 1
     while True:
@@ -94,7 +94,7 @@ def fitting(
 
 
 def track(timeline: Timeline, cells: heatmap.Cells, grain: int) -> list[list[Any]]:
-    """The cells of a lane, of at least `grain` steps each if it is an irregular one."""
+    """The cells of a lane; if it is irregular, each has at least `grain` steps."""
     made: list[list[Any]] = []
     steps, size = max((each.last for each in timeline.stretches), default=0), 0
     if grain > 1 and _numbers(timeline) > 2 * steps // grain:
@@ -111,14 +111,14 @@ def track(timeline: Timeline, cells: heatmap.Cells, grain: int) -> list[list[Any
 
 
 def _numbers(timeline: Timeline) -> int:
-    """How many numbers it takes to write it down."""
+    """How many numbers the serialized timeline has."""
     return sum(2 + 2 * len(each.cycle) for each in timeline.stretches)
 
 
 def _lists(timeline: Timeline, size: int, cells: heatmap.Cells) -> Iterator[list[int]]:
-    """The stretches as lists of numbers, those that do not repeat in one list.
+    """The stretches as lists of numbers; stretches that do not repeat share a list.
 
-    Equal cells of one size that follow each other are joined.
+    Equal cells of one size in a row are joined.
     """
     for once, group in groupby(timeline.stretches, key=lambda each: each.turns == 1):
         for each in [list(group)] if once else [[each] for each in group]:
@@ -136,9 +136,9 @@ def _lists(timeline: Timeline, size: int, cells: heatmap.Cells) -> Iterator[list
 
 # The page.
 
-_MAX_CHARACTERS = 2_000_000  # of the table of variables, and as many of the lanes: of 6 MB in all
+_MAX_CHARACTERS = 2_000_000  # for the table of variables, and for the lanes; 6 MB in all
 _MAX_OPTIMIZERS = 50
-_MAX_ROWS = 500  # of each other table, and boxes of callers, of all optimizers together
+_MAX_ROWS = 500  # of each other table, and boxes of callers, over all optimizers
 _MIN_ROWS = 30  # of each optimizer
 _MAX_BARS = 40  # of a chart
 _MAX_NAME = 120  # characters of a command
@@ -210,7 +210,7 @@ def render(trace: Trace) -> str:
 
 
 def _title(trace: Trace, found: Sequence[Finding]) -> str:
-    """Which program it is of, when it ran, and what was found: the first line of the page."""
+    """The page's title: the program, when it ran, and the number of findings."""
     parts = ["optimizer-tracer"]
     if trace.programs:
         first = min(trace.programs, key=lambda each: each.started)
@@ -222,7 +222,7 @@ def _title(trace: Trace, found: Sequence[Finding]) -> str:
 
 
 def _columns(variable: str, empty: Collection[str]) -> list[dict[str, Any]]:
-    """The columns of the table of variables: which field of a row each shows, under which title."""
+    """The columns of the table of variables: the field and the title of each."""
     titles = {name: name.replace("_", " ") for name in tables.VariableRow._fields}
     titles |= {"variable": variable, "requests_without_gradient": "without gradient"}
     last = ("shape", "dtype", "shards")
@@ -234,7 +234,7 @@ def _columns(variable: str, empty: Collection[str]) -> list[dict[str, Any]]:
 
 
 def _drawn(summary: Summary, most: int) -> dict[str, Any]:
-    """What the script draws: the heat map, and the table of variables in as many characters."""
+    """What the script draws: the heat map and the table of variables, in `most` characters."""
     heat = heatmap.HeatMap(summary)
     grain, described, found = fitting(summary, heat, most)
     states, marks = described.legend()
@@ -269,7 +269,7 @@ def _drawn(summary: Summary, most: int) -> dict[str, Any]:
 def _boxes(
     caller: callers.Caller, depth: int = 0, begin: int = 0
 ) -> Iterator[tuple[int, int, callers.Caller, str]]:
-    """The callers as boxes: depth, executions to the left, and colour; a child after its caller."""
+    """The callers as boxes: depth, executions to the left, and colour; children after callers."""
     for child in caller.children:
         if child.executions:
             yield depth, begin, child, _color(child)
@@ -278,7 +278,7 @@ def _boxes(
 
 
 def _color(caller: callers.Caller) -> str:
-    """What it is, which is its colour."""
+    """The colour of a caller, named by its kind."""
     line = caller.line or Line("")
     program = "program" if line.file else "framework"
     return "method" if caller.method else "graph" if line.graph else program

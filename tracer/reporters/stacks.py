@@ -1,4 +1,4 @@
-"""The callers as files that other viewers open: of speedscope, and collapsed stacks."""
+"""The callers as files for other viewers: speedscope, and collapsed stacks."""
 
 import json
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ from tracer.reporters import trees
 from tracer.reporters.answer import question
 
 Stack = tuple[tuple[Line, ...], tuple[int, int]]
-"""Calls, the outermost first, and what was counted at their end: executions and Python calls."""
+"""Calls, outermost first, and the counts at their end: executions and Python calls."""
 
 
 def stacks_of(trace: Trace) -> list[tuple[str, list[Stack]]]:
     """The stacks to the apply methods of each optimizer: `Adam`, or `Adam "adam_1"` of several.
 
-    Raises `tracer.errors.Mistake` for a trace that knows no callers.
+    Raises `tracer.errors.Mistake` for a trace without callers.
     """
     if not callers.known(trace.data):
         raise Mistake(callers.LACKING)
@@ -34,7 +34,7 @@ def stacks_of(trace: Trace) -> list[tuple[str, list[Stack]]]:
 
 
 def _stacks(caller: callers.Caller, above: tuple[Line, ...] = ()) -> Iterator[Stack]:
-    """The stacks below a caller, whose counts add up to those of the tree."""
+    """The stacks below a caller; their counts add up to the counts of the tree."""
     for each in caller.children:
         lines = (*above, each.line or callers.UNKNOWN)
         executions = each.executions - sum(child.executions for child in each.children)
@@ -44,10 +44,10 @@ def _stacks(caller: callers.Caller, above: tuple[Line, ...] = ()) -> Iterator[St
 
 
 def collapsed(trace: Trace) -> str:
-    """A line for each stack to an apply method: its frames with `;` between, and the executions.
+    """A line for each stack to an apply method: its frames, joined by `;`, and the executions.
 
-    Of several optimizers the first frame is the optimizer. Raises `ValueError` for a trace that
-    knows no callers.
+    With several optimizers, the first frame is the optimizer. Raises `tracer.errors.Mistake` for a
+    trace without callers.
     """
     optimizers = stacks_of(trace)
     found = []
@@ -64,9 +64,9 @@ _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 
 def speedscope(trace: Trace) -> str:
-    """The stacks to the apply methods as JSON of speedscope, with executions and calls as weights.
+    """The stacks to the apply methods as speedscope JSON, weighted by executions and by calls.
 
-    Raises `ValueError` for a trace that knows no callers.
+    Raises `tracer.errors.Mistake` for a trace without callers.
     """
     optimizers = stacks_of(trace)
     lines = dict.fromkeys(line for _, stacks in optimizers for found, _ in stacks for line in found)

@@ -1,7 +1,7 @@
-"""The rows of a report's tables as plain values: worked out here once, for every format.
+"""The rows of a report's tables as plain values, computed once for all formats.
 
-JSON, CSV and Markdown have a column for each field of a row, and the page has some; the text report
-has columns of its own (`text.COLUMNS`), and adds notes and colours.
+JSON, CSV and Markdown have a column for each field of a row, the HTML page for some of them; the
+text report has columns of its own (`text.COLUMNS`), notes and colours.
 """
 
 from collections import namedtuple
@@ -18,7 +18,7 @@ from tracer.reporters import trees
 
 By = Literal["variable", "step", "replica", "worker", "method", "caller", "layer"]
 TREES: tuple[By, ...] = ("caller", "layer")
-"""What has rows in rows: they are not in a report unless they are asked for."""
+"""Tables whose rows contain rows; a report has them only on request."""
 TABLES: tuple[By, ...] = tuple(each for each in get_args(By) if each not in TREES)
 
 Value = str | int | None
@@ -28,22 +28,24 @@ VariableRow = namedtuple(
     "variable shape dtype shards updates dense sparse least_a_step most_a_step"
     " requests_without_gradient unchanged not_finite",
 )
-"""One variable. `shards` is over how many ranks it is sharded; None if it is not. `least_a_step`
-and `most_a_step` are on one replica, of all of its steps, and None where the steps are not known.
-`unchanged` and `not_finite` are in how many steps it was so on any replica, each counted, and
-`unchanged` of what is sharded in how many all shards were; None without effects."""
+"""One variable. `shards` is the number of its shards, None if it is not sharded. `least_a_step` and
+`most_a_step` are updates in a step on one replica, None if the steps are unknown. `unchanged` and
+`not_finite` count steps with that effect, each replica counted; for a sharded variable, `unchanged`
+counts steps in which all shards were. None without effects.
+"""
 
 StepRow = namedtuple(
     "StepRow",
     "first last length every on_replicas updates dense sparse requests"
     " requests_without_gradient accumulated unchanged not_finite",
 )
-"""`length` steps in a row from `first` on that count the same, each of them this much.
+"""`length` equal steps in a row, from `first` on, with the counts of each step.
 
-If `every` is not None, as many again each `every` steps, up to the step `last`. `accumulated` is on
-how many replicas a step kept its gradients for a later one; None if the optimizer accumulates
-none, or if that is not known. `unchanged` and `not_finite` are how many variables were so
-after the step, those of each replica counted; None where none was compared."""
+If `every` is not None, they repeat each `every` steps, up to the step `last`. `accumulated` is on
+how many replicas a step kept its gradients for a later one; None if the optimizer does not
+accumulate, or if unknown. `unchanged` and `not_finite` count the variables with that effect, on all
+replicas; None if none was compared.
+"""
 
 ReplicaRow = namedtuple("ReplicaRow", "worker replica device steps updates dense sparse")
 WorkerRow = namedtuple("WorkerRow", "worker replicas steps updates dense sparse")
@@ -54,16 +56,17 @@ MethodRow = namedtuple(
 CallerRow = namedtuple(
     "CallerRow", "depth caller file line function executions updates steps calls"
 )
-"""An element of the tree of callers: a line of the program, or what it called.
+"""A node of the tree of callers: a line of the program, or a function or method that it called.
 
-What it called follows it with a greater `depth`. The counts are of the methods that the question of
-the report is about. `steps` is None for the methods that the tree ends in, and for parts of a step.
+Its children follow with a greater `depth`. The counts are of the methods in the report's question.
+`steps` is None for these methods, and for parts of a step.
 """
 
 LayerRow = namedtuple("LayerRow", "depth layer variables never_updated updates dense sparse")
 """A layer, by its path in the names of variables, or a variable.
 
-What is in it follows it with a greater `depth`."""
+Its children follow with a greater `depth`.
+"""
 
 TableRow = VariableRow | StepRow | ReplicaRow | WorkerRow | MethodRow | CallerRow | LayerRow
 FIELDS: Mapping[By, tuple[str, ...]] = {
@@ -118,7 +121,7 @@ def _effects(summary: Summary, pattern: Pattern) -> tuple[int, int]:
 
 
 def by_step(summary: Summary) -> list[StepRow]:
-    """A row for equal steps, however many; a cycle of steps has a row for each of its parts."""
+    """A row for each stretch of equal steps; a cycle of steps has a row for each of its parts."""
     reached = accumulations(summary)
     timeline = summary.timeline(
         measures.steps,
@@ -150,7 +153,9 @@ def by_replica(summary: Summary) -> list[ReplicaRow]:
 
 
 def by_worker(summary: Summary) -> list[WorkerRow]:
-    """A row for each of `Summary.workers`, in that order, with its replicas together."""
+    """A row for each of `Summary.workers`, in that order, with the sums of its replicas."""
+    """The steps of these replicas, and their updates: total, dense and sparse.
+    """
     return [
         WorkerRow(worker, len(indices), *_counts(summary, indices))
         for worker, indices in summary.workers.items()
@@ -170,7 +175,7 @@ def _counts(summary: Summary, replicas: Sequence[int]) -> tuple[int, int, int, i
 def by_method(summary: Summary) -> list[MethodRow]:
     """A row for each method: executions, Python calls, and the graphs that calls traced.
 
-    Discarded executions of a method have a row of their own below it.
+    Discarded executions of a method have a separate row below it.
     """
     made = []
     for index in summary.methods:
@@ -184,7 +189,7 @@ def by_method(summary: Summary) -> list[MethodRow]:
 
 
 def by_caller(summary: Summary) -> list[CallerRow]:
-    """A row for each element of the tree of callers; nothing is folded."""
+    """A row for each node of the tree of callers; nothing is folded."""
     made = []
     for depth, each in trees.in_order(trees.callers_of(summary).children):
         line = each.line or Line("")
@@ -213,7 +218,7 @@ _ROWS: dict[By, Callable[[Summary], Sequence[TableRow]]] = {
 }
 
 
-# Graph tracings as events, in order of time.
+# Graph tracings as events, by time.
 
 CAUSES = {
     "first": "the first call",
@@ -227,14 +232,15 @@ CAUSES = {
 
 
 TracingRow = namedtuple("TracingRow", "began after graph worker cause caller seconds")
-"""One graph tracing, which `began` so many seconds after the first of the trace.
+"""One graph tracing, which `began` this many seconds after the first one of the trace.
 
-`after` is how many steps had run. `caller` is the line of the program that is nearest to it; empty
-if it is not known."""
+`after` is how many steps had run. `caller` is the program's line nearest to it; empty if
+unknown.
+"""
 
 
 def tracings(trace: Trace, root: int | None = None) -> list[TracingRow]:
-    """The graph tracings of one root optimizer or of all, the earliest first."""
+    """The graph tracings of one root optimizer, or of all, earliest first."""
     events = sorted(trace.graph_tracings, key=lambda each: each.at)
     rows = []
     for each in events:

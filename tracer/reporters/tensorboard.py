@@ -1,8 +1,8 @@
 """The report for TensorBoard: scalars for each step, the report as text, and the heat map.
 
-Steps have the numbers that they have in the run. Equal steps in a row have two points, at the first
-and at the last of them: TensorBoard draws a line between. Where that would be too many points, each
-stands for several steps.
+Steps have their numbers in the run. Equal steps in a row have two points, at the first and the last
+step: TensorBoard draws a line between them. If that makes too many points, each stands for several
+steps.
 """
 
 import struct
@@ -28,16 +28,16 @@ from tracer.reporters.colors import LIGHT
 from tracer.reporters.heatmap import FIRST, Cells, HeatMap, coarser
 from tracer.reporters.text import render
 
-# The heat map as a picture: at most 20 rows, in which variables with the same updates are one.
+# The heat map as a picture: at most 20 rows; variables with the same updates share a row.
 
 _MAX_COLUMNS = 120
 _MAX_ROWS = 20
 _MAX_LABEL = 16  # characters of a name
-_SCALE = 2  # so that it is sharp on a card of TensorBoard, and can be made larger
+_SCALE = 2  # sharp on a TensorBoard card, and when enlarged
 
 
 def picture(summary: Summary) -> bytes | None:
-    """The heat map of an optimizer's replicas as a PNG; None if it has no steps or no updates."""
+    """The heat map of an optimizer as a PNG; None without any step or update."""
     heat = HeatMap(summary)
     if not summary.steps or not heat.levels:
         return None
@@ -74,9 +74,9 @@ def picture(summary: Summary) -> bytes | None:
 # What is written.
 
 MOST_POINTS = 2_000
-"""Of each scalar."""
+"""The most points of each scalar."""
 FILE = "events.out.tfevents.0000000000.tracer"
-"""A name that does not change, so that writing again replaces what was written before."""
+"""A fixed name, so that writing again replaces the earlier file."""
 _NAMES = ("updates/dense", "updates/sparse", "skipped", "unchanged", "not_finite")
 _Value = summary_pb2.Summary.Value
 
@@ -85,9 +85,9 @@ def write(trace: Trace, folder: Path) -> None:
     """Write the report to the folder `tracer` of `folder`, as a run of that name.
 
     The scalars are `tracer/updates/dense`, `tracer/updates/sparse` and `tracer/skipped` (1 for a
-    step that updated nothing), of all replicas together; of several optimizers each has its name in
-    between. If the trace has effects, `tracer/unchanged` and `tracer/not_finite` are of how many
-    variables that was so after the step. Raises `OSError` if it cannot be written.
+    step that updated nothing), for all replicas together; with several optimizers, the optimizer's
+    name follows `tracer`. If the trace has effects, `tracer/unchanged` and `tracer/not_finite`
+    count the variables with that effect. Raises `OSError` if the files cannot be written.
     """
     run = folder / "tracer"
     run.mkdir(parents=True, exist_ok=True)
@@ -101,7 +101,7 @@ def write(trace: Trace, folder: Path) -> None:
 
 
 def _events(trace: Trace) -> Iterator[Any]:
-    """What is written, without the time of writing."""
+    """The events to write, without times."""
     yield event_pb2.Event(file_version="brain.Event:2")
     before = trace.first_step - 1
     text, summaries = render(trace, width=100), summaries_of(trace)
@@ -115,7 +115,7 @@ def _events(trace: Trace) -> Iterator[Any]:
             values = [_Value(tag=f"{tag}/{name}", simple_value=mean) for name, mean in scalars]
             yield _event(before + step, *values)
         if drawn := picture(summary):
-            width, height = struct.unpack(">II", drawn[16:24])  # as a PNG begins
+            width, height = struct.unpack(">II", drawn[16:24])  # the header of a PNG
             image = summary_pb2.Summary.Image(
                 height=height, width=width, colorspace=4, encoded_image_string=drawn
             )

@@ -1,7 +1,8 @@
-"""The report as text: the answer, then the evidence, in tables that fit the terminal; the rules.
+"""The report as text: the answer, the notes and findings, and tables that fit the terminal.
 
-`COLUMNS` lists the columns of each table. A row has a value for each name there: the field of the
-row of `tables`, or what is worked out here because no other format has it.
+`COLUMNS` lists the columns of each table. A row has a value for each: the field of that name of the
+row in `tables`, or a value computed here because only this format has it. The texts of `tracer
+explain` are here as well.
 """
 
 from collections import Counter
@@ -45,8 +46,8 @@ from tracer.reporters.colors import ERROR, WARNING
 from tracer.reporters.tables import By, StepRow
 
 MAX_ROWS = 30  # rows of a table in the whole report
-MAX_ROWS_IN_FULL = 1000  # rows of a table that was asked for
-_LINE = 24  # cells of a line of the program; it is cut at the front
+MAX_ROWS_IN_FULL = 1000  # rows of a single table
+_LINE = 24  # cells for a line of the program; longer ones lose their start
 
 _UPDATES = {
     "updates": Column("updates"),
@@ -116,23 +117,24 @@ COLUMNS: Mapping[By | Literal["optimizer"], Mapping[str, Column]] = {
         "sparse": Column("sparse", drop=4),
     },
 }
-"""The columns of each table in their order, by what a row says there; that of the names has none.
-Words of the trace stand in braces."""
+"""The columns of each table, in order, by the key of their values; the column of names has no key.
+Words in braces depend on the trace.
+"""
 
 _Line = tuple[str, Mapping[str, Figure], str, str]
-"""The name of a row, a value for each column and perhaps others, a note, and a style."""
+"""The name of a row, its values by column (others are ignored), a note, and a style."""
 
 
 class Asked(NamedTuple):
-    """How the reader asked for the report."""
+    """Limits and wording that depend on how the report was requested."""
 
     most: int = MAX_ROWS
-    """The rows of a table that are shown."""
+    """The most rows of a table."""
     see: str = "--by {}"
-    """How to ask for all rows of one table."""
+    """How to request all rows of one table."""
 
     def more(self, rest: str, by: By) -> str:
-        """The line below a table that was cut."""
+        """The line below a table whose rows were cut."""
         return f"… and {rest}: {self.see.format(by)} has them all"
 
 
@@ -142,7 +144,7 @@ IN_FULL = Asked(MAX_ROWS_IN_FULL, "--by {} --format csv")
 
 
 def _columns(by: By | Literal["optimizer"], *summaries: Summary) -> list[Column]:
-    """The columns of a table, that of the names first, in the words of these optimizers."""
+    """The columns of a table, the names first, with headers in the words of these optimizers."""
     dialect, copy = summaries[0].dialect, replica_noun(summaries[0].trace)
     several = any(len(summary.replicas) > 1 for summary in summaries)
     words = {
@@ -171,9 +173,9 @@ def _table(
 
 
 def _cut(by: By, noun: str, rows: Sequence[_Line], asked: Asked) -> tuple[list[_Line], str]:
-    """The rows that are odd, which have a note or a style, and the first of the others.
+    """The odd rows (with a note or a style), filled up with the first of the others.
 
-    Also the line that says how many are left out; empty if none is.
+    Also the line that says how many rows are omitted; empty if none.
     """
     odd = {index for index, (_, _, *look) in enumerate(rows) if any(look)}
     order = sorted(range(len(rows)), key=lambda index: (index not in odd, index))
@@ -186,7 +188,7 @@ def _cut(by: By, noun: str, rows: Sequence[_Line], asked: Asked) -> tuple[list[_
 
 
 def overview(summaries: Sequence[Summary], width: int, asked: Asked) -> list[Text]:
-    """A row for each optimizer, with the first of its variables."""
+    """A row for each optimizer, with its first variable."""
     below = all_true(
         (asked is not IN_FULL, f"{asked.see.format('variable')} has a table for each of them")
     )
@@ -213,7 +215,7 @@ def _optimizer(summary: Summary) -> _Line:
 
 
 def _per_step(summary: Summary, measure: measures.Selection, replicas: Sequence[int]) -> str:
-    """The updates on one of `replicas` in a step that made any: `4`, `2-4`; `?` if not known."""
+    """The updates per step on `replicas`, in steps with any: `4`, `2-4`, or `?` if unknown."""
     if summary.step_unknown(measure):
         return "?"
     rates = {n for each in replicas for n in summary.rates(measure, each)} or {0}
@@ -221,7 +223,7 @@ def _per_step(summary: Summary, measure: measures.Selection, replicas: Sequence[
 
 
 def by_variable(summary: Summary, width: int, asked: Asked) -> list[Text]:
-    """A row for each variable; a long table keeps the first rows and those that are odd."""
+    """A row for each variable; a long table has the odd rows and the first of the others."""
     kept, more = _cut("variable", summary.dialect.variable, _variables(summary), asked)
     empty = summary.spread(measures.updates)[(0,)]
     known = not summary.step_unknown(measures.updates)
@@ -270,7 +272,7 @@ def _variables(summary: Summary) -> list[_Line]:
 
 
 def _why_without(pattern: Pattern, unapplied: Reason | None) -> str:
-    """`no gradient in 3 steps`, or `nothing was assigned`, or why no step updated anything."""
+    """`no gradient in 3 steps`, `nothing was assigned`, or why no step updated anything."""
     steps = sum(n for (count,), n in pattern.spread(measures.missing).items() if count)
     lost = pattern.step_unknown(measures.missing)
     missing = f"no gradient in {'at least ' if lost else ''}{some(steps, 'step')}"
@@ -283,7 +285,7 @@ def _why_without(pattern: Pattern, unapplied: Reason | None) -> str:
 
 
 def _split(counts: Sequence[int]) -> str:
-    """`63 + 63`, `63 x 8` for many that are equal, `60-63` for many that are not."""
+    """`63 + 63`; `63 x 8` for many equal counts, `60-63` for many different ones."""
     if len(counts) <= 3:
         return " + ".join(f"{count:,}" for count in counts)
     low, high = min(counts), max(counts)
@@ -291,7 +293,7 @@ def _split(counts: Sequence[int]) -> str:
 
 
 def by_step(summary: Summary, width: int, asked: Asked) -> list[Text]:
-    """A row for equal steps, however many; a cycle of steps has a row for each of its parts."""
+    """A row for each stretch of equal steps; a cycle of steps has a row for each of its parts."""
     figures = tables.by_step(summary)
     why, idle = reason(summary), bool(summary.total(measures.ineffective))
     kept = figures if len(figures) <= asked.most else figures[: asked.most - 1]
@@ -319,7 +321,7 @@ def by_step(summary: Summary, width: int, asked: Asked) -> list[Text]:
 
 
 def _step(row: StepRow, summary: Summary, why: Reason, idle: bool) -> _Line:
-    """The row, with a note: why it has no update, or what is missing."""
+    """The row, with a note that says why it has no update, or what is missing."""
     missing = row.requests_without_gradient
     unknown = not row.updates and summary.step_unknown(measures.updates)
     on_some = 0 < row.on_replicas < len(summary.replicas) and not unknown
@@ -349,7 +351,7 @@ def _step(row: StepRow, summary: Summary, why: Reason, idle: bool) -> _Line:
 
 
 def by_group(by: By, summary: Summary, width: int, asked: Asked) -> list[Text]:
-    """A row for each replica or worker; one with fewer updates than others says since when."""
+    """A row for each replica or worker, with how many updates it is behind, and since when."""
     trace, noun = summary.trace, replica_noun(summary.trace)
     ids = replica_ids(trace)
     figures: Sequence[Any] = tables.rows(summary, by)
@@ -371,7 +373,7 @@ def by_group(by: By, summary: Summary, width: int, asked: Asked) -> list[Text]:
 
 
 def _behind(summary: Summary, groups: Sequence[Sequence[int]]) -> list[str | None]:
-    """For each group of replicas how many updates it is behind the first of those with most."""
+    """For each group of replicas, how many updates it is behind the first group with the most."""
     totals = [sum(summary.total(measures.updates, each) for each in group) for group in groups]
     parts = summary.is_partitioned or any(map(summary.is_sharded, summary.patterns))
     if parts or len({len(group) for group in groups}) != 1 or len(set(totals)) == 1:
@@ -395,7 +397,7 @@ def by_method(summary: Summary, width: int, asked: Asked) -> list[Text]:
 
 
 def by_tree(by: By, summary: Summary, width: int, asked: Asked) -> list[Text]:
-    """A row for each chain of calls, the widest branch first; or for layers that are alike."""
+    """A row for each chain of calls, widest branch first; or for each group of similar layers."""
     if by == "caller" and not callers.known(summary.trace.data):
         return paragraph(callers.LACKING, width, style=WARNING)
     nodes, joint = trees.layer_nodes(summary, WARNING, ERROR), summary.dialect.separator
@@ -437,12 +439,12 @@ def render(
     color: bool = False,
     command: bool = False,
 ) -> str:
-    """The report on a trace: question, answer, notes, what looks wrong, and tables.
+    """The report on a trace: question, answer, notes, findings, and tables.
 
-    `by` picks one table and shows all of its rows; without it the report has every table that says
-    something, the long ones shortened with a line that says so, or a line for each optimizer if
-    there are more than three. `width` is in terminal cells, 80 if it is not given. `color` adds
-    ANSI styles. `command` names options where else arguments of `tracer.report` are named.
+    `by` selects one table and shows all its rows. Without it, the report has every table with
+    content, shortened if it is long, or one line for each optimizer if there are more than three.
+    `width` is in terminal cells, 80 by default. `color` adds ANSI styles. With `command`, hints
+    name options of `tracer report` rather than arguments of `tracer.report`.
 
     Raises `tracer.UnknownName` for a table that does not exist.
     """
@@ -469,12 +471,12 @@ def render(
 
 
 def _head(trace: Trace, width: int, answered: bool) -> list[Text]:
-    """What comes before the tables; without the answers what they are together."""
+    """The lines above the tables; if not `answered`, totals instead of answers."""
     unreached = (each for summary in summaries_of(trace) for each in never_reached(summary))
     answers = chain.from_iterable(sentences(trace)) if answered else dict.fromkeys(unreached)
     begin, indent = ("Note: ", "") if trace.complete else ("", "  - ")
     blank, findings = ("", "", ""), to_report(trace)
-    parts = [  # each with its indent and its style
+    parts = [  # text, indent and style
         *((text, "", WARNING) for text in all_true((trace.excerpt, shown(trace.excerpt)))),
         (question(trace), "", "bold"),
         *((sentence, "  ", "") for sentence in (*answers, *in_all(trace, answered))),
@@ -502,7 +504,7 @@ def _head(trace: Trace, width: int, answered: bool) -> list[Text]:
 
 
 def warnings(trace: Trace) -> list[str]:
-    """What a reader must know before the counts: the run goes on, failed, or was not all seen."""
+    """What readers must know before the counts: the run is unfinished, failed, or is incomplete."""
     incomplete = 'INCOMPLETE: the counts are "at least", unless a note says otherwise.'
     unfinished = all_true((not trace.finished, _UNFINISHED))
     return [*unfinished, *endings(trace), *all_true((not trace.complete, incomplete))]
@@ -535,7 +537,7 @@ def headline(summary: Summary, named: bool) -> str:
 
 
 def _shards(summary: Summary) -> str:
-    """` sharded 2 ways`, of all variables or of some: ` (3 sharded 2 ways)`."""
+    """` sharded 2 ways` if all variables are, ` (3 sharded 2 ways)` if some are."""
     every = Counter(summary.trace.variables[index].shards for index in summary.variables)
     said = [(number, f"sharded {n:,} ways") for n, number in sorted(every.items()) if n > 1]
     if len(every) == 1:
@@ -544,7 +546,7 @@ def _shards(summary: Summary) -> str:
 
 
 def _tables(summary: Summary) -> list[By]:
-    """The tables that say something."""
+    """The tables with content."""
     many = len(summary.replicas) > _MANY_REPLICAS
     says: dict[By, bool] = {
         "variable": bool(summary.variables),
@@ -556,11 +558,11 @@ def _tables(summary: Summary) -> list[By]:
     return [table for table, something in says.items() if something]
 
 
-# The rules, for `tracer explain`.
+# The texts of `tracer explain`.
 
 
 def listing(rules: Sequence[Rule], width: int | None, color: bool) -> str:
-    """A line for each rule, those that a narrow terminal breaks apart."""
+    """A line for each rule; titles wrap in a narrow terminal."""
     width = max(40, width or 80)
     longest = max(len(rule.code) for rule in rules)
     lines = []
@@ -573,7 +575,7 @@ def listing(rules: Sequence[Rule], width: int | None, color: bool) -> str:
 
 
 def explanation(rule: Rule, width: int | None, color: bool) -> str:
-    """All that is to say of one rule."""
+    """The full explanation of one rule."""
     width = max(40, width or 80)
     lines = paragraph(f"{rule.code} ({rule.severity}): {rule.title}", width, style="bold")
     for name, text in (

@@ -1,6 +1,6 @@
-"""Who calls the apply methods, and the updates of each layer, as trees for every report.
+"""The callers of apply methods, and the updates of each layer, as trees for all reports.
 
-What has one child and the same figures is folded into one row, a chain.
+A node with one child and the same figures is folded with it into one row, a chain.
 """
 
 import re
@@ -18,22 +18,22 @@ from tracer.model.records import Line
 from tracer.model.summary import Summary
 from tracer.model.words import dash, first_of, listed, some
 
-MIN_NAME = 16  # cells of a name, however deep it is
-MIN_NAMES = 32  # cells that names keep before other columns go
+MIN_NAME = 16  # least cells of a name, however deep it is
+MIN_NAMES = 32  # cells of names before other columns are dropped
 
 
 Node = namedtuple("Node", "names cells note style children begins", defaults=("", "", (), False))
 """A row of a tree, with its `children`.
 
-`names` are of the chain that it is, one if nothing is folded; each is plain, and of one line. The
-`note` stands after them. A node that `begins` has a row of its own even where it could be folded
-into its parent."""
+`names` are those of its chain, one if nothing is folded; each is plain text on one line. The `note`
+follows them. A node that `begins` is never folded into its parent.
+"""
 
 
 def chained(node: Node) -> Node:
-    """The node, with what has one child and the same cells as one node with it, at each depth.
+    """The node, with each node that has one child and the same cells folded with it, at any depth.
 
-    A cell of the child that is empty is the same as any.
+    An empty cell of the child equals any cell.
     """
     children = tuple(map(chained, node.children))
     if len(children) == 1:
@@ -48,7 +48,7 @@ def chained(node: Node) -> Node:
 
 
 def in_order(nodes: Sequence[Any], depth: int = 0) -> Iterator[tuple[int, Any]]:
-    """All of what has `children`, as nodes and layers, with depth, each before its children."""
+    """All nodes (anything with `children`), depth first, each with its depth."""
     for node in nodes:
         yield depth, node
         yield from in_order(node.children, depth + 1)
@@ -56,9 +56,9 @@ def in_order(nodes: Sequence[Any], depth: int = 0) -> Iterator[tuple[int, Any]]:
 
 @dataclass(kw_only=True)
 class Tree(Table):
-    """A table of the first `most` nodes of trees, drawn in the column of the names.
+    """A table of the first `most` nodes of trees, drawn in the column of names.
 
-    The names of a chain are joined by `joint`, in several lines where one is too short.
+    `joint` joins the names of a chain, which wraps if it does not fit on one line.
     """
 
     nodes: Sequence[Node]
@@ -80,14 +80,14 @@ class Tree(Table):
 
 
 def _words(node: Node, joint: str) -> list[str]:
-    """The names of a chain, and the note, as they can be parted at the ends of lines."""
+    """The names of a chain, and the note, as words that may wrap."""
     first, *names = node.names
     words = [first, *(joint + name for name in names)]
     return [*words[:-1], f"{words[-1]}:", f" {node.note}"] if node.note else words
 
 
 def _drawn(nodes: Sequence[Node], joint: str, room: int, above: str | None = None) -> Iterator[str]:
-    """The names of each node under the guides `above` it; None for the roots, which have none."""
+    """The names of each node with the guides `above` it; None for roots, which have none."""
     for node in nodes:
         guide = below = ""
         if above is not None:
@@ -102,9 +102,9 @@ def _drawn(nodes: Sequence[Node], joint: str, room: int, above: str | None = Non
 # Layers: variables folded by the path in their names.
 
 MIN_ALIKE = 3
-"""So many layers in a row that count the same, and differ in their number alone, are one row."""
+"""This many similar layers in a row, which differ only in their number, share one row."""
 MAX_NAMES = 3
-"""So many variables are named in the row of a layer."""
+"""At most this many variables are named in the row of a layer."""
 _NUMBER = re.compile(r"_?\d+$")
 
 
@@ -113,14 +113,14 @@ class Layer:
     """A layer, or one variable, which has no children."""
 
     path: str = field(compare=False)
-    """Its name after those of the layers that it is in."""
+    """Its name with the names of all outer layers."""
     name: str
     updates: Counter[tuple[int, int]]
     """How many of its variables have how many dense and sparse updates."""
     children: tuple["Layer", ...]
 
     def counts(self) -> tuple[int, int, int, int, int]:
-        """Its variables, how many were never updated, and their updates: all, dense and sparse."""
+        """Its variables, how many were never updated, and the updates: total, dense and sparse."""
         dense = sum(number * each for (each, _), number in self.updates.items())
         sparse = sum(number * each for (_, each), number in self.updates.items())
         return self.updates.total(), self.updates[0, 0], dense + sparse, dense, sparse
@@ -140,11 +140,11 @@ def layers_of(summary: Summary) -> Layer:
 def _layer(
     path: list[str], members: list[tuple[list[str], tuple[int, int]]], separator: str
 ) -> Layer:
-    """The layer at a path, of variables with their paths and their updates."""
+    """The layer at a path, with its `members`: paths of variables, and their updates."""
     depth = len(path)
     below: dict[tuple[str, int], list[tuple[list[str], tuple[int, int]]]] = {}
     for number, member in enumerate(members):
-        if rest := member[0][depth:]:  # a layer and variables may have one name
+        if rest := member[0][depth:]:  # a layer and variables may share a name
             below.setdefault((rest[0], number if len(rest) == 1 else -1), []).append(member)
     return Layer(
         separator.join(path),
@@ -155,16 +155,16 @@ def _layer(
 
 
 def layer_nodes(summary: Summary, odd: str = "", wrong: str = "") -> list[Node]:
-    """The tree with variables, updates, updates of each, dense and sparse; what is alike folded.
+    """The tree with variables, updates, updates of each, dense and sparse; similar layers folded.
 
-    `odd` and `wrong` are the styles of layers whose variables were never updated: some, or all.
+    `odd` and `wrong` are the styles of layers with some, or only, never updated variables.
     """
     layers = _together(layers_of(summary).children)
     return [chained(_layer_node(*each, odd, wrong)) for each in layers]
 
 
 def _layer_node(layer: Layer, name: str, alike: int, odd: str, wrong: str, times: int = 1) -> Node:
-    """A layer with its children; if it stands for several that are alike, their counts together."""
+    """A layer with its children; with the total counts if it stands for several similar layers."""
     times *= alike
     variables, never, updates, dense, sparse = (times * count for count in layer.counts())
     notes = [f"{alike:,} alike"] if alike > 1 else []
@@ -192,7 +192,7 @@ def _layer_node(layer: Layer, name: str, alike: int, odd: str, wrong: str, times
 
 
 def _together(layers: Sequence[Layer]) -> Iterator[tuple[Layer, str, int]]:
-    """The layers, those in a row that are alike as one: each with its name and how many it is."""
+    """The layers, similar ones in a row folded: each with its name and how many it stands for."""
     for _, group in groupby(layers, _shape):
         alike = list(group)
         if len(alike) < MIN_ALIKE or not alike[0].children:
@@ -203,7 +203,7 @@ def _together(layers: Sequence[Layer]) -> Iterator[tuple[Layer, str, int]]:
 
 
 def _shape(layer: Layer) -> tuple[object, ...]:
-    """What is equal for layers that differ in their number alone."""
+    """A key that is equal for layers that differ only in their number."""
     return _NUMBER.sub("", layer.name), layer.updates, layer.children
 
 
@@ -213,21 +213,21 @@ JOINT = " → "
 
 
 def callers_of(summary: Summary) -> callers.Caller:
-    """The callers of the methods that the question of the report is about."""
+    """The callers of the methods in the report's question."""
     only = measures.Selection(roles=measures.EXECUTIONS, methods=frozenset(summary.apply_methods))
     return callers.tree(summary.trace.data, only, summary.root)
 
 
 def method_names(summary: Summary) -> str:
-    """The names of these methods, `_resource_apply_dense and _resource_apply_sparse`."""
+    """The names of these methods: `_resource_apply_dense and _resource_apply_sparse`."""
     return listed([shown(summary.trace.methods[index].name) for index in summary.apply_methods])
 
 
 def caller_nodes(summary: Summary, style: str = "") -> list[Node]:
-    """The tree with executions, steps and Python calls, chains folded; `style` is of what is odd.
+    """The tree with executions, steps and Python calls, chains folded; `style` is for odd rows.
 
-    A row begins where the framework calls the program back, and with the method. Of a graph that
-    begins a path it is said that nobody knows who ran it.
+    A row begins where the framework calls back into the program, and with the method. A path that
+    begins with a graph is marked as having an unknown caller.
     """
     whole = callers_of(summary)
     return [chained(_caller_node(each, whole, summary, style)) for each in whole.children]
@@ -272,10 +272,10 @@ def _graphs(caller: callers.Caller, summary: Summary) -> str:
 
 
 def has_steps(caller: callers.Caller) -> bool:
-    """Whether steps are counted there: not in an apply method, nor in what is a part of a step."""
+    """True if steps are counted here: not in an apply method, nor in a part of a step."""
     return not caller.method and (caller.steps > 0 or not caller.executions)
 
 
 def caller_label(caller: callers.Caller) -> str:
-    """What it is, on one line: see `tracer.model.callers.label`."""
+    """The caller on one line: see `tracer.model.callers.label`."""
     return "" if caller.line is None else shown(callers.label(caller.line))
