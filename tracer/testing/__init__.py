@@ -1,1 +1,1 @@
-"""What was expected of a run, and why it is not so: for tests, pytest and `tracer check`."""
+"""Compare a run with what is expected of it: for tests, pytest and `tracer check`."""

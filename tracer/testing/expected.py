@@ -1,9 +1,9 @@
-"""What is expected of a run: one model for the assertions, the pytest plugin and `tracer check`.
+"""Model what is expected of a run: for the assertions, the pytest plugin and `tracer check`.
 
-An `Expectation` says what is counted and where, and which counts are `Limits`. Which variables are
-meant by a variable, a layer, a model, a tree of JAX's arrays or a name, a `Target` says. A `Claim`
-is an expectation of a trace, and `JudgedSteps` are those of one optimizer, with what is wrong in
-them. `tracer.testing.failure` says why a trace is not as expected.
+An `Expectation` says what to count and where, with `Limits`. `Target`s are the variables meant by a
+variable, a layer, a model, a tree of JAX arrays or a name. A `Claim` is an expectation of a trace,
+and `JudgedSteps` are the steps of one of its optimizers, with the wrong ones.
+`tracer.testing.failure` explains failures.
 """
 
 import re
@@ -39,26 +39,26 @@ from tracer.model.timeline import Steps, Timeline, Values
 from tracer.model.trace import Trace
 from tracer.model.words import first_of, first_true, some, span
 
-__tracebackhide__ = True  # of wrong arguments pytest shows where they were given
+__tracebackhide__ = True  # for wrong arguments, pytest shows the line that passes them
 MAX_NAMES = 3
-"""The most names in a sentence, and the most stretches of steps in a row."""
+"""How many names a sentence lists, and how many stretches of steps a row."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """A variable that is meant."""
+    """A variable that an expectation concerns."""
 
     name: str
     index: int | None = None
-    """Its index in the trace; None if the trace does not hold it."""
+    """Its index in the trace; None if the trace does not have it."""
     given: object = None
-    """The name or the variable that means it; None for a leaf of a tree."""
+    """The argument that means it, a name or a variable; None for a leaf of a tree."""
 
 
 def of_given(variable: object, word: str = " of ") -> str:
-    """` of dense/kernel`; nothing if none was given. Raises `TypeError` if it has no name.
+    """` of dense/kernel`; empty for None. Raises `TypeError` for an object without a name.
 
-    A module of PyTorch has none, and is named by its parameters.
+    A PyTorch module has no name; its parameters are named instead.
     """
     parts = [] if variable is None else shards_of(variable) or [variable]
     if not hasattr(variable, "name"):
@@ -75,24 +75,25 @@ def of_given(variable: object, word: str = " of ") -> str:
 def indices_of(trace: Trace, given: object) -> frozenset[int]:
     """The indices of the variables that a name, a variable, a layer or a model means.
 
-    A name means all variables of that name, as of two models.
+    A name means all variables with that name, also in several models.
 
-    Raises `tracer.UnknownName` if the trace holds none of them.
+    Raises `tracer.UnknownName` if the trace has none of them.
     """
     known = indices(targets_meant(trace, given, "variables"))
-    first = next(iter(_own(given) or ()), given)  # a module of PyTorch has no name
+    first = next(iter(_own(given) or ()), given)  # a PyTorch module has no name
     return known or variables_meant(first, trace.variables, trace.objects)  # which raises
 
 
 def leaves_meant(trace: Trace, leaves: Iterable[Variable]) -> list[Target]:
-    """The name and the index of each of these leaves, in each transformation that has it.
+    """The targets for these leaves, in each transformation that has them.
 
-    A tree does not say which of several it is: `kernel` means `kernel#2`, too, if both have its
-    shape. The leaf of a model that is trained by `vmap` or `pmap` has more dimensions here.
+    The tree does not tell which transformation is meant: `kernel` also means `kernel#2` if both
+    have its shape. Here, a leaf of a model trained by `vmap` or `pmap` may have additional leading
+    dimensions.
     """
     meant: list[Target] = []
     for leaf in leaves:
-        path = leaf.name.removesuffix("/value")  # so a module of Flax NNX has it, and optax not
+        path = leaf.name.removesuffix("/value")  # Flax NNX has it, optax does not
         same = re.compile(rf"({re.escape(leaf.name)}|{re.escape(path)})(#\d+)?")
         named = [n for n, each in enumerate(trace.variables) if same.fullmatch(each.name)]
         shapes = [leaf.shape[more:] for more in range(len(leaf.shape) + 1)]
@@ -103,9 +104,9 @@ def leaves_meant(trace: Trace, leaves: Iterable[Variable]) -> list[Target]:
 
 
 def targets_meant(trace: Trace, given: Any, attribute: str) -> list[Target]:
-    """The name and the index of each variable that is given, or that a name means.
+    """The targets for each given variable or name.
 
-    `attribute` is which variables of a layer or a model are meant.
+    `attribute` selects the variables of a layer or a model.
     """
     if leaves := leaves_of(given):
         return leaves_meant(trace, leaves)
@@ -123,12 +124,12 @@ def targets_meant(trace: Trace, given: Any, attribute: str) -> list[Target]:
 
 
 def indices(targets: Iterable[Target]) -> frozenset[int]:
-    """The indices of those that the trace holds."""
+    """The indices of the targets that the trace has."""
     return frozenset(each.index for each in targets if each.index is not None)
 
 
 def each_given(given: Any) -> Iterator[Any]:
-    """Each layer, model, variable or name that was given, by itself or in lists."""
+    """Each layer, model, variable or name in `given`, also in nested lists."""
     shards = shards_of(given)
     is_one = hasattr(given, "dtype") or isinstance(given, str) or _own(given) is not None
     if is_one and not shards:
@@ -139,9 +140,9 @@ def each_given(given: Any) -> Iterator[Any]:
 
 
 def variables_in(given: Any, attribute: str) -> list[Any]:
-    """The variables of a model or a layer, or those that were given, or of several such things.
+    """The variables in `given`, including those of models and layers.
 
-    A name stands for itself.
+    A name stays a name.
     """
     variables: list[Any] = []
     for each in each_given(given):
@@ -151,8 +152,8 @@ def variables_in(given: Any, attribute: str) -> list[Any]:
 
 
 def _own(given: Any, attribute: str = "variables") -> Iterable[Any] | None:
-    """The variables of a layer, a model or a module of PyTorch; None for a variable or a name."""
-    is_layer = hasattr(given, "trainable_variables")  # one of Keras may be a module, too
+    """The variables of a layer, a model or a PyTorch module; None for a variable or a name."""
+    is_layer = hasattr(given, "trainable_variables")  # a Keras layer may be a module, too
     if callable(getattr(given, "named_parameters", None)) and not is_layer:
         trained = attribute == "trainable_variables"
         return [own for own in given.parameters() if own.requires_grad or not trained]
@@ -163,9 +164,9 @@ def _own(given: Any, attribute: str = "variables") -> Iterable[Any] | None:
 def why_unknown(
     trace: Trace, targets: Sequence[Target], leaves: Sequence[Variable]
 ) -> tuple[str, str]:
-    """Why nothing can be said of a target, and what the trace holds instead.
+    """Why a target cannot be judged, and what the trace has instead.
 
-    Both are empty if each can be a variable of the program that no optimizer was passed.
+    Both are empty if each target may be a variable of the program that was never passed.
     """
     known = [variable.name for variable in trace.variables]
     unknown = [each for each in targets if each.index is None and trace.complete]
@@ -198,20 +199,20 @@ def why_unknown(
 Quantity = Literal[
     "updates", "executions", "calls", "steps", "changes", "unchanged", "not_finite", "rate"
 ]
-"""What can be expected of a run."""
+"""The quantities that can be expected of a run."""
 
 
 class Limits(NamedTuple):
-    """A count that is expected; `low` and `high` are equal if it must be exact."""
+    """An expected count; `low` and `high` are equal if it is exact."""
 
     what: str
     low: float | None
     high: float | None
     kinds: frozenset[Kind | None] | None = None
-    """The kinds of gradient that count; None for all, and for what has no gradient."""
+    """The kinds of gradient that count; None for all kinds, and for counts without gradients."""
 
     def holds(self, count: float) -> bool:
-        """Whether `count` is within the limits, which are allowed themselves."""
+        """True if `count` is within the limits, inclusively."""
         return (self.low is None or count >= self.low) and (self.high is None or count <= self.high)
 
     def __str__(self) -> str:
@@ -224,11 +225,11 @@ class Limits(NamedTuple):
 
 @dataclass(frozen=True)
 class Expectation:
-    """What is expected of the updates, executions, calls, steps or effects that the filters leave.
+    """What is expected of updates, executions, calls, steps or effects, after the filters.
 
     Each count in `wanted` must hold: of the whole run or `per_step`, of all replicas together or
-    `per_replica`, of all variables together or of each of `targets`. Changes are steps in which a
-    variable did not stay as it was.
+    `per_replica`, of all variables together or of each of `targets`. Changes are steps that changed
+    a variable.
     """
 
     what: Quantity
@@ -236,28 +237,28 @@ class Expectation:
     method: str | None = None
     variable: object = None
     indices: frozenset[int] | None = None
-    """The variables that are meant, if that is known."""
+    """The variables that are meant, if known."""
     context: Literal["eager", "tracing"] | None = None
     per_step: bool = False
     per_replica: bool = False
     targets: tuple[Target, ...] | None = None
     text: str = ""
-    """The expression that says so, or empty: hints name what else the program could ask."""
+    """The expression of `tracer check`, or empty: hints use its syntax or that of assertions."""
 
     @property
     def where(self) -> str:
-        """` in each step on each replica`, as far as it is expected there."""
+        """` in each step on each replica`, as far as it applies."""
         of_each = f" of each of {some(len(self.targets), 'variable')}" if self.targets else ""
         return f"{of_each}{' in each step' * self.per_step}{' on each replica' * self.per_replica}"
 
     def is_right(self, counts: Iterable[int]) -> bool:
-        """Whether a step has these counts as it should; none is right of itself in a sum."""
+        """True if each of these counts of a step is as wanted; always False for totals."""
         return self.per_step and all(map(Limits.holds, self.wanted, counts))
 
     def selection(self, trace: Trace) -> Selection:
-        """The entries that are meant; none of them for a method that was never called.
+        """The entries that count; none for a method that was never called.
 
-        Raises `tracer.UnknownName` for a variable that the trace does not hold.
+        Raises `tracer.UnknownName` for a variable that the trace does not have.
         """
         is_kind = self.what in ("updates", *OBSERVATIONS)
         meant = self.indices if self.variable is None else indices_of(trace, self.variable)
@@ -270,31 +271,31 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Claim:
-    """An expectation of a trace, with what in the trace it is about."""
+    """An expectation of a trace, with the parts of the trace that it concerns."""
 
     trace: Trace
     expected: Expectation
     selection: Selection
-    """The entries that are meant."""
+    """The entries that count."""
     summaries: Sequence[Summary]
-    """The optimizers that it is about."""
+    """The optimizers that it concerns."""
     failed: Sequence[Limits] = ()
-    """The counts that are not as wanted, as far as they are known."""
+    """The counts that are not as wanted, once known."""
 
     @property
     def of_steps(self) -> bool:
-        """Whether it is about a step method."""
+        """True if it concerns a step method."""
         methods = self.selection.methods or ()
         return any(self.trace.methods[index].role == "step" for index in methods)
 
     @property
     def of_work(self) -> bool:
-        """Whether it is about updates or other executions."""
+        """True if it concerns updates or other executions."""
         return self.expected.what in ("updates", "executions")
 
     @property
     def patterns_of(self) -> dict[int, list[Pattern]]:
-        """What each variable got; several patterns if several optimizers had it."""
+        """The patterns of each variable; several if several optimizers have it."""
         found: dict[int, list[Pattern]] = {}
         for pattern in (each for summary in self.summaries for each in summary.patterns):
             for variable in pattern.variables:
@@ -302,16 +303,16 @@ class Claim:
         return found
 
     def replicas(self, summary: Summary) -> Sequence[int | None]:
-        """The replicas to judge, each on its own; None for all of them together."""
+        """The replicas to judge separately; None stands for all replicas together."""
         return summary.replicas if self.expected.per_replica else (None,)
 
     def total(self, wanted: Limits, replica: int | None = None) -> int:
-        """What is counted in all, on all replicas or on one."""
+        """The total count, on all replicas or on one."""
         measure = replace(self.selection, kinds=wanted.kinds)
         return sum(each.total(measure, replica) for each in self.summaries)
 
     def counted(self, wanted: Limits, replica: int | None = None) -> int:
-        """What there is of what is expected, in all."""
+        """The total of the expected quantity."""
         if self.expected.what == "steps":
             return self.trace.steps
         if self.expected.what == "calls":
@@ -320,7 +321,7 @@ class Claim:
         return self.total(wanted, replica)
 
     def calls(self) -> Counter[tuple[str, str]]:
-        """How often Python called what: the variables of one method or all methods, by context."""
+        """How often Python called each method or, for one method, each variable, by context."""
         trace, meant = self.trace, replace(self.selection, roles=ROLES["calls"])
         calls = Counter[tuple[str, str]]()
         for block in counted(trace.data):
@@ -334,9 +335,9 @@ class Claim:
 
 
 def claim_of(trace: Trace, expected: Expectation) -> Claim:
-    """What is claimed of a trace, of all its optimizers or of those that have the variables.
+    """The claim about all optimizers of a trace, or about those that have the variables.
 
-    Raises `tracer.UnknownName` for a variable that the trace does not hold.
+    Raises `tracer.UnknownName` for a variable that the trace does not have.
     """
     selection, summaries = expected.selection(trace), summaries_of(trace)
     if selection.variables is not None:
@@ -346,9 +347,9 @@ def claim_of(trace: Trace, expected: Expectation) -> Claim:
 
 
 def require_sense(wanted: Iterable[Limits], needed: str) -> tuple[Limits, ...]:
-    """Those that ask for anything.
+    """The limits that require anything.
 
-    Raises `TypeError`, with the text `needed` if none does, and `ValueError` for impossible counts.
+    Raises `TypeError` with the text `needed` if none does, and `ValueError` for impossible counts.
     """
     given = tuple(expected for expected in wanted if (expected.low, expected.high) != (None, None))
     if not given:
@@ -364,7 +365,7 @@ def require_sense(wanted: Iterable[Limits], needed: str) -> tuple[Limits, ...]:
 
 
 def why_no_variable(trace: Trace, expected: Expectation) -> str:
-    """Why nothing can be expected of a method on a variable: steps are of all of them."""
+    """Why an expectation of a method cannot name a variable: a step method runs for all of them."""
     roles: set[str] = {each.role for each in trace.methods if each.name == expected.method}
     roles = roles or {
         role
@@ -378,7 +379,7 @@ def why_no_variable(trace: Trace, expected: Expectation) -> str:
 
 @cache
 def known_methods() -> tuple[str, ...]:
-    """The methods that `tracer` counts, of optimizers of any kind."""
+    """The methods that `tracer` counts, for all kinds of optimizer."""
     names = (
         name
         for kind in KINDS
@@ -387,28 +388,28 @@ def known_methods() -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-# Which steps are not as they should be.
+# Wrong steps.
 
 MISSED = (missing, requests, ineffective)
-"""What is counted to say why there was no update: see `why_none`."""
+"""The counts that tell why there was no update: see `why_none`."""
 
 
 class WrongSteps(NamedTuple):
-    """What some steps did to a variable on one replica, where that is not as in most steps."""
+    """What some steps did to a variable on one replica, if most steps did something else."""
 
     first: int
-    """The first of the steps."""
+    """The first of these steps."""
     variable: int
     """Its index; -1 for a step method."""
     name: str
     steps: tuple[Steps, ...]
     counts: Values
-    """What each of the steps counts, in the columns of the table."""
+    """The counts of each of the steps, in the columns of the table."""
     note: str
 
 
 def why_none(made: int, missed: Sequence[int], otherwise: str = "not passed") -> str:
-    """Why there was no update, from what `MISSED` counts; empty if one was `made`."""
+    """Why there was no update, from the counts in `MISSED`; empty if there was."""
     none, requested, ineffective_calls = missed
     return first_true(
         (made, ""),
@@ -420,16 +421,16 @@ def why_none(made: int, missed: Sequence[int], otherwise: str = "not passed") ->
 
 
 def columns_of(claim: Claim) -> dict[str, Selection]:
-    """What is counted of each variable in a table, or of a step method."""
+    """The counts in a table's columns, for each variable or for a step method."""
     if claim.of_steps or not claim.of_work:
         return {claim.expected.what.replace("_", " "): claim.selection}
     return {each: replace(claim.selection, kinds=frozenset({each})) for each in GRADIENTS[:2]}
 
 
 class JudgedSteps:
-    """The steps of an optimizer, on all replicas together or on one, and which of them are wrong.
+    """The steps of an optimizer, on all replicas together or on one, and which are wrong.
 
-    All steps are wrong if what is wrong is their sum.
+    All steps are wrong if their total is.
     """
 
     def __init__(self, claim: Claim, summary: Summary, replica: int | None) -> None:
@@ -449,26 +450,26 @@ class JudgedSteps:
 
     @cached_property
     def timeline(self) -> Timeline:
-        """Of each step the asserted counts, then what was executed, requested and ineffective."""
+        """For each step, the asserted counts, then executions, requests and ineffective calls."""
         return self.summary.timeline(*self._measures, replica=self.replica)
 
     @cached_property
     def wrong(self) -> frozenset[Values]:
-        """What wrong steps count. A step without any work is none if the steps of some are lost."""
+        """The counts of wrong steps; without idle steps if some executions have unknown steps."""
         expected, lost = self.claim.expected, self.summary.step_unknown(self.claim.selection)
         wrong = (each for each in self.timeline.spread if not expected.is_right(each))
         return frozenset(each for each in wrong if not lost or any(each[-3:-1]))
 
     @cached_property
     def unapplied_steps(self) -> tuple[Steps, ...]:
-        """The wrong steps in which gradients came, and none was applied."""
+        """The wrong steps that got gradients but applied none."""
         wrong = self.wrong if self.claim.of_work else ()
         unapplied = {each for each in wrong if each[-2] and not (each[-3] or each[-1])}
         return self.timeline.steps_with(unapplied)
 
     @cached_property
     def short(self) -> bool:
-        """Whether a count is too small."""
+        """True if a count is too small."""
         wanted = self.claim.expected.wanted
         totals = tuple(self.claim.total(each, self.replica) for each in wanted)
         counts = (self.claim.expected.per_step and self.wrong) or {totals}
@@ -477,7 +478,7 @@ class JudgedSteps:
     def got(self, number: int) -> str:
         """`got 0 in step 33 of 64`, or `got 0 to 3 in 12 of 64 steps`; empty if no step is wrong.
 
-        `number` is the place of the asserted count.
+        `number` is the index of the asserted count.
         """
         spread, holds = self.timeline.spread, self.claim.expected.wanted[number].holds
         wrong = {values: times for values, times in spread.items() if not holds(values[number])}
@@ -499,7 +500,7 @@ class JudgedSteps:
         return f"got {' and '.join(texts)}" if texts else ""
 
     def rows(self) -> Iterator[tuple[WrongSteps, int]]:
-        """What wrong steps did to each variable, each with its replica, unless that is usual."""
+        """What wrong steps did to each variable, each with its replica, except the usual."""
         claim = self.claim
         columns = [replace(each, variables=None) for each in columns_of(claim).values()]
         of = f"{shown(self.summary.optimizers[0].name)}: " if len(claim.summaries) > 1 else ""
@@ -525,7 +526,7 @@ class JudgedSteps:
                         yield WrongSteps(*place, steps, made, note), replica
 
     def _groups(self) -> Iterator[tuple[Counts, Mapping[int, str]]]:
-        """What is counted, with the variables that it is of; -1 stands for a step method."""
+        """Counts with the variables they are of; -1 stands for a step method."""
         selection, names = self.claim.selection, self.claim.trace.variables
         if self.claim.of_steps and selection.variables is None:
             yield self.summary, {-1: self.claim.expected.method or ""}
@@ -540,10 +541,11 @@ class JudgedSteps:
     def _unusual(
         self, timeline: Timeline, varies: bool
     ) -> Iterator[tuple[tuple[Steps, ...], Values]]:
-        """The wrong steps in which a variable gets other than in most steps, and what it gets.
+        """The wrong steps in which a variable's counts differ from most steps, and these counts.
 
-        The timeline counts 1 in wrong steps, 0 in others, and then what the variable gets. Where
-        that `varies`, others may have made up for what it never got: nothing is not usual then.
+        The timeline has 1 for wrong steps and 0 for others, then the variable's counts. If these
+        counts vary (`varies`), other variables may have compensated for a variable that is never
+        updated: then counts of nothing are not usual.
         """
         wrong = {values[1:] for values in timeline.spread if values[0]}
         right = {values[1:]: n for values, n in timeline.spread.items() if not values[0]}

@@ -1,7 +1,7 @@
-"""Expressions of what a run should do, as `dense=4/step`, whether it did, and the verdicts as text.
+"""Read expectations such as `dense=4/step`, check them, and write the verdicts as text.
 
-The gate of `tracer check`: an expression says an `Expectation`, as the assertions for tests do, and
-what does not hold has the same text. No TensorFlow.
+The gate of `tracer check`: an expression describes an `Expectation`, as the assertions for tests
+do, and failures have the same text. No TensorFlow.
 """
 
 import json
@@ -55,7 +55,7 @@ _LIMITS: dict[str, Callable[[float, float, float], _Limits]] = {
     "<": lambda number, close, least: (None, number - least),
     ">": lambda number, close, least: (number + least, None),
 }
-"""Of a number, how far from it others may be that are equal, and how far those that are not."""
+"""The limits for a number, from the distance to equal numbers and to the next different ones."""
 _COUNTS: dict[str, tuple[Quantity, str, frozenset[Kind | None] | None]] = {
     "updates": ("updates", "updates", None),
     "dense": ("updates", "dense updates", frozenset({"dense"})),
@@ -65,9 +65,9 @@ _COUNTS: dict[str, tuple[Quantity, str, frozenset[Kind | None] | None]] = {
     "unchanged": ("unchanged", "unchanged", None),
     "not_finite": ("not_finite", "not finite", None),
 }
-"""What an expression can name: what is counted, its name, the kinds of gradient; or a method."""
+"""The counts that expressions can name, with their nouns and kinds of gradient."""
 _CLOSE = 1e-6
-"""How far rates may differ that are equal, relatively: many are kept in 32 bits."""
+"""The relative difference up to which rates are equal: many are stored in 32 bits."""
 HELP = (
     'write it as "dense=4/step", "sparse=0", "updates[encoder/*]=0", "steps>=100", "calls<=8" or '
     '"rate<=0.1"'
@@ -75,7 +75,7 @@ HELP = (
 
 
 EXPECTATION = "expectation"
-"""The code of a verdict that is not about a finding."""
+"""The code of a verdict on an expectation rather than a finding."""
 
 
 class BadExpectation(Mistake):
@@ -84,18 +84,18 @@ class BadExpectation(Mistake):
 
 @dataclass(frozen=True)
 class Verdict:
-    """An expectation, and why it does not hold; an empty reason if it does."""
+    """An expectation, and why it fails; an empty reason if it holds."""
 
     text: str
     reason: str = ""
     severity: Severity = "error"
-    """How bad it is that it does not hold."""
+    """The severity of the failure."""
     code: str = EXPECTATION
-    """Of a finding, its code."""
+    """The code of the finding, if it is about one."""
 
 
 class Project(NamedTuple):
-    """What `[tool.tracer]` in a `pyproject.toml` says."""
+    """The contents of `[tool.tracer]` in a `pyproject.toml`."""
 
     expect: Sequence[Expectation] = ()
     ignore: Sequence[str] = ()
@@ -103,9 +103,9 @@ class Project(NamedTuple):
 
 
 def read(text: str) -> Expectation:
-    """What `text` says is expected.
+    """The expectation that `text` describes.
 
-    Raises `BadExpectation` if it says nothing that can be.
+    Raises `BadExpectation` if it describes none.
 
     >>> print(*read("dense[encoder/*]>=4/step").wanted)
     at least 4
@@ -132,7 +132,7 @@ def read(text: str) -> Expectation:
 
 
 def _of_rate(text: str, parsed: re.Match[str]) -> Expectation:
-    """What is expected of the learning rate, which holds in each step."""
+    """The expectation of a learning rate, in each step."""
     try:
         number = float(parsed["number"])
     except ValueError:
@@ -140,17 +140,17 @@ def _of_rate(text: str, parsed: re.Match[str]) -> Expectation:
     if not math.isfinite(number):
         raise BadExpectation(f"{text!r}: {parsed['number']} is no rate")
     close = _CLOSE * number
-    least = math.nextafter(close, math.inf)  # also of 0
+    least = math.nextafter(close, math.inf)  # for 0, too
     wanted = (Limits("rate", *_LIMITS[parsed["relation"]](number, close, least)),)
     return Expectation("rate", wanted, variable=parsed["variable"], text=text.strip())
 
 
 def from_project(folder: Path) -> Project:
-    """What `[tool.tracer]` says in the `pyproject.toml` of a folder or of one above it.
+    """The contents of `[tool.tracer]` in the `pyproject.toml` of a folder or its nearest parent.
 
-    A key of its table `expect` is what is counted, the value a number or a text such as `"4/step"`
-    or `">= 4/step"`. Raises `BadExpectation` for a file or an entry that cannot be read; without a
-    file, or without the table in it, there is no expectation.
+    A key of its table `expect` is a count, the value a number or a text such as `"4/step"` or `">=
+    4/step"`. Raises `BadExpectation` for an unreadable file or entry; without the file or the
+    table, nothing is expected.
     """
     paths = (top / "pyproject.toml" for top in (folder, *folder.parents))
     path = next((path for path in paths if path.is_file()), None)
@@ -175,7 +175,7 @@ def from_project(folder: Path) -> Project:
 
 
 def joined(key: str, value: object) -> str:
-    """The expectation that an entry of the table is; raises `BadExpectation` if it is none."""
+    """The expectation in an entry of the table; raises `BadExpectation` for an invalid value."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise BadExpectation(f"{key} = {value!r} is no expectation: {HELP}")
     text = str(value).strip()
@@ -191,14 +191,14 @@ def check(
     baseline: Trace | None = None,
     allow_unfinished: bool = False,
 ) -> list[Verdict]:
-    """What holds and what does not; a trace that does not know everything is no proof.
+    """The verdicts on a trace; an incomplete trace never passes.
 
-    With `worst`, findings that are as bad, or worse, are what does not hold, apart from those with
-    the codes `ignore` and those that the trace `baseline` has, too. With `allow_unfinished` it does
-    not matter how the program ended, or whether it did.
+    With `worst`, findings at least that severe fail, except those with a code in `ignore` and those
+    that the trace `baseline` also has. With `allow_unfinished`, the program may have failed or may
+    still run.
 
-    Raises `tracer.UnknownName` for a variable that the trace does not hold, for a method that
-    neither it nor `tracer` knows, and for a code that no finding has.
+    Raises `tracer.UnknownName` for a variable that the trace does not have, a method unknown to
+    both the trace and `tracer`, and a code without a finding.
     """
     apart = f" apart from {listed([rule_of(each).code for each in ignore])}" if ignore else ""
     names = _names_before(baseline, trace) if baseline else {}
@@ -223,7 +223,7 @@ def check(
 
 
 def _names_before(baseline: Trace, trace: Trace) -> dict[str, str]:
-    """What the variables of `trace` are called in `baseline`: Keras may number layers anew."""
+    """The names in `baseline` of the variables of `trace`: Keras may have renumbered layers."""
     return {
         trace.variables[index].name: baseline.variables[before].name
         for pair in matched(baseline, trace)[0]
@@ -235,7 +235,7 @@ def _names_before(baseline: Trace, trace: Trace) -> dict[str, str]:
 def _subjects(
     found: Iterable[Finding], names: Mapping[str, str] = MappingProxyType({})
 ) -> set[tuple[str, str, str]]:
-    """What findings are on, by the names of the baseline and without counts."""
+    """Keys of findings that ignore counts, with variables named as in the baseline."""
     return {
         (each.code, each.severity, subject)
         for each in found
@@ -247,19 +247,19 @@ def _subjects(
 
 
 def of_finding(finding: Finding) -> Verdict:
-    """That what should not be found was found."""
+    """The failing verdict on a finding."""
     said = f"{finding.text} {finding.advice}"
     return Verdict(f"finding {finding.code}", said, finding.severity, finding.code)
 
 
 def milder(trace: Trace, worst: Severity, ignore: Collection[str] = ()) -> list[Verdict]:
-    """The findings that `check` lets pass because they are less bad than `worst`."""
+    """Verdicts on the findings that `check` passes because they are less severe than `worst`."""
     bad, known = at_least(findings(trace), worst), findings(trace)
     return [of_finding(e) for e in known if e not in bad and e.code not in ignore]
 
 
 def _reason(trace: Trace, expected: Expectation) -> str:
-    """Why the counts are not as expected; whether the trace is complete is a verdict of its own."""
+    """Why the counts are not as expected; a separate verdict says whether the trace is complete."""
     if expected.what == "rate":
         return "\n".join(_wrong_rates(trace, expected))
     names = [method.name for method in trace.methods]
@@ -274,9 +274,9 @@ def _reason(trace: Trace, expected: Expectation) -> str:
 
 
 def _is_known(rate: Rate, summary: Summary) -> bool:
-    """Whether the rate is known of each update, be it only up to the last time that it was read.
+    """True if the rate is known for each update, at least up to its last reading.
 
-    A group may be added after some steps, or go.
+    A group may be added or removed between steps.
     """
     of_group = replace(updates, variables=frozenset(rate.variables))
     known = [range(run.first, run.first + run.count) for run in rate.runs]
@@ -290,9 +290,9 @@ def _is_known(rate: Rate, summary: Summary) -> bool:
 
 
 def _wrong_rates(trace: Trace, expected: Expectation) -> Iterator[str]:
-    """Where the learning rate is not as expected, or not known.
+    """Where the learning rate is not as expected, or unknown.
 
-    What is read now and then is judged by what was read.
+    A rate that is sampled is judged by its samples.
     """
     if not trace.steps:
         yield "no step ran"
@@ -315,14 +315,14 @@ def _wrong_rates(trace: Trace, expected: Expectation) -> Iterator[str]:
             yield f"{of}it is not known"
 
 
-# The verdicts, for people, for CI servers and for GitHub.
+# The verdicts as text for people, CI servers and GitHub.
 
 _COMMANDS: Mapping[Severity, str] = {"error": "error", "warning": "warning", "info": "notice"}
-"""What GitHub calls an annotation that is as bad."""
+"""GitHub's workflow commands, by severity."""
 
 
 def as_text(verdicts: Sequence[Verdict]) -> str:
-    """A line for each verdict; the rest of a longer reason stands below it."""
+    """A line for each verdict, with the rest of a longer reason below it."""
     lines = []
     for verdict in verdicts:
         first, *rest = _lines(verdict.reason)
@@ -333,7 +333,7 @@ def as_text(verdicts: Sequence[Verdict]) -> str:
 
 
 def _lines(reason: str) -> list[str]:
-    """The lines of a reason, as they can be shown; one that is empty if there is no reason."""
+    """The printable lines of a reason; one empty line without a reason."""
     return [shown(line) for line in reason.split("\n")]
 
 
@@ -353,10 +353,10 @@ def as_junit(verdicts: Sequence[Verdict]) -> str:
 
 
 def as_github(verdicts: Sequence[Verdict], milder: Sequence[Verdict], trace: Trace) -> str:
-    """A workflow command for each verdict that fails and each milder finding; lines for the rest.
+    """A workflow command for each failed verdict and each milder finding; plain lines for the rest.
 
-    GitHub shows a command as an annotation, of the program's file if it is known. It shows ten of
-    each kind in a step, so the worst come first.
+    GitHub shows a command as an annotation, of the program's file if known. It shows ten of each
+    kind in a step, so the most severe come first.
 
     Sources: `escapeData` and `escapeProperty` of github.com/actions/toolkit, packages/core,
     src/command.ts; docs.github.com/actions/reference/workflow-commands-for-github-actions.
@@ -382,12 +382,12 @@ def _annotation(verdict: Verdict, file: str, line: int) -> str:
 
 
 def _escaped(text: str) -> str:
-    """As GitHub reads the message of a workflow command."""
+    """The text, escaped for the message of a workflow command."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def as_sarif(verdicts: Sequence[Verdict], milder: Sequence[Verdict], trace: Trace) -> str:
-    """A log of SARIF 2.1.0: a result for each verdict that fails and for each milder finding.
+    """A SARIF 2.1.0 log with a result for each failed verdict and each milder finding.
 
     Sources: docs.oasis-open.org/sarif/sarif/v2.1.0/os; what GitHub reads, which needs a line for
     each result: docs.github.com/code-security/reference/code-scanning/sarif-files/sarif-support.
@@ -424,9 +424,9 @@ def _sarif_result(verdict: Verdict, file: str, line: int) -> dict[str, Any]:
 
 
 def _place(verdict: Verdict, trace: Trace) -> tuple[str, int]:
-    """The file and the line that a finding names first, or the script that ran, and 0.
+    """The first file and line that a finding names, or else the script that ran, and 0.
 
-    The file is empty if neither is known as a path in the repository.
+    The file is empty if neither is a path in the repository.
     """
     named = re.findall(r"(?<![^\s(])([^\s(]+\.py):(\d{1,9})\b", verdict.reason)
     for program in trace.programs:

@@ -1,7 +1,8 @@
-"""The judge: why a trace is not as expected, in text: the counts, what differs, the likely cause.
+"""Explain why a trace is not as expected, as text: the counts, the differences, the likely cause.
 
-`judge` is the one for every expectation; `not_judged` is for what cannot be judged. A finding that
-says why is the cause; hints are what no finding says, as that frozen layers were not passed.
+`judge` handles every expectation; `not_judged` handles traces that cannot be judged. The cause
+comes from findings; hints cover causes without a finding, such as frozen layers that were not
+passed.
 """
 
 from collections import Counter, defaultdict
@@ -46,16 +47,16 @@ from tracer.testing.expected import (
 
 WIDTH = 76  # pytest indents a message by 4
 _MAX_ROWS = 30
-_MAX_APART = 10  # variables that were missed, each in a row of its own
+_MAX_APART = 10  # missed variables with a row each
 
-# Frozen layers: what is alive and was not passed.
+# Frozen layers of living models, which were not passed.
 
 Frozen = tuple[str, tuple[str, ...]]
-"""The name of a frozen layer, and the names of the variables that it would train."""
+"""The name of a frozen layer, and the names of its variables."""
 
 
 def together(names: Sequence[str]) -> str:
-    """The names as a sentence has them.
+    """The names, shortened for a sentence.
 
     >>> together(["net/encoder/kernel", "net/encoder/bias"])
     'net/encoder/kernel and bias'
@@ -76,7 +77,7 @@ def are_frozen(layers: Sequence[Frozen]) -> str:
 
 
 def not_passed(trace: Trace, names: Sequence[str]) -> str:
-    """A sentence that says so of these variables; if some of them are frozen, of those alone."""
+    """A sentence that these variables were not passed; if some are frozen, only on these."""
     layers = [each for each in trace.objects.frozen() if not set(names).isdisjoint(each[1])]
     names = [name for _, own in layers for name in own if name in names] or names
     roots = [each.name for i, each in enumerate(trace.optimizers) if each.root == i]
@@ -86,14 +87,14 @@ def not_passed(trace: Trace, names: Sequence[str]) -> str:
 
 
 def names_in(layers: Sequence[Frozen]) -> list[str]:
-    """The names of all that these layers would train."""
+    """The names of the variables of these layers."""
     return [name for _, names in layers for name in names]
 
 
 def explaining(claim: Claim) -> list[str]:
-    """The variables of frozen layers that are as many as updates are missing in each step.
+    """The variables of frozen layers, if their number is the updates missing in each step.
 
-    Those of all of the frozen layers, or of the only one with that number.
+    All of these variables, or those of the only layer with that number.
     """
     expected = claim.expected
     meant = "*" if expected.variable is None else expected.variable
@@ -118,10 +119,10 @@ _MAX_STRETCHES = 100
 
 
 def found(claim: Claim, names: Set[str] = frozenset(), short: bool = False) -> dict[str, str]:
-    """What findings say of these variables, or of all that are meant, each with its code.
+    """Texts of findings on these variables, or on all that are meant, with their codes.
 
-    Whether it is why too little ran, if that is so, or why too much did. They say what to do, too,
-    unless they are mere information.
+    They explain why too little ran if it is `short`, else why too much did. They include advice,
+    except for mere information.
     """
     trace, only = claim.trace, claim.selection.variables
     known = [each.name for each in trace.variables]
@@ -146,7 +147,7 @@ def likely(
     short: bool = False,
     parts: Sequence[JudgedSteps] = (),
 ) -> Iterator[str]:
-    """Why a claim does not hold; the arguments are as for `found`."""
+    """The likely causes of a claim's failure; the arguments are as for `found`."""
     trace, summaries = claim.trace, claim.summaries
     unreached = [each.removesuffix(".") for summary in summaries for each in never_reached(summary)]
     if not any(summary.steps for summary in summaries) and not (trace.calls() and trace.blocks):
@@ -168,7 +169,7 @@ def likely(
 
 
 def _unused(claim: Claim) -> Iterator[str]:
-    """That no optimizer of the trace was used; of a trace that is not complete nobody knows."""
+    """A sentence that no optimizer of the trace was used; none if the trace is incomplete."""
     trace, scope = claim.trace, "the run" if claim.expected.text else "the block"
     names = [shown(each.name) for i, each in enumerate(trace.optimizers) if each.root == i]
     used = f"{plural(len(names), 'was', 'were')} not used in {scope}: did another optimizer train?"
@@ -184,7 +185,7 @@ def _unused(claim: Claim) -> Iterator[str]:
 
 
 def _graphs(claim: Claim, said: Mapping[str, str]) -> Iterator[str]:
-    """That several graphs were traced, or none of them ran, unless a finding says so."""
+    """A sentence that several graphs were traced, or that none ran, unless a finding says so."""
     for summary in claim.summaries:
         graphs, idle = summary.graphs(claim.selection)
         failed = sum(each.failed for each in claim.trace.graphs if each.root == summary.root)
@@ -201,7 +202,7 @@ def _graphs(claim: Claim, said: Mapping[str, str]) -> Iterator[str]:
 
 
 def _unapplied(parts: Iterable[JudgedSteps]) -> Iterator[str]:
-    """In which steps gradients came and none was applied, so that too little ran."""
+    """A sentence on steps that got gradients but applied none, so that too little ran."""
     short = [each for each in parts if each.short]
     steps = {each for part in short for each in part.unapplied_steps}
     if steps:
@@ -212,7 +213,7 @@ def _unapplied(parts: Iterable[JudgedSteps]) -> Iterator[str]:
 
 
 def _slips(claim: Claim, wanted: Limits) -> Iterator[str]:
-    """Hints for an expectation that is right, but for something else."""
+    """Hints for a number that is right for another expectation."""
     expected, number, total = claim.expected, wanted.low, claim.total(wanted)
     if expected.what == "calls" and expected.method is not None and wanted.holds(total):
         use = "use tracer.assert_executions to count that"
@@ -229,7 +230,7 @@ def _slips(claim: Claim, wanted: Limits) -> Iterator[str]:
         yield f"that is {number:,}{in_each}{on_each}: did you mean {per_step}?"
     elif steps and total == number * steps * on and on > 1:
         yield f"that is {number:,}{on_each}: did you mean per_replica=True?"
-    # What calls that assigned nothing did instead is said already.
+    # Calls that assigned nothing are reported already.
     ineffective_calls = any(each.total(ineffective) for each in claim.summaries)
     if not (expected.per_step or ineffective_calls) and number == _calls(claim, wanted) != total:
         who = (
@@ -241,7 +242,7 @@ def _slips(claim: Claim, wanted: Limits) -> Iterator[str]:
 
 
 def _calls(claim: Claim, wanted: Limits) -> int:
-    """How often Python called the methods that are meant, with gradients of the kinds wanted."""
+    """How often Python called the methods in question, with the wanted kinds of gradients."""
     selection, blocks = claim.selection, claim.trace.blocks
     entries = (each for block in blocks for each in block.entries)
     methods = selection.methods or frozenset(e.method for e in entries if selection.holds(e))
@@ -250,10 +251,10 @@ def _calls(claim: Claim, wanted: Limits) -> int:
 
 
 def callers_at_fault(claim: Claim, parts: Iterable[JudgedSteps]) -> list[str]:
-    """The lines that called what is not as wanted; what ran most often comes first.
+    """The lines that called what failed, the most frequent first.
 
-    They are those that are nearest to the optimizer, of what counts, and of steps that ran too
-    little; none if the trace knows no callers.
+    They are the lines nearest to the optimizer: of counts that failed, and of steps that ran too
+    little. Empty if the trace has no callers.
     """
     counts: Counter[str] = Counter()
     data = claim.trace.data
@@ -275,11 +276,11 @@ def callers_at_fault(claim: Claim, parts: Iterable[JudgedSteps]) -> list[str]:
     return [shown(line) for line, _ in (+counts).most_common()]
 
 
-# The table of what differs.
+# The table of differences.
 
 
 def table_of_work(claim: Claim, rows: Mapping[WrongSteps, Sequence[int]]) -> list[str]:
-    """The rows that differ, each with its replicas, and what ran outside any step."""
+    """The rows that differ, each with its replicas, and executions outside any step."""
     columns, several = columns_of(claim), len(claim.trace.replicas) > 1
     in_all = [] if claim.expected.per_step else ["in all"]
     noun = dialect_of(claim.trace.data).variable
@@ -306,17 +307,17 @@ def table_of_work(claim: Claim, rows: Mapping[WrongSteps, Sequence[int]]) -> lis
 
 
 def _fewest_first(alike: Mapping[Any, list[str]]) -> list[tuple[Any, list[str]]]:
-    """The rows, with the names that each is of: a row of few variables before a row of many."""
+    """The rows with the names they apply to: rows of few variables first."""
     return sorted(alike.items(), key=lambda each: len(each[1]))
 
 
 def _named(names: Sequence[str]) -> str:
-    """The names, or the first one and how many more if they take more than half of a line."""
+    """The names; the first one and the number of others if they are longer than half a line."""
     return text if len(text := listed(names)) <= WIDTH // 2 else first_of(names, 1)
 
 
 def table_of_calls(claim: Claim) -> list[str]:
-    """How often what was called, by its name and the context."""
+    """How often each method or variable was called, by context."""
     calls, contexts = claim.calls(), ["eager", "tracing"]
     names = dict.fromkeys(name for name, _ in calls)
     rows = [row_of(name, [calls.get((name, each), 0) for each in contexts]) for name in names]
@@ -324,12 +325,12 @@ def table_of_calls(claim: Claim) -> list[str]:
 
 
 def rows_of_missed(claim: Claim) -> list[tuple[str, Row]]:
-    """The targets that were not updated, or not changed, with what each got instead."""
+    """The targets that were not updated, or not changed, with what happened to each instead."""
     missed = []
     for target in claim.expected.targets or ():
         patterns = [] if target.index is None else claim.patterns_of.get(target.index, [])
         if not patterns and _is_sharded(claim, target.index):
-            continue  # other ranks hold all of it
+            continue  # other ranks hold the whole variable
         made, *counts = (sum(each.total(of) for each in patterns) for of in (updates, *MISSED))
         traced = any(each.entries for each in patterns)
         nothing = "never passed to the optimizer" if claim.trace.complete else "not seen"
@@ -344,7 +345,7 @@ def rows_of_missed(claim: Claim) -> list[tuple[str, Row]]:
 def _why_not_changed(
     claim: Claim, index: int | None, patterns: Sequence[Pattern], made: int
 ) -> str:
-    """Why some replica that was passed a variable did not change it; empty if each did."""
+    """Why a variable did not change on some replica; empty if it changed on each that has it."""
     replicas = range(len(claim.trace.replicas))
     compared, unchanged = (
         [sum(each.total(observing(what), on) for each in patterns) for on in replicas]
@@ -353,7 +354,7 @@ def _why_not_changed(
     still = [on for on in replicas if unchanged[on] == compared[on] > 0]
     some_changed = any(compared[on] for on in replicas if on not in still)
     if _is_sharded(claim, index) and (some_changed or not has_all_workers(claim.trace)):
-        return ""  # it changes if any shard does
+        return ""  # one changed shard is enough
     if not still or (index is not None and 0 in claim.trace.variables[index].shape):
         return "" if any(compared) else "never passed"
     on = f" on replica {claim.trace.replicas[still[0]].id}" if some_changed else ""
@@ -378,7 +379,7 @@ def _ids(claim: Claim, replicas: Sequence[int]) -> str:
 
 
 def steps_text(steps: Sequence[Steps]) -> str:
-    """The steps as text; of many stretches the first are named.
+    """The steps as text; of many stretches, only the first.
 
     >>> steps_text([Steps(1, 15, 3, 4), Steps(20, 20, 1), Steps(24, 25, 2), Steps(31, 33, 3)])
     '1-3, 5-7 … 13-15, 20, 24-25 and 3 more'
@@ -394,9 +395,9 @@ def in_steps(steps: Sequence[Steps]) -> str:
 
 
 def as_lines(header: str, columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """The table with these rows, or with the first of them if they are many; none without rows."""
+    """The lines of the table with these rows, at most `_MAX_ROWS` of them; empty without rows."""
     ranked = sorted(range(len(rows)), key=lambda index: (not rows[index].note, index))
-    kept = [rows[index] for index in sorted(ranked[:_MAX_ROWS])]  # the odd ones first
+    kept = [rows[index] for index in sorted(ranked[:_MAX_ROWS])]  # rows with notes first
     below = [f"… and {some(len(rows) - _MAX_ROWS, 'more row')}"] * (len(rows) > _MAX_ROWS)
     named = [Column(each, left=each in ("per step", "replica")) for each in columns]
     table = Table(header, named, kept, below=below)
@@ -409,16 +410,15 @@ _TABLES: Mapping[Quantity, Callable[[Claim], list[str]]] = {
     "steps": lambda claim: [],
     "calls": table_of_calls,
 }
-"""The table of a failure that is not about the steps of variables."""
+"""The tables of failures that do not concern single variables."""
 
 
 def of_expected(trace: Trace, expected: Expectation, *, partial: bool = False) -> str:
     """Why the trace is not as `expected`; empty if it is.
 
-    A trace that is not complete is never as expected, unless a `partial` one will do: then only its
-    counts are judged.
+    An incomplete trace is never as expected; with `partial`, its counts are judged all the same.
 
-    Raises `tracer.UnknownName` for a variable that the trace does not hold, and for effects if it
+    Raises `tracer.UnknownName` for a variable that the trace does not have, and for effects if it
     has none.
     """
     text = judge(trace, expected, notes=not partial)
@@ -430,12 +430,12 @@ def of_expected(trace: Trace, expected: Expectation, *, partial: bool = False) -
 
 
 def is_of_effects(expected: Expectation) -> bool:
-    """Whether it is about what steps did to the variables, which takes effects."""
+    """True if it concerns effects, which must have been recorded."""
     return expected.what in (*OBSERVATIONS, "changes")
 
 
 def judge(trace: Trace, expected: Expectation, notes: bool = True) -> str:
-    """What is not as expected; empty if all is. Raises as `of_expected`."""
+    """How the trace differs from `expected`; empty if it does not. Raises as `of_expected`."""
     claim = claim_of(trace, expected)
     if expected.targets is not None:
         return _of_targets(claim, notes)
@@ -467,7 +467,7 @@ def judge(trace: Trace, expected: Expectation, notes: bool = True) -> str:
 
 
 def _not_compared(claim: Claim) -> str:
-    """The optimizers of which there are no effects of some steps that updated something."""
+    """The optimizers that made updates in steps whose effects are not known."""
     names = claim.trace.derived(replica_names)
     compared = observing("compared")
     apart = (
@@ -485,9 +485,9 @@ def _head(expected: Expectation, wanted: Limits, got: str) -> str:
 
 
 def _got(claim: Claim, parts: Iterable[JudgedSteps], number: int) -> str:
-    """What there was instead, with where it was; empty if it was as wanted.
+    """The actual counts, with their replicas or steps; empty if as wanted.
 
-    `number` is the place of the asserted count.
+    `number` is the index of the asserted count.
     """
     trace, expected, wanted = claim.trace, claim.expected, claim.expected.wanted[number]
     if expected.per_step and not any(summary.steps for summary in claim.summaries):
@@ -509,7 +509,7 @@ def _got(claim: Claim, parts: Iterable[JudgedSteps], number: int) -> str:
 
 
 def _of_targets(claim: Claim, notes: bool) -> str:
-    """Why not each of the targets was updated or changed; empty if each was."""
+    """Why some targets were not updated or changed; empty if all were."""
     missed = rows_of_missed(claim)
     if not missed:
         return ""
@@ -533,14 +533,14 @@ def not_judged(
     instead: str = "",
     causes: Iterable[str] = (),
 ) -> str:
-    """That nothing can be said of what is wanted, why, and what the trace holds instead."""
+    """A text that the counts cannot be judged, why, and what the trace has instead."""
     heads = [f"{each.what}: expected {each}, but {why}" for each in wanted]
     lines = [line.plain for line in paragraph(shown(instead), WIDTH)] if instead else []
     return text_of(trace, heads, lines, causes)
 
 
 def incomplete(trace: Trace) -> str:
-    """Why nothing can be said with this trace; empty if it is complete."""
+    """Why an incomplete trace cannot be judged; empty for a complete one."""
     head = "nothing can be said of what was not seen"
     return "" if trace.complete else text_of(trace, [head])
 
@@ -553,9 +553,9 @@ def text_of(
     callers: Sequence[str] = (),
     notes: bool = True,
 ) -> str:
-    """The text of a failure: which counts are wrong, where, who called, and the likely causes.
+    """The text of a failure: the wrong counts, the table, the callers and the likely causes.
 
-    With `notes`, those of a trace that is not complete.
+    With `notes`, it includes the notes of an incomplete trace.
     """
     why = list(dict.fromkeys(causes))
     called = paragraph(f"Called from {first_of(callers, MAX_NAMES)}", WIDTH) if callers else []

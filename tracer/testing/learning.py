@@ -1,7 +1,7 @@
-"""What a healthy run did, as the expectations that `tracer check` reads: the other way round.
+"""Derive expectations for `tracer check` from a healthy run.
 
-Each expectation is checked against the run before it is written, so the run passes its own gate.
-No TensorFlow.
+Each expectation is checked against the run before it is written, so the run passes its own gate. No
+TensorFlow.
 """
 
 import json
@@ -19,14 +19,15 @@ from tracer.testing.expected import claim_of
 
 
 def learned(trace: Trace, *, steps: bool = False) -> dict[str, str | int]:
-    """The counts that held, as `[tool.tracer.expect]` has them; with `steps` also how many steps.
+    """The counts of a run as `[tool.tracer.expect]` has them; with `steps`, also the number of
+    steps.
 
-    These are dense and sparse updates in each step, at most so many where steps differ; the updates
-    of each part of the model that does not get one for each of its variables; that there are any if
-    no number is exact; and, of a run with effects, that weights changed and stayed finite.
+    These are dense and sparse updates in each step, as an upper limit if steps differ; the updates
+    of each part of the model in which they are not one for each variable; at least one update if no
+    number is exact; and, with effects, that weights changed and stayed finite.
 
-    Raises `Mistake` for a run that is no example: one that is incomplete or unfinished, made no
-    step, ended with an error, or has a finding that is an error.
+    Raises `Mistake` if the run is incomplete or unfinished, made no step, ended with an error, or
+    has a finding that is an error.
     """
     reasons = [each.reason for each in expressions.check(trace, [], "error") if each.reason]
     reasons += [] if trace.steps else ["it made no step"]
@@ -41,13 +42,13 @@ def learned(trace: Trace, *, steps: bool = False) -> dict[str, str | int]:
     counts |= {"unchanged": 0, "not_finite": 0} if trace.has_effects else {}
     counts |= {"steps": trace.steps} if steps else {}
     known = {key: value for key, value in counts.items() if _holds(trace, key, value)}
-    # Limits alone would let a run pass that updates nothing.
+    # With upper limits alone, a run without any update would pass.
     is_exact = any(re.match(r"\d+/step", str(value)) for value in known.values())
     return known if is_exact or not trace.updates() else known | {"updates": ">= 1"}
 
 
 def as_toml(trace: Trace, counts: dict[str, str | int]) -> str:
-    """The tables of `pyproject.toml`; the warnings of the run are ignored by their codes."""
+    """The tables of `pyproject.toml`; they ignore the codes of the run's warnings."""
     found = json.dumps(list(dict.fromkeys(each.code for each in to_report(trace))))
     ignored = f"[tool.tracer]\nignore = {found}  # warnings of this run\n\n"
     entries = ["[tool.tracer.expect]\n"]
@@ -58,9 +59,9 @@ def as_toml(trace: Trace, counts: dict[str, str | int]) -> str:
 
 
 def _per_step(trace: Trace, key: str) -> tuple[str | int, str]:
-    """What was counted in each step, and what is usual: 1 for each variable.
+    """The count in each step, and the usual one, which is 1 for each variable.
 
-    It is `4/step`, 0 for nothing, or `<= 4/step` where steps differ.
+    The count is `4/step`, 0, or `<= 4/step` if steps differ.
     """
     claim = claim_of(trace, expressions.read(f"{key}=0/step"))
     measure = replace(claim.selection, kinds=claim.expected.wanted[0].kinds)
@@ -72,13 +73,13 @@ def _per_step(trace: Trace, key: str) -> tuple[str | int, str]:
 
 
 def _holds(trace: Trace, key: str, value: str | int) -> bool:
-    """Whether `tracer check` lets the run pass with this expectation alone."""
+    """True if `tracer check` passes the run with this expectation alone."""
     verdicts = expressions.check(trace, [expressions.read(expressions.joined(key, value))])
     return not any(verdict.reason for verdict in verdicts)
 
 
 def _parts(names: Iterable[str]) -> list[str]:
-    """A glob for each part of a model, by the first name in the paths of its variables.
+    """A glob for each part of a model: the first parts of its variables' names that differ.
 
     >>> _parts(["net/encoder/kernel", "net/encoder/bias", "net/scale"])
     ['net/encoder/*', 'net/scale']

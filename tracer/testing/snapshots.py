@@ -1,4 +1,4 @@
-"""Snapshots: whether a trace counts what a trace file says, and how not, as a text."""
+"""Compare a trace with a trace file, a snapshot, and describe the differences as text."""
 
 from pathlib import Path
 
@@ -13,10 +13,10 @@ from tracer.testing.failure import incomplete
 def compare_with_snapshot(
     trace: CallTrace, path: Path, name: str, *, update: bool, command: str
 ) -> str:
-    """Why `trace` is not as the trace file at `path`; empty if it is, or if it was written.
+    """How `trace` differs from the trace file at `path`; empty if it does not, or after writing.
 
-    With `update`, the file is written if it is missing or differs. `name` is what the file is
-    called in a message, and `command` is what would write it.
+    With `update`, the file is written if it is missing or differs. `name` is the file's name in
+    messages, and `command` the command that would write it.
     """
     if not trace.complete:
         return incomplete(trace)
@@ -37,13 +37,13 @@ def compare_with_snapshot(
 
 
 def difference(expected: Trace, actual: Trace) -> str:
-    """A line for each count that differs, from the `expected` one; empty if none does.
+    """A line for each count that differs from `expected`; empty if none does.
 
-    Compared are the executions of each method on each variable, with kind, steps and replica; not
-    times, versions, Python calls or how the work was spread over graphs. Keras numbers its names
-    in the order in which layers are made in a process (`dense_7/kernel`), so layers whose names
-    differ in such numbers only and hold variables of the same shapes are matched, as `tracer diff`
-    does it. A variable of the same name and another shape is another one.
+    Compares the executions of each method on each variable, by kind, steps and replica; not times,
+    versions, Python calls or the distribution over graphs. Keras numbers layers in the order of
+    their creation in a process (`dense_7/kernel`), so layers that differ only in such numbers and
+    have variables of the same shapes are matched, as in `tracer diff`. A variable with the same
+    name and another shape is another variable.
     """
     compared = executions(expected, actual)
     lines = [line for each in compared for line in _lines(each, named=len(compared) > 1)]
