@@ -1,7 +1,7 @@
-"""The kinds of optimizer, as data: how to know one and what to intercept. No TensorFlow.
+"""The kinds of optimizer, as data: how to recognize one and what to intercept. No TensorFlow.
 
-An optimizer is matched by the names of the classes in its MRO, so that no Keras is imported that
-the user did not import. The names are those of TensorFlow 2.21 (`training/optimizer.py`,
+An optimizer is recognized by the names of the classes in its MRO, so no Keras is imported that the
+user did not import. The names are those of TensorFlow 2.21 (`training/optimizer.py`,
 `keras/optimizer_v2/optimizer_v2.py`), tf_keras 2.21 (`optimizers/optimizer.py`,
 `optimizers/legacy/optimizer_v2.py`) and Keras 3.15 (`optimizers/base_optimizer.py`).
 """
@@ -12,7 +12,7 @@ from typing import Literal
 from weakref import ref
 
 FRAMEWORKS = ("jax", "keras", "optax", "tensorflow", "tf_keras", "torch")
-"""The packages whose functions call an optimizer, and are no line of the program."""
+"""Packages that call optimizers and are not part of the program."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class ApplyMethod:
 
     name: str
     kind: Literal["dense", "sparse"] | None
-    """What its gradients are; None where the gradient itself must be asked."""
+    """The kind of its gradients; None if it takes both kinds."""
     many: bool = False
-    """Whether it takes many variables at once: a sequence of them, and one of their gradients."""
+    """Whether it updates many variables at once, from sequences of gradients and variables."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,25 +34,26 @@ class OptimizerKind:
     base: str
     """The name of the base class."""
     homes: tuple[str, ...]
-    """The modules that define it, in the versions of TensorFlow and Keras that there are."""
+    """The modules that define it, in different versions of TensorFlow and Keras."""
     step_methods: tuple[str, ...]
     """The methods whose outermost execution is a step."""
     group_methods: tuple[str, ...]
-    """The methods in which the apply methods are called one after the other. They are not counted;
-    they gather what one branch of a graph holds when the branch is inside a step method."""
+    """The methods that call the apply methods one after the other. They are not counted; they
+    gather the calls that one branch of a graph contains when the branch is inside a step method.
+    """
     apply_methods: tuple[ApplyMethod, ...]
     backend: str = "tensorflow"
-    """What runs it: a name in `backends.backend_list.BACKENDS`, or `keras`: what it runs on."""
+    """A name in `backends.backend_list.BACKENDS`; or `keras`, for the backend of Keras."""
     on: str = ""
-    """The name of another class that must be among the bases; none if it is empty."""
+    """The name of another class that must be among the bases; empty for none."""
 
 
 TORCH = "torch"
-"""The name of the kind of PyTorch's own optimizers, whose steps are seen by hooks."""
+"""The kind of PyTorch's own optimizers, whose steps are counted by hooks."""
 OPTAX = "optax"
-"""The name of the kind of optax's transformations, of which a traced copy is made."""
+"""The kind of optax transformations, of which a traced copy is made."""
 AT_ONCE = (TORCH, OPTAX)
-"""The kinds whose step makes all updates by itself, without a method for each."""
+"""The kinds whose step makes all updates itself, without a method for each."""
 
 _RESOURCE_METHODS = (
     ApplyMethod("_resource_apply_dense", "dense"),
@@ -87,7 +88,7 @@ KINDS = (
         ("_distributed_apply_gradients_fn",),
         (ApplyMethod("update_step", None),),
     ),
-    OptimizerKind(  # on JAX, where a program gets the state of an optimizer and gives the new one
+    OptimizerKind(  # on JAX, where programs get the optimizer's state and return a new one
         "keras3",
         "BaseOptimizer",
         ("keras.src.optimizers.base_optimizer",),
@@ -105,8 +106,8 @@ KINDS = (
         ("_distributed_tf_update_step",),
         (
             ApplyMethod("update_step", None),
-            # Of the optimizers that Keras makes for PyTorch (`backend/torch/optimizers`): they call
-            # it and not `update_step`, but those of a program call `update_step` there, too.
+            # Optimizers that Keras defines for PyTorch (`backend/torch/optimizers`) call this one
+            # instead of `update_step`; optimizers of the program call `update_step` there too.
             ApplyMethod("_parallel_update_step", None, many=True),
         ),
         backend="keras",
@@ -130,7 +131,7 @@ KINDS = (
         ("torch.optim.optimizer",),
         ("step", "GradScaler.step"),
         (),
-        (ApplyMethod("update", None),),  # no method, but what `step` does with one parameter
+        (ApplyMethod("update", None),),  # not a method: the work of `step` on one parameter
         backend="torch_optim",
     ),
     OptimizerKind(
@@ -139,7 +140,7 @@ KINDS = (
         ("optax._src.base",),
         ("update",),
         (),
-        (ApplyMethod("leaf update", None),),  # no method, but one leaf of what `update` returns
+        (ApplyMethod("leaf update", None),),  # not a method: one leaf of the result of `update`
         backend="optax",
     ),
 )
@@ -159,7 +160,7 @@ SETTINGS = (
     "loss_scale_factor",
     "use_ema",
 )
-"""The plain attributes, if need be with `_` before them, that say how an optimizer counts."""
+"""Plain attributes, perhaps with a leading `_`, that affect the counts of an optimizer."""
 
 AUXILIARY = (
     "finalize_variable_values",
@@ -168,9 +169,9 @@ AUXILIARY = (
     "load_own_variables",
     "scale_loss",
 )
-"""Methods that make no step and whose calls are counted, for findings on moving averages that never
-came into the model (`finalize_variable_values`, which `fit` calls at its end), on loss scales that
-were not applied, and on a state that was not loaded from a file (`load_own_variables`).
+"""Methods that make no step, but whose calls are counted for findings: on moving averages that
+never reached the model (`finalize_variable_values`, which `fit` calls at its end), on loss scales
+that were not applied, and on a state that was not loaded from a file (`load_own_variables`).
 """
 
 BY_BASE = {kind.base: tuple(each for each in KINDS if each.base == kind.base) for kind in KINDS}
@@ -180,14 +181,14 @@ MAKERS = (
     *dict.fromkeys(
         (home, kind.base) for kind in KINDS if kind.name not in AT_ONCE for home in kind.homes
     ),
-    # The loss scale of tf_keras calls this __init__ and not that of its optimizer base class.
+    # The loss scale of tf_keras calls this __init__ instead of its optimizer base class's.
     ("tensorflow.python.trackable.base_delegate", "DelegatingTrackableMixin"),
 )
-"""The classes, as (module, name), one of whose `__init__` runs whenever an optimizer is made."""
+"""Classes, as (module, name), of which one `__init__` runs whenever an optimizer is made."""
 
 
 def kind_of(cls: type) -> OptimizerKind | None:
-    """The kind of an optimizer's class, or None if it is no optimizer that `tracer` knows.
+    """The kind of an optimizer's class, or None if `tracer` does not support the class.
 
     >>> kind_of(dict) is None
     True
@@ -202,14 +203,14 @@ def kind_of(cls: type) -> OptimizerKind | None:
 
 
 def may_be_optimizers(values: Iterable[object]) -> bool:
-    """Whether there may be an optimizer among them: much faster than to ask for each."""
+    """False if none of the values is an optimizer; much faster than `kind_of` for each."""
     return not _others.issuperset(map(id, map(type, values)))
 
 
 _known: "dict[int, tuple[OptimizerKind | None, ref[type]]]" = {}
-"""By the `id` of a living class: a metaclass may forbid to hash it."""
+"""By the `id` of a living class, as a metaclass may make it unhashable."""
 _others: set[int] = set()
-"""Those of no kind."""
+"""The classes that are of no kind."""
 
 
 def _forget(key: int) -> None:

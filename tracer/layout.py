@@ -1,4 +1,4 @@
-"""Names and tables as lines of text that fit a width. Knows nothing of traces."""
+"""Lay out names and tables as lines of text that fit a width. Knows nothing of traces."""
 
 import io
 from collections import Counter
@@ -12,11 +12,11 @@ from rich.text import Text
 
 from tracer.errors import shown as shown  # what a report prints goes through it
 
-_NAME = 16  # cells that a name is cut to before other columns go
+_NAME = 16  # least cells of a name before other columns are dropped
 _PROSE = 100
 
 Figure = int | str | None
-"""What a cell holds; a number is written with commas, None as a dash."""
+"""The content of a cell; numbers get commas, None is a dash."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class Column:
 
     header: str
     drop: int = 0
-    """The order in which columns are left out of a narrow table: the highest first, 0 never."""
+    """Columns are dropped from a narrow table from the highest number down; 0 never."""
     left: bool = False
     optional: bool = False
-    """True if the column is left out where no row has anything in it."""
+    """True to drop the column if it is empty in all rows."""
 
 
 @dataclass(frozen=True)
@@ -43,26 +43,26 @@ class Row:
 
 @dataclass
 class Table:
-    """Rows under headers: names to the left, figures to the right, notes where there is room."""
+    """Rows under headers: names on the left, figures on the right, notes if they fit."""
 
     header: str
     """The header of the names; it may have several lines."""
     columns: Sequence[Column]
     rows: list[Row] = field(default_factory=list)
     cut_names: bool = True
-    """False if a name that is too long takes a line of its own instead of losing its middle."""
+    """False to put a long name on a line of its own instead of cutting its middle."""
     least: int = _NAME
-    """Names are not cut below this many cells as long as a column can be left out."""
+    """Columns are dropped before names are cut below this many cells."""
     below: Sequence[str] = ()
     """Paragraphs below the table."""
 
     def names(self, room: int) -> Sequence[str]:
-        """The names for a column of `room` cells; one may have several lines."""
+        """The names for a column of `room` cells; a name may have several lines."""
         names = [row.name for row in self.rows]
         return cut_apart(names, room) if self.cut_names else names
 
     def lines(self, width: int) -> list[Text]:
-        """The table in at most `width` cells, if the figures alone are not wider than that."""
+        """The table in at most `width` cells, unless the figures alone are wider."""
         kept, dropped, room = self._fitted(width)
         header = [line.plain for text in self.header.split("\n") for line in paragraph(text, room)]
         names = [name.split("\n") for name in self.names(room)]
@@ -95,7 +95,9 @@ class Table:
         return out
 
     def _fitted(self, width: int) -> tuple[list[tuple[Column, list[str], int]], list[str], int]:
-        """The columns that fit with texts and widths, those that do not, and the room for names."""
+        """The columns that fit, with texts and widths; those that do not; and the room for
+        names.
+        """
         filled = []
         for index, column in enumerate(self.columns):
             texts = [_written(row.cells[index]) for row in self.rows]
@@ -113,7 +115,7 @@ class Table:
 
 
 def cut(name: str, width: int, tail: int) -> str:
-    """The name in `width` cells: the middle gives way to an ellipsis, `tail` cells stay behind it.
+    """The name in `width` cells: an ellipsis replaces the middle, and `tail` cells follow it.
 
     >>> cut("encoder/layer_0/attention/kernel", 19, 7)
     'encoder/lay…/kernel'
@@ -125,9 +127,9 @@ def cut(name: str, width: int, tail: int) -> str:
 
 
 def cut_apart(names: Sequence[str], width: int) -> list[str]:
-    """The names cut to `width`; where that would make two of them equal, they are cut elsewhere.
+    """The names, cut to `width` at places where they stay different.
 
-    A name is left whole if no cut at this width keeps it different from the others.
+    A name stays whole if every cut would make it equal to another one.
     """
     cuts = {name: cut(name, width, _tail(name, width)) for name in names}
     for tail in (width * 3 // 4, width - 1, width // 2, width // 4, 0, None):
@@ -139,9 +141,9 @@ def cut_apart(names: Sequence[str], width: int) -> list[str]:
 
 
 def paragraph(text: str, width: int, indent: str = "", style: str = "") -> list[Text]:
-    """The text in lines of at most `width` cells, each after the indent; words are kept whole.
+    """The text in lines of at most `width` cells, after the indent; words are not broken.
 
-    Lines of prose are not longer than people like to read, however wide the terminal is.
+    Lines are at most `_PROSE` cells long, to be readable in wide terminals.
     """
     first, *words = text.split(" ")
     room = min(width, _PROSE) - len(indent)
@@ -151,7 +153,7 @@ def paragraph(text: str, width: int, indent: str = "", style: str = "") -> list[
 
 
 def printed(lines: Sequence[Text], width: int, color: bool) -> str:
-    """The lines as one text, with the codes of a terminal's colours if `color` is true."""
+    """The lines as one text, with ANSI codes if `color`."""
     out = io.StringIO()
     console = Console(
         file=out,
@@ -167,7 +169,7 @@ def printed(lines: Sequence[Text], width: int, color: bool) -> str:
 
 
 def wrapped(words: Sequence[str], width: int) -> list[str]:
-    """The words in lines of at most `width` cells, if no word is longer; no line begins blank."""
+    """The words in lines of at most `width` cells, unless one is longer; no line begins blank."""
     lines = [words[0]]
     for word in words[1:]:
         if cell_len(lines[-1] + word) <= width:
@@ -178,7 +180,7 @@ def wrapped(words: Sequence[str], width: int) -> list[str]:
 
 
 def _tail(name: str, width: int) -> int:
-    """The cells that stay behind the ellipsis: the last part of a path, if it is short enough."""
+    """The cells after the ellipsis: the last part of a path, if it is short enough."""
     last = cell_len(name.rpartition("/")[2]) + 1
     return last if "/" in name and last <= width * 2 // 3 else (width - 1) // 2
 

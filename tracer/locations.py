@@ -1,7 +1,7 @@
-"""Where trace files are: a path, or a URL that fsspec knows, such as `s3://runs/1/`.
+"""Read and write trace files at a path, or at a URL that fsspec supports, such as `s3://runs/1/`.
 
-A URL is a `UPath` of universal_pathlib, which has the methods of `pathlib.Path`. Here stands what
-differs between the two.
+A URL is a `UPath` of universal_pathlib, which has the methods of `pathlib.Path`. This module
+handles the differences.
 """
 
 import os
@@ -24,10 +24,10 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
 def location(place: str | os.PathLike[str]) -> Path:
-    """The path, or the `UPath` of a URL, with a file system of its own.
+    """The path, or the `UPath` of a URL, which gets a file system of its own.
 
     Raises `MissingExtra`, an `ImportError`, if a package that the URL needs is not installed, and
-    `tracer.TraceFileError` if it is a URL that fsspec cannot use.
+    `tracer.TraceFileError` for a URL that fsspec cannot use.
 
     >>> location("runs/1.json").name, location("memory://runs/1.json").name
     ('1.json', '1.json')
@@ -40,21 +40,21 @@ def location(place: str | os.PathLike[str]) -> Path:
         if "skip_instance_cache" not in options:  # else it was made here
             from upath import UPath
 
-            # A transaction is on all files of a file system, so it must not be the program's, too.
+            # A transaction affects all files of a file system, so do not share the program's.
             path = UPath(str(place), **options, skip_instance_cache=True)
             _prepare_for_exit()
-        path.fs.invalidate_cache()  # with its file system; the paths made of it have the same one
+        path.fs.invalidate_cache()  # paths derived from it share its file system
     except ModuleNotFoundError as error:
         raise MissingExtra(f"{place}: a URL {to_install(error.name)}") from error
     except ImportError as error:
         raise MissingExtra(f"{place}: {error}") from error
-    except Exception as error:  # some file systems connect to their server when they are made
+    except Exception as error:  # some file systems connect to their server when they are created
         raise TraceFileError(f"{place}: {error}") from error
     return path  # type: ignore[no-any-return]
 
 
 def is_remote(path: object) -> bool:
-    """Whether the path is a `UPath` of a URL, also of one of the machine itself."""
+    """True for a `UPath` of a URL, even of the local machine."""
     return hasattr(path, "fs") and not isinstance(path, Path)
 
 
@@ -64,9 +64,9 @@ def display(path: Path) -> str:
 
 
 def write(path: Any, content: bytes) -> None:
-    """Put `content` at `path`: all of it, or what stood there before is kept.
+    """Write `content` to `path`: completely, or the old content is kept.
 
-    A link stays a link; and a device such as /dev/null, or a pipe, does not become a file.
+    A link stays a link; a device such as /dev/null, or a pipe, is not replaced by a file.
     """
     if is_remote(path):
         with path.fs.transaction, path.fs.open(path.path, "wb") as file:
@@ -77,12 +77,12 @@ def write(path: Any, content: bytes) -> None:
         try:
             _replace(Path(os.path.realpath(path)), content)
         except OSError as error:
-            error.filename = str(path)  # and not that of the temporary file
+            error.filename = str(path)  # instead of the temporary file's
             raise
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Put `content` at `path` in one go, by way of a temporary file next to it."""
+    """Write `content` to `path` atomically, through a temporary file next to it."""
     temporary = path.with_name(f".tracer-{secrets.token_hex(8)}.tmp")
     try:
         with open(temporary, "xb") as file:
@@ -99,24 +99,24 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def sizes(folder: Any, paths: Sequence[Any]) -> list[int]:
-    """How many bytes the files of a remote folder have, by one question for all."""
+    """The sizes of files in a remote folder, in bytes, from one request."""
     found = {each["name"]: each["size"] for each in folder.fs.ls(folder.path, detail=True)}
     return [found[each.path] for each in paths]
 
 
 def read(paths: Sequence[Any]) -> Iterator[bytes]:
-    """The contents of files of one remote folder: asked for at once, where that is faster."""
+    """The contents of files in one remote folder, requested together for speed."""
     found = paths[0].fs.cat([each.path for each in paths])
     return (found[each.path] for each in paths)
 
 
 def when_written(path: Any) -> tuple[float, object] | None:
-    """When a file, or the last one of a folder, was written; None if there is none yet.
+    """When a file, or the newest file of a folder, was written; None if there is none.
 
-    The second value is another one after each writing, also of two in one second.
+    The second value changes with each write, even within a second.
     """
     if is_remote(path):
-        path.fs.invalidate_cache()  # a list of files that is as old as the first question
+        path.fs.invalidate_cache()  # the cached list of files is old
     states = [each.stat() for each in (path.glob("*.json") if path.is_dir() else [path])]
     if not states:
         return None
@@ -125,25 +125,25 @@ def when_written(path: Any) -> tuple[float, object] | None:
 
 
 python_ends = threading.Event()
-"""Set once Python ends: from then on a file system may be closed while it is used."""
+"""Set when Python begins to end: from then on, file systems may be closed while in use."""
 
 
 @cache
 def _prepare_for_exit() -> None:
-    """Have `python_ends` set before the executors end, and connections at `atexit`."""
-    import concurrent.futures.thread  # noqa: F401  # what is registered first is called last
+    """Have `python_ends` set before executors end, and before connections close at `atexit`."""
+    import concurrent.futures.thread  # noqa: F401  # registered first, called last
 
-    with suppress(AttributeError, RuntimeError):  # it is private; or Python ends already
+    with suppress(AttributeError, RuntimeError):  # it is private; or Python is ending already
         threading._register_atexit(python_ends.set)  # type: ignore[attr-defined]
 
 
 def work_at_exit() -> None:
-    """Let remote files be written by what `atexit` calls.
+    """Allow `atexit` functions to write remote files.
 
-    No executor takes work any more by then, and the event loop of fsspec gives some to its own: to
-    look up the name of a host. (`concurrent.futures.thread` says so: "cannot schedule new futures
-    after interpreter shutdown".) From now on such work is done before `submit` returns, by the
-    thread that asked for it.
+    By then executors accept no work, but the event loop of fsspec submits some to its executor,
+    such as host name lookups. (`concurrent.futures.thread` raises "cannot schedule new futures
+    after interpreter shutdown".) From now on, `submit` does such work itself, on the calling
+    thread.
     """
     if "fsspec.asyn" not in sys.modules:
         return
@@ -160,5 +160,5 @@ def work_at_exit() -> None:
 
     loop = sys.modules["fsspec.asyn"].get_loop()
     loop.set_default_executor(AtOnce())
-    # It would print that connections are not closed; the process ends, which closes them.
+    # It would print that connections are not closed; the end of the process closes them.
     loop.set_exception_handler(lambda *_: None)

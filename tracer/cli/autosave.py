@@ -1,4 +1,4 @@
-"""Keeps the trace file of a running program up to date, by a thread of its own."""
+"""Keep the trace file of a running program up to date, in a separate thread."""
 
 import os
 import re
@@ -19,27 +19,26 @@ from tracer.model import tracefile
 from tracer.model.redaction import message
 from tracer.model.trace import Trace
 
-_MIN_PAUSE = 0.05  # seconds between two writings, however long the last one took
-_POLL = 0.1  # seconds between two looks whether the program has made a step
-_MAX_WAIT = 30  # seconds that the last writing may take
+_MIN_PAUSE = 0.05  # seconds between two saves at least
+_POLL = 0.1  # seconds between two checks for a first step
+_MAX_WAIT = 30  # seconds for the last save at most
 FOLDER = "traces"
-"""Where one of several processes writes its own file if nothing else is asked for."""
+"""The default folder for the files of several processes."""
 _EMPTY = re.compile(rb'"optimizers"\s*:\s*\[\s*\]')
 
 at_fork = getattr(os, "register_at_fork", lambda **hooks: None)
-"""`os.register_at_fork`; nothing where there are no forks."""
+"""`os.register_at_fork`; does nothing on systems without forks."""
 
 
 class Autosave:
-    """Writes what `snapshot` returns, if anything, to a file again and again until `finish`.
+    """Saves the trace that `snapshot` returns to a file, again and again until `finish`.
 
-    It does so by a thread of its own. The file is `path`; without a `path`, or for a worker of
-    several, it stands in `folder`, if one is given, and is named by the worker. It is written soon
-    after the training has `begun`, then ever more rarely; it is never more than `seconds` behind,
-    unless one writing takes longer than that. A file that cannot be written
-    is reported once on standard error, and tried again; if that is a URL and the last writing
-    fails, too, the trace goes to the folder `traces`. A trace without optimizers does not replace a
-    trace that has some.
+    A separate thread does this. The file is `path`; without a `path`, or for one of several
+    workers, it is in `folder` if given, named by the worker. It is saved soon after training has
+    `begun`, then less and less often, but at least every `seconds` unless saving takes longer. A
+    failed save is reported once on standard error and retried; if the last save to a URL also
+    fails, the trace goes to the folder `traces`. A trace without optimizers never replaces one with
+    optimizers.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class Autosave:
     ) -> None:
         self._snapshot = snapshot
         self._begun = begun
-        # The file system of a URL cannot be used in a fork of the process that opened it.
+        # The file system of a URL does not work in a fork of the process that opened it.
         self._path, self._folder = (
             locations.location(str(each)) if locations.is_remote(each) else each
             for each in (path, folder)
@@ -66,10 +65,10 @@ class Autosave:
         self._ended = False
         self._finished = False
         self._warned = False
-        self._failed = False  # also true of a writing that is not done
+        self._failed = False  # true during a save
         self._written: Path | None = None
         self._last: Path | None = None
-        self._own: dict[Path, Path] = {}  # by the name of a worker's file, the one that is written
+        self._own: dict[Path, Path] = {}  # by the name of a worker's file, the file it writes
         self._claims: list[Any] = []  # hidden files, which must stay open
         # A child process must not inherit a lock that this thread held when the process was forked.
         at_fork(before=self._hold, after_in_parent=self._release, after_in_child=self._forked)
@@ -77,7 +76,7 @@ class Autosave:
         self._thread.start()
 
     def finish(self) -> Path | None:
-        """Write the trace of the whole run; returns the path of the file, None if there is none."""
+        """Save the trace of the whole run; returns the path of the file, None without one."""
         place = self._path or self._folder
         if is_remote := locations.is_remote(place):
             locations.work_at_exit()
@@ -85,7 +84,7 @@ class Autosave:
         self._woken.set()
         self._thread.join(timeout=_MAX_WAIT)
         if self._thread.is_alive():
-            self._finished = True  # so that it is said, though Python ends
+            self._finished = True  # so that it is reported, although Python ends
             self._warn(f"{place}: cannot be written: no answer for {_MAX_WAIT} s")
         if is_remote and self._failed:
             self._writing, self._written = threading.Lock(), None  # the thread may hold the lock
@@ -98,7 +97,7 @@ class Autosave:
         return self._last
 
     def pause(self) -> None:
-        """Write the file as that of a finished run, and no more until `resume`."""
+        """Save the trace as that of a finished run, then pause until `resume`."""
         if not self._finished:
             self._finished = True
             self._write()
@@ -108,7 +107,7 @@ class Autosave:
         self._finished = False
 
     def hurry(self) -> None:
-        """Have the file written soon, by the thread that does so."""
+        """Wake the thread, to save the file soon."""
         self._woken.set()
 
     def _run(self) -> None:
@@ -118,7 +117,7 @@ class Autosave:
             if not self._finished:
                 self._write()
             took = time.monotonic() - began
-            # What is in the file is as old as the next file is late: one pause and two writings.
+            # At worst, the file is as old as one pause and two saves.
             longest = max(_MIN_PAUSE, 0.8 * self._seconds - 2 * took)
             if self._begun():  # short pauses first: the program may be killed in its first second
                 pause = min(longest, max(_MIN_PAUSE, 2 * pause, 10 * took))
@@ -132,7 +131,7 @@ class Autosave:
         self._last = self._write()
 
     def _write(self) -> Path | None:
-        """Write the file; returns its path, None if there is nothing to write or that failed."""
+        """Save the file; returns its path, None if there is no trace or saving failed."""
         self._failed = True
         try:
             with self._writing:
@@ -141,7 +140,7 @@ class Autosave:
             return written
         except TraceFileError as error:
             self._warn(str(error))
-        except Exception as error:  # whatever it is, it must not reach the program
+        except Exception as error:  # no exception may reach the program
             place = self._path or self._folder
             self._warn(f"{place}: the trace was not written: {type(error).__name__}: {error}")
         return None
@@ -156,11 +155,11 @@ class Autosave:
                 kept = locations.display(earlier)
                 say(f"kept {kept}, the trace of an earlier run: this run used no optimizer")
             return None
-        if locations.is_remote(path):  # which was not looked at when the program was started
+        if locations.is_remote(path):  # it was not checked at the start of the program
             if self._written is None and tracefile.is_other(path):
                 raise TraceFileError(f"{path}: is not a trace file, and would be overwritten")
         else:
-            with suppress(OSError):  # the writing says why
+            with suppress(OSError):  # saving reports the reason
                 path.parent.mkdir(parents=True, exist_ok=True)
             shared = _is_one_of_several(trace) or self._folder is self._spare
             if shared and path.parent == self._folder:
@@ -174,14 +173,14 @@ class Autosave:
         return path
 
     def _file(self, trace: Trace) -> Path | None:
-        """The file to write; None as long as it is not known which worker this is."""
+        """The file to write; None until the worker is known."""
         if self._folder is None or (self._path is not None and not _is_one_of_several(trace)):
             return self._path
         known = self._finished or trace.replicas or any(each.worker for each in trace.programs)
         return self._folder / tracefile.file_name(trace) if known else None
 
     def _claim(self, path: Path) -> Path:
-        """The file of this worker: `path`, unless a process that lives has it; none is lost."""
+        """The file of this worker: `path`, unless another living process has claimed it."""
         of_one_launch = self._path is not None and self._path.parent == self._folder
         own, hidden, kept = claim(path, only_new=of_one_launch)
         self._own[path] = own
@@ -194,7 +193,9 @@ class Autosave:
         return own
 
     def _earlier(self, path: Path) -> Path | None:
-        """The trace with optimizers that a trace without any would replace, or stand next to."""
+        """An existing trace with optimizers that a trace without any would replace or sit next
+        to.
+        """
         of_no_worker = path != self._path and path.stem == "trace"
         files = path.parent.glob("*.json") if of_no_worker else [path]
         return next(
@@ -202,7 +203,7 @@ class Autosave:
         )
 
     def _warn(self, reason: str) -> None:
-        # While Python ends, a save may fail that is not the last one: the last one says so.
+        # While Python ends, earlier saves may fail; the last one reports it.
         if not self._warned and (self._finished or not locations.python_ends.is_set()):
             self._warned = True
             say(f"{reason} (the program goes on; this is not said again)")
@@ -225,7 +226,7 @@ def _is_one_of_several(trace: Trace) -> bool:
 
 
 def say(line: str) -> None:
-    """Print one line on standard error, if there is one; without the secrets of a URL in it."""
-    with suppress(OSError, ValueError):  # it is closed, or a pipe that nobody reads
+    """Print a line on standard error, if it is open, without secrets of URLs."""
+    with suppress(OSError, ValueError):  # it is closed, or a pipe without a reader
         text = shown(message(" ".join(line.split())))
         print(f"tracer: {text}", file=sys.__stderr__, flush=True)

@@ -1,8 +1,8 @@
-"""Who writes the trace of a worker: no process takes the file of another, and none is lost.
+"""Claim trace files for workers, so that processes never overwrite each other's files.
 
-A process holds a lock on a hidden file next to its trace as long as it lives. SIGTERM, by which
-launchers end the other ranks when one has died, leaves a stack in it: `faulthandler` writes that
-also while the process waits in C, and the signal does what it does anyway.
+While it lives, a process holds a lock on a hidden file next to its trace. Launchers send SIGTERM to
+the other ranks when one has died, which writes a stack into the hidden file: `faulthandler` does
+this even while the process waits in C, and the signal then has its usual effect.
 """
 
 import faulthandler
@@ -17,10 +17,11 @@ from tracer.model.tracefile import claim_of
 
 
 def claim(path: Path, *, only_new: bool) -> tuple[Path, IO[bytes] | None, Path | None]:
-    """Take the trace file `path` until this process ends, or `NAME-2.json` if another has it.
+    """Claim the trace file `path` until this process ends, or `NAME-2.json` if it is taken.
 
-    Returns the file, the hidden one, which must stay open and is None where none can be made, and
-    where that went which stood there, of a process that had ended. None does if it is `only_new`.
+    Returns the file; the open hidden file, None if none can be made; and the new place of a file
+    that an ended process left there, None if there was none or if `only_new`, which skips existing
+    files.
     """
     names = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in itertools.count(2))
     for own in itertools.chain([path], names):
@@ -45,7 +46,7 @@ def claim(path: Path, *, only_new: bool) -> tuple[Path, IO[bytes] | None, Path |
 
 
 def _set_aside(path: Path) -> Path:
-    """Move a trace and its hidden file to the first of the folders `earlier-1`, ... without one."""
+    """Move a trace and its hidden file to the first free folder among `earlier-1`, ..."""
     folders = (path.parent / f"earlier-{number}" for number in itertools.count(1))
     kept = next(each / path.name for each in folders if not (each / path.name).exists())
     kept.parent.mkdir(exist_ok=True)
@@ -54,20 +55,20 @@ def _set_aside(path: Path) -> Path:
 
 
 def leave_to_parent(hidden: IO[bytes]) -> None:
-    """Let SIGTERM leave no stack there in a fork, which has the handler of its parent."""
+    """Stop writing stacks from a fork, which inherits the SIGTERM handler of its parent."""
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), hidden.fileno())
 
 
 def _note_termination(hidden: IO[bytes]) -> None:
-    """Let SIGTERM leave a stack there, unless the program does something else at it."""
+    """Write a stack there at SIGTERM, unless the program handles the signal itself."""
     if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL and not _is_caught(signal.SIGTERM):
         with suppress(AttributeError):  # on Windows
             faulthandler.register(signal.SIGTERM, hidden, all_threads=False, chain=True)
 
 
 def _is_caught(number: int) -> bool:
-    """Whether there is a handler, also one that Python does not know; False if none can tell."""
+    """True if a signal has a handler, even one unknown to Python; False if that is unknown."""
     with suppress(OSError, StopIteration):
         lines = Path("/proc/self/status").read_text().splitlines()
         caught = next(line.split()[1] for line in lines if line.startswith("SigCgt:"))
@@ -76,7 +77,7 @@ def _is_caught(number: int) -> bool:
 
 
 def _lock(file: IO[bytes]) -> bool:
-    """Whether no other process holds the file; where there are no locks, nobody does."""
+    """True if no other process has locked the file, or if there are no locks."""
     try:
         import fcntl
 

@@ -1,4 +1,4 @@
-"""The `tracer` command. It imports TensorFlow only where a command trains something."""
+"""The `tracer` command. It imports a framework only where a command trains something."""
 
 import os
 import re
@@ -35,7 +35,7 @@ _PathArgument = Annotated[
 
 
 def _no_trace(output: Path | None) -> Path | None:
-    """Refuse to write over a trace, and to a URL."""
+    """Refuse to overwrite a trace, and to write a report to a URL."""
     from tracer.model.tracefile import is_trace
 
     if output and re.match(r"[\w+.-]{2,}:/", str(output)):  # a path has one slash of each two
@@ -47,7 +47,7 @@ def _no_trace(output: Path | None) -> Path | None:
 
 
 def _require_other(output: Path | None, *traces: str | None) -> None:
-    """Refuse to write over a trace that is read, also one that another program wrote again."""
+    """Refuse to overwrite a trace that the command reads, even one saved by another program."""
     for each in filter(os.path.isfile, filter(None, traces)):
         if output and output.is_file() and output.samefile(each):
             raise Mistake(f"{output}: is the trace to read, and would be overwritten")
@@ -66,7 +66,7 @@ _OutputOption = Annotated[
 
 
 def _steps(text: str) -> range:
-    """The steps that a slice of Python would have: `3:7`, `3:`, `:7`; `3-6`, or `3` for one."""
+    """The steps of a slice, `3:7`, `3:` or `:7`; of a range with its end, `3-6`; or step `3`."""
     found = re.fullmatch(r"(\d*):(\d*)|(\d+)(?:-(\d+))?", text)  # reports write 3-6
     if found is None:
         raise typer.BadParameter(f"{text!r} is not A:B or A-B with two numbers")
@@ -77,20 +77,20 @@ def _steps(text: str) -> range:
 
 
 def _say_written(output: Path | None) -> None:
-    """Standard output is for what was asked for, so this is said on standard error."""
+    """Say it on standard error: standard output is for the command's result."""
     if output is not None:
         print(f"tracer: wrote {output}", file=sys.stderr)
 
 
 def _codes(incomplete: str) -> list[str]:
-    """The codes of findings that begin so, for the shell to complete."""
+    """The codes of findings that begin with `incomplete`, for shell completion."""
     from tracer.findings.run_rules import RULES
 
     return [rule.code for rule in RULES if rule.code.startswith(incomplete)]
 
 
 def _examples(*lines: str) -> str:
-    """Examples for the end of a command's help; the first character keeps the lines as they are."""
+    """Examples for the end of a command's help; the first line keeps Click from wrapping them."""
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
@@ -525,7 +525,7 @@ def demo() -> None:
 def main() -> NoReturn:
     """Run the command that `sys.argv` names; a user's mistake is one line and exit status 2."""
     try:
-        # Calling the app itself would put a `sys.excepthook` of Typer's there.
+        # Calling the app itself would install Typer's `sys.excepthook`.
         result = typer.main.get_command(app)(prog_name="tracer", standalone_mode=False)
         sys.stdout.flush()
     except typer.TyperException as error:
@@ -538,18 +538,18 @@ def main() -> NoReturn:
     except OSError as error:
         if error.filename:
             _fail(f"cannot write {error.filename}: {error.strerror}", 2)
-        # Python would complain when it flushes at exit what cannot be written.
+        # At exit, Python would report output that cannot be flushed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):  # whoever read the output has seen enough
+        if isinstance(error, BrokenPipeError):  # the reader of the output has closed it
             sys.exit(1)
         _fail(f"cannot write: {error.strerror or error}", 2)
-    if callable(result):  # a program: what it raises is for Python to show
+    if callable(result):  # runs a program: Python shows its exceptions
         result()
     sys.exit(result if isinstance(result, int) else 0)
 
 
 def _meant(arguments: Sequence[str]) -> str:
-    """`: did you mean tracer run train.py?` where a file stands in the place of the command."""
+    """`: did you mean tracer run train.py?` if a file is where a command should be."""
     commands = {".py": "run", ".json": "report", "/": "report"}
     found = (commands[each] for each in commands if "".join(arguments[:1]).endswith(each))
     meant = next(found, None)

@@ -1,7 +1,7 @@
-"""`tracer demo`: one small model trained four ways, the answers, and what a mock makes of it.
+"""`tracer demo`: train a small model four ways, and compare the counts with those of a mock.
 
-Every number shown is counted in this process: by `tracer` in one training, and by `unittest.mock`
-in a second training of the same kind that is not traced.
+All numbers are counted in this process: by `tracer` in one training, and by `unittest.mock` in a
+second training of the same kind that is not traced.
 """
 
 import logging
@@ -25,15 +25,15 @@ BATCH, EPOCHS = 32, 2
 REPLICAS = 2
 WIDTH = 80
 METHODS = ("_resource_apply_dense", "_resource_apply_sparse", "update_step")
-"""Those that update a variable, of any of the optimizers, which one would mock."""
+"""The methods, of any of the optimizers, that update a variable and that one would mock."""
 
 
 Result = tuple[str, CallTrace, dict[str, int]]
-"""What was trained, what `tracer` counted, and how often a mock of each method was called."""
+"""A title, the trace, and how often a mock of each method was called."""
 
 
 def main() -> None:
-    """Train, and print the answers; standard output gets them, standard error the progress.
+    """Train, and print the answers on standard output and the progress on standard error.
 
     Raises `MissingExtra`, an `ImportError`, if TensorFlow is not installed.
     """
@@ -61,13 +61,13 @@ def main() -> None:
 
 
 def _prepare() -> None:
-    """Set up TensorFlow, which must not have started yet, for two devices and little noise."""
+    """Set up TensorFlow, before it starts, with two devices and little output."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    # With fewer threads, MirroredStrategy over logical CPUs can hang for good on 2 cores.
+    # With fewer threads, MirroredStrategy over logical CPUs can deadlock on 2 cores.
     os.environ.setdefault("TF_NUM_INTEROP_THREADS", "16")
     os.environ["KERAS_BACKEND"] = "tensorflow"
     logging.getLogger("tensorflow").setLevel(logging.ERROR)
-    # What TensorFlow's libraries write as they are loaded, before they have read the level above.
+    # Hides the output of TensorFlow's libraries while they load, before they know the level above.
     sys.stderr.flush()
     saved = os.dup(2)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
@@ -98,9 +98,9 @@ def _result(label: str, optimizer: Any, replicas: int, status: Status) -> Result
 
 
 def _train(optimizer: Any, replicas: int) -> None:
-    """`model.fit` with an embedding and two dense layers, on data made here.
+    """Run `model.fit` with an embedding and two dense layers, on generated data.
 
-    With several replicas by a strategy with one logical CPU for each.
+    Several replicas use a strategy with one logical CPU for each.
     """
     import numpy as np
     import tensorflow as tf
@@ -129,7 +129,7 @@ def _train(optimizer: Any, replicas: int) -> None:
 
 
 def _lines(results: list[Result]) -> list[Text]:
-    """What is printed: the answers, and executions next to what a mock says, method by method."""
+    """The output: the answers, and for each method executions and calls of a mock."""
     table = Table("", [Column("executions"), Column("a mock says")])
     lines = paragraph(
         f"One embedding and two dense layers, {SAMPLES} samples, batches of {BATCH}, {EPOCHS} "

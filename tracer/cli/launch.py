@@ -1,4 +1,4 @@
-"""`tracer run`: a program as `python` runs it, with every optimizer traced."""
+"""`tracer run`: run a program as `python` does, with every optimizer traced."""
 
 import builtins
 import io
@@ -33,20 +33,20 @@ _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 def run(program: str, arguments: Sequence[str], *, module: bool = False) -> None:
     """Run a script, a folder or zip file with a `__main__.py`, or a module, as `__main__`.
 
-    Raises what the program raises. If that is let through to the interpreter, its traceback will
-    be the one that `python` prints, after `hide_frames`: it begins below this function.
+    Raises the program's exceptions. After `hide_frames`, their tracebacks look like those of
+    `python`: they begin below this function.
     """
-    # The one that is replaced must live on: the names in it would become None.
+    # Keep the replaced module alive: otherwise its globals would become None.
     run.replaced = before = sys.modules["__main__"]  # type: ignore[attr-defined]
     main = sys.modules["__main__"] = ModuleType("__main__")
     path = os.path.join(os.getcwd(), program)
-    # What Python puts there first; which of it there is depends on its version.
+    # The attributes that Python puts there first, which depend on its version.
     names = {"__annotations__": {}, "__builtins__": builtins, "__cached__": None}
     vars(main).update({name: value for name, value in names.items() if name in vars(before)})
     sys.argv = ["-m" if module else program, *arguments]
     if module:
         _set_path(os.getcwd())
-        runpy._run_module_as_main(program)  # type: ignore[attr-defined]  # it is what `-m` calls
+        runpy._run_module_as_main(program)  # type: ignore[attr-defined]  # as `-m` does
     elif pkgutil.get_importer(path) is not None:  # a folder or a zip file
         _set_path(path)
         runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
@@ -57,14 +57,14 @@ def run(program: str, arguments: Sequence[str], *, module: bool = False) -> None
 
 
 def _set_path(first: str) -> None:
-    """Put the program's folder where that of the `tracer` command is, if Python puts any there."""
+    """Replace the folder of the `tracer` command in `sys.path` by the program's, as Python does."""
     if not getattr(sys.flags, "safe_path", sys.flags.isolated):
         sys.path[0] = first
 
 
 def _code(path: str) -> CodeType:
     with io.open_code(path) as file:
-        content = file.read()  # once: it may be a pipe, as of `<(...)` in a shell
+        content = file.read()  # only once: it may be a pipe, such as `<(...)` in a shell
     compiled: CodeType | None = pkgutil.read_code(io.BytesIO(content))  # None for a source file
     return compiled or compile(content, path, "exec", dont_inherit=True)
 
@@ -73,7 +73,7 @@ def _code(path: str) -> CodeType:
 
 
 def hide_frames() -> None:
-    """Let Python print what ends the program without the frames of this package."""
+    """Have Python print the exception that ends the program without frames of this package."""
     hook = sys.excepthook
 
     def show(kind: Any, error: BaseException, traceback: TracebackType | None) -> None:
@@ -85,7 +85,7 @@ def hide_frames() -> None:
 
 
 def _clean(error: Any, seen: set[int]) -> None:
-    """Take the frames of this package out of the tracebacks of an error and those chained to it."""
+    """Remove the frames of this package from the tracebacks of an error and of chained errors."""
     if isinstance(error, BaseException) and id(error) not in seen:
         seen.add(id(error))
         error.__traceback__ = _without_ours(error.__traceback__)
@@ -110,7 +110,7 @@ def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
 # `tracer run`.
 
 FILE = "tracer.json"
-"""Where the trace is written if nothing else is asked for."""
+"""The default trace file."""
 
 
 def check(
@@ -118,11 +118,11 @@ def check(
 ) -> None:
     """Raise `tracer.TraceFileError` if a launch with these arguments of `launch` cannot begin."""
     path, script = _path(output, children), Path(name)
-    # A URL is not looked at: a server that does not answer must not keep the program from running.
+    # Do not check a URL: the program must run even if the server does not answer.
     exists = not is_remote(path) and path.exists()
     is_folder = exists and path.is_dir()
     is_file = not module and script.exists()
-    # In a folder, several processes write one file each, and a program there may have its name.
+    # In a folder, each of several processes writes a file, which may be named like the program.
     hit = script.parent if is_folder and script.suffix == ".json" else script
     is_command = head(script).startswith(b"\x7fELF") if is_file else shutil.which(name)
     reason = first_true(
@@ -169,14 +169,15 @@ def launch(
     children: bool,
     effects: bool,
 ) -> None:
-    """Run a script or a `module`; what it raises goes on to the interpreter, the report follows it.
+    """Run a script or a `module`; its exceptions reach the interpreter, and the report follows
+    them.
 
     `output` is a trace file, or a folder (an existing one, or a path that ends in a slash); the
-    file is saved at least every `seconds`. With `children` the processes that the program starts
-    are traced too, and `output` is a folder. With `effects` the variables are compared before and
-    after each step. See `Process` for when the trace ends.
+    file is saved at least every `seconds`. With `children`, processes that the program starts are
+    traced too, and `output` is a folder. With `effects`, variables are compared before and after
+    each step. See `Process` for when the trace ends.
     """
-    path = _path(output, children).absolute()  # the program may go to another folder
+    path = _path(output, children).absolute()  # the program may change the current folder
     is_folder = not is_remote(path) and path.is_dir()
     in_folder = children or (output or "").endswith(("/", os.sep)) or is_folder
     options: dict[str, Any] = {
@@ -212,13 +213,13 @@ def _report(
     by: By | None, followed: Sequence[str] | None, trace: Trace, written: Path | None
 ) -> None:
     """Print the report on standard error: standard output is the program's own."""
-    with suppress(AttributeError, OSError, ValueError):  # Python says so when it exits
+    with suppress(AttributeError, OSError, ValueError):  # Python reports it when it exits
         sys.stdout.flush()
     if followed is not None and written is not None:
         written = written.parent
         try:
             trace = load(written)
-        except TraceFileError as error:  # of a server that is away now
+        except TraceFileError as error:  # the server may be gone
             say(str(error))
     with suppress(OSError, ValueError):  # standard error is closed
         print(file=sys.__stderr__)

@@ -1,7 +1,7 @@
-"""The process that this is, and those that it starts: what they run, how they ended, their files.
+"""Trace this process and the processes that it starts: commands, endings and trace files.
 
-With `--children` a child is reached in two ways: a new Python finds `startup/sitecustomize.py` by
-`PYTHONPATH`, and that calls `follow`; a fork is reported by `os.register_at_fork`.
+`--children` reaches child processes in two ways: a new Python finds `startup/sitecustomize.py` by
+`PYTHONPATH`, which calls `follow`; forks are reported by `os.register_at_fork`.
 """
 
 import atexit
@@ -33,34 +33,35 @@ from tracer.model.redaction import command_line, message, without_secrets
 from tracer.model.trace import Trace
 from tracer.model.words import listed
 
-_MAX_CELLS = 200  # cells of what an exception says
-_COLORS = re.compile(r"\x1b\[[0-9;]*m")  # Keras writes some into what its exceptions say
+_MAX_CELLS = 200  # cells of an exception's message
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")  # in messages of Keras exceptions
 _VARIABLES = (
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )
-"""The rank and the number of ranks, as a launcher says them in the environment.
+"""The environment variables in which launchers pass the rank and the number of ranks.
 
-Sources: docs.pytorch.org/docs/stable/elastic/run.html (`RANK`, `WORLD_SIZE`), Open MPI's
-mpirun(1), MPICH's Hydra and Slurm's srun(1). `SLURM_NTASKS` is not asked: a batch script, which is
-one process, has it too."""
+Sources: docs.pytorch.org/docs/stable/elastic/run.html (`RANK`, `WORLD_SIZE`), Open MPI's mpirun(1),
+MPICH's Hydra and Slurm's srun(1). `SLURM_NTASKS` is not used: it is also set in a batch script,
+which is a single process.
+"""
 _MAX_RANKS = 100_000
 
 
 class Process:
-    """The process that this is, from now on; every optimizer that it uses is traced.
+    """The current process, in which every optimizer is traced from now on.
 
     `command` is what the process runs; `path`, `folder` and `seconds` are as for `Autosave`. With
-    `launch`, which tells one `tracer run --children` from others, each process has a file in the
-    folder, named by its number. A `child` was started by the program, so that how it ends is not
-    always known, and there is a file only if it used an optimizer. If `effects`, the variables are
-    compared before and after each step. `say` gets what the class of an optimizer shows, when it is
-    made; `report` gets the trace and its file when the process ends, but not from its forks.
-    `unfollowed` are the processes that it started and that are not traced: see `note_children`.
+    `launch`, the id of a `tracer run --children`, each process has a file in the folder, named by
+    its process id. A `child` was started by the program: its ending is not always known, and it has
+    a file only if it used an optimizer. With `effects`, variables are compared before and after
+    each step. `say` gets defects of an optimizer's class when it is made; `report` gets the trace
+    and its file when the process ends, except in forks. `unfollowed` lists processes that it
+    started and that are not traced: see `note_children`.
 
-    The trace ends where Python does: after the program's other threads and `atexit` functions.
+    The trace ends when Python ends: after the program's other threads and `atexit` functions.
     """
 
     def __init__(
@@ -87,13 +88,13 @@ class Process:
         self._report = report
         self._tracing = ExitStack()
         self._recording = self._tracing.enter_context(recording_aloud(say, effects=effects))
-        # Functions are called last come, first served: this one after all that the program adds.
+        # `atexit` calls functions in reverse order: this one after all that the program registers.
         atexit.register(self._end)
         wrapt.wrap_function_wrapper(os, "_exit", self._exit)
         self._begin()
 
     def _begin(self) -> None:
-        """Keep the trace in a file until this process ends, be it a fork of the one before."""
+        """Keep the trace of this process in a file until it ends; a fork begins again."""
         self._id = os.getpid()
         self.status: int | None = None
         self._error = ""
@@ -112,9 +113,9 @@ class Process:
         )
 
     def _own_name(self, folder: Path) -> str:
-        """A name that no file of the folder has: an earlier process became this one by `exec`.
+        """A name that is new in the folder: an earlier process may have become this one by `exec`.
 
-        A URL is not asked, for that may take long.
+        A URL is not checked, as that may take long.
         """
         name = f"process-{self._id}"
         if locations.is_remote(folder):
@@ -124,22 +125,22 @@ class Process:
 
     @property
     def is_alive(self) -> bool:
-        """True until this process ends; False in a fork of it that is not followed."""
+        """True until this process ends; False in a fork that is not followed."""
         return os.getpid() == self._id
 
     def become_fork(self) -> None:
-        """Be the fork of a process, in the fork, unless that had used an optimizer before."""
-        # Not the trace is asked: a thread of the parent may have held its locks, and is not here.
+        """Continue as the fork of a process, unless that process had used an optimizer."""
+        # Do not read the trace: a thread that exists only in the parent may hold its locks.
         if self._id and not self._recording.counted.used:
             self.command = f"{self.command} (a fork)"
             self._child, self._report = True, None
             self._begin()
 
     def trace(self) -> Trace:
-        """What was recorded so far, with the process that it is of."""
+        """The trace so far, with the program that it is of."""
         data = self._recording.trace().data
         worker, cluster = self._place
-        if worker and not any(each.worker for each in data.replicas):  # known to no framework
+        if worker and not any(each.worker for each in data.replicas):  # unknown to frameworks
             replicas = tuple(replace(each, worker=worker) for each in data.replicas)
             environment = {**data.environment, "cluster": cluster}
             data = replace(data, replicas=replicas, environment=environment)
@@ -165,9 +166,9 @@ class Process:
         return trace if trace.optimizers or not self._child else None
 
     def _time_steps(self, steps: int, seconds: float) -> tuple[int, float]:
-        """How many steps ran in how many seconds, from the first to the last but one new reading.
+        """The steps and seconds between the first and the last but one reading with new steps.
 
-        Before the first reading the program was imported, before the last one it may have ended.
+        The time before is for imports; after the last reading, the program may have ended.
         """
         self._readings.setdefault(steps, seconds)
         if len(self._readings) < 4:
@@ -176,20 +177,20 @@ class Process:
         return last - first, ended - began
 
     def note(self, error: BaseException) -> None:
-        """The program ended by this exception."""
+        """Note that this exception ended the program."""
         code = error.code if isinstance(error, SystemExit) else 1
-        # A text is printed, and is 1.
+        # Python prints a text, and exits with 1.
         self.status = int(code) if isinstance(code, int) else int(code is not None)
         if not isinstance(error, SystemExit):
             said = type(error).__name__
-            with suppress(Exception):  # an exception of the program may not even have a text
+            with suppress(Exception):  # an exception of the program may not have a text
                 text = _COLORS.sub("", " ".join(str(error).split()))
                 said = ": ".join(filter(None, [said, message(text)]))
             self._error = cut(said, _MAX_CELLS, 0)
         self.autosave.hurry()  # a launcher may kill this process while it ends
 
     def _exit(self, leave: Callable[..., None], _: object, args: Any, options: Any) -> None:
-        """End before `os._exit`, at which Python calls nothing of what waits for its end."""
+        """End the trace before `os._exit`, after which Python calls no `atexit` functions."""
         try:
             self.status = args[0] if args else options["status"]
             self._end()
@@ -211,10 +212,10 @@ class Process:
 
 
 def place(environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
-    """The name of this worker, and the names of all workers that train with it, with commas.
+    """The name of this worker, and the names of all workers that train with it, joined by commas.
 
-    The names are empty for a process that is alone, and in a cluster with parameter servers, whose
-    coordinator counts for all.
+    Both are empty for a single process, and in a cluster with parameter servers, whose coordinator
+    counts for all.
 
     >>> place({"RANK": "1", "WORLD_SIZE": "2"})
     ('rank:1', 'rank:0, rank:1')
@@ -236,20 +237,20 @@ def place(environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
     return "", ""
 
 
-# The processes that a program starts.
+# Child processes.
 
 _CHILDREN = "TRACER_CHILDREN"
 _STARTUP = Path(__file__).parent / "startup"
 _MAX_COMMAND = 60  # cells of a command
-_MAX_NAMES = 3  # processes
+_MAX_NAMES = 3  # processes in a list
 _TOOLS = {"git", "hostname", "ldconfig", "lscpu", "nvidia-smi", "uname"}
-"""Programs that train nothing, and that frameworks or Python's `platform` start on their own."""
+"""Programs without training that frameworks or Python's `platform` start."""
 _UNFOLLOWED = "what they do is not traced; `tracer run --children` follows them"
 _Call = Callable[..., Any]
 
 
 def note_children() -> list[str]:
-    """What the processes are called that this one starts from now on, each when it has started."""
+    """A list that gets the name of each process that this one starts from now on."""
     started: list[str] = []
 
     def run_subprocess(run: _Call, process: Any, args: Any, options: Any) -> None:
@@ -264,7 +265,7 @@ def note_children() -> list[str]:
     def start_process(start: _Call, process: Any, args: Any, options: Any) -> None:
         before = len(started)
         start(*args, **options)
-        started[before:] = [f"{process.name} of multiprocessing"]  # which may be a fork
+        started[before:] = [f"{process.name} of multiprocessing"]  # instead of "a fork"
 
     at_fork(after_in_parent=lambda: started.append("a fork"))
     wrapt.wrap_function_wrapper(subprocess, "Popen.__init__", run_subprocess)
@@ -273,12 +274,12 @@ def note_children() -> list[str]:
 
 
 def other_processes(started: Sequence[str]) -> str:
-    """That the program started these processes."""
+    """A sentence that the program started these processes."""
     return f"the program started other processes ({listed([*dict.fromkeys(started)], _MAX_NAMES)})"
 
 
 def follow_children(process: Process, folder: Path, options: Mapping[str, Any]) -> None:
-    """Trace what the first process of a launch starts, with the same `options` of `Process`."""
+    """Trace the processes that the first process starts, with the same `options` of `Process`."""
     os.environ[_CHILDREN] = json.dumps([str(folder), options])
     path = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
     os.environ["PYTHONPATH"] = os.pathsep.join([str(_STARTUP), *path])
@@ -286,7 +287,7 @@ def follow_children(process: Process, folder: Path, options: Mapping[str, Any]) 
 
 
 def follow() -> None:
-    """Trace this process, which a program started under `tracer run --children`."""
+    """Trace this process, started by a program under `tracer run --children`."""
     if settings := os.environ.get(_CHILDREN):
         folder, options = json.loads(settings)
         command = command_line(sys.orig_argv[1:])
@@ -294,7 +295,7 @@ def follow() -> None:
 
 
 def _watch_starts(process: Process) -> None:
-    """Trace the forks of a process, and learn what those of `multiprocessing` do."""
+    """Trace forks of a process, and follow processes of `multiprocessing`."""
     at_fork(after_in_child=process.become_fork)
     _wrap_process("_bootstrap", functools.partial(_bootstrap, process))
     wrapt.register_post_import_hook(
@@ -303,9 +304,9 @@ def _watch_starts(process: Process) -> None:
 
 
 def _bootstrap(process: Process, bootstrap: _Call, started: Any, args: Any, options: Any) -> Any:
-    """Learn what a process of `multiprocessing` is called, and how it ends.
+    """Note the name of a process of `multiprocessing`, and its exit status.
 
-    It ends in `_bootstrap`, which prints and keeps what the program raises.
+    It ends in `_bootstrap`, which prints the program's exceptions and does not raise them.
     """
     process.command = f"{command_line(sys.argv)} ({started.name})"
     process.status = bootstrap(*args, **options)
@@ -313,9 +314,9 @@ def _bootstrap(process: Process, bootstrap: _Call, started: Any, args: Any, opti
 
 
 def _watch_pools(process: Process, module: ModuleType) -> None:
-    """Write the file before a worker of a pool returns a result.
+    """Write the file before a pool worker returns a result.
 
-    For the program may end the pool as soon as it has them all, and does so by a signal.
+    As soon as the program has all results, it may terminate the pool by a signal.
     """
     worker: _Call = vars(module)["worker"]
 
@@ -333,7 +334,7 @@ def _watch_pools(process: Process, module: ModuleType) -> None:
             process.autosave.pause()
             give(result)
 
-        if process.is_alive and hasattr(tasks, "_writer"):  # no queue of threads
+        if process.is_alive and hasattr(tasks, "_writer"):  # not a queue of threads
             tasks.get, results.put = get, put
         worker(tasks, results, *args, **options)
 
@@ -341,7 +342,7 @@ def _watch_pools(process: Process, module: ModuleType) -> None:
 
 
 def _wrap_process(method: str, wrapper: Callable[..., Any]) -> None:
-    """Wrap a method of each process of `multiprocessing`, as soon as that is imported."""
+    """Wrap a method of `multiprocessing` processes, once `multiprocessing` is imported."""
     wrapt.register_post_import_hook(
         lambda module: wrapt.wrap_function_wrapper(module, f"BaseProcess.{method}", wrapper),
         "multiprocessing.process",

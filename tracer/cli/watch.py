@@ -1,4 +1,4 @@
-"""Follows the trace file of a run that goes on in another process. No TensorFlow."""
+"""Follow the trace file of a run in another process. No TensorFlow."""
 
 import time
 from collections.abc import Iterator
@@ -24,9 +24,9 @@ _HEADERS = ("steps", "steps/s", "updates per step\nand replica", "without\nupdat
 
 
 def progress(trace: Trace, before: Trace | None, seconds: float) -> list[Row]:
-    """How far each optimizer is, `seconds` after it was as in the trace `before`.
+    """A row for each optimizer, `seconds` after the trace `before`, and for each of its replicas.
 
-    Its row is followed by one for each replica, if there are several.
+    A single replica has no row.
     """
     earlier = [] if before is None else [each.steps for each in summaries_of(before)]
     return [
@@ -40,7 +40,7 @@ def progress(trace: Trace, before: Trace | None, seconds: float) -> list[Row]:
 
 
 def _rows(summary: Summary, rate: str) -> list[Row]:
-    """A graph that never ran so far may do so yet, so it is counted with the others."""
+    """The rows of an optimizer; graphs that have never run count, as they may run later."""
     spreads = [summary.spread(measures.updates, replica=replica) for replica in summary.replicas]
     counts = {count for spread in spreads for (count,) in spread} or {0}
     skipped = max((spread[(0,)] for spread in spreads), default=0)
@@ -57,10 +57,10 @@ def _rows(summary: Summary, rate: str) -> list[Row]:
 
 
 def watch(path: Path, console: Console, patience: float) -> bool:
-    """Show how far the run is until it ends; in a pipe again for each new file.
+    """Show the progress of a run until it ends; in a pipe, print it for each new save.
 
-    Returns False if there is no news for `patience` seconds: then the run was killed, or there is
-    none. Raises `tracer.TraceFileError` for a file that is no trace.
+    Returns False if nothing was saved for `patience` seconds: the run was killed, or never started.
+    Raises `tracer.TraceFileError` for a file that is not a trace.
     """
     finished = False
     live = Live(console=console, auto_refresh=False)
@@ -78,7 +78,7 @@ def watch(path: Path, console: Console, patience: float) -> bool:
 
 
 def _news(path: Path, patience: float) -> Iterator[tuple[Trace, list[Row]]]:
-    """Each new trace in the file, until it is finished or nothing new came for a while."""
+    """Yield each new trace in the file, until it is finished or `patience` seconds have passed."""
     trace: Trace | None = None
     written: tuple[float, object] = (0.0, None)
     news = time.monotonic()
@@ -93,6 +93,6 @@ def _news(path: Path, patience: float) -> Iterator[tuple[Trace, list[Row]]]:
 
 
 def _written(path: Path) -> tuple[float, object] | None:
-    with suppress(Exception):  # a file that is just replaced, a server that does not answer
+    with suppress(Exception):  # a file that is being replaced, or a server that does not answer
         return when_written(path)
     return None

@@ -1,6 +1,6 @@
-"""What Python runs first in each process that a program starts under `tracer run --children`.
+"""Runs first in each Python process that a program starts under `tracer run --children`.
 
-This folder stands in `PYTHONPATH` then, and holds nothing but this file.
+This folder is in `PYTHONPATH` then, and contains only this file.
 """
 
 import os
@@ -11,14 +11,14 @@ _NAME = "sitecustomize"
 
 
 def _give_way() -> None:
-    """Take this folder out of `sys.path`, and run the `sitecustomize` that it hides, if any."""
+    """Remove this folder from `sys.path`, and run the `sitecustomize` that it hides, if any."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [each for each in sys.path if os.path.abspath(each) != here]
     this = sys.modules.pop(_NAME, None)
     if PathFinder.find_spec(_NAME) is not None:
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
     if this is not None:
-        sys.modules.setdefault(_NAME, this)  # whoever imports this file wants to find it
+        sys.modules.setdefault(_NAME, this)  # the import of this file needs it
 
 
 try:
