@@ -5,7 +5,7 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from tracer.core.spans import MAX_STRETCHES, Spans, layers, of_caller
 from tracer.model.runs import Run
@@ -67,7 +67,12 @@ def test_runs_that_take_turns_become_one(turns: int, count: int, first: int) -> 
         assert union(parts) == [Run(first, 1, turns * count - 1)]
 
 
+APART = [each for gap in (3, 5, 9, 4) for each in ((2, "a"), (gap, "b"))]
+"""Spans of equal length at unequal distances."""
+
+
 @given(RUNS, CHANGES, st.integers(0, 30))
+@example([Run(1, 1, 60)], APART, 0)
 def test_each_caller_has_its_steps(
     runs: list[Run], changes: list[tuple[int, str | None]], earlier: int
 ) -> None:

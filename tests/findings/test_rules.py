@@ -633,6 +633,9 @@ SILENT: dict[str, Callable[[], CallTrace]] = {
     "a warm-up that begins with 0": lambda: watched(effect("unchanged", (0, 1), Run(1, 1, 2))),
     "a layer that is still now and then": lambda: watched(effect("unchanged", (0,), Run(1, 2, 10))),
     "a layer that is still at the end": lambda: watched(effect("unchanged", (0,), Run(17, 1, 4))),
+    "a layer that moves in the last step": lambda: watched(
+        effect("unchanged", (0,), Run(1, 1, 19))
+    ),
     "a loss scale of 1": lambda: told(NOT_SCALED, initial_scale=1.0, dynamic_scale=1.0),
     "a weight without elements": lambda: emptied(watched(effect("unchanged", (0,), Run(1, 1, 20)))),
     "a weight without elements, and without a gradient": lambda: emptied(
