@@ -21,7 +21,7 @@ class ApplyMethod:
 
     name: str
     kind: Literal["dense", "sparse"] | None
-    """The kind of its gradients; None if it takes both kinds."""
+    """The kind of its gradients; None if it depends on each gradient."""
     many: bool = False
     """Whether it updates many variables at once, from sequences of gradients and variables."""
 
@@ -51,7 +51,7 @@ class OptimizerKind:
 TORCH = "torch"
 """The kind of PyTorch's own optimizers, whose steps are counted by hooks."""
 OPTAX = "optax"
-"""The kind of optax transformations, of which a traced copy is made."""
+"""The kind of optax transformations, which are copied to be traced."""
 AT_ONCE = (TORCH, OPTAX)
 """The kinds whose step makes all updates itself, without a method for each."""
 
@@ -184,7 +184,7 @@ MAKERS = (
     # The loss scale of tf_keras calls this __init__ instead of its optimizer base class's.
     ("tensorflow.python.trackable.base_delegate", "DelegatingTrackableMixin"),
 )
-"""Classes, as (module, name), of which one `__init__` runs whenever an optimizer is made."""
+"""Classes, as (module, name); one of their `__init__` runs whenever an optimizer is made."""
 
 
 def kind_of(cls: type) -> OptimizerKind | None:

@@ -95,9 +95,7 @@ class Table:
         return out
 
     def _fitted(self, width: int) -> tuple[list[tuple[Column, list[str], int]], list[str], int]:
-        """The columns that fit, with texts and widths; those that do not; and the room for
-        names.
-        """
+        """The columns that fit, with texts and widths; the other columns; the room for names."""
         filled = []
         for index, column in enumerate(self.columns):
             texts = [_written(row.cells[index]) for row in self.rows]

@@ -17,9 +17,7 @@ BACKENDS: dict[str, str | Backend] = {
 
 
 def name_of(kind: OptimizerKind) -> str:
-    """The name of the backend for this kind of optimizer; for Keras 3, the one that Keras runs
-    on.
-    """
+    """The name of the backend for this kind of optimizer; for Keras 3, the backend of Keras."""
     keras = sys.modules.get("keras") if kind.backend == "keras" else None
     if hasattr(keras, "backend"):
         return str(keras.backend.backend())  # type: ignore[union-attr]

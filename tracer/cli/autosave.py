@@ -193,9 +193,7 @@ class Autosave:
         return own
 
     def _earlier(self, path: Path) -> Path | None:
-        """An existing trace with optimizers that a trace without any would replace or sit next
-        to.
-        """
+        """An existing trace with optimizers that a trace without any would replace, or join."""
         of_no_worker = path != self._path and path.stem == "trace"
         files = path.parent.glob("*.json") if of_no_worker else [path]
         return next(

@@ -169,8 +169,7 @@ def launch(
     children: bool,
     effects: bool,
 ) -> None:
-    """Run a script or a `module`; its exceptions reach the interpreter, and the report follows
-    them.
+    """Run a script or a `module`; its exceptions reach the interpreter, then comes the report.
 
     `output` is a trace file, or a folder (an existing one, or a path that ends in a slash); the
     file is saved at least every `seconds`. With `children`, processes that the program starts are

@@ -5,9 +5,7 @@ colours that colour-blind readers can tell apart from these. Marks also differ i
 """
 
 WARNING, ERROR = "bold yellow", "bold red"
-"""The styles of the text report: for a possible fault, such as a skipped step, and for a certain
-one.
-"""
+"""The styles of the text report: for possible faults, as skipped steps, and for certain ones."""
 
 LIGHT = {
     "level0": "#9ecae8",

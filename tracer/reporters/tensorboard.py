@@ -71,7 +71,7 @@ def picture(summary: Summary) -> bytes | None:
     return vl_convert.svg_to_png(svg, scale=_SCALE)
 
 
-# What is written.
+# The events.
 
 MOST_POINTS = 2_000
 """The most points of each scalar."""

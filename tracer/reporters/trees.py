@@ -25,8 +25,8 @@ MIN_NAMES = 32  # cells of names before other columns are dropped
 Node = namedtuple("Node", "names cells note style children begins", defaults=("", "", (), False))
 """A row of a tree, with its `children`.
 
-`names` are those of its chain, one if nothing is folded; each is plain text on one line. The `note`
-follows them. A node that `begins` is never folded into its parent.
+`names` are the names in its chain, one if nothing is folded; each is plain text on one line. The
+`note` follows them. A node that `begins` is never folded into its parent.
 """
 
 

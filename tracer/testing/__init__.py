@@ -1,1 +1,1 @@
-"""Compare a run with what is expected of it: for tests, pytest and `tracer check`."""
+"""Compare a run with expectations: for tests, pytest and `tracer check`."""

@@ -194,7 +194,7 @@ def why_unknown(
     return "", ""
 
 
-# What is expected.
+# Expectations.
 
 Quantity = Literal[
     "updates", "executions", "calls", "steps", "changes", "unchanged", "not_finite", "rate"

@@ -19,8 +19,7 @@ from tracer.testing.expected import claim_of
 
 
 def learned(trace: Trace, *, steps: bool = False) -> dict[str, str | int]:
-    """The counts of a run as `[tool.tracer.expect]` has them; with `steps`, also the number of
-    steps.
+    """The counts of a run, as `[tool.tracer.expect]` has them; `steps` adds the number of steps.
 
     These are dense and sparse updates in each step, as an upper limit if steps differ; the updates
     of each part of the model in which they are not one for each variable; at least one update if no

@@ -141,8 +141,7 @@ def are_known(tracers: Sequence[Any]) -> bool:
 
 
 def stage(trace: Any, primitive: Any, tracers: Sequence[Any], parameters: Any) -> bool:
-    """Execute a primitive without results if all its operands are known; else keep it in the
-    program.
+    """Execute a primitive without results if all its operands are known; else keep it for later.
 
     `JaxprTrace.default_process_primitive` does the same for a primitive with an effect. False if
     this JAX is too old to keep it.

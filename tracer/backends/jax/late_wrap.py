@@ -50,9 +50,7 @@ class JaxStaleFunctions(late_wrap.StaleFunctions):
     def find_and_watch(
         self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
     ) -> None:
-        """Drop the traces of the functions that use an optimizer, or note that they run
-        uncounted.
-        """
+        """Drop the traces of functions with an optimizer, or note that they run uncounted."""
         self._optimizers[index] = optimizer
         functions = {
             function: programs
@@ -69,9 +67,7 @@ class JaxStaleFunctions(late_wrap.StaleFunctions):
                 self.calls[stale._replace(caller=KEPT)] += 1
 
     def let_go(self, index: int) -> None:
-        """Store the functions traced so far, which keep counting if the optimizer is wrapped
-        again.
-        """
+        """Store the functions traced so far, which keep counting in a later trace."""
         optimizer = self._optimizers.get(index)
         if optimizer is not None:
             self._traced.update(functions_with(optimizer))
@@ -82,9 +78,7 @@ class JaxStaleFunctions(late_wrap.StaleFunctions):
 
 
 def functions_with(optimizer: Any) -> dict[Any, int]:
-    """The functions that reference an optimizer and have cached traces, with the number of
-    traces.
-    """
+    """Functions with cached traces that reference an optimizer, each with the number of traces."""
     return {
         function: traces
         for function, traces in compat.traced_functions().items()

@@ -154,9 +154,7 @@ def _once(
 
 
 def _stay(trace: Any, *tracers: Any, **parameters: Any) -> Sequence[Any]:
-    """Keep the op in the loop, where JAX would drop an op without results that it computes
-    early.
-    """
+    """Keep the op in a loop, where JAX drops ops without results that it computes early."""
     if compat.are_known(tracers) and compat.is_taken_from_loop():
         parameters["counted"].doubt(SAME_IN_EACH_PASS)
     if not compat.stage(trace, _count, tracers, parameters):

@@ -30,9 +30,7 @@ from tracer.core.sites import SiteTable
 from tracer.core.stamps import UNIT, WITHIN
 
 DISCARDED, KEPT, SKIPPED, PARTLY, LET_THROUGH = range(5)
-"""The outcomes of a group: computed and discarded; kept; not computed; kept in part; kept although
-not finite.
-"""
+"""A group's outcome: computed but discarded; kept; not computed; partly kept; kept not finite."""
 
 _MAX_LET_THROUGH = 1000
 """How many `LET_THROUGH` steps are stored by number."""
@@ -88,9 +86,7 @@ class ProgramBlock:
         self.runs: Counter[int] = Counter()
         """How often it was executed on each replica; a batch of members counts once."""
         self.logs: dict[tuple[Any, ...], HostLog] = {}
-        """By replica and the outcomes of each member: finding the log of a block needs all its
-        sites, which is too slow for each run.
-        """
+        """By replica and the outcomes of each member: to find a log by its sites is slow."""
         self.is_uneven = False
         """Whether replicas run it differently often, as in a branch that only some take."""
         self.parts: frozenset[ProgramBlock] = frozenset()
@@ -113,8 +109,7 @@ class ProgramBlock:
         )
 
     def ran(self, *numbers: Any) -> None:
-        """Count an execution of the op, with its numbers: scalars, or arrays with one for each
-        member.
+        """Count an execution of the op; its numbers are scalars, or arrays of one for each member.
 
         The program waits for this, with cold processor caches, so short code is fast code.
         """
@@ -219,9 +214,7 @@ class ProgramCounters(Counters):
             self.ran(*self._queue.popleft())
 
     def ran(self, program: ProgramBlock, replica: int, reports: list[Report]) -> None:
-        """Count an execution of a block on a replica, with a report for each member; needs the
-        lock.
-        """
+        """Count an execution of a block on a replica, with a report for each member; lock held."""
         work, stamp = program.work, 0
         program.runs[replica] += 1
         if len(reports) > self.members:
@@ -330,9 +323,7 @@ class ProgramCounters(Counters):
             return counts
 
     def _begin_at(self, replica: int) -> None:
-        """Use this replica as the first one of this process, as in a `pmap` over several
-        processes.
-        """
+        """Use this as the first replica of this process, as in a `pmap` over several processes."""
         for program in self.all:
             if program.block.replica != replica:
                 self.logs.pop(program.block, None)

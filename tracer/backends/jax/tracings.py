@@ -1,7 +1,7 @@
 """Find out what arguments JAX traces a program for: see `tracer.core.tracings`.
 
 Python does not see calls of a jitted function that has a program. But while a step is traced, JAX's
-trace has the function and each of its arguments. A graph tracing is that of the outermost function,
+trace has the function and each of its arguments. A graph tracing concerns the outermost function,
 which JAX tells from 0.7 on.
 """
 

@@ -26,9 +26,7 @@ class OptaxBackend(JaxBackend):
     def locate(
         self, call: Call, role: CallRole, stack: list[Call], calls_under_way: CallsUnderWay
     ) -> bool:
-        """Set the place of a new call, which has no parent: optax makes no recursive
-        transformation.
-        """
+        """Set the place of a new call, without a parent: optax has no recursive transformation."""
         return start_call(call, role, current_place(), 0, None, distributed=is_distributed())
 
     def row(self, variable: Leaf) -> Variable:

@@ -22,7 +22,7 @@ from tracer.backends.optax.updates import TracedInit, TracedUpdate, is_transform
 
 NAMESPACES = ("optax", "optax.contrib", "optax.transforms")
 _UNANNOTATED = {"dog", "dowg", "monitor", "scale_by_factored_rms"}
-"""The makers without an annotation of what they return."""
+"""The makers without a return annotation."""
 
 _exchanged: list[tuple[Any, str, Any, Any]] = []
 """Each replacement: the module or class, the name, the original, and the replacement."""

@@ -161,7 +161,7 @@ class Beginnings:
             self.after.pop()
 
     def add(self, params: Any, state: Any, steps: int, line: str) -> None:
-        """Note a new state for `params`, made in this line after so many steps."""
+        """Note a new state for `params`, made in this line after this many steps."""
         made = _first_array(state)
         self._made = None if made is None else ref(made)
         no_state = not jax.tree.leaves(state)

@@ -1,1 +1,1 @@
-"""What the recorder asks of TensorFlow, and the counters in its graphs."""
+"""All that knows TensorFlow: the counters in its graphs, and the backend of the recorder."""

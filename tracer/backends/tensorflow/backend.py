@@ -47,9 +47,7 @@ class TensorFlowBackend(backend.Backend):
         return compat.function_name(compat.graphs_around(graph)[-1])
 
     def caller_of(self, helper: FrameType) -> FrameType | None:
-        """The frame that calls `helper`, skipping AutoGraph, which makes the calls that it
-        converted.
-        """
+        """The frame that calls `helper`, skipping AutoGraph, which makes converted calls."""
         frame = helper.f_back
         while frame and frame.f_globals.get("__name__", "").startswith(_AUTOGRAPH):
             frame = frame.f_back

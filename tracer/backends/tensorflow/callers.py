@@ -30,7 +30,7 @@ class Callers(FunctionCallers):
     """The callers of one root optimizer and of functions with its blocks; thread-safe."""
 
     def __init__(self, threads: Set[int]) -> None:
-        """`threads` are those that ever called a function; the set keeps growing."""
+        """`threads` are all threads that ever called a function; the set keeps growing."""
         super().__init__(functions.author_of, lambda: not functions.any_is_inside(threads))
         self._definitions = Definitions()
 
@@ -79,10 +79,9 @@ class Callers(FunctionCallers):
     def called_from_here(
         self, region: str, replica: int, number: Callable[[], int], same_call: "SameCall | None"
     ) -> None:
-        """Note that a function is about to run, or a dataset to be made, in eager mode and in no
-        step.
+        """Note that a function is about to run, or a dataset to be made, in eager mode, in no step.
 
-        `number` gives the number of the next step. `same_call` stores the call. The captures of a
+        `number` returns the number of the next step. `same_call` stores the call. The captures of a
         dataset's functions are evaluated once (`data/ops/map_op.py`, `captured_inputs`).
         """
         frame, depth = sys._getframe(1), 0

@@ -123,9 +123,7 @@ def _read(handle: Any, dtype: Any, device: str) -> Any:
 
 
 def _differ(before: Any, after: Any) -> Any:
-    """True if any bit differs; compares integers, as NaN differs from itself and 0.0 equals
-    -0.0.
-    """
+    """True if any bit differs, compared as integers: NaN differs from itself, 0.0 equals -0.0."""
     if before.dtype in _COMPLEX:
         real = _differ(_part(before, _raw.Real), _part(after, _raw.Real))
         imaginary = _differ(_part(before, _raw.Imag), _part(after, _raw.Imag))

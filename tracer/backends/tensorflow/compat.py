@@ -1,5 +1,4 @@
-"""The parts of TensorFlow that other modules use; for functions and writes see `functions`,
-`writes`.
+"""The parts of TensorFlow that other modules use; see `functions` and `writes` for the rest.
 
 Importing this module imports TensorFlow.
 
@@ -62,17 +61,13 @@ def outside_of_graphs() -> Iterator[None]:
 
 
 def value_in(handle: Any, dtype: Any) -> Any:
-    """The value of the variable with this handle, as an array, even while a graph is being
-    built.
-    """
+    """The value of the variable with this handle, as an array, even while a graph is built."""
     with nullcontext() if in_eager() else outside_of_graphs():
         return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy()
 
 
 def in_eager() -> bool:
-    """`tf.executing_eagerly()` without two Python calls, as each call of an apply method needs
-    it.
-    """
+    """`tf.executing_eagerly()` without two Python calls, for each call of an apply method."""
     try:
         eager: bool = eager_context._context._thread_local_data.is_eager
     except AttributeError:  # there is no context before the first op
@@ -178,8 +173,7 @@ def call_before(function: Any, updates: Iterable[Any]) -> bool:
 
 
 def watch_runs(graph: Any, watcher: Any) -> None:
-    """Call `watcher.ran_by_session(graph)` whenever a Session runs this graph, while both are
-    alive.
+    """Call `watcher.ran_by_session(graph)` whenever a Session runs this graph, if both are alive.
 
     For this a Session takes the graph's lock (`client/session.py: BaseSession._extend_graph`), also
     when it makes a callable, but not when the callable is called. The lock is replaced once for all

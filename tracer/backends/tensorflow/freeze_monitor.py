@@ -103,9 +103,7 @@ class FreezeMonitor(Collector):
             self._look()
 
     def snapshot(self, index: int, record: Optimizer) -> Optimizer:
-        """Add variables that became trainable but were never passed, and frozen ones still
-        passed.
-        """
+        """Add variables that became trainable but were never passed, or are passed but frozen."""
         if index != record.root or not self._models:
             return record
         late = dict(self._late)

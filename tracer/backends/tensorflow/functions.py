@@ -106,9 +106,7 @@ def forget_graphs_with(handles: Iterable[Any]) -> None:
 
 
 def running_functions() -> list[Any]:
-    """Each `tf.function` whose call is under way in a thread, except functions being traced
-    inside.
-    """
+    """Each `tf.function` with a call under way in a thread, except functions traced inside it."""
     running = []
     for stack in _stacks().values():
         traced = False

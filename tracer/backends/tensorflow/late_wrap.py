@@ -124,8 +124,7 @@ class StaleFunctions(late_wrap.StaleFunctions):
     def _uncounted(
         self, index: int, graph: Any, handles: Collection[int], scope: str
     ) -> Any | None:
-        """The first uncounted graph that uses an optimizer, of a function or its callees; else
-        None.
+        """The first uncounted graph that uses an optimizer, of a function or its callees, or None.
 
         A function is counted if its tracing ended while the optimizer was traced.
         """

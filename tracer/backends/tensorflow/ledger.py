@@ -49,8 +49,8 @@ ROWS = 16_383
 """How many rows, of one number each, a journal holds between two readings: 128 KiB."""
 
 MANY = 64
-"""How many journals of equal blocks get that many rows: a function that is traced again and again
-has one for each graph.
+"""How many journals of equal blocks get that many rows: a function that is always traced again has
+one for each graph.
 """
 
 FEW_ROWS = 1_023
@@ -257,10 +257,9 @@ class Ledger:
         return known()
 
     def begin_step(self, enclosing: Any, after: Sequence[Any] = ()) -> Any:
-        """Add the begin of a step to the current graph, after the tensors `after`; returns its
-        stamp.
+        """Add the begin of a step to the current graph, after the tensors `after`; returns a stamp.
 
-        It is a new stamp if there is no enclosing step.
+        It is new if there is no enclosing step.
         """
         with _added(self.device):
             with compat.device(_host_of(self.device)):

@@ -35,9 +35,7 @@ class Definitions:
         """For each code object, the `tf.function` that was traced last."""
 
     def of(self, graph: Any, frames: Sequence[FrameType]) -> Definition:
-        """The definition of the outermost function that `frames`, innermost first, trace to
-        `graph`.
-        """
+        """The definition of the outermost function that `frames`, innermost first, trace."""
         name, signature = compat.function_name(graph), compat.signature(graph)
         place = next((n for n, each in reversed([*enumerate(frames)]) if each.f_code is _DEFINE), 0)
         if not place:
@@ -114,8 +112,7 @@ _SAME_AS = {
 
 
 class Timing:
-    """The duration of one tracing of an outermost function; replaces a cell of TensorFlow's
-    counter.
+    """The duration of one tracing of an outermost function; replaces a cell of a TF counter.
 
     TensorFlow adds the duration of each such tracing to one sum (`_maybe_define_function` in
     `eager/polymorphic_function/tracing_compilation.py`): it takes a cell when a tracing begins, and

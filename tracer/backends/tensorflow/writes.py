@@ -266,8 +266,7 @@ class WriteChecks:
         return before
 
     def look_again(self, site: int, variable: Any, before: Any) -> bool:
-        """Check whether a call wrote to `variable`, which held `before`; False to check the next
-        one.
+        """Check whether a call wrote to `variable`, which held `before`; False to check again.
 
         A call may not have reached the line that writes.
         """

@@ -29,9 +29,7 @@ class TorchBackend(backend.Backend):
     def locate(
         self, call: Call, role: CallRole, stack: list[Call], calls_under_way: CallsUnderWay
     ) -> bool:
-        """Set the place of a new call, which runs now, and whether other ranks train with this
-        one.
-        """
+        """Set the place of a new call, which runs now, and note whether other ranks train too."""
         is_own = super().locate(call, role, stack, calls_under_way)
         call.distributed = role == "step" and ranks.is_one_of_several()
         return is_own
@@ -51,9 +49,7 @@ class TorchBackend(backend.Backend):
         return ranks.surroundings()
 
     def canonical(self, variable: Any) -> Any:
-        """The parameter itself, also for a Keras variable: PyTorch's optimizers train the
-        parameter.
-        """
+        """The parameter, even of a Keras variable: PyTorch's optimizers train the parameter."""
         tensor = tensor_of(variable)
         return tensor if isinstance(tensor, torch.Tensor) else variable
 

@@ -269,8 +269,7 @@ def is_capturing() -> bool:
 
 
 def is_of_scheduler(step: Any) -> bool:
-    """True if a learning-rate schedule set this `step` on an optimizer; it calls the class's
-    `step`.
+    """True if a learning-rate schedule set this `step` on an optimizer, around the class's `step`.
 
     Read in `optim/lr_scheduler.py` (`LRScheduler._initial_step`).
     """
@@ -284,9 +283,7 @@ def is_generated(module: Any) -> bool:
 
 
 def trains_inputs(results: Any) -> bool:
-    """True if a backward pass of `results` computes gradients of tensors that are not
-    parameters.
-    """
+    """True if a backward pass of `results` computes gradients of tensors other than parameters."""
     tensors = [results] if isinstance(results, torch.Tensor) else results
     todo, seen = [each.grad_fn for each in tensors], {None}
     while todo:
@@ -316,8 +313,7 @@ def shards_of(parameter: Any) -> int:
 
 
 def flattened_in(module: Any) -> Iterator[tuple[Any, tuple[int, ...], int]]:
-    """The parameters that a `FullyShardedDataParallel` shards, with whole shape and number of
-    shards.
+    """The parameters that a `FullyShardedDataParallel` shards; whole shape and number of shards.
 
     Each parameter is this rank's part, flattened (`torch/distributed/fsdp/_flat_param.py:
     FlatParameter`).

@@ -150,9 +150,7 @@ class Programs:
         self.number = number_for(self)
         self.optimizer = ref(optimizer)
         self.begin: tuple[dynamo.ProgramPoint | None, Gradients | None] = None, None
-        """Where the step that is being compiled begins, and its gradients if they are final
-        there.
-        """
+        """The begin of the step that is being compiled; its gradients, if they are final there."""
         self._made: list[Program] = []  # keeps the programs alive
 
     def are_whole(self) -> bool:

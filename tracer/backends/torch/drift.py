@@ -33,18 +33,12 @@ class Drift(Collector):
     def __init__(self, root: Any) -> None:
         super().__init__(root)
         self._zeros: dict[int, Any] = {}
-        """By variable, where its gradient was 0 in all steps; None if that place differs or is
-        unknown.
-        """
+        """By variable, where its gradient was 0 in all steps; None if there is no such place."""
         self._steps: Counter[int] = Counter()
         self._moved: Counter[int] = Counter()
-        """For each variable, the steps with the same zeros so far, and how many of them moved
-        these.
-        """
+        """By variable, the steps with the same zeros so far, and how many of them moved these."""
         self._masked = set[int]()
-        """Variables whose gradient was not 0 there after `backward`, so the program masks it
-        later.
-        """
+        """Variables with gradients other than 0 there after `backward`: the program masks later."""
 
     def step_compared(self, call: Call) -> None:
         """Compare where the gradients are 0, and whether the values moved there."""

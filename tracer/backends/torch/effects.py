@@ -80,7 +80,7 @@ class Held(NamedTuple):
     """Whether the gradient is 0, a bool or a tensor; None to ask when the step ends.
     """
     zero: Any = None
-    """Whether its gradient is 0, a bool or a tensor; None if that is asked when the step ends."""
+    """Whether its gradient is 0, a bool or a tensor; None to compute this when the step ends."""
 
 
 class Effects(Logs):
@@ -167,12 +167,12 @@ def copy_of(tensor: Any) -> Any | None:
 
 
 def is_left(before: Any, tensor: Any) -> Any:
-    """True if all bits equal those of `copy_of`; a bool or a tensor of it."""
+    """True if all bits equal `copy_of` of the tensor; a bool, or a tensor on the device."""
     return _is_same(before, _plain(tensor))
 
 
 def has_zeros(variable: Any, gradient: Any) -> Any:
-    """True if all elements of a gradient are 0; a bool or a tensor of it.
+    """True if all elements of a gradient are 0; a bool, or a tensor on the device.
 
     False if unknown, as for a shard: the other shards may have elements other than 0.
     """
@@ -220,7 +220,7 @@ def _is_comparable(plain: Any) -> bool:
 
 
 def _is_same(before: Any, now: Any) -> Any:
-    """True if all bits are equal; a bool or a tensor of it."""
+    """True if all bits are equal; a bool, or a tensor on the device."""
     if before.shape != now.shape or before.dtype != now.dtype or not _is_comparable(now):
         return False
     old, new = _bits_of(before), _bits_of(now)
@@ -235,7 +235,7 @@ def _bits_of(plain: Any) -> Any:
 
 
 def _are_not_finite(tensors: Sequence[Any]) -> list[Any]:
-    """For each tensor, whether any element is infinite or NaN; a bool or a tensor of it."""
+    """Whether any element of each tensor is infinite or NaN: bools, or tensors on the device."""
     found: list[Any] = [False] * len(tensors)
     waiting: dict[Any, list[tuple[int, Any]]] = defaultdict(list)
     for place, now in enumerate(tensors):

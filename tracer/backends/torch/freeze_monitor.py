@@ -151,17 +151,13 @@ class FreezeMonitor(Collector):
             self._late[key] = own._version
 
     def _is_astray(self) -> bool:
-        """True if the optimizer's parameters look wrong: no gradients, or shared with another
-        one.
-        """
+        """True if the optimizer's parameters look wrong: no gradients, or also in another one."""
         return not self._useful or any(
             each._references() == self._references() for each in list(_all) if each is not self
         )
 
     def _references(self) -> dict[int, int]:
-        """By the id of each parameter, the id of the weak reference, which Python makes only
-        once.
-        """
+        """By id of each parameter, the id of its weak reference, which Python makes only once."""
         return {key: id(reference) for key, (reference, _) in self._passed.items()}
 
 

@@ -81,9 +81,7 @@ class GradientMonitor(Collector):
         self._copy: Any = None
         """A copy of the gradient after the last pass, if gradients of others were cleared."""
         self._before: list[tuple[list[Pass], bool]] = []
-        """Groups cleared before the last step, and whether the line that made them made its
-        gradient.
-        """
+        """Groups cleared before the last step; whether their line also made its gradient."""
         self._lost: list[tuple[list[Pass], bool]] = []
         """The same for earlier steps; no step of another optimizer used them."""
         self._groups: Counter[int] = Counter()
@@ -232,8 +230,7 @@ class GradientMonitor(Collector):
                 self._copy = gradient.detach().clone()
 
     def _became(self, gradient: Any, *, zeros: bool = False) -> str:
-        """How the gradient changed since last seen: `kept`, `cleared`, `written`, `another` or
-        `none`.
+        """How the gradient changed: it is `kept`, `cleared`, `written`, `another` or `none`.
 
         If `zeros`, a gradient that was written to counts as cleared if it is 0 now. `another` is a
         new tensor; `none` means that there was no gradient before either.

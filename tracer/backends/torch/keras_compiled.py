@@ -125,9 +125,7 @@ def members(
 
 
 def _noted(method: Callable[..., Any], base: type, name: str) -> Callable[..., Any]:
-    """Return a method that runs untraced in compiled code, and notes its call while it is
-    compiled.
-    """
+    """Return a method that notes its call while it is compiled, and then runs untraced."""
     original = getattr(base, name)
 
     def compiled(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -205,9 +203,7 @@ def _passed(optimizer: Any, name: str, apply: ApplyMethod | None, args: Any, kwa
 
 
 def _values(variables: Sequence[Any]) -> list[Any]:
-    """The values of variables, passed to operators: compiled code may write them to memory
-    later.
-    """
+    """Values of variables for operators: compiled code may write variables to memory later."""
     return [getattr(variable, "_value", variable).detach() for variable in variables]
 
 
@@ -264,9 +260,7 @@ def _note_auxiliary(optimizer: int, base: int, name: str) -> int:
 
 @constant
 def _note_uncounted() -> int:
-    """Note it for all traced optimizers: an old Dynamo does not tell whose step it is; returns
-    0.
-    """
+    """Note it for all traced optimizers, as an old Dynamo hides whose step it is; returns 0."""
     here, since = torch.__version__, ".".join(map(str, OLDEST))
     for binding in list(bindings.values()):
         if binding.traced:

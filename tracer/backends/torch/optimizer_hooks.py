@@ -61,9 +61,7 @@ def detach(binding: Binding) -> None:
 
 
 def is_proxy(optimizer: Any) -> bool:
-    """True for a proxy around an optimizer, as Accelerate makes, whose own `step` calls no
-    hooks.
-    """
+    """True for a proxy around an optimizer, such as Accelerate's, whose `step` calls no hooks."""
     return not compat.has_hooks(optimizer)
 
 

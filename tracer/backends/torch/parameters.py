@@ -161,8 +161,7 @@ class Models:
         return names
 
     def others_than(self, passed: Iterable[Any], same_model: bool) -> Iterator[tuple[Any, str]]:
-        """The other parameters, with their names, of models that hold one of `passed`, or of all
-        others.
+        """The other parameters, with names, of models with one of `passed`, or of all other models.
 
         The models are those of the last search.
         """

@@ -1,11 +1,10 @@
-"""Count the steps of an optimizer of PyTorch: one hook opens a call before each step, one closes
-it.
+"""Count the steps of an optimizer of PyTorch: a hook before each step opens a call.
 
-The requests of a step are the gradients of its parameters when the step begins, or when it ends if
-a closure computes the gradients or the program has step hooks of its own. PyTorch's own code
-updates each parameter that has a gradient. A step of the program's code may skip parameters, and a
-step may call another one, by `super().step()` or on a nested optimizer: then `writes` finds out
-which parameters the step itself wrote to.
+A hook after the step closes the call. The requests of a step are the gradients of its parameters
+when the step begins, or when it ends if a closure computes the gradients or the program has step
+hooks of its own. PyTorch's own code updates each parameter that has a gradient. A step of the
+program's code may skip parameters, and a step may call another one, by `super().step()` or on a
+nested optimizer: then `writes` finds out which parameters the step itself wrote to.
 
 PyTorch calls no hook after a step that raises: see `CallsUnderWay.abandoned`.
 """
@@ -107,9 +106,7 @@ class Step(Call):
 
     @property
     def interrupted(self) -> str:
-        """The note for a step that raised; none for an inner step, whose outer step knows its
-        writes.
-        """
+        """The note for a step that raised; none for an inner step, as the outer one compares."""
         return _RAISED if self.parent is None else ""
 
 
@@ -285,10 +282,9 @@ class StepCounter:
         return None
 
     def _is_around(self, call: Step, optimizer: Any) -> bool:
-        """True if the step's own code may have called the inner steps, rather than a closure or
-        hook.
+        """True if the step's own code, not a closure or hook, may have called the inner steps.
 
-        Then the inner steps made those updates.
+        Then the inner steps made their updates.
         """
         return bool(call.sites) and (self._writes is not None or compat.holds_optimizer(optimizer))
 
@@ -434,9 +430,7 @@ class StepCounter:
         self._leave(call, updates)
 
     def _leave(self, call: Step, updates: Sequence[int]) -> None:
-        """Close a call that made the given updates itself: count it, or add it to the outer
-        step.
-        """
+        """Close a call that made these updates itself: count it, or add it to the outer step."""
         around = call.parent
         if isinstance(around, Step):
             self._note_within(call, around)
