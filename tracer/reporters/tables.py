@@ -154,8 +154,6 @@ def by_replica(summary: Summary) -> list[ReplicaRow]:
 
 def by_worker(summary: Summary) -> list[WorkerRow]:
     """A row for each of `Summary.workers`, in that order, with the sums of its replicas."""
-    """The steps of these replicas, and their updates: total, dense and sparse.
-    """
     return [
         WorkerRow(worker, len(indices), *_counts(summary, indices))
         for worker, indices in summary.workers.items()

@@ -273,7 +273,7 @@ class GraphBlocks(backend.Blocks):
     def _stamp_inside(
         self, call: Call | None, place: Place, replica: int, calling: bool = False
     ) -> Any:
-        """The stamp of a block inside `call` in a graph, or in none of its region's calls.
+        """The stamp of a block inside `call`, or outside all calls of its region, in a graph.
 
         `calling` if the stamp is for a function that is called there, which cannot know its caller.
         """

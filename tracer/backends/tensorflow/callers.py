@@ -140,7 +140,7 @@ class SameCall:
         """
 
     def __call__(self) -> bool:
-        """Called by the function that TensorFlow calls to evaluate a capture."""
+        """True if the call is the same; called where TensorFlow evaluates the captures."""
         changes, depth, stack = self.known
         if changes != self._callers.changes or self._steps or get_ident() not in self._threads:
             return False

@@ -112,7 +112,7 @@ _SAME_AS = {
 
 
 class Timing:
-    """The duration of one tracing of an outermost function; replaces a cell of a TF counter.
+    """The duration of one tracing of an outermost function, in place of a cell of a counter.
 
     TensorFlow adds the duration of each such tracing to one sum (`_maybe_define_function` in
     `eager/polymorphic_function/tracing_compilation.py`): it takes a cell when a tracing begins, and

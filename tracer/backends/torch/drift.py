@@ -3,7 +3,7 @@
 It runs if effects are recorded, on the CPU, where copies from before each step exist. Most
 parameters need one look: in the next step, other elements are 0, or none. Elements that are 0 in
 all steps were masked out. Whole rows or columns of zeros do not count: an input that is always 0, a
-dead unit or an unused word also makes them. A gradient that is 0 as a whole is an effect: see
+dead unit or an unused word makes them too. A gradient that is 0 as a whole is an effect: see
 `tracer.backends.torch.effects`.
 """
 
@@ -23,8 +23,8 @@ from tracer.core.collectors import Collector
 from tracer.model.rates import DRIFT
 from tracer.model.records import Remark
 
-MIN_PART = 0.1  # the least part of the elements that a mask leaves out
-MAX_PASSES = 10  # after how many backward passes at most the gradient is compared again
+MIN_PART = 0.1  # least fraction of masked elements
+MAX_PASSES = 10  # most backward passes after which the gradient is compared again
 
 
 class Drift(Collector):

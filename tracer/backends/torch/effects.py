@@ -77,8 +77,6 @@ class Held(NamedTuple):
     variable: "ref[Any]"
     now: Any = None
     """The value after a step in compiled code; None to read it from the variable."""
-    """Whether the gradient is 0, a bool or a tensor; None to ask when the step ends.
-    """
     zero: Any = None
     """Whether its gradient is 0, a bool or a tensor; None to compute this when the step ends."""
 
@@ -167,7 +165,7 @@ def copy_of(tensor: Any) -> Any | None:
 
 
 def is_left(before: Any, tensor: Any) -> Any:
-    """True if all bits equal `copy_of` of the tensor; a bool, or a tensor on the device."""
+    """True if a tensor has the bits of its copy `before`; a bool, or a tensor on the device."""
     return _is_same(before, _plain(tensor))
 
 

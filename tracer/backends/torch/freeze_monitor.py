@@ -2,7 +2,7 @@
 
 Parameters of the optimizer's own model always count. Parameters of other models count only if the
 optimizer's own parameters look wrong: none has a gradient, as after the model was rebuilt, or
-another optimizer has the same ones. A program that trains an image, or against a discriminator,
+another optimizer has the same ones. A program that optimizes an image, or trains a generator,
 leaves other models out on purpose, and their gradients may come and go.
 
 Parameters are checked when a step has ended, while the gradients exist.

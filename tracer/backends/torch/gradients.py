@@ -79,7 +79,7 @@ class GradientMonitor(Collector):
         self._weights = 0
         """The version of the parameter before the first of these passes."""
         self._copy: Any = None
-        """A copy of the gradient after the last pass, if gradients of others were cleared."""
+        """A copy of the gradient after the last pass, if earlier passes were cleared."""
         self._before: list[tuple[list[Pass], bool]] = []
         """Groups cleared before the last step; whether their line also made its gradient."""
         self._lost: list[tuple[list[Pass], bool]] = []
@@ -119,7 +119,7 @@ class GradientMonitor(Collector):
         if not (self._waiting or self._cleared):
             self._weights = weights
         elif weights != self._weights:
-            self._cleared = []  # they were computed for other weights on purpose
+            self._cleared = []  # the program computed each for other weights, on purpose
         if (self._cleared or self._before) and self._graphs < MAX_GRAPHS:
             self._graphs += 1
             if compat.trains_inputs(results):

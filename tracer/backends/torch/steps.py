@@ -176,8 +176,7 @@ class StepCounter:
     ) -> None:
         """Open the call of a step; `python` is the frame that calls its hooks.
 
-        If part of the step is `compiled`, `python` is a frame of the program, which outlives the
-        step.
+        If part of the step is `compiled`, `python` is a frame of the program: it outlives the step.
         """
         recorder = self.recorder
         stack = recorder.calls_under_way.stack()
@@ -228,8 +227,7 @@ class StepCounter:
     def _hold(self, call: Step) -> None:
         """Copy all that the step may change, because effects are recorded.
 
-        With a closure, the gradients are not known yet; a nested optimizer may have parameters of
-        its own.
+        A closure has not computed the gradients; a nested optimizer may have its own parameters.
         """
         call.before = {}
         variables: Any = self.recorder.variables
@@ -316,8 +314,7 @@ class StepCounter:
     def _layouts_of(self, call: Step, optimizer: Any, parameters: Sequence[Any]) -> list[Any]:
         """The layouts of the gradients of a step that has ended.
 
-        They are read now if they were not final before the step, or if parameters were added during
-        it.
+        They are read now if they were not final before it, or if parameters were added during it.
         """
         if call.asked is not None and len(call.asked.layouts) == len(parameters):
             return list(call.asked.layouts)
@@ -334,9 +331,7 @@ class StepCounter:
         skipped: bool,
         around: bool,
     ) -> list[Any]:
-        """For each parameter, whether the step updated it: a bool or a tensor
-        (`Writes.wrote_to`).
-        """
+        """Whether the step updated each parameter: bools, or tensors of `Writes.wrote_to`."""
         inner = {id(each) for each in self.recorder.variables_of(call.sites).values()}
         writes = self._writes or Writes(self._name, by_itself=False)
         writes.seen |= bool(inner)
@@ -363,8 +358,7 @@ class StepCounter:
     def _note_cleared(self, call: Step, optimizer: Any, layouts: Sequence[Any]) -> None:
         """Note that a hook may have cleared gradients of updates that no version shows.
 
-        A fused kernel changes no version, and a step without a seen begin has no versions to
-        compare.
+        A fused kernel changes no version, and a step whose begin was missed has none to compare.
         """
         fused = any(group.get("fused") for group in optimizer.param_groups)
         cleared = compat.hooks_after(optimizer) and None in layouts
