@@ -1,8 +1,7 @@
 """Explain why a trace is not as expected, as text: the counts, the differences, the likely cause.
 
 `judge` handles every expectation; `not_judged` handles traces that cannot be judged. The cause
-comes from findings; hints cover causes without a finding, such as frozen layers that were not
-passed.
+comes from findings; hints cover causes without a finding, such as frozen layers.
 """
 
 from collections import Counter, defaultdict

@@ -24,7 +24,7 @@ class OptaxBlocks(blocks.JaxBlocks):
     steps_models = True
 
     def steps_so_far(self, call: Any) -> tuple[Any, Any, Any]:
-        """The count in the state before and after the step, and the count's variable."""
+        """The step count before and after the step, by the returned state; 0 if it has none."""
         return (0, 0, None) if call.count is None else (call.count - 1, call.count, None)
 
     def remarks(self) -> tuple[Remark, ...]:
@@ -46,8 +46,7 @@ class OptaxBlocks(blocks.JaxBlocks):
 class OptaxStaleFunctions(late_wrap.JaxStaleFunctions):
     """The functions that were traced with a transformation before it was wrapped.
 
-    They reference the original transformation. Traced again, they find the traced copy if they look
-    it up.
+    They use the original transformation. Traced again, they may look up the traced copy.
     """
 
     def find_and_watch(

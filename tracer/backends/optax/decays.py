@@ -44,7 +44,7 @@ class Decays(Collector):
                 mask.cell.cell_contents = mask.original
 
     def rates(self) -> Iterator[Rate]:
-        """The rate and the decays, if they are constant."""
+        """The decays, and the rate: a constant, or the text of its schedules."""
         steps, root = self.root.blocks.begun(), self.root.optimizers.root
         for number, (decay, leaves) in enumerate(self._known if steps else ()):
             yield Rate(root, "decay", number, leaves, (RateRun(1, steps, decay, decay),))

@@ -25,7 +25,7 @@ under_way = _CallsUnderWay()
 def settings_in(transformation: Any) -> tuple[dict[str, Any], int | None]:
     """The settings inside a transformation that change the counts, for the trace.
 
-    And after how many skipped steps in a row an `apply_if_finite` stops skipping, if known. The
+    Also returns after how many skipped steps in a row an `apply_if_finite` gives up, if known. The
     number of steps of a `MultiSteps` or an `apply_every` is known if it is constant.
     """
     numbers: set[Any] = set()

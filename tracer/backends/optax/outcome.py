@@ -82,7 +82,7 @@ def _of_state(old: Any, state: Any, kept: Any, limit: int | None) -> Any:
 def _deciding(state: Any) -> tuple[list[Any], bool]:
     """The outermost states that decide whether updates are kept.
 
-    And whether each decides for all leaves, unlike in a `partition`.
+    Also returns whether each decides for all leaves, unlike in a `partition`.
     """
     if not any(map(_decides, jax.tree.leaves(state, is_leaf=_decides))):
         return [], True

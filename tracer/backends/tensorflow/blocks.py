@@ -190,7 +190,7 @@ class GraphBlocks(backend.Blocks):
     def _ran_in_session(self, block: CountedBlock, inside: bool, begins: bool) -> None:
         """Count a block of a v1 graph that is about to end; `inside` if it is part of a step.
 
-        `begins` tells that its begin was counted, too.
+        `begins` tells that its start was counted, too.
         """
         if begins:
             self._move_in_session(-1)

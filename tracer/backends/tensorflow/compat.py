@@ -358,8 +358,8 @@ def run_in(frame: FrameType) -> Any | None:
 
     `MirroredStrategy` runs each replica in its own thread. `merge_call` pauses them and continues
     in the thread that called `strategy.run`, which may call it again, for new threads
-    (`distribute/mirrored_run.py`, `_call_for_each_replica`, whose local `coord` its threads have
-    too).
+    (`distribute/mirrored_run.py`, `_call_for_each_replica`, which shares its
+    local `coord` with them).
     """
     if frame.f_code is not mirrored_run._call_for_each_replica.__code__:
         return None

@@ -48,7 +48,7 @@ class LedgerCounters(Counters):
         """Drain the journals that are getting full; called when functions with counters are called.
 
         No journal may overflow between two looks, and training must not wait. So each call looks
-        while a call writes many rows, else at most each 64th.
+        while calls write many rows; otherwise looks are up to `_MOST_CALLS` calls apart.
         """
         if self.lock.acquire(blocking=False):
             try:

@@ -37,8 +37,8 @@ _alive: tuple[int, list[ReferenceType[Any]]] = (-1, [])
 def functions_alive() -> tuple[list[Any], list[Any]]:
     """Every living `ConcreteFunction`, and every living `tf.function`.
 
-    The search goes through all objects, so its result is kept, as weak references, until TensorFlow
-    has a new function.
+    The search goes through all objects, so weak references to its result are kept until
+    TensorFlow has a new function.
     """
     global _alive
     classes = (concrete_function.ConcreteFunction, polymorphic_function.Function)

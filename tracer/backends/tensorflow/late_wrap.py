@@ -4,7 +4,7 @@ Their graphs hold no counter, so their steps are not counted. The optimizer's ow
 show this: they stand still while a loss scale skips, jump when a checkpoint is restored, and other
 code may change them. So the functions themselves are found when the optimizer is wrapped. The
 graphs of a `tf.function` are cleared, so that its next call traces a graph with a counter. Other
-functions have no graphs to clear (a `ConcreteFunction` that the program holds, a function of a
+functions cannot be traced again (a `ConcreteFunction` that the program holds, a function of a
 SavedModel, a call under way), so they are watched while the optimizer is wrapped: a trace is
 incomplete if one of them was called. Calls of a few functions are invisible (functions of a
 dataset, functions being traced at that moment, callers of a watched function): a trace is

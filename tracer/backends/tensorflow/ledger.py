@@ -257,7 +257,7 @@ class Ledger:
         return known()
 
     def begin_step(self, enclosing: Any, after: Sequence[Any] = ()) -> Any:
-        """Add the begin of a step to the current graph, after the tensors `after`; returns a stamp.
+        """Add the start of a step to the current graph, after the tensors `after`; returns a stamp.
 
         It is new if there is no enclosing step.
         """

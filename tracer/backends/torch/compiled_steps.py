@@ -2,7 +2,7 @@
 
 Dynamo inlines `before_step` and `after_step` into a step that it compiles. Each adds an operator to
 the program, also while the optimizer is not traced: the program may run later, and each run looks
-up the counter of its optimizer. The begin operator is added only if effects are recorded for any
+up the counter of its optimizer. The first operator is added only if effects are recorded for any
 optimizer; then both operators get the values of the parameters.
 """
 
@@ -40,7 +40,7 @@ _NO_GRADIENT = (
 
 
 def before_step(optimizer: Any, given: Any, named: Any) -> None:
-    """Add the begin operator to a step that is being compiled."""
+    """Add an operator at the start of a step that is being compiled."""
     key = id(optimizer)
     if not _is_whole(key):
         _before_eagerly(optimizer, given, named)
@@ -53,7 +53,7 @@ def before_step(optimizer: Any, given: Any, named: Any) -> None:
 
 
 def after_step(optimizer: Any, named: Any) -> None:
-    """Add the end operator."""
+    """Add an operator at its end."""
     key = id(optimizer)
     if not _is_whole(key):
         _after_eagerly(optimizer, named)
@@ -150,7 +150,7 @@ class Programs:
         self.number = number_for(self)
         self.optimizer = ref(optimizer)
         self.begin: tuple[dynamo.ProgramPoint | None, Gradients | None] = None, None
-        """The begin of the step that is being compiled; its gradients, if they are final there."""
+        """The start of the step that is being compiled; its gradients, if they are final there."""
         self._made: list[Program] = []  # keeps the programs alive
 
     def are_whole(self) -> bool:
@@ -188,7 +188,7 @@ class Program:
     def __init__(
         self, optimizer: Any, gradients: Gradients, begin: dynamo.ProgramPoint | None, *, late: bool
     ) -> None:
-        """`begin` is the begin of the step in the program that is being built.
+        """`begin` is the place in the program being built where the step begins.
 
         `late` tells that the gradients were read after the step, when a hook may have cleared some.
         """

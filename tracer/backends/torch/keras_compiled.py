@@ -1,7 +1,7 @@
 """Count calls in code that `torch.compile` compiles for Keras, by operators that report each run.
 
 Dynamo traces a method without running it, and compiled code calls no method. So the methods of
-traced classes on PyTorch add operators to the graph: one at the begin and one at the end of each
+traced classes on PyTorch add operators to the graph: one at the start and one at the end of each
 step, and one for each call of an apply method. Each has the number of a `_CompiledCall`, which
 describes the call as it was compiled, and which notifies the recorder at each run as a call from
 Python would. All operators declare a write to one tensor, so compilers keep their order and remove

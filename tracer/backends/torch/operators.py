@@ -1,7 +1,7 @@
-"""Operators in programs of `torch.compile`, which report the begin and the end of each step.
+"""Operators in programs of `torch.compile`, which report the start and the end of each step.
 
 Dynamo traces a method without running it, and compiled code calls no method. So a compiled step has
-an operator at its begin and one at its end, each with the number of its listener. All operators
+an operator at its start and one at its end, each with the number of its listener. All operators
 declare a write to one tensor, so compilers keep their order and remove none. A program may write
 other tensors to memory only at its end, so if effects are recorded, the operators get values
 instead of variables.
@@ -29,7 +29,7 @@ Dynamo guards reads of this: a change compiles the program again.
 def number_for(listener: Any) -> int:
     """The number by which operators notify `listener`, for as long as it is alive.
 
-    Its method `begins` gets the values at the begin of a step; `ends` gets the values at the end,
+    Its method `begins` gets the values at the start of a step; `ends` gets the values at the end,
     and None or a tensor that is not 0 if the step did nothing.
     """
     number = next(_numbers)
@@ -63,7 +63,7 @@ for _name, _run, _more in (("begin", _begins, ""), ("end", _ends, ", Tensor? ski
     _library.impl(_name, lambda *given: None, "Meta")  # for tracing
 
 BEGIN: Any = torch.ops.tracer.begin
-"""The operator at the begin of a step: `BEGIN(MOVED, number, values)`.
+"""The operator at the start of a step: `BEGIN(MOVED, number, values)`.
 
 Call it directly in compiled code: Dynamo may have to skip functions of this module, with a graph
 break.

@@ -20,7 +20,7 @@ from tracer.core.registry import Binding, bindings
 
 
 def before_step(optimizer: Any, given: Any, named: Any) -> None:
-    """Count the begin of a step of any optimizer; PyTorch calls this before the program's hooks."""
+    """Open the call of any optimizer's step; PyTorch calls this before the program's hooks."""
     if dynamo.is_compiling():
         compiled_steps.before_step(optimizer, given, named)
         return
@@ -30,7 +30,7 @@ def before_step(optimizer: Any, given: Any, named: Any) -> None:
 
 
 def after_step(optimizer: Any, given: Any, named: Any) -> None:
-    """Count the end of a step; PyTorch calls this after the program's hooks."""
+    """Close the call of a step; PyTorch calls this after the program's hooks."""
     if dynamo.is_compiling():
         compiled_steps.after_step(optimizer, named)
         return

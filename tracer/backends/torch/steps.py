@@ -358,7 +358,7 @@ class StepCounter:
     def _note_cleared(self, call: Step, optimizer: Any, layouts: Sequence[Any]) -> None:
         """Note that a hook may have cleared gradients of updates that no version shows.
 
-        A fused kernel changes no version, and a step whose begin was missed has none to compare.
+        A fused kernel changes no version, and a step whose start was missed has none to compare.
         """
         fused = any(group.get("fused") for group in optimizer.param_groups)
         cleared = compat.hooks_after(optimizer) and None in layouts
