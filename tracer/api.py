@@ -107,7 +107,7 @@ class Recording:
         from tracer.hooks import recording
 
         self.counted = recording.Recording() if counted is None else counted
-        """What counts for it, for the command and the fixtures: it takes more optimizers."""
+        """The recording behind it, to which the command and the fixtures add optimizers."""
 
     def trace(self) -> CallTrace:
         """A frozen trace of what every optimizer did since the block began."""
@@ -166,7 +166,7 @@ def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
 
 
 def _defects(recorder: "Recorder") -> str:
-    """What the findings say of classes that cannot work, before anything has run."""
+    """Texts of findings on classes that cannot work, before anything has run."""
     from tracer.evidence.inspection import FAILING, may_fail
 
     if not may_fail(recorder):
@@ -217,7 +217,7 @@ def record(*, effects: bool = False) -> Iterator[Recording]:
 def recording_aloud(
     say: Callable[[str], None] | None, *, effects: bool = False
 ) -> Iterator[Recording]:
-    """As `record`; calls `say` with each defect of an optimizer's class when it is made, once."""
+    """As `record`; also calls `say` once for each defect of a class whose optimizer is made."""
     from tracer.hooks import recording
 
     said: set[str] = set()
@@ -300,4 +300,4 @@ def _call_trace(trace: Trace) -> CallTrace:
 
 
 for _function in (wrap, trace_of):
-    vars(_function)["autograph_info__"] = None  # AutoGraph calls what has this as it is
+    vars(_function)["autograph_info__"] = None  # AutoGraph does not convert functions with this

@@ -55,10 +55,9 @@ _PACKAGES = {"upath": "universal-pathlib", "vl_convert": "vl-convert-python"}
 
 
 def to_install(module: str | None) -> str:
-    """What to do where the import of a module fails.
+    """What to install if a module cannot be imported.
 
-    It names the package itself: an extra of this one would come from a package index, which has
-    nothing of ours under that name.
+    It names the package itself: no package index has this project, and so its extras.
 
     >>> to_install("vl_convert")
     'needs vl_convert: pip install vl-convert-python'
@@ -72,9 +71,9 @@ class MergeError(Mistake):
 
 
 def is_mistake(raised: Any) -> bool:
-    """Whether pytest leaves out frames of ours: what was raised is a user's mistake, no bug here.
+    """True if a user's mistake raised this, so that pytest hides frames of this package.
 
-    For `__tracebackhide__`, which a module may have for all of its functions.
+    For `__tracebackhide__` of a module, which applies to all its functions.
     """
     return bool(raised.errisinstance((UnsupportedOptimizer, UnknownName)))
 
@@ -86,9 +85,9 @@ def unknown_name(
     which: str = "the trace holds",
     meant: Sequence[str] = (),
 ) -> UnknownName:
-    """The error for a `name` that is not in `known`, with the near ones listed.
+    """The error for a `name` that is not in `known`; it lists similar names.
 
-    `meant` is what was most probably meant: names, or patterns that match some.
+    `meant` are the most probable intentions: names, or patterns that match some.
     """
     names = [str(one) for one in known]
     near = difflib.get_close_matches(str(name), names, n=5, cutoff=0.4) or names[:5]

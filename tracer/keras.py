@@ -48,8 +48,9 @@ class TraceCallback:
     """
 
     async_safe = True
-    """Tells Keras 3 that the callback may run while training goes on, which then need not wait;
-    with the TensorFlow backend of Keras 3.15 it waits for the logs of each batch in any case."""
+    """Tells Keras 3 not to wait for the callback. With the TensorFlow backend, Keras 3.15 waits for
+    the logs of each batch anyway.
+    """
 
     def __new__(cls, *args: Any, **options: Any) -> "TraceCallback":
         bases = tuple(_callback_classes())
@@ -73,14 +74,14 @@ class TraceCallback:
         if log_dir is not None:
             from tracer.reporters import formats
 
-            formats.module("tensorboard")  # what is not installed is better missed before training
+            formats.module("tensorboard")  # report a missing package before training
         self.every = every
         self.log_dir = log_dir
         self.save = save
         self.logs = logs
         self.effects = effects
-        self.validation_data = self._chief_worker_only = None  # as the Keras classes set them
-        self._supports_tf_logs = True  # tf_keras need not copy them from the device for us
+        self.validation_data = self._chief_worker_only = None  # as in the Keras classes
+        self._supports_tf_logs = True  # tf_keras need not copy logs from the device
         self._model: Any = None
         self.params: Mapping[str, Any] = {}
         self._lock = threading.Lock()
@@ -105,11 +106,11 @@ class TraceCallback:
 
         if self.effects or not registry.is_traced(self._model.optimizer):
             wrap(self._model.optimizer, effects=self.effects)
-        self._reported = self.trace.steps  # the last step that a line was about
+        self._reported = self.trace.steps  # the last step of the last line
         self._before = self._reported  # steps before this epoch
         self._epoch = 0  # batches of this epoch
         if self.logs:
-            self._logged = counts(self.trace, self.effects)  # when the last epoch ended
+            self._logged = counts(self.trace, self.effects)  # at the end of the last epoch
 
     def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
         """Remember the counts of earlier epochs."""
@@ -145,7 +146,7 @@ class TraceCallback:
 
     def _tell(self, trace: Trace, every: int) -> None:
         """Print a line about each `every` steps that have run since the last line."""
-        start = "\n" if self.params.get("verbose") == 1 else ""  # the progress bar holds the line
+        start = "\n" if self.params.get("verbose") == 1 else ""  # the progress bar uses the line
         while trace.steps - self._reported >= every:
             first = self._reported + 1
             self._reported += every
@@ -154,7 +155,7 @@ class TraceCallback:
 
 
 def line(trace: Trace, first: int, last: int) -> str:
-    """What the steps from `first` to `last` updated, on one line."""
+    """The updates in the steps from `first` to `last`, on one line."""
     excerpt = select(trace, steps=range(first, last + 1))
     runs = list(excerpt.per_step("updates"))
     least, most = min(count for *_, count in runs), max(count for *_, count in runs)
@@ -169,7 +170,7 @@ def line(trace: Trace, first: int, last: int) -> str:
 
 
 def _weights(trace: Trace) -> str:
-    """What came of the weights; nothing if each changed and was finite: `; 1 of 4 not finite`."""
+    """The effects on the weights: `; 1 of 4 not finite`; empty if all changed and are finite."""
     compared = trace.count("compared", by="variable")
     unchanged, broken = (trace.count(what, by="variable") for what in _EFFECTS)
     still = sum(unchanged.get(name) == number for name, number in compared.items())
@@ -179,7 +180,7 @@ def _weights(trace: Trace) -> str:
 
 
 def counts(trace: Trace, effects: bool = False) -> dict[str, float]:
-    """What the logs of an epoch say, from the beginning of the trace."""
+    """The values for the logs of an epoch, counted from the start of the trace."""
     lost = any(block.step_unknown for block in trace.blocks if not block.outside)
     empty = sum(end - begin + 1 for begin, end, count in trace.per_step("updates") if not count)
     return {

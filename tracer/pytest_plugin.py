@@ -28,11 +28,12 @@ T = TypeVar("T")
 MARKER = "optimizer_updates"
 
 unused_assertions: "list[Unused] | None" = None
-"""While a test's body runs: the assertions that were made in it and are gone, and no block was ever
-run in them. `tracer.testing.assertions` puts them here."""
+"""While a test's body runs, its assertions that were deleted without running a block.
+`tracer.testing.assertions` adds them.
+"""
 
 _ROW = "optimizer_tracer"
-"""The property of a test in which its row of the report is kept."""
+"""The user property of a test that stores its row of the report."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -65,12 +66,12 @@ def pytest_configure(config: pytest.Config) -> None:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise pytest.UsageError(f"--tracer-save={folder}: {error.strerror}") from error
-    if _option(config, "tracer_trace_all"):  # modules of tests may make optimizers of optax
+    if _option(config, "tracer_trace_all"):  # test modules may make optimizers of optax
         _see_makers(config)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """See what fixtures make with optax, if a test asks for it."""
+    """Observe what fixtures make with optax, if a test has the marker."""
     if any(item.get_closest_marker(MARKER) for item in session.items):
         _see_makers(session.config)
 
@@ -148,7 +149,7 @@ class OptimizerTracer:
             raise AssertionError(message)
 
     def failures(self) -> list[str]:
-        """Why the trace is not as expected; the test has ended."""
+        """Why the trace is not as expected, once the test has ended."""
         from tracer.testing.failure import incomplete
 
         messages = [message for each in self._assertions if (message := each.failure())]
@@ -185,7 +186,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 
 def _checks(item: pytest.Item) -> "list[Callable[[CallTrace], str]]":
-    """The checks that the markers ask for. Fails the test, at its line, for wrong arguments."""
+    """The checks of the markers. Fails the test, at its line, for wrong arguments."""
     markers = list(item.iter_markers(MARKER))
     if not markers:
         return []
@@ -208,7 +209,7 @@ def _checks(item: pytest.Item) -> "list[Callable[[CallTrace], str]]":
         raise pytest.fail.Exception(message, pytrace=False) from None
 
 
-# What the options ask for.
+# The options.
 
 
 def _option(config: pytest.Config, name: str) -> Any:
@@ -221,7 +222,7 @@ def _folder(config: pytest.Config) -> Path | None:
 
 
 def _keep(item: pytest.Item, trace: "CallTrace") -> None:
-    """Save the trace and remember its row of the report, as far as the options ask for them."""
+    """Save the trace and store its row of the report, as the options request."""
     folder = _folder(item.config)
     if folder is not None:
         trace.save(folder / _file_name(item.nodeid))
@@ -233,7 +234,7 @@ def _keep(item: pytest.Item, trace: "CallTrace") -> None:
 
 
 def _file_name(nodeid: str) -> str:
-    """A file name for a test; other tests have others.
+    """A unique file name for a test.
 
     >>> _file_name("tests/test_a.py::TestB::test_c[1-x]")
     'tests.test_a.py.TestB.test_c[1-x].json'

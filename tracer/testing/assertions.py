@@ -40,9 +40,9 @@ from tracer.testing.expected import (
 from tracer.testing.failure import are_frozen, names_in, not_passed, together
 
 Check = Callable[[Trace], str]
-"""Says why a trace is not as expected; an empty string if it is."""
+"""Returns why a trace is not as expected; empty if it is."""
 
-__tracebackhide__ = True  # pytest shows where the test asserted, and leaves out these frames
+__tracebackhide__ = True  # pytest shows the line of the assertion, without these frames
 
 
 class Assertion:
@@ -83,7 +83,7 @@ class Assertion:
         try:
             self._recording = self._stack.enter_context(block)
         except UnsupportedOptimizer as error:
-            raise error.with_traceback(None) from None  # the frames of contextlib tell nothing
+            raise error.with_traceback(None) from None  # hides frames of contextlib
         why = "its block was entered and never left"
         self._watch = _watch_use(self, self._made._replace(why=why))
         return self
@@ -115,9 +115,9 @@ class Assertion:
 
 
 def judged(check: Check, trace: CallTrace, optimizer: object = None) -> str:
-    """What `check` says of `trace`, with what the living models say of it.
+    """The result of `check` for `trace`, with the frozen layers of living models.
 
-    `optimizer` is the one that the trace is of, if one was given.
+    `optimizer` is the optimizer of the trace, if one was given.
     """
     frozen = partial(frozen_near, trace, optimizer)
     return check(CallTrace(trace.data, trace.objects._replace(frozen=frozen)))
@@ -274,7 +274,7 @@ def assert_all_changed(model_or_variables: object, *, optimizer: object = None) 
 def _check_of_each(
     function: str, what: Literal["updates", "changes"], model_or_variables: object
 ) -> Check:
-    """The check that there is at least one of `what` for each variable that is meant."""
+    """The check that each of these variables has at least one of `what`."""
     if isinstance(model_or_variables, str):
         raise TypeError(
             f"{function} takes a model, a layer or variables, not {model_or_variables!r}: "
@@ -299,7 +299,7 @@ def _check_of_each(
 def _of_targets(
     trace: Trace, expected: Expectation, targets: Sequence[Target], given: object
 ) -> str:
-    """Why the trace is not as `expected` of the targets that are `given`; empty if it is."""
+    """Why the trace is not as `expected` for the targets in `given`; empty if it is."""
     why, instead = why_unknown(trace, targets, leaves_of(given))
     if trace.complete and not targets:
         why = "there is no variable"
@@ -363,11 +363,11 @@ def expect_updates(
     )
 
 
-# What is expected.
+# Checks.
 
 
 def _check(expected: Expectation) -> Check:
-    """The check that a trace is as `expected`; a variable that it does not hold fails it."""
+    """The check that a trace is as `expected`; fails for a variable that the trace lacks."""
 
     def check(trace: Trace) -> str:
         if why := why_no_variable(trace, expected):
@@ -385,7 +385,7 @@ def _check(expected: Expectation) -> Check:
 
 
 def _alive(variable: object) -> list[str]:
-    """The names of what the program holds that `variable` means."""
+    """The names of living variables that `variable` means."""
     if isinstance(variable, str):
         return sorted(name for name in names_alive() if is_meant(variable, name))
     return [name_of(each) for each in variables_in(variable, "variables")]
@@ -397,7 +397,7 @@ _CONTEXTS = {None: "", "eager": ", eager", "tracing": ", while tracing"}
 def _of_method(
     expected: Expectation, count: int | None, at_least: int | None, at_most: int | None
 ) -> Check:
-    """The check of what is `expected` of a method, with its limits."""
+    """The check of the `expected` count of a method, with its limits."""
     what, method, context = expected.what, expected.method, expected.context
     if method not in known_methods():
         raise unknown_name("method", method, known_methods(), "tracer counts")
@@ -411,25 +411,25 @@ def _of_method(
     return _check(replace(expected, wanted=require_sense([Limits(noun, *limits)], needed)))
 
 
-# Assertions whose block never began or never ended: they assert nothing, and that is said.
+# Assertions whose block never began or never ended: they assert nothing, which is reported.
 #
-# As Python does it for a coroutine that was never awaited, it is said when the object is gone or
-# the program ends: by a `RuntimeWarning` at the line that made it, or to the pytest plugin, which
-# fails the test. A generator that is closed leaves the block in its middle: that is said at once.
+# Like Python for a coroutine that was never awaited, this reports it when the object is deleted or
+# the program ends: by a `RuntimeWarning` at the line of the assertion, or to the pytest plugin,
+# which fails the test. A closed generator leaves the block early, which is reported at once.
 
 _PLUGIN = "tracer.pytest_plugin"
-"""It imports nothing of `tracer` before a test asks for it, so it is looked up."""
+"""Looked up in `sys.modules`, because the plugin imports `tracer` only when a test needs it."""
 
 
 class Unused(NamedTuple):
     """An assertion that asserted nothing."""
 
     function: str
-    """What made it: `assert_updates`."""
+    """The function that made it: `assert_updates`."""
     path: str
     line: int
     why: str = ""
-    """What became of its block; empty if it never began."""
+    """How its block ended; empty if it never began."""
 
     def __str__(self) -> str:
         call = f"tracer.{self.function}"
@@ -438,7 +438,7 @@ class Unused(NamedTuple):
 
 
 def _being_made() -> Unused:
-    """The assertion that is being made, and the line of the program that makes it."""
+    """The assertion being made, with the line of the program that makes it."""
     frame: FrameType | None = sys._getframe(1)
     function = ""
     while frame is not None and frame.f_globals.get("__name__", "").startswith("tracer."):
@@ -448,20 +448,20 @@ def _being_made() -> Unused:
 
 
 def _watch_use(assertion: object, unused: Unused) -> "weakref.finalize[[Unused, Any], Any]":
-    """Say `unused` when the assertion is gone, unless that is detached before."""
+    """Report `unused` when the assertion is deleted, unless this is detached first."""
     return weakref.finalize(assertion, _say_unused, unused, _unused_of_this_test())
 
 
 def _unused_of_this_test() -> Any:
-    """Where the pytest plugin keeps those of the test that runs now; None if no test does."""
+    """The pytest plugin's list of unused assertions in the current test; None outside tests."""
     return getattr(sys.modules.get(_PLUGIN), "unused_assertions", None)
 
 
 def _say_unused(unused: Unused, of_test: list[Unused] | None) -> None:
-    """That an assertion asserted nothing: to the pytest plugin, or as a warning."""
+    """Report that an assertion asserted nothing: to the pytest plugin, or as a warning."""
     if of_test is None:
         warnings.warn_explicit(str(unused), RuntimeWarning, unused.path, unused.line)
     elif (
         of_test is _unused_of_this_test()
-    ):  # else that test ended by an error of its own, which held it
+    ):  # else an error ended that test, and kept the assertion alive
         of_test.append(unused)
