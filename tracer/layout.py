@@ -10,7 +10,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from tracer.errors import shown as shown  # what a report prints goes through it
+from tracer.errors import shown as shown  # reports print through it
 
 _NAME = 16  # least cells of a name before other columns are dropped
 _PROSE = 100

@@ -198,7 +198,6 @@ class Cells:
         self.rows: dict[tuple[str, str, str, str], int] = {}
         """The numbers of descriptions: the colours of state and mark, and the words on both."""
         self.number = cache(self._number)
-        """The number of a cell."""
 
     def _number(self, cell: Cell) -> int:
         state = self._state(cell)

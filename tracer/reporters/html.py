@@ -105,7 +105,7 @@ def track(timeline: Timeline, cells: heatmap.Cells, grain: int) -> list[list[Any
         ends = [0, *accumulate(length for cycle in cycles for length, _ in cycle)]
         if len(ends) <= 1 + COLUMNS:
             return made
-        narrowest = min(map(sub, ends[COLUMNS:], ends))  # that a page of these cells can be
+        narrowest = min(map(sub, ends[COLUMNS:], ends))  # the least span of `COLUMNS` cells
         factor = FACTOR ** max(1, int(math.log(narrowest / COLUMNS, FACTOR)))
         timeline, size = heatmap.coarser(timeline, factor), factor * (size or 1)
 

@@ -83,7 +83,6 @@ FIELDS: Mapping[By, tuple[str, ...]] = {
 
 
 def rows(summary: Summary, by: By) -> Sequence[TableRow]:
-    """The rows of one table."""
     return _ROWS[by](summary)
 
 

@@ -365,7 +365,6 @@ def _is_sharded(claim: Claim, index: int | None) -> bool:
 
 
 def row_of(name: str, cells: Iterable[object], note: str = "") -> Row:
-    """A row with these texts and numbers."""
     texts = (f"{each:,}" if isinstance(each, int) else str(each) for each in cells)
     return Row(shown(name) or "''", tuple(texts), note)
 

@@ -30,7 +30,6 @@ class OptaxBackend(JaxBackend):
         return start_call(call, role, current_place(), 0, None, distributed=is_distributed())
 
     def row(self, variable: Leaf) -> Variable:
-        """The row of a leaf."""
         return Variable(variable.name, variable.shape, variable.dtype)
 
     def device_of(self, variable: Any) -> str:

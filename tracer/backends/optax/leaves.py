@@ -22,8 +22,6 @@ _ARRAYS = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
 
 
 class Leaf:
-    """A leaf of the parameters."""
-
     __slots__ = ("__weakref__", "dtype", "name", "shape")
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: str) -> None:

@@ -51,7 +51,6 @@ def functions_alive() -> tuple[list[Any], list[Any]]:
 
 
 def concrete_functions(function: Any) -> list[Any]:
-    """The concrete functions of a `tf.function`."""
     return list(function._function_cache.values())
 
 

@@ -192,7 +192,6 @@ def has_hooks(optimizer: Any) -> bool:
 
 
 def is_optimizer(given: Any) -> bool:
-    """Whether it is an optimizer of PyTorch."""
     return issubclass(type(given), Optimizer)
 
 

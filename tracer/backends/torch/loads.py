@@ -62,7 +62,6 @@ class Loads(Collector):
                 self._remarks += _replaced(load, _rates_in(optimizer))
 
     def remarks(self) -> list[Remark]:
-        """The loaded rates."""
         return self._remarks
 
 
