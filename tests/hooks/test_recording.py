@@ -376,6 +376,20 @@ def test_blocks_overlap() -> None:
         tracer.trace_of(optimizer).count("compared", by=())
 
 
+@pytest.mark.parametrize("make", [legacy.SGD, tf.compat.v1.train.GradientDescentOptimizer])
+def test_a_bound_method_that_was_taken_in_a_block_works_after_it(make: Any) -> None:
+    """As that which a wrapper around a method keeps."""
+    optimizer, weight = make(1.0), tf.Variable([0.0])
+    with tracer.record():
+        step = optimizer.apply_gradients
+        step([(tf.ones(1), weight)])
+    step([(tf.ones(1), weight)])
+    with tracer.record() as recording:
+        step([(tf.ones(1), weight)])
+    assert recording.trace().steps == recording.trace().updates() == 1
+    assert weight.numpy() == -3
+
+
 def test_an_error_in_the_block_leaves_nothing_traced() -> None:
     optimizer, weight = legacy.SGD(1.0), tf.Variable([0.0])
     with tracer.record():
