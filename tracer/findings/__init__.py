@@ -1,1 +1,1 @@
-"""What looks wrong in a trace: rules, each in a module with those that look at the same things."""
+"""Finds what looks wrong in a trace, by rules; each module has the rules on one subject."""

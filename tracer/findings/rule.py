@@ -1,6 +1,6 @@
-"""What a rule is, and what it finds. The rules are in the modules of `rules`, each with its text.
+"""Defines rules and their cases. The rules are in the modules of `rules`.
 
-A rule is a function that finds its cases, below `@rule(...)` with what is said of every case:
+A rule is a function that yields cases, with `@rule(...)` and the text for all cases above it:
 
     @rule("never-updated", severity="warning", title="gradients came, and no update did", ...)
     def never_updated(summary: Summary) -> Iterator[Case]:
@@ -20,39 +20,39 @@ from tracer.model.trace import Trace
 from tracer.model.words import first_of, listed, plural, some, span, times
 
 Severity = Literal["error", "warning", "info"]
-"""`error`: it is certain that training does not do what the program says. `warning`: most
-probably it is not what was meant. `info`: good to know, and often as it should be."""
+"""`error`: training certainly does not do what the program says. `warning`: most probably a
+mistake. `info`: good to know, and often normal."""
 
-MAX_CASES = 3  # cases of one rule that differ in their numbers only, and stay apart
-MAX_NAMES = 3  # variables that a sentence names
+MAX_CASES = 3  # the most cases of a rule, differing only in numbers, that are not merged
+MAX_NAMES = 3  # the most variables named in a sentence
 _SINGULAR = {"were": "was", "have": "has", "them": "it", "their": "its"}
 
 
 class Case(Struct, frozen=True):
-    """One case of a rule; without `severity` or `advice` it has those of the rule."""
+    """A case of a rule; `severity` and `advice` default to the rule's."""
 
     text: str
-    """A sentence; a template, see `gathered`, if there are `words` or `numbers`."""
+    """A sentence, or a template (see `gathered`) if there are `words` or `numbers`."""
     advice: str = ""
     severity: Severity | None = None
     variables: Sequence[int] = ()
-    """The indices of those that the template names as `{which}`."""
+    """The indices of the variables in the template's `{which}`."""
     step: int | None = None
     replica: int | None = None
-    """The index of the replica concerned, if it is one."""
+    """The index of the replica concerned, if only one is."""
     words: Mapping[str, str] = {}
     numbers: Mapping[str, int] = {}
-    """What the template names apart from the variables."""
+    """The template's other fields."""
     names: tuple[str, ...] = ()
-    """The names of the variables concerned, where they are not those of `variables`."""
+    """The names of the variables concerned, if not those of `variables`."""
 
 
 Find = Callable[[Any], Iterable[Case]]
-"""From the `Summary` of one root optimizer, or from a whole `Trace`."""
+"""Finds cases in the `Summary` of one root optimizer, or in a whole `Trace`."""
 
 Need = Literal["complete", "effects known", "steps", "steps known"]
-"""What has to be so of an optimizer, or a rule is silent: the trace is complete; no note says that
-effects are not known; it made a step; of each update the step is known."""
+"""A condition for a rule: the trace is complete; no note says that effects are unknown; the
+optimizer made a step; the step of each update is known."""
 
 Failed = Literal[
     "few updates",
@@ -66,8 +66,8 @@ Failed = Literal[
     "not_finite",
     "calls",
 ]
-"""What of an expectation is not so, that a finding can be the cause of. Executions are those of an
-apply method, steps those of a step method."""
+"""A failed expectation that a finding can explain. Executions are of an apply method, steps of a
+step method."""
 
 FEW: tuple[Failed, ...] = ("few updates", "few executions", "changes")
 MANY: tuple[Failed, ...] = ("many updates", "many executions")
@@ -82,29 +82,29 @@ _HOLDS: Mapping[Need, Callable[[Summary], bool]] = {
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule: how to find its cases, and what to say of them."""
+    """A rule: how to find its cases, and the text for them."""
 
     code: str
     find: Find
     severity: Severity
-    """The worst that a case of it has."""
+    """The worst severity of its cases."""
     title: str
     why: str
     advice: str
     explanation: str
-    """When it is found and when not, and what other severities a case may have."""
+    """When the rule reports a case and when not, and other severities of a case."""
     whole: bool = False
-    """Whether it looks at a whole trace, and not at what one root optimizer did."""
+    """Whether the rule reads a whole trace, rather than one root optimizer."""
     says_line: bool = False
     """Whether a case ends with the line that makes the steps."""
     needs: tuple[Need, ...] = ()
     explains: tuple[Failed, ...] = ()
-    """For which expectations that failed a case of it is a likely cause."""
+    """The failed expectations that a case may explain."""
 
     def cases(self, trace: Trace) -> Iterator[tuple[int | None, Case]]:
-        """All its cases in a trace, each after the root optimizer that it is of.
+        """Yield the cases of a trace, each with its root optimizer, or None for the whole trace.
 
-        That is None for one of the whole trace. A case without advice has that of the rule.
+        A case without advice gets the rule's.
         """
         if self.whole:
             yield from ((None, case) for case in self.find(trace))
@@ -118,7 +118,7 @@ class Rule:
 
 
 def with_line(summary: Summary, text: str) -> str:
-    """The sentence with the line that makes the steps, if that is one and it names no other."""
+    """Add the line that makes the steps to a sentence, if unique and no line is in it yet."""
     data = summary.trace.data
     ran = (each.path for each in summary.by_path() if each.step and each.total)
     lines = {nearest(data, path) for path in ran}
@@ -127,7 +127,7 @@ def with_line(summary: Summary, text: str) -> str:
 
 
 def made_in(summary: Summary) -> str:
-    """` (Adam was made in train.py:12)`, for the end of a sentence; empty if that is not known."""
+    """` (Adam was made in train.py:12)`, for the end of a sentence; empty if unknown."""
     root = summary.optimizers[0]
     return f" ({root.name} was made in {root.made})" if root.made else ""
 
@@ -137,7 +137,7 @@ RULES: list[Rule] = []
 
 
 def rule(code: str, **texts: Any) -> Callable[[Find], Rule]:
-    """Makes a rule of the function below it, with the fields of a `Rule`."""
+    """Decorator that makes a rule of a function, with the fields of a `Rule`."""
 
     def add(find: Find) -> Rule:
         RULES.append(Rule(code, find, **texts))
@@ -147,18 +147,18 @@ def rule(code: str, **texts: Any) -> Callable[[Find], Rule]:
 
 
 class _Range(tuple[int, int]):
-    """Numbers, from the lowest to the highest: `{n}`, `{n:times}` or `{n:row}` in a template."""
+    """A range of numbers: `{n}`, `{n:times}` or `{n:row}` in a template."""
 
     def __format__(self, noun: str) -> str:
         return {"": span, "times": times}.get(noun, partial(some, noun=noun))(self)
 
 
 def gathered(summary: Summary, cases: Iterable[Case]) -> Iterator[Case]:
-    """The cases, with one for all those that say the same of several variables.
+    """Merge the cases that say the same of several variables.
 
-    That are those of one template with the same numbers; and all of one template if they are more
-    than a few. Besides the words of the case, the template may name `{which}` variables, the first
-    `{step}`, `{later}` if others follow, and `{were}`, `{have}`, `{them}` and `{their}`.
+    These are cases of one template with equal numbers, or all of a template if there are many.
+    Besides the case's words, a template may use `{which}` (the variables), the first `{step}`,
+    `{later}` if others follow, and `{were}`, `{have}`, `{them}` and `{their}`.
     """
     alike: dict[object, dict[object, list[Case]]] = {}
     for case in cases:
@@ -203,7 +203,7 @@ def names_in_short(names: Sequence[str], of: str = "", noun: str = "variable") -
 
 
 def names_of(summary: Summary, variables: Iterable[int]) -> tuple[str, ...]:
-    """The names of variables; one without a name is `''`."""
+    """The names of variables; `''` for an empty name."""
     return tuple(summary.trace.variables[index].name or "''" for index in variables)
 
 

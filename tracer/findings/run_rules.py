@@ -1,8 +1,8 @@
-"""What looks wrong in a trace: `CallTrace.findings()`, and the rules that find it.
+"""Runs the rules on a trace, for `CallTrace.findings()` and reports. No TensorFlow.
 
-No TensorFlow. Rules are functions, in the modules of `tracer.findings.rules`, whose order here is
-that of their cases in a report; a rule says nothing that the trace does not show. Where a trace is
-incomplete, rules on what did *not* happen are silent.
+The order of the modules of `tracer.findings.rules` here is the order of their cases in a report. A
+rule reports only what the trace shows. On an incomplete trace, rules on what did *not* happen are
+silent.
 """
 
 from collections.abc import Collection
@@ -17,10 +17,10 @@ from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace
 
 for _module in ("classes", "updates", "transformations", "usage", "steps", "rates"):
-    import_module(f"tracer.findings.rules.{_module}")  # which adds its rules to `RULES`
+    import_module(f"tracer.findings.rules.{_module}")  # adds its rules to `RULES`
 
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
-"""From the worst to the least."""
+"""From worst to least."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -40,24 +40,24 @@ class Finding(msgspec.Struct, frozen=True):
     variables: tuple[str, ...] = ()
     """The names of all variables concerned."""
     step: int | None = None
-    """The first step concerned, from 1 on."""
+    """The first step concerned, from 1."""
     replica: int | None = None
-    """The id of the replica concerned, if it is one."""
+    """The id of the replica concerned, if only one is."""
 
 
 def findings(trace: Trace) -> list[Finding]:
-    """All that the rules find, errors first; an empty list for a healthy run.
+    """Return the findings on a trace, errors first; an empty list for a healthy run.
 
-    What is the same of many variables is one finding, with some of their names and their number.
+    Equal facts about many variables are one finding, with some names and the number.
     """
-    summaries_of(trace)  # which the findings read, and reports after them
+    summaries_of(trace)  # shared by the findings and by later reports
     return list(trace.derived(_found))
 
 
 def causes(trace: Trace, failed: str, roots: Collection[int]) -> list[Finding]:
-    """The findings on these root optimizers that can be why what is `failed` is not so.
+    """Return the findings on these root optimizers that can explain a `failed` expectation.
 
-    Of a part of a trace there are none, because rules would take for missing what was left out.
+    None for an excerpt, because rules would take omitted data for missing.
     """
     known = {} if trace.excerpt else trace.derived(_found)
     codes = {rule.code for rule in RULES if failed in rule.explains}
@@ -65,8 +65,8 @@ def causes(trace: Trace, failed: str, roots: Collection[int]) -> list[Finding]:
 
 
 def _found(trace: Trace) -> dict[Finding, set[int | None]]:
-    """All findings, each with the root optimizers that it is on; None for the whole trace."""
-    found: dict[Finding, set[int | None]] = {}  # what a class shows is so of each optimizer of it
+    """All findings, each with its root optimizers; None for the whole trace."""
+    found: dict[Finding, set[int | None]] = {}  # optimizers of one class share its findings
     for rule in RULES:
         for root, case in rule.cases(trace):
             finding = Finding(
@@ -84,23 +84,23 @@ def _found(trace: Trace) -> dict[Finding, set[int | None]]:
 
 
 def at_least(all_of_them: list[Finding], severity: Severity) -> list[Finding]:
-    """Those that are as bad as `severity`, or worse."""
+    """The findings of this `severity` or worse."""
     worst = SEVERITIES.index(severity)
     return [each for each in all_of_them if SEVERITIES.index(each.severity) <= worst]
 
 
 def to_report(trace: Trace) -> list[Finding]:
-    """What a report for people shows: errors and warnings.
+    """Return the findings for a report: errors and warnings.
 
-    What is good to know is in the counts above it already, and a healthy run has such findings
-    too: TensorFlow traces a function twice, the last batch is smaller. Of a part of a trace nothing
-    is reported, because rules would take for missing what was left out.
+    Info findings repeat the counts above them, and a healthy run has some, too: TensorFlow traces a
+    function twice, the last batch is smaller. None for an excerpt, because rules would take omitted
+    data for missing.
     """
     return [] if trace.excerpt else at_least(findings(trace), "warning")
 
 
 def rule_of(code: str) -> Rule:
-    """The rule with this code; raises `tracer.UnknownName`, with near codes, if there is none."""
+    """Return the rule with this code; raises `tracer.UnknownName` with similar codes."""
     known = {each.code: each for each in RULES}
     if code not in known:
         raise unknown_name("finding", code, list(known), "there are")

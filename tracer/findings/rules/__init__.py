@@ -1,1 +1,1 @@
-"""The rules, by what they look at: each a function from summary to cases."""
+"""Contains the rules by subject: each is a function from a summary to cases."""

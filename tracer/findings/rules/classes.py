@@ -1,4 +1,4 @@
-"""Rules on the classes of optimizers, by what `evidence.inspection` remarked, and by what ran."""
+"""Rules on the classes of optimizers, from the remarks of `evidence.inspection` and from counts."""
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
@@ -75,7 +75,6 @@ def _or_derive(method: str) -> str:
     ),
 )
 def wrong_signature(summary: Summary) -> Iterator[Case]:
-    """A method cannot be called with what its base class passes."""
     for optimizer, remark in summary.remarks("wrong-signature"):
         variables, embeddings = _sparse(summary, optimizer)
         passed, _, error = remark.detail.partition("): ")
@@ -106,7 +105,7 @@ def wrong_signature(summary: Summary) -> Iterator[Case]:
     ),
 )
 def sparse_missing(summary: Summary) -> Iterator[Case]:
-    """A subclass has no method for sparse gradients, and they come, or an embedding waits."""
+    """A class has no method for sparse gradients, and they come or an `Embedding` exists."""
     for optimizer, remark in summary.remarks("sparse-missing"):
         variables, embeddings = _sparse(summary, optimizer)
         missing = f"{class_of(optimizer)} has no {remark.method}"
@@ -163,7 +162,7 @@ def python_side_effect(summary: Summary) -> Iterator[Case]:
     ),
 )
 def step_per_variable(summary: Summary) -> Iterator[Case]:
-    """An apply method moves on a variable of the optimizer's own, once for each variable."""
+    """An apply method advances a variable of the optimizer once for each variable."""
     for optimizer, remark in summary.remarks("step-per-variable"):
         _, called = _called(summary, optimizer, remark.method)
         number = len({variable for calls in called for variable in calls.variables})
@@ -176,7 +175,7 @@ def step_per_variable(summary: Summary) -> Iterator[Case]:
 
 
 def _sparse(summary: Summary, optimizer: Optimizer) -> tuple[list[int], str]:
-    """The variables for which Python called a sparse method, and what embeddings are alive."""
+    """The variables with Python calls of a sparse method, and a phrase on living embeddings."""
     _, called = _called(summary, optimizer, "*sparse*")
     layers = (remark.detail for remark in optimizer.remarks if remark.code == "embedding")
     known = (f", and there is an Embedding layer ({each})" for each in layers)
@@ -184,7 +183,7 @@ def _sparse(summary: Summary, optimizer: Optimizer) -> tuple[list[int], str]:
 
 
 def _called(summary: Summary, optimizer: Optimizer, name: str) -> tuple[Selection, list[Calls]]:
-    """What an optimizer's methods of this name, a pattern, executed; and their Python calls."""
+    """The executions and the Python calls of an optimizer's methods that match a pattern."""
     trace = summary.trace
     methods = [i for i, each in enumerate(trace.methods) if fnmatchcase(each.name, name)]
     index = trace.optimizers.index(optimizer)
@@ -207,7 +206,7 @@ def _called(summary: Summary, optimizer: Optimizer, name: str) -> tuple[Selectio
     explains=("few updates", "changes", "unchanged"),
 )
 def never_assigned(summary: Summary) -> Iterator[Case]:
-    """An apply method ran, and nothing of it writes to the variable."""
+    """An apply method ran without writing to its variable."""
     trace = summary.trace
     for optimizer, remark in summary.remarks("no-result"):
         if any(remark.method == method.name for method in trace.methods):

@@ -10,7 +10,7 @@ from tracer.model.summary import Summary
 from tracer.model.trace import has_all_workers
 from tracer.model.words import listed, plural, some, times
 
-MIN_STEPS = 10  # of a run that tells how fast a schedule goes
+MIN_STEPS = 10  # the shortest run that shows a schedule's pace
 MIN_MOVED = 5  # updates
 MANY_SKIPPED = 0.1  # of the steps
 _TOO_FAST = (
@@ -37,7 +37,7 @@ _TOO_FAST = (
     needs=("steps",),
 )
 def schedule_pace(summary: Summary) -> Iterator[Case]:
-    """A schedule is made for the steps of the run, and goes at another pace."""
+    """A schedule made for the steps of the run steps at another pace."""
     values = max(map(_values, rates.rates(summary, "rate")), default=0)
     for _, each in summary.remarks(rates.SCHEDULE):
         made_for = int(each.detail) if each.detail.isdigit() else 0
@@ -75,7 +75,7 @@ def _values(rate: Rate) -> int:
     needs=("steps",),
 )
 def schedule_ahead(summary: Summary) -> Iterator[Case]:
-    """A `GradScaler` skipped steps, and the schedule stepped all the same."""
+    """The schedule also stepped when a `GradScaler` skipped the step."""
     if not summary.optimizers[0].settings.get("grad_scaler"):
         return
     timeline = summary.timeline(measures.updates)
@@ -109,7 +109,7 @@ def schedule_ahead(summary: Summary) -> Iterator[Case]:
     needs=("steps",),
 )
 def rate_loaded(summary: Summary) -> Iterator[Case]:
-    """A state that was loaded brought its learning rate."""
+    """A loaded state replaced the learning rate."""
     for optimizer, each in summary.remarks(rates.LOADED):
         old, _, new = each.detail.partition(" ")
         where = f" ({each.where})" if each.where else ""
@@ -139,7 +139,7 @@ def rate_loaded(summary: Summary) -> Iterator[Case]:
     needs=("steps",),
 )
 def decay_flipped(summary: Summary) -> Iterator[Case]:
-    """What decays is just what should not."""
+    """Only variables that should not decay do."""
     decayed, others = rates.decaying(summary)
     flat = rates.vectors(summary, decayed)
     free = {*names_of(summary, others)}.difference(rates.vectors(summary, others))
@@ -171,7 +171,7 @@ def decay_flipped(summary: Summary) -> Iterator[Case]:
     needs=("steps",),
 )
 def decay_of_norms(summary: Summary) -> Iterator[Case]:
-    """The exclusion from weight decay does not reach all that have one dimension."""
+    """Only some one-dimensional variables are excluded from weight decay."""
     decayed, others = rates.decaying(summary)
     flat = rates.vectors(summary, decayed)
     if len(flat) < len(decayed) and flat and (left := rates.vectors(summary, others)):
@@ -206,9 +206,9 @@ def decay_of_norms(summary: Summary) -> Iterator[Case]:
     needs=("steps",),
 )
 def moved_without_gradient(summary: Summary) -> Iterator[Case]:
-    """What the optimizer does by itself moves a variable."""
+    """The optimizer changes a variable without a gradient."""
     decayed, _ = rates.decaying(summary)
-    of_others = not has_all_workers(summary.trace)  # whose gradients may be something else
+    of_others = not has_all_workers(summary.trace)  # with gradients that may differ
     if of_others or any(True for _ in summary.remarks("gradient-always-zero")):
         return
     for index, part, did, moved, of in (*_whole(summary), *_remarked(summary, decayed)):
@@ -231,9 +231,9 @@ _NO_DECAY = "momentum or another part of the optimizer"
 
 
 def _whole(summary: Summary) -> Iterator[tuple[int, str, str, int, int]]:
-    """The variables whose gradients were all 0; in how many of how many updates each moved.
+    """Yield the variables whose gradients were all 0, with their changes and updates.
 
-    That is on the replica on which it moved most.
+    These are from the replica with the most changes.
     """
     compared, unchanged, _ = measures.effects
     for pattern in summary.asked:
@@ -248,7 +248,7 @@ def _whole(summary: Summary) -> Iterator[tuple[int, str, str, int, int]]:
 
 
 def _remarked(summary: Summary, decayed: set[int]) -> Iterator[tuple[int, str, str, int, int]]:
-    """The same of variables that a remark names; in a JAX program, in how many each decayed."""
+    """Yield the same for variables in remarks; in a JAX program, with the number of decays."""
     index_of = {summary.trace.variables[index].name: index for index in summary.variables}
     for _, each in summary.remarks(rates.DRIFT):
         for name in each.variables:

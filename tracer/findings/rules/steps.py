@@ -1,7 +1,7 @@
-"""Rules on steps, and on the graphs that hold them.
+"""Rules on steps, and on graphs with steps.
 
-Steps that raised, were skipped, accumulated, or counted otherwise; graphs that never ran, functions
-traced again and again.
+Steps that raised, were skipped, accumulated, or miscounted; graphs that never ran, functions traced
+repeatedly.
 """
 
 import re
@@ -35,11 +35,9 @@ from tracer.model.records import Failure, Graph, GraphTracing, Optimizer, Remark
 from tracer.model.summary import Summary, is_first_only, summaries_of
 from tracer.model.words import first_true, listed, plural, some, times
 
-MIN_TRACINGS = (
-    5  # tracings of a function: TensorFlow itself warns of 5 (eager/function, def_function)
-)
-MIN_ADDED = 3  # steps that a whole training is judged by
-STEPS_PER_TRACING = 20  # steps: who traces more rarely loses little time by it
+MIN_TRACINGS = 5  # of a function: TensorFlow, too, warns at 5 (eager/function, def_function)
+MIN_ADDED = 3  # the fewest steps to judge a training by
+STEPS_PER_TRACING = 20  # steps: rarer tracings cost little time
 
 
 _REPORTED_BY_CLASS_RULES = ("override-unreached", "wrong-signature", "sparse-missing", "no-result")
@@ -59,7 +57,7 @@ _REPORTED_BY_CLASS_RULES = ("override-unreached", "wrong-signature", "sparse-mis
     explains=(*FEW, "few steps"),
 )
 def apply_raised(summary: Summary) -> Iterator[Case]:
-    """A call of the outermost step method was ended by an exception."""
+    """An exception ended a call of the outermost step method."""
     root = summary.optimizers[0]
     reported = any(summary.remarks(*_REPORTED_BY_CLASS_RULES))
     for failure in (each for each in root.failures if each.cause != "other" or not reported):
@@ -100,7 +98,7 @@ def _fix(summary: Summary, failure: Failure) -> str:
             "Make a tf.function for each model and optimizer.",
         ),
         (
-            "corresponding 1:1" in failure.error,  # on JAX: other variables than it was built for
+            "corresponding 1:1" in failure.error,  # on JAX: not built for these variables
             "Call model.compile again, with a new optimizer, after a change of `trainable`. In "
             "your own loop, build an optimizer for the variables that it is to train.",
         ),
@@ -109,8 +107,8 @@ def _fix(summary: Summary, failure: Failure) -> str:
 
 
 def _quoted(failure: Failure, said: str) -> str:
-    """The first sentence of what the framework said, where it is known what that means."""
-    # Without a list of all variables, and the value of the variable, in eager mode.
+    """The first sentence of the framework's message, if its meaning is known."""
+    # Omit the list of all variables and, in eager mode, the variable's value.
     plain = re.sub(r", value=.*", ">", re.sub(r": [(\[].*", "", said))
     return "" if failure.cause == "other" else f' "{plain.partition(". ")[0].rstrip(".")}"'
 
@@ -129,7 +127,7 @@ def _because(failure: Failure, said: str) -> str:
 
 
 def _went_on(summary: Summary, failure: Failure) -> bool:
-    """Whether what could not be done then was done later, or by another optimizer."""
+    """Whether the failed step succeeded later, or by another optimizer."""
     if failure.cause != "unknown" or not failure.variables:
         return not failure.last
     every = summary.trace.variables
@@ -192,7 +190,7 @@ _IN_A_ROW = ", with all the variables and new gradients in each call"
     explains=FEW,
 )
 def steps_skipped(summary: Summary) -> Iterator[Case]:
-    """A loss scale found gradients that were not finite, and skipped the step."""
+    """Steps were skipped, for example by a loss scale, because gradients were not finite."""
     skips = skipped(summary)
     if skips is None:
         return
@@ -238,7 +236,7 @@ _NO_SCALE = (
 
 
 def _coming(scale: Optimizer) -> str:
-    """What a scale that has fallen too low does next: that of Keras 3 has no lower limit."""
+    """What a loss scale that is too low does next; Keras 3's has no lower limit."""
     match scale.settings.get("dynamic_scale"):
         case 0:
             return (
@@ -269,10 +267,10 @@ def _coming(scale: Optimizer) -> str:
     needs=("steps", "complete", "steps known"),
 )
 def steps_differ(summary: Summary) -> Iterator[Case]:
-    """Steps that were asked for, steps that updated anything and `iterations` are not the same."""
+    """The numbers of requested steps, updating steps and `iterations` differ."""
     asked = {replica for pattern in summary.asked for replica in pattern.replicas}
     if not asked and any(each.shards > 1 for each in summary.trace.variables):
-        return  # this rank holds nothing of them
+        return  # this rank has no part of them
     replica = min(asked or summary.replicas)
     steps = summary.steps_on[replica]
     applied = steps - summary.spread(tries, replica=replica)[(0,)]
@@ -321,7 +319,7 @@ _FINE = "If that is what you meant, there is nothing to do."
 
 
 def _made(summary: Summary, replica: int) -> dict[int, int]:
-    """For each optimizer that updates variables, how often its step method ran on a replica."""
+    """The runs of the step method on a replica, for each optimizer that updates variables."""
     roles = ("update", "ineffective", "discarded")
     inside = [e for block, e in summary.entries if e.role in roles and not block.outside]
     made = {
@@ -350,7 +348,7 @@ def _made(summary: Summary, replica: int) -> dict[int, int]:
     needs=("steps", "complete", "steps known"),
 )
 def gradients_left(summary: Summary) -> Iterator[Case]:
-    """The last group of steps whose gradients are accumulated is not complete."""
+    """The last group of accumulated gradients is incomplete."""
     for _, remark in summary.remarks("gradients-left"):
         yield _passes_left(summary, remark)
     every, reached = accumulated_steps(summary), accumulations(summary)
@@ -375,7 +373,7 @@ def gradients_left(summary: Summary) -> Iterator[Case]:
 
 
 def _passes_left(summary: Summary, remark: Remark) -> Case:
-    """Backward passes whose gradients no step used."""
+    """The case for backward passes whose gradients no step used."""
     every = int(remark.detail) if remark.detail.isdecimal() else 1
     where = f" ({remark.where})" * bool(remark.where)
     if every == 1:
@@ -390,7 +388,7 @@ def _passes_left(summary: Summary, remark: Remark) -> Case:
     numbers = [f"{each:,}" for each in islice(chain.from_iterable(every_one), MAX_NAMES)]
     more = remark.count - len(numbers)
     which = listed([*numbers, f"{more:,} more"] if more else numbers)
-    once = [run.stride == 1 for run in remark.runs] == [True]  # at the end, most often
+    once = [run.stride == 1 for run in remark.runs] == [True]  # usually at the end
     small = remark.count * 10 < remark.of or not has_ended(summary.trace)
     return Case(
         f"The gradients of {plural(remark.count, 'backward pass', 'backward passes')} {which} of "
@@ -417,7 +415,7 @@ def _passes_left(summary: Summary, remark: Remark) -> Case:
     needs=("steps",),
 )
 def gradients_added(summary: Summary) -> Iterator[Case]:
-    """Nobody cleared the gradients after a step."""
+    """The gradients were not cleared after a step."""
     for _, each in summary.remarks("gradients-added"):
         if each.count >= max(MIN_ADDED, each.of / 2):
             yield Case(
@@ -442,7 +440,7 @@ def gradients_added(summary: Summary) -> Iterator[Case]:
     needs=("steps",),
 )
 def clipped_late(summary: Summary) -> Iterator[Case]:
-    """No step used what was clipped."""
+    """No step used the clipped gradients."""
     for _, each in summary.remarks("clipped-late"):
         if each.count >= MIN_ADDED:
             where = f" ({each.where})" * bool(each.where)
@@ -516,7 +514,7 @@ def traced_again(summary: Summary) -> Iterator[Case]:
 
 
 def _events_of(summary: Summary, rows: Sequence[Graph]) -> list[GraphTracing]:
-    """The graph tracings of these rows, in the order in which they began."""
+    """The graph tracings of these rows, in order of their begin."""
     data = summary.trace.data
     named = [(summary.root, row.function, row.signature, row.replica) for row in rows]
     graphs = [(each.root, each.function, each.signature, each.replica) for each in data.graphs]
@@ -524,7 +522,7 @@ def _events_of(summary: Summary, rows: Sequence[Graph]) -> list[GraphTracing]:
 
 
 def _line(summary: Summary, event: GraphTracing) -> str:
-    """The line of the program that called what was traced; empty if it is not known."""
+    """The program line that called the traced function; empty if unknown."""
     line = nearest(summary.trace.data, event.path)
     return f"{line.file}:{line.number}" if line else ""
 
@@ -536,7 +534,7 @@ def _costly(tracings: int, rows: Sequence[Graph]) -> Severity:
 
 
 def _by_function(summary: Summary) -> list[list[Graph]]:
-    """The graphs of the optimizer; those of several workers, which do the same, stand for one."""
+    """The graphs of the optimizer by function, taking one of several workers' equal graphs."""
     functions: dict[str, dict[str, Graph]] = {}
     for graph in sorted(summary.trace.graphs, key=lambda each: each.after):
         if graph.root == summary.root:
@@ -561,7 +559,7 @@ def graph_never_ran(summary: Summary) -> Iterator[Case]:
     """A graph with updates was traced, and never executed."""
     failed = any(program.error for program in summary.trace.programs)
     usual = is_first_only if summary.dialect.traces_twice else lambda graph: False
-    # Tracings that an error ended gave no graph to run.
+    # A tracing that an error ended made no graph to run.
     traced = [
         structs.replace(each, tracings=each.tracings - each.failed, idle=each.idle - each.failed)
         for rows in _by_function(summary)
@@ -594,9 +592,9 @@ _CALL_THE_FUNCTION = (
 
 
 def _traced_by(summary: Summary, rows: Sequence[Graph]) -> str:
-    """`, traced by the call in train.py:12 for x: float32[4] -> float32[8]`, if it is known.
+    """`, traced by the call in train.py:12 for x: float32[4] -> float32[8]`; empty if unknown.
 
-    It is not where some graphs of several lines ran, and others did not.
+    Unknown if several lines made graphs and only some graphs ran.
     """
     events = _events_of(summary, rows)
     lines = list(dict.fromkeys(_line(summary, event) for event in events))

@@ -1,4 +1,4 @@
-"""Rules on what was updated, with what gradient, and what it did to the weights."""
+"""Rules on updates: which variables, with what gradient, and their effect on the weights."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -33,7 +33,7 @@ from tracer.model.trace import has_all_workers
 from tracer.model.words import first_true, listed, plural, some
 
 _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
-"""Strategies under which a variable has one copy, however many replicas compute gradients."""
+"""Strategies that keep one copy of a variable for all replicas."""
 
 
 @rule(
@@ -54,7 +54,7 @@ _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
     explains=("not_finite",),
 )
 def not_finite(summary: Summary) -> Iterator[Case]:
-    """Something in a variable was infinite or NaN when a step had ended."""
+    """A variable held infinity or NaN after a step."""
     seen = [each for each in summary.effects if each.what == "not_finite" and each.total]
     if not seen:
         return
@@ -94,16 +94,16 @@ def _variables(effects: Sequence[Effect]) -> list[int]:
 
 
 def _first_step(effects: Sequence[Effect]) -> int:
-    """The first step in which any of it was seen; 0 if that is not known."""
+    """The first step of these effects; 0 if unknown."""
     return min((run.first for each in effects for run in each.runs), default=0)
 
 
 MIN_UPDATES = 3
-"""Fewer updates that change nothing are usual: a warm-up begins with a learning rate of 0."""
+"""Fewer updates without change are normal: a warm-up begins with a learning rate of 0."""
 MIN_LAST_UPDATES = 5
-"""The same for the last updates."""
+"""The minimum for the last updates."""
 LAST_SHARE = 4
-"""They are at least one of so many."""
+"""The last updates must be at least one in this many."""
 
 
 @rule(
@@ -124,7 +124,7 @@ LAST_SHARE = 4
     explains=("changes", "unchanged"),
 )
 def unchanged(summary: Summary) -> Iterator[Case]:
-    """A variable was updated, and did not change."""
+    """A variable was updated without changing."""
     end = _first_step([each for each in summary.effects if each.what == "not_finite"])
     before = f" before step {end:,}, which made a weight infinite or NaN" if end else ""
     moves = list(_moves(summary, end))
@@ -165,11 +165,11 @@ def unchanged(summary: Summary) -> Iterator[Case]:
 
 
 def _moves(summary: Summary, end: int) -> Iterator[tuple[list[int], int, int, int]]:
-    """What came of the updates before step `end`, or of all if it is 0.
+    """Yield the outcome of the updates before step `end`, or of all if `end` is 0.
 
-    Variables, in how many steps they were updated, the last of these that changed them (0 if none
-    did), and how many came after that one. Copies do as the first that is updated; a variable that
-    is split between workers changes if any part of it does.
+    Each item has the variables, the number of steps that updated them, the last of these that
+    changed them (0 if none), and the number of later ones. Copies count as the first updated one; a
+    variable sharded over workers changed if any shard did.
     """
     every = summary.trace.variables
     for pattern in summary.asked:
@@ -211,7 +211,7 @@ def _moves(summary: Summary, end: int) -> Iterator[tuple[list[int], int, int, in
     explains=(*FEW, *MANY),
 )
 def replicas_disagree(summary: Summary) -> Iterator[Case]:
-    """Replicas that should do the same in each step did not."""
+    """Replicas that should make the same updates did not."""
     if len(summary.replicas) < 2 or _one_copy(summary):
         return
     names = replica_names(summary.trace)
@@ -296,7 +296,7 @@ _AS_MUCH = {
     explains=FEW,
 )
 def never_updated(summary: Summary) -> Iterator[Case]:
-    """A variable had a gradient, and was not updated, though others were."""
+    """A variable had a gradient but no update, while others were updated."""
     by = skipper(summary.optimizers) or "the loss scale"
     own_steps = (f"{class_of(each)}.{own.method}" for each, own in summary.remarks("own-step"))
     by_itself = next((f" (what {own} assigns by itself is not seen)" for own in own_steps), "")
@@ -322,7 +322,7 @@ def never_updated(summary: Summary) -> Iterator[Case]:
 
 
 def _only_skipped(summary: Summary, pattern: Pattern) -> bool:
-    """Whether a loss scale skipped each step in which these variables had a gradient."""
+    """Whether a loss scale skipped each step with a gradient for these variables."""
     scaled = bool(skipper(summary.optimizers)) and accumulated_steps(summary) == 1
     asked = counting(["request"], variable=pattern.variables[0])
     in_steps = summary.spread(tries, asked)
@@ -347,7 +347,7 @@ def _only_skipped(summary: Summary, pattern: Pattern) -> bool:
     explains=FEW,
 )
 def no_gradient(summary: Summary) -> Iterator[Case]:
-    """Every gradient that was passed for a variable was `None`."""
+    """Every gradient passed for a variable was `None`."""
     of_graph = any(each.kind == "v1" for each in summary.optimizers)
     every = summary.trace.variables
     unowned = {name for _, each in summary.remarks("no-gradient") for name in each.variables}
@@ -377,7 +377,7 @@ def no_gradient(summary: Summary) -> Iterator[Case]:
 
 
 def _only_schedules(summary: Summary) -> bool:
-    """Whether the optimizer moves a schedule and trains nothing, while another one trains all."""
+    """Whether the optimizer only moves a schedule, while another one trains everything."""
     others = summaries_of(summary.trace)
     return (
         any(True for _ in summary.remarks(SCHEDULE))
@@ -405,9 +405,9 @@ _requests_or_tries = counting(["request", "update", "ineffective"])
     explains=FEW,
 )
 def stopped(summary: Summary) -> Iterator[Case]:
-    """A variable was updated up to some step and never again, while others were."""
+    """A variable had no updates after some step, while others did."""
     every = [
-        each  # of replicas that do not do the same, see replicas_disagree
+        each  # replicas that differ: see replicas_disagree
         for each in summary.asked
         if each.steps_known and each.replicas[0] == summary.replicas_with(each)[0]
     ]
@@ -447,15 +447,15 @@ _STOPPED: Mapping[str, tuple[Severity, str, str]] = {
 
 
 def _last(pattern: Pattern) -> int:
-    """The last step with an update on the first replica; 0 if there is none."""
+    """The last step with an update on the first replica; 0 if none."""
     timeline = pattern.timeline(updates, replica=pattern.replicas[0])
     return max((steps.last for steps, (made,) in timeline.parts() if made), default=0)
 
 
 def _silence(summary: Summary, pattern: Pattern) -> str:
-    """What came after the last update on the first replica, if no update is due any more.
+    """The requests after the last update on the first replica, if updates are overdue.
 
-    Empty if the steps since then are not many more than there ever were between two updates.
+    Empty unless there are clearly more steps since then than ever between two updates.
     """
     replica, last = pattern.replicas[0], _last(pattern)
     steps = summary.steps_on[replica]
@@ -528,7 +528,7 @@ def updated_twice(summary: Summary) -> Iterator[Case]:
     explains=(*FEW, *MANY),
 )
 def densified(summary: Summary) -> Iterable[Case]:
-    """A gradient was sparse when it was passed, and dense when it was applied."""
+    """A gradient was passed sparse, and applied dense."""
     every, dense_requests = summary.trace.variables, counting(["request"], ["dense"])
     settings = ("gradient_accumulation_steps", "global_clipnorm")
     causes = [key for key in settings if any(each.settings.get(key) for each in summary.optimizers)]
@@ -549,7 +549,7 @@ def densified(summary: Summary) -> Iterable[Case]:
 
 
 def _one_copy(summary: Summary) -> bool:
-    """Whether a variable has one copy, or each rank updates its own part and sends it to others."""
+    """Whether a variable has one copy, or each rank updates a part and sends it to the others."""
     strategy = summary.trace.environment.get("strategy", "")
     return summary.is_partitioned or any(name in strategy for name in _ONE_COPY)
 

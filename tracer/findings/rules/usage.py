@@ -1,4 +1,4 @@
-"""Rules on how a program uses its optimizers: with which model, variables and options."""
+"""Rules on the use of optimizers: with which models, variables and options."""
 
 import re
 from collections.abc import Iterator
@@ -21,8 +21,8 @@ from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.words import listed, plural, some
 
-MIN_RENEWED = 3  # optimizers in a row: two are the two phases of a fine-tuning
-MAX_COMPARED = 100  # optimizers: of more than that no pairs are looked at
+MIN_RENEWED = 3  # optimizers in a row: fine-tuning has two, one a phase
+MAX_COMPARED = 100  # optimizers whose pairs are compared
 _IDENTIFIER = re.compile(
     r"Could not interpret optimizer identifier: "
     r"<(class ')?(([a-zA-Z_0-9]+)[\w.]*)\.(\w+)(?:'| object at)"
@@ -44,7 +44,7 @@ _GIVEN = {
         "Derive the class from the Optimizer class of the Keras that made the model.",
     ),
 }
-"""What is said of what `compile` was given: its name, and the module that it is of."""
+"""The text and advice for what `compile` got, with its name and module."""
 _SCALES = {
     "initial_scale": " by its scale ({:,.0f} at first)",
     "loss_scale_factor": " by its loss_scale_factor ({:,g})",
@@ -69,7 +69,7 @@ _SCALES = {
     explains=(*FEW, "few steps"),
 )
 def keras_mixed(trace: Trace) -> Iterator[Case]:
-    """`compile` could not take the optimizer that it was given."""
+    """`compile` rejected its optimizer."""
     errors = dict.fromkeys(program.error for program in trace.programs)
     for found in filter(None, map(_IDENTIFIER.search, errors)):
         is_class, home, library, name = found.groups()
@@ -96,7 +96,7 @@ def keras_mixed(trace: Trace) -> Iterator[Case]:
     explains=FEW,
 )
 def never_passed(summary: Summary) -> Iterator[Case]:
-    """Layers were made trainable, and the step that was traced before does not train them."""
+    """Layers became trainable, but the earlier traced step does not train them."""
     thawed = (
         "{were} made trainable after the train step was traced, and no optimizer ever got {them}: "
         "the step{of} trains only what was trainable before"
@@ -130,7 +130,7 @@ def never_passed(summary: Summary) -> Iterator[Case]:
     explains=MANY,
 )
 def frozen_but_updated(summary: Summary) -> Iterator[Case]:
-    """Layers were frozen, and the step that was traced before trains them on."""
+    """Layers were frozen, but the earlier traced step still trains them."""
     roots = {each.root for each in summary.trace.optimizers}
     frozen = (
         "{were} frozen (trainable = False) after the train step was traced or compiled, and the "
@@ -164,12 +164,12 @@ def frozen_but_updated(summary: Summary) -> Iterator[Case]:
     explains=MANY,
 )
 def shared_variable(trace: Trace) -> Iterator[Case]:
-    """Variables are updated by two optimizers that step in turns."""
+    """Two optimizers that step in turns update the same variables."""
     updated = _updated(trace)
     for one, other in combinations(list(updated)[:MAX_COMPARED], 2):
         shared = updated[one] & updated[other]
         turns = [each.optimizers[0].turns for each in (one, other)]
-        # Each had a turn before and after one of the other.
+        # Their turns overlap.
         if shared and all(a[0] < b[1] for a, b in product(turns, repeat=2)):
             small, large = sorted((one, other), key=lambda each: len(updated[each]))
             inside = updated[small] < updated[large]
@@ -191,7 +191,7 @@ def shared_variable(trace: Trace) -> Iterator[Case]:
 
 
 def _updated(trace: Trace) -> dict[Summary, frozenset[int]]:
-    """What each root optimizer updated, for those whose turns are known."""
+    """The variables updated by each root optimizer with known turns."""
     arguments = {index for index, each in enumerate(trace.variables) if each.argument}
     updated = {each: each.updated - arguments for each in summaries_of(trace)}
     return {each: of for each, of in updated.items() if of and each.optimizers[0].turns[0]}
@@ -215,7 +215,7 @@ def _updated(trace: Trace) -> dict[Summary, frozenset[int]]:
     whole=True,
 )
 def optimizer_renewed(trace: Trace) -> Iterator[Case]:
-    """One line makes optimizer after optimizer, and each trains the same variables."""
+    """One line makes several optimizers in a row for the same variables."""
     yield from _states_dropped(trace)
     yield from _traced_for_each(trace)
     alike: dict[tuple[Any, ...], list[Summary]] = {}
@@ -249,7 +249,7 @@ def optimizer_renewed(trace: Trace) -> Iterator[Case]:
 
 
 def _traced_for_each(trace: Trace) -> Iterator[Case]:
-    """One function of JAX is traced for optimizer after optimizer, and each of them steps once."""
+    """One JAX function is traced for several optimizers in a row, and each steps once."""
     alike: dict[tuple[str, str, str], list[str]] = {}
     for summary in summaries_of(trace):
         graphs = [each for each in trace.graphs if each.root == summary.root]
@@ -268,7 +268,7 @@ def _traced_for_each(trace: Trace) -> Iterator[Case]:
 
 
 def _states_dropped(trace: Trace) -> Iterator[Case]:
-    """Each step of a program of JAX is given a state with the same count of steps."""
+    """A state was made again for trained weights, or never passed to the next step."""
     for summary in summaries_of(trace) if trace.complete else ():
         for optimizer, remark in summary.remarks("optimizer-renewed"):
             if remark.method == "init":
@@ -305,7 +305,7 @@ def _states_dropped(trace: Trace) -> Iterator[Case]:
     needs=("complete",),
 )
 def never_used(summary: Summary) -> Iterator[Case]:
-    """An optimizer was given its variables, and made no step."""
+    """An optimizer was built for its variables, but made no step."""
     root = summary.optimizers[0]
     fitted = any(remark.code == "fitted" for remark in root.remarks)
     built = root.settings.get("built") or (root.kind == "legacy" and root.iterations is not None)
@@ -341,7 +341,7 @@ def never_used(summary: Summary) -> Iterator[Case]:
     ),
 )
 def loss_not_scaled(summary: Summary) -> Iterator[Case]:
-    """A loss scale unscales what nobody has scaled."""
+    """Gradients are unscaled but the loss was never scaled."""
     for optimizer, remark in summary.remarks("loss-not-scaled"):
         settings = optimizer.settings
         scales = (
@@ -385,7 +385,7 @@ def loss_not_scaled(summary: Summary) -> Iterator[Case]:
     ),
 )
 def ema_unused(summary: Summary) -> Iterator[Case]:
-    """An optimizer averaged the weights, and its averages went nowhere."""
+    """An optimizer averaged the weights, but the averages were never used."""
     for optimizer, remark in summary.remarks("ema-unused"):
         yield Case(
             f"{optimizer.name} kept a moving average of each variable (use_ema=True) for "
@@ -413,7 +413,7 @@ def ema_unused(summary: Summary) -> Iterator[Case]:
     needs=("steps",),
 )
 def decay_exclusion(summary: Summary) -> Iterator[Case]:
-    """`exclude_from_weight_decay` names variables that do not exist."""
+    """A weight-decay exclusion matches no variable."""
     for optimizer in summary.optimizers:
         decay = optimizer.decay
         if decay is not None and decay.unmatched:
@@ -443,7 +443,7 @@ def decay_exclusion(summary: Summary) -> Iterator[Case]:
     needs=("steps",),
 )
 def state_not_loaded(summary: Summary) -> Iterator[Case]:
-    """The state of an optimizer was in a file, and was not taken from it."""
+    """The saved state of an optimizer was not loaded."""
     for optimizer, _ in summary.remarks("state-not-loaded"):
         yield Case(
             f"The saved state of {optimizer.name} was not loaded, because the optimizer was not "
