@@ -1,1 +1,1 @@
-"""How calls are counted, for every framework: calls under way, what each does, when it ran."""
+"""Counts calls, for every framework: calls under way, their sites, and when blocks ran."""

@@ -89,7 +89,7 @@ class Root:
         self.broken = False
         """Whether the tracer has failed and stopped counting."""
         self.notes: dict[str, None] = {}
-        """What was not counted, in the order of the notes."""
+        """Notes on what was not counted, in order."""
         self.where = NO_STRATEGY
         """The surroundings of the first step that ran under a strategy."""
 
@@ -450,9 +450,9 @@ class Backend:
     def groups_of(
         self, optimizer: Any, variables: Sequence[Any]
     ) -> Iterable[tuple[Sequence[Any], Sequence[Any]]]:
-        """Return the variables of each group, and those that decay if the group has a decay.
+        """Return each group's variables, and the subset that decays if the group has a decay.
 
-        `variables` are all that the optimizer and the optimizers around it were asked for.
+        `variables` are all that the optimizer and the optimizers around it were asked to update.
         """
         decays = getattr(optimizer, "_use_weight_decay", lambda variable: True)
         return [(variables, [each for each in variables if decays(each)])]

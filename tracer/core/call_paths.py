@@ -59,8 +59,8 @@ _KNOWN_METHODS = {
     "apply": ("", "apply_gradients"),
     "stateless_apply": ("", "apply_gradients"),
 }
-"""Well-known methods of the framework: the class that people name with the method (empty: that of
-the object), and an attribute of this class."""
+"""Well-known methods of the framework: the class shown before the method (empty: the object's
+class), and an attribute of this class."""
 
 _KNOWN_CODES = {
     *_KNOWN_METHODS,
@@ -307,7 +307,7 @@ def _is_generated(code: CodeType) -> bool:
 
 
 def sort_of(frame: FrameType) -> Literal["program", "package", "other"]:
-    """Whether a frame belongs to the program, to a third-party package, or to what runs them."""
+    """Classify a frame: the program, a third-party package, or other code around them."""
     file, root = frame.f_code.co_filename, _root_of(frame)
     if root in FRAMEWORKS or root == "tracer" or _NO_SOURCE.search(file):
         return "other"

@@ -179,7 +179,7 @@ def _divided(
 ) -> Iterator[tuple[Lines, Reading]]:
     """Divide a reading among callers, each with its path.
 
-    Runs without a known step go to the unknown caller. The graphs count once, in the first part.
+    Executions in an unknown step go to the unknown caller. Graphs count once, in the first part.
     """
     found = {
         caller: {flags: of_caller(runs, own, past) for flags, runs in reading.runs.items()}

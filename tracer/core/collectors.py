@@ -144,7 +144,7 @@ class Throttle:
     """Runs an action each time at first, then in at most a thousandth of the time."""
 
     at_once = 100
-    """Calls without a rest: what is said of a short run must not depend on its speed."""
+    """Calls without a rest, so that findings on a short run do not depend on its speed."""
     rest = 1000
     """The rest after a call, as a multiple of the call's duration."""
     longest_rest = 0.5

@@ -43,9 +43,9 @@ class Logs:
 
 
 def sources_of(variables: Sequence[int], bits: Iterable[bool]) -> list[Source]:
-    """Return what to log for a step in which these variables were compared.
+    """Return the observations of a step in which these variables were compared.
 
-    The `bits` answer the `questions`: each for all variables, then the next.
+    `bits` has the answers to `questions`, in the same order.
     """
     found = zip(questions(tuple(variables)), bits, strict=False)
     return [Source(tuple(variables), "compared"), *(source for source, bit in found if bit)]

@@ -14,10 +14,10 @@ _RAISE = {dis.opmap["RAISE_VARARGS"], dis.opmap["RERAISE"]}
 
 
 def interrupt_in(error: BaseException) -> BaseException | None:
-    """The program's exception that `error` is or was caused by; None if there is none.
+    """The exception of the program behind `error`: itself or a cause; None if there is none.
 
-    These are Ctrl-C, the end of the program, and exceptions of a signal handler, whose frame is in
-    the traceback.
+    Such exceptions are Ctrl-C, the end of the program, and exceptions of a signal handler, whose
+    frame is in the traceback.
     """
     each: BaseException | None = error
     while each is not None:

@@ -35,7 +35,7 @@ class StaleFunctions:
     """Counts the calls of stale functions while their optimizer is traced."""
 
     reads_again = ""
-    """Appended to the remark on retraced functions: what they did not continue."""
+    """Appended to the remark on functions traced again: the state that they restarted."""
 
     def __init__(self) -> None:
         self.calls: Counter[StaleFunction] = Counter()

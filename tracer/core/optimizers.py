@@ -44,7 +44,7 @@ class TracedOptimizer:
     is_loaded: bool = False
     """Whether a file has set the optimizer's state."""
     remains: Any = None
-    """What stands in for the optimizer once it is gone: see `_remains_of`."""
+    """Read in place of the optimizer once it is gone: see `_remains_of`."""
     returned_nothing: dict[str, None] = field(default_factory=dict)
     """The apply methods that returned None in a graph."""
     called: Counter[str] = field(default_factory=Counter)

@@ -1,7 +1,7 @@
-"""Numbers the sites: what a call of a method does, as far as counted. No framework.
+"""Numbers the sites, which identify the effect of a method call. No framework.
 
 A site is a method of an optimizer on a variable of a replica. A block lists the numbers of its
-sites, so counting an execution does not examine what ran. Sites are never forgotten.
+sites, so counting an execution does not examine them. Sites are never forgotten.
 """
 
 import threading
@@ -12,7 +12,7 @@ from tracer.model.records import Kind, Role
 
 
 class Site(NamedTuple):
-    """What a call of a method does, as far as counted."""
+    """The counted properties of a method call."""
 
     optimizer: int
     method: str

@@ -97,7 +97,7 @@ class _Ran(NamedTuple):
     replicas: dict[int, int]
     blocks: Sequence[Block]
     notes: Sequence[str]
-    """What is not known about the executions."""
+    """Notes on unknown facts about the executions."""
     paths: _PathsOfTrace
     effects: Sequence[Effect]
 

@@ -15,8 +15,8 @@ MAX_STRETCHES = 4000
 """The most stretches that are kept; callers without any order reach this limit."""
 
 _LONG = 64
-"""Spans longer than this get one run per span if they are few, not one run per step of a span:
-overlapping runs need several blocks."""
+"""Above this span length, one run per step of a span takes more space than one per span, unless
+spans are many: overlapping runs need several blocks."""
 
 _MAX_RUNS = 32
 """The number of runs that take as much space as a block."""
@@ -53,7 +53,7 @@ class Stretch:
 
 
 class Spans(Generic[Who]):
-    """Records who called from which step on: each step has one caller, or an unknown one."""
+    """Records the caller of each step: one caller, or an unknown one."""
 
     def __init__(self) -> None:
         self.callers: dict[Who, None] = {}

@@ -1,8 +1,8 @@
-"""Counts graph tracings: how many, why, for which arguments, and how often they ran.
+"""Counts graph tracings: their causes, arguments and runs.
 
-A framework reports when a program is traced, for what and for what before (`Definition`), and each
-block in it with its number of runs (`Part`). A tracing is a tracing of the outermost function. A
-tracing that can run no more is only added to sums.
+A framework reports why a program is traced and for which arguments (`Definition`), and each block
+in it with its number of runs (`Part`). A tracing is of the outermost function. A tracing that can
+run no more is only added to sums.
 """
 
 import time
@@ -57,7 +57,7 @@ Arguments = Mapping[str, Mapping[str, Leaf]]
 
 
 class Definition(NamedTuple):
-    """What a framework knows about a tracing that begins."""
+    """A framework's data about a tracing that begins."""
 
     function: str
     signature: str

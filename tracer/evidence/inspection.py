@@ -1,8 +1,8 @@
 """Inspects the classes of optimizers: makes `Remark`s for the rules of `findings`.
 
-No TensorFlow: a class is read, never called. Only code of the program is inspected, nothing that
-the framework ships. What the frameworks call with which arguments comes from the files named in
-`tracer.kinds`; `tests/findings` tries all of it.
+No TensorFlow: a class is read, never called. Only code of the program is inspected, not what the
+framework ships. The frameworks' calls and arguments are from the files named in `tracer.kinds`;
+`tests/findings` tries all of them.
 """
 
 import ast
@@ -51,8 +51,8 @@ _PASSED: dict[str, dict[str, tuple[str, ...]]] = {
         **_RESOURCE_METHODS,
     },
 }
-"""What the base class of a kind passes to its apply methods, by position. A legacy class adds
-`apply_state` by name if the method (of the sparse ones: `_resource_apply_sparse`) takes it."""
+"""The positional arguments of each kind's apply methods. A legacy base class adds `apply_state` by
+name if the method (of the sparse ones: `_resource_apply_sparse`) takes it."""
 
 OWN_DENSE = "own-dense"
 """The code of the remark that the program defines `_resource_apply_dense`, with its line."""

@@ -45,7 +45,7 @@ def own_attributes(optimizer: Any) -> dict[str, Any]:
 
 
 def kind_to_trace(optimizer: object) -> OptimizerKind:
-    """Return the kind of `optimizer`; raises `UnsupportedOptimizer` with a hint what would work."""
+    """Return the kind of `optimizer`; raises `UnsupportedOptimizer` with a suggestion."""
     if isinstance(optimizer, type):
         raise UnsupportedOptimizer(
             f"wrap takes an optimizer, not a class: use tracer.wrap({optimizer.__name__}(...))"
@@ -63,7 +63,7 @@ def kind_to_trace(optimizer: object) -> OptimizerKind:
 
 
 def _instead(given: object) -> str:
-    """A hint what would work instead of `given`, which is no optimizer."""
+    """Suggest what to wrap instead of `given`, which is no optimizer."""
     held = tx = None
     with suppress_faults():  # a property of any class may raise
         tx = getattr(given, "tx", None)

@@ -109,7 +109,7 @@ class Recording:
         return any(recorder.used for recorder in list(self._parts))
 
     def take(self, optimizer: Any, *, effects: bool = False) -> None:
-        """Trace this optimizer, too; raises `tracer.UnsupportedOptimizer` if it is none."""
+        """Trace this optimizer, too; raises `tracer.UnsupportedOptimizer` if unsupported."""
         recorder = self._join(updates.standing_for(optimizer), effects=effects)
         self._parts[recorder].is_asked = True
 
@@ -339,7 +339,7 @@ def _listen_to_torch() -> None:
 
 
 def see_makers(wanted: bool) -> None:
-    """Start or stop seeing what optax makes before and between recordings."""
+    """Start or stop watching what optax makes outside of recordings."""
     global _sees_makers
     with _lock:
         _sees_makers = wanted

@@ -118,7 +118,7 @@ def _class_seen(optimizer: object) -> type:
 
 
 _OF_ABC = {"__abstractmethods__", "_abc_impl"}
-"""What `ABCMeta` stores in each class."""
+"""Attributes that `ABCMeta` stores in each class."""
 
 
 def _no_subclass(base: type, reason: object) -> UnsupportedOptimizer:

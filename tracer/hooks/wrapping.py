@@ -150,14 +150,14 @@ def fail(optimizer: Any, error: Exception) -> Recorder:
 
 
 def unwrap(optimizer: T, *, retrace: bool = False) -> T:
-    """Stop tracing `optimizer` and give it back its class; returns the same object.
+    """Stop tracing `optimizer` and restore its class; returns the same object.
 
-    For optax, it returns the transformation that was wrapped.
+    For optax, returns the original transformation.
 
-    What was recorded stays readable. Functions that were traced while it was wrapped keep their
+    The trace stays readable. Functions that were traced while the optimizer was wrapped keep their
     graphs with the counters; with `retrace` they are traced again, without counters, at their next
-    call. A block of `record` continues to count it until the block ends. Raises `ValueError` if the
-    optimizer is not wrapped.
+    call. A block of `record` continues to count until it ends. Raises `ValueError` if the optimizer
+    is not wrapped.
     """
     update = standing_for(optimizer)
     if not is_traced(update):

@@ -210,7 +210,7 @@ class Difference:
     same: list[str] = field(default_factory=list)
     """The equal counts as texts: `8 steps`, `4 updates a step`."""
     one_sided: list[str] = field(default_factory=list)
-    """What only one of the traces has, as texts."""
+    """Items that only one of the traces has, as texts."""
     renamed: list[tuple[str, str]] = field(default_factory=list)
     """Layers that have another name, and were matched by order and shapes."""
     reshaped: list[str] = field(default_factory=list)
@@ -224,7 +224,7 @@ class Difference:
     shifted: list[tuple[str, str]] = field(default_factory=list)
     """Program lines with another number that lead to the same."""
     several: str = ""
-    """What the counts of a step are summed over: replicas or ranks; empty for one."""
+    """What the counts of a step are summed over: `replicas` or `ranks`; empty for one."""
     noun: str = "variable"
     """The users' word for what the optimizer updates."""
 

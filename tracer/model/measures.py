@@ -87,7 +87,7 @@ class Selection:
         return tuple(index for index in variables if index in self.variables)
 
     def count(self, block: Block) -> int:
-        """What one execution of `block` counts, in whatever step."""
+        """The count of one execution of `block`, in any step."""
         number = 0  # no generator: this dominates reports of many replicas
         for entry in block.entries if self.holds_replica(block.replica) else ():
             if self.holds(entry):
@@ -216,7 +216,7 @@ def _rising(step: int | range | None) -> range | None:
 # Measures: what one execution of a block counts.
 
 Measure = Callable[[Block], int]
-"""What one execution of a block counts."""
+"""Returns the count of one execution of a block."""
 
 
 def counting(

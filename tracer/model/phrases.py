@@ -362,9 +362,9 @@ _WHY = {
 
 
 def skipper(optimizers: Iterable[Optimizer]) -> str:
-    """What skips steps, for example if gradients are not finite; empty if nothing does.
+    """The name of what skips steps, for example if gradients are not finite; empty if nothing does.
 
-    The common name; for optax, `skipped_by` has the name of a transformation.
+    For optax, `skipped_by` has the name of a transformation.
     """
     for each in optimizers:
         by = "GradScaler" if each.settings.get("grad_scaler") else each.settings.get("skipped_by")

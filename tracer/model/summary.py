@@ -128,7 +128,7 @@ class Counts:
 class Pattern(Counts):
     """Variables with equal counts in every step, on each replica and by each method.
 
-    The counts are those of each single variable.
+    Each count is for one variable.
     """
 
     def __init__(

@@ -90,7 +90,7 @@ class Stretch(NamedTuple):
     def parts(self, first_step: int = 1) -> Iterator[tuple[Steps, Values]]:
         """Yield the steps of each part of the cycle, with the counts of each step.
 
-        Numbers are those of a run in which step 1 has the number `first_step`.
+        `first_step` is the number of step 1 in the run.
         """
         begin = self.first + first_step - 1
         for length, values in self.cycle:

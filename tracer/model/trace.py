@@ -114,15 +114,15 @@ class Trace:
     environment: Mapping[str, str] = _of_data("environment")
     """The versions and the strategy of the run."""
     complete: bool = _of_data("complete")
-    """False if the trace missed something; `notes` say what, and which effects are not known."""
+    """False if the trace missed anything: `notes` have it, and any unknown effects."""
     finished: bool = _of_data("finished")
     """False if the run had not ended when `tracer run` wrote the file, or was killed."""
     programs: tuple[Program, ...] = _of_data("programs")
     """The processes that ran under `tracer run`, and how they ended."""
     notes: tuple[str, ...] = _of_data("notes")
-    """What the trace missed, and what else matters for the counts: one sentence each."""
+    """Sentences on what the trace missed, and on other facts that matter for the counts."""
     excerpt: str = _of_data("excerpt")
-    """If the trace is an excerpt, a sentence that says of what; else empty."""
+    """A sentence on the limits of an excerpt; empty for a whole trace."""
     first_step: int = _of_data("first_step")
     """The number of the first step in the run; above 1 only in an excerpt."""
 
@@ -358,7 +358,7 @@ _Ran = TypeVar("_Ran", Block, Effect)
 
 
 def has_all_workers(trace: Trace) -> bool:
-    """Whether all workers of the cluster are in the trace; each has a part of what is sharded."""
+    """Whether all workers of the cluster, and so all shards, are in the trace."""
     cluster = trace.environment.get("cluster", "")
     return not cluster or {*cluster.split(", ")} <= {*trace.workers}
 

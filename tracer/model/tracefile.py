@@ -83,7 +83,7 @@ class _Header(msgspec.Struct):
 
 
 class _File(TraceData, frozen=True, kw_only=True):
-    """The records of a file, which must have these fields, optional in a trace."""
+    """The records of a file: a file requires `complete`, and adds `lists`."""
 
     complete: bool
     lists: tuple[_Ranges, ...]

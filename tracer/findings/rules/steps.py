@@ -236,7 +236,7 @@ _NO_SCALE = (
 
 
 def _coming(scale: Optimizer) -> str:
-    """What a loss scale that is too low does next; Keras 3's has no lower limit."""
+    """The consequence of a loss scale that fell too low; Keras 3's has no lower limit."""
     match scale.settings.get("dynamic_scale"):
         case 0:
             return (
