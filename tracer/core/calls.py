@@ -1,6 +1,6 @@
 """Tracks the calls under way: one `Call` for each call of an intercepted method. No framework.
 
-A `Call` lives from the begin to the end of the method. Each thread has a stack of calls; steps
+A `Call` lives from the beginning to the end of the method. Each thread has a stack of calls; steps
 under way are known to all threads, because a strategy runs parts of a step on other threads. These
 threads read the place of the step, add their sites to it and take its number; only the thread that
 made a call writes the rest. The traced methods and `tracer.core.recorder` make calls, and
@@ -187,7 +187,7 @@ class CallsUnderWay:
         return inside
 
     def abandoned(self, at: Any) -> list[Call]:
-        """Remove the calls from this thread's stack that ended unclosed; returns them.
+        """Remove ended calls that were never closed from this thread's stack; returns them.
 
         An exception may skip the line that closes a call, and PyTorch then calls no hook. Python
         frames show which calls still run; `at` is the innermost frame that may run one.

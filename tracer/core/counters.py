@@ -1,7 +1,7 @@
 """Counts executions: in logs for blocks that Python counts, and by a backend for programs.
 
-Both number the same steps. A reader holds the lock, so every step that has taken a number is in its
-log; the backend sorts out what programs do meanwhile.
+Both use the same numbers of steps. A reader holds the lock, so every step that has taken a number
+is in its log; the backend sorts out what programs do meanwhile.
 """
 
 import threading

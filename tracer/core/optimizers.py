@@ -169,7 +169,7 @@ class Optimizers:
         self.stepping.setdefault(index, steps)
 
     def stepped(self, names: Sequence[str]) -> Iterator[Stepped]:
-        """Yield the optimizers that are readable, with their own counts of steps at first."""
+        """Yield the readable optimizers, with their own counts of steps when wrapped."""
         for name, traced in zip(names, self.all, strict=True):
             optimizer = traced.readable()
             if optimizer is not None:

@@ -243,7 +243,7 @@ class Recorder(Root):
             self.optimizers.returned_nothing(site.optimizer, site.method)
 
     def drop_interrupted(self, at: Any) -> None:
-        """Abandon calls that an exception ended unclosed; frames from `at` outward still run."""
+        """Abandon the calls that an exception ended; frames from `at` outward still run."""
         for call in self.calls_under_way.abandoned(at):
             self.abandon(call)
 

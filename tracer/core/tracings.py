@@ -19,7 +19,7 @@ MAX_SIGNATURES = 256
 """The most signatures kept apart: a function may be traced again in each step, without end."""
 
 OTHERS = "(others)"
-"""The common signature of all further ones."""
+"""The signature that stands for all further ones."""
 
 MAX_KEPT = 1000
 """The most tracings kept, from the first on; the rest are only counted."""

@@ -141,7 +141,7 @@ class _Class:
         return next((each for each in self._cls.__mro__ if name in vars(each)), None)
 
     def _is_default(self, name: str) -> bool:
-        """Whether the kind's base class defines a method."""
+        """Whether a method is inherited from the kind's base class."""
         owner, kind = self._owner(name), self._kind
         return owner is not None and owner.__name__ == kind.base and owner.__module__ in kind.homes
 
@@ -245,7 +245,7 @@ def _only_raises(function: FunctionType) -> bool:
 def _embeddings() -> list[str]:
     """The names of the living `Embedding` layers of any imported Keras.
 
-    If any are found, garbage is collected first: an earlier model is no reason to warn.
+    The search is repeated after a garbage collection: a dropped model is no reason to warn.
     """
     layers = (getattr(sys.modules.get(each), "layers", None) for each in ("keras", "tf_keras"))
     bases = [base for each in layers if isinstance(base := getattr(each, "Embedding", None), type)]

@@ -81,7 +81,7 @@ def _methods_of(own: Sequence[type], passed_over: Collection[str]) -> _Methods:
 
 
 def _moved(node: ast.FunctionDef) -> Iterator[str]:
-    """Yield the attributes that each run of the method changes alike for each variable."""
+    """Yield attributes that each run of the method changes equally for each variable."""
     me = node.args.args[0].arg
     for statement, tests in statements(node.body, ()):
         for call in () if tests else calls_in(statement):

@@ -103,7 +103,7 @@ vars(_note_beside)["autograph_info__"] = None
 
 
 def _matters(name: str, optimizer: Any, given: Sequence[Any]) -> bool:
-    """Whether a call has variables to work on; if it loads a state, whether Keras skips that.
+    """Whether a call has variables to work on; if it loads a state, whether Keras skips it.
 
     Keras skips a state with another number of variables than the optimizer (`load_own_variables` of
     `keras/src/optimizers/base_optimizer.py`, and of `tf_keras/src/optimizers/optimizer.py`).

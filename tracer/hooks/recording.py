@@ -51,7 +51,7 @@ class _Part:
 
 
 class Recording:
-    """The recorders of the optimizers used in a block, and what could not be traced."""
+    """The recorders of the optimizers in a block, and the optimizers that cannot be traced."""
 
     def __init__(
         self, attached: Callable[[Recorder], None] | None = None, *, effects: bool = False
@@ -326,9 +326,9 @@ def _when_imported(home: str, then: Callable[[ModuleType], None]) -> None:
 
 
 def _listen_to_torch() -> None:
-    """Have PyTorch report the optimizers that step, while anything is recorded.
+    """Listen to the steps of PyTorch optimizers while anything is recorded.
 
-    They need not be attached when made: the global hook sees their first step.
+    Optimizers need not be attached when made: the global hook sees their first step.
     """
     if "torch" in sys.modules:
         from tracer.backends.torch import compat, optimizer_hooks
@@ -348,7 +348,7 @@ def see_makers(wanted: bool) -> None:
 
 
 def _listen_to_optax() -> None:
-    """Have optax's transformations reported at their first step, if made meanwhile."""
+    """Replace optax's makers while anything is recorded, or if `see_makers` asked for it."""
     if "optax" in sys.modules:
         with _lock:
             if _active or _sees_makers:

@@ -124,7 +124,7 @@ _MAX_SILENCE = 30  # seconds: longer than a running program goes without saving
 
 
 def has_ended(trace: Trace) -> bool:
-    """Whether all programs of the trace ended by themselves, so that nothing follows."""
+    """Whether all programs of the trace ended without an error, so that nothing follows."""
     every = trace.programs
     return trace.finished and bool(every) and all(e.status == 0 and not e.error for e in every)
 
@@ -132,8 +132,8 @@ def has_ended(trace: Trace) -> bool:
 def endings(trace: Trace) -> list[str]:
     """Return a sentence for each way in which processes of the run ended badly.
 
-    If one worker of a training ended badly, the others are named, too: they depend on each other.
-    If all are running, or all were killed at once, their last saves are named.
+    If one worker of a training ended badly, the workers that ended well are named, too. If all are
+    running, or all were killed at once, their last saves are named.
     """
     steps = {worker: f"after step {n:,}" for worker, n in _steps_by_worker(trace).items() if n}
     workers = _of_one_training(trace)
@@ -198,7 +198,7 @@ def _of_one_training(trace: Trace) -> list[Program]:
 
 
 def _silent(running: Sequence[Program], *, others_ended: bool) -> list[Program]:
-    """The programs that stopped writing while others ended, or continued for some time."""
+    """The programs that stopped writing while others ended or kept writing."""
     saved = [each.started + each.seconds for each in running]
     latest = math.inf if others_ended else max(saved, default=0)
     return [each for each, at in zip(running, saved, strict=True) if latest - at > _MAX_SILENCE]

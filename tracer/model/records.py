@@ -249,7 +249,7 @@ class GraphTracing(msgspec.Struct, frozen=True):
     after: int
     """The number of steps run before."""
     at: float
-    """The begin, in seconds since 1970 (UTC)."""
+    """When the tracing began, in seconds since 1970 (UTC)."""
     seconds: float
     """The duration in seconds."""
 
@@ -401,7 +401,7 @@ class TraceData(msgspec.Struct, frozen=True):
     paths: tuple[tuple[int, ...], ...] = ()
     """Indices of `lines`, from the program's outermost line to the intercepted method."""
     graph_tracings: tuple[GraphTracing, ...] = ()
-    """In order of their begin."""
+    """In the order in which they began."""
     effects: tuple[Effect, ...] = ()
     """What steps did to the variables; empty if effects were not requested."""
     rates: tuple[Rate, ...] = ()

@@ -116,7 +116,7 @@ Active = tuple[Steps, Values]
 
 
 class Timeline:
-    """The counts of each step, from step 1 on, as a tuple of counts for each step."""
+    """The counts of each step, from step 1 on: one tuple for each step."""
 
     def __init__(self, stretches: Iterable[Stretch]) -> None:
         self.stretches = tuple(stretches)

@@ -127,7 +127,7 @@ def _because(failure: Failure, said: str) -> str:
 
 
 def _went_on(summary: Summary, failure: Failure) -> bool:
-    """Whether the failed step succeeded later, or by another optimizer."""
+    """Whether training went on after the failure, or another optimizer made the updates."""
     if failure.cause != "unknown" or not failure.variables:
         return not failure.last
     every = summary.trace.variables
@@ -514,7 +514,7 @@ def traced_again(summary: Summary) -> Iterator[Case]:
 
 
 def _events_of(summary: Summary, rows: Sequence[Graph]) -> list[GraphTracing]:
-    """The graph tracings of these rows, in order of their begin."""
+    """The graph tracings of these rows, in the order in which they began."""
     data = summary.trace.data
     named = [(summary.root, row.function, row.signature, row.replica) for row in rows]
     graphs = [(each.root, each.function, each.signature, each.replica) for each in data.graphs]
