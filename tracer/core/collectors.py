@@ -24,7 +24,7 @@ class Collector:
         """The `Root` of the optimizer."""
 
     def first_step_begins(self, variables: Iterable[Any]) -> None:
-        """The first step begins in eager mode and got gradients of these variables."""
+        """The first step begins in eager mode, with gradients of these variables."""
 
     def first_step_ends(self, call: Call) -> None:
         """The first step has ended, or was traced."""

@@ -81,7 +81,7 @@ class Optimizer(msgspec.Struct, frozen=True):
     name: str
     class_name: str
     kind: str
-    """`legacy`, `keras2`, `keras3` or `v1`: see `tracer.kinds`."""
+    """`legacy`, `keras2`, `keras3`, `v1`, `torch` or `optax`: see `tracer.kinds`."""
     root: int
     """The index of the outermost optimizer around it; its own index for a root."""
     settings: dict[str, Setting] = {}
@@ -136,7 +136,7 @@ class Method(msgspec.Struct, frozen=True):
 
 
 class Replica(msgspec.Struct, frozen=True):
-    """A replica of a `worker`, with TensorFlow's name (`worker:0`; empty for a local run)."""
+    """A replica of a `worker` (`worker:0`, or `rank:0` in PyTorch; empty for a local run)."""
 
     worker: str
     id: int
@@ -358,8 +358,8 @@ class Program(msgspec.Struct, frozen=True):
     seconds: float
     """The run time when this was written."""
     worker: str = ""
-    """TensorFlow's name of the worker, or `process:2` for the second process of a run if it is no
-    worker; empty for a local run."""
+    """The name of the worker (`worker:0`, `rank:0`), or `process:2` for the second process of a run
+    if it is no worker; empty for a local run."""
     status: int | None = None
     """The exit status, or `TERMINATED`; None while running, or if unknown."""
     error: str = ""
@@ -389,12 +389,11 @@ class TraceData(msgspec.Struct, frozen=True):
     environment: dict[str, str] = {}
     """Versions and the strategy, for display: `{"tensorflow": "2.21.0", ...}`."""
     finished: bool = True
-    """False if the run was not over when this was written; for a killed run, this is the last save.
-    """
+    """False if the run had not ended when this was written: after a kill, this is the last save."""
     excerpt: str = ""
     """The limits of an excerpt, as a sentence; empty for a whole trace."""
     first_step: int = 1
-    """The number in the run of the excerpt's step 1."""
+    """The number that an excerpt's step 1 has in the run."""
     programs: tuple[Program, ...] = ()
     """The processes under `tracer run`; empty if the program made its own trace."""
     lines: tuple[Line, ...] = ()
