@@ -177,7 +177,6 @@ class Variables:
         return index
 
     def _known(self, variable: Any) -> int | None:
-        """The index of `variable`; None if it has none."""
         known = self._index.get(id(variable))
         return known[1] if known is not None and known[0]() is variable else None
 
@@ -235,7 +234,6 @@ class Blocks:
             self.log(block, seen, call)
 
     def _by_replica(self, call: Call) -> Iterable[tuple[int, list[int]]]:
-        """The sites of a call, by their replicas."""
         parts: dict[int, list[int]] = defaultdict(list)
         for number in call.sites:
             parts[self._sites.sites[number].replica].append(number)

@@ -88,7 +88,6 @@ class Optimizers:
             self.all[index].returned_nothing.setdefault(method)
 
     def names(self) -> list[str]:
-        """The distinct names of the optimizers."""
         return distinct(each.shown_name() for each in self.all)
 
     def alive(self) -> list[Any]:

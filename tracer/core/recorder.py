@@ -141,7 +141,6 @@ class Recorder(Root):
     def _open_apply_call(
         self, optimizer: int, apply: ApplyMethod, gradient: Any, variable: Any, stack: list[Call]
     ) -> Call | None:
-        """Begin a call of an apply method that needs a `Call`: see `open_apply`."""
         pairs: Iterable[Any] = ((gradient, variable),)
         if apply.many:
             if not (isinstance(gradient, Sequence) and isinstance(variable, Sequence)):
@@ -194,7 +193,6 @@ class Recorder(Root):
             call.sites.append(site)
 
     def _close_apply_call(self, call: Call, result: Any, failed: bool) -> None:
-        """End a call of an apply method that has a `Call`."""
         call.result, call.python = result, None
         if failed:
             self._apply_raised(call, call.own)

@@ -157,7 +157,6 @@ def _steps_without_effect(counted: Counted) -> set[int]:
 def _without_steps(
     block: tuple[CountedBlock, Reading], numbers: Collection[int]
 ) -> tuple[CountedBlock, Reading]:
-    """A block without the steps with these numbers."""
     key, reading = block
     if not (numbers and key.step and 0 in reading.runs):
         return block
@@ -198,7 +197,6 @@ def _between(numbers: Iterable[int], first: int, last: int) -> list[int]:
 
 
 def _without(spans: Iterable[_Span], numbers: Collection[int]) -> list[_Span]:
-    """The spans without these numbers."""
     left: list[_Span] = []
     for first, last in spans:
         for number in _between(numbers, first, last):

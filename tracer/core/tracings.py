@@ -259,7 +259,6 @@ class Tracings:
 
 
 def _add(figures_of: dict[Key, Graph], figures: Graph) -> None:
-    """Add figures to the others of their key."""
     key = Key(figures.function, figures.signature, figures.replica)
     if key not in figures_of and len(figures_of) >= MAX_SIGNATURES:
         key = key._replace(signature=OTHERS)

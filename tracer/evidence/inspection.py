@@ -123,7 +123,6 @@ class _Class:
         self._cls, self._kind, self._own = cls, kind, own
 
     def remarks(self) -> Iterator[Remark]:
-        """Yield all remarks on the class."""
         yield from self._unreached()
         yield from self._wrong_signatures()
         yield from self._sparse_missing()
@@ -137,7 +136,6 @@ class _Class:
             yield Remark(OWN_DENSE, _DENSE, where=self._line_of(_DENSE))
 
     def _owner(self, name: str) -> type | None:
-        """The class that defines a method."""
         return next((each for each in self._cls.__mro__ if name in vars(each)), None)
 
     def _is_default(self, name: str) -> bool:

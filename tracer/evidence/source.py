@@ -118,7 +118,6 @@ def statements(
 
 
 def _leaves(statement: ast.stmt) -> bool:
-    """Whether a part of the statement ends the method."""
     return any(isinstance(each, ast.Return | ast.Raise) for each in ast.walk(statement))
 
 

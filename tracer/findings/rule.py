@@ -1,6 +1,6 @@
 """Defines rules and their cases. The rules are in the modules of `rules`.
 
-A rule is a function that yields cases, with `@rule(...)` and the text for all cases above it:
+A rule is a function that yields cases; the texts in `@rule(...)` also document the function:
 
     @rule("never-updated", severity="warning", title="gradients came, and no update did", ...)
     def never_updated(summary: Summary) -> Iterator[Case]:

@@ -114,8 +114,6 @@ def _matters(name: str, optimizer: Any, given: Sequence[Any]) -> bool:
 
 
 class _Method(NamedTuple):
-    """An intercepted method of `base`."""
-
     base: type
     name: str
     role: CallRole

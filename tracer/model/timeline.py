@@ -84,7 +84,6 @@ class Stretch(NamedTuple):
 
     @property
     def last(self) -> int:
-        """The last step."""
         return self.first + self.period * self.turns - 1
 
     def parts(self, first_step: int = 1) -> Iterator[tuple[Steps, Values]]:

@@ -42,7 +42,6 @@ _BASES = {
     explains=FEW,
 )
 def override_unreached(summary: Summary) -> Iterator[Case]:
-    """A subclass defines a method that its base class never calls."""
     for optimizer, remark in summary.remarks("override-unreached"):
         kind, calls = optimizer.kind, remark.detail
         method = f"{class_of(optimizer)}.{remark.method}"
@@ -105,7 +104,6 @@ def wrong_signature(summary: Summary) -> Iterator[Case]:
     ),
 )
 def sparse_missing(summary: Summary) -> Iterator[Case]:
-    """A class has no method for sparse gradients, and they come or an `Embedding` exists."""
     for optimizer, remark in summary.remarks("sparse-missing"):
         variables, embeddings = _sparse(summary, optimizer)
         missing = f"{class_of(optimizer)} has no {remark.method}"
@@ -136,7 +134,6 @@ def sparse_missing(summary: Summary) -> Iterator[Case]:
     ),
 )
 def python_side_effect(summary: Summary) -> Iterator[Case]:
-    """An apply method changes Python state, and was traced into a graph."""
     for optimizer, remark in summary.remarks("python-side-effect"):
         selection, called = _called(summary, optimizer, remark.method)
         calls = sum((each.eager + each.tracing) * len(each.variables) for each in called)
@@ -162,7 +159,6 @@ def python_side_effect(summary: Summary) -> Iterator[Case]:
     ),
 )
 def step_per_variable(summary: Summary) -> Iterator[Case]:
-    """An apply method advances a variable of the optimizer once for each variable."""
     for optimizer, remark in summary.remarks("step-per-variable"):
         _, called = _called(summary, optimizer, remark.method)
         number = len({variable for calls in called for variable in calls.variables})
@@ -206,7 +202,6 @@ def _called(summary: Summary, optimizer: Optimizer, name: str) -> tuple[Selectio
     explains=("few updates", "changes", "unchanged"),
 )
 def never_assigned(summary: Summary) -> Iterator[Case]:
-    """An apply method ran without writing to its variable."""
     trace = summary.trace
     for optimizer, remark in summary.remarks("no-result"):
         if any(remark.method == method.name for method in trace.methods):

@@ -37,7 +37,6 @@ _TOO_FAST = (
     needs=("steps",),
 )
 def schedule_pace(summary: Summary) -> Iterator[Case]:
-    """A schedule made for the steps of the run steps at another pace."""
     values = max(map(_values, rates.rates(summary, "rate")), default=0)
     for _, each in summary.remarks(rates.SCHEDULE):
         made_for = int(each.detail) if each.detail.isdigit() else 0
@@ -75,7 +74,6 @@ def _values(rate: Rate) -> int:
     needs=("steps",),
 )
 def schedule_ahead(summary: Summary) -> Iterator[Case]:
-    """The schedule also stepped when a `GradScaler` skipped the step."""
     if not summary.optimizers[0].settings.get("grad_scaler"):
         return
     timeline = summary.timeline(measures.updates)
@@ -109,7 +107,6 @@ def schedule_ahead(summary: Summary) -> Iterator[Case]:
     needs=("steps",),
 )
 def rate_loaded(summary: Summary) -> Iterator[Case]:
-    """A loaded state replaced the learning rate."""
     for optimizer, each in summary.remarks(rates.LOADED):
         old, _, new = each.detail.partition(" ")
         where = f" ({each.where})" if each.where else ""
@@ -139,7 +136,6 @@ def rate_loaded(summary: Summary) -> Iterator[Case]:
     needs=("steps",),
 )
 def decay_flipped(summary: Summary) -> Iterator[Case]:
-    """Only variables that should not decay do."""
     decayed, others = rates.decaying(summary)
     flat = rates.vectors(summary, decayed)
     free = {*names_of(summary, others)}.difference(rates.vectors(summary, others))
@@ -171,7 +167,6 @@ def decay_flipped(summary: Summary) -> Iterator[Case]:
     needs=("steps",),
 )
 def decay_of_norms(summary: Summary) -> Iterator[Case]:
-    """Only some one-dimensional variables are excluded from weight decay."""
     decayed, others = rates.decaying(summary)
     flat = rates.vectors(summary, decayed)
     if len(flat) < len(decayed) and flat and (left := rates.vectors(summary, others)):
@@ -206,7 +201,6 @@ def decay_of_norms(summary: Summary) -> Iterator[Case]:
     needs=("steps",),
 )
 def moved_without_gradient(summary: Summary) -> Iterator[Case]:
-    """The optimizer changes a variable without a gradient."""
     decayed, _ = rates.decaying(summary)
     of_others = not has_all_workers(summary.trace)  # with gradients that may differ
     if of_others or any(True for _ in summary.remarks("gradient-always-zero")):

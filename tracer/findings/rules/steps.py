@@ -57,7 +57,6 @@ _REPORTED_BY_CLASS_RULES = ("override-unreached", "wrong-signature", "sparse-mis
     explains=(*FEW, "few steps"),
 )
 def apply_raised(summary: Summary) -> Iterator[Case]:
-    """An exception ended a call of the outermost step method."""
     root = summary.optimizers[0]
     reported = any(summary.remarks(*_REPORTED_BY_CLASS_RULES))
     for failure in (each for each in root.failures if each.cause != "other" or not reported):
@@ -152,7 +151,6 @@ def _went_on(summary: Summary, failure: Failure) -> bool:
     explains=(*MANY, "many steps"),
 )
 def apply_gradients_twice(summary: Summary) -> Iterator[Case]:
-    """The code of one step calls `apply_gradients` several times."""
     for rows in _by_function(summary):
         calls = max(each.step_calls for each in rows)
         parted = any(each.parted for each in rows if each.step_calls > 1)
@@ -190,7 +188,6 @@ _IN_A_ROW = ", with all the variables and new gradients in each call"
     explains=FEW,
 )
 def steps_skipped(summary: Summary) -> Iterator[Case]:
-    """Steps were skipped, for example by a loss scale, because gradients were not finite."""
     skips = skipped(summary)
     if skips is None:
         return
@@ -267,7 +264,6 @@ def _coming(scale: Optimizer) -> str:
     needs=("steps", "complete", "steps known"),
 )
 def steps_differ(summary: Summary) -> Iterator[Case]:
-    """The numbers of requested steps, updating steps and `iterations` differ."""
     asked = {replica for pattern in summary.asked for replica in pattern.replicas}
     if not asked and any(each.shards > 1 for each in summary.trace.variables):
         return  # this rank has no part of them
@@ -348,7 +344,6 @@ def _made(summary: Summary, replica: int) -> dict[int, int]:
     needs=("steps", "complete", "steps known"),
 )
 def gradients_left(summary: Summary) -> Iterator[Case]:
-    """The last group of accumulated gradients is incomplete."""
     for _, remark in summary.remarks("gradients-left"):
         yield _passes_left(summary, remark)
     every, reached = accumulated_steps(summary), accumulations(summary)
@@ -415,7 +410,6 @@ def _passes_left(summary: Summary, remark: Remark) -> Case:
     needs=("steps",),
 )
 def gradients_added(summary: Summary) -> Iterator[Case]:
-    """The gradients were not cleared after a step."""
     for _, each in summary.remarks("gradients-added"):
         if each.count >= max(MIN_ADDED, each.of / 2):
             yield Case(
@@ -440,7 +434,6 @@ def gradients_added(summary: Summary) -> Iterator[Case]:
     needs=("steps",),
 )
 def clipped_late(summary: Summary) -> Iterator[Case]:
-    """No step used the clipped gradients."""
     for _, each in summary.remarks("clipped-late"):
         if each.count >= MIN_ADDED:
             where = f" ({each.where})" * bool(each.where)
@@ -466,7 +459,6 @@ def clipped_late(summary: Summary) -> Iterator[Case]:
     explains=("calls",),
 )
 def retraced(summary: Summary) -> Iterator[Case]:
-    """A function was traced for another signature after the first step."""
     for rows in _by_function(summary):
         later = [each for each in [row for row in rows if row.signature][1:] if each.after > 0]
         if not later:
@@ -501,7 +493,6 @@ def retraced(summary: Summary) -> Iterator[Case]:
     explains=("calls",),
 )
 def traced_again(summary: Summary) -> Iterator[Case]:
-    """A function was traced several times for one signature, and more than one graph of it ran."""
     for rows in _by_function(summary):
         again = [number for each in rows if (number := each.tracings - each.idle) > 1]
         if again:
@@ -556,7 +547,6 @@ def _by_function(summary: Summary) -> list[list[Graph]]:
     explains=(*FEW, "few steps", "calls"),
 )
 def graph_never_ran(summary: Summary) -> Iterator[Case]:
-    """A graph with updates was traced, and never executed."""
     failed = any(program.error for program in summary.trace.programs)
     usual = is_first_only if summary.dialect.traces_twice else lambda graph: False
     # A tracing that an error ended made no graph to run.

@@ -23,7 +23,6 @@ from tracer.model.words import plural
     says_line=True,
 )
 def not_finite_kept(summary: Summary) -> Iterator[Case]:
-    """`apply_if_finite` reached its limit and let updates through."""
     for optimizer, remark in summary.remarks("not-finite-kept"):
         yield Case(
             f"{remark.method} let {plural(remark.count, 'step')} "
@@ -54,7 +53,6 @@ def not_finite_kept(summary: Summary) -> Iterator[Case]:
     needs=("steps",),
 )
 def gradient_passed_on(summary: Summary) -> Iterator[Case]:
-    """Some leaves got an update, others the raw gradient."""
     for optimizer, remark in summary.remarks("gradient-passed-on"):
         left, noun = remark.of - remark.count, summary.dialect.variable
         made = f", made in {optimizer.made}," if optimizer.made else ""
@@ -84,7 +82,6 @@ def gradient_passed_on(summary: Summary) -> Iterator[Case]:
     needs=("steps",),
 )
 def gradient_always_zero(summary: Summary) -> Iterator[Case]:
-    """Every gradient was 0: the loss does not depend on the weights."""
     for optimizer, remark in summary.remarks("gradient-always-zero"):
         steps = f"{summary.steps:,} {plural(summary.steps, 'step')}"
         rest = names_in_short(remark.variables, noun=summary.dialect.variable)

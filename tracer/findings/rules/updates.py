@@ -54,7 +54,6 @@ _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
     explains=("not_finite",),
 )
 def not_finite(summary: Summary) -> Iterator[Case]:
-    """A variable held infinity or NaN after a step."""
     seen = [each for each in summary.effects if each.what == "not_finite" and each.total]
     if not seen:
         return
@@ -124,7 +123,6 @@ LAST_SHARE = 4
     explains=("changes", "unchanged"),
 )
 def unchanged(summary: Summary) -> Iterator[Case]:
-    """A variable was updated without changing."""
     end = _first_step([each for each in summary.effects if each.what == "not_finite"])
     before = f" before step {end:,}, which made a weight infinite or NaN" if end else ""
     moves = list(_moves(summary, end))
@@ -211,7 +209,6 @@ def _moves(summary: Summary, end: int) -> Iterator[tuple[list[int], int, int, in
     explains=(*FEW, *MANY),
 )
 def replicas_disagree(summary: Summary) -> Iterator[Case]:
-    """Replicas that should make the same updates did not."""
     if len(summary.replicas) < 2 or _one_copy(summary):
         return
     names = replica_names(summary.trace)
@@ -296,7 +293,6 @@ _AS_MUCH = {
     explains=FEW,
 )
 def never_updated(summary: Summary) -> Iterator[Case]:
-    """A variable had a gradient but no update, while others were updated."""
     by = skipper(summary.optimizers) or "the loss scale"
     own_steps = (f"{class_of(each)}.{own.method}" for each, own in summary.remarks("own-step"))
     by_itself = next((f" (what {own} assigns by itself is not seen)" for own in own_steps), "")
@@ -347,7 +343,6 @@ def _only_skipped(summary: Summary, pattern: Pattern) -> bool:
     explains=FEW,
 )
 def no_gradient(summary: Summary) -> Iterator[Case]:
-    """Every gradient passed for a variable was `None`."""
     of_graph = any(each.kind == "v1" for each in summary.optimizers)
     every = summary.trace.variables
     unowned = {name for _, each in summary.remarks("no-gradient") for name in each.variables}
@@ -405,7 +400,6 @@ _requests_or_tries = counting(["request", "update", "ineffective"])
     explains=FEW,
 )
 def stopped(summary: Summary) -> Iterator[Case]:
-    """A variable had no updates after some step, while others did."""
     every = [
         each  # replicas that differ: see replicas_disagree
         for each in summary.asked
@@ -487,7 +481,6 @@ def _silence(summary: Summary, pattern: Pattern) -> str:
     explains=MANY,
 )
 def updated_twice(summary: Summary) -> Iterator[Case]:
-    """A variable was updated more than once in a step."""
     by_members = any(summary.remarks("updated-twice"))  # of a `vmap`, each once
     for pattern in () if by_members else summary.asked:
         timeline = pattern.timeline(updates, replica=pattern.replicas[0])
@@ -528,7 +521,6 @@ def updated_twice(summary: Summary) -> Iterator[Case]:
     explains=(*FEW, *MANY),
 )
 def densified(summary: Summary) -> Iterable[Case]:
-    """A gradient was passed sparse, and applied dense."""
     every, dense_requests = summary.trace.variables, counting(["request"], ["dense"])
     settings = ("gradient_accumulation_steps", "global_clipnorm")
     causes = [key for key in settings if any(each.settings.get(key) for each in summary.optimizers)]
@@ -568,7 +560,6 @@ def _one_copy(summary: Summary) -> bool:
     explains=FEW,
 )
 def gradient_missing(summary: Summary) -> Iterator[Case]:
-    """A variable had a gradient in some steps and `None` in others."""
     for pattern in summary.asked:
         none = pattern.timeline(missing, replica=pattern.replicas[0])
         parts = [steps for steps, (number,) in none.parts() if number]

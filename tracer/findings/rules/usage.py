@@ -69,7 +69,6 @@ _SCALES = {
     explains=(*FEW, "few steps"),
 )
 def keras_mixed(trace: Trace) -> Iterator[Case]:
-    """`compile` rejected its optimizer."""
     errors = dict.fromkeys(program.error for program in trace.programs)
     for found in filter(None, map(_IDENTIFIER.search, errors)):
         is_class, home, library, name = found.groups()
@@ -96,7 +95,6 @@ def keras_mixed(trace: Trace) -> Iterator[Case]:
     explains=FEW,
 )
 def never_passed(summary: Summary) -> Iterator[Case]:
-    """Layers became trainable, but the earlier traced step does not train them."""
     thawed = (
         "{were} made trainable after the train step was traced, and no optimizer ever got {them}: "
         "the step{of} trains only what was trainable before"
@@ -130,7 +128,6 @@ def never_passed(summary: Summary) -> Iterator[Case]:
     explains=MANY,
 )
 def frozen_but_updated(summary: Summary) -> Iterator[Case]:
-    """Layers were frozen, but the earlier traced step still trains them."""
     roots = {each.root for each in summary.trace.optimizers}
     frozen = (
         "{were} frozen (trainable = False) after the train step was traced or compiled, and the "
@@ -164,7 +161,6 @@ def frozen_but_updated(summary: Summary) -> Iterator[Case]:
     explains=MANY,
 )
 def shared_variable(trace: Trace) -> Iterator[Case]:
-    """Two optimizers that step in turns update the same variables."""
     updated = _updated(trace)
     for one, other in combinations(list(updated)[:MAX_COMPARED], 2):
         shared = updated[one] & updated[other]
@@ -215,7 +211,6 @@ def _updated(trace: Trace) -> dict[Summary, frozenset[int]]:
     whole=True,
 )
 def optimizer_renewed(trace: Trace) -> Iterator[Case]:
-    """One line makes several optimizers in a row for the same variables."""
     yield from _states_dropped(trace)
     yield from _traced_for_each(trace)
     alike: dict[tuple[Any, ...], list[Summary]] = {}
@@ -305,7 +300,6 @@ def _states_dropped(trace: Trace) -> Iterator[Case]:
     needs=("complete",),
 )
 def never_used(summary: Summary) -> Iterator[Case]:
-    """An optimizer was built for its variables, but made no step."""
     root = summary.optimizers[0]
     fitted = any(remark.code == "fitted" for remark in root.remarks)
     built = root.settings.get("built") or (root.kind == "legacy" and root.iterations is not None)
@@ -341,7 +335,6 @@ def never_used(summary: Summary) -> Iterator[Case]:
     ),
 )
 def loss_not_scaled(summary: Summary) -> Iterator[Case]:
-    """Gradients are unscaled but the loss was never scaled."""
     for optimizer, remark in summary.remarks("loss-not-scaled"):
         settings = optimizer.settings
         scales = (
@@ -385,7 +378,6 @@ def loss_not_scaled(summary: Summary) -> Iterator[Case]:
     ),
 )
 def ema_unused(summary: Summary) -> Iterator[Case]:
-    """An optimizer averaged the weights, but the averages were never used."""
     for optimizer, remark in summary.remarks("ema-unused"):
         yield Case(
             f"{optimizer.name} kept a moving average of each variable (use_ema=True) for "
@@ -413,7 +405,6 @@ def ema_unused(summary: Summary) -> Iterator[Case]:
     needs=("steps",),
 )
 def decay_exclusion(summary: Summary) -> Iterator[Case]:
-    """A weight-decay exclusion matches no variable."""
     for optimizer in summary.optimizers:
         decay = optimizer.decay
         if decay is not None and decay.unmatched:
@@ -443,7 +434,6 @@ def decay_exclusion(summary: Summary) -> Iterator[Case]:
     needs=("steps",),
 )
 def state_not_loaded(summary: Summary) -> Iterator[Case]:
-    """The saved state of an optimizer was not loaded."""
     for optimizer, _ in summary.remarks("state-not-loaded"):
         yield Case(
             f"The saved state of {optimizer.name} was not loaded, because the optimizer was not "
