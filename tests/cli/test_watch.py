@@ -1,6 +1,7 @@
 """Following a file that another process writes."""
 
 import io
+import itertools
 import os
 import threading
 from pathlib import Path
@@ -10,8 +11,11 @@ from rich.console import Console
 from support import traces
 from support.patience import LONGEST, wait_until
 
+from tracer.api import CallTrace
 from tracer.cli.watch import progress, watch
 from tracer.errors import TraceFileError
+from tracer.model.records import Program, Replica
+from tracer.model.runs import Run
 
 
 def test_progress() -> None:
@@ -28,6 +32,34 @@ def test_progress() -> None:
         ("worker:1 replica 0", "8"),
         ("worker:1 replica 1", "8"),
     ]
+
+
+def ranks(*programs: tuple[int, float]) -> CallTrace:
+    """A run of ranks, which made so many steps in so many seconds until each wrote its file."""
+    blocks = [
+        traces.block([traces.step(), traces.update(0)], Run(1, 1, steps), replica=rank)
+        for rank, (steps, _) in enumerate(programs)
+    ]
+    names = [f"rank:{rank}" for rank in range(len(programs))]
+    return traces.changed(
+        traces.keras3(("weight",), tuple(blocks), ()),
+        replicas=tuple(Replica(name, 0, "cpu") for name in names),
+        programs=tuple(
+            Program("train.py", 0.0, seconds, name, finished=False)
+            for name, (_, seconds) in zip(names, programs, strict=True)
+        ),
+    )
+
+
+def test_the_rate_of_a_rank_is_taken_between_its_own_files() -> None:
+    """Each of two ranks makes 1 step a second; their files are half a second apart."""
+    written = [
+        ranks((10, 12.0), (9, 11.5)),
+        ranks((10, 12.0), (13, 15.5)),
+        ranks((14, 16.0), (13, 15.5)),
+    ]
+    for before, after in itertools.pairwise(written):
+        assert progress(after, before, 0.5)[0].cells[1] == "1.0"
 
 
 def _write(folder: Path, out: io.StringIO) -> None:

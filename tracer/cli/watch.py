@@ -28,15 +28,32 @@ def progress(trace: Trace, before: Trace | None, seconds: float) -> list[Row]:
 
     A single replica has no row.
     """
-    earlier = [] if before is None else [each.steps for each in summaries_of(before)]
+    earlier = [] if before is None else summaries_of(before)
     return [
         row
         for summary, past in zip(summaries_of(trace), chain(earlier, repeat(None)), strict=False)
-        for row in _rows(
-            summary,
-            "" if past is None or not seconds else f"{max(0, summary.steps - past) / seconds:,.1f}",
-        )
+        for row in _rows(summary, "" if past is None else _rate(summary, past, seconds))
     ]
+
+
+def _rate(summary: Summary, past: Summary, seconds: float) -> str:
+    """Of the fastest worker with a new file: each writes at a time of its own."""
+    ran = {each.worker: each.seconds for each in past.trace.programs}
+    took = {e.worker: e.seconds - ran[e.worker] for e in summary.trace.programs if e.worker in ran}
+    now, then = _steps(summary), _steps(past)
+    rates = [
+        max(0, now[worker] - then[worker]) / passed
+        for worker in now.keys() & then.keys()
+        if (passed := took.get(worker, seconds)) > 0
+    ]
+    return f"{max(rates):,.1f}" if rates else ""
+
+
+def _steps(summary: Summary) -> dict[str, int]:
+    replicas = summary.trace.replicas
+    return dict(
+        sorted((replicas[each].worker, summary.steps_on[each]) for each in summary.replicas)
+    )
 
 
 def _rows(summary: Summary, rate: str) -> list[Row]:
