@@ -113,19 +113,23 @@ def test_training_is_bit_for_bit_the_same(make: Make) -> None:
 
 @needs_keras3
 def test_products_are_rounded_as_they_were() -> None:
-    """Gradients that are clipped by their norm are products: Grappler reorders their factors."""
+    """Gradients that are clipped by their norm are products: Grappler reorders their factors.
+
+    It makes one factor of the constants in a product of quotients.
+    """
 
     def trained(**options: bool) -> tuple[bytes, CallTrace | None]:
         random = np.random.default_rng(0)
-        weights = [keras3.Variable(random.normal(size=(8, 8))) for _ in range(2)]
+        weights = [keras3.Variable(random.normal(size=(8, 8))) for _ in range(3)]
         with tracer.record(**options) if options else nullcontext() as recording:
             optimizer = keras3.optimizers.SGD(0.1)
             optimizer.build(weights)
 
             @tf.function
             def step(gradient: Any, scale: Any) -> None:
-                parts = (gradient, tf.zeros_like(gradient))
-                optimizer.apply([tf.identity(each * scale) for each in parts], weights)
+                products = [each * scale for each in (gradient, tf.zeros_like(gradient))]
+                quotient = tf.matmul(gradient, gradient) / 7.0 * 0.3 * 0.7
+                optimizer.apply([*map(tf.identity, products), quotient], weights)
 
             for _ in range(10):
                 step(*(tf.constant(random.normal(size=size), tf.float32) for size in ((8, 8), ())))
