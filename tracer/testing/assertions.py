@@ -285,10 +285,16 @@ def _check_of_each(
         targets = targets_meant(trace, model_or_variables, "trainable_variables")
         expected = Expectation(what, (Limits(what, 1, None),), targets=tuple(targets))
         given = () if leaves_of(model_or_variables) else each_given(model_or_variables)
-        idle = (each for each in given if not variables_in(each, "trainable_variables"))
+        idle = [each for each in given if not variables_in(each, "trainable_variables")]
         layers = [layer for each in idle for layer in frozen_in(each)]
-        if trace.complete and layers:
-            cause = f"{are_frozen(layers)}, with {together(names_in(layers))}"
+        frozen = [each for each in idle if not getattr(each, "trainable", False)]
+        frozen = [each for each in frozen if variables_in(each, "variables")]
+        if trace.complete and (layers or frozen):
+            cause = (
+                f"{are_frozen(layers)}, with {together(names_in(layers))}"
+                if layers
+                else f"frozen: {of_given(frozen[0], '')}"
+            )
             why = "there is no trainable variable"
             return failure.not_judged(trace, expected.wanted, why, causes=[cause])
         return _of_targets(trace, expected, targets, model_or_variables)

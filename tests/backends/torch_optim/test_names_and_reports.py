@@ -302,6 +302,10 @@ def test_each_assertion() -> None:
     model.bias.requires_grad_(False)
     with tracer.assert_all_updated(model):
         step()
+    other.requires_grad_(False)
+    frozen = pytest.raises(AssertionError, match="frozen: weight, bias")
+    with frozen, tracer.assert_all_updated([model, other]):
+        step()
 
 
 @pytest.mark.parametrize("copy", ["data", "detach", "clone"])
