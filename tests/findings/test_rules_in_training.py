@@ -622,12 +622,10 @@ def test_replicas_that_disagree(cls: Any) -> None:
     [
         ("legacy", {"clipnorm": 1.0}, True),
         ("legacy", {"global_clipnorm": 1.0}, True),
-        ("keras2", {"clipvalue": 1.0}, True),
         ("keras2", {"global_clipnorm": 1.0}, True),
         ("keras2", {"loss_scale": True}, True),
         ("keras3", {}, True),
         ("keras3", {"clipnorm": 1.0}, True),
-        ("keras3", {"clipvalue": 1.0}, True),
         ("keras3", {"loss_scale": True}, True),
         ("keras3", {"global_clipnorm": 1.0}, False),
         ("keras3", {"gradient_accumulation_steps": 2}, False),

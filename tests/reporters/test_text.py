@@ -40,7 +40,7 @@ from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.reporters import formats
 from tracer.reporters.answer import answer, question
-from tracer.reporters.tables import TREES, By, by_variable
+from tracer.reporters.tables import TREES, By, by_step, by_variable
 from tracer.reporters.text import render
 
 TABLES: Sequence[By] = ("variable", "step", "replica", "worker", "method", "caller", "layer")
@@ -403,6 +403,15 @@ def test_steps_in_which_nothing_was_compared_have_a_dash(compared: Run, expected
     text = render(traces.changed(trace, effects=effects), "step")
     assert ("(-: none was compared in these steps)" in text) == expected
     assert (text.split("\n7")[-1].split("\n")[0].split()[-2:] == ["-", "-"]) == expected
+
+
+def test_a_step_that_updates_keeps_no_gradients() -> None:
+    trace = traces.accumulation()
+    settings = {"gradient_accumulation_steps": 4}
+    (optimizer,) = trace.optimizers
+    optimizers = (msgspec.structs.replace(optimizer, settings=settings),)
+    (summary,) = summaries_of(traces.changed(trace, optimizers=optimizers))
+    assert {(row.updates, row.accumulated) for row in by_step(summary)} == {(0, 1), (4, 0)}
 
 
 def test_steps_that_were_not_recorded_say_so() -> None:

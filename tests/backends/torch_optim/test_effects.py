@@ -10,6 +10,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,17 @@ def test_what_a_scaler_left_out(fused: bool) -> None:
     assert {step for _, step in truth.unchanged} == {2, 4, 5, 6, 7}
     assert by_step(trace) == [3, 0, 3, 0, 0, 0, 0, 3]
     assert "unchanged" not in {each.code for each in trace.findings()}
+
+
+def test_a_gradient_of_zero_that_comes_with_a_closure() -> None:
+    parameters = zeros(2)
+    optimizer = tracer.wrap(torch.optim.SGD(named(parameters), 0.1), effects=True)
+    for amount in (0.0, 1.0):
+        optimizer.step(partial(give, parameters, amount))
+        for each in parameters:
+            each.grad = None
+    trace = tracer.trace_of(optimizer)
+    assert trace.count("zero_gradient", by=("variable", "step")) == {("p0", 1): 1, ("p1", 1): 1}
 
 
 def test_a_sparse_gradient() -> None:
