@@ -72,7 +72,7 @@ def texts_of_all_rules() -> str:
 
     return "\n".join(
         f"### `{rule.code}`: {rule.title}\n\n*{rule.severity.capitalize()}.* {rule.explanation} "
-        f"{rule.why} **What to do:** {rule.advice}\n"
+        f"{rule.why} {' '.join(f'**{name}:** {text}' for name, text in rule.advices.items())}\n"
         for rule in RULES
     )
 

@@ -183,6 +183,7 @@ OUTPUTS = {
     "learn": ["learn", "no_gradients.json", "--steps"],
     "explain": ["explain"],
     "explain_one": ["explain", "densified"],
+    "explain_of_several": ["explain", "gradients-left"],
     "watch": ["watch", "uneven_replicas.json"],
 }
 STATUS = {

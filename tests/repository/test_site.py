@@ -119,7 +119,7 @@ def test_every_rule_has_its_texts(site: Path) -> None:
     for rule in RULES:
         section = text.split(f"<code>{rule.code}</code>: {rule.title}")[1].split("<h3")[0]
         words = html.unescape(re.sub(r"<[^>]+>", "", section))
-        for each in rule.explanation, rule.why, rule.advice:
+        for each in rule.explanation, rule.why, *rule.advices.values():
             assert re.sub(r"[`*]", "", each) in words, rule.code
 
 

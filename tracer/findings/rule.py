@@ -17,7 +17,7 @@ from tracer.model.callers import nearest
 from tracer.model.measures import tries, unknown_effects
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
-from tracer.model.words import first_of, listed, plural, some, span, times
+from tracer.model.words import DIALECTS, first_of, listed, plural, some, span, times
 
 Severity = Literal["error", "warning", "info"]
 """`error`: training certainly does not do what the program says. `warning`: most probably a
@@ -25,6 +25,7 @@ mistake. `info`: good to know, and often normal."""
 
 MAX_CASES = 3  # the most cases of a rule, differing only in numbers, that are not merged
 MAX_NAMES = 3  # the most variables named in a sentence
+_LONG = {"jax": "Keras on JAX", "torch": "Keras on PyTorch"}
 _SINGULAR = {"were": "was", "have": "has", "them": "it", "their": "its"}
 
 
@@ -100,6 +101,16 @@ class Rule:
     needs: tuple[Need, ...] = ()
     explains: tuple[Failed, ...] = ()
     """The failed expectations that a case may explain."""
+
+    @property
+    def advices(self) -> dict[str, str]:
+        """Each advice below its heading; the advice for TensorFlow, or for all, comes first."""
+        texts = {name: dialect.text.get(self.code) for name, dialect in DIALECTS.items()}
+        headings = {"What to do": self.advice}
+        for text in filter(None, dict.fromkeys(texts.values())):
+            names = [_LONG.get(name, name) for name in texts if texts[name] == text]
+            headings[f"What to do with {listed(names)}"] = text
+        return headings
 
     def cases(self, trace: Trace) -> Iterator[tuple[int | None, Case]]:
         """Yield the cases of a trace, each with its root optimizer, or None for the whole trace.

@@ -239,6 +239,10 @@ _TORCH = replace(
             "ModuleDict: a plain list hides them from model.parameters(). For what should not "
             "learn, set requires_grad to False, which saves its gradients."
         ),
+        "gradients-left": (
+            "Step once more after the last batch, or choose a number of batches that the size of "
+            "a group divides."
+        ),
         "never-passed:list": (
             "Keep layers in torch.nn.ModuleList or ModuleDict: a plain list or dict hides them "
             "from model.parameters()."

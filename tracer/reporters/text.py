@@ -578,10 +578,7 @@ def explanation(rule: Rule, width: int | None, color: bool) -> str:
     """The full explanation of one rule."""
     width = max(40, width or 80)
     lines = paragraph(f"{rule.code} ({rule.severity}): {rule.title}", width, style="bold")
-    for name, text in (
-        ("Why it matters", rule.why),
-        ("What to do", rule.advice),
-        ("When it is reported", rule.explanation),
-    ):
+    texts = {"Why it matters": rule.why, **rule.advices, "When it is reported": rule.explanation}
+    for name, text in texts.items():
         lines += [Text(), Text(name, "bold"), *paragraph(text, width, "  ")]
     return printed(lines, width, color)

@@ -177,8 +177,8 @@ _IN_A_ROW = ", with all the variables and new gradients in each call"
     why="A few at the beginning are normal; many in a row mean inf or NaN at any scale.",
     advice=(
         "If it goes on, look for the layer that gives inf or NaN: "
-        "tf.debugging.enable_check_numerics(), a lower learning rate, that layer in "
-        "float32."
+        "tf.debugging.enable_check_numerics() (PyTorch: torch.autograd.detect_anomaly(), JAX: "
+        "jax_debug_nans), a lower learning rate, that layer in float32."
     ),
     explanation=(
         "By a loss scale, a GradScaler, apply_if_finite or MultiSteps. A warning if all "
