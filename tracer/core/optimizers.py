@@ -167,12 +167,19 @@ class Optimizers:
             steps = self._backend.iterations_of(self.all[index].optimizer())
         self.stepping.setdefault(index, steps)
 
-    def stepped(self, names: Sequence[str]) -> Iterator[Stepped]:
-        """Yield the readable optimizers, with their own counts of steps when wrapped."""
-        for name, traced in zip(names, self.all, strict=True):
+    def stepped(
+        self, names: Sequence[str], before: Mapping[int, Iterations], past: int
+    ) -> Iterator[Stepped]:
+        """Yield the readable optimizers, with their own counts of steps when wrapped.
+
+        `before` has their `iterations` when the trace began, after `past` counted steps: steps that
+        an optimizer made between two traces are none of this one.
+        """
+        for index, (name, traced) in enumerate(zip(names, self.all, strict=True)):
             optimizer = traced.readable()
             if optimizer is not None:
-                yield Stepped(name, optimizer, None if traced.is_loaded else traced.started)
+                started = before[index].steps - past if index in before else traced.started
+                yield Stepped(name, optimizer, None if traced.is_loaded else started)
 
     def iterations(self) -> dict[int, Iterations]:
         """Each optimizer's own count of its steps, if it has one."""

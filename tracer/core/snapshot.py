@@ -333,7 +333,9 @@ class Reader:
             *ran.notes,
             *self._optimizers.stale.missed(names, baseline.stale),
         ]
-        notes += self._root.blocks.missed(self._optimizers.stepped(names))
+        past = max((each.steps for each in baseline.counts.values()), default=0)
+        readable = self._optimizers.stepped(names, baseline.iterations, past)
+        notes += self._root.blocks.missed(readable)
         entries = [(block, entry) for block in ran.blocks for entry in block.entries]
         roles = {entry.role for _, entry in entries if entry.kind != "none"}
         stepped = {

@@ -153,6 +153,21 @@ def test_a_program_that_was_compiled_ahead_and_one_that_counts() -> None:
     assert trace.notes[0].startswith("odometer: its own count of steps is 3 steps further")
 
 
+def test_steps_between_two_blocks_are_of_neither() -> None:
+    """In eager mode; the block between them traces another optimizer alone."""
+    one, other = model(keras.optimizers.SGD(0.1)), model(keras.optimizers.SGD(0.1))
+    one.compile(one.optimizer, "mse", run_eagerly=True)
+
+    def fit() -> None:
+        one.fit(X[:16], Y[:16], batch_size=8, verbose=0)
+
+    for _ in range(3):
+        with tracer.assert_updates(one.optimizer, total=8):
+            fit()
+        with tracer.assert_updates(other.optimizer, total=0):
+            fit()
+
+
 def test_a_loaded_model_ran_no_steps(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "optax", raising=False)  # else it may be what ran: a note
     optimizer = Odometer()
