@@ -250,6 +250,27 @@ def test_steps_without_updates_and_what_they_did(eager: bool) -> None:
     ]
 
 
+def test_each_replica_has_effects_of_its_own() -> None:
+    """Gradients that are not added up are 0 on the second one."""
+    strategy = tf.distribute.MirroredStrategy(
+        ["cpu:0", "cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+    with strategy.scope():
+        weight = tf.Variable([1.0])
+        optimizer = tracer.wrap(keras2.optimizers.legacy.SGD(1.0), effects=True)
+
+    def step() -> None:
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        pairs = [(tf.cast([replica == 0], tf.float32), weight)]
+        optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
+
+    run = tf.function(lambda: strategy.run(step))
+    for _ in range(3):
+        run()
+    assert [each.numpy().tolist() for each in weight.values] == [[-2.0], [1.0]]
+    assert tracer.trace_of(optimizer).count("unchanged", by="replica") == {(1,): 3}
+
+
 def test_sparse_updates() -> None:
     """A row of a table is written in place: what it was before is still known."""
     table = tf.Variable(np.ones((5, 2), "float32"), name="table")
