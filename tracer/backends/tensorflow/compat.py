@@ -321,7 +321,7 @@ def made_of(tensor: Any) -> list[Any]:
 def made_again(tensor: Any) -> Any | None:
     """A tensor that is 0 where `tensor` is 0, from the same inputs; None if arithmetic hides that.
 
-    A scalar factor, as of clipping, is taken for another number than 0.
+    A scalar factor that arithmetic computes, as in clipping, is taken for another number than 0.
     """
     if isinstance(tensor, EagerTensor) or not _is_reordered(tensor):
         return tensor
@@ -329,7 +329,8 @@ def made_again(tensor: Any) -> Any | None:
         return made_again(tensor.op.inputs[0])
     if tensor.op.type != "Mul":
         return None
-    factors = [made_again(each) for each in tensor.op.inputs if each.shape.num_elements() != 1]
+    made = [(each, made_again(each)) for each in tensor.op.inputs]
+    factors = [own for each, own in made if own is not None or each.shape.num_elements() != 1]
     if len(factors) == 1:
         return factors[0]
     if not factors or any(each is None for each in factors) or not tensor.dtype.is_floating:
