@@ -334,8 +334,9 @@ watch = _passes.watch
 
 
 def after_backward(call: Callable[[], None]) -> None:
-    """Call `call` after the next pass."""
-    _passes.once.append(call)
+    """Call `call` after the next pass, if passes are counted now."""
+    if _passes.watched:
+        _passes.once.append(call)
 
 
 @dynamo.without_dynamo
