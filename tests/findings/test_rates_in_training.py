@@ -377,10 +377,7 @@ class Clearing(torch.optim.SGD):  # type: ignore[misc]
         return loss
 
 
-@healthy
-def a_step_that_clears_the_gradients_of_its_closure(model: Any, parameters: list[Any]) -> None:
-    optimizer = Clearing(parameters, 0.1)
-
+def step_with_a_closure(model: Any, optimizer: Any) -> None:
     def closure() -> Any:
         loss = model(torch.randn(4, 3)).square().mean()
         loss.backward()
@@ -388,6 +385,12 @@ def a_step_that_clears_the_gradients_of_its_closure(model: Any, parameters: list
 
     for _ in range(6):
         optimizer.step(closure)
+
+
+@healthy
+def a_step_that_clears_the_gradients_of_its_closure(model: Any, parameters: list[Any]) -> None:
+    optimizer = Clearing(parameters, 0.1)
+    step_with_a_closure(model, optimizer)
 
 
 @healthy
@@ -404,14 +407,7 @@ def a_step_that_clears_the_gradients_of_a_scaler(model: Any, parameters: list[An
 def a_hook_that_clears_the_gradients_of_a_closure(model: Any, parameters: list[Any]) -> None:
     optimizer = torch.optim.SGD(parameters, 0.1)
     optimizer.register_step_post_hook(lambda own, *_: own.zero_grad(set_to_none=False))
-
-    def closure() -> Any:
-        loss = model(torch.randn(4, 3)).square().mean()
-        loss.backward()
-        return loss
-
-    for _ in range(6):
-        optimizer.step(closure)
+    step_with_a_closure(model, optimizer)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

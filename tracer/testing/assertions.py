@@ -287,8 +287,11 @@ def _check_of_each(
         given = () if leaves_of(model_or_variables) else each_given(model_or_variables)
         idle = [each for each in given if not variables_in(each, "trainable_variables")]
         layers = [layer for each in idle for layer in frozen_in(each)]
-        frozen = [each for each in idle if not getattr(each, "trainable", False)]
-        frozen = [each for each in frozen if variables_in(each, "variables")]
+        frozen = [
+            each
+            for each in idle
+            if not getattr(each, "trainable", False) and variables_in(each, "variables")
+        ]
         if trace.complete and (layers or frozen):
             cause = (
                 f"{are_frozen(layers)}, with {together(names_in(layers))}"

@@ -3,7 +3,7 @@
 import functools
 import threading
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from tracer.core.reachable import as_call, closure_of, reachable
@@ -95,12 +95,16 @@ _RATES = ("scale", "scale_by_schedule")
 
 def makes_steps(transformation: Any) -> bool:
     """True if it multiplies by a rate, rather than only preparing gradients."""
-    return any(_maker(held) in _RATES for held in reachable(transformation, _held_by, _FAR))
+    return _has_part_of(transformation, _RATES)
 
 
 def freezes(transformation: Any) -> bool:
     """True if a part of it replaces updates by 0, at least for some leaves."""
-    return any(_maker(held) == "set_to_zero" for held in reachable(transformation, _held_by, _FAR))
+    return _has_part_of(transformation, ("set_to_zero",))
+
+
+def _has_part_of(transformation: Any, makers: Collection[str]) -> bool:
+    return any(_maker(held) in makers for held in reachable(transformation, _held_by, _FAR))
 
 
 def rates_in(transformation: Any) -> list[str | float | None]:
