@@ -15,6 +15,7 @@ from msgspec import Struct, structs
 
 from tracer.model.callers import nearest
 from tracer.model.measures import tries, unknown_effects
+from tracer.model.phrases import where_made
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.words import DIALECTS, first_of, listed, plural, some, span, times
@@ -25,7 +26,6 @@ mistake. `info`: good to know, and often normal."""
 
 MAX_CASES = 3  # the most cases of a rule, differing only in numbers, that are not merged
 MAX_NAMES = 3  # the most variables named in a sentence
-_LONG = {"jax": "Keras on JAX", "torch": "Keras on PyTorch"}
 _SINGULAR = {"were": "was", "have": "has", "them": "it", "their": "its"}
 
 
@@ -105,12 +105,12 @@ class Rule:
     @property
     def advices(self) -> dict[str, str]:
         """Each advice below its heading; the advice for TensorFlow, or for all, comes first."""
-        texts = {name: dialect.text.get(self.code) for name, dialect in DIALECTS.items()}
-        headings = {"What to do": self.advice}
-        for text in filter(None, dict.fromkeys(texts.values())):
-            names = [_LONG.get(name, name) for name in texts if texts[name] == text]
-            headings[f"What to do with {listed(names)}"] = text
-        return headings
+        names: dict[str, list[str]] = {}
+        for dialect in DIALECTS.values():
+            if text := dialect.advice(self.code):
+                names.setdefault(text, []).append(dialect.framework)
+        special = {f"What to do with {listed(names[text])}": text for text in names}
+        return {"What to do": self.advice, **special}
 
     def cases(self, trace: Trace) -> Iterator[tuple[int | None, Case]]:
         """Yield the cases of a trace, each with its root optimizer, or None for the whole trace.
@@ -139,8 +139,8 @@ def with_line(summary: Summary, text: str) -> str:
 
 def made_in(summary: Summary) -> str:
     """` (Adam was made in train.py:12)`, for the end of a sentence; empty if unknown."""
-    root = summary.optimizers[0]
-    return f" ({root.name} was made in {root.made})" if root.made else ""
+    made = where_made(summary)
+    return f" ({made})" if made else ""
 
 
 RULES: list[Rule] = []

@@ -19,6 +19,12 @@ from tracer.model.trace import Trace
 from tracer.model.words import KIND_WORDS, first_of, first_true, listed
 
 
+def where_made(summary: Summary) -> str:
+    """`Adam was made in train.py:12`, of the root optimizer; empty if unknown."""
+    root = summary.optimizers[0]
+    return f"{root.name} was made in {root.made}" if root.made else ""
+
+
 def class_of(optimizer: Optimizer) -> str:
     """The name of an optimizer's class, without the module."""
     return optimizer.class_name.rpartition(".")[2]

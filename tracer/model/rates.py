@@ -6,6 +6,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from tracer.errors import shown
+from tracer.model.phrases import where_made
 from tracer.model.records import Rate, RateRun
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace, has_all_workers
@@ -150,9 +151,8 @@ def _decay(summary: Summary) -> Iterator[str]:
     decays = [f"{value}{f' on {len(on):,}' * differ}" for value, on in values.items()]
     every = some(len(decayed | others), summary.dialect.variable)
     flat = vectors(summary, decayed) if others else []
-    root = summary.optimizers[0]
-    made = f"; {root.name} was made in {root.made}" if root.made else ""
-    among = f", {len(flat):,} of them one-dimensional ({first_of(flat, 2)}{made})" if flat else ""
+    named = "; ".join(filter(None, [first_of(flat, 2), where_made(summary)]))
+    among = f", {len(flat):,} of them one-dimensional ({named})" if flat else ""
     on = f"on {len(decayed):,} of " if others else "on all "
     yield f"weight decay {listed(decays)} {'of ' if differ else on}{every}{among}"
 

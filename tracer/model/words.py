@@ -86,6 +86,8 @@ def all_true(*cases: tuple[object, str]) -> list[str]:
 class Dialect:
     """The terms of a framework; the defaults are TensorFlow's."""
 
+    framework: str = "TensorFlow"
+    """The framework, or the library with its own optimizers."""
     variable: str = "variable"
     """What an optimizer updates."""
     separator: str = "/"
@@ -132,6 +134,7 @@ _NONE_OUTSIDE_OF_A_TAPE = (
 _TAKEN_AWAY = "Look for what drops gradients in the optimizer's own {}."
 
 _JAX = Dialect(
+    framework="Keras on JAX",
     program="program",
     traces_twice=False,
     step_method="stateless_apply",
@@ -160,6 +163,7 @@ _JAX = Dialect(
 
 _OPTAX = replace(
     _JAX,
+    framework="optax",
     variable="parameter",
     step_method="update",
     apply_methods=False,
@@ -184,6 +188,7 @@ _OPTAX = replace(
 )
 
 _KERAS_ON_TORCH = Dialect(
+    framework="Keras on PyTorch",
     program="program",
     step_method="apply",
     find_nan="torch.autograd.detect_anomaly()",
@@ -199,6 +204,7 @@ _KERAS_ON_TORCH = Dialect(
 
 _TORCH = replace(
     _KERAS_ON_TORCH,
+    framework="torch.optim",
     variable="parameter",
     separator=".",
     step_method="step",
