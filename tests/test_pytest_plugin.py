@@ -503,8 +503,8 @@ def test_a_wrong_marker_fails_its_test_with_its_line(
     wrong = "a count is an int, not"
     expected = {
         f"test_it.py:6: marker optimizer_updates: updates: {wrong} '0'",
-        "test_it.py:15: marker optimizer_updates: updates are asserted by dense=, sparse=, total=, "
-        "at_least= or at_most=: give one",
+        "test_it.py:15: marker optimizer_updates: give one of dense=, sparse=, total=, at_least= "
+        "and at_most=",
         "test_it.py:21: marker optimizer_updates: optimizer_updates() takes 0 positional arguments "
         "but 1 was given",
         "test_it.py:24: marker optimizer_updates: updates: no count is -1",

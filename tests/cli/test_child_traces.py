@@ -70,7 +70,7 @@ def test_who_uses_no_optimizer_writes_no_file(tmp_path: Path) -> None:
     done = run(tmp_path, program, options=())
     assert done.returncode == 0
     assert len(list((tmp_path / "traces").iterdir())) == 1
-    assert "none of those that were followed used an optimizer" in done.stderr
+    assert "none of the traced ones used an optimizer" in done.stderr
     assert done.stderr.splitlines()[-1] == "tracer: wrote traces"
     trace = tracer.load(tmp_path / "traces")
     assert (trace.programs[0].command, trace.programs[0].status) == ("launch.py", 0)
@@ -84,7 +84,7 @@ def test_a_folder_is_one_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = run(tmp_path, "print('it ran')", options=["-o", "file"])
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("tracer: file: is no folder")
+    assert done.stderr.startswith("tracer: file: is not a folder")
 
 
 CHILD = """
@@ -118,7 +118,7 @@ def test_a_python_without_tracer_runs_as_it_is(tmp_path: Path) -> None:
     )
     done = run(tmp_path, child, options=["-q", "-o", "other"])
     assert done.stdout == "2\n"
-    assert "tracer: not followed, for " in done.stderr
+    assert "is not traced: " in done.stderr
 
 
 # With training.

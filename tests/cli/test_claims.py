@@ -85,7 +85,7 @@ def test_an_earlier_run_is_kept(tmp_path: Path, capfd: pytest.CaptureFixture[str
         for each in (tmp_path, tmp_path / "earlier-1", tmp_path / "earlier-2")
     }
     assert found == {tmp_path.name: {3.0}, "earlier-1": {1.0}, "earlier-2": {2.0}}
-    assert "rank-1.json was of an earlier run: it is " in capfd.readouterr().err
+    assert "rank-1.json belonged to an earlier run: it is " in capfd.readouterr().err
     assert not list(tmp_path.glob(".*"))
 
 
@@ -110,7 +110,7 @@ def test_two_processes_of_one_rank_have_a_file_each(
     with process(tmp_path, started=1):
         save(tmp_path, started=2)
         said = capfd.readouterr().err
-    assert said.endswith("is of another process that runs: this one writes rank-0-2.json\n")
+    assert said.endswith("belongs to another running process: this one writes rank-0-2.json\n")
     files = {each.name: tracer.load(each).programs[0].started for each in tmp_path.glob("*.json")}
     assert files == {"rank-0.json": 1, "rank-0-2.json": 2}
     with pytest.raises(MergeError, match="two of the traces are of rank 0"):

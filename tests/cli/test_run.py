@@ -234,7 +234,7 @@ def test_other_processes(tmp_path: Path) -> None:
     assert traced.stderr.count("No optimizer was traced") == 1
     said = " ".join(traced.stderr.split())
     assert "the program started other processes (ForkPoolWorker-1 of" in said
-    assert "what they do is not traced; `tracer run --children` follows them" in said
+    assert "these are not traced; `tracer run --children` traces them" in said
 
 
 def test_a_tool_that_trains_nothing_leaves_the_trace_complete(tmp_path: Path) -> None:

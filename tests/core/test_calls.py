@@ -7,7 +7,7 @@ from tracer.core.backend import Backend
 from tracer.core.calls import EAGER, Call, CallsUnderWay, start_call
 from tracer.core.recorder import Recorder
 
-LOST = "a call was interrupted, and what it had run until then is not counted"
+LOST = "a call was interrupted: what it ran before that is not counted"
 
 
 def _put(under_way: CallsUnderWay, python: Any = None) -> Call:

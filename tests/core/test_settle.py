@@ -40,7 +40,7 @@ def test_a_loss_on_one_replica_is_not_hidden_by_calls_outside_of_steps_on_anothe
     outside = Ended(3, [(STEP, Reading({0: [Run(1, 1, 3)]})), (PART, Reading(outside={0: 2}))])
     lost = settle(_begun(3, (STEP, Reading({0: [Run(1, 1, 3)]})), (PART, Reading(lost=2))))
     blocks, notes = blocks_of(0, SITES, {0: outside, 1: lost}, METHODS, {0: 0, 1: 1})
-    assert [note.partition(" the detail")[0] for note in notes] == ["on replica 1"]
+    assert [note.partition(", details")[0] for note in notes] == ["on replica 1"]
     assert sum(block.total for block in blocks if block.replica == 1 and not block.step) == 2
     blocks, notes = blocks_of(0, SITES, {0: outside}, METHODS, {0: 0})
     assert notes == []
@@ -59,7 +59,7 @@ def test_a_loss_of_what_was_an_update_and_what_was_part_of_one_is_said() -> None
         ran = Reading({1: _runs(2)}, {0: 2}, lost=1)
         ended = settle(_begun(3, (STEP, Reading({0: [Run(1, 1, 3)]})), (PART, ran)))
         blocks, (note,) = blocks_of(0, SITES, {0: ended}, METHODS, {0: 0}, nested)
-        assert ("whether some of them were updates of their own" in note) == nested
+        assert ("whether some of them were updates" in note) == nested
         assert ("the totals are exact" in note) != nested
         roles = [(entry.role, block.total) for block in blocks for entry in block.entries]
         updates = sum(total for role, total in roles if role == "update")
@@ -135,7 +135,7 @@ def test_a_step_that_an_error_ended_is_none_and_said() -> None:
     assert (ended.steps, ended.stopped) == (3, 2)
     assert ended.blocks[0][1].runs == {0: [Run(1, 1, 3)]}
     _, (note,) = blocks_of(0, SITES, {0: ended}, METHODS, {0: 0})
-    assert "2 steps began in a graph and were ended by an error" in note
+    assert "2 steps that began in a graph ended with an error" in note
 
 
 def test_a_step_that_an_error_ended_after_a_part_of_it_ran_is_one() -> None:
@@ -143,7 +143,7 @@ def test_a_step_that_an_error_ended_after_a_part_of_it_ran_is_one() -> None:
     assert (ended.steps, ended.raised, ended.stopped) == (3, [2], 0)
     blocks, notes = blocks_of(0, SITES, {0: ended}, METHODS, {0: 0})
     assert sum(block.total for block in blocks if block.step) == 3
-    assert "1 step began in a graph and was ended by an error" in notes[0]
+    assert "1 step that began in a graph ended with an error" in notes[0]
 
 
 def test_what_is_under_way_does_not_count_yet() -> None:
@@ -178,7 +178,7 @@ def test_a_step_that_failed_is_one_if_a_function_ran_in_it() -> None:
 def test_steps_that_failed_perhaps_in_a_function_are_said() -> None:
     ended = settle(_begun(2, (STEP, Reading({0: [Run(1, 1, 2)]})), torn={3, 4}))
     _, (note,) = blocks_of(0, SITES, {0: ended}, METHODS, {0: 0})
-    assert note.startswith("on replica 0 2 steps in eager mode called functions and were ended")
+    assert note.startswith("on replica 0, 2 eager steps that called functions ended")
 
 
 def test_the_work_of_a_block_by_what_it_was_part_of() -> None:

@@ -65,7 +65,7 @@ def test_a_worker_without_a_trace_is_said(run: Any, tmp_path: Path) -> None:
     trace = tracer.load(tmp_path)
     assert not trace.complete
     assert trace.notes == (
-        f"worker:{workers - 1}: there is no trace of this worker, so what it ran is not counted",
+        f"worker:{workers - 1}: this worker has no trace, so nothing of it is counted",
     )
 
 
@@ -104,4 +104,4 @@ def test_parameter_servers(killed: bool, tmp_path: Path) -> None:
         assert truth["by object"] == [2 * scheduled, scheduled]
         assert {each.part_of for each in trace.variables} == {"table", ""}
         assert trace.workers == ("",)
-        assert "which worker ran an update is not known" in trace.notes[0]
+        assert "it is unknown which worker ran an update" in trace.notes[0]

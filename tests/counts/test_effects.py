@@ -423,7 +423,7 @@ def test_graphs_from_before_are_said_to_be_unknown() -> None:
     assert tracings == 1
     trace = tracer.trace_of(optimizer)
     (note,) = trace.notes
-    assert trace.complete and note.startswith("effects of 2 steps are not known")
+    assert trace.complete and note.startswith("effects are unknown for 2 steps")
     assert not expressions.check(trace, [expressions.read("steps=3")])[0].reason
     tracer.unwrap(optimizer, retrace=True)
     tracer.wrap(optimizer)
@@ -450,7 +450,7 @@ def test_what_is_not_compared_fails_what_is_expected_of_effects_alone() -> None:
     expected = expressions.read("not_finite=0")
     held, fails = expressions.check(trace, [expected])
     assert not held.reason and fails.text == "all effects are known"
-    assert "but effects of 1 step are not known" in failure.of_expected(trace, expected)
+    assert "but effects are unknown for 1 step" in failure.of_expected(trace, expected)
 
 
 def test_a_step_that_is_handed_something_else() -> None:
@@ -464,7 +464,7 @@ def test_a_step_that_is_handed_something_else() -> None:
     optimizer.apply_gradients([tf.ones([3])], [tf.Variable(np.ones((3,), "float32"))])
     trace = tracer.trace_of(optimizer)
     assert trace.updates() == 1 and trace.complete
-    assert trace.notes[0].startswith("effects on what a step method updated are not known")
+    assert trace.notes[0].startswith("effects are unknown for the updates of a step method")
 
 
 @pytest.mark.parametrize("shape", [[None], None])
@@ -513,7 +513,7 @@ def test_a_session_has_no_effects() -> None:
     trace = tracer.trace_of(optimizer)
     assert trace.updates() == 1
     assert [note for note in trace.notes if "effects" in note] == [
-        "effects in the graph of a Session are not known: its variables are not compared"
+        "effects are unknown in the graph of a Session: its variables are not compared"
     ]
 
 
@@ -563,7 +563,7 @@ def test_more_runs_than_the_ring_holds() -> None:
     per_step = list(trace.per_step("updates"))
     assert per_step == [(1, steps, 2)]
     (note,) = trace.notes
-    assert trace.complete and note.startswith("effects on replica 0 are not known by step")
+    assert trace.complete and note.startswith("effects on replica 0 are exact in total,")
     for weight, still in zip(weights, (amounts == 0, amounts == 1), strict=True):
         assert trace.count("unchanged", by=(), variable=weight) == {(): int(still.sum())}
         placed = {step for (step,) in trace.count("unchanged", by="step", variable=weight)}

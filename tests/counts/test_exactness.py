@@ -413,7 +413,7 @@ def test_an_older_function_that_a_newer_one_calls() -> None:
 
     newer()
     assert _note_of_calls(optimizer).startswith(
-        "'apply', a function traced before the tracer came,"
+        "'apply', a function traced before the optimizer was wrapped,"
     )
     assert "called by 'newer'" in _note_of_calls(optimizer)
 
@@ -487,7 +487,7 @@ def test_an_optimizer_of_somebody_else_says_nothing_of_a_recording() -> None:
         old(one())
     trace = recording.trace()
     assert (trace.updates(), ran(their_weight), trace.complete) == (2, 2, True)
-    assert "apply, traced before the tracer came, was traced again for it" in trace.notes[0]
+    assert "apply, traced before the optimizer was wrapped, was traced again" in trace.notes[0]
 
 
 # Parts of a step.
@@ -582,4 +582,4 @@ def test_a_graph_step_that_fails_after_an_update_is_said() -> None:
     trace = tracer.trace_of(optimizer)
     assert (ran(weight), trace.steps, trace.updates()) == (4, 2, 2)
     assert not trace.complete
-    assert "1 step began in a graph and was ended by an error" in trace.notes[0]
+    assert "1 step that began in a graph ended with an error" in trace.notes[0]

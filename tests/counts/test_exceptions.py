@@ -201,7 +201,7 @@ def test_a_function_that_fails_half_way_in_an_eager_step(
     trace = tracer.trace_of(outer)
     assert_right_or_incomplete(trace, variables, minus(readings(variables), before))
     assert not trace.complete
-    assert "1 step in eager mode called a function and was ended by an error" in trace.notes[0]
+    assert "1 eager step that called functions ended with an error" in trace.notes[0]
 
 
 # Memory that runs out.
@@ -255,7 +255,7 @@ def test_no_memory_for_an_update(kind: str, compiled: bool) -> None:
     assert_readings(trace, variables)
     assert not trace.complete
     if compiled:
-        assert "1 step began in a graph and was ended by an error" in trace.notes[0]
+        assert "1 step that began in a graph ended with an error" in trace.notes[0]
     method = next(each.name for each in trace.methods if each.role == "apply")
     if not compiled:
         assert (trace.calls(method), trace.executions(method)) == (3, 2)

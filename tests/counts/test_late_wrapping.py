@@ -62,8 +62,8 @@ def test_wrapped_after_graph_tracing(
     assert len(traced) == usual + 1
     (note,) = trace.notes
     assert note.endswith(
-        ": step, traced before the tracer came, was traced again for it; what it reads in Python "
-        "was read again, and stateful random ops in there began their sequence again"
+        ": step, traced before the optimizer was wrapped, was traced again; its Python values were "
+        "read again, and its stateful random ops restarted their sequence"
     )
     step()
     assert len(traced) == usual + 1
@@ -82,7 +82,7 @@ def test_graphs_that_are_to_be_kept(
     truth = minus(readings(variables), before)
     trace = tracer.trace_of(optimizer)
     assert not trace.complete
-    assert "3 calls of 'apply_all', a function traced before the tracer came" in trace.notes[0]
+    assert "3 calls of 'apply_all' are not counted" in trace.notes[0]
     assert_right_or_incomplete(trace, variables, truth)
 
 
@@ -356,8 +356,8 @@ def test_what_the_function_reads_in_python_is_read_anew_and_said() -> None:
     assert trained == [4, 2]
     trace = tracer.trace_of(model.optimizer)
     assert (trace.updates(), trace.complete) == (2, True)
-    assert "step, traced before the tracer came, was traced again for it" in trace.notes[0]
-    assert "what it reads in Python was read again" in trace.notes[0]
+    assert "step, traced before the optimizer was wrapped, was traced again" in trace.notes[0]
+    assert "its Python values were read again" in trace.notes[0]
 
 
 def test_variables_of_a_strategy_in_a_function_are_asked_for_nothing() -> None:
@@ -481,7 +481,7 @@ def test_an_uncounted_step_beside_a_function_that_counts(
     assert truth["kernel"] == Reading(5)
     assert_right(recording.trace(), variables, truth)
     (note,) = recording.trace().notes
-    assert ": only and steps, traced before the tracer came, were traced again" in note
+    assert ": only and steps, traced before the optimizer was wrapped, were traced again" in note
 
 
 def test_wrapped_while_a_function_is_traced(
@@ -553,7 +553,7 @@ def test_a_dataset_that_steps(
         with tracer.record() as recording:
             assert len(list(data)) == 3
         (note,) = recording.trace().notes
-        assert "'Dataset_map_step', which a dataset runs, was traced before the tracer" in note
+        assert "'Dataset_map_step', which a dataset runs, was traced before" in note
         assert not recording.trace().complete
     assert minus(readings(variables), before)["kernel"] == Reading(6)
     with tracer.record() as recording:

@@ -472,7 +472,7 @@ def test_a_variable_that_was_never_updated_has_no_count_of_another(
     trace.save(tmp_path / "trace.json")
     del trained
     for _ in range(2):
-        with pytest.raises(tracer.UnknownName, match="no variable 'weight' that is this object"):
+        with pytest.raises(tracer.UnknownName, match="this object is not the variable 'weight'"):
             trace.updates(variable=frozen)
         gc.collect()
     loaded = tracer.load(tmp_path / "trace.json")

@@ -109,7 +109,7 @@ def test_what_a_block_counts_of_an_unwrapped_optimizer_is_not_in_its_trace() -> 
     _step(optimizer, weight)
     trace = tracer.trace_of(optimizer)
     assert not trace.complete
-    assert "a block of `record` counted steps while the optimizer was unwrapped" in trace.notes[-1]
+    assert "a block of `record` counted while the optimizer was unwrapped" in trace.notes[-1]
 
 
 @needs_keras3
@@ -316,7 +316,7 @@ def test_functions_from_before_are_traced_again() -> None:
         run()
     trace = recording.trace()
     assert (trace.updates(), trace.steps, trace.complete) == (2, 2, True)
-    assert "<lambda>, traced before the tracer came, was traced again for it" in trace.notes[0]
+    assert "<lambda>, traced before the optimizer was wrapped, was traced again" in trace.notes[0]
     with tracer.record() as second:
         run()
     assert (second.trace().updates(), second.trace().complete) == (1, True)
@@ -447,7 +447,7 @@ def test_a_copy_is_said_to_be_unseen() -> None:
     trace = recording.trace()
     assert not trace.complete
     assert trace.notes == (
-        "SGD: made in a way that the tracer does not see, so not counted; wrap it yourself",
+        "SGD was made in a way that the tracer does not see, and is not counted: wrap it yourself",
     )
     with tracer.record() as recording:
         _step(twin, weight)

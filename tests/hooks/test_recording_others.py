@@ -221,7 +221,7 @@ def test_of_two_that_were_traced_apart_the_inner_one_steps() -> None:
     with tracer.record() as unused:
         pass
     assert weight.numpy() == [-2.0]
-    assert any("traced on their own already" in each for each in recording.trace().notes)
+    assert any("have already trained" in each for each in recording.trace().notes)
     assert unused.trace().complete
 
 
@@ -252,7 +252,7 @@ def test_a_train_op_from_before_a_block() -> None:
             with tracer.record() as recording:
                 session.run(train)
     assert not recording.trace().complete
-    assert "a graph of a Session has updates from before" in recording.trace().notes[0]
+    assert "a graph of a Session has updates that were built before" in recording.trace().notes[0]
 
 
 def test_a_train_op_outlives_any_number_of_blocks() -> None:

@@ -48,7 +48,7 @@ def test_a_trace_without_effects_says_that_it_has_none() -> None:
 
 def test_a_trace_in_which_nothing_was_compared_says_why() -> None:
     """Who asked for effects is not told to ask for them."""
-    why = "effects in the graph of a Session are not known: its variables are not compared"
+    why = "effects are unknown in the graph of a Session: its variables are not compared"
     data = replace(traces.eager().data, complete=False, notes=("another", why))
     with pytest.raises(tracer.UnknownName, match=f"nothing was compared: {why}"):
         CallTrace(data).count("unchanged", by="variable")

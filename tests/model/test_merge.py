@@ -102,7 +102,7 @@ def test_a_missing_worker_is_said() -> None:
     trace = merged(ALL[0], ALL[2])
     assert not trace.complete
     assert [note.partition(":")[2].partition(":")[0] for note in trace.notes] == ["1", "2"]
-    assert trace.notes[0].startswith("worker:1: there is no trace of this worker")
+    assert trace.notes[0].startswith("worker:1: this worker has no trace")
 
 
 def saw(part: TraceData, **fields: object) -> TraceData:
@@ -140,7 +140,7 @@ def test_what_one_worker_saw_is_found(
     found = [{finding.code for finding in each.findings()} for each in (*alone, trace)]
     assert found[2] >= found[0] | found[1]
     assert {code} == found[which] - found[1 - which]
-    assert list(trace.notes) == ([f"adam: {said} in worker:{which} alone"] if said else [])
+    assert list(trace.notes) == ([f"adam: {said} in worker:{which} only"] if said else [])
     assert trace.complete
 
 
@@ -149,7 +149,7 @@ def test_what_all_workers_saw_is_said_once() -> None:
     parts = [saw(part, failures=(f,)) for part, f in zip(ALL[:2], failures, strict=True)]
     trace = merged(*parts)
     assert trace.optimizers[0].failures == (replace(FAILURE, after=3, last=True),)
-    assert not [note for note in trace.notes if "alone" in note]
+    assert not [note for note in trace.notes if " only" in note]
     healthy = [saw(part, iterations=part.blocks[0].total) for part in ALL]
     assert merged(*healthy).notes == ()
 
@@ -175,14 +175,14 @@ def test_a_worker_alone_is_not_the_run(tmp_path: Path) -> None:
             text=True,
         )
         assert done.returncode == (command == "check")
-        assert "worker:0: there is no trace of this worker" in " ".join(done.stdout.split())
+        assert "worker:0: this worker has no trace" in " ".join(done.stdout.split())
 
 
 def test_of_many_missing_workers_the_first_are_named() -> None:
     cluster = {"cluster": ", ".join(f"rank:{each}" for each in range(64))}
     trace = merged(replace(worker("rank:0"), environment=cluster))
     assert len(trace.notes) == 9 and not trace.complete
-    assert trace.notes[-1] == "there is no trace of 55 more workers: rank:9 to rank:63"
+    assert trace.notes[-1] == "55 more workers have no trace: rank:9 to rank:63"
 
 
 def test_a_file_of_a_run_with_more_ranks_is_said() -> None:
@@ -194,7 +194,7 @@ def test_a_file_of_a_run_with_more_ranks_is_said() -> None:
     trace = merged(*ranks, old)
     assert not trace.complete
     assert [note.partition(":")[0] for note in trace.notes] == [
-        "the files are of clusters of 2 and 3 workers"
+        "the files belong to clusters of 2 and 3 workers"
     ]
 
 
@@ -216,8 +216,8 @@ def test_a_file_that_is_left_of_an_earlier_run_is_said() -> None:
     trace = merged(*(at(1.0 + 20.0 * n, each) for n, each in enumerate(ALL)))
     assert not trace.complete
     assert trace.notes == (
-        "the program of worker:10 had ended when that of worker:2 began: a file is left of an "
-        "earlier run, so the counts are of several",
+        "the program of worker:10 had ended when that of worker:2 began: a file remains from "
+        "an earlier run, so the counts mix several runs",
     )
 
 
@@ -343,17 +343,17 @@ def test_excerpts_of_the_same_steps_stay_excerpts(tmp_path: Path) -> None:
     [
         (
             [excerpt(ALL[1], range(3, 8)), ALL[2]],
-            r"not the same part of a run: worker:0 \(all of it\), worker:1 \(Only steps 3 to 7\)",
+            r"worker:0 \(all of it\), worker:1 \(Only steps 3 to 7\)",
         ),
         (
             [excerpt(ALL[1], range(3, 8)), excerpt(ALL[2], range(4, 9))],
-            r"not the same part of a run: worker:0 \(Only steps 4 to 8\), worker:1 \(Only steps 3 "
+            r"worker:0 \(Only steps 4 to 8\), worker:1 \(Only steps 3 "
             r"to 7\)",
         ),
     ],
 )
 def test_excerpts_of_different_parts_are_refused(parts: list[TraceData], message: str) -> None:
-    with pytest.raises(tracer.MergeError, match=f"^{message}$"):
+    with pytest.raises(tracer.MergeError, match=f"of different parts of a run: {message}$"):
         merged(*parts)
 
 

@@ -441,7 +441,7 @@ def test_a_trace_that_knows_its_variables_takes_no_other_of_the_name(trace: Call
     own, other = TensorFlowVariable("encoder/bias:0"), TensorFlowVariable("encoder/bias:0")
     live = CallTrace(trace.data, Objects(index_of=lambda each: 1 if each is own else None))
     assert live.updates(variable=own) == live.updates(variable="encoder/bias") == 126
-    with pytest.raises(UnknownName, match="no variable 'encoder/bias' that is this object"):
+    with pytest.raises(UnknownName, match="this object is not the variable 'encoder/bias'"):
         live.updates(variable=other)
     with pytest.raises(UnknownName, match=r"no variable 'encoder/bios': .*encoder/bias"):
         live.updates(variable=TensorFlowVariable("encoder/bios:0"))

@@ -222,7 +222,10 @@ DIRECT = block([update(0)], is_step=False, total=3, outside=True)
             by_pytorch(STEP, block([update(0, method=0, role="discarded")], Run(1, 1, 5))),
             "No update was kept: 0 updates in 10 steps",
         ),
-        (by_pytorch(STEP, block([update(0, method=0)], Run(3, 1, 3))), "Each step made 1 update"),
+        (
+            by_pytorch(STEP, block([update(0, method=0)], Run(3, 1, 3))),
+            "Each of 3 steps made 1 update: 3 updates in 8 steps, 5 of which updated nothing",
+        ),
         (traces.keras3(("a",), (STEP, DIRECT), ()), "update_step ran 3 times, outside any step."),
         (
             traces.keras3(

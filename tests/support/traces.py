@@ -209,17 +209,18 @@ def eager() -> CallTrace:
 
 
 def incomplete() -> CallTrace:
-    """100 steps: of 6 the detail was lost, and more ran before the tracer came."""
+    """100 steps: of 6 the detail was lost, and more ran before it was wrapped."""
     work = [step(), request(0, 1), update(0, 1)]
     return keras3(
         ("dense/kernel", "dense/bias"),
         (block(work, Run(1, 1, 40), Run(47, 1, 54), graphs=1, total=100),),
         (called(1, (0, 1), tracing=1),),
         notes=(
-            "adam: 32 steps ran in graphs traced before the tracer came and are not counted; "
-            "wrap the optimizer before it trains",
-            "on replica 0 the detail of some steps from 41 to 46 was lost: the totals are exact, "
-            "but which of these steps some updates were in is not known",
+            "adam: 32 calls of 'train' are not counted, because the function was traced before the "
+            "optimizer was wrapped; wrap the optimizer before it trains",
+            "on replica 0, details of some steps from 41 to 46 were lost (a function ran more "
+            "steps in one call than are kept): the totals are exact, but the step of some updates "
+            "is unknown",
         ),
     )
 

@@ -475,7 +475,7 @@ def test_many_variables_that_were_missed_are_folded_below_the_odd_one() -> None:
         (
             lambda: tracer.assert_updates(),
             TypeError,
-            "updates are asserted by dense=, sparse=, total=, at_least= or at_most=: give one",
+            "give one of dense=, sparse=, total=, at_least= and at_most=",
         ),
         (
             lambda: tracer.assert_executions("update_step"),

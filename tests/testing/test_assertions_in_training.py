@@ -95,7 +95,7 @@ def test_graphs_that_cannot_be_traced_again_fail_with_the_note(given: bool) -> N
     held = tf.function(train.apply).get_concrete_function()
     held()
     with (
-        pytest.raises(AssertionError, match="1 call of 'apply', a function traced before"),
+        pytest.raises(AssertionError, match="1 call of 'apply' is not counted"),
         tracer.assert_updates(train.optimizer if given else None, total=0),
     ):
         held()

@@ -11,7 +11,7 @@ from tracer.model.runs import Run
 from tracer.testing import expressions, learning
 
 NO_EXAMPLE = {
-    "incomplete": "adam: 32 steps ran in graphs traced before the tracer came",
+    "incomplete": "adam: 32 calls of 'train' are not counted",
     "never_ran": "it made no step",
     "no_steps": "it made no step",
     "nothing": "it made no step",

@@ -282,7 +282,7 @@ def test_a_late_wrap_is_no_optimizer_that_was_not_used() -> None:
         tracer.assert_all_updated([weight], optimizer=optimizer),
     ):
         with (
-            pytest.raises(AssertionError, match=r"traced before the\s+tracer\s+came") as caught,
+            pytest.raises(AssertionError, match=r"traced\s+before\s+the\s+optimizer") as caught,
             assertion,
         ):
             step()

@@ -85,7 +85,7 @@ class Autosave:
         self._thread.join(timeout=_MAX_WAIT)
         if self._thread.is_alive():
             self._finished = True  # so that it is reported, although Python ends
-            self._warn(f"{place}: cannot be written: no answer for {_MAX_WAIT} s")
+            self._warn(f"{place}: cannot be written: no answer in {_MAX_WAIT} s")
         if is_remote and self._failed:
             self._writing, self._written = threading.Lock(), None  # the thread may hold the lock
             self._path, self._folder, self._finished = None, self._spare, True
@@ -157,7 +157,7 @@ class Autosave:
             return None
         if locations.is_remote(path):  # it was not checked at the start of the program
             if self._written is None and tracefile.is_other(path):
-                raise TraceFileError(f"{path}: is not a trace file, and would be overwritten")
+                raise TraceFileError(f"{path}: is not a trace file, so it is not overwritten")
         else:
             with suppress(OSError):  # saving reports the reason
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -187,9 +187,9 @@ class Autosave:
         self._claims += filter(None, [hidden])
         place = locations.display(path)
         if kept is not None:
-            say(f"{place} was of an earlier run: it is {locations.display(kept)} now")
+            say(f"{place} belonged to an earlier run: it is {locations.display(kept)} now")
         if own != path and not of_one_launch:
-            say(f"{place} is of another process that runs: this one writes {own.name}")
+            say(f"{place} belongs to another running process: this one writes {own.name}")
         return own
 
     def _earlier(self, path: Path) -> Path | None:

@@ -145,12 +145,12 @@ def check(
         ),
         (
             children and exists and not is_folder,
-            f"{path}: is no folder, which --children needs: choose another name",
+            f"{path}: is not a folder, which --children needs: choose another name",
         ),
         (
             children and is_folder and any(path.glob("*.json")),
-            f"{path}: holds the files of an earlier run, and a folder is one run: remove them, or "
-            "choose another folder with -o",
+            f"{path}: holds the files of an earlier run: remove them, or choose another folder "
+            "with -o",
         ),
     )
     if reason:
@@ -226,8 +226,8 @@ def _report(
         print(file=sys.__stderr__)
     if followed and not trace.optimizers:
         say(
-            f"{other_processes(followed)}: none of those that were followed used an optimizer, "
-            "or lived until its trace was saved"
+            f"{other_processes(followed)}: none of the traced ones used an optimizer, or lived "
+            "until its trace was saved"
         )
     if written is not None:
         say(f"wrote {display(written)}")

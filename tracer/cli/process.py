@@ -245,7 +245,7 @@ _MAX_COMMAND = 60  # cells of a command
 _MAX_NAMES = 3  # processes in a list
 _TOOLS = {"git", "hostname", "ldconfig", "lscpu", "nvidia-smi", "uname"}
 """Programs without training that frameworks or Python's `platform` start."""
-_UNFOLLOWED = "what they do is not traced; `tracer run --children` follows them"
+_UNFOLLOWED = "these are not traced; `tracer run --children` traces them"
 _Call = Callable[..., Any]
 
 

@@ -118,8 +118,8 @@ class Root:
         interrupt = interrupt_in(error)
         if interrupt is not None:
             self.note(
-                f"{type(interrupt).__name__} interrupted the tracer: what the program did just "
-                "then may not be counted"
+                f"{type(interrupt).__name__} interrupted the tracer: what the program did at that "
+                "moment may not be counted"
             )
             raise interrupt
         if self.broken:
@@ -200,7 +200,7 @@ class Blocks:
     """The class that compares the variables of each step; constructed with `Root.note`."""
     steps_models = False
     """Whether each step gets all variables of one model, and each model has its own state."""
-    no_effects = "effects are not known: this backend does not compare variables"
+    no_effects = "effects are unknown: this backend does not compare variables"
 
     def __init__(self, root: Root) -> None:
         self.counters = Counters()

@@ -114,7 +114,7 @@ class Call:
     @property
     def interrupted(self) -> str:
         """The note for the trace if an exception ends the call unnoticed; empty for none."""
-        return "a call was interrupted, and what it had run until then is not counted"
+        return "a call was interrupted: what it ran before that is not counted"
 
 
 def start_call(

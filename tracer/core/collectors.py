@@ -136,7 +136,8 @@ class Collectors:
         self._use([each for each in self._all if each is not dropped])
         self._root.note(
             f"{type(dropped).__name__}, which gathers evidence for findings, failed with "
-            f"{type(error).__name__}: {error}; findings may be missing, and no count is affected"
+            f"{type(error).__name__}: {error}; findings may be missing, but the counts are not "
+            "affected"
         )
 
 

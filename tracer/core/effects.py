@@ -16,8 +16,8 @@ from tracer.model.runs import Run
 from tracer.model.timeline import union
 
 NO_PAIRS = (
-    "effects on what a step method updated are not known: it got no pairs of a gradient and a "
-    "variable, so nothing is compared"
+    "effects are unknown for the updates of a step method that got no pairs of a gradient and a "
+    "variable: nothing is compared"
 )
 
 
@@ -106,7 +106,6 @@ def effects_lost(replicas: Mapping[int, Ended]) -> Iterator[str]:
     for replica, ended in sorted(replicas.items()):
         if any(reading.lost for _, reading in ended.effects):
             yield (
-                f"effects on replica {replica} are not known by step: how often a variable was "
-                "unchanged or not finite is exact, but in which steps is not (a function ran more "
-                "of them in one call than are kept)"
+                f"effects on replica {replica} are exact in total, but not by step (a function "
+                "ran more steps in one call than are kept)"
             )

@@ -81,9 +81,8 @@ class StaleFunctions:
             functions = outermost(each.function for each in (+again) if each.optimizer == index)
             if functions:
                 yield (
-                    f"{name}: {listed(functions)}, traced before the tracer came, "
-                    f"{'was' if len(functions) == 1 else 'were'} traced again for it"
-                    f"{self.reads_again}"
+                    f"{name}: {listed(functions)}, traced before the optimizer was wrapped, "
+                    f"{'was' if len(functions) == 1 else 'were'} traced again{self.reads_again}"
                 )
 
 
@@ -112,18 +111,18 @@ def note_of(stale: StaleFunction, name: str, calls: int) -> str:
 
 
 _NOTES = {
-    "": "{calls} of {function}, a function traced before the tracer came, {are} not counted; "
-    "wrap the optimizer before it trains",
-    KEPT: "{function} was traced before the tracer came and keeps its program: what runs in it is "
-    "not counted; wrap the optimizer before it trains",
-    PIPELINE: "{function}, which a dataset runs, was traced before the tracer came: what it does "
-    "is not counted; wrap the optimizer before the dataset is made",
-    IN_PART: "{function} was being traced when the tracer came: what had been traced of it by then "
-    "is not counted; wrap the optimizer before it trains",
-    SESSION_GRAPH: "a graph of a Session has updates from before the tracer came: what a Session "
-    "runs of them is not counted; wrap the optimizer before apply_gradients",
+    "": "{calls} of {function} {are} not counted, because the function was traced before the "
+    "optimizer was wrapped; wrap the optimizer before it trains",
+    KEPT: "{function} was traced before the optimizer was wrapped, and cannot be traced again: "
+    "what runs in it is not counted; wrap the optimizer before it trains",
+    PIPELINE: "{function}, which a dataset runs, was traced before the optimizer was wrapped: "
+    "what it does is not counted; wrap the optimizer before the dataset is made",
+    IN_PART: "{function} was being traced when the optimizer was wrapped: the part that was "
+    "traced before is not counted; wrap the optimizer before it trains",
+    SESSION_GRAPH: "a graph of a Session has updates that were built before the optimizer was "
+    "wrapped: they are not counted; wrap the optimizer before apply_gradients",
 }
 _CALLED_BY = (
-    "{function}, a function traced before the tracer came, is called by {caller}: what it does "
-    "there is not counted; wrap the optimizer before it trains"
+    "{function}, a function traced before the optimizer was wrapped, is called by {caller}: what "
+    "it does there is not counted; wrap the optimizer before it trains"
 )

@@ -214,8 +214,8 @@ class Recorder(Root):
             first = f"{site.method} raised on {name}, first in step "
             if not any(each.startswith(first) for each in self.notes):
                 self.note(
-                    f"{first}{self.step_count() + 1}: whether it had updated the variable is not "
-                    "known, and such calls are not counted"
+                    f"{first}{self.step_count() + 1}: such a call may have updated the variable, "
+                    "and is not counted"
                 )
 
     def _raised(self, call: Call, error: BaseException) -> None:

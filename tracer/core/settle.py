@@ -418,33 +418,31 @@ def _lost_update(blocks: Iterable[tuple[CountedBlock, Reading]], sites: Sequence
 def _lost(replica: int, steps: tuple[int, int], role_unknown: bool) -> str:
     first, last = steps
     which = f"some steps from {first} to {last}"
-    unknown = "which of these steps some updates were in is not known"
+    unknown = "the step of some updates is unknown"
     if first == last:
-        which, unknown = f"step {first}", "which updates were in this step is not known"
+        which, unknown = f"step {first}", "it is unknown which updates were in this step"
     exact = "the totals are exact, but"
     if role_unknown:
-        exact = "the executions are exact, but whether some of them were updates of their own, and"
+        exact = "the executions are exact, but it is unknown whether some of them were updates, and"
     return (
-        f"on replica {replica} the detail of {which} was lost: {exact} {unknown} "
-        "(a function ran more of them in one call than are kept)"
+        f"on replica {replica}, details of {which} were lost (a function ran more steps in one "
+        f"call than are kept): {exact} {unknown}"
     )
 
 
 def _stopped(replica: int, steps: int) -> str:
-    were = "step began in a graph and was" if steps == 1 else "steps began in a graph and were"
+    were = "step that began in a graph" if steps == 1 else "steps that began in a graph"
     return (
-        f"on replica {replica} {steps:,} {were} ended by an error: what had been updated by then "
-        "is not counted, or not all of it"
+        f"on replica {replica}, {steps:,} {were} ended with an error: updates before the error "
+        "may not be counted"
     )
 
 
 def _torn(replica: int, steps: int) -> str:
     were = (
-        "step in eager mode called a function and was"
-        if steps == 1
-        else ("steps in eager mode called functions and were")
+        "eager step that called functions" if steps == 1 else ("eager steps that called functions")
     )
     return (
-        f"on replica {replica} {steps:,} {were} ended by an error of TensorFlow: if that was in a "
-        "function, what it had updated by then is not counted, or not all of it"
+        f"on replica {replica}, {steps:,} {were} ended with an error of TensorFlow: updates in a "
+        "function before the error may not be counted"
     )

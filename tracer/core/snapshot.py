@@ -312,9 +312,8 @@ class Reader:
         notes += of_effects.effects_lost(ended)
         if not_compared:
             notes.append(
-                f"effects of {some(not_compared, 'step')} are not known: "
-                f"{'it' if not_compared == 1 else 'they'} ran in graphs that were traced before "
-                "effects were asked for, and could not be traced again"
+                f"effects are unknown for {some(not_compared, 'step')} in graphs that were traced "
+                "before effects were requested, and could not be traced again"
             )
         return _Ran(sites, methods, replicas, ran, notes, paths, effects)
 
@@ -384,13 +383,12 @@ class Reader:
 
 
 _UNWRAPPED = (
-    "a block of `record` counted steps while the optimizer was unwrapped: they are in this trace, "
-    "too"
+    "the trace includes steps that a block of `record` counted while the optimizer was unwrapped"
 )
 
 _BYPASSED = (
-    "gradients reached apply_gradients, but none of the optimizer's apply methods was ever called: "
-    "it applies them by itself, or by an optimizer made later; such updates are not counted"
+    "gradients reached apply_gradients, but none of the optimizer's apply methods was called: it "
+    "applies them itself, or with an optimizer made later; such updates are not counted"
 )
 
 
@@ -399,8 +397,8 @@ def _remarks(where: Surroundings) -> list[str]:
     if not where.strategy.startswith("ParameterServerStrategy"):
         return []
     return [
-        f"under {where.strategy} the coordinator gives each step to a worker that is free; the "
-        "counters are on the parameter servers, so which worker ran an update is not known"
+        f"under {where.strategy}, the coordinator gives each step to a free worker, and the "
+        "counters are on the parameter servers: it is unknown which worker ran an update"
     ]
 
 

@@ -69,17 +69,17 @@ def _instead(given: object) -> str:
         tx = getattr(given, "tx", None)
         held = getattr(given, "optimizer", None)
     if kind_of(type(tx)) is not None:
-        return "its transformation is meant: give the result of tracer.wrap(tx) to what makes it"
+        return "wrap its transformation: give the result of tracer.wrap(tx) to what makes it"
     if kind_of(type(held)) is not None:
         return "did you mean its optimizer, as in `model.optimizer`?"
     if held is None and callable(getattr(given, "compile", None)) and hasattr(given, "fit"):
-        return "its optimizer is meant, `model.optimizer`, and it has none before `model.compile`"
+        return "wrap its optimizer, `model.optimizer`, after `model.compile`"
     if isinstance(given, list | tuple | dict | set):
         return "give one optimizer at a time"
     return (
-        "wrap takes a TensorFlow optimizer, that is one of keras.optimizers, tf_keras.optimizers, "
-        "tf_keras.optimizers.legacy or tf.compat.v1.train; one of torch.optim; or a transformation "
-        "of optax"
+        "wrap takes a TensorFlow optimizer (of keras.optimizers, tf_keras.optimizers, "
+        "tf_keras.optimizers.legacy or tf.compat.v1.train), one of torch.optim, or a "
+        "transformation of optax"
     )
 
 

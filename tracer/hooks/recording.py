@@ -93,7 +93,8 @@ class Recording:
     def _notes(self, nothing: bool) -> list[str]:
         """The notes on what was not counted; `nothing` if no optimizer was used."""
         notes = [
-            f"{name}: made in a way that the tracer does not see, so not counted; wrap it yourself"
+            f"{name} was made in a way that the tracer does not see, and is not counted: wrap it "
+            "yourself"
             for name in sorted(self._missed)
         ]
         for optimizer, steps, note in self._refused:  # a note matters only if the optimizer stepped
@@ -208,9 +209,9 @@ class Recording:
 
 
 _NOT_WRAPPED = (
-    "optax is imported, and its transformations are counted if optax.NAME(...) made them while "
-    "the tracer recorded; not those made by hand, before, or by a function that was imported "
-    "before: there use tx = tracer.wrap(tx)"
+    "optax is imported, but only transformations that optax.NAME(...) made during the recording "
+    "are counted, not those that were made by hand, earlier, or by a function that was imported "
+    "earlier: for these, use tx = tracer.wrap(tx)"
 )
 
 

@@ -77,7 +77,8 @@ def _made_class(base: type, kind: OptimizerKind) -> type:
     if method := _super_of_type(base):
         raise _no_subclass(
             base,
-            f"its {method} calls super(type(self), self), which never ends in one; write super()",
+            f"its {method} calls super(type(self), self), which never ends in a subclass; write "
+            "super()",
         )
     members: dict[str, Any] = {
         "__slots__": (),
@@ -123,7 +124,7 @@ _OF_ABC = {"__abstractmethods__", "_abc_impl"}
 
 def _no_subclass(base: type, reason: object) -> UnsupportedOptimizer:
     return UnsupportedOptimizer(
-        f"cannot trace the class {base.__qualname__}, it allows no subclass: {reason}"
+        f"cannot trace the class {base.__qualname__}, because it cannot be subclassed: {reason}"
     )
 
 

@@ -176,8 +176,8 @@ def unwrap(optimizer: T, *, retrace: bool = False) -> T:
 
 
 _UNWRAPPED = (
-    "a transformation was unwrapped in a block of `record`: what it did until it was wrapped "
-    "again, or the block ended, is not counted"
+    "a transformation was unwrapped in a block of `record`: its updates are not counted until it "
+    "is wrapped again or the block ends"
 )
 
 
@@ -238,8 +238,8 @@ def _wrap(
         members = [each for each in members if not any(each[0] is proxy for proxy in proxies)]
         if not members:
             raise UnsupportedOptimizer(
-                f"cannot trace {described(optimizer)}: PyTorch calls no hooks around its step; its "
-                "class does not call the __init__ of torch.optim.Optimizer"
+                f"cannot trace {described(optimizer)}: PyTorch calls no hooks around its step, "
+                "because its class does not call the __init__ of torch.optim.Optimizer"
             )
     for member, kind in members:
         if not is_traced(member) and kind.name != TORCH:
@@ -248,7 +248,7 @@ def _wrap(
     try:
         _trace(members, proxies, recorder, made, retrace)
     except BaseException as error:
-        recorder.note(f"wrap was ended by {type(error).__name__}: calls may not be counted")
+        recorder.note(f"wrap raised {type(error).__name__}: calls may not be counted")
         raise
 
 
@@ -278,7 +278,10 @@ def _trace(
                 continue
             binding.traced = True
             for name in methods_of(kind).keys() & own_attributes(member).keys():
-                recorder.note(f"{name} was set on the optimizer itself: its calls are not seen")
+                recorder.note(
+                    f"the program assigned {name} to the optimizer itself: its calls are not "
+                    "counted"
+                )
             set_class(member, traced_class(plain_class(type(member)), kind))
     for proxy in proxies:
         stood_for = bindings[id(members[0][0])]
@@ -300,8 +303,8 @@ def _recorder_for(members: Iterable[Any], kind: OptimizerKind) -> Recorder:
     used = [recorder for recorder in recorders.values() if recorder.used]
     if len(used) > 1:
         raise UnsupportedOptimizer(
-            "two of the optimizers nested in this one have been traced on their own already: wrap "
-            "the outermost optimizer before they train"
+            "two optimizers nested in this one have already trained with traces of their own: "
+            "wrap the outermost optimizer before they train"
         )
     known = used or list(recorders.values())
     return known[0] if known else Recorder(backend_of(kind))

@@ -118,8 +118,8 @@ def as_block(effect: Effect) -> Block:
 def unknown_effects(notes: Iterable[str]) -> list[str]:
     """The notes on unknown effects: no other count depends on these.
 
-    >>> unknown_effects(["effects are not known", "rank:1: effects are not known", "a run"])
-    ['effects are not known', 'rank:1: effects are not known']
+    >>> unknown_effects(["effects are unknown", "rank:1: effects are unknown", "a run"])
+    ['effects are unknown', 'rank:1: effects are unknown']
     """
     return [note for note in notes if re.match(r"(\S+: )?effects ", note)]
 
@@ -131,9 +131,9 @@ def require_effects(data: TraceData, what: object, steps: int) -> None:
     """
     if steps and not data.effects:
         for note in unknown_effects(data.notes):
-            raise UnknownName(f"no count {str(what)!r}: nothing was compared: {note}")
+            raise UnknownName(f"cannot count {str(what)!r}: nothing was compared: {note}")
         raise UnknownName(
-            f"no count {str(what)!r}: the trace has no effects, which have to be asked for: "
+            f"cannot count {str(what)!r}, because the trace has no effects; ask for them with "
             "tracer.wrap(optimizer, effects=True), tracer.record(effects=True) or tracer run "
             "--effects"
         )

@@ -174,7 +174,7 @@ def _seen_by_some(name: str, parts: Sequence[TraceData]) -> Iterator[str]:
     for said, saw in _SEEN.items():
         having = [_workers_in(data) for optimizer, data in every if saw(optimizer, data)]
         if 0 < len(having) < len(every):
-            yield f"{name}: {said} in {listed(having)} alone"
+            yield f"{name}: {said} in {listed(having)} only"
 
 
 def _in_order(worker: str) -> tuple[int, str]:
@@ -189,9 +189,9 @@ def _missing(parts: Sequence[TraceData]) -> Iterator[str]:
     programs = {program.worker for data in parts for program in data.programs}
     missing = sorted(cluster - replicas - programs - {""}, key=_in_order)
     for worker in missing[:_MAX_NAMES]:
-        yield f"{worker}: there is no trace of this worker, so what it ran is not counted"
+        yield f"{worker}: this worker has no trace, so nothing of it is counted"
     if more := missing[_MAX_NAMES:]:
-        yield f"there is no trace of {len(more):,} more workers: {more[0]} to {more[-1]}"
+        yield f"{len(more):,} more workers have no trace: {more[0]} to {more[-1]}"
 
 
 def _not_together(parts: Sequence[TraceData]) -> Iterator[str]:
@@ -200,8 +200,8 @@ def _not_together(parts: Sequence[TraceData]) -> Iterator[str]:
     if len(clusters) > 1:
         sizes = sorted(each.count(", ") + 1 for each in clusters)
         yield (
-            f"the files are of clusters of {listed([f'{each:,}' for each in sizes])} workers: some "
-            "are left of another run, so the counts are of several"
+            f"the files belong to clusters of {listed([f'{each:,}' for each in sizes])} workers: "
+            "some remain from another run, so the counts mix several runs"
         )
     every = [(each, data.finished) for data in parts for each in data.programs]
     last = max((each for each, _ in every), key=lambda each: each.started, default=None)
@@ -209,9 +209,9 @@ def _not_together(parts: Sequence[TraceData]) -> Iterator[str]:
         end = each.started + each.seconds + (0 if finished else _MAX_UNSEEN)
         if last and end < last.started:
             yield (
-                f"the program of {each.worker or 'one'} had ended when that of "
-                f"{last.worker or 'another'} began: a file is left of an earlier run, so the "
-                "counts are of several"
+                f"the program of {each.worker or 'one worker'} had ended when that of "
+                f"{last.worker or 'another'} began: a file remains from an earlier run, so the "
+                "counts mix several runs"
             )
             return
 
@@ -251,7 +251,7 @@ _DESCRIBED: Mapping[str, Callable[[Any], str]] = {
 def _require_same_part(first: TraceData, other: TraceData) -> None:
     if (first.excerpt, first.first_step) != (other.excerpt, other.first_step):
         raise MergeError(
-            "not the same part of a run: "
+            "the traces are of different parts of a run: "
             + ", ".join(
                 f"{_workers_in(each)} ({each.excerpt.partition(';')[0].rstrip('.') or 'all of it'})"
                 for each in (first, other)

@@ -213,8 +213,8 @@ def _by_object(wanted: object, variables: Sequence[Variable], objects: Objects) 
     alike = [i for i, known in enumerate(names) if name in (known, without_number(known))]
     if alike and objects.index_of:
         raise UnknownName(
-            f"no variable {name!r} that is this object: the one that the trace holds is another; "
-            "ask for it by its name"
+            f"this object is not the variable {name!r} of the trace, which is another one; ask "
+            "for that one by its name"
         )
     if len(alike) == 1:
         return alike[0]

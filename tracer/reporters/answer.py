@@ -161,10 +161,12 @@ def _rate(summary: Summary, steps: Counter[int], of: int, nth: int) -> str:
     ordinal = f"{nth:,}{_ordinal(nth)}"
     if not summary.dialect.apply_methods:
         made = _made(summary)
+        several = "Each of " if seen > 1 else ""
         return first_true(
             (not high, f"No step {made} an update"),
             (low < high, f"A step {made} {some((low, high), 'update')}{mostly}"),
             (nth, f"Every {ordinal} step {made} {some(low, 'update')}"),
+            (seen < of, f"{several}{some(seen, 'step')} {made} {some(low, 'update')}"),
             (True, f"Each step {made} {some(low, 'update')}"),
         )
     between = f"{low:,} {'or' if high == low + 1 else 'to'} {high:,} times"

@@ -71,7 +71,7 @@ def _surroundings(before: Trace, after: Trace) -> list[str]:
         (versions, f"Not the same surroundings: {shown(', '.join(versions))}."),
         (
             before.has_effects != after.has_effects,
-            f"Only the {which} trace has effects, so what became of the weights is not compared.",
+            f"Only the {which} trace has effects, so effects are not compared.",
         ),
     )
 

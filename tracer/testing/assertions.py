@@ -365,7 +365,7 @@ def expect_updates(
         Limits(what, total, total),
         Limits(what, at_least, at_most),
     ]
-    needed = "updates are asserted by dense=, sparse=, total=, at_least= or at_most=: give one"
+    needed = "give one of dense=, sparse=, total=, at_least= and at_most="
     given = require_sense(wanted, needed)
     return _check(
         Expectation("updates", given, variable=variable, per_step=per_step, per_replica=per_replica)

@@ -178,12 +178,12 @@ def why_unknown(
         for like in sorted(alike, key=lambda name: not name.endswith(end))[:1]:
             why = (
                 f"no path in the parameters is {shown(leaf.name)!r}, and {shown(like)} may be the "
-                "same leaf: give the whole tree, as the optimizer gets it, a part with its keys "
-                "from the root on, or a variable of Keras itself"
+                "same leaf: give the whole tree that the optimizer gets, a part of it with its "
+                "keys from the root on, or a variable of Keras"
             )
             return why, unknown_name("variable", leaf.name, known, meant=[like]).instead
     if any(is_loose_tensor(each.given) for each in unknown):
-        return "this tensor is no parameter: give the parameter itself, no copy of it", ""
+        return "this tensor is not a parameter: give the parameter itself, not a copy", ""
     named = [each.name for each in unknown if isinstance(each.given, str)]
     alive = names_alive() if named else set()
     for name in named:

@@ -176,7 +176,7 @@ def _unused(claim: Claim) -> Iterator[str]:
     frozen = trace.objects.frozen()
     if trace.complete:
         yield first_true(
-            (trace.calls(), f"an error ended each call of {methods}: nothing was updated"),
+            (trace.calls(), f"each call of {methods} raised an error: nothing was updated"),
             (frozen, not_passed(trace, names_in(frozen))),
             (names, f"{first_of(names, MAX_NAMES)} {used}"),
             (True, f"no optimizer was used in {scope}"),
@@ -196,7 +196,9 @@ def _graphs(claim: Claim, said: Mapping[str, str]) -> Iterator[str]:
                 yield f"retraced: {name} was called for each of {graphs:,} graphs{never}"
         elif never_ran and "graph-never-ran" not in said.values():
             tracing = f"called while tracing {some(graphs, 'graph')}, and no step reached it"
-            raised = "an error ended the tracing in the optimizer, so there is no graph to run"
+            raised = (
+                "an error in the optimizer ended the graph tracing, so there is no graph to run"
+            )
             yield raised if idle and failed >= idle else f"traced but never executed: {tracing}"
 
 
@@ -540,7 +542,7 @@ def not_judged(
 
 def incomplete(trace: Trace) -> str:
     """Why an incomplete trace cannot be judged; empty for a complete one."""
-    head = "nothing can be said of what was not seen"
+    head = "what was not seen cannot be asserted"
     return "" if trace.complete else text_of(trace, [head])
 
 

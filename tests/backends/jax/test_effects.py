@@ -364,7 +364,7 @@ def test_what_was_compiled_ahead_is_said() -> None:
         loop.state = step(loop.state, X[:8], Y[:8])
     trace = tracer.trace_of(loop.optimizer)
     assert trace.steps == 3 and trace.complete
-    assert any("effects of 3 steps are not known" in note for note in trace.notes)
+    assert any("effects are unknown for 3 steps" in note for note in trace.notes)
 
 
 # What people ask.

@@ -1,4 +1,4 @@
-"""Programs compiled before the tracer came: counted from then on, or said to be missed."""
+"""Programs compiled before the optimizer was wrapped: counted from then on, or noted."""
 
 import sys
 from typing import Any
@@ -32,7 +32,7 @@ def test_a_model_that_was_fitted_is_traced_again() -> None:
     assert trace.updates() == 16 * 4
     assert trace.complete
     assert trace.notes == (
-        "odometer: train_step, traced before the tracer came, was traced again for it",
+        "odometer: train_step, traced before the optimizer was wrapped, was traced again",
     )
 
 

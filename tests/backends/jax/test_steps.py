@@ -138,7 +138,7 @@ def test_a_loop_in_a_step() -> None:
     assert float(loop.state[0][0][0, 0]) == 12
     trace = tracer.trace_of(optimizer)
     counted = [trace.updates(step=number) for number in range(1, 5)]
-    assert counted == [12] * 4 or "in which steps is not known" in trace.notes[0]
+    assert counted == [12] * 4 or "it is unknown in which steps" in trace.notes[0]
 
 
 def test_a_loop_in_a_step_that_has_the_weights_alone() -> None:
@@ -150,7 +150,7 @@ def test_a_loop_in_a_step_that_has_the_weights_alone() -> None:
     assert float(trained.get_weights()[0][0, 0]) == 12
     trace = tracer.trace_of(optimizer)
     counted = [trace.updates(step=number) for number in range(1, 5)]
-    assert counted == [12] * 4 or "in which steps is not known" in trace.notes[0]
+    assert counted == [12] * 4 or "it is unknown in which steps" in trace.notes[0]
     assert not trace.findings()
 
 

@@ -67,7 +67,7 @@ def in_a_checkpoint(loop: Loop) -> Any:
         (in_a_checkpoint, "jax.checkpoint computes again"),
         (in_some_axes, "some of the axes of a mesh"),
         pytest.param(in_a_shard_map_without_jit, "outside of jax.jit", marks=pytest.mark.long),
-        (in_a_branch_that_some_members_take, "that each member takes or not"),
+        (in_a_branch_that_some_members_take, "that only some members take"),
     ],
 )
 def test_the_program_runs_and_the_trace_says_it(program: Any, said: str) -> None:
@@ -85,7 +85,7 @@ def test_members_of_which_some_leave_out_a_branch() -> None:
     assert float(np.asarray(weights[0])[0, 0]) == 1
     trace = tracer.trace_of(loop.optimizer)
     assert (trace.steps, trace.updates(), trace.complete) == (1, 2 * 4, False)
-    assert "that each member takes or not" in trace.notes[0]
+    assert "that only some members take" in trace.notes[0]
 
 
 def test_a_step_method_that_returns_what_it_likes() -> None:

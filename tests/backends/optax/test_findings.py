@@ -153,7 +153,7 @@ def test_steps_on_one_replica_and_then_on_two(on_one: Any) -> None:
     assert list(trace.steps_by_replica().values()) == [11, 5]
     assert not bad(trace)
     assert not trace.complete
-    assert "some steps ran on 1 and 2 replicas" in trace.notes[0]
+    assert "steps ran on 1 and 2 replicas" in trace.notes[0]
 
 
 @program

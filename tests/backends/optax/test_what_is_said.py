@@ -211,7 +211,7 @@ def test_what_is_no_pair_is_passed_on() -> None:
     assert len(tx.update(params(), (), params())) == 3
     trace = tracer.trace_of(tx)
     assert trace.steps == 1 and trace.updates() == 0 and not trace.complete
-    assert "something else than updates and a state" in trace.notes[0]
+    assert "did not return updates and a state" in trace.notes[0]
 
 
 @pytest.mark.parametrize("between", [lambda tx: tx, lambda tx: optax.apply_if_finite(tx, 3)])
@@ -584,8 +584,8 @@ def test_effects_are_not_known() -> None:
     trace = tracer.trace_of(tx)
     assert trace.complete and not trace.has_effects and trace.updates() == 2
     (note,) = trace.notes
-    assert note.startswith("effects are not known with optax")
-    with pytest.raises(tracer.UnknownName, match="nothing was compared: effects are not known"):
+    assert note.startswith("effects are unknown with optax")
+    with pytest.raises(tracer.UnknownName, match="nothing was compared: effects are unknown"):
         trace.count("unchanged", by="variable")
 
 

@@ -286,7 +286,7 @@ def test_numbers_of_4_bits_are_not_compared() -> None:
     optimizer.step()
     trace = tracer.trace_of(optimizer)
     assert any("float4_e2m1fn_x2" in note for note in trace.notes)
-    assert any("can be compared: each that has a gradient counts" in note for note in trace.notes)
+    assert any("each parameter that has a gradient counts" in note for note in trace.notes)
     assert trace.count("compared", by=()) == {(): 1}
 
 
@@ -546,7 +546,7 @@ def test_a_compiled_step_with_a_parameter_that_holds_nothing() -> None:
         step()
     trace = tracer.trace_of(optimizer)
     assert readings(parameters[:2]) == [3, 3] and by_step(trace) == [2, 2, 2]
-    assert ["effects of 3 steps are not known" in note for note in trace.notes] == [True]
+    assert ["effects are unknown for 3 steps" in note for note in trace.notes] == [True]
 
 
 @pytest.mark.long
@@ -673,5 +673,5 @@ def test_a_step_that_began_unseen_is_not_compared() -> None:
     assert (trace.steps, trace.updates(), trace.complete) == (3, 6, True)
     assert trace.count("compared", by=("step",)) == {(2,): 2, (3,): 2}
     (note,) = trace.notes
-    assert note.startswith("effects of a step whose begin was not seen are not known")
+    assert note.startswith("effects are unknown for a step whose beginning was not seen")
     assert [each.detach().tolist() for each in parameters] == [[pytest.approx(-0.3)] * 2] * 2

@@ -315,7 +315,7 @@ def test_a_tensor_that_is_no_parameter_proves_nothing(assertion: Any, copy: str)
     optimizer = Odometer(model.parameters())
     other = getattr(model.weight, copy)
     with (
-        pytest.raises(AssertionError, match="is no parameter: give the parameter itself"),
+        pytest.raises(AssertionError, match="is not a parameter: give the parameter itself"),
         assertion(other if copy == "data" else other()),
     ):
         stepped(optimizer)

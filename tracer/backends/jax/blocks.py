@@ -39,7 +39,7 @@ _AGAIN = 5
 """If fewer steps begin again, they may be the first steps of that many models."""
 
 _NOT_COMPILED = (
-    "a step ran in a shard_map outside of jax.jit: it is not counted there; jit the shard_map"
+    "a step in a shard_map outside jax.jit is not counted: put the shard_map inside jax.jit"
 )
 
 
@@ -284,25 +284,28 @@ class JaxBlocks(backend.Blocks):
                 missed += max(0, int(now) - last)
             if missed:
                 yield (
-                    f"{name}: its own count of steps is {some(missed, 'step')} further than what "
-                    "was counted: they ran in programs compiled before the tracer came, unless the "
-                    "count was set, as by a checkpoint; wrap the optimizer before its steps are "
-                    "compiled"
+                    f"{name}: its step count is {some(missed, 'step')} ahead of what was counted: "
+                    "either programs that were compiled before the optimizer was wrapped made "
+                    "these steps, or the step count was set, for example by a checkpoint; wrap "
+                    "the optimizer before its steps are compiled"
                 )
         if any(self.counters.waiting.values()):
             yield (
-                "parts of steps ran, as in a branch, and in which steps is not known, or not yet: "
+                "parts of steps ran, for example in a branch, and it is unknown in which steps: "
                 "they are not counted"
             )
         numbers = sorted(self.counters.numbers_of_replicas())
         if len(numbers) > 1:
             yield (
-                f"some steps ran on {listed([str(each) for each in numbers])} replicas (a jax.jit "
-                "over sharded arrays is one): the totals are exact, but steps on fewer are counted "
-                "for the first replicas, so the replicas cannot be compared"
+                f"steps ran on {listed([str(each) for each in numbers])} replicas (a jax.jit over "
+                "sharded arrays is one replica): the totals are exact, but steps on fewer "
+                "replicas are counted for the first ones, so the replicas cannot be compared"
             )
         if self.counters.all and compat.is_called_by_program():
-            yield "it was read in a callback of a program: what runs there may not be counted yet"
+            yield (
+                "the trace was read in a callback of a compiled program, and may not contain "
+                "what runs there"
+            )
 
     def is_behind(self, optimizer: Any) -> bool:
         """True if programs reported more steps than the optimizer's variable counts.

@@ -65,7 +65,7 @@ try:
         if hasattr(cache := getattr(module, name, None), "evict_function")
     ]
     if not _traced or not (_traced_by or hasattr(_traced[0], "evict_weakref")):
-        raise AttributeError("the caches of what was traced")
+        raise AttributeError("no known cache of traced functions")
 except (ImportError, AttributeError) as error:
     raise UnsupportedOptimizer(
         f"cannot count in JAX {jax.__version__}: {error}; tracer knows JAX 0.6 to 0.12"
@@ -180,12 +180,12 @@ def why_not(context: Any) -> str:
     """Why the program being lowered cannot call Python, and so is not counted; empty if it can."""
     axes, why = context.module_context.axis_context, ""
     if getattr(context.module_context.lowering_parameters, "for_export", False):
-        why = "was exported (jax.export): an exported program calls no Python"
+        why = "was exported (jax.export), and an exported program calls no Python"
     elif isinstance(axes, sharding_impls.SPMDAxisContext) and (
         set(axes.manual_axes) != set(axes.mesh.axis_names)
     ):
-        why = "is in a shard_map over some of the axes of a mesh: XLA calls no Python there"
-    return why and f"a step {why}, so what runs in it is not counted"
+        why = "is in a shard_map over only some axes of a mesh, where XLA calls no Python"
+    return why and f"a step {why}: it is not counted"
 
 
 def is_split(context: Any) -> bool:

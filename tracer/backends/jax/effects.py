@@ -68,8 +68,8 @@ class JaxEffects(Logs):
         known = {index: each for index, each in found.items() if not any(map(is_gone, each[:2]))}
         if len(known) < len(found):
             self._note(
-                "effects on a variable whose array the step gave away (donate_argnums) are not "
-                "known: it is not compared"
+                "effects are unknown for a variable whose old array was donated "
+                "(donate_argnums): it is not compared"
             )
         return known
 

@@ -40,23 +40,21 @@ class Counted(Hashable, Protocol):
 
 
 ALL_MEMBERS = (
-    "a step under vmap is in a branch or a loop that each member takes or not: it runs for all of "
-    "them, and for those that did not take it is counted, too"
+    "a step under vmap is in a branch or a loop that only some members take: vmap runs it for "
+    "all members, so it is counted for all"
 )
-HOISTED = (
-    "a step is in a loop that is differentiated: in this version of JAX it is not counted there"
-)
+HOISTED = "a step in a differentiated loop is not counted in this version of JAX"
 SAME_IN_EACH_PASS = (
-    "a step is given the same in each pass of a loop, which is differentiated: JAX may run it once "
-    "before the loop, and then it is counted once"
+    "a step in a differentiated loop gets the same arguments in each pass: JAX may run it once, "
+    "before the loop, and it is then counted once"
 )
 RECOMPUTED = (
-    "a step is in a function that jax.checkpoint computes again: the first time counts, and JAX "
-    "may have dropped that where only the gradient is used"
+    "a step is in a function that jax.checkpoint computes again: the first run is counted, "
+    "although JAX may have dropped it if only the gradient is used"
 )
 REORDERED = (
     "a jitted step ran over the devices of several processes in several orders (meshes): it is "
-    "counted in the first of them; jit the step for each mesh"
+    "counted for the first of them; jit the step once for each mesh"
 )
 
 _count = compat.Primitive("tracer_count")
@@ -183,7 +181,7 @@ def _lower(
         counted.doubt(ALL_MEMBERS)
     platform = compat.platform(context)
     if platform not in ("cpu", "cuda"):
-        counted.doubt(f"counting on {platform} was never tried: compare the counts by other means")
+        counted.doubt(f"counting on {platform} is not tested: check the counts by other means")
 
     def ran(*numbers: Any) -> tuple[()]:
         if chosen is None:

@@ -41,7 +41,7 @@ _PATIENCE = 1.0
 _MAX_WAITING = 4096
 """How many parts on one replica wait for their step; more than nearly any step has."""
 
-_TOO_MANY = f"more than {_MAX_WAITING} parts ran before their step: the first are not counted"
+_TOO_MANY = f"more than {_MAX_WAITING} parts ran before their step: the first ones are not counted"
 
 
 class Report(NamedTuple):
@@ -370,9 +370,9 @@ class ProgramCounters(Counters):
                     continue
                 if outcome == PARTLY:
                     self.note(
-                        "some steps of MultiSteps, apply_every or apply_if_finite that should "
-                        "update nothing return 0 for some leaves alone, or are not finite, so 0 "
-                        "times them is not 0: each of their updates is counted as if it were kept"
+                        "some steps that MultiSteps, apply_every or apply_if_finite skipped "
+                        "returned updates that are not all 0 (0 times NaN is NaN): all updates "
+                        "of these steps are counted"
                     )
                 if outcome == DISCARDED:
                     site = site._replace(role="discarded")

@@ -18,8 +18,8 @@ class OptaxBlocks(blocks.JaxBlocks):
 
     new_effects = None
     no_effects = (
-        "effects are not known with optax: a transformation never sees the weights after it, and "
-        "to look at the updates in a program could change how XLA rounds the weights"
+        "effects are unknown with optax: a transformation never sees the new weights, and "
+        "reading the updates in a compiled program could change how XLA rounds the weights"
     )
     steps_models = True
 

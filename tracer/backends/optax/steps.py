@@ -69,10 +69,7 @@ class Step(Call):
         """Note the returned updates, and their outcome if it is known."""
         recorder = self.recorder
         if not (isinstance(result, tuple | list) and len(result) == 2):
-            recorder.note(
-                "update returned something else than updates and a state: what it computed is not "
-                "known"
-            )
+            recorder.note("update did not return updates and a state: its updates are unknown")
             return
         updates, state = result
         pairs = self._pairs(updates)
@@ -93,8 +90,8 @@ class Step(Call):
             unknown.append("MultiSteps around it")
         for each in unknown:
             recorder.note(
-                f"{each} decides in some steps that an update is none, and here that is not seen: "
-                "each is counted as if it were kept"
+                f"{each} discards the updates of some steps, and it is unknown of which: the "
+                "updates of all steps are counted"
             )
         if came is not None:
             self.site_notes += [(came, site) for site in sites]

@@ -228,8 +228,8 @@ def living() -> list[TracedUpdate]:
 def refuse(given: Any) -> NoReturn:
     """Raise for an untraced transformation, in a place where it cannot be replaced."""
     raise UnsupportedOptimizer(
-        f"this transformation of optax ({label(given)}) is not traced: give what tracer.wrap(tx) "
-        "gave back, and train with that"
+        f"this optax transformation ({label(given)}) is not traced: train with the result of "
+        "tracer.wrap(tx)"
     )
 
 

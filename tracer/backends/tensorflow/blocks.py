@@ -72,8 +72,8 @@ class GraphBlocks(backend.Blocks):
         if self._begun_in_sessions:
             yield (
                 f"Sessions ran updates of a step {times(self._begun_in_sessions)} without the op "
-                "that apply_gradients returned, or were stopped by an error: these updates are "
-                "not counted"
+                "that apply_gradients returned, or stopped with an error: these updates are not "
+                "counted"
             )
 
     def close(self, call: Call, failed: bool) -> None:
@@ -155,15 +155,15 @@ class GraphBlocks(backend.Blocks):
         inside = call.parent is not None
         if any(each.kind.name in ("keras2", "keras3") for each in self._root.optimizers.all):
             self._note(
-                "an optimizer of Keras 2.11 or later was applied in a v1 graph: what it returns "
-                "does not run its updates, so a Session that runs it updates nothing, and nothing "
-                "is counted; use tf_keras.optimizers.legacy or tf.compat.v1.train"
+                "an optimizer of Keras 2.11 or later was applied in a v1 graph: the op that it "
+                "returns does not run its updates, so a Session updates nothing, and nothing is "
+                "counted; use tf_keras.optimizers.legacy or tf.compat.v1.train"
             )
             return
         result = getattr(call.result, "op", call.result)
         if not hasattr(result, "_add_control_input"):
             self._note(
-                "a method returned no operation in a v1 graph, so its executions could not be "
+                "a method returned no operation in a v1 graph, so its executions cannot be "
                 "counted: return the operation that applies the gradients"
             )
             return

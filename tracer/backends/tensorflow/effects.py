@@ -43,7 +43,7 @@ class Effects(Logs):
         """Read a variable before the step `call` changes it."""
         if not compat.eager_outside_functions():
             self._note(
-                "effects in the graph of a Session are not known: its variables are not compared"
+                "effects are unknown in the graph of a Session: its variables are not compared"
             )
             return
         graph = call.place.graph
@@ -63,9 +63,9 @@ class Effects(Logs):
         for replica, own in _copies(variable, call):
             if not isinstance(own, compat.ResourceVariable) or not comparisons.comparable(own):
                 self._note(
-                    f"effects on a variable of the type {getattr(own.dtype, 'name', own.dtype)} "
-                    f"and the shape {own.shape} ({type(own).__name__}) are not known: it is not "
-                    "compared"
+                    "effects are unknown for a variable of the type "
+                    f"{getattr(own.dtype, 'name', own.dtype)} and the shape {own.shape} "
+                    f"({type(own).__name__}): it is not compared"
                 )
             elif id(own.handle) in held:  # whether all its gradients are 0 is unknown
                 held[id(own.handle)] = held[id(own.handle)]._replace(gradient=None)

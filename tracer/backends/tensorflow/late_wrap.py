@@ -51,8 +51,7 @@ class StaleFunctions(late_wrap.StaleFunctions):
     """The stale functions of TensorFlow, and graphs of Sessions."""
 
     reads_again = (
-        "; what it reads in Python was read again, and stateful random ops in there began their "
-        "sequence again"
+        "; its Python values were read again, and its stateful random ops restarted their sequence"
     )
 
     def __init__(self) -> None:

@@ -103,8 +103,8 @@ class VariableTable(backend.Variables):
                 self._plain.append(row)
                 self._arguments[label] = len(self._plain) - 1
                 self._note(
-                    f"a tf.function updates a variable that it gets as its argument {name!r}: "
-                    "which variable each update was of is not known, only how many there were"
+                    f"a tf.function updates a variable that it gets as its argument {name!r}: how "
+                    "many updates there were is known, but not of which variable each was"
                 )
             return self._arguments[label]
 

@@ -98,8 +98,8 @@ class Blocks(backend.Blocks):
             own = vars(each.optimizer).get("step")
             if own is not None and not compat.is_of_scheduler(own) and not self.counters.steps():
                 yield (
-                    f"{each.name}: step was set on the optimizer itself, and does not call that of "
-                    "its class: its calls are not seen"
+                    f"{each.name}: the program assigned a step of its own to the optimizer, which "
+                    "does not call the step of its class: its calls are not counted"
                 )
 
     def _note_missing_pairs(self, call: Call) -> None:

@@ -24,16 +24,16 @@ PROGRAM = "torch.compile"
 """The function name of compiled steps."""
 
 CLEARED = (
-    "a closure or a hook gave {name} its gradients, and a hook came after its step before the "
-    "tracer's own: what that hook took away is not counted"
+    "a closure or a hook computed the gradients of {name}, and a hook after the step ran before "
+    "the tracer's: if it removed gradients, their updates are not counted"
 )
 _PARTED = (
-    "a step of {name} was compiled in parts by torch.compile: it has a step of its own, of which "
-    "it is not known then what it updated: each parameter that has a gradient counts"
+    "torch.compile compiled the custom step of {name} in parts, so its updates are unknown: each "
+    "parameter that has a gradient is counted"
 )
 _NO_GRADIENT = (
-    "a step of {name} was compiled by torch.compile and uses a parameter that has no gradient: "
-    "whether it updates it is not known, and it is not counted"
+    "a compiled step of {name} uses a parameter that has no gradient: it is unknown whether the "
+    "step updates this parameter, and no update is counted"
 )
 
 # Inlined by Dynamo.

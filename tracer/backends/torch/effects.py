@@ -144,16 +144,18 @@ class Effects(Logs):
         """A copy of a tensor now; None, with a note, if its bits cannot be compared."""
         if compat.is_capturing():
             self._note(
-                "effects in a CUDA graph are not known: Python does not see what it does later"
+                "effects are unknown in a CUDA graph, because Python does not run when it is "
+                "replayed"
             )
             return None
         copy = copy_of(tensor)
         if copy is None:
             plain = _plain(tensor)
             self._note(
-                f"effects on a parameter of the type {str(tensor.dtype).removeprefix('torch.')} "
-                f"({type(plain).__name__}, {str(plain.layout).removeprefix('torch.')}, "
-                f"{plain.device.type}) are not known: it is not compared"
+                "effects are unknown for a parameter of the type "
+                f"{str(tensor.dtype).removeprefix('torch.')} ({type(plain).__name__}, "
+                f"{str(plain.layout).removeprefix('torch.')}, {plain.device.type}): it is not "
+                "compared"
             )
         return copy
 

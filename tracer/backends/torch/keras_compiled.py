@@ -265,8 +265,8 @@ def _note_uncounted() -> int:
     for binding in list(bindings.values()):
         if binding.traced:
             binding.recorder.note(
-                f"a step was compiled by torch.compile: in PyTorch {here} it is not counted, from "
-                f"{since} on it is"
+                f"a step compiled by torch.compile is not counted with PyTorch {here}, only with "
+                f"{since} or later"
             )
     return 0
 

@@ -31,27 +31,25 @@ UPDATE = "update"
 """The method name of an update of one parameter, for which PyTorch has no method."""
 
 _RAISED = (
-    "a call of step was ended by an exception: it is no step, and what it had updated by then is "
-    "not counted"
+    "a call of step raised an exception: neither the step nor the updates before the exception "
+    "are counted"
 )
 _UNKNOWN_SKIP = (
-    "an optimizer looks for gradients that are not finite by itself, in its step, with the "
-    "GradScaler that it is given: a step that it skipped is counted as if it had updated"
+    "an optimizer that gets the GradScaler in its step looks for non-finite gradients itself: a "
+    "step that it skipped is counted as if it had updated"
 )
 _CAPTURED = (
-    "a step of {name} was captured in a CUDA graph: it is counted once, as it was captured, and "
-    "not when the graph is replayed, which calls no Python"
+    "a step of {name} was captured in a CUDA graph: it is counted once, at the capture, and not "
+    "when the graph is replayed, because a replay calls no Python"
 )
-_CAME_LATE = (
-    "effects of a step on a parameter that the optimizer got while it stepped are not known"
-)
+_CAME_LATE = "effects are unknown for a parameter that the optimizer got during a step"
 _BEGAN_UNSEEN = (
-    "effects of a step whose begin was not seen are not known: torch.compile may have compiled it "
-    "in part"
+    "effects are unknown for a step whose beginning was not seen: torch.compile may have "
+    "compiled a part of it"
 )
 _WITHIN = (
-    "a step of {name} was called in another one, as by a hook: of a parameter that both updated, "
-    "one update is counted"
+    "a step of {name} was called inside another one, for example by a hook: a parameter that "
+    "both updated is counted once"
 )
 
 

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from tracer.backends.torch import compat, effects
 
 _PAST = (
-    "{name} has a step of its own that may write past the versions of tensors, as to `.data`: "
-    "where a parameter with a gradient holds the same bits after a step, or a version was believed "
-    "until then, whether the step updated it is not known, and it is not counted"
+    "{name} has a custom step that may write to tensors without changing their versions, for "
+    "example through `.data`: an update is not counted if the parameter has the same bits "
+    "afterwards, or if only its version was compared before this was noticed"
 )
 _NOT_COMPARABLE = (
-    "{name} has a step of its own, and neither the versions nor the bits of all its parameters "
-    "can be compared: each that has a gradient counts as updated"
+    "{name} has a custom step, and neither the versions nor the bits of all its parameters can "
+    "be compared: each parameter that has a gradient counts as updated"
 )
 
 

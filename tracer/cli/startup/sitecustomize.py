@@ -28,6 +28,6 @@ finally:
         from tracer.cli.process import follow
     except ImportError as error:
         if sys.stderr is not None:
-            print(f"tracer: not followed, for {error}: {sys.executable}", file=sys.stderr)
+            print(f"tracer: {sys.executable} is not traced: {error}", file=sys.stderr)
     else:
         follow()
