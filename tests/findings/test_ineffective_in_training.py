@@ -403,7 +403,7 @@ def test_an_error_is_no_function_that_was_not_called(first: bool, way: str) -> N
     if first and way == "eager":
         assert "raised on Variable, first in step 1" in " ".join(text.split())
     elif first:
-        assert "raised an error: nothing was updated" in text
+        assert "raised an error:" in text
     elif way == "function":
         assert "an error in the optimizer ended the graph tracing" in text
     assert not any("Call the function" in each.advice for each in seen.trace.findings())

@@ -303,7 +303,7 @@ def test_a_lazy_parameter_that_a_closure_makes_is_said() -> None:
     trace = tracer.trace_of(optimizer)
     assert by_step(trace) == [2, 2, 2]
     assert trace.count("compared", by=("step",)) == {(2,): 2, (3,): 2}
-    assert ["while it stepped" in note for note in trace.notes] == [True]
+    assert ["got during a step" in note for note in trace.notes] == [True]
 
 
 def test_a_parameter_that_comes_in_a_step_is_said() -> None:
@@ -319,7 +319,7 @@ def test_a_parameter_that_comes_in_a_step_is_said() -> None:
     optimizer.step(closure)
     assert readings(parameters) == [2, 2]
     trace = tracer.trace_of(optimizer)
-    assert [note for note in trace.notes if "while it stepped" in note] and trace.complete
+    assert [note for note in trace.notes if "got during a step" in note] and trace.complete
     assert sum(trace.count("compared", by=()).values()) == 3
 
 
