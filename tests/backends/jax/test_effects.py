@@ -352,7 +352,7 @@ def test_a_variable_whose_array_the_step_gave_away() -> None:
         optimizer.apply([jnp.ones(3)], [variable])
     trace = tracer.trace_of(optimizer)
     assert trace.updates() == trace.steps == 2 and trace.complete
-    assert any("gave away" in note for note in trace.notes)
+    assert any("was donated" in note for note in trace.notes)
     assert variable.numpy().tolist() == [-1.0] * 3
 
 

@@ -120,7 +120,7 @@ def test_what_keeps_its_program_is_said_to_run_uncounted() -> None:
     trace = tracer.trace_of(optimizer)
     assert (trace.steps, trace.complete) == (0, False)
     assert any("'train_step' was traced before" in note for note in trace.notes)
-    assert any("is 8 steps further" in note for note in trace.notes)
+    assert any("is 8 steps ahead" in note for note in trace.notes)
 
 
 def test_a_program_that_was_compiled_ahead_shows_in_the_optimizers_own_count() -> None:
@@ -134,7 +134,7 @@ def test_a_program_that_was_compiled_ahead_shows_in_the_optimizers_own_count() -
         variable.assign(value)
     trace = tracer.trace_of(optimizer)
     assert (trace.steps, trace.complete) == (0, False)
-    assert trace.notes[0].startswith("odometer: its own count of steps is 3 steps further")
+    assert trace.notes[0].startswith("odometer: its step count is 3 steps ahead")
 
 
 def test_a_program_that_was_compiled_ahead_and_one_that_counts() -> None:
@@ -150,7 +150,7 @@ def test_a_program_that_was_compiled_ahead_and_one_that_counts() -> None:
     trace = tracer.trace_of(optimizer)
     assert (trace.steps, float(state[0][0][0, 0])) == (3, 6)
     assert not trace.complete
-    assert trace.notes[0].startswith("odometer: its own count of steps is 3 steps further")
+    assert trace.notes[0].startswith("odometer: its step count is 3 steps ahead")
 
 
 def test_steps_between_two_blocks_are_of_neither() -> None:

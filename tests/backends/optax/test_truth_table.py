@@ -336,4 +336,4 @@ def test_a_function_that_is_the_same_in_each_pass(function: Callable[[Any], Any]
     jax.jit(jax.value_and_grad(loss))(jnp.ones(3))
     trace = tracer.trace_of(tx)
     assert trace.steps == 1 and not trace.complete
-    assert "once before the loop" in trace.notes[0]
+    assert "once, before the loop" in trace.notes[0]
