@@ -92,7 +92,7 @@ def test_updates_that_are_none_wherever_that_is_decided(tx: Any, per_step: list[
 @pytest.mark.parametrize(
     ("tx", "said"),
     [
-        (optax.conditionally_mask(optax.sgd(1.0), lambda n: n % 2 == 0), "conditionally_mask dec"),
+        (optax.conditionally_mask(optax.sgd(1.0), lambda n: n % 2 == 0), "conditionally_mask dis"),
         (behind(optax.apply_every(2)), "apply_if_finite discards"),
         (of_two_models(apply_if_finite, apply_if_finite), "apply_if_finite discards"),
         (
@@ -100,9 +100,9 @@ def test_updates_that_are_none_wherever_that_is_decided(tx: Any, per_step: list[
                 {"w": optax.MultiSteps(optax.sgd(1.0), 2), "b": optax.sgd(1.0)},
                 {"w": "w", "b": "b"},
             ),
-            "MultiSteps decides",
+            "MultiSteps discards",
         ),
-        (of_two_models(plain, apply_if_finite), "0 for some leaves alone"),
+        (of_two_models(plain, apply_if_finite), "are not all 0"),
     ],
 )
 def test_what_the_state_does_not_say(tx: Any, said: str) -> None:
