@@ -54,6 +54,7 @@ __all__ = [
     "layout_if",
     "layouts_of",
     "names_data",
+    "replaced_in",
     "shape_of",
     "shards_of",
     "steps_by_itself",
@@ -325,6 +326,21 @@ def flattened_in(module: Any) -> Iterator[tuple[Any, tuple[int, ...], int]]:
             own, shapes = [flat], [flat._unpadded_unsharded_size]
         for parameter, shape in zip(own, shapes, strict=True):
             yield parameter, tuple(shape), handle.world_size
+
+
+def replaced_in(module: Any) -> Iterator[tuple[Any, Any]]:
+    """The parameters that a `fully_shard` module holds now; the optimizer has the second of a pair.
+
+    From the forward to the backward pass, they are whole copies of the sharded ones
+    (`torch/distributed/fsdp/_fully_shard/_fsdp_param.py: _setattr_on_modules`).
+    """
+    state_of = getattr(type(module), "_get_fsdp_state", None)
+    state: Any = None if state_of is None else state_of(module)
+    groups = getattr(state, "_fsdp_param_groups", None)  # older versions of PyTorch have one
+    for group in groups or filter(None, [getattr(state, "_fsdp_param_group", None)]):
+        for each in group.fsdp_params:
+            place = each._module_info
+            yield vars(place.module)["_parameters"][place.param_name], each.sharded_param
 
 
 def is_flattened(parameter: Any) -> bool:

@@ -34,9 +34,9 @@ def after_step(optimizer: Any, given: Any, named: Any) -> None:
     if dynamo.is_compiling():
         compiled_steps.after_step(optimizer, named)
         return
-    binding = bindings.get(id(optimizer))
-    if binding is not None and binding.observer is not None:
-        binding.observer.after(optimizer, named, sys._getframe(1))
+    counter = counter_of(optimizer)
+    if counter is not None:
+        counter.after(optimizer, named, sys._getframe(1))
 
 
 def attach(optimizer: Any, binding: Binding) -> None:

@@ -185,6 +185,10 @@ class Models:
             self._asked = {key: each for key, each in self._asked.items() if each() is not None}
             self._seen, self._models, self._flattened = dict(self._asked), {}, {}
         inner = {id(c) for each in modules for c in list(vars(each).get("_modules", {}).values())}
+        sharded: dict[int, Any] = {}
+        for module in modules:
+            with suppress_faults():
+                sharded |= {id(now): own for now, own in compat.replaced_in(module)}
         for module in modules:
             outermost = id(module) not in inner and "_modules" in vars(module)
             with suppress_faults():  # a module may hold anything, and another thread may change it
@@ -192,7 +196,8 @@ class Models:
                     self._flattened[id(each)] = ref(each), shape, shards
                 if outermost and not compat.is_generated(module):
                     names: dict[int, tuple[ref[Any], str]] = {}
-                    for parameter, name in _named(module):
+                    for now, name in _named(module):
+                        parameter = sharded.get(id(now), now)
                         names.setdefault(id(parameter), (ref(parameter), name))
                     self._models[id(module)] = type(module).__name__, names
                     self._seen |= {key: reference for key, (reference, _) in names.items()}

@@ -244,8 +244,13 @@ class StepCounter:
     def after(
         self, optimizer: Any, named: Mapping[str, Any], python: FrameType, compiled: bool = False
     ) -> None:
-        """Close the call of a step; if part of it is `compiled`, another frame opened the call."""
+        """Close the call of a step; if part of it is `compiled`, another frame opened the call.
+
+        A program that was compiled before the hooks were in place may be compiled again in part,
+        and then opened the call by its operator, or not at all.
+        """
         call = self._under_way(None if compiled else known_by(python))
+        call = call or self._under_way(known_by(dynamo.frame_around(python)))
         if call is None:
             call = self._enter(Step(self), python)
             if self.recorder.effects is not None and call.parent is None:
@@ -267,6 +272,8 @@ class StepCounter:
             updates = self._look(call, optimizer, skipped, around)
         else:
             updates = call.asked.updates
+        if call.values:
+            self._compare(call)
         self._leave(call, () if skipped and self._writes is None else updates)
 
     def _under_way(self, known: tuple[int, int] | None) -> Step | None:
@@ -412,14 +419,20 @@ class StepCounter:
         python = dynamo.frame_around(sys._getframe())
         call = self._under_way(known_by(python)) or self._enter(Step(self), python)
         call.program, call.asked, updates = program, program.asked, program.updates
-        if len(call.values) == len(now) == len(call.asked.requests):
-            passed = self.recorder.variables_of(call.asked.requests, "request").items()
-            for (index, variable), before, value in zip(passed, call.values, now, strict=True):
-                self.recorder.effects.compare(call, index, variable, before, value)
+        self._compare(call, now)
         if skipped is not None and not effects.is_held_back(skipped):
             updates, skipped = [] if float(skipped) else updates, None
         call.skipped = skipped
         self._leave(call, updates)
+
+    def _compare(self, call: Step, now: Sequence[Any] | None = None) -> None:
+        """Compare the parameters with their values when an operator opened the call."""
+        requests = () if call.asked is None else call.asked.requests
+        passed = self.recorder.variables_of(requests, "request")
+        now = list(passed.values()) if now is None else now
+        if len(call.values) == len(now) == len(passed):
+            for (index, own), before, value in zip(passed.items(), call.values, now, strict=True):
+                self.recorder.effects.compare(call, index, own, before, value)
 
     def _leave(self, call: Step, updates: Sequence[int]) -> None:
         """Close a call that made these updates itself: count it, or add it to the outer step."""

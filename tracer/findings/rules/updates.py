@@ -1,5 +1,6 @@
 """Rules on updates: which variables, with what gradient, and their effect on the weights."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
@@ -25,8 +26,8 @@ from tracer.model.measures import (
     updates,
 )
 from tracer.model.phrases import accumulated_steps, class_of, replica_names, replica_noun, skipper
-from tracer.model.rates import SCHEDULE
-from tracer.model.records import Effect
+from tracer.model.rates import SCHEDULE, of_all_workers
+from tracer.model.records import Effect, RateRun
 from tracer.model.summary import Pattern, Summary, summaries_of
 from tracer.model.timeline import Timeline
 from tracer.model.trace import has_all_workers
@@ -198,12 +199,12 @@ def _moves(summary: Summary, end: int) -> Iterator[tuple[list[int], int, int, in
     "replicas-disagree",
     severity="error",
     title="replicas or workers made different updates",
-    why="Each has its own copy of the variable, and the copies are no longer equal.",
+    why="Their copies of the variable, or the steps of its shards, are no longer equal.",
     advice=("Look for a condition on the replica, or on its own data, around apply_gradients."),
     explanation=(
-        "Compares the steps that all of them ran; fewer steps on one is a warning. Silent "
-        "if a variable has one copy (`ParameterServerStrategy`) or each rank updates a "
-        "part (`ZeroRedundancyOptimizer`, FSDP)."
+        "Compares the steps that all of them ran, and the learning rates of PyTorch's ranks; fewer "
+        "steps on one is a warning. For sharded variables, compares which gradients are None. "
+        "Silent if a variable has one copy (`ParameterServerStrategy`, `ZeroRedundancyOptimizer`)."
     ),
     needs=("complete",),
     explains=(*FEW, *MANY),
@@ -214,11 +215,14 @@ def replicas_disagree(summary: Summary) -> Iterator[Case]:
     names = replica_names(summary.trace)
     if summary.trace.finished:
         yield from _steps_disagree(summary, names)
+    yield from _rates_disagree(summary)
     for pattern in summary.asked:
-        total = {each: pattern.total(updates, each) for each in summary.replicas}
+        total = {each: pattern.total(updates, each) for each in summary.replicas_with(pattern)}
         most, least = max(total, key=lambda r: total[r]), min(total, key=lambda r: total[r])
-        if total[most] == total[least] or not pattern.steps_known or summary.is_sharded(pattern):
+        if total[most] == total[least] or not pattern.steps_known:
             continue
+        if summary.is_sharded(pattern) and not pattern.total(missing, least):
+            continue  # an empty shard needs no update
         steps = min(summary.steps_on[most], summary.steps_on[least])
         runs = [(run, (number, 0)) for run, number in pattern.runs(updates, most)]
         runs += [(run, (0, number)) for run, number in pattern.runs(updates, least)]
@@ -265,6 +269,36 @@ def _steps_disagree(summary: Summary, names: Sequence[str]) -> Iterator[Case]:
             step=low + 1,
             replica=min(behind),
         )
+
+
+_ALIKE = 1e-6  # relative
+
+
+def _rates_disagree(summary: Summary) -> Iterator[Case]:
+    """The first step in which ranks use different learning rates, as far as these are known."""
+    groups: defaultdict[int, list[Sequence[RateRun]]] = defaultdict(list)
+    for each in of_all_workers(summary, "rate"):
+        groups[each.group] += [] if each.sampled else [each.runs]
+    for first, *others in groups.values():
+        for other in others:
+            for step in sorted(run.first for run in (*first, *other)):
+                one, two = _rate_in(step, first), _rate_in(step, other)
+                if one is not None and two is not None and abs(one - two) > _ALIKE * abs(one):
+                    noun = replica_noun(summary.trace)
+                    yield Case(
+                        f"The learning rate{of_optimizer(summary)} was {one:.6g} on one {noun} and "
+                        f"{two:.6g} on another in step {step:,}, the first that differs.",
+                        f"Set the rate from what all {noun}s know: a schedule that follows a loss "
+                        "needs the mean of all losses.",
+                        step=step,
+                    )
+                    return
+
+
+def _rate_in(step: int, runs: Sequence[RateRun]) -> float | None:
+    """The rate in a step; None if it is not known."""
+    known = (run.value for run in runs if run.first == step or run.intersect(range(step, step + 1)))
+    return next(known, None)
 
 
 _AS_MUCH = {
