@@ -1,14 +1,18 @@
 """One of two processes that train with PyTorch in each way: `torch_ranks.py RANK PORT FOLDER`.
 
 The ways: `ddp`, a model in `DistributedDataParallel`; `zero`, whose optimizer is split, too;
-`fsdp`, whose parameters are split: a rank prints 0 for one of which it holds nothing; and `fsdp2`.
-The trace of each way is in a folder of that name. It prints a line of JSON: what the odometers of
-each way say, and how many parameters the optimizer of this rank has.
+`fsdp`, whose parameters are split: a rank prints 0 for one of which it holds nothing; and `fsdp2`;
+`whole`, the same with modules that hold whole copies while the optimizer steps; `backward`, with an
+optimizer of each parameter, which steps as soon as there is a gradient. And two with a fault:
+`rates`, whose rank 1 has another learning rate from step 3 on, and `none`, whose rank 1 drops a
+gradient. The trace of each way is in a folder of that name. It prints a line of JSON: what the
+odometers of each way say, and how many parameters the optimizer of this rank has.
 """
 
 import json
 import os
 import sys
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +23,30 @@ from support.torch_odometers import Odometer, readings
 import tracer
 
 STEPS = 5
+
+
+def sharded(model: Any) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+
+
+def in_backward(folder: str) -> tuple[list[int], int]:
+    model: Any = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
+    for parameter in model.parameters():
+        torch.nn.init.zeros_(parameter)
+    for each in (model[0], model):
+        sharded(each)
+    for parameter in model.parameters():
+        optimizer = Odometer([parameter])
+        parameter.register_post_accumulate_grad_hook(lambda own, by=optimizer: by.step())
+    with tracer.record() as recording:
+        for _ in range(STEPS):
+            model(torch.ones(4, 3)).sum().backward()
+    os.makedirs(folder, exist_ok=True)
+    recording.trace().save(folder)
+    return readings([each.full_tensor() for each in model.parameters()]), 1
 
 
 def train(rank: int, way: str, folder: str) -> tuple[list[int], int]:
@@ -32,11 +60,9 @@ def train(rank: int, way: str, folder: str) -> tuple[list[int], int]:
 
         cpu = torch.device("cpu")
         model = FullyShardedDataParallel(inner, use_orig_params=True, device_id=cpu)
-    elif way == "fsdp2":
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
-
-        fully_shard(inner, mesh=init_device_mesh("cpu", (2,)))
+    elif way in ("fsdp2", "whole", "none"):
+        sharded(inner)
+        inner.set_reshard_after_backward(way != "whole")
     else:
         model = torch.nn.parallel.DistributedDataParallel(inner)
     if way == "zero":
@@ -47,17 +73,23 @@ def train(rank: int, way: str, folder: str) -> tuple[list[int], int]:
     else:
         optimizer = Odometer(model.parameters())
     tracer.wrap(optimizer, effects=True)
-    with tracer.assert_all_changed(inner):
-        for _ in range(STEPS):
+    with nullcontext() if way == "none" else tracer.assert_all_changed(inner):
+        for step in range(1, STEPS + 1):
             optimizer.zero_grad()
             model(torch.ones(4, 3) * (rank + 1)).sum().backward()
+            if rank == 1 and way == "rates":
+                optimizer.param_groups[0]["lr"] = 1.0 if step < 3 else 0.5
+            if rank == 1 and way == "none":
+                inner[0].weight.grad = None
             optimizer.step()
+        if way == "whole":
+            inner.reshard()
     os.makedirs(folder, exist_ok=True)
     tracer.trace_of(optimizer).save(folder)
     own = [
         p for group in getattr(optimizer, "optim", optimizer).param_groups for p in group["params"]
     ]
-    whole = [p.full_tensor() if way == "fsdp2" else p for p in model.parameters()]
+    whole = [getattr(p, "full_tensor", lambda own=p: own)() for p in model.parameters()]
     held = [torch.cat([each.detach().flatten(), torch.zeros(1)]) for each in whole]
     return readings(held), len(own)
 
@@ -72,6 +104,7 @@ if __name__ == "__main__":
         world_size=2,
         timeout=timedelta(seconds=60),
     )
-    ways = ("ddp", "zero", "fsdp", "fsdp2")
-    print(json.dumps({way: train(int(rank), way, f"{folder}/{way}") for way in ways}))
+    ways = ("ddp", "zero", "fsdp", "fsdp2", "whole", "rates", "none")
+    done = {way: train(int(rank), way, f"{folder}/{way}") for way in ways}
+    print(json.dumps(done | {"backward": in_backward(f"{folder}/backward")}))
     dist.destroy_process_group()

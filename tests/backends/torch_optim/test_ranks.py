@@ -84,3 +84,40 @@ def test_a_shard_without_elements_cannot_change(ran: dict[str, Ran]) -> None:
     assert trace.count("updates", by=("worker",)) == {("rank:0",): 20, ("rank:1",): 20}
     assert changed(trace) == {("rank:0",): 20, ("rank:1",): 10}  # of its two parts with elements
     assert trace.complete and trace.findings() == []
+
+
+NAMES = ["0.weight", "0.bias", "1.weight", "1.bias"]
+
+
+def test_modules_that_hold_whole_copies(ran: dict[str, Ran]) -> None:
+    """`fully_shard` puts them in place of the sharded parameters until it shards them again."""
+    folder, odometers = ran["whole"]
+    assert odometers == [([5] * 4, 4), ([5] * 4, 4)]
+    trace = tracer.load(folder)
+    assert [each.name for each in trace.variables] == NAMES
+    assert trace.count("updates", by=("variable",)) == {(name,): 10 for name in NAMES}
+    assert trace.complete and trace.findings() == []
+
+
+def test_steps_in_the_backward_pass(ran: dict[str, Ran]) -> None:
+    """Some modules hold whole copies then, which have gradients, and no optimizer has them."""
+    folder, odometers = ran["backward"]
+    assert odometers == [([5] * 4, 1), ([5] * 4, 1)]
+    for trace, ranks_of in [(tracer.load(folder), 2)] + [
+        (tracer.load(folder / f"rank-{rank}.json"), 1) for rank in (0, 1)
+    ]:
+        assert trace.count("updates", by=("variable",)) == {(n,): 5 * ranks_of for n in NAMES}
+        assert trace.complete and trace.findings() == []
+
+
+def test_ranks_with_different_rates(ran: dict[str, Ran]) -> None:
+    (found,) = tracer.load(ran["rates"][0]).findings()
+    assert (found.code, found.step) == ("replicas-disagree", 3)
+    assert found.text.startswith("The learning rate was 1 on one rank and 0.5 on another in step 3")
+
+
+def test_a_rank_that_drops_the_gradient_of_its_shard(ran: dict[str, Ran]) -> None:
+    folder, odometers = ran["none"]
+    assert [weights for weights, _ in odometers] == [[5] * 4] * 2  # the first row is on rank 0
+    (found,) = tracer.load(folder).findings()
+    assert (found.code, found.variables, found.step) == ("replicas-disagree", ("0.weight",), 1)
