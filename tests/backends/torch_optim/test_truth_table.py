@@ -1399,6 +1399,28 @@ def test_blocks_of_record_compile_a_step_once() -> None:
     assert len(compiled) == 1
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("effects", [False, True])
+def test_a_step_that_was_compiled_before_the_recording(effects: bool) -> None:
+    """Dynamo splits a step of PyTorch's own: it compiles the first part again, not the second."""
+    torch._dynamo.reset()
+    parameters = zeros()
+    optimizer = torch.optim.SGD(parameters, lr=1.0)
+    step = torch.compile(optimizer.step, backend="eager")
+    give(parameters, -1.0)
+    step()
+    with tracer.record(effects=effects) as recording:
+        for _ in range(3):
+            give(parameters, -1.0)
+            step()
+    trace = recording.trace()
+    assert readings(parameters) == [4] * 3
+    assert (trace.steps, trace.updates(), trace.complete) == (3, 9, True)
+    if effects:  # the first step begins before the recording sees the optimizer, which is noted
+        assert trace.count("compared", by=()) == {(): 6}
+        assert trace.count("unchanged", by=()) == {}
+
+
 def test_a_step_that_is_captured_in_a_cuda_graph_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: what is replayed calls no Python."""
     parameters = zeros()

@@ -278,7 +278,8 @@ def _rates_disagree(summary: Summary) -> Iterator[Case]:
     """The first step in which ranks use different learning rates, as far as these are known."""
     groups: defaultdict[int, list[Sequence[RateRun]]] = defaultdict(list)
     for each in of_all_workers(summary, "rate"):
-        groups[each.group] += [] if each.sampled else [each.runs]
+        if not each.sampled:
+            groups[each.group].append(each.runs)
     for first, *others in groups.values():
         for other in others:
             for step in sorted(run.first for run in (*first, *other)):
