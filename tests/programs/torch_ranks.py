@@ -2,8 +2,9 @@
 
 The ways: `ddp`, a model in `DistributedDataParallel`; `zero`, whose optimizer is split, too;
 `fsdp`, whose parameters are split: a rank prints 0 for one of which it holds nothing; and `fsdp2`;
-`whole`, the same with modules that hold whole copies while the optimizer steps; `backward`, with an
-optimizer of each parameter, which steps as soon as there is a gradient. And two with a fault:
+`whole`, the same with modules that hold whole copies while the optimizer steps; `left`, the same
+with an optimizer that leaves empty shards alone; `backward`, with an optimizer of each parameter,
+which steps as soon as there is a gradient. And two with a fault:
 `rates`, whose rank 1 has another learning rate from step 3 on, and `none`, whose rank 1 drops a
 gradient. The trace of each way is in a folder of that name. It prints a line of JSON: what the
 odometers of each way say, and how many parameters the optimizer of this rank has.
@@ -23,6 +24,16 @@ from support.torch_odometers import Odometer, readings
 import tracer
 
 STEPS = 5
+
+
+class Left(Odometer):
+    """Leaves empty shards alone, and writes past `DTensor` to the others."""
+
+    def step(self, closure: Any = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            local = parameter.detach().to_local()
+            if local.numel():
+                local.add_(1)
 
 
 def sharded(model: Any) -> None:
@@ -60,7 +71,7 @@ def train(rank: int, way: str, folder: str) -> tuple[list[int], int]:
 
         cpu = torch.device("cpu")
         model = FullyShardedDataParallel(inner, use_orig_params=True, device_id=cpu)
-    elif way in ("fsdp2", "whole", "none"):
+    elif way in ("fsdp2", "whole", "left", "none"):
         sharded(inner)
         inner.set_reshard_after_backward(way != "whole")
     else:
@@ -71,7 +82,7 @@ def train(rank: int, way: str, folder: str) -> tuple[list[int], int]:
         group: Any = {"params": [*model.parameters()], "weight_decay": 0.1}
         optimizer = ZeroRedundancyOptimizer([group], optimizer_class=Odometer, lr=1.0)
     else:
-        optimizer = Odometer(model.parameters())
+        optimizer = (Left if way == "left" else Odometer)(model.parameters())
     tracer.wrap(optimizer, effects=True)
     with nullcontext() if way == "none" else tracer.assert_all_changed(inner):
         for step in range(1, STEPS + 1):
@@ -104,7 +115,7 @@ if __name__ == "__main__":
         world_size=2,
         timeout=timedelta(seconds=60),
     )
-    ways = ("ddp", "zero", "fsdp", "fsdp2", "whole", "rates", "none")
+    ways = ("ddp", "zero", "fsdp", "fsdp2", "whole", "left", "rates", "none")
     done = {way: train(int(rank), way, f"{folder}/{way}") for way in ways}
     print(json.dumps(done | {"backward": in_backward(f"{folder}/backward")}))
     dist.destroy_process_group()

@@ -86,6 +86,16 @@ def test_a_shard_without_elements_cannot_change(ran: dict[str, Ran]) -> None:
     assert trace.complete and trace.findings() == []
 
 
+def test_an_optimizer_that_leaves_empty_shards_alone(ran: dict[str, Ran]) -> None:
+    folder, odometers = ran["left"]
+    assert odometers == [([5] * 4, 4), ([5] * 4, 4)]
+    trace = tracer.load(folder)
+    assert trace.count("updates", by=("worker",)) == {("rank:0",): 20, ("rank:1",): 10}
+    for each in (trace, *(tracer.load(folder / f"rank-{rank}.json") for rank in (0, 1))):
+        assert each.findings() == []
+    assert trace.complete
+
+
 NAMES = ["0.weight", "0.bias", "1.weight", "1.bias"]
 
 

@@ -81,7 +81,8 @@ def _values(optimizer: Any) -> list[Any]:
         parameter.detach()
         for group in optimizer.param_groups
         for parameter in group["params"]
-        if (parameter.grad is not None or parameter.requires_grad) and not parameter.is_meta
+        if (parameter.grad is not None or parameter.requires_grad)
+        and not (parameter.is_meta or compat.is_elsewhere(parameter))
     ]
 
 

@@ -204,6 +204,7 @@ class Models:
 
 
 _WRAPPING = {
+    "ActivationWrapper": "_checkpoint_wrapped_module",
     "DataParallel": "module",
     "DistributedDataParallel": "module",
     "FullyShardedDataParallel": "_fsdp_wrapped_module",

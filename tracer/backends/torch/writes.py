@@ -99,6 +99,8 @@ class Writes:
         if before.copies[key] is None:
             self._is_not_comparable |= asks
             return asks
+        if not before.copies[key].numel():
+            return False  # an empty shard
         same = effects.is_left(before.copies[key], parameter)
         if asks and not waits and not isinstance(same, bool):
             return same

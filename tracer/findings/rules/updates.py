@@ -332,9 +332,10 @@ def never_updated(summary: Summary) -> Iterator[Case]:
     own_steps = (f"{class_of(each)}.{own.method}" for each, own in summary.remarks("own-step"))
     by_itself = next((f" (what {own} assigns by itself is not seen)" for own in own_steps), "")
     any_was = any(pattern.total(updates) for pattern in summary.asked)
-    elsewhere = summary.is_partitioned and not has_all_workers(summary.trace)
-    for pattern in summary.asked if any_was and not elsewhere else ():
-        if pattern.total(requests) and not pattern.total(tries):
+    some_ranks = not has_all_workers(summary.trace)
+    for pattern in summary.asked if any_was else ():
+        elsewhere = some_ranks and (summary.is_partitioned or summary.is_sharded(pattern))
+        if pattern.total(requests) and not pattern.total(tries) and not elsewhere:
             skipped = _only_skipped(summary, pattern)
             yield Case(
                 "{which} {were} never updated, though {method} got a gradient {times:times}{how}.",
