@@ -536,6 +536,22 @@ def test_nothing_of_the_tracer_is_compiled_but_its_hooks() -> None:
 
 
 @pytest.mark.long
+def test_a_compiled_step_with_a_part_on_another_rank() -> None:
+    """As under `FullyShardedDataParallel`: this rank holds nothing of the last parameter."""
+    *parameters, elsewhere = [*zeros(2), torch.nn.Parameter(torch.zeros(0))]
+    vars(elsewhere)["_fsdp_flattened"] = True
+    optimizer = tracer.wrap(torch.optim.SGD([*parameters, elsewhere], lr=1.0), effects=True)
+    step = torch.compile(optimizer.step, backend="eager")
+    for value in (-1.0, 0.0):
+        give(parameters, value)
+        step()
+    assert readings(parameters) == [1, 1]
+    trace = tracer.trace_of(optimizer)
+    assert trace.count("compared", by=("step",)) == {(1,): 2, (2,): 2}
+    assert trace.count("unchanged", by=("step",)) == {(2,): 2}
+
+
+@pytest.mark.long
 def test_a_compiled_step_with_a_parameter_that_holds_nothing() -> None:
     torch._dynamo.reset()
     parameters = [*zeros(2), torch.nn.Parameter(torch.zeros(2, device="meta"))]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from support.torch_odometers import Odometer, give, readings, zeros
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 import tracer
 from tracer.api import CallTrace
@@ -47,6 +48,10 @@ def test_what_stands_around_a_model_is_no_part_of_a_name() -> None:
     assert names(stepped(Odometer(around.parameters()))) == ["weight", "bias"]
     compiled = torch.compile(model)
     assert names(stepped(Odometer(compiled.parameters()))) == ["weight", "bias"]
+    layers = torch.nn.Sequential(checkpoint_wrapper(torch.nn.Linear(2, 1)))
+    expected = ["0.weight", "0.bias"]
+    assert names(stepped(Odometer(layers.parameters()))) == expected
+    assert [name for name, _ in layers[0].named_parameters(prefix="0")] == expected
 
 
 def test_what_a_module_holds_under_names_of_pytorch_ends_no_count() -> None:
