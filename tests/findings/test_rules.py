@@ -964,9 +964,10 @@ def test_a_shard_that_is_not_updated() -> None:
     steps = Run(1, 1, 20)
     left = block([step(), request(0, 1), update(1)], steps, replica=1)
     none = block([step(), request(0, kind="none"), request(1), update(1)], steps, replica=1)
-    for other, copies, parts in ((left, "error", ""), (none, "error", "error")):
-        made = trace(healthy(steps), other)
-        assert bad(made, "replicas-disagree") == copies
+    late = block([update(0)], Run(2, 1, 19), replica=1, is_step=False)
+    for others, parts in (([left], ""), ([none], "error"), ([left, late], "error")):
+        made = trace(healthy(steps), *others)
+        assert bad(made, "replicas-disagree") == "error"
         assert bad(in_parts(made), "replicas-disagree") == parts
 
 

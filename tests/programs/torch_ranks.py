@@ -3,7 +3,8 @@
 The ways: `ddp`, a model in `DistributedDataParallel`; `zero`, whose optimizer is split, too;
 `fsdp`, whose parameters are split: a rank prints 0 for one of which it holds nothing; and `fsdp2`;
 `whole`, the same with modules that hold whole copies while the optimizer steps; `left`, the same
-with an optimizer that leaves empty shards alone; `backward`, with an optimizer of each parameter,
+with an optimizer that leaves empty shards alone; `scaled`, with a loss scale and a frozen layer,
+so that nothing that rank 0 holds is trained; `backward`, with an optimizer of each parameter,
 which steps as soon as there is a gradient. And two with a fault:
 `rates`, whose rank 1 has another learning rate from step 3 on, and `none`, whose rank 1 drops a
 gradient. The trace of each way is in a folder of that name. It prints a line of JSON: what the
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from support.torch_odometers import Odometer, readings
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 
 import tracer
 
@@ -66,9 +68,10 @@ def train(rank: int, way: str, folder: str) -> tuple[list[int], int]:
     for parameter in inner.parameters():
         torch.nn.init.zeros_(parameter)
     model = inner
-    if way == "fsdp":
+    if way in ("fsdp", "scaled"):
         from torch.distributed.fsdp import FullyShardedDataParallel
 
+        inner[0].requires_grad_(way == "fsdp")
         cpu = torch.device("cpu")
         model = FullyShardedDataParallel(inner, use_orig_params=True, device_id=cpu)
     elif way in ("fsdp2", "whole", "left", "none"):
@@ -84,15 +87,17 @@ def train(rank: int, way: str, folder: str) -> tuple[list[int], int]:
     else:
         optimizer = (Left if way == "left" else Odometer)(model.parameters())
     tracer.wrap(optimizer, effects=True)
-    with nullcontext() if way == "none" else tracer.assert_all_changed(inner):
+    scaler = ShardedGradScaler("cpu", init_scale=4.0, enabled=way == "scaled")
+    with nullcontext() if way in ("none", "scaled") else tracer.assert_all_changed(inner):
         for step in range(1, STEPS + 1):
             optimizer.zero_grad()
-            model(torch.ones(4, 3) * (rank + 1)).sum().backward()
+            scaler.scale(model(torch.ones(4, 3) * (rank + 1)).sum()).backward()
             if rank == 1 and way == "rates":
                 optimizer.param_groups[0]["lr"] = 1.0 if step < 3 else 0.5
             if rank == 1 and way == "none":
                 inner[0].weight.grad = None
-            optimizer.step()
+            scaler.step(optimizer)
+            scaler.update()
         if way == "whole":
             inner.reshard()
     os.makedirs(folder, exist_ok=True)
@@ -115,7 +120,7 @@ if __name__ == "__main__":
         world_size=2,
         timeout=timedelta(seconds=60),
     )
-    ways = ("ddp", "zero", "fsdp", "fsdp2", "whole", "left", "rates", "none")
+    ways = ("ddp", "zero", "fsdp", "fsdp2", "whole", "left", "scaled", "rates", "none")
     done = {way: train(int(rank), way, f"{folder}/{way}") for way in ways}
     print(json.dumps(done | {"backward": in_backward(f"{folder}/backward")}))
     dist.destroy_process_group()

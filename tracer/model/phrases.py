@@ -306,7 +306,9 @@ def skipped(summary: Summary) -> Skipped | None:
         return None
     if reached is None or summary.step_unknown(reached):
         return None
-    replica = summary.replicas[0]  # a loss scale decides for all replicas
+    replica = summary.first_asked  # a loss scale decides for all replicas
+    if replica is None:
+        return None
     timeline = summary.timeline(reached, replica=replica)
     streaks = [(first, last) for first, last, _ in timeline.spans(lambda made: not any(made))]
     if not streaks:

@@ -211,6 +211,14 @@ class Summary(Counts):
         return pattern.replicas if self.is_sharded(pattern) else self.replicas
 
     @property
+    def first_asked(self) -> int | None:
+        """The first replica with gradients; None if no rank has a part of the sharded variables."""
+        asked = [each for pattern in self.asked for each in pattern.replicas]
+        if not asked and any(each.shards > 1 for each in self.trace.variables):
+            return None
+        return min(asked or self.replicas)
+
+    @property
     def only_worker(self) -> str:
         """The worker of all replicas, if the trace has other workers, too; else empty."""
         return next(iter(self.workers)) if len(self.workers) == 1 < len(self.trace.workers) else ""

@@ -96,6 +96,16 @@ def test_an_optimizer_that_leaves_empty_shards_alone(ran: dict[str, Ran]) -> Non
     assert trace.complete
 
 
+def test_a_loss_scale_where_a_rank_trains_nothing(ran: dict[str, Ran]) -> None:
+    """No step was skipped, though rank 0 updates nothing."""
+    folder, odometers = ran["scaled"]
+    assert [weights for weights, _ in odometers] == [[0, 0, 0, 0], [0, 0, 5, 5]]
+    trace = tracer.load(folder)
+    assert trace.count("updates", by=("worker",)) == {("rank:1",): 10}
+    for each in (trace, *(tracer.load(folder / f"rank-{rank}.json") for rank in (0, 1))):
+        assert each.complete and each.findings() == []
+
+
 NAMES = ["0.weight", "0.bias", "1.weight", "1.bias"]
 
 

@@ -264,10 +264,9 @@ def _coming(scale: Optimizer) -> str:
     needs=("steps", "complete", "steps known"),
 )
 def steps_differ(summary: Summary) -> Iterator[Case]:
-    asked = {replica for pattern in summary.asked for replica in pattern.replicas}
-    if not asked and any(each.shards > 1 for each in summary.trace.variables):
-        return  # this rank has no part of them
-    replica = min(asked or summary.replicas)
+    replica = summary.first_asked
+    if replica is None:
+        return
     steps = summary.steps_on[replica]
     applied = steps - summary.spread(tries, replica=replica)[(0,)]
     for index, made in _made(summary, replica).items() if applied else ():

@@ -203,7 +203,7 @@ def _moves(summary: Summary, end: int) -> Iterator[tuple[list[int], int, int, in
     advice=("Look for a condition on the replica, or on its own data, around apply_gradients."),
     explanation=(
         "Compares the steps that all of them ran, and the learning rates of PyTorch's ranks; fewer "
-        "steps on one is a warning. For sharded variables, compares which gradients are None. "
+        "steps on one is a warning. A shard that is never updated may be empty. "
         "Silent if a variable has one copy (`ParameterServerStrategy`, `ZeroRedundancyOptimizer`)."
     ),
     needs=("complete",),
@@ -221,7 +221,7 @@ def replicas_disagree(summary: Summary) -> Iterator[Case]:
         most, least = max(total, key=lambda r: total[r]), min(total, key=lambda r: total[r])
         if total[most] == total[least] or not pattern.steps_known:
             continue
-        if summary.is_sharded(pattern) and not pattern.total(missing, least):
+        if summary.is_sharded(pattern) and not (total[least] or pattern.total(missing, least)):
             continue  # an empty shard needs no update
         steps = min(summary.steps_on[most], summary.steps_on[least])
         runs = [(run, (number, 0)) for run, number in pattern.runs(updates, most)]
