@@ -105,6 +105,15 @@ def test_a_missing_worker_is_said() -> None:
     assert trace.notes[0].startswith("worker:1: this worker has no trace")
 
 
+def test_a_worker_that_made_no_step_is_said() -> None:
+    """A wrapped optimizer learns its variables in its first step."""
+    nothing = {"variables": (), "replicas": (), "blocks": (), "graphs": ()}
+    trace = merged(ALL[0], replace(ALL[1], **nothing), ALL[2])
+    assert trace.updates("sparse") == sum(CallTrace(ALL[n]).updates("sparse") for n in (0, 2))
+    assert not trace.complete and trace.notes[0].startswith("worker:1: there is no trace")
+    assert [each.name for each in trace.data.optimizers] == [ALL[0].optimizers[0].name]
+
+
 def saw(part: TraceData, **fields: object) -> TraceData:
     """The worker's trace, in which its optimizer has these fields."""
     return replace(part, optimizers=(replace(part.optimizers[0], **fields),))

@@ -87,7 +87,7 @@ def _order_of_workers(data: TraceData) -> list[tuple[int, str]]:
 
 def _workers_of_one_stage(every: Sequence[TraceData]) -> TraceData:
     """Merge the traces of workers, whose optimizers and variables are identified by name."""
-    parts = sorted((data for data in every if data.optimizers), key=_order_of_workers)
+    parts = sorted((data for data in every if data.replicas), key=_order_of_workers)
     for other in parts[1:]:
         if difference := _difference(parts[0], other):
             raise MergeError(f"not one run: {difference}")
@@ -96,7 +96,7 @@ def _workers_of_one_stage(every: Sequence[TraceData]) -> TraceData:
     if twice := [key for key, number in replicas.items() if number > 1]:
         name = replica_name(Replica(*min(twice), ""))
         raise MergeError(f"two of the traces are of {name}: give one trace for each worker")
-    parts += [data for data in every if not data.optimizers]
+    parts += [data for data in every if not data.replicas]  # ran no step, so made no variable known
     whole = _joined(
         [
             (data, [each.name for each in data.optimizers], [each.name for each in data.variables])
