@@ -78,6 +78,19 @@ def with_cond(step: Any) -> Any:
     return jax.jit(lambda w: jax.lax.cond(w.sum() < 12, step, lambda w: w, w))
 
 
+def last_never() -> list[float]:
+    """How often the weights of each device move, if the last device of all takes no step."""
+    step = move(wrap("last_never", optax.sgd(1.0)))
+
+    def local(w: Any) -> Any:
+        return jax.lax.cond(jax.lax.axis_index("data") < 3, step, lambda w: w, w)
+
+    jitted, w = mapped(MESH)(local), over(MESH, DATA)
+    for _ in range(4):
+        w = jitted(w)
+    return [float(each.data[0]) for each in w.addressable_shards]
+
+
 def alone_then_together() -> float:
     """The second process takes 3 steps alone, then both take 5 in one program."""
     step = jax.jit(move(wrap("alone_then_together", optax.sgd(1.0))))
@@ -138,6 +151,8 @@ print(
             "here": steps("here", over(HERE, DATA), jax.jit, 5 + rank),
             "here_in_shard_map": steps("here_in_shard_map", over(HERE, DATA), mapped(HERE)),
             "on_one_device": steps("on_one_device", jnp.zeros(4), jax.jit),
+            "eager": steps("eager", over(MESH, DATA), lambda step: step),
+            "last_never": last_never(),
             "reordered": reordered(),
             "adam": adam(),
         }

@@ -137,6 +137,28 @@ def replicas_disagree(healthy: bool) -> None:
     jax.block_until_ready(state)  # what is dropped may not be counted yet
 
 
+@pytest.mark.parametrize("silent", [0, 1])
+def test_a_replica_that_never_stepped(silent: int) -> None:
+    """The branch with the step is in the program of both devices, and one never takes it."""
+    loop = Loop(optax.sgd(0.1))
+
+    def step(state: Any) -> Any:
+        takes = lax.axis_index("data") != silent
+        return lax.cond(takes, lambda s: loop.step(s, X), lambda s: s, state)
+
+    state = jax.tree.map(lambda each: jnp.stack([each] * 2), loop.state)
+    mapped = jax.pmap(step, axis_name="data")
+    for _ in range(4):
+        state = mapped(state)
+    assert [bool((w == 1).all()) for w in state[0]["w"]] == [each == silent for each in (0, 1)]
+    trace = tracer.trace_of(loop.tx)
+    assert trace.complete, trace.notes
+    steps = {replica: made for (_, replica), made in trace.steps_by_replica().items()}
+    assert sorted(steps.values()) == [0, 4]
+    assert trace.count("updates", by="replica") == {(1 - silent,): 8, (silent,): 0}
+    assert [each.code for each in bad(trace)] == ["replicas-disagree"]
+
+
 @pytest.mark.parametrize("on_one", [jax.jit, lambda step: step])
 def test_steps_on_one_replica_and_then_on_two(on_one: Any) -> None:
     """A plain program has no replicas, over however many devices its arrays are spread."""

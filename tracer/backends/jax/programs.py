@@ -108,6 +108,15 @@ class ProgramBlock:
             len(runs) < self.replicas or len(set(runs)) > 1
         )
 
+    def silent(self) -> list[int]:
+        """The replicas of this process that never ran it, though others did: as a branch may.
+
+        If the process has none of the first replicas, their numbers are likely, not certain.
+        """
+        first = min(self.runs, default=0) // max(1, self.replicas) * self.replicas
+        silent = [each for each in range(first, first + self.replicas) if each not in self.runs]
+        return silent[: max(0, self.replicas - len(self.runs))] if self.runs else []
+
     def ran(self, *numbers: Any) -> None:
         """Count an execution of the op; its numbers are scalars, or arrays of one for each member.
 
@@ -314,6 +323,9 @@ class ProgramCounters(Counters):
             here = min((each for program in self.all for each in program.runs), default=0)
             if not self._numbers[0]:
                 self._begin_at(here)
+            for program in self.all:
+                for replica in program.silent():
+                    self.logs.setdefault(program.block_on(replica), HostLog())
             counts = super().read(under_way, calm)
             for program in self.all:
                 blocks = counts[program.block.replica].blocks

@@ -5,6 +5,7 @@ on returns the same object; a gradient that is always 0 is a constant in the tra
 state that is passed again is the same object, or was made by `init`.
 """
 
+import sys
 from collections.abc import Collection, Iterator
 from itertools import pairwise
 from typing import Any
@@ -213,4 +214,5 @@ def _is_zero(gradient: Any) -> bool:
     """True if a gradient is known to be 0."""
     if isinstance(gradient, jax.core.Tracer):
         return compat.is_constant_zero(gradient)
-    return arrays.array_of(gradient) is not None and not np.any(np.asarray(gradient))
+    value = arrays.value_of(gradient, sys.maxsize)
+    return value is not None and not np.any(value)
