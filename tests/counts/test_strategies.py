@@ -162,3 +162,36 @@ def test_a_graph_of_a_session(name: str, kind: str, scaled: bool) -> None:
     for replica in range(len(shown)):
         assert trace.updates("dense", replica=replica) == 3
     assert trace.updates() == 3 * len(shown)
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_variables_of_dtensor(in_graph: bool) -> None:
+    """Counted in eager mode; DTensor has no layout for the ops of a counter in a graph."""
+    dtensor = tf.experimental.dtensor
+    mesh = dtensor.create_mesh([("rows", 3)], devices=["CPU:0", "CPU:1", "CPU:2"])
+    split = dtensor.Layout(["rows", dtensor.UNSHARDED], mesh)
+    zeros = dtensor.call_with_layout(tf.zeros, split, (6, 2))
+    weight = dtensor.DVariable(zeros, name="weight")
+    last = tf.constant([[0.0, 0.0]] * 5 + [[0.0, -1.0]])  # for the third shard alone
+    gradient = dtensor.relayout(
+        dtensor.copy_to_mesh(last, dtensor.Layout.replicated(mesh, 2)), split
+    )
+    optimizer = tracer.wrap(v1.train.GradientDescentOptimizer(1.0), effects=True)
+
+    def step() -> None:
+        optimizer.apply_gradients([(gradient, weight)])
+
+    run = tf.function(step) if in_graph else step
+    for _ in range(5):
+        run()
+    third = dtensor.unpack(weight.read_value())[2].numpy().tolist()
+    assert third == [[0, 0], [0, 5]]
+    trace = tracer.trace_of(optimizer)
+    (row,) = trace.data.variables
+    assert (row.name, row.shape, row.shards) == ("weight", (6, 2), 3)
+    if in_graph:
+        assert not trace.complete and "variables of DTensor" in " ".join(trace.notes)
+        assert not trace.updates() and not trace.findings()
+    else:
+        assert trace.complete and trace.steps == trace.updates(variable=weight) == 5
+        assert trace.count("unchanged", by=()) == {} and not trace.findings()

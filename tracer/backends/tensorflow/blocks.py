@@ -41,6 +41,11 @@ from tracer.core.stamps import APPLYING, UNIT, WITHIN
 from tracer.core.tracings import Part
 from tracer.model.words import times
 
+_DTENSORS = (
+    "a tf.function updates variables of DTensor: TensorFlow cannot run the counters on their mesh, "
+    "so what this function runs is not counted; DTensor steps in eager mode are"
+)
+
 
 class GraphBlocks(backend.Blocks):
     """The blocks of one root optimizer, and where they are counted; thread-safe."""
@@ -116,6 +121,9 @@ class GraphBlocks(backend.Blocks):
         arrived.
         """
         graph = call.place.graph
+        if "CUSTOM" in self._devices.get(block.replica, ""):
+            self._note(_DTENSORS)
+            return
         if block.step:
             stamp = self._stamp_of(call, block.replica)
         else:

@@ -3,6 +3,7 @@
 import gc
 import sys
 from collections.abc import Iterator
+from math import prod
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
@@ -119,8 +120,10 @@ class VariableTable(backend.Variables):
 def row_of(variable: Any) -> Variable:
     """The row of a variable."""
     dtype = getattr(variable.dtype, "name", str(variable.dtype)).removesuffix("_ref")
-    name = own_path(variable) or tensorflow_name(variable)
-    return Variable(name, _shape(variable), dtype, part_of=_whole(variable, name))
+    name, shape = own_path(variable) or tensorflow_name(variable), _shape(variable)
+    layout = getattr(variable, "layout", None)  # of a variable of DTensor
+    shards = prod(map(layout.num_shards, range(len(shape)))) if layout is not None else 1
+    return Variable(name, shape, dtype, part_of=_whole(variable, name), shards=shards)
 
 
 def name_of(variable: Any) -> str:
