@@ -155,6 +155,17 @@ TERMINATED = replace(running("worker:1", 9), status=-15)
             ],
             ["The program of worker:0 wrote nothing after step 10."],
         ),
+        # It made no step itself, and need not be the first in the list.
+        (
+            [
+                replace(FAILED, run="a"),
+                Program("launch.py", STARTED - 9, 99, "", 3, run="a"),
+            ],
+            [
+                "The program of worker:1 ended with RuntimeError: no *data*, after step 8.",
+                "The program of the launcher ended with status 3.",
+            ],
+        ),
         ([running("", 90)], []),
         ([replace(running("", 90), worker="process:2", run="a"), replace(GOOD, run="a")], []),
     ],

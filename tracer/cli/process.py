@@ -34,7 +34,8 @@ from tracer.model.trace import Trace
 from tracer.model.words import listed
 
 _MAX_CELLS = 200  # cells of an exception's message
-_COLORS = re.compile(r"\x1b\[[0-9;]*m")  # in messages of Keras exceptions
+_ORNAMENTS = re.compile(r"\x1b\[[0-9;]*m|(?<!\S)([=-])\1{9,} ?")
+"""Colors in messages of Keras exceptions, and rules in those of `torchrun`."""
 _VARIABLES = (
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -184,7 +185,7 @@ class Process:
         if not isinstance(error, SystemExit):
             said = type(error).__name__
             with suppress(Exception):  # an exception of the program may not have a text
-                text = _COLORS.sub("", " ".join(str(error).split()))
+                text = _ORNAMENTS.sub("", " ".join(str(error).split()))
                 said = ": ".join(filter(None, [said, message(text)]))
             self._error = cut(said, _MAX_CELLS, 0)
         self.autosave.hurry()  # a launcher may kill this process while it ends

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from tracer.errors import shown
 from tracer.model import measures
 from tracer.model.records import TERMINATED, Block, Optimizer, Program, Replica
@@ -144,8 +146,8 @@ def endings(trace: Trace) -> list[str]:
     steps = {worker: f"after step {n:,}" for worker, n in _steps_by_worker(trace).items() if n}
     workers = _of_one_training(trace)
     running = [each for each in workers if not (each.finished or _ending(each))]
-    launched_by = [each for each in trace.programs[:1] if each.run]  # outlives its ranks
-    ended_first = any(each.finished or _ending(each) for each in [*workers, *launched_by])
+    launchers = _launchers(trace)  # they outlive their ranks
+    ended_first = any(each.finished or _ending(each) for each in [*workers, *launchers])
     silent = _silent(running, others_ended=ended_first)
     ended = [(each, how) for each in trace.programs if (how := _ending(each))]
     if silent or any(each in workers for each, _ in ended):
@@ -153,6 +155,9 @@ def endings(trace: Trace) -> list[str]:
         ended += [(each, "ended well" if each.status == 0 else "ended") for each in well]
     said = [(e, f"wrote nothing {steps.get(e.worker, 'after the start')}") for e in silent]
     for each, how in ended:
+        if each in launchers and not each.worker and any(trace.workers):
+            said.append((replace(each, worker="the launcher"), how))  # which made no steps itself
+            continue
         where = steps.get(each.worker, "before the first step")
         if not each.finished:  # it may have run on after its last save
             where = f"and wrote nothing {steps.get(each.worker, 'after the start')}"
@@ -186,6 +191,12 @@ def runs(trace: Trace) -> Iterator[str]:
         )
     if len(trace.programs) > _MAX_PROGRAMS:
         yield f"{len(trace.programs) - _MAX_PROGRAMS:,} more processes"
+
+
+def _launchers(trace: Trace) -> list[Program]:
+    """The first program of each `tracer run --children`."""
+    latest_first = sorted(trace.programs, key=lambda each: each.started)[::-1]
+    return list({each.run: each for each in latest_first if each.run}.values())
 
 
 def _ending(program: Program) -> str:
