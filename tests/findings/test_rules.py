@@ -657,6 +657,10 @@ SILENT: dict[str, Callable[[], CallTrace]] = {
     "a replica that is behind, and goes on": lambda: traces.changed(
         trace(healthy(Run(1, 1, 19)), healthy(Run(1, 1, 20), replica=1)), finished=False
     ),
+    "built and traced, and the program goes on": lambda: traces.changed(
+        trace(optimizers=(optimizer(built=True),), graphs=[graph("train_step", idle=1, steps=0)]),
+        finished=False,
+    ),
     "a method that returns nothing, and is not called": lambda: trace(
         TRAINED, optimizers=(optimizer(Remark("no-result", "_resource_apply_dense")),)
     ),

@@ -51,9 +51,9 @@ class Case(Struct, frozen=True):
 Find = Callable[[Any], Iterable[Case]]
 """Finds cases in the `Summary` of one root optimizer, or in a whole `Trace`."""
 
-Need = Literal["complete", "effects known", "steps", "steps known"]
-"""A condition for a rule: the trace is complete; no note says that effects are unknown; the
-optimizer made a step; the step of each update is known."""
+Need = Literal["complete", "finished", "effects known", "steps", "steps known"]
+"""A condition for a rule: the trace is complete; it is not of a program that may run on; no note
+says that effects are unknown; the optimizer made a step; the step of each update is known."""
 
 Failed = Literal[
     "few updates",
@@ -75,6 +75,7 @@ MANY: tuple[Failed, ...] = ("many updates", "many executions")
 
 _HOLDS: Mapping[Need, Callable[[Summary], bool]] = {
     "complete": lambda summary: summary.trace.complete,
+    "finished": lambda summary: summary.trace.finished,
     "effects known": lambda summary: not unknown_effects(summary.trace.notes),
     "steps": lambda summary: summary.steps > 0,
     "steps known": lambda summary: not summary.step_unknown(tries),

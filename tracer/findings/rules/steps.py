@@ -540,9 +540,10 @@ def _by_function(summary: Summary) -> list[list[Graph]]:
     advice="Call the function. Nothing to do if it was traced only to be saved or inspected.",
     explanation=(
         "A warning if nothing of the optimizer ever ran, else info. The first graph of a "
-        "function that makes variables never runs, and is not reported."
+        "function that makes variables never runs, and is not reported. Silent until the program "
+        "has ended."
     ),
-    needs=("complete",),
+    needs=("complete", "finished"),
     explains=(*FEW, "few steps", "calls"),
 )
 def graph_never_ran(summary: Summary) -> Iterator[Case]:

@@ -295,9 +295,10 @@ def _states_dropped(trace: Trace) -> Iterator[Case]:
     advice="Check which optimizer the train step calls; compile keeps the one that it got.",
     explanation=(
         "The optimizer was built for its variables, and apply_gradients was never called; "
-        "or `fit` ended, and the model's `train_step` never called it."
+        "or `fit` ended, and the model's `train_step` never called it. Silent until the program "
+        "has ended."
     ),
-    needs=("complete",),
+    needs=("complete", "finished"),
 )
 def never_used(summary: Summary) -> Iterator[Case]:
     root = summary.optimizers[0]
