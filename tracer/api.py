@@ -84,8 +84,9 @@ class CallTrace(Trace):
     def save(self, path: str | Path) -> None:
         """Write the trace to the file `path`, which `tracer.load` reads; a URL needs an extra.
 
-        If `path` is an existing folder, the file is named after the worker (`worker-0.json`): each
-        worker of a run can save to the same folder, which `tracer.load` then reads as one run.
+        If `path` is a folder, or ends in a slash, the file is named after the worker
+        (`worker-0.json`): each worker of a run can save to the same folder, which `tracer.load`
+        then reads as one run.
 
         Raises `tracer.TraceFileError` if the file cannot be written; an earlier file is then kept.
         """

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,8 +29,9 @@ from test_claims import of_rank
 from tracer.cli.autosave import Autosave
 
 folder, started = Path(sys.argv[1]), int(sys.argv[2])
+where = None, folder
 exec(sys.argv[4])
-Autosave(lambda: of_rank(started), None, folder, seconds=0.1)
+Autosave(lambda: of_rank(started), *where, seconds=0.1)
 
 def is_saved():
     for each in folder.glob("*.json"):
@@ -115,6 +117,29 @@ def test_two_processes_of_one_rank_have_a_file_each(
     assert files == {"rank-0.json": 1, "rank-0-2.json": 2}
     with pytest.raises(MergeError, match="two of the traces are of rank 0"):
         tracer.load(tmp_path)
+
+
+def test_ranks_that_were_given_one_file_have_a_file_each(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The second rank learns that it is one after it has saved its first trace."""
+    path, saved = tmp_path / "run.json", threading.Event()
+
+    def snapshot() -> CallTrace:
+        trace = of_rank(2, 1)
+        known = saved.is_set()
+        saved.set()
+        return trace if known else traces.changed(trace, environment={})
+
+    second = Autosave(snapshot, path, seconds=0.1)
+    assert saved.wait(10)
+    with process(tmp_path, started=1, first="where = folder / 'run.json', None"):
+        second.finish()
+    assert "run.json is of another process that runs" in capfd.readouterr().err
+    names = sorted(each.name for each in tmp_path.iterdir() if each.suffix == ".json")
+    assert names == ["run-2.json", "run.json"] and not (tmp_path / "earlier-1").exists()
+    whole = tracer.merge(map(tracer.load, tmp_path.glob("*.json")))
+    assert whole.workers == ("rank:0", "rank:1") and whole.complete
 
 
 def test_the_processes_of_one_launch_overwrite_nothing(tmp_path: Path) -> None:

@@ -693,6 +693,13 @@ def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
     assert str(caught.value) == f"{path}: cannot be written: there is no folder {tmp_path / 'no'}"
 
 
+def test_a_path_that_ends_in_a_slash_is_a_folder(tmp_path: Path) -> None:
+    """Without it, ranks would write to one file in turn."""
+    CallTrace(example()).save(f"{tmp_path}/of/run/")
+    (path,) = (tmp_path / "of" / "run").iterdir()
+    assert tracefile.load(path) == CallTrace(example())
+
+
 def test_a_folder_and_a_device_are_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(TraceFileError, match="is a folder, not a trace file"):
         tracefile.save(example(), tmp_path)

@@ -161,8 +161,7 @@ class Autosave:
         else:
             with suppress(OSError):  # saving reports the reason
                 path.parent.mkdir(parents=True, exist_ok=True)
-            shared = _is_one_of_several(trace) or self._folder is self._spare
-            if shared and path.parent == self._folder:
+            if _is_one_of_several(trace) or self._folder is self._spare:
                 path = self._own.get(path) or self._claim(path)
         programs = (replace(each, finished=self._finished) for each in trace.programs)
         data = replace(trace.data, finished=self._finished, programs=tuple(programs))
@@ -182,7 +181,7 @@ class Autosave:
     def _claim(self, path: Path) -> Path:
         """The file of this worker: `path`, unless another living process has claimed it."""
         of_one_launch = self._path is not None and self._path.parent == self._folder
-        own, hidden, kept = claim(path, only_new=of_one_launch)
+        own, hidden, kept = claim(path, self._written, only_new=of_one_launch)
         self._own[path] = own
         self._claims += filter(None, [hidden])
         place = locations.display(path)

@@ -16,12 +16,14 @@ from typing import IO
 from tracer.model.tracefile import claim_of
 
 
-def claim(path: Path, *, only_new: bool) -> tuple[Path, IO[bytes] | None, Path | None]:
+def claim(
+    path: Path, written: Path | None, *, only_new: bool
+) -> tuple[Path, IO[bytes] | None, Path | None]:
     """Claim the trace file `path` until this process ends, or `NAME-2.json` if it is taken.
 
     Returns the file; the open hidden file, None if none can be made; and the new place of a file
     that an ended process left there, None if there was none or if `only_new`, which skips existing
-    files.
+    files. The file that this process has `written` stays.
     """
     names = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in itertools.count(2))
     for own in itertools.chain([path], names):
@@ -30,7 +32,7 @@ def claim(path: Path, *, only_new: bool) -> tuple[Path, IO[bytes] | None, Path |
         kept = None
         try:
             file = claim_of(own).open("ab", buffering=0)
-            if (is_free := _lock(file)) and own.exists():
+            if (is_free := _lock(file)) and own.exists() and own != written:
                 kept = _set_aside(own)
                 file.close()
                 file = claim_of(own).open("ab", buffering=0)

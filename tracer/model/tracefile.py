@@ -317,12 +317,17 @@ def is_other(path: Path) -> bool:
 
 
 def file_at(path: str | Path, trace: Trace) -> Path:
-    """The file for `trace` at a path or URL; in a folder, named by the worker."""
+    """The file for `trace` at a path or URL; in a folder, named by the worker.
+
+    A path that ends in a slash is a folder, which is made.
+    """
     found = locations.location(path)
     with _refused(found, "written"):
-        # A URL that ends in a slash is a folder; an empty bucket has no folders.
-        in_folder = found.is_dir() or (locations.is_remote(found) and str(path).endswith("/"))
-    return found / file_name(trace) if in_folder else found
+        if str(path).endswith(("/", os.sep)):
+            if not locations.is_remote(found):  # an empty bucket has no folders
+                found.mkdir(parents=True, exist_ok=True)
+            return found / file_name(trace)
+        return found / file_name(trace) if found.is_dir() else found
 
 
 def save(data: TraceData, path: Path) -> None:
