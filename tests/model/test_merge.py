@@ -194,6 +194,16 @@ def test_of_many_missing_workers_the_first_are_named() -> None:
     assert trace.notes[-1] == "55 more workers have no trace: rank:9 to rank:63"
 
 
+def test_a_process_without_an_optimizer_is_named_as_the_others() -> None:
+    """Of JAX under `mpirun`: `RANK` names a process until it uses an optimizer."""
+    program = Program("train.py", 1.0, 1.0, "rank:1")
+    idle = TraceData((), (), (), (), (), (), environment={"cluster": "rank:0, rank:1"})
+    trained = replace(worker("process:0"), environment={"cluster": "process:0, process:1"})
+    trace = merged(replace(idle, programs=(program,)), trained)
+    assert trace.complete and not trace.notes
+    assert [each.worker for each in trace.programs] == ["process:1"]
+
+
 def test_a_file_of_a_run_with_more_ranks_is_said() -> None:
     """Its worker is one more, and no other one is missing."""
     two = {"cluster": "rank:0, rank:1"}

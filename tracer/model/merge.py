@@ -52,6 +52,7 @@ def of_whole_run(trace: Trace) -> Trace:
 
 def _workers_of_one_run(every: Sequence[TraceData]) -> TraceData:
     """Merge the traces of workers; each stage of a pipeline has its own optimizer."""
+    every = [*_named_alike(every)]
     stages = [_workers_of_one_stage(parts) for parts in _stages(every)]
     for other in stages[1:]:
         _require_same_part(stages[0], other)
@@ -64,6 +65,24 @@ def _workers_of_one_run(every: Sequence[TraceData]) -> TraceData:
         complete=whole.complete and not unknown,
         notes=tuple(dict.fromkeys([*whole.notes, *unknown])),
     )
+
+
+def _named_alike(every: Sequence[TraceData]) -> Iterator[TraceData]:
+    """Give processes without an optimizer the names that the framework gave the others.
+
+    The framework names a process when it uses an optimizer; before, its name is the launcher's.
+    """
+    clusters = {data.environment.get("cluster", "") for data in every if data.replicas}
+    names = min(clusters, default="").split(", ")
+    for data in every:
+        own = data.environment.get("cluster", "").split(", ")
+        if own == names or data.replicas or len(clusters) > 1 or len(own) != len(names):
+            yield data
+            continue
+        new = dict(zip(own, names, strict=True))
+        programs = tuple(replace(e, worker=new.get(e.worker, e.worker)) for e in data.programs)
+        environment = {**data.environment, "cluster": ", ".join(names)}
+        yield replace(data, programs=programs, environment=environment)
 
 
 def _stages(parts: Sequence[TraceData]) -> list[list[TraceData]]:
