@@ -200,7 +200,7 @@ def test_a_process_without_an_optimizer_is_named_as_the_others() -> None:
     idle = TraceData((), (), (), (), (), (), environment={"cluster": "rank:0, rank:1"})
     trained = replace(worker("process:0"), environment={"cluster": "process:0, process:1"})
     trace = merged(replace(idle, programs=(program,)), trained)
-    assert trace.complete and not trace.notes
+    assert trace.complete and trace.notes == ("adam: no step was made in process:1",)
     assert [each.worker for each in trace.programs] == ["process:1"]
 
 
@@ -286,8 +286,11 @@ _ELSEWHERE = {"cluster": CLUSTER + ", worker:3"}
         # They are not of one cluster.
         ((("a", "b"), ("c", "d"), _ELSEWHERE), "worker:0 has the variables a .*, worker:1 has c "),
         ((("a", "b"), ("c", "d"), {"cluster": ""}), "worker:0 has the variables a "),
-        # A worker that never stepped has no variables; nobody knows what it would train.
-        ((("a", "b"), (), {}), "worker:0 has the variables a .*, worker:1 has none"),
+        # It trains a part, and nothing shows that both are of one run.
+        (
+            (("a", "b"), ("a",), {"cluster": ""}),
+            "worker:0 has the variables b .*, worker:1 has none",
+        ),
     ],
 )
 def test_what_is_no_stage_is_refused(
@@ -298,6 +301,38 @@ def test_what_is_no_stage_is_refused(
     other = replace(other, environment={**other.environment, **environment})
     with pytest.raises(tracer.MergeError, match=f"not one run: {message}"):
         merged(worker("worker:0", 10, one), other)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_worker_may_train_a_part(finished: bool) -> None:
+    """If it was killed before its first step with the second optimizer, or never makes one."""
+    two = {"cluster": "rank:0, rank:1"}
+    later = Optimizer("sgd", "torch.SGD", "torch", 1, made="train.py:9")
+    whole = replace(worker("rank:1", 9), environment=two)
+    whole = replace(whole, optimizers=(*whole.optimizers, later))
+    part = replace(worker("rank:0", 4, ("a",)), environment=two, finished=finished)
+    trace = merged(part, whole)
+    assert trace.count("updates", by=("worker", "variable")) == {
+        ("rank:0", "a"): 8,  # 4 steps, 2 replicas
+        ("rank:1", "a"): 18,
+        ("rank:1", "b"): 18,
+    }
+    assert trace.complete
+    assert trace.notes == (("sgd: no step was made in rank:0",) if finished else ())
+    launched = merged(process(1.0, part), process(2.0, whole))
+    assert launched.data.blocks == trace.data.blocks
+    # The only optimizer of a worker may be the second one of the others.
+    second = replace(whole, optimizers=(replace(later, root=0),) * 2)
+    other = replace(part, optimizers=(replace(later, root=0, made="train.py:10"),))
+    with pytest.raises(tracer.MergeError, match="rank:1 has the variables b "):
+        merged(other, second)
+
+
+def test_a_worker_that_died_before_its_first_step_is_of_no_stage() -> None:
+    parts = [worker("worker:0"), worker("worker:1", 10, ("c",)), worker("worker:2", 0, ())]
+    trace = merged(*parts[:2], replace(parts[2], finished=False))
+    assert [each.name for each in trace.optimizers] == ["adam", "adam#2"]
+    assert sum(trace.count("updates", by=("variable",)).values()) == 60
 
 
 def test_a_stage_of_each_worker_twice_is_refused() -> None:

@@ -88,16 +88,20 @@ def _named_alike(every: Sequence[TraceData]) -> Iterator[TraceData]:
 def _stages(parts: Sequence[TraceData]) -> list[list[TraceData]]:
     """Group the traces by pipeline stage: workers of one cluster that share no variable.
 
-    If any workers share only a part of their variables, all are one stage.
+    If any workers share only a part of their variables, all are one stage. Workers without
+    variables, which may have died, are in the first one.
     """
+    idle = [data for data in parts if not data.variables]
     stages: dict[frozenset[str], list[TraceData]] = {}
-    for data in sorted(parts, key=_order_of_workers):
+    for data in sorted((data for data in parts if data.variables), key=_order_of_workers):
         stages.setdefault(frozenset(each.name for each in data.variables), []).append(data)
     workers = [{each.worker for data in of for each in data.replicas} for of in stages.values()]
     clusters = {data.environment.get("cluster", "") for data in parts}
     apart = all(sum(map(len, sets)) == len(set().union(*sets)) for sets in (stages, workers))
-    is_pipeline = apart and len(clusters) == 1 and clusters != {""} and frozenset() not in stages
-    return list(stages.values()) if is_pipeline else [list(parts)]
+    if not apart or len(clusters) > 1 or clusters == {""} or len(stages) < 2:
+        return [list(parts)]
+    first, *others = stages.values()
+    return [[*first, *idle], *others]
 
 
 def _order_of_workers(data: TraceData) -> list[tuple[int, str]]:
@@ -107,9 +111,9 @@ def _order_of_workers(data: TraceData) -> list[tuple[int, str]]:
 def _workers_of_one_stage(every: Sequence[TraceData]) -> TraceData:
     """Merge the traces of workers, whose optimizers and variables are identified by name."""
     parts = sorted((data for data in every if data.replicas), key=_order_of_workers)
+    for difference in _differences(parts):
+        raise MergeError(f"not one run: {difference}")
     for other in parts[1:]:
-        if difference := _difference(parts[0], other):
-            raise MergeError(f"not one run: {difference}")
         _require_same_part(parts[0], other)
     replicas = Counter(key for data in parts for key in {(e.worker, e.id) for e in data.replicas})
     if twice := [key for key, number in replicas.items() if number > 1]:
@@ -190,6 +194,10 @@ _SEEN: Mapping[str, Callable[[Optimizer, TraceData], object]] = {
 def _seen_by_some(name: str, parts: Sequence[TraceData]) -> Iterator[str]:
     """Yield notes on facts of a merged optimizer that only some workers saw."""
     every = _named(name, parts)
+    using = [id(data) for _, data in every]
+    without = [_workers_in(data) for data in parts if data.finished and id(data) not in using]
+    if without:
+        yield f"{name}: no step was made in {first_of(without, _MAX_NAMES)}"
     for said, saw in _SEEN.items():
         having = [_workers_in(data) for optimizer, data in every if saw(optimizer, data)]
         if 0 < len(having) < len(every):
@@ -240,15 +248,24 @@ def _of_worker(note: str, data: TraceData) -> str:
 
 
 def _workers_in(data: TraceData) -> str:
-    return ", ".join(dict.fromkeys(r.worker for r in data.replicas if r.worker)) or "one trace"
+    named = dict.fromkeys(e.worker for e in data.replicas or data.programs if e.worker)
+    return ", ".join(named) or "one trace"
+
+
+def _differences(parts: Sequence[TraceData]) -> Iterator[str]:
+    """Yield how traces differ from the one that trains most."""
+    most = max(parts, key=lambda data: len(data.optimizers) + len(data.variables), default=None)
+    yield from (said for other in parts if most and (said := _difference(most, other)))
 
 
 def _difference(first: TraceData, other: TraceData) -> str:
-    """What only one of the two traces trains; empty if they train the same."""
+    """What only one of the two traces trains; empty if they train the same, or the other less."""
+    may_train_less = _is_of_one_program(first, other)
     for table, described in _DESCRIBED.items():
         if getattr(first, table) != getattr(other, table):
             both = [dict.fromkeys(map(described, getattr(e, table))) for e in (first, other)]
-            if both[0].keys() != both[1].keys():
+            is_same = both[0].keys() == both[1].keys()
+            if not is_same and not (may_train_less and both[0].keys() > both[1].keys()):
                 alone = [
                     first_of([name for name in own if name not in others], _MAX_NAMES) or "none"
                     for own, others in (both, both[::-1])
@@ -256,6 +273,17 @@ def _difference(first: TraceData, other: TraceData) -> str:
                 before, after = map(_workers_in, (first, other))
                 return f"{before} has the {table} {alone[0]}, {after} has {alone[1]}"
     return ""
+
+
+def _is_of_one_program(first: TraceData, other: TraceData) -> bool:
+    """True for workers of one cluster that made their optimizers in the same lines.
+
+    Then one may have died before its first step with an optimizer, be late, or have skipped it.
+    """
+    made = {each.name: each.made for each in first.optimizers}
+    clusters = {each.environment.get("cluster", "") for each in (first, other)}
+    same_lines = all(made.get(each.name) == each.made for each in other.optimizers)
+    return len(clusters) == 1 and clusters != {""} and same_lines
 
 
 _DESCRIBED: Mapping[str, Callable[[Any], str]] = {
@@ -310,7 +338,7 @@ def _processes(parts: Sequence[TraceData]) -> TraceData:
             trainings.append(_as_worker(data, f"process:{number}") if alone else data)
     for cluster in clusters.values():
         is_pipeline = len(_stages(cluster)) > 1
-        differ = any(_difference(cluster[0], other) for other in cluster[1:])
+        differ = any(_differences(cluster))
         trainings += [_workers_of_one_run(cluster)] if is_pipeline or not differ else cluster
     whole, _ = combine([(data, [None] * len(data.variables)) for data in trainings])
     return replace(whole, programs=tuple(sorted(whole.programs, key=lambda each: each.started)))
