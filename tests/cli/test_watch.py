@@ -127,6 +127,27 @@ def test_watch_waits_for_news_as_long_as_it_is_patient(
     assert ended <= clock.now <= ended + 1
 
 
+def test_watch_names_who_died(tmp_path: Path) -> None:
+    ranks = Replica("rank:0", 0, "cpu"), Replica("rank:1", 0, "cpu")
+    for number, (replica, status) in enumerate(zip(ranks, (None, 1), strict=True)):
+        trace = traces.changed(
+            traces.accumulation(8),
+            replicas=(replica,),
+            environment={"cluster": "rank:0, rank:1"},
+            finished=bool(status),
+            programs=(
+                Program("train.py", 1.0, 9.0, replica.worker, status, finished=bool(status)),
+            ),
+        )
+        trace.save(tmp_path / f"rank-{number}.json")
+    out = io.StringIO()
+    assert not watch(tmp_path, Console(file=out, width=200), patience=0.1)
+    assert out.getvalue().splitlines()[-1] == (
+        "The program of rank:0 wrote nothing after step 8. "
+        "The program of rank:1 ended with status 1, after step 8."
+    )
+
+
 def test_watch_refuses_what_is_no_trace(tmp_path: Path) -> None:
     (tmp_path / "text.json").write_text("text")
     with pytest.raises(TraceFileError, match="is not a trace file"):

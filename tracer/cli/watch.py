@@ -76,10 +76,11 @@ def _rows(summary: Summary, rate: str) -> list[Row]:
 def watch(path: Path, console: Console, patience: float) -> bool:
     """Show the progress of a run until it ends; in a pipe, print it for each new save.
 
-    Returns False if nothing was saved for `patience` seconds: the run was killed, or never started.
+    Returns False if nothing was saved for `patience` seconds, after it has said which ranks ended
+    or wrote last: the run was killed, or never started.
     Raises `tracer.TraceFileError` for a file that is not a trace.
     """
-    finished = False
+    finished = seen = None
     live = Live(console=console, auto_refresh=False)
     with live if console.is_terminal else nullcontext():
         for trace, rows in _news(path, patience):
@@ -91,7 +92,9 @@ def watch(path: Path, console: Console, patience: float) -> bool:
                 live.update(seen, refresh=True)
             else:
                 console.print(seen)
-    return finished
+    if seen and not finished:  # a rank that was terminated is known by a file of its own
+        console.print(Text(" ".join(endings(load(path)))))
+    return bool(finished)
 
 
 def _news(path: Path, patience: float) -> Iterator[tuple[Trace, list[Row]]]:
