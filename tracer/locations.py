@@ -20,11 +20,13 @@ from tracer.errors import MissingExtra, TraceFileError, to_install
 
 T = TypeVar("T")
 
-_URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+_URL = re.compile(r"([a-z][a-z0-9+.-]*::)*[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
-def location(place: str | os.PathLike[str]) -> Path:
-    """The path, or the `UPath` of a URL, which gets a file system of its own.
+def location(place: str | os.PathLike[str], *, fresh: bool = False) -> Path:
+    """The path, or the `UPath` of a URL, which gets a file system of its own; a new one if `fresh`.
+
+    The URL of a file of this machine, `file:///runs/1.json`, is its path.
 
     Raises `MissingExtra`, an `ImportError`, if a package that the URL needs is not installed, and
     `tracer.TraceFileError` for a URL that fsspec cannot use.
@@ -37,11 +39,13 @@ def location(place: str | os.PathLike[str]) -> Path:
     path: Any = place
     options: Any = getattr(place, "storage_options", {})
     try:
-        if "skip_instance_cache" not in options:  # else it was made here
+        if fresh or "skip_instance_cache" not in options:  # else it was made here
             from upath import UPath
 
             # A transaction affects all files of a file system, so do not share the program's.
-            path = UPath(str(place), **options, skip_instance_cache=True)
+            path = UPath(str(place), **{**options, "skip_instance_cache": True})
+            if path.protocol in ("file", "local"):
+                return Path(path.path)
             _prepare_for_exit()
         path.fs.invalidate_cache()  # paths derived from it share its file system
     except ModuleNotFoundError as error:
@@ -69,8 +73,8 @@ def write(path: Any, content: bytes) -> None:
     A link stays a link; a device such as /dev/null, or a pipe, is not replaced by a file.
     """
     if is_remote(path):
-        with path.fs.transaction, path.fs.open(path.path, "wb") as file:
-            file.write(content)
+        with path.fs.transaction:  # in an object store, one request without it
+            path.fs.pipe_file(path.path, content)
     elif path.exists() and not path.is_file():
         path.write_bytes(content)
     else:
@@ -98,9 +102,17 @@ def _replace(path: Path, content: bytes) -> None:
         raise
 
 
+def content(path: Any) -> bytes | None:
+    """The content of a file at a URL; None if there is none."""
+    try:
+        return path.fs.cat_file(path.path)  # type: ignore[no-any-return]
+    except FileNotFoundError:
+        return None
+
+
 def sizes(folder: Any, paths: Sequence[Any]) -> list[int]:
-    """The sizes of files in a remote folder, in bytes, from one request."""
-    found = {each["name"]: each["size"] for each in folder.fs.ls(folder.path, detail=True)}
+    """The sizes of files in a remote folder, in bytes, from one request; 0 if not known."""
+    found = {each["name"]: each["size"] or 0 for each in folder.fs.ls(folder.path, detail=True)}
     return [found[each.path] for each in paths]
 
 

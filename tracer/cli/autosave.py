@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tracer import locations
-from tracer.cli.claims import claim, leave_to_parent
+from tracer.cli.claims import claim, leave_to_parent, other_names, place_of_earlier
 from tracer.errors import TraceFileError, shown
 from tracer.model import tracefile
 from tracer.model.redaction import message
@@ -54,7 +54,7 @@ class Autosave:
         self._begun = begun
         # The file system of a URL does not work in a fork of the process that opened it.
         self._path, self._folder = (
-            locations.location(str(each)) if locations.is_remote(each) else each
+            locations.location(each, fresh=True) if each and locations.is_remote(each) else each
             for each in (path, folder)
         )
         self._spare = Path(FOLDER).absolute()
@@ -69,6 +69,7 @@ class Autosave:
         self._written: Path | None = None
         self._last: Path | None = None
         self._own: dict[Path, Path] = {}  # by the name of a worker's file, the file it writes
+        self._kept: bytes | None = None  # an object of an earlier run, which may be replaced
         self._claims: list[Any] = []  # hidden files, which must stay open
         # A child process must not inherit a lock that this thread held when the process was forked.
         at_fork(before=self._hold, after_in_parent=self._release, after_in_child=self._forked)
@@ -91,9 +92,13 @@ class Autosave:
             self._path, self._folder, self._finished = None, self._spare, True
             self._warned = False
             self._last = self._write()
+            if self._last is not None:
+                kept = locations.display(self._last)
+                say(f"{place}: the last save failed: the trace is in {kept}")
         for each in self._own.values() if self._last else ():
-            with suppress(OSError):
-                tracefile.claim_of(each).unlink()
+            if not locations.is_remote(each):
+                with suppress(OSError):
+                    tracefile.claim_of(each).unlink()
         return self._last
 
     def pause(self) -> None:
@@ -158,6 +163,8 @@ class Autosave:
         if locations.is_remote(path):  # it was not checked at the start of the program
             if self._written is None and tracefile.is_other(path):
                 raise TraceFileError(f"{path}: is not a trace file, so it is not overwritten")
+            if _is_one_of_several(trace) or path.parent == self._folder:
+                path = self._object(path, trace)
         else:
             with suppress(OSError):  # saving reports the reason
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -189,6 +196,31 @@ class Autosave:
             say(f"{place} belonged to an earlier run: it is {locations.display(kept)} now")
         if own != path and not of_one_launch:
             say(f"{place} belongs to another running process: this one writes {own.name}")
+        return own
+
+    def _object(self, path: Path, trace: Trace) -> Path:
+        """The object of this process at a URL: `path`, unless another process has written there.
+
+        An object that was there before the first save is copied to a folder `earlier-1`. Nothing
+        can be locked, so each save checks who wrote the object.
+        """
+        of_one_launch = self._path is not None and self._path.parent == self._folder
+        started = [each.started for each in trace.programs]
+        own = self._own.get(path, path)
+        names = other_names(path)
+        while (there := locations.content(own)) not in (None, self._kept) and (
+            tracefile.when_started(there) != started
+        ):
+            if path not in self._own and not of_one_launch:
+                kept = place_of_earlier(path)
+                locations.write(kept, there)
+                self._kept = there
+                say(f"{path} belonged to an earlier run: it is {kept} now")
+                break
+            own, self._written = next(names), None
+            if not of_one_launch:
+                say(f"{path} belongs to another running process: this one writes {own.name}")
+        self._own[path] = own
         return own
 
     def _earlier(self, path: Path) -> Path | None:

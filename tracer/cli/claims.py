@@ -9,6 +9,7 @@ import faulthandler
 import itertools
 import os
 import signal
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -25,8 +26,7 @@ def claim(
     that an ended process left there, None if there was none or if `only_new`, which skips existing
     files. The file that this process has `written` stays.
     """
-    names = (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in itertools.count(2))
-    for own in itertools.chain([path], names):
+    for own in itertools.chain([path], other_names(path)):
         if only_new and own.exists():
             continue
         kept = None
@@ -47,10 +47,20 @@ def claim(
     raise AssertionError("there is always another name")
 
 
-def _set_aside(path: Path) -> Path:
-    """Move a trace and its hidden file to the first free folder among `earlier-1`, ..."""
+def other_names(path: Path) -> Iterator[Path]:
+    """The names for the trace of a further process: `NAME-2.json`, ..."""
+    return (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in itertools.count(2))
+
+
+def place_of_earlier(path: Path) -> Path:
+    """Where the trace of an earlier run goes: the first free folder among `earlier-1`, ..."""
     folders = (path.parent / f"earlier-{number}" for number in itertools.count(1))
-    kept = next(each / path.name for each in folders if not (each / path.name).exists())
+    return next(each / path.name for each in folders if not (each / path.name).exists())
+
+
+def _set_aside(path: Path) -> Path:
+    """Move a trace and its hidden file to the place of an earlier run."""
+    kept = place_of_earlier(path)
     kept.parent.mkdir(exist_ok=True)
     claim_of(path).rename(claim_of(kept))
     return path.rename(kept)

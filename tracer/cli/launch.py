@@ -17,7 +17,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 from tracer.cli.autosave import FOLDER, say
-from tracer.cli.process import Process, follow_children, note_children, other_processes
+from tracer.cli.process import Process, follow_children, note_children, other_processes, place
 from tracer.errors import TraceFileError
 from tracer.locations import display, is_remote, location
 from tracer.model.redaction import command_line
@@ -140,6 +140,10 @@ def check(
             f"{path}: the trace would overwrite the program: choose another name",
         ),
         (
+            not (children or is_folder or _names_folder(output)) and output and place()[0],
+            f"{output}: is one file for several ranks: choose a folder, as -o {output}/",
+        ),
+        (
             not children and exists and is_other(path),
             f"{path}: is not a trace file, and would be overwritten: choose another name",
         ),
@@ -178,7 +182,7 @@ def launch(
     """
     path = _path(output, children).absolute()  # the program may change the current folder
     is_folder = not is_remote(path) and path.is_dir()
-    in_folder = children or (output or "").endswith(("/", os.sep)) or is_folder
+    in_folder = children or _names_folder(output) or is_folder
     options: dict[str, Any] = {
         "launch": uuid.uuid4().hex if children else "",
         "seconds": seconds,
@@ -195,13 +199,17 @@ def launch(
         **options,
     )
     if children:
-        follow_children(process, path, options)
+        follow_children(process, output if output and is_remote(path) else str(path), options)
     try:
         run(name, arguments, module=module)
     except BaseException as error:
         process.note(error)
         hide_frames()
         raise
+
+
+def _names_folder(output: str | None) -> bool:
+    return (output or "").endswith(("/", os.sep))
 
 
 def _path(output: str | None, children: bool) -> Path:

@@ -279,9 +279,9 @@ def other_processes(started: Sequence[str]) -> str:
     return f"the program started other processes ({listed([*dict.fromkeys(started)], _MAX_NAMES)})"
 
 
-def follow_children(process: Process, folder: Path, options: Mapping[str, Any]) -> None:
+def follow_children(process: Process, folder: str, options: Mapping[str, Any]) -> None:
     """Trace the processes that the first process starts, with the same `options` of `Process`."""
-    os.environ[_CHILDREN] = json.dumps([str(folder), options])
+    os.environ[_CHILDREN] = json.dumps([folder, options])
     path = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
     os.environ["PYTHONPATH"] = os.pathsep.join([str(_STARTUP), *path])
     _watch_starts(process)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from itertools import chain, repeat
 from pathlib import Path
 
@@ -10,10 +10,12 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from tracer.errors import MergeError
 from tracer.layout import Column, Row, Table, shown
 from tracer.locations import when_written
 from tracer.model import measures
 from tracer.model.phrases import endings, replica_names
+from tracer.model.redaction import message
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.tracefile import load
@@ -78,7 +80,7 @@ def watch(path: Path, console: Console, patience: float) -> bool:
 
     Returns False if nothing was saved for `patience` seconds, after it has said which ranks ended
     or wrote last: the run was killed, or never started.
-    Raises `tracer.TraceFileError` for a file that is not a trace.
+    Raises `tracer.TraceFileError` for a file that is not a trace, or that could not be read.
     """
     finished = seen = None
     live = Live(console=console, auto_refresh=False)
@@ -87,7 +89,8 @@ def watch(path: Path, console: Console, patience: float) -> bool:
             finished = trace.finished
             state = (" ".join(endings(trace)) or "finished") if finished else "running"
             table = Table("optimizer", [Column(header) for header in _HEADERS], rows)
-            seen = Group(Text(f"{shown(str(path))}: {state}"), *table.lines(console.width))
+            name = shown(message(str(path)))
+            seen = Group(Text(f"{name}: {state}"), *table.lines(console.width))
             if console.is_terminal:
                 live.update(seen, refresh=True)
             else:
@@ -102,17 +105,22 @@ def _news(path: Path, patience: float) -> Iterator[tuple[Trace, list[Row]]]:
     trace: Trace | None = None
     written: tuple[float, object] = (0.0, None)
     news = time.monotonic()
+    failed = False
     while not (trace is not None and trace.finished) and time.monotonic() - news <= patience:
-        at = _written(path)
-        if at is not None and at[0] >= written[0] and at != written:
-            before, trace = trace, load(path)
-            yield trace, progress(trace, before, at[0] - written[0])
-            written, news = at, time.monotonic()
+        at = now = None
+        try:
+            at = when_written(path)
+            if at is not None and at[0] >= written[0] and at != written:
+                now = load(path)
+            failed = False
+        except Exception as error:  # the file was moved just now, or the server does not answer
+            if isinstance(error, MergeError) or isinstance(error.__cause__, ValueError):
+                raise  # it is not a trace
+            failed = not isinstance(error, FileNotFoundError)
+        if at and now is not None:
+            yield now, progress(now, trace, at[0] - written[0])
+            trace, written, news = now, at, time.monotonic()
         else:
             time.sleep(_POLL)
-
-
-def _written(path: Path) -> tuple[float, object] | None:
-    with suppress(Exception):  # a file that is being replaced, or a server that does not answer
-        return when_written(path)
-    return None
+    if failed:
+        load(path)  # raises the reason

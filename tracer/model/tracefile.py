@@ -64,6 +64,7 @@ from tracer.model.records import (
     Variable,
     with_indices,
 )
+from tracer.model.redaction import message
 from tracer.model.runs import Run
 from tracer.model.trace import Trace
 from tracer.model.words import some
@@ -80,6 +81,10 @@ _Ranges = tuple[tuple[int, int], ...]
 class _Header(msgspec.Struct):
     format: Any = None
     version: Any = None
+
+
+class _Started(msgspec.Struct):
+    programs: tuple[Program, ...] = ()
 
 
 class _File(TraceData, frozen=True, kw_only=True):
@@ -311,6 +316,17 @@ def is_trace(path: Path) -> bool:
     return _BEGIN.match(head(path)) is not None
 
 
+def when_started(content: bytes) -> list[float]:
+    """When the programs of a trace file started; empty for other content.
+
+    >>> when_started(b"not a trace")
+    []
+    """
+    with suppress(msgspec.MsgspecError, ValueError, RecursionError):
+        return [each.started for each in msgspec.json.decode(content, type=_Started).programs]
+    return []
+
+
 def is_other(path: Path) -> bool:
     """Whether `path` is a file with other content, which must not be overwritten."""
     return path.is_file() and path.stat().st_size > 0 and not is_trace(path)
@@ -321,8 +337,8 @@ def file_at(path: str | Path, trace: Trace) -> Path:
 
     A path that ends in a slash is a folder, which is made.
     """
-    found = locations.location(path)
-    with _refused(found, "written"):
+    with _refused(path, "written"):
+        found = locations.location(path)
         if str(path).endswith(("/", os.sep)):
             if not locations.is_remote(found):  # an empty bucket has no folders
                 found.mkdir(parents=True, exist_ok=True)
@@ -358,21 +374,26 @@ def save(data: TraceData, path: Path) -> None:
 @contextmanager
 def _refused(path: str | Path, done: str) -> Iterator[None]:
     """Raise `TraceFileError` with one line on why the file cannot be `done` (read or written)."""
+    # A traceback also prints the cause, which may name the URL.
+    is_secret = message(str(path)) != str(path)
     try:
         yield
-    except (TraceFileError, MissingExtra):
+    except (TraceFileError, MissingExtra) as error:
+        if is_secret:
+            raise type(error)(message(str(error))) from None
         raise
     except Exception as error:  # a NUL in a path is a ValueError; a URL can raise anything
-        is_gone = isinstance(error, FileNotFoundError)  # a URL's error has only the path
+        # The error of a URL may have only its path.
+        is_gone = isinstance(error, FileNotFoundError) and "/" in str(error)
         known = getattr(error, "strerror", None) or (os.strerror(errno.ENOENT) if is_gone else "")
         reason = known or str(error) or type(error).__name__
-        raise _error(path, f"cannot be {done}: {reason}") from error
+        raise _error(path, f"cannot be {done}: {reason}") from (None if is_secret else error)
 
 
 def load(path: str | Path) -> Trace:
     """Load the trace in a file, or in a folder of such files: see `tracer.load`."""
-    path = locations.location(path)
     with _refused(path, "read"):
+        path = locations.location(path)
         found = path.iterdir() if path.is_dir() else None  # glob() hides errors
         files = found and sorted(each for each in found if each.name.endswith(".json"))
     if files is None:
@@ -383,7 +404,7 @@ def load(path: str | Path) -> Trace:
         return merge(map(_trace, files, _contents(path, files)))
     except MergeError as error:
         one = f"if they are of separate runs or tests, give one of them, as {files[0]}"
-        raise MergeError(f"{path}: {error}; {one}") from error
+        raise MergeError(message(f"{path}: {error}; {one}")) from error
 
 
 def _content(path: Path) -> bytes:
@@ -438,15 +459,16 @@ def load_run(path: str | Path) -> Trace:
     """Load the trace of a whole run; the trace of one of several workers is incomplete."""
     found = locations.location(path)
     trace = load(found)
-    return trace if found.is_dir() else of_whole_run(trace)
+    with _refused(path, "read"):
+        return trace if found.is_dir() else of_whole_run(trace)
 
 
 # Bytes and the file system.
 
 
 def _error(path: str | Path, reason: object) -> TraceFileError:
-    """The error with one line: the file and the reason."""
-    line = " ".join(f"{path}: {reason}".split())
+    """The error with one line: the file and the reason, without secrets."""
+    line = message(" ".join(f"{path}: {reason}".split()))
     return TraceFileError(line if len(line) <= 1000 else f"{line[:1000]}...")
 
 
