@@ -117,6 +117,20 @@ def test_it_writes_what_it_is_told_to(keras: Any, tmp_path: Path) -> None:
     assert found == [(1, 2.0), (30, 2.0)]
 
 
+def test_a_training_is_not_lost_with_its_trace(
+    keras: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`fit` returns, although the server does not answer: the trace is in a local file."""
+    monkeypatch.chdir(tmp_path)
+    callback = tracer.keras.TraceCallback(None, save="http://127.0.0.1:1/fit.json")
+    fit(model_of(keras), callback)
+    (kept,) = tmp_path.glob("trace-*.json")
+    said = [each for each in capfd.readouterr().err.splitlines() if each.startswith("tracer: ")]
+    assert len(said) == 1 and said[0].startswith("tracer: http://127.0.0.1:1/fit.json: cannot be")
+    assert said[0].endswith(f": the trace is in {kept.name}")
+    assert tracer.load(kept) == callback.trace
+
+
 def test_it_is_a_callback_of_both(keras: Any, capsys: pytest.CaptureFixture[str]) -> None:
     callback = tracer.keras.TraceCallback()
     assert isinstance(callback, keras.callbacks.Callback)
@@ -262,6 +276,11 @@ def test_steps_that_are_not_known_are_no_number() -> None:
 def test_mistakes_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="every must be at least 1, not 0"):
         tracer.keras.TraceCallback(every=0)
+    with pytest.raises(ValueError, match="log_dir=gs://b/logs: must be a folder of this machine"):
+        tracer.keras.TraceCallback(log_dir="gs://b/logs")
+    monkeypatch.setitem(sys.modules, "upath", None)
+    with pytest.raises(ImportError, match="pip install universal-pathlib"):
+        tracer.keras.TraceCallback(save="s3://runs/fit.json")
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     monkeypatch.delitem(sys.modules, "tracer.reporters.tensorboard", raising=False)
     for name in [each for each in sys.modules if each.startswith("tensorboard.")]:

@@ -332,6 +332,13 @@ def test_a_folder_that_cannot_be_made(pytester: pytest.Pytester) -> None:
     result.stderr.fnmatch_lines(["ERROR: --tracer-save=*taken.txt/traces: Not a directory"])
 
 
+def test_a_folder_at_a_url_is_refused(pytester: pytest.Pytester) -> None:
+    result = pytester.runpytest_subprocess("--tracer-save=s3://bucket/traces")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --tracer-save: must be a folder of this machine, not*"])
+    assert not (pytester.path / "s3:").exists()
+
+
 # Inert until asked.
 
 PLAIN = """

@@ -4,13 +4,17 @@ This module never imports Keras: it uses the Keras that the program imported. It
 TensorFlow before training begins.
 """
 
+import secrets
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 from tracer.api import CallTrace, trace_of, wrap
+from tracer.errors import Mistake, TraceFileError
+from tracer.locations import is_url, location
 from tracer.model.trace import Trace, select
 from tracer.model.words import some
 
@@ -72,9 +76,13 @@ class TraceCallback:
         if every is not None and every < 1:
             raise ValueError(f"every must be at least 1, not {every}")
         if log_dir is not None:
+            if is_url(log_dir):
+                raise Mistake(f"log_dir={log_dir}: must be a folder of this machine, not a URL")
             from tracer.reporters import formats
 
             formats.module("tensorboard")  # report a missing package before training
+        if save is not None:
+            location(save)  # report a missing package before training
         self.every = every
         self.log_dir = log_dir
         self.save = save
@@ -138,7 +146,7 @@ class TraceCallback:
             self._tell(trace, self.every)
             self._tell(trace, max(1, trace.steps - self._reported))
         if self.save is not None:
-            trace.save(self.save)
+            _save(trace, self.save)
         if self.log_dir is not None:
             from tracer.reporters import formats
 
@@ -152,6 +160,18 @@ class TraceCallback:
             self._reported += every
             print(f"{start}tracer: {line(trace, first, self._reported)}", flush=True)
             start = ""
+
+
+def _save(trace: CallTrace, path: str | Path) -> None:
+    """Save the trace; if that fails, to a new local file: `fit` must not lose the training."""
+    try:
+        trace.save(path)
+    except TraceFileError as error:
+        kept = Path(f"trace-{secrets.token_hex(4)}.json")
+        with suppress(TraceFileError):
+            trace.save(kept)
+        where = f"the trace is in {kept}" if kept.exists() else "the trace is lost"
+        print(f"tracer: {error}: {where}", file=sys.stderr, flush=True)
 
 
 def line(trace: Trace, first: int, last: int) -> str:

@@ -34,7 +34,7 @@ def location(place: str | os.PathLike[str], *, fresh: bool = False) -> Path:
     >>> location("runs/1.json").name, location("memory://runs/1.json").name
     ('1.json', '1.json')
     """
-    if not is_remote(place) and not (isinstance(place, str) and _URL.match(place)):
+    if not (is_remote(place) or is_url(place)):
         return Path(place)
     path: Any = place
     options: Any = getattr(place, "storage_options", {})
@@ -55,6 +55,11 @@ def location(place: str | os.PathLike[str], *, fresh: bool = False) -> Path:
     except Exception as error:  # some file systems connect to their server when they are created
         raise TraceFileError(f"{place}: {error}") from error
     return path  # type: ignore[no-any-return]
+
+
+def is_url(place: object) -> bool:
+    """True for the text of a URL, even of a file of this machine."""
+    return isinstance(place, str) and _URL.match(place) is not None
 
 
 def is_remote(path: object) -> bool:
@@ -103,10 +108,13 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def content(path: Any) -> bytes | None:
-    """The content of a file at a URL; None if there is none."""
+    """The content of a file at a URL; None if there is none, or if it may not be read.
+
+    S3 refuses to say that an object does not exist to somebody who may not list the bucket.
+    """
     try:
         return path.fs.cat_file(path.path)  # type: ignore[no-any-return]
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
         return None
 
 

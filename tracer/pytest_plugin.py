@@ -62,6 +62,8 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     folder = _folder(config)
     if folder is not None:
+        if re.search(r"[\w+.-]{2,}:/", str(folder)):  # a path has one slash of each two
+            raise pytest.UsageError("--tracer-save: must be a folder of this machine, not a URL")
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -7,8 +7,11 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
+from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -95,31 +98,20 @@ def test_a_folder_at_a_url_is_one_run(
         tracer.load(f"{folder}no.json")
 
 
-@pytest.mark.parametrize("url", URLS)
-def test_a_trace_is_written_whole_or_not_at_all(
-    server: Store, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = location(f"{url}/whole.json")
+def test_a_trace_is_written_whole_or_not_at_all(server: Store) -> None:
+    """By one request: parts would stay in the bucket if the process were killed, and be billed."""
+    path = location("s3://runs/whole.json")
     traces.eager().save(path)
-    file_system = type(path.fs)  # type: ignore[attr-defined]
-    opened = file_system._open
-
-    def breaking(self: object, *args: object, **options: object) -> object:
-        file = opened(self, *args, **options)
-        write = file.write
-
-        def half(content: bytes) -> None:
-            write(content[: len(content) // 2])
-            raise OSError("the line broke")
-
-        file.write = half
-        return file
-
-    monkeypatch.setattr(file_system, "_open", breaking)
-    with pytest.raises(TraceFileError, match=r"whole\.json: cannot be written: the line broke"):
+    server.asked.clear()
+    server.refuses = "PUT"
+    with pytest.raises(TraceFileError, match=r"whole\.json: cannot be written: Access Denied"):
         rank(0, 2).save(path)
-    monkeypatch.undo()
     assert tracer.load(path).data == traces.eager().data
+    server.refuses = False
+    rank(0, 2).save(path)
+    assert tracer.load(path).data == rank(0, 2).data
+    sent = [each for each in server.asked if not each.startswith(("GET", "HEAD"))]
+    assert sent == ["PUT /runs/whole.json"] * 2
 
 
 def test_a_server_that_refuses_is_named_in_one_line(server: Store) -> None:
@@ -149,12 +141,15 @@ def test_what_cannot_be_sent_is_kept(server: Store, tmp_path: Path, fault: str) 
     else:
         server.go_away()
     try:
-        ran = run("run", "-o", "s3://runs/kept/", "hello.py", folder=tmp_path, rank=1)
+        ran = run("run", "-q", "-o", "s3://runs/kept/", "hello.py", folder=tmp_path, rank=1)
     finally:
         if fault == "is away":
             server.come_back()
     assert (ran.returncode, ran.stdout) == (3, "hello\n")
-    assert "cannot be written" in ran.stderr and "wrote traces/rank-1.json" in ran.stderr
+    assert ran.stderr.count("cannot be written") == 1
+    assert ran.stderr.endswith(
+        "s3://runs/kept: the last save failed: the trace is in traces/rank-1.json\n"
+    )
     assert tracer.load(tmp_path / "traces").finished
     server.refuses = False
     assert not location("s3://runs/kept").exists()
@@ -205,11 +200,15 @@ def test_while_python_ends_only_the_last_save_is_said_to_fail(
     monkeypatch.setattr("tracer.cli.autosave.say", said.append)
     monkeypatch.setattr("tracer.locations.python_ends", ends)
     monkeypatch.chdir(tmp_path)
-    server.refuses, before = True, server.asked
+    server.refuses = True
+    server.asked.clear()
     autosave = Autosave(traces.eager, location("s3://runs/ends.json"), seconds=0.1)
-    wait_until(lambda: server.asked > before)
+    wait_until(lambda: server.asked)
     assert autosave.finish() == tmp_path / "traces" / "trace.json"
-    assert len(said) == 1 and "Access Denied" in said[0]
+    assert len(said) == 2 and "Access Denied" in said[0]
+    assert said[1] == (
+        "s3://runs/ends.json: the last save failed: the trace is in traces/trace.json"
+    )
     server.refuses = False
 
 
@@ -249,6 +248,135 @@ def test_no_object_of_another_program_is_overwritten(
     assert location("s3://runs/data.csv").read_bytes() == b"1,2,3"
 
 
+def writer(url: str, started: float, number: int = 0, steps: int = 64) -> Autosave:
+    """Autosaves the trace of a rank in a process that started then."""
+    trace = rank(number, 2, steps)
+    programs = (Program("train.py", started, 2.0, f"rank:{number}", 0),)
+    own = traces.changed(trace, programs=programs)
+    return Autosave(lambda: own, None, location(url), seconds=0.1)
+
+
+def written(url: str) -> dict[str, tuple[float, int]]:
+    """When the process of each object of a run started, and its steps."""
+    folder = location(url)
+    files = {str(each.relative_to(folder)): tracer.load(each) for each in folder.rglob("*.json")}
+    return {name: (each.programs[0].started, each.steps) for name, each in files.items()}
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_the_objects_of_an_earlier_run_are_kept(
+    server: Store, url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As files are, where a launcher starts a rank again."""
+    url += "/again/"
+    for attempt in range(1, 4):
+        for number in range(2):
+            writer(url, attempt, number, steps=8 * attempt).finish()
+    assert written(url) == {
+        f"{folder}rank-{number}.json": (attempt, 8 * attempt)
+        for attempt, folder in enumerate(("earlier-1/", "earlier-2/", ""), 1)
+        for number in range(2)
+    }
+    said = capfd.readouterr().err.splitlines()
+    assert len(said) == 4 and said[0].endswith(
+        "/again/rank-0.json was of an earlier run: it is " + url + "earlier-1/rank-0.json now"
+    )
+    assert tracer.load(url).steps == 24
+
+
+def test_two_processes_of_one_rank_have_an_object_each(
+    server: Store, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Two runs that write to one URL by mistake, from two machines."""
+    one = writer("s3://runs/twice/", 1)
+    wait_until(lambda: "PUT /runs/twice/rank-0.json" in server.asked)
+    other = writer("s3://runs/twice/", 2)
+    wait_until(lambda: "PUT /runs/twice/rank-0-2.json" in server.asked)
+    for each in (other, one):
+        each.finish()
+    assert written("s3://runs/twice/") == {
+        "earlier-1/rank-0.json": (1, 64),
+        "rank-0.json": (2, 64),
+        "rank-0-2.json": (1, 64),
+    }
+    said = capfd.readouterr().err
+    assert said.count("is of another process that runs: this one writes rank-0-2.json") == 1
+
+
+def test_a_bucket_that_may_only_be_written(server: Store) -> None:
+    """S3 then refuses to say that there is no object."""
+    server.refuses = "HEAD"
+    assert str(writer("s3://runs/only/", 1).finish()) == "s3://runs/only/rank-0.json"
+    server.refuses = False
+    assert tracer.load("s3://runs/only/rank-0.json").steps == 64
+
+
+def test_the_options_of_a_url_are_kept(
+    server: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Some are not in its text, such as the host of `ftp://` and the account of `abfs://`."""
+    from upath import UPath
+
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    monkeypatch.chdir(tmp_path)
+    path: Any = UPath("s3://runs/options.json", endpoint_url=server.url)
+    path = location(path)
+    assert str(Autosave(traces.eager, path, seconds=1).finish()) == "s3://runs/options.json"
+    assert tracer.load(path).steps == traces.eager().steps
+
+
+def test_other_urls(server: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a chain of file systems, of this machine, and of a server that says no sizes."""
+    monkeypatch.chdir(tmp_path)
+    rank(0, 2).save("s3://runs/chain/")
+    assert tracer.load("simplecache::s3://runs/chain/rank-0.json").data == rank(0, 2).data
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for number in range(2):
+        rank(number, 2).save(f"file://{folder}")
+    assert sorted(os.listdir(folder)) == ["rank-0.json", "rank-1.json"]
+    with HTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as pages:
+        threading.Thread(target=pages.serve_forever, daemon=True).start()
+        assert len(tracer.load(f"http://127.0.0.1:{pages.server_port}/run/").workers) == 2
+        pages.shutdown()
+    assert os.listdir(tmp_path) == ["run"]
+
+
+def test_a_missing_bucket_is_named(server: Store) -> None:
+    for act in (tracer.load, rank(0, 2).save):
+        with pytest.raises(TraceFileError, match=r"The specified bucket does not exist$"):
+            act("s3://no-such/run.json")
+
+
+def test_a_file_for_several_ranks_is_refused(tmp_path: Path) -> None:
+    """Each would overwrite the others': the slash is easily forgotten."""
+    (tmp_path / "hello.py").write_text("print('ran')")
+    ran = run("run", "-o", "s3://runs/no-slash", "hello.py", folder=tmp_path, rank=0)
+    assert (ran.returncode, ran.stdout) == (2, "") and ran.stderr == (
+        "tracer: s3://runs/no-slash: is one file for several ranks: choose a folder, as -o "
+        "s3://runs/no-slash/\n"
+    )
+
+
+def test_watch_goes_on_where_a_server_fails(server: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object may have been moved after it was listed; a server may refuse for a while."""
+    path, out = location("s3://runs/fails.json"), io.StringIO()
+    traces.changed(traces.eager(), finished=True).save(path)
+    fails = [TraceFileError("moved"), OSError("away")]
+
+    def load(at: Path) -> CallTrace:
+        if fails:
+            raise fails.pop()
+        return tracer.load(at)
+
+    monkeypatch.setattr("tracer.cli.watch.load", load)
+    assert watch(path, Console(file=out), patience=LONGEST) and not fails
+    monkeypatch.undo()
+    server.refuses = True
+    with pytest.raises(TraceFileError, match=r"fails\.json: cannot be read: (Forbidden|Access)"):
+        watch(path, Console(file=out), patience=0.1)
+
+
 def test_watch_follows_a_bucket(server: Store) -> None:
     out = io.StringIO()
     autosaves = [
@@ -280,7 +408,7 @@ def test_a_url_that_cannot_be_used_says_why(monkeypatch: pytest.MonkeyPatch) -> 
         tracer.load("ftp://127.0.0.1:1/a.json")  # connects before anything is read
     with pytest.raises(TraceFileError, match=r"a\.json: cannot be read: No such file"):
         tracer.load("memory://nothing/a.json")
-    with pytest.raises(TraceFileError, match=r"a\.json: cannot be written: NotImplementedError"):
+    with pytest.raises(TraceFileError, match=r"a\.json: cannot be written: .*127\.0\.0\.1"):
         save(traces.eager().data, location("http://127.0.0.1:1/a.json"))
     monkeypatch.setitem(sys.modules, "upath", None)
     with pytest.raises(MissingExtra, match="needs upath: pip install universal-pathlib"):
@@ -299,6 +427,21 @@ def test_no_secret_of_a_url_is_printed(tmp_path: Path) -> None:
     said = ran.stderr.splitlines()[0]  # "cannot be", or "was not" where Python ended meanwhile
     assert re.match(r"tracer: http://REDACTED@127.0.0.1:1/a.json\?sig=REDACTED: .* written", said)
     assert "hidden" not in ran.stderr and (tmp_path / "traces/trace.json").is_file()
+
+
+def test_no_secret_of_a_url_is_in_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of an API call: also the errors that it chains may name the URL."""
+    for url in ("ftp://me:hidden@127.0.0.1:1/a.json", "http://127.0.0.1:1/a.json?sig=hidden"):
+        for act in (tracer.load, traces.eager().save):
+            with pytest.raises(TraceFileError, match="REDACTED") as raised:
+                act(url)
+            lines = traceback.format_exception_only(raised.value)
+            assert "hidden" not in "".join(lines) and raised.value.__suppress_context__
+    path = location("memory://a.json?sig=hidden")
+    traces.changed(traces.eager(), finished=True).save(path)
+    out = io.StringIO()
+    assert watch(path, Console(file=out, width=100), patience=1)
+    assert "a.json?sig=REDACTED: finished" in out.getvalue()
 
 
 def test_a_server_that_does_not_answer_is_named_as_python_ends(

@@ -18,19 +18,21 @@ class Store:
 
     def __init__(self) -> None:
         self.wait = 0.0
-        self.refuses = False
-        self.asked = 0
+        self.refuses: bool | str = False  # every request, or those of one method
+        self.asked: list[str] = []  # `PUT /runs/a.json`
         self._app: Callable[..., Any] = DomainDispatcherApplication(create_backend_app)
         self._port = 0
         self.come_back()
         self.url = f"http://localhost:{self._port}"
 
     def _answer(self, environment: dict[str, Any], start: Callable[..., Any]) -> Any:
-        self.asked += 1
+        method = environment["REQUEST_METHOD"]
+        self.asked.append(f"{method} {environment['PATH_INFO']}")
         time.sleep(self.wait)
-        if self.refuses:
+        if self.refuses in (True, method):
             start("403 Forbidden", [("Content-Type", "application/xml")])
-            return [b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"]
+            said = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+            return [] if method == "HEAD" else [said]
         return self._app(environment, start)
 
     def go_away(self) -> None:

@@ -164,7 +164,8 @@ class Autosave:
             if self._written is None and tracefile.is_other(path):
                 raise TraceFileError(f"{path}: is not a trace file, so it is not overwritten")
             if _is_one_of_several(trace) or path.parent == self._folder:
-                path = self._object(path, trace)
+                with tracefile.refused(path, "written"):
+                    path = self._object(path, trace)
         else:
             with suppress(OSError):  # saving reports the reason
                 path.parent.mkdir(parents=True, exist_ok=True)

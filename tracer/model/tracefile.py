@@ -337,7 +337,7 @@ def file_at(path: str | Path, trace: Trace) -> Path:
 
     A path that ends in a slash is a folder, which is made.
     """
-    with _refused(path, "written"):
+    with refused(path, "written"):
         found = locations.location(path)
         if str(path).endswith(("/", os.sep)):
             if not locations.is_remote(found):  # an empty bucket has no folders
@@ -358,7 +358,7 @@ def save(data: TraceData, path: Path) -> None:
     ...     load(Path(folder, "run.json")).notes
     ('nothing happened',)
     """
-    with _refused(path, "written"):
+    with refused(path, "written"):
         content = encode(data)
         if len(content) > MAX_BYTES:
             raise ValueError(f"it takes {len(content):,} bytes, more than {MAX_BYTES:,}")
@@ -372,7 +372,7 @@ def save(data: TraceData, path: Path) -> None:
 
 
 @contextmanager
-def _refused(path: str | Path, done: str) -> Iterator[None]:
+def refused(path: str | Path, done: str) -> Iterator[None]:
     """Raise `TraceFileError` with one line on why the file cannot be `done` (read or written)."""
     # A traceback also prints the cause, which may name the URL.
     is_secret = message(str(path)) != str(path)
@@ -392,7 +392,7 @@ def _refused(path: str | Path, done: str) -> Iterator[None]:
 
 def load(path: str | Path) -> Trace:
     """Load the trace in a file, or in a folder of such files: see `tracer.load`."""
-    with _refused(path, "read"):
+    with refused(path, "read"):
         path = locations.location(path)
         found = path.iterdir() if path.is_dir() else None  # glob() hides errors
         files = found and sorted(each for each in found if each.name.endswith(".json"))
@@ -408,7 +408,7 @@ def load(path: str | Path) -> Trace:
 
 
 def _content(path: Path) -> bytes:
-    with _refused(path, "read"):
+    with refused(path, "read"):
         status = path.stat()
         _require_file(path, status)
         _require_size(path, status.st_size)
@@ -419,7 +419,7 @@ def _contents(folder: Path, files: Sequence[Path]) -> Iterator[bytes]:
     """Yield the content of the files, read one by one; the files of a URL together."""
     if not locations.is_remote(folder):
         return map(_content, files)
-    with _refused(folder, "read"):
+    with refused(folder, "read"):
         for path, size in zip(files, locations.sizes(folder, files), strict=True):
             _require_size(path, size)
         return locations.read(files)
@@ -459,7 +459,7 @@ def load_run(path: str | Path) -> Trace:
     """Load the trace of a whole run; the trace of one of several workers is incomplete."""
     found = locations.location(path)
     trace = load(found)
-    with _refused(path, "read"):
+    with refused(path, "read"):
         return trace if found.is_dir() else of_whole_run(trace)
 
 
