@@ -135,7 +135,7 @@ def test_ranks_that_were_given_one_file_have_a_file_each(
     assert saved.wait(10)
     with process(tmp_path, started=1, first="where = folder / 'run.json', None"):
         second.finish()
-    assert "run.json is of another process that runs" in capfd.readouterr().err
+    assert "run.json belongs to another running process" in capfd.readouterr().err
     names = sorted(each.name for each in tmp_path.iterdir() if each.suffix == ".json")
     assert names == ["run-2.json", "run.json"] and not (tmp_path / "earlier-1").exists()
     whole = tracer.merge(map(tracer.load, tmp_path.glob("*.json")))

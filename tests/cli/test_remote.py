@@ -279,7 +279,7 @@ def test_the_objects_of_an_earlier_run_are_kept(
     }
     said = capfd.readouterr().err.splitlines()
     assert len(said) == 4 and said[0].endswith(
-        "/again/rank-0.json was of an earlier run: it is " + url + "earlier-1/rank-0.json now"
+        "/again/rank-0.json belonged to an earlier run: it is " + url + "earlier-1/rank-0.json now"
     )
     assert tracer.load(url).steps == 24
 
@@ -300,7 +300,7 @@ def test_two_processes_of_one_rank_have_an_object_each(
         "rank-0-2.json": (1, 64),
     }
     said = capfd.readouterr().err
-    assert said.count("is of another process that runs: this one writes rank-0-2.json") == 1
+    assert said.count("belongs to another running process: this one writes rank-0-2.json") == 1
 
 
 def test_a_bucket_that_may_only_be_written(server: Store) -> None:

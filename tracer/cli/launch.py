@@ -17,7 +17,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 from tracer.cli.autosave import FOLDER, say
-from tracer.cli.process import Process, follow_children, note_children, other_processes, place
+from tracer.cli.process import Process, follow_children, note_children, other_processes
 from tracer.errors import TraceFileError
 from tracer.locations import display, is_remote, location
 from tracer.model.redaction import command_line
@@ -138,10 +138,6 @@ def check(
         (
             is_file and exists and path.samefile(hit),
             f"{path}: the trace would overwrite the program: choose another name",
-        ),
-        (
-            not (children or is_folder or _names_folder(output)) and output and place()[0],
-            f"{output}: is one file for several ranks: choose a folder, as -o {output}/",
         ),
         (
             not children and exists and is_other(path),
