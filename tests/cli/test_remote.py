@@ -9,6 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from functools import partial
 from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
@@ -44,14 +45,14 @@ def server(one_store: Store) -> Store:
     return one_store
 
 
-def rank(number: int, of: int, steps: int = 64) -> CallTrace:
+def rank(number: int, of: int, steps: int = 64, started: float = 1.0) -> CallTrace:
     """The trace of one rank of several."""
     trace = traces.accumulation(steps)
     name = f"rank:{number}"
     return traces.changed(
         trace,
         replicas=(Replica(name, 0, ""),),
-        programs=(Program("train.py", 1.0, 2.0, name, 0),),
+        programs=(Program("train.py", started, 2.0, name, 0),),
         environment={
             **trace.environment,
             "cluster": ", ".join(f"rank:{each}" for each in range(of)),
@@ -250,9 +251,7 @@ def test_no_object_of_another_program_is_overwritten(
 
 def writer(url: str, started: float, number: int = 0, steps: int = 64) -> Autosave:
     """Autosaves the trace of a rank in a process that started then."""
-    trace = rank(number, 2, steps)
-    programs = (Program("train.py", started, 2.0, f"rank:{number}", 0),)
-    own = traces.changed(trace, programs=programs)
+    own = rank(number, 2, steps, started)
     return Autosave(lambda: own, None, location(url), seconds=0.1)
 
 
@@ -348,14 +347,15 @@ def test_a_missing_bucket_is_named(server: Store) -> None:
             act("s3://no-such/run.json")
 
 
-def test_a_file_for_several_ranks_is_refused(tmp_path: Path) -> None:
-    """Each would overwrite the others': the slash is easily forgotten."""
-    (tmp_path / "hello.py").write_text("print('ran')")
-    ran = run("run", "-o", "s3://runs/no-slash", "hello.py", folder=tmp_path, rank=0)
-    assert (ran.returncode, ran.stdout) == (2, "") and ran.stderr == (
-        "tracer: s3://runs/no-slash: is one file for several ranks: choose a folder, as -o "
-        "s3://runs/no-slash/\n"
-    )
+def test_ranks_that_were_given_one_object_have_an_object_each(server: Store) -> None:
+    """The slash of a folder is easily forgotten."""
+    path = location("s3://runs/no-slash.json")
+    ranks = [Autosave(partial(rank, each, 2, started=each), path, seconds=0.1) for each in (1, 0)]
+    wait_until(lambda: "PUT /runs/no-slash-2.json" in server.asked)
+    for each in ranks:
+        each.finish()
+    objects = [tracer.load(f"s3://runs/no-slash{each}.json") for each in ("", "-2")]
+    assert {each.programs[0].worker for each in objects} == {"rank:0", "rank:1"}
 
 
 def test_watch_goes_on_where_a_server_fails(server: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -458,7 +458,7 @@ def test_a_server_that_does_not_answer_is_named_as_python_ends(
     locations.python_ends.set()
     assert autosave.finish() is None
     answer.set()
-    assert "a.json: cannot be written: no answer for 0.1 s" in capfd.readouterr().err
+    assert "a.json: cannot be written: no answer in 0.1 s" in capfd.readouterr().err
 
 
 @pytest.mark.sweep

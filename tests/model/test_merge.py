@@ -110,7 +110,7 @@ def test_a_worker_that_made_no_step_is_said() -> None:
     nothing = {"variables": (), "replicas": (), "blocks": (), "graphs": ()}
     trace = merged(ALL[0], replace(ALL[1], **nothing), ALL[2])
     assert trace.updates("sparse") == sum(CallTrace(ALL[n]).updates("sparse") for n in (0, 2))
-    assert not trace.complete and trace.notes[0].startswith("worker:1: there is no trace")
+    assert not trace.complete and trace.notes[0].startswith("worker:1: this worker has no trace")
     assert [each.name for each in trace.data.optimizers] == [ALL[0].optimizers[0].name]
 
 
