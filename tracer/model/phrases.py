@@ -315,11 +315,9 @@ def skipped(summary: Summary) -> Skipped | None:
     reached = accumulations(summary) if accumulated_steps(summary) > 1 else measures.tries
     if scale is None or not summary.trace.complete or not summary.steps:
         return None
-    if reached is None or summary.step_unknown(reached):
+    if reached is None or summary.step_unknown(reached) or not summary.asked_on:
         return None
-    replica = summary.first_asked  # a loss scale decides for all replicas
-    if replica is None:
-        return None
+    replica = summary.asked_on[0]  # a loss scale decides for all replicas
     timeline = summary.timeline(reached, replica=replica)
     streaks = [(first, last) for first, last, _ in timeline.spans(lambda made: not any(made))]
     if not streaks:

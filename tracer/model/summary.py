@@ -211,12 +211,11 @@ class Summary(Counts):
         return pattern.replicas if self.is_sharded(pattern) else self.replicas
 
     @property
-    def first_asked(self) -> int | None:
-        """The first replica with gradients; None if no rank has a part of the sharded variables."""
-        asked = [each for pattern in self.asked for each in pattern.replicas]
-        if not asked and any(each.shards > 1 for each in self.trace.variables):
-            return None
-        return min(asked or self.replicas)
+    def asked_on(self) -> Sequence[int]:
+        """The replicas that passed any variable: a rank may have no part of the sharded ones."""
+        asked = sorted({each for pattern in self.asked for each in pattern.replicas})
+        is_sharded = any(each.shards > 1 for each in self.trace.variables)
+        return asked if asked or is_sharded else self.replicas
 
     @property
     def only_worker(self) -> str:

@@ -191,7 +191,7 @@ def _ordinal(number: int) -> str:
 
 def _skipped(summary: Summary) -> str:
     """How many steps updated nothing although other steps did, or although they got gradients."""
-    empty = [summary.spread(measures.tries, replica=replica)[(0,)] for replica in summary.replicas]
+    empty = [summary.spread(measures.tries, replica=replica)[(0,)] for replica in summary.asked_on]
     if not any(empty) or summary.total(measures.ineffective) == summary.total(measures.tries) > 0:
         return ""  # another part of the answer says it
     by = f", by {replica_noun(summary.trace)}" if len(set(empty)) > 1 else ""

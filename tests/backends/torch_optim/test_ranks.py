@@ -104,6 +104,7 @@ def test_a_loss_scale_where_a_rank_trains_nothing(ran: dict[str, Ran]) -> None:
     assert trace.count("updates", by=("worker",)) == {("rank:1",): 10}
     for each in (trace, *(tracer.load(folder / f"rank-{rank}.json") for rank in (0, 1))):
         assert each.complete and each.findings() == []
+        assert "skipped" not in each.answer()
 
 
 NAMES = ["0.weight", "0.bias", "1.weight", "1.bias"]

@@ -264,9 +264,9 @@ def _coming(scale: Optimizer) -> str:
     needs=("steps", "complete", "steps known"),
 )
 def steps_differ(summary: Summary) -> Iterator[Case]:
-    replica = summary.first_asked
-    if replica is None:
+    if not summary.asked_on:
         return
+    replica = summary.asked_on[0]
     steps = summary.steps_on[replica]
     applied = steps - summary.spread(tries, replica=replica)[(0,)]
     for index, made in _made(summary, replica).items() if applied else ():
