@@ -150,7 +150,8 @@ _JAX = Dialect(
         "retraced:roughly": " or so",  # the number of steps known while tracing
         "retraced": (
             "Give each batch the same shape: leave out the smaller last one (drop_last, "
-            "drop_remainder) or pad it. Pass numbers as arrays of one type."
+            "drop_remainder) or pad it. Pass numbers as arrays of one type. Over several devices, "
+            "make the state under jax.jit, so that all of it is on the mesh from the first step on."
         ),
         "traced-again": (
             "Make the jitted function once, outside the loop: a lambda, partial or method that is "

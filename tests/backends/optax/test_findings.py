@@ -185,6 +185,22 @@ def retraced(healthy: bool) -> None:
         loop.run(jnp.ones((8 if healthy else size, 4)))
 
 
+def test_a_step_count_that_the_first_step_moves_to_the_mesh() -> None:
+    """`init` makes it on one device, and to JAX that is another type."""
+    loop = Loop(optax.adam(0.1))
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("data",))
+    everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    weights = jax.device_put(params(), everywhere)
+    loop.state = weights, loop.tx.init(weights)
+    for _ in range(3):
+        loop.run(X)
+    trace = tracer.trace_of(loop.tx)
+    first, second = trace.graph_tracings
+    assert (first.cause, second.cause) == ("first", "argument")
+    assert second.detail.endswith("[0].count: int32[] -> int32[] over data=2")
+    assert not bad(trace) and trace.complete and trace.steps == 3
+
+
 @program
 def traced_again(healthy: bool) -> None:
     loop = Loop(optax.sgd(0.1))

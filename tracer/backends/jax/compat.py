@@ -344,7 +344,8 @@ def is_in_branch_of(trace: Any, around: Any) -> bool:
 def arguments_of(trace: Any) -> dict[str, str]:
     """The arrays that a program is traced for: `{"state['a']": "float32[2, 3]"}`.
 
-    A Python number, which JAX traces as an array, is `float32[] of Python`.
+    A Python number, which JAX traces as an array, is `float32[] of Python`. An array on a mesh of
+    devices has another type: `float32[2] over data=4`.
     """
     names = _known_of(trace, "arg_names") or ()
     found: dict[str, str] = {}
@@ -353,7 +354,9 @@ def arguments_of(trace: Any) -> dict[str, str]:
         aval = variable.aval
         sizes = ", ".join(map(str, getattr(aval, "shape", ())))
         weak = " of Python" if getattr(aval, "weak_type", False) else ""
-        found[name] = f"{getattr(aval, 'dtype', aval)}[{sizes}]{weak}"
+        axes = dict(getattr(getattr(getattr(aval, "sharding", None), "mesh", None), "shape", {}))
+        over = " over " * bool(axes) + ", ".join(f"{axis}={size}" for axis, size in axes.items())
+        found[name] = f"{getattr(aval, 'dtype', aval)}[{sizes}]{weak}{over}"
     return found
 
 
