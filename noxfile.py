@@ -349,8 +349,8 @@ def gpu(session: nox.Session) -> None:
 
 @nox.session(python="3.11", tags=["weekly"])
 def trainers(session: nox.Session) -> None:
-    """Lightning, Accelerate and the trainer of transformers, with PyTorch's own optimizers."""
-    trainers = ("lightning>=2.5", "accelerate>=1.9", "transformers>=4.50")
+    """Lightning, Accelerate, Ray and the trainer of transformers, with PyTorch's own optimizers."""
+    trainers = ("lightning>=2.5", "accelerate>=1.9", "transformers>=4.50", "ray[train]>=2.60")
     session.install("torch", *trainers, *BACKENDS)
     session.run("pytest", *(session.posargs or ("tests/backends/torch_optim", "-m", "sweep")))
 

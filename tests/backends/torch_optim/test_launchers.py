@@ -1,6 +1,7 @@
 """What starts ranks of PyTorch: each has its file, and together they are one exact trace."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,70 +25,15 @@ ELASTIC = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2
 MPI = ("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2")
 SRUN = ("srun", "--overcommit", "-n", "2")
 ACCELERATE = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2")
-STEPS = 10
-PROGRAM = f"""
-import os, signal, sys, time
-from contextlib import suppress
-import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
-import tracer
-
-
-def fail(step):
-    \"\"\"What the arguments say that rank 1 does at this step.\"\"\"
-    if not sys.argv[3:] or os.environ["RANK"] != "1" or step != int(sys.argv[2]):
-        return
-    while step and not saved(step):
-        time.sleep(0.05)
-    if sys.argv[3] == "dies":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if sys.argv[3] == "dies once" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if sys.argv[3] == "raises":
-        raise ValueError("no data")
-
-
-def saved(step):
-    with suppress(tracer.TraceFileError):
-        return tracer.load("traces/rank-1.json").steps == step
-
-
-def train(rank):
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    os.environ.setdefault("MASTER_PORT", sys.argv[1])
-    ranks = map(os.environ.get, ("OMPI_COMM_WORLD_RANK", "SLURM_PROCID"))
-    os.environ.setdefault("RANK", next(filter(None, ranks), str(rank)))
-    os.environ.setdefault("WORLD_SIZE", "2")
-    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1))
-    if "apart" not in sys.argv:
-        dist.init_process_group("gloo")
-        model = torch.nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range({STEPS}):
-        fail(step)
-        optimizer.zero_grad()
-        (model(torch.ones(4, 3)) ** 2).mean().backward()
-        optimizer.step()
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
-def work(rank):
-    if "recorded" not in sys.argv:
-        return train(rank)
-    with tracer.record() as recording:
-        train(rank)
-    recording.trace().save("traces")
-
-
-if __name__ == "__main__":
-    if "spawn" in sys.argv:
-        sys.argv.remove("spawn")
-        mp.spawn(work, nprocs=2)
-    else:
-        work(0)
-"""
+PROGRAM = Path(__file__).parents[2] / "programs" / "launched_ranks.py"
+UPDATES = {
+    **dict.fromkeys([("SGD", "dense.weight"), ("SGD", "dense.bias")], 10),
+    **dict.fromkeys([("Adam", "summed.weight"), ("Adam", "summed.bias")], 5),  # each 2nd batch
+    **dict.fromkeys([("AdamW", "scaled.weight"), ("AdamW", "scaled.bias")], 8),  # 2 were infinite
+    ("SparseAdam", "table.weight"): 10,
+}
+"""The updates in the 10 batches of a rank, by optimizer and variable, without the odometer's."""
+ODOMETERS = {"rank:0": 5, "rank:1": 4}  # each 2nd batch, each 3rd batch: the weights agree
 SWEEP = pytest.mark.sweep
 """For launchers that come from elsewhere, where PyTorch alone takes up to a minute to end its
 ranks, and where another way starts the same processes: `nox -s trainers` runs these tests."""
@@ -113,10 +59,11 @@ def launched(
     """The exit status of a command, after `train.py` in which a free port is put, and its trace."""
     if not shutil.which(command[0]):
         pytest.skip(f"{command[0]} is not installed")
-    if ACCELERATE[1] in command and not find_spec("accelerate"):
-        pytest.skip("accelerate is not installed")
+    packages = {word.partition(".")[0] for word in command} & {"accelerate", "lightning", "ray"}
+    if missing := [each for each in packages if not find_spec(each)]:
+        pytest.skip(f"{missing[0]} is not installed")
     more = request.getfixturevalue("cluster") if "srun" in command else {}
-    (folder / "train.py").write_text(PROGRAM)
+    shutil.copy(PROGRAM, folder / "train.py")
     (folder / "launch.py").write_text(LAUNCHER)
     (port,) = free_ports(1)
     name = command.index("train.py") + 1
@@ -126,7 +73,7 @@ def launched(
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path), **more},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     return done.returncode, tracer.load(folder / "traces")
 
@@ -143,6 +90,9 @@ def launched(
         weekly(*MPI, *RUN, "train.py"),
         weekly(*SRUN, *RUN, "train.py"),
         weekly(*FOLLOW, "launch.py", *SRUN, sys.executable, "train.py"),
+        weekly(*FOLLOW, "train.py", "lightning"),
+        weekly(sys.executable, *ELASTIC, *RUN[1:], "train.py", "lightning"),
+        weekly(sys.executable, "train.py", "ray", "recorded"),
     ],
     ids=[
         "inside torchrun",
@@ -153,6 +103,9 @@ def launched(
         "inside mpirun",
         "inside srun",
         "around srun",
+        "around lightning",
+        "lightning inside torchrun",
+        "recorded in ray",
     ],
 )
 def test_each_launcher(
@@ -161,37 +114,61 @@ def test_each_launcher(
     (tmp_path / "traces").mkdir()
     status, trace = launched(tmp_path, request, *command)
     assert status == 0
-    assert trace.complete and trace.findings() == []
-    updates = trace.count("updates", by=("worker", "variable"))
-    names = [f"{layer}.{kind}" for layer in (0, 1) for kind in ("weight", "bias")]
-    assert updates == {(f"rank:{rank}", each): STEPS for rank in (0, 1) for each in names}
+    assert trace.complete and trace.finished
+    assert trace.count("updates", by=("worker", "optimizer", "variable")) == {
+        (rank, *each): number
+        for rank, ran in ODOMETERS.items()
+        for each, number in {**UPDATES, ("Odometer", "counter"): ran}.items()
+    }
+    assert [each.code for each in trace.findings()] == ["replicas-disagree", "steps-skipped"]
     assert not list((tmp_path / "traces").glob(".*"))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("command", "step", "said"),
+    ("command", "step"),
     [
-        pytest.param(
-            (sys.executable, *ELASTIC, *RUN[1:]), "3", "wrote nothing after step 3.", marks=SWEEP
-        ),
-        (FOLLOW, "3", "wrote nothing after step 3."),
-        pytest.param((*MPI, *RUN), "0", "wrote nothing after the start.", marks=SWEEP),
-        pytest.param((*SRUN, *RUN), "3", "wrote nothing after step 3.", marks=SWEEP),
+        pytest.param((sys.executable, *ELASTIC, *RUN[1:], "train.py"), "3", marks=SWEEP),
+        pytest.param((sys.executable, *ACCELERATE, *RUN[1:], "train.py"), "3", marks=SWEEP),
+        ((*FOLLOW, "train.py", "spawn"), "3"),
+        pytest.param((*FOLLOW, "train.py", "lightning"), "3", marks=SWEEP),
+        pytest.param((*FOLLOW, "train.py", "ray"), "3", marks=SWEEP),
+        pytest.param((*MPI, *RUN, "train.py"), "0", marks=SWEEP),
+        pytest.param((*SRUN, *RUN, "train.py"), "3", marks=SWEEP),
+        pytest.param((*FOLLOW, "launch.py", *SRUN, sys.executable, "train.py"), "3", marks=SWEEP),
     ],
-    ids=["torchrun", "spawn", "mpirun", "srun"],
+    ids=["torchrun", "accelerate", "spawn", "lightning", "ray", "mpirun", "srun", "around srun"],
 )
 def test_a_rank_that_is_killed_is_named(
-    command: tuple[str, ...], step: str, said: str, tmp_path: Path, request: pytest.FixtureRequest
+    command: tuple[str, ...], step: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Whether the launcher ends the other rank, or that one raises."""
-    spawn = ("spawn",) if command == FOLLOW else ()
-    status, trace = launched(tmp_path, request, *command, "train.py", step, "dies", *spawn)
+    name = command.index("train.py") + 1
+    words = (*command[:name], step, "dies", *command[name:])
+    status, trace = launched(tmp_path, request, *words)
     assert status and not trace.finished
-    assert f"The program of rank:1 {said}" in endings(trace)
+    after = "the start" if step == "0" else f"step {step}"
+    (named,) = (each for each in endings(trace) if "rank:1" in each)
+    assert named.endswith(f" wrote nothing after {after}.") and "SIGTERM" not in named
     (other,) = (each for each in endings(trace) if "rank:0" in each)
-    assert "was terminated (SIGTERM), and" in other or "ended with RuntimeError: " in other
+    assert re.search("was terminated .SIGTERM., and|ended with RuntimeError: |wrote nothing", other)
     assert trace.complete, trace.notes
+
+
+@SWEEP
+@pytest.mark.parametrize("words", [(), ("apart",)], ids=["", "apart"])
+def test_a_rank_that_leaves_early_is_named(
+    words: tuple[str, ...], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """By how it ended if the other rank fails for it, else by its number of steps."""
+    command = (sys.executable, *ELASTIC, *RUN[1:], "train.py", "3", "leaves", *words)
+    status, trace = launched(tmp_path, request, *command)
+    if words:
+        assert (status, endings(trace)) == (0, [])
+        said = [each.text for each in trace.findings()]
+        assert any("rank 1 of SGD ran 3 steps, rank 0 ran 10: " in each for each in said), said
+    else:
+        assert status and "The program of rank:1 ended well, after step 3." in endings(trace)
 
 
 @SWEEP
@@ -212,7 +189,7 @@ def test_a_rank_that_starts_again_keeps_its_first_trace(
     command = (sys.executable, *restarts, *RUN[1:], "train.py", "3", "dies once", "apart")
     status, trace = launched(tmp_path, request, *command)
     assert status == 0 and trace.complete and trace.finished
-    assert trace.count("updates", by=("worker",)) == {("rank:0",): 40, ("rank:1",): 40}
+    assert trace.count("updates", by=("worker",)) == {("rank:0",): 61, ("rank:1",): 60}
     first = tracer.load(tmp_path / "traces" / "earlier-1")
     assert {each.worker for each in first.programs} == {"rank:0", "rank:1"}
     said = endings(first)
