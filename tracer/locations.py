@@ -10,7 +10,7 @@ import secrets
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -121,13 +121,17 @@ def content(path: Any) -> bytes | None:
 def sizes(folder: Any, paths: Sequence[Any]) -> list[int]:
     """The sizes of files in a remote folder, in bytes, from one request; 0 if not known."""
     found = {each["name"]: each["size"] or 0 for each in folder.fs.ls(folder.path, detail=True)}
-    return [found[each.path] for each in paths]
+    return [found.get(each.path, 0) for each in paths]
 
 
-def read(paths: Sequence[Any]) -> Iterator[bytes]:
+def read(paths: Sequence[Any]) -> list[bytes]:
     """The contents of files in one remote folder, requested together for speed."""
-    found = paths[0].fs.cat([each.path for each in paths])
-    return (found[each.path] for each in paths)
+    # `cat` would take names with brackets for patterns.
+    contents: list[Any] = paths[0].fs.cat_ranges([each.path for each in paths], None, None)
+    for each in contents:
+        if isinstance(each, Exception):
+            raise each
+    return contents
 
 
 def when_written(path: Any) -> tuple[float, object] | None:
@@ -137,7 +141,8 @@ def when_written(path: Any) -> tuple[float, object] | None:
     """
     if is_remote(path):
         path.fs.invalidate_cache()  # the cached list of files is old
-    states = [each.stat() for each in (path.glob("*.json") if path.is_dir() else [path])]
+    files = [e for e in path.iterdir() if e.name.endswith(".json")] if path.is_dir() else [path]
+    states = [each.stat() for each in files]
     if not states:
         return None
     stamps = [each.as_info() for each in states] if is_remote(path) else []

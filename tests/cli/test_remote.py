@@ -341,6 +341,15 @@ def test_other_urls(server: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert os.listdir(tmp_path) == ["run"]
 
 
+def test_names_with_signs(server: Store) -> None:
+    """None of which is taken for a pattern, a query, or an escape."""
+    for sign in ("a b", "é", "q?x=1", "#", "%20", "s*r", "b[a]", "+"):
+        folder = f"s3://runs/signs {sign}/"
+        rank(0, 1).save(folder)
+        assert tracer.load(folder).data == rank(0, 1).data
+        assert locations.when_written(location(folder))
+
+
 def test_a_missing_bucket_is_named(server: Store) -> None:
     for act in (tracer.load, rank(0, 2).save):
         with pytest.raises(TraceFileError, match=r"The specified bucket does not exist$"):

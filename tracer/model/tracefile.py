@@ -415,8 +415,8 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
 
 
-def _contents(folder: Path, files: Sequence[Path]) -> Iterator[bytes]:
-    """Yield the content of the files, read one by one; the files of a URL together."""
+def _contents(folder: Path, files: Sequence[Path]) -> Iterable[bytes]:
+    """The contents of the files, read one by one; the files of a URL together."""
     if not locations.is_remote(folder):
         return map(_content, files)
     with refused(folder, "read"):
