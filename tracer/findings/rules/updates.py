@@ -69,7 +69,7 @@ def not_finite(summary: Summary) -> Iterator[Case]:
         (first > 1, ", the first one observed, or earlier"),
         (True, ", the first one, or earlier"),
     )
-    more = f" of {some(len(_variables(looked)), 'variable')} did so in the end"
+    more = f" of {some(len(_variables(looked)), summary.dialect.variable)} did so in the end"
     yield Case(
         "{which} held NaN or infinity after {when}{start}{more}.",
         "Look at the checkpoint or the initial weights, and at the data of that step."
