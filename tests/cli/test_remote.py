@@ -239,6 +239,19 @@ def test_each_run_keeps_what_cannot_be_sent_in_a_file_of_its_own(tmp_path: Path)
     assert not list((tmp_path / "traces").glob(".*"))
 
 
+def test_missing_credentials_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    writer("s3://runs/anonymous/", 1).finish()
+    said = capfd.readouterr().err.splitlines()
+    assert len(said) == 2 and "cannot be written: Unable to locate credentials" in said[0]
+    assert tracer.load(tmp_path / "traces" / "rank-0.json").steps == 64
+
+
 def test_no_object_of_another_program_is_overwritten(
     server: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

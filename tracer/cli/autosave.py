@@ -161,10 +161,10 @@ class Autosave:
                 say(f"kept {kept}, the trace of an earlier run: this run used no optimizer")
             return None
         if locations.is_remote(path):  # it was not checked at the start of the program
-            if self._written is None and tracefile.is_other(path):
-                raise TraceFileError(f"{path}: is not a trace file, so it is not overwritten")
-            if _is_one_of_several(trace) or path.parent == self._folder:
-                with tracefile.refused(path, "written"):
+            with tracefile.refused(path, "written"):
+                if self._written is None and tracefile.is_other(path):
+                    raise TraceFileError(f"{path}: is not a trace file, so it is not overwritten")
+                if _is_one_of_several(trace) or path.parent == self._folder:
                     path = self._object(path, trace)
         else:
             with suppress(OSError):  # saving reports the reason
