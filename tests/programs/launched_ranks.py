@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 import tracer
 
 STEPS = 10
-NAN_AT = (3, 7)
+INFINITE_AT = (3, 7)
 TRACES = Path("traces").absolute()
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 
@@ -40,7 +40,7 @@ class Model(torch.nn.Module):  # type: ignore[misc]
         ones = torch.ones(4, 3)
         rows = self.table(torch.tensor([step % 5]))
         plain = (self.dense(ones), self.summed(ones), rows, self.counter)
-        scaled = self.scaled(ones * (float("inf") if step in NAN_AT else 1))
+        scaled = self.scaled(ones * (float("inf") if step in INFINITE_AT else 1))
         return sum(each.sum() for each in plain), scaled.sum()
 
 
@@ -119,6 +119,9 @@ def train(number: int) -> None:
     for step in range(STEPS):
         training.batch(step, forward, lambda loss: loss.backward())
     training.check()
+    # PyTorch 2.13 waits for itself if its reducer is the last to let the group go: that holds the
+    # GIL and joins gloo's threads, one of which may need the GIL.
+    del forward
     if dist.is_initialized() and "ray" not in sys.argv:
         dist.destroy_process_group()
 

@@ -24,7 +24,10 @@ FOLLOW = (*RUN, "--children")
 ELASTIC = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 MPI = ("mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2")
 SRUN = ("srun", "--overcommit", "-n", "2")
-ACCELERATE = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2")
+ACCELERATE = (
+    *("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"),
+    *("--main_process_port", "0"),  # else it is 29500, which others on the machine may use
+)
 PROGRAM = Path(__file__).parents[2] / "programs" / "launched_ranks.py"
 UPDATES = {
     **dict.fromkeys([("SGD", "dense.weight"), ("SGD", "dense.bias")], 10),
