@@ -91,6 +91,23 @@ def last_never() -> list[float]:
     return [float(each.data[0]) for each in w.addressable_shards]
 
 
+def accumulated_on_one() -> float:
+    """Each second step of six is kept, in a `shard_map` over one device of each process alone."""
+    tx = wrap("accumulated_on_one", optax.MultiSteps(optax.sgd(1.0), 2))
+    mesh = Mesh(np.array(jax.local_devices()[:1]), ("data",))
+
+    def step(w: Any, state: Any) -> Any:
+        updates, state = tx.update(-jnp.ones_like(w), state, w)
+        return optax.apply_updates(w, updates), state
+
+    both = (ALL, ALL)
+    jitted = jax.jit(jax.shard_map(step, mesh=mesh, in_specs=both, out_specs=both))
+    w, state = jnp.zeros(4), tx.init(jnp.zeros(4))
+    for _ in range(6):
+        w, state = jitted(w, state)
+    return float(w[0])
+
+
 def alone_then_together() -> float:
     """The second process takes 3 steps alone, then both take 5 in one program."""
     step = jax.jit(move(wrap("alone_then_together", optax.sgd(1.0))))
@@ -153,6 +170,7 @@ print(
             "on_one_device": steps("on_one_device", jnp.zeros(4), jax.jit),
             "eager": steps("eager", over(MESH, DATA), lambda step: step),
             "last_never": last_never(),
+            "accumulated_on_one": accumulated_on_one(),
             "reordered": reordered(),
             "adam": adam(),
         }

@@ -61,7 +61,7 @@ def test_each_process_counts_what_it_runs_with_optax(tmp_path: Path) -> None:
         == both[1].keys()
         == {each.name for each in tmp_path.iterdir() if each.is_dir()}
     )
-    for case in both[0].keys() - {"reordered", "adam", "last_never"}:
+    for case in both[0].keys() - {"reordered", "adam", "last_never", "accumulated_on_one"}:
         trace = tracer.load(tmp_path / case)
         moved = [printed[case] for printed in both]
         assert trace.complete, trace.notes
@@ -85,6 +85,10 @@ def test_each_process_counts_what_it_runs_with_optax(tmp_path: Path) -> None:
     assert [printed["last_never"] for printed in both] == [[4, 4], [4, 0]]
     assert list(last_never.count("updates", by=("worker", "replica")).values()) == [4, 4, 4, 0]
     assert [each.code for each in last_never.findings()] == ["replicas-disagree"]
+    accumulated = tracer.load(tmp_path / "accumulated_on_one")
+    assert [printed["accumulated_on_one"] for printed in both] == [3, 3] and accumulated.complete
+    for count in ("updates", "discarded"):
+        assert accumulated.count(count, by="worker") == {("process:0",): 3, ("process:1",): 3}
     reordered = tracer.load(tmp_path / "reordered")
     assert both[0]["reordered"] == 5 and not reordered.complete
     assert all("in several orders" in each for each in reordered.notes) and reordered.notes
