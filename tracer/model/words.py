@@ -151,7 +151,7 @@ _JAX = Dialect(
         "retraced": (
             "Give each batch the same shape: leave out the smaller last one (drop_last, "
             "drop_remainder) or pad it. Pass numbers as arrays of one type. Over several devices, "
-            "put all of the state that init makes on the mesh (jax.device_put) before the first step."
+            "put the state that init makes on the mesh (jax.device_put) before the first step."
         ),
         "traced-again": (
             "Make the jitted function once, outside the loop: a lambda, partial or method that is "
