@@ -281,7 +281,7 @@ def _rates_disagree(summary: Summary) -> Iterator[Case]:
         if not each.sampled:
             groups[each.group].append(each.runs)
     for first, *others in groups.values():
-        for other in others:
+        for other in (each for each in others if each != first):
             for step in sorted(run.first for run in (*first, *other)):
                 one, two = _rate_in(step, first), _rate_in(step, other)
                 if one is not None and two is not None and abs(one - two) > _ALIKE * abs(one):
