@@ -990,6 +990,8 @@ def test_a_shard_that_is_not_updated() -> None:
 def test_ranks_with_different_rates(rates: list[tuple[RateRun, ...]], first: int | None) -> None:
     made = trace(healthy(Run(1, 1, 20)), healthy(Run(1, 1, 20), replica=1))
     every = tuple(Rate(0, "rate", 0, (0, 1), runs) for runs in rates)
+    assert not traces.changed(made, rates=every).findings()  # as of a sweep over ranks
+    made = traces.changed(made, environment={"strategy": "torch.distributed (gloo)"})
     found = traces.changed(made, rates=every).findings()
     assert [(e.code, e.step) for e in found] == [("replicas-disagree", first)] * (first is not None)
     sampled = tuple(replace(each, sampled=True) for each in every)

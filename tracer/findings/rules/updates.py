@@ -215,7 +215,8 @@ def replicas_disagree(summary: Summary) -> Iterator[Case]:
     names = replica_names(summary.trace)
     if summary.trace.finished:
         yield from _steps_disagree(summary, names)
-    yield from _rates_disagree(summary)
+    if summary.trace.environment.get("strategy"):  # else each may train a model of its own
+        yield from _rates_disagree(summary)
     for pattern in summary.asked:
         total = {each: pattern.total(updates, each) for each in summary.replicas_with(pattern)}
         most, least = max(total, key=lambda r: total[r]), min(total, key=lambda r: total[r])
