@@ -1416,8 +1416,10 @@ def test_a_step_that_was_compiled_before_the_recording(effects: bool) -> None:
     trace = recording.trace()
     assert readings(parameters) == [4] * 3
     assert (trace.steps, trace.updates(), trace.complete) == (3, 9, True)
-    if effects:  # the first step begins before the recording sees the optimizer, which is noted
-        assert trace.count("compared", by=()) == {(): 6}
+    if effects:
+        # With PyTorch 2.13 the first step begins before the recording sees the optimizer.
+        late = any("beginning was not seen" in note for note in trace.notes)
+        assert trace.count("compared", by=()) == {(): 6 if late else 9}
         assert trace.count("unchanged", by=()) == {}
 
 
