@@ -421,7 +421,7 @@ TRACE = '{"format": "optimizer-tracer", "version": 1}'
         (["no/such.py"], "cannot open no/such.py: No such file or directory"),
         (
             ["env", "python"],
-            "env is a command, not a Python file: have it start python -m tracer r",
+            "env is a command, not a Python file: have it start the tracer, as in mpirun tr",
         ),
         (["--children", "/usr/bin/env"], "/usr/bin/env is a command, not a Python file: have it "),
         (["--by", "colour", "empty.py"], "'colour' is not one of"),

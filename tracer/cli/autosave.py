@@ -228,9 +228,9 @@ class Autosave:
         """An existing trace with optimizers that a trace without any would replace, or join."""
         of_no_worker = path != self._path and path.stem == "trace"
         files = path.parent.glob("*.json") if of_no_worker else [path]
-        return next(
-            (each for each in files if (at := tracefile.head(each)) and not _EMPTY.search(at)), None
-        )
+        with tracefile.refused(path, "written"):
+            heads = ((each, tracefile.head(each)) for each in files)
+            return next((each for each, at in heads if at and not _EMPTY.search(at)), None)
 
     def _warn(self, reason: str) -> None:
         # While Python ends, earlier saves may fail; the last one reports it.

@@ -128,7 +128,8 @@ def check(
     reason = first_true(
         (
             not module and is_command,
-            f"{name} is a command, not a Python file: have it start python -m tracer run PROGRAM",
+            f"{name} is a command, not a Python file: have it start the tracer, as in "
+            "mpirun tracer run PROGRAM or torchrun -m tracer run PROGRAM",
         ),
         (not module and not is_file, f"cannot open {name}: No such file or directory"),
         (

@@ -65,8 +65,8 @@ def in_a_checkpoint(loop: Loop) -> Any:
     ("program", "said"),
     [
         (in_a_checkpoint, "jax.checkpoint computes again"),
-        (in_some_axes, "some of the axes of a mesh"),
-        pytest.param(in_a_shard_map_without_jit, "outside of jax.jit", marks=pytest.mark.long),
+        (in_some_axes, "only some axes of a mesh"),
+        pytest.param(in_a_shard_map_without_jit, "outside jax.jit", marks=pytest.mark.long),
         (in_a_branch_that_some_members_take, "that only some members take"),
     ],
 )
