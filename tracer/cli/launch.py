@@ -179,7 +179,7 @@ def launch(
     """
     path = _path(output, children).absolute()  # the program may change the current folder
     is_folder = not is_remote(path) and path.is_dir()
-    in_folder = children or _names_folder(output) or is_folder
+    in_folder = children or (output or "").endswith(("/", os.sep)) or is_folder
     options: dict[str, Any] = {
         "launch": uuid.uuid4().hex if children else "",
         "seconds": seconds,
@@ -203,10 +203,6 @@ def launch(
         process.note(error)
         hide_frames()
         raise
-
-
-def _names_folder(output: str | None) -> bool:
-    return (output or "").endswith(("/", os.sep))
 
 
 def _path(output: str | None, children: bool) -> Path:
