@@ -374,12 +374,10 @@ def save(data: TraceData, path: Path) -> None:
 @contextmanager
 def refused(path: str | Path, done: str) -> Iterator[None]:
     """Raise `TraceFileError` with one line on why the file cannot be `done` (read or written)."""
-    # A traceback also prints the cause, which may name the URL.
-    is_secret = message(str(path)) != str(path)
     try:
         yield
     except (TraceFileError, MissingExtra) as error:
-        if is_secret:
+        if _has_secret(path):
             raise type(error)(message(str(error))) from None
         raise
     except Exception as error:  # a NUL in a path is a ValueError; a URL can raise anything
@@ -387,7 +385,12 @@ def refused(path: str | Path, done: str) -> Iterator[None]:
         is_gone = isinstance(error, FileNotFoundError) and "/" in str(error)
         known = getattr(error, "strerror", None) or (os.strerror(errno.ENOENT) if is_gone else "")
         reason = known or str(error) or type(error).__name__
-        raise _error(path, f"cannot be {done}: {reason}") from (None if is_secret else error)
+        cause = None if _has_secret(path) else error  # a traceback prints it, too
+        raise _error(path, f"cannot be {done}: {reason}") from cause
+
+
+def _has_secret(path: str | Path) -> bool:
+    return message(str(path)) != str(path)
 
 
 def load(path: str | Path) -> Trace:
