@@ -90,8 +90,8 @@ class Step(Call):
             unknown.append("MultiSteps around it")
         for each in unknown:
             recorder.note(
-                f"{each} discards the updates of some steps, and it is unknown of which: the "
-                "updates of all steps are counted"
+                f"{each} discards the updates of some steps, but it is unknown which: the updates "
+                "of all steps are counted"
             )
         if came is not None:
             self.site_notes += [(came, site) for site in sites]
