@@ -171,6 +171,21 @@ def test_the_trace_knows_how_the_program_ended(
     )
 
 
+FAILS_TO_END = """
+from tracer.hooks.recording import Recording
+def finish(recording):
+    raise RuntimeError("cannot end")
+Recording.finish = finish
+"""
+
+
+def test_the_last_save_comes_although_the_recording_cannot_end(tmp_path: Path) -> None:
+    (tmp_path / "end.py").write_text(FAILS_TO_END)
+    ended = run([*TRACER, "-q", "-o", "run.json", "end.py"], tmp_path)
+    assert "RuntimeError: cannot end" in ended.stderr
+    assert tracer.load(tmp_path / "run.json").finished
+
+
 SECRETS = """
 import sys, torch
 weight = torch.ones(1, requires_grad=True)

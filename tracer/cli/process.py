@@ -206,8 +206,10 @@ class Process:
             self.status = self.status or 0
         elif self.status is None and (uncaught := getattr(sys, "last_value", None)) is not None:
             self.note(uncaught)  # Python has printed it
-        self._tracing.close()
-        written = self.autosave.finish()
+        try:
+            self._tracing.close()
+        finally:
+            written = self.autosave.finish()
         if self._report is not None:
             self._report(self.trace(), written)
 
