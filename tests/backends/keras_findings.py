@@ -62,37 +62,6 @@ def override_unreached(healthy: bool) -> None:
 
 
 @program
-def wrong_signature(healthy: bool) -> None:
-    class Fine(SGD):  # type: ignore[misc]
-        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-            self.assign_sub(variable, learning_rate * gradient)
-
-    class Mine(SGD):  # type: ignore[misc]
-        def update_step(self, gradient: Any, variable: Any) -> None:
-            self.assign_sub(variable, gradient)
-
-    optimizer = (Fine if healthy else Mine)(0.1)
-    optimizer.build(two())
-    optimizer.apply(ones(True, True))
-
-
-@program
-def python_side_effect(healthy: bool) -> None:
-    class Plain(SGD):  # type: ignore[misc]
-        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-            self.assign_sub(variable, learning_rate * gradient)
-
-    class Counting(SGD):  # type: ignore[misc]
-        count = 0
-
-        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-            self.count += 1
-            self.assign_sub(variable, learning_rate * gradient)
-
-    fit(model((Plain if healthy else Counting)(0.1)))
-
-
-@program
 def step_per_variable(healthy: bool) -> None:
     class Fine(keras.optimizers.Optimizer):  # type: ignore[misc]
         def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:

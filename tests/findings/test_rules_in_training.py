@@ -4,11 +4,9 @@ What a finding says will fail is made to fail, and what it says goes wrong is se
 the framework's own errors, by odometers, and by Python's and the optimizer's own counts.
 """
 
-import functools
 import gc
 import inspect
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 from weakref import ref
@@ -173,103 +171,6 @@ def test_override_that_the_class_calls_itself_is_reached() -> None:
         assert not bad(tracer.trace_of(optimizer))
 
 
-def test_sparse_methods_that_say_that_they_are_not_supported() -> None:
-    class Mine(odometers.LegacyOdometer):
-        def _resource_apply_sparse(self, grad: Any, var: Any) -> Any:  # type: ignore[override]
-            """No embeddings."""
-            raise NotImplementedError("sparse gradients are not supported")
-
-    assert not tracer.trace_of(wrapped(Mine())).findings()
-
-    def passed_on(self: Any, *given: Any) -> Any:
-        return odometers.LegacyOdometer._resource_apply_sparse(self, *given)
-
-    class Decorated(odometers.LegacyOdometer):
-        _resource_apply_sparse: Any = functools.wraps(Mine._resource_apply_sparse)(passed_on)
-
-    assert not tracer.trace_of(wrapped(Decorated())).findings()
-
-
-SIGNATURES = {
-    "_resource_apply_dense": [
-        "self, grad",
-        "self, grad, var",
-        "self, grad, var, apply_state",
-        "self, grad, var, apply_state=None",
-        "self, grad, var, state",
-        "self, grad, var, *, apply_state",
-        "self, *args",
-    ],
-    "_resource_apply_sparse": [
-        "self, grad, var",
-        "self, grad, var, indices",
-        "self, grad, var, rows",
-        "self, grad, var, indices, apply_state",
-        "self, grad, var, indices, apply_state=None",
-        "self, grad, var, apply_state=None",
-        "self, grad, var, indices, state",
-        "self, grad, **kwargs",
-    ],
-    "_resource_apply_sparse_duplicate_indices": [
-        "self, grad, var",
-        "self, grad, var, indices",
-        "self, grad, var, indices, apply_state=None",
-        "self, grad, var, indices, **kwargs",
-    ],
-    "update_step": [
-        "self, gradient",
-        "self, gradient, variable",
-        "self, gradient, variable, learning_rate",
-        "self, gradient, variable, *, learning_rate",
-        "self, *args",
-    ],
-}
-
-
-def _signatures() -> Iterator[Any]:
-    """Each kind with each of its methods and each of these signatures."""
-    for kind in KINDS:
-        for name, each in SIGNATURES.items():
-            if (name == "update_step") == (kind in ("keras2", "keras3")):
-                for parameters in each:
-                    quick = parameters in (each[0], each[-1])
-                    yield pytest.param(
-                        *(kind, name, parameters),
-                        id=f"{kind}-{name}-{parameters}",
-                        marks=[] if quick else pytest.mark.sweep,
-                    )
-
-
-@pytest.mark.parametrize(("kind", "name", "parameters"), list(_signatures()))
-def test_a_wrong_signature_is_one_that_fails(kind: str, name: str, parameters: str) -> None:
-    """What is found is what the framework cannot call, no less and no more."""
-    space: dict[str, Any] = {"tf": tf}
-    body = "return tf.no_op()" if kind in ("legacy", "v1") else "pass"
-    exec(f"def {name}({parameters}):\n    {body}", space)
-    base = ODOMETERS[kind]
-    cls = type(base)("Mine", (base,), {name: space[name], "__module__": __name__})
-    if kind == "legacy" and "duplicate" in name:  # the base passes what this one takes
-        cls._resource_apply_sparse = LEGACY.SGD._resource_apply_sparse
-    table, kernel = two_variables(kind)
-    optimizer = wrapped(cls())
-    some = sparse(table) if "sparse" in name else dense(kernel)
-
-    @tf.function
-    def train() -> None:
-        optimizer.apply_gradients(some)
-
-    fails = False
-    try:
-        train()
-    except TypeError:
-        fails = True
-    reported = found(tracer.trace_of(optimizer), "wrong-signature")
-    assert bool(reported) == fails
-    assert all(
-        each.severity == "error" and f"Mine.{name} does not" in each.text for each in reported
-    )
-
-
 def embedding(kind: str) -> Any:
     layer = library_of(kind).layers.Embedding(5, 2, name="words")
     layer.build((None,))
@@ -291,11 +192,8 @@ def without_sparse(kind: str) -> Any:
 @pytest.mark.parametrize("kind", ["legacy", "v1"])
 def test_sparse_method_that_is_missing(kind: str) -> None:
     layer = embedding(kind)
-    with pytest.warns(tracer.OptimizerWarning, match="Mine has no _resource_apply_sparse"):
-        optimizer = tracer.wrap(without_sparse(kind))
-    finding = one(tracer.trace_of(optimizer), "sparse-missing")
-    assert finding.severity == "warning"
-    assert "Embedding layer (words)" in finding.text
+    optimizer = wrapped(without_sparse(kind))
+    assert not tracer.trace_of(optimizer).findings()
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(layer(tf.constant([1, 2, 2])))
     variable = layer.trainable_variables[0]
@@ -347,111 +245,6 @@ def test_nothing_is_remarked_of_an_odometer(kind: str) -> None:
 
 
 # What an apply method does beside the update.
-
-
-class Effects(odometers.Keras2Odometer):
-    """An odometer that counts in Python, and in a variable that is named for the step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.python_count = 0
-        self.seen: list[str] = []
-        self.decay_step = tf.Variable(0, trainable=False)
-
-    def update_step(self, gradient: Any, variable: Any) -> None:
-        self.python_count += 1
-        self.seen.append(variable.name)
-        self.decay_step.assign_add(1)
-        rate = 1 / tf.cast(self.decay_step, tf.float32)
-        super().update_step(rate * gradient, variable)
-
-
-class Careful(odometers.Keras2Odometer):
-    """It does what looks alike, and may."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale: float | None = None
-        self.python_count = 0
-        self.update_count = tf.Variable(0, trainable=False)
-        self.decay_step = tf.Variable(0, trainable=False)
-
-    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        self.decay_step.assign_add(1)
-        return super().apply_gradients(grads_and_vars, *args, **kwargs)
-
-    def update_step(self, gradient: Any, variable: Any) -> None:
-        if self.scale is None:
-            self.scale = 2.0
-        if tf.executing_eagerly():
-            self.python_count += 1
-        count = 0
-        count += 1
-        self.update_count.assign_add(1)
-        super().update_step(gradient, variable)
-
-
-def train_both(optimizer: Any, eager: bool, *names: str) -> None:
-    variables = make_variables("keras2")
-    some = dense(*(variables[name] for name in names))
-    optimizer.build([variable for _, variable in some])
-    step = lambda: optimizer.apply_gradients(some)  # noqa: E731
-    step = step if eager else tf.function(step)
-    for _ in range(6):
-        step()
-
-
-@pytest.mark.parametrize(
-    ("cls", "eager", "names", "counted", "moved", "said"),
-    [
-        pytest.param(
-            *(Effects, False, ("kernel", "bias", "twin"), 3, 18),
-            [
-                "`self.python_count += 1` ran 3 times",  # and the method in 6 steps, of 3 variables
-                "`self.seen.append(variable.name)` ran 3 times",
-                "advances `self.decay_step`, on which the update depends, once for each variable: "
-                "3 times a step",
-            ],
-            id="in a graph",
-        ),
-        pytest.param(
-            *(Effects, True, ("kernel", "bias"), 12, 12), ["twice a step"], id="in eager mode"
-        ),
-        pytest.param(
-            *(Effects, False, ("kernel",), 1, 6),
-            ["`self.python_count += 1` ran once", "`self.seen"],
-            id="of one variable",
-        ),
-        pytest.param(*(Careful, False, ("kernel", "bias"), 0, 6), [], id="that are meant"),
-    ],
-)
-def test_effects_beside_the_update(
-    cls: Any, eager: bool, names: tuple[str, ...], counted: int, moved: int, said: list[str]
-) -> None:
-    optimizer = wrapped(cls())
-    assert not bad(tracer.trace_of(optimizer))
-    train_both(optimizer, eager, *names)
-    assert (optimizer.python_count, int(optimizer.decay_step)) == (counted, moved)
-    reported = bad(tracer.trace_of(optimizer))
-    for each, text in zip(reported, said, strict=True):
-        assert text in each.text
-        assert each.code != "python-side-effect" or f"ran {6 * len(names)} times." in each.text
-
-
-def test_source_that_cannot_be_read_is_no_finding() -> None:
-    space: dict[str, Any] = {"Base": ODOMETERS["keras2"]}
-    code = (
-        "class Mine(Base):\n"
-        "    def update_step(self, gradient, variable):\n"
-        "        self.n = 1\n"
-        "        Base.update_step(self, gradient, variable)\n"
-    )
-    exec(code, space)
-    with pytest.raises(OSError):
-        inspect.getsource(space["Mine"].update_step)
-    optimizer = wrapped(space["Mine"]())
-    train_both(optimizer, False, "kernel", "bias")
-    assert not bad(tracer.trace_of(optimizer))
 
 
 # What was updated.

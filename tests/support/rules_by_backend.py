@@ -20,12 +20,11 @@ BACKENDS = {
     "tensorflow jax torch torch.optim": "not-finite unchanged updated-twice shared-variable",
     "tensorflow jax torch optax": "apply-raised",
     "tensorflow jax torch": (
-        "override-unreached wrong-signature step-per-variable keras-mixed never-used "
+        "override-unreached keras-mixed never-used "
         "loss-not-scaled ema-unused decay-exclusion state-not-loaded"
     ),
     "tensorflow jax optax": "apply-gradients-twice retraced traced-again graph-never-ran",
     "tensorflow torch.optim optax": "decay-flipped decay-of-norms",
-    "tensorflow jax": "python-side-effect",
     "tensorflow torch.optim": "never-passed frozen-but-updated",
     "tensorflow": "sparse-missing never-assigned densified",
     "optax": "not-finite-kept gradient-passed-on gradient-always-zero",

@@ -5,12 +5,9 @@ framework ships. The frameworks' calls and arguments are from the files named in
 `tests/findings` tries all of them.
 """
 
-import ast
-import gc
 import inspect
-import sys
 from collections.abc import Iterator, Sequence
-from types import CodeType, FunctionType
+from types import CodeType
 from typing import Any
 
 from msgspec.structs import replace
@@ -18,11 +15,8 @@ from msgspec.structs import replace
 from tracer.core.backend import Root
 from tracer.core.calls import Call
 from tracer.core.collectors import Collector
-from tracer.core.instances import instances
 from tracer.core.interrupts import suppress_faults
 from tracer.core.registry import plain_class
-from tracer.evidence.shared_state import moved_and_used
-from tracer.evidence.source import definition, side_effects_of
 from tracer.hooks.family import ships
 from tracer.hooks.lines import line_of
 from tracer.kinds import AT_ONCE, KINDS, OptimizerKind
@@ -32,32 +26,10 @@ _DENSE = "_resource_apply_dense"
 _SPARSE = "_resource_apply_sparse"
 _DUPLICATES = "_resource_apply_sparse_duplicate_indices"
 
-_RESOURCE_METHODS = {
-    _DENSE: ("grad", "var"),
-    _SPARSE: ("grad", "var", "indices"),
-    _DUPLICATES: ("grad", "var", "indices"),
-}
-_PASSED: dict[str, dict[str, tuple[str, ...]]] = {
-    "legacy": _RESOURCE_METHODS,
-    "keras2": {"update_step": ("gradient", "variable")},
-    "keras3": {
-        "update_step": ("gradient", "variable", "learning_rate"),
-        "_parallel_update_step": ("grads", "variables", "learning_rate"),
-    },
-    "v1": {
-        "_apply_dense": ("grad", "var"),
-        "_apply_sparse": ("grad", "var"),
-        "_apply_sparse_duplicate_indices": ("grad", "var"),
-        **_RESOURCE_METHODS,
-    },
-}
-"""The positional arguments of each kind's apply methods. A legacy base class adds `apply_state` by
-name if the method (of the sparse ones: `_resource_apply_sparse`) takes it."""
-
 OWN_DENSE = "own-dense"
 """The code of the remark that the program defines `_resource_apply_dense`, with its line."""
 
-FAILING = ("override-unreached", "wrong-signature", "sparse-missing")
+FAILING = ("override-unreached",)
 """The codes of mistakes that cannot work: these warn before training begins."""
 
 
@@ -101,18 +73,13 @@ def may_fail(root: Root) -> bool:
 def remarks_of(cls: type, kind: OptimizerKind) -> tuple[Remark, ...]:
     """Return remarks on an optimizer's class; empty for a class that ships with a framework.
 
-    The codes `override-unreached`, `wrong-signature`, `sparse-missing`, `python-side-effect` and
-    `step-per-variable` are rules of `tracer.findings`. `embedding` tells these rules which
-    `Embedding` layers are alive, if a sparse gradient would fail. `own-dense` reports a
-    `_resource_apply_dense`, which people ask about if it never runs.
+    The codes `override-unreached` and `sparse-missing` are rules of `tracer.findings`. `own-dense`
+    reports a `_resource_apply_dense`, which people ask about if it never runs.
     """
     remarks: tuple[Remark, ...] = ()
     with suppress_faults():  # reading a class may raise anything
         own = [] if kind.name in AT_ONCE else [each for each in cls.__mro__ if not ships(each)]
         remarks = tuple(dict.fromkeys(_Class(cls, kind, own).remarks())) if own else ()
-        if any(each.code in FAILING and "sparse" in each.method for each in remarks):
-            layers = ", ".join(_embeddings())
-            remarks += (Remark("embedding", "", layers),) if layers else ()
     return remarks
 
 
@@ -124,15 +91,8 @@ class _Class:
 
     def remarks(self) -> Iterator[Remark]:
         yield from self._unreached()
-        yield from self._wrong_signatures()
         yield from self._sparse_missing()
-        for apply in self._kind.apply_methods:
-            function = self._own_function(apply.name)
-            if function is not None:
-                yield from side_effects_of(function)
-                if not apply.many:
-                    yield from moved_and_used(function, self._kind, self._own)
-        if self._owner(_DENSE) in self._own and _DENSE in _PASSED.get(self._kind.name, ()):
+        if self._owner(_DENSE) in self._own and self._kind.name in ("legacy", "v1"):
             yield Remark(OWN_DENSE, _DENSE, where=self._line_of(_DENSE))
 
     def _owner(self, name: str) -> type | None:
@@ -142,13 +102,6 @@ class _Class:
         """Whether a method is inherited from the kind's base class."""
         owner, kind = self._owner(name), self._kind
         return owner is not None and owner.__name__ == kind.base and owner.__module__ in kind.homes
-
-    def _own_function(self, name: str) -> FunctionType | None:
-        """A method that the program defines, if it is a plain, undecorated function."""
-        owner = self._owner(name)
-        function = None if owner is None or owner not in self._own else vars(owner)[name]
-        plain = isinstance(function, FunctionType) and _OF_DECORATORS.isdisjoint(vars(function))
-        return function if plain else None
 
     def _line_of(self, name: str) -> str:
         value = inspect.getattr_static(self._cls, name)
@@ -179,32 +132,6 @@ class _Class:
             return "update_step"
         return _SPARSE if "sparse" in name else _DENSE
 
-    def _wrong_signatures(self) -> Iterator[Remark]:
-        """Yield remarks on methods with a signature that does not fit the call."""
-        for name, passed in _PASSED.get(self._kind.name, {}).items():
-            function = self._own_function(name)
-            if function is None or self._calls(name) or not self._is_called_by_base(name):
-                continue
-            if _only_raises(function):  # declared as not supported
-                continue
-            named = self._state_passed(name)
-            try:
-                inspect.signature(function).bind(None, *passed, **dict.fromkeys(named))
-            except TypeError as error:
-                call = ", ".join([*passed, *(f"{each}=..." for each in named)])
-                yield Remark("wrong-signature", name, f"({call}): {error}")
-
-    def _is_called_by_base(self, name: str) -> bool:
-        """Whether the kind's base class calls the method directly, not through another method."""
-        alone = "sparse" not in name or name.endswith("_duplicate_indices")
-        return alone or self._is_default(f"{name}_duplicate_indices")
-
-    def _state_passed(self, name: str) -> Sequence[str]:
-        """The arguments that a legacy base class passes by name, as in its `_dense_apply_args`."""
-        asked = getattr(self._cls, _SPARSE if "sparse" in name else name)
-        takes = self._kind.name == "legacy" and "apply_state" in inspect.getfullargspec(asked).args
-        return ("apply_state",) if takes else ()
-
     def _sparse_missing(self) -> Iterator[Remark]:
         """Yield a remark if only the sparse default is left, which raises `NotImplementedError`.
 
@@ -213,9 +140,6 @@ class _Class:
         missing = [name for name in (_DENSE, _SPARSE, _DUPLICATES) if self._is_default(name)]
         if self._kind.name in ("legacy", "v1") and missing == [_SPARSE, _DUPLICATES]:
             yield Remark("sparse-missing", _SPARSE)
-
-
-_OF_DECORATORS = {"__signature__", "__wrapped__", "_tf_decorator"}
 
 
 def _codes(value: Any) -> list[CodeType]:
@@ -232,22 +156,3 @@ def _names(code: CodeType) -> set[str]:
     return {*code.co_names, *(each for each in code.co_consts if isinstance(each, str))}.union(
         *inner
     )
-
-
-def _only_raises(function: FunctionType) -> bool:
-    node = definition(function)
-    body = [] if node is None else node.body[ast.get_docstring(node) is not None :]
-    return len(body) == 1 and isinstance(body[0], ast.Raise)
-
-
-def _embeddings() -> list[str]:
-    """The names of the living `Embedding` layers of any imported Keras.
-
-    The search is repeated after a garbage collection: a dropped model is no reason to warn.
-    """
-    layers = (getattr(sys.modules.get(each), "layers", None) for each in ("keras", "tf_keras"))
-    bases = [base for each in layers if isinstance(base := getattr(each, "Embedding", None), type)]
-    if not bases or not instances(bases):
-        return []
-    gc.collect()
-    return sorted({str(layer.name) for layer in instances(bases)})

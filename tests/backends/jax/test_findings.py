@@ -24,7 +24,6 @@ HERE = {"apply-gradients-twice", "graph-never-ran", "retraced", "traced-again"}
 OF_PROGRAMS = {
     "apply-raised",
     "gradients-left",
-    "python-side-effect",
     "shared-variable",
     "state-not-loaded",
     "steps-differ",

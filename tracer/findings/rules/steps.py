@@ -40,7 +40,7 @@ MIN_ADDED = 3  # the fewest steps to judge a training by
 STEPS_PER_TRACING = 20  # steps: rarer tracings cost little time
 
 
-_REPORTED_BY_CLASS_RULES = ("override-unreached", "wrong-signature", "sparse-missing", "no-result")
+_REPORTED_BY_CLASS_RULES = ("override-unreached", "sparse-missing", "no-result")
 
 
 @rule(
