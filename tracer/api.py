@@ -82,7 +82,7 @@ class CallTrace(Trace):
         return CallTrace(shared.data, shared.objects)
 
     def save(self, path: str | Path) -> None:
-        """Write the trace to the file `path`, which `tracer.load` reads; a URL needs an extra.
+        """Write the trace to the file `path`, which `tracer.load` reads.
 
         If `path` is a folder, or ends in a slash, the file is named after the worker
         (`worker-0.json`): each worker of a run can save to the same folder, which `tracer.load`

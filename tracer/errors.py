@@ -51,7 +51,7 @@ class MissingExtra(ImportError):
     """Raised if a package that is needed is not installed; names the package."""
 
 
-_PACKAGES = {"upath": "universal-pathlib", "vl_convert": "vl-convert-python"}
+_PACKAGES = {"vl_convert": "vl-convert-python"}
 
 
 def to_install(module: str | None) -> str:

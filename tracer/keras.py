@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tracer.api import CallTrace, trace_of, wrap
-from tracer.errors import Mistake, TraceFileError
-from tracer.locations import is_url, location
+from tracer.errors import TraceFileError
+from tracer.files import local_path
 from tracer.model.trace import Trace, select
 from tracer.model.words import some
 
@@ -76,13 +76,12 @@ class TraceCallback:
         if every is not None and every < 1:
             raise ValueError(f"every must be at least 1, not {every}")
         if log_dir is not None:
-            if is_url(log_dir):
-                raise Mistake(f"log_dir={log_dir}: must be a folder of this machine, not a URL")
+            local_path(log_dir)  # report a URL before training
             from tracer.reporters import formats
 
             formats.module("tensorboard")  # report a missing package before training
         if save is not None:
-            location(save)  # report a missing package before training
+            local_path(save)  # report a URL before training
         self.every = every
         self.log_dir = log_dir
         self.save = save

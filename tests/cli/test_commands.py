@@ -405,12 +405,11 @@ MISTAKES: dict[str, tuple[Sequence[str], str]] = {
     ),
     "a report to a URL": (
         ["report", "eager.json", "-o", "s3://runs/page.html"],
-        "s3://runs/page.html: a report is written to a file of this machine, not to a URL",
+        "s3:/runs/page.html: is a URL: use a file of this machine, and copy it with the tool of "
+        "the store, as aws s3 cp",
     ),
-    "a check to a URL": (
-        ["check", "eager.json", "-e", "steps=1", "-o", "gs://runs/check.xml"],
-        "gs://runs/check.xml: a report is written to a file of this machine, not to a URL",
-    ),
+    "a report of a URL": (["report", "gs://runs/1.json"], "gs://runs/1.json: is a URL: use a file"),
+    "a run to a URL": (["run", "-o", "s3://runs/", "train.py"], "s3://runs/: is a URL: use a file"),
     "a class of several": (
         ["report", "two_optimizers.json", "--optimizer", "Adam"],
         "several optimizers are of the class Adam: name one, of adam and adam#2",

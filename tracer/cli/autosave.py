@@ -12,11 +12,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tracer import locations
-from tracer.cli.claims import claim, leave_to_parent, other_names, place_of_earlier
+from tracer.cli.claims import claim, leave_to_parent
 from tracer.errors import TraceFileError, shown
 from tracer.model import tracefile
-from tracer.model.redaction import message
 from tracer.model.trace import Trace
 
 _MIN_PAUSE = 0.05  # seconds between two saves at least
@@ -36,9 +34,8 @@ class Autosave:
     A separate thread does this. The file is `path`; without a `path`, or for one of several
     workers, it is in `folder` if given, named by the worker. It is saved soon after training has
     `begun`, then less and less often, but at least every `seconds` unless saving takes longer. A
-    failed save is reported once on standard error and retried; if the last save to a URL also
-    fails, the trace goes to the folder `traces`. A trace without optimizers never replaces one with
-    optimizers.
+    failed save is reported once on standard error and retried. A trace without optimizers never
+    replaces one with optimizers.
     """
 
     def __init__(
@@ -52,12 +49,7 @@ class Autosave:
     ) -> None:
         self._snapshot = snapshot
         self._begun = begun
-        # The file system of a URL does not work in a fork of the process that opened it.
-        self._path, self._folder = (
-            locations.location(each, fresh=True) if each and locations.is_remote(each) else each
-            for each in (path, folder)
-        )
-        self._spare = Path(FOLDER).absolute()
+        self._path, self._folder = path, folder
         self._seconds = seconds
         self._reading = threading.Lock()
         self._writing = threading.Lock()
@@ -65,11 +57,9 @@ class Autosave:
         self._ended = False
         self._finished = False
         self._warned = False
-        self._failed = False  # true during a save
         self._written: Path | None = None
         self._last: Path | None = None
         self._own: dict[Path, Path] = {}  # by the name of a worker's file, the file it writes
-        self._kept: bytes | None = None  # an object of an earlier run, which may be replaced
         self._claims: list[Any] = []  # hidden files, which must stay open
         # A child process must not inherit a lock that this thread held when the process was forked.
         at_fork(before=self._hold, after_in_parent=self._release, after_in_child=self._forked)
@@ -78,27 +68,16 @@ class Autosave:
 
     def finish(self) -> Path | None:
         """Save the trace of the whole run; returns the path of the file, None without one."""
-        place = self._path or self._folder
-        if is_remote := locations.is_remote(place):
-            locations.work_at_exit()
         self._ended = True
         self._woken.set()
         self._thread.join(timeout=_MAX_WAIT)
         if self._thread.is_alive():
             self._finished = True  # so that it is reported, although Python ends
+            place = self._path or self._folder
             self._warn(f"{place}: cannot be written: no answer in {_MAX_WAIT} s")
-        if is_remote and self._failed:
-            self._writing, self._written = threading.Lock(), None  # the thread may hold the lock
-            self._path, self._folder, self._finished = None, self._spare, True
-            self._warned = False
-            self._last = self._write()
-            if self._last is not None:
-                kept = locations.display(self._last)
-                say(f"{place}: the last save failed: the trace is in {kept}")
         for each in self._own.values() if self._last else ():
-            if not locations.is_remote(each):
-                with suppress(OSError):
-                    tracefile.claim_of(each).unlink()
+            with suppress(OSError):
+                tracefile.claim_of(each).unlink()
         return self._last
 
     def pause(self) -> None:
@@ -137,12 +116,9 @@ class Autosave:
 
     def _write(self) -> Path | None:
         """Save the file; returns its path, None if there is no trace or saving failed."""
-        self._failed = True
         try:
             with self._writing:
-                written = self._save()
-            self._failed = False
-            return written
+                return self._save()
         except TraceFileError as error:
             self._warn(str(error))
         except Exception as error:  # no exception may reach the program
@@ -157,20 +133,13 @@ class Autosave:
             return None
         if not trace.optimizers and (earlier := self._earlier(path)) is not None:
             if self._finished:
-                kept = locations.display(earlier)
+                kept = os.path.relpath(earlier)
                 say(f"kept {kept}, the trace of an earlier run: this run used no optimizer")
             return None
-        if locations.is_remote(path):  # it was not checked at the start of the program
-            with tracefile.refused(path, "written"):
-                if self._written is None and tracefile.is_other(path):
-                    raise TraceFileError(f"{path}: is not a trace file, so it is not overwritten")
-                if _is_one_of_several(trace) or path.parent == self._folder:
-                    path = self._object(path, trace)
-        else:
-            with suppress(OSError):  # saving reports the reason
-                path.parent.mkdir(parents=True, exist_ok=True)
-            if _is_one_of_several(trace) or self._folder is self._spare:
-                path = self._own.get(path) or self._claim(path)
+        with suppress(OSError):  # saving reports the reason
+            path.parent.mkdir(parents=True, exist_ok=True)
+        if _is_one_of_several(trace):
+            path = self._own.get(path) or self._claim(path)
         programs = (replace(each, finished=self._finished) for each in trace.programs)
         data = replace(trace.data, finished=self._finished, programs=tuple(programs))
         tracefile.save(data, path)
@@ -192,36 +161,11 @@ class Autosave:
         own, hidden, kept = claim(path, self._written, only_new=of_one_launch)
         self._own[path] = own
         self._claims += filter(None, [hidden])
-        place = locations.display(path)
+        place = os.path.relpath(path)
         if kept is not None:
-            say(f"{place} belonged to an earlier run: it is {locations.display(kept)} now")
+            say(f"{place} belonged to an earlier run: it is {os.path.relpath(kept)} now")
         if own != path and not of_one_launch:
             say(f"{place} belongs to another running process: this one writes {own.name}")
-        return own
-
-    def _object(self, path: Path, trace: Trace) -> Path:
-        """The object of this process at a URL: `path`, unless another process has written there.
-
-        An object that was there before the first save is copied to a folder `earlier-1`. Nothing
-        can be locked, so each save checks who wrote the object.
-        """
-        of_one_launch = self._path is not None and self._path.parent == self._folder
-        started = [each.started for each in trace.programs]
-        own = self._own.get(path, path)
-        names = other_names(path)
-        while (there := locations.content(own)) not in (None, self._kept) and (
-            tracefile.when_started(there) != started
-        ):
-            if path not in self._own and not of_one_launch:
-                kept = place_of_earlier(path)
-                locations.write(kept, there)
-                self._kept = there
-                say(f"{path} belonged to an earlier run: it is {kept} now")
-                break
-            own, self._written = next(names), None
-            if not of_one_launch:
-                say(f"{path} belongs to another running process: this one writes {own.name}")
-        self._own[path] = own
         return own
 
     def _earlier(self, path: Path) -> Path | None:
@@ -233,8 +177,7 @@ class Autosave:
             return next((each for each, at in heads if at and not _EMPTY.search(at)), None)
 
     def _warn(self, reason: str) -> None:
-        # While Python ends, earlier saves may fail; the last one reports it.
-        if not self._warned and (self._finished or not locations.python_ends.is_set()):
+        if not self._warned:
             self._warned = True
             say(f"{reason} (the program goes on; this is not said again)")
 
@@ -256,7 +199,7 @@ def _is_one_of_several(trace: Trace) -> bool:
 
 
 def say(line: str) -> None:
-    """Print a line on standard error, if it is open, without secrets of URLs."""
+    """Print a line on standard error, if it is open."""
     with suppress(OSError, ValueError):  # it is closed, or a pipe without a reader
-        text = shown(message(" ".join(line.split())))
+        text = shown(" ".join(line.split()))
         print(f"tracer: {text}", file=sys.__stderr__, flush=True)

@@ -29,18 +29,18 @@ _PathArgument = Annotated[
     str,
     typer.Argument(
         metavar="PATH",
-        help="A trace file, the folder of a run with several workers, or the URL of either.",
+        help="A trace file, or the folder of a run with several workers.",
     ),
 ]
 
 
 def _no_trace(output: Path | None) -> Path | None:
     """Refuse to overwrite a trace, and to write a report to a URL."""
+    from tracer.files import local_path
     from tracer.model.tracefile import is_trace
 
-    if output and re.match(r"[\w+.-]{2,}:/", str(output)):  # a path has one slash of each two
-        url = str(output).replace(":/", "://", 1)
-        raise Mistake(f"{url}: a report is written to a file of this machine, not to a URL")
+    if output:
+        local_path(str(output))
     if output and is_trace(output):
         raise Mistake(f"{output}: is a trace, and would be overwritten: choose another name")
     return output
@@ -150,7 +150,7 @@ def run(
             "-o",
             "--output",
             metavar="PATH",
-            help="Where to write the trace: a file, a folder or a URL. The default is "
+            help="Where to write the trace: a file or a folder. The default is "
             "tracer.json, or the folder traces for --children and for several ranks or workers.",
         ),
     ] = None,
@@ -486,7 +486,7 @@ def explain(
 def watch(
     path: Annotated[
         str,
-        typer.Argument(metavar="PATH", help="The file, folder or URL that tracer run writes to."),
+        typer.Argument(metavar="PATH", help="The file or folder that tracer run writes to."),
     ],
     patience: Annotated[
         float,
@@ -504,9 +504,9 @@ def watch(
     from rich.console import Console
 
     from tracer.cli import watch
-    from tracer.locations import location
+    from tracer.files import local_path
 
-    if not watch.watch(location(path), Console(highlight=False), patience):
+    if not watch.watch(local_path(path), Console(highlight=False), patience):
         _fail(f"no news of {path} for {patience:g} s: was the run killed?", 1)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from tracer.cli.autosave import FOLDER, say
 from tracer.cli.process import Process, follow_children, note_children, other_processes
 from tracer.errors import TraceFileError
-from tracer.locations import display, is_remote, location
+from tracer.files import local_path
 from tracer.model.redaction import command_line
 from tracer.model.trace import Trace
 from tracer.model.tracefile import head, is_other, is_trace, load
@@ -118,8 +118,7 @@ def check(
 ) -> None:
     """Raise `tracer.TraceFileError` if a launch with these arguments of `launch` cannot begin."""
     path, script = _path(output, children), Path(name)
-    # Do not check a URL: the program must run even if the server does not answer.
-    exists = not is_remote(path) and path.exists()
+    exists = path.exists()
     is_folder = exists and path.is_dir()
     is_file = not module and script.exists()
     # In a folder, each of several processes writes a file, which may be named like the program.
@@ -178,8 +177,7 @@ def launch(
     each step. See `Process` for when the trace ends.
     """
     path = _path(output, children).absolute()  # the program may change the current folder
-    is_folder = not is_remote(path) and path.is_dir()
-    in_folder = children or (output or "").endswith(("/", os.sep)) or is_folder
+    in_folder = children or (output or "").endswith(("/", os.sep)) or path.is_dir()
     options: dict[str, Any] = {
         "launch": uuid.uuid4().hex if children else "",
         "seconds": seconds,
@@ -196,7 +194,7 @@ def launch(
         **options,
     )
     if children:
-        follow_children(process, output if output and is_remote(path) else str(path), options)
+        follow_children(process, str(path), options)
     try:
         run(name, arguments, module=module)
     except BaseException as error:
@@ -206,7 +204,7 @@ def launch(
 
 
 def _path(output: str | None, children: bool) -> Path:
-    return location(output or (FOLDER if children else FILE))
+    return local_path(output or (FOLDER if children else FILE))
 
 
 def _report(
@@ -219,7 +217,7 @@ def _report(
         written = written.parent
         try:
             trace = load(written)
-        except TraceFileError as error:  # the server may be gone
+        except TraceFileError as error:
             say(str(error))
     with suppress(OSError, ValueError):  # standard error is closed
         print(file=sys.__stderr__)
@@ -231,4 +229,4 @@ def _report(
             "until its trace was saved"
         )
     if written is not None:
-        say(f"wrote {display(written)}")
+        say(f"wrote {os.path.relpath(written)}")

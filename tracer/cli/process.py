@@ -10,7 +10,6 @@ import itertools
 import json
 import os
 import re
-import secrets
 import subprocess
 import sys
 import time
@@ -23,7 +22,6 @@ from typing import Any
 import wrapt
 from msgspec.structs import replace
 
-from tracer import locations
 from tracer.api import recording_aloud
 from tracer.cli.autosave import Autosave, at_fork
 from tracer.errors import shown
@@ -114,13 +112,8 @@ class Process:
         )
 
     def _own_name(self, folder: Path) -> str:
-        """A name that is new in the folder: an earlier process may have become this one by `exec`.
-
-        A URL is not checked, as that may take long.
-        """
+        """A name that is new in the folder: `exec` may have made this process of an earlier one."""
         name = f"process-{self._id}"
-        if locations.is_remote(folder):
-            return f"{name}-{secrets.token_hex(4)}.json"
         names = (f"{name}{'-again' * times}.json" for times in itertools.count())
         return next(each for each in names if not (folder / each).exists())
 
@@ -294,7 +287,7 @@ def follow() -> None:
     if settings := os.environ.get(_CHILDREN):
         folder, options = json.loads(settings)
         command = command_line(sys.orig_argv[1:])
-        _watch_starts(Process(command, None, locations.location(folder), child=True, **options))
+        _watch_starts(Process(command, None, Path(folder), child=True, **options))
 
 
 def _watch_starts(process: Process) -> None:

@@ -12,7 +12,6 @@ from rich.text import Text
 
 from tracer.errors import MergeError
 from tracer.layout import Column, Row, Table, shown
-from tracer.locations import when_written
 from tracer.model import measures
 from tracer.model.phrases import endings, replica_names
 from tracer.model.redaction import message
@@ -100,10 +99,17 @@ def watch(path: Path, console: Console, patience: float) -> bool:
     return bool(finished)
 
 
+def when_written(path: Path) -> tuple[float, int] | None:
+    """When a file, or the newest file of a folder, was written; None if there is none."""
+    files = [e for e in path.iterdir() if e.name.endswith(".json")] if path.is_dir() else [path]
+    times = [each.stat().st_mtime_ns for each in files]
+    return (max(times) / 1e9, sum(times)) if times else None
+
+
 def _news(path: Path, patience: float) -> Iterator[tuple[Trace, list[Row]]]:
     """Yield each new trace in the file, until it is finished or `patience` seconds have passed."""
     trace: Trace | None = None
-    written: tuple[float, object] = (0.0, None)
+    written: tuple[float, int] = (0.0, 0)
     news = time.monotonic()
     failed = False
     while not (trace is not None and trace.finished) and time.monotonic() - news <= patience:

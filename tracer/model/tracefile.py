@@ -27,7 +27,6 @@ other change needs a new version, and `decode` refuses versions above its own.
 """
 
 import codecs
-import errno
 import hashlib
 import os
 import re
@@ -41,8 +40,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from tracer import locations
-from tracer.errors import MergeError, MissingExtra, TraceFileError
+from tracer import files
+from tracer.errors import MergeError, TraceFileError
 from tracer.model.merge import merge, of_whole_run
 from tracer.model.records import (
     INDICES,
@@ -64,7 +63,6 @@ from tracer.model.records import (
     Variable,
     with_indices,
 )
-from tracer.model.redaction import message
 from tracer.model.runs import Run
 from tracer.model.trace import Trace
 from tracer.model.words import some
@@ -81,10 +79,6 @@ _Ranges = tuple[tuple[int, int], ...]
 class _Header(msgspec.Struct):
     format: Any = None
     version: Any = None
-
-
-class _Started(msgspec.Struct):
-    programs: tuple[Program, ...] = ()
 
 
 class _File(TraceData, frozen=True, kw_only=True):
@@ -316,33 +310,20 @@ def is_trace(path: Path) -> bool:
     return _BEGIN.match(head(path)) is not None
 
 
-def when_started(content: bytes) -> list[float]:
-    """When the programs of a trace file started; empty for other content.
-
-    >>> when_started(b"not a trace")
-    []
-    """
-    with suppress(msgspec.MsgspecError, ValueError, RecursionError):
-        return [each.started for each in msgspec.json.decode(content, type=_Started).programs]
-    return []
-
-
 def is_other(path: Path) -> bool:
     """Whether `path` is a file with other content, which must not be overwritten."""
     return path.is_file() and path.stat().st_size > 0 and not is_trace(path)
 
 
 def file_at(path: str | Path, trace: Trace) -> Path:
-    """The file for `trace` at a path or URL; in a folder, named by the worker.
+    """The file for `trace` at a path; in a folder, named by the worker.
 
     A path that ends in a slash is a folder, which is made.
     """
     with refused(path, "written"):
-        found = locations.location(path)
+        found = files.local_path(path)
         if str(path).endswith(("/", os.sep)):
-            if not locations.is_remote(found):  # an empty bucket has no folders
-                found.mkdir(parents=True, exist_ok=True)
-            return found / file_name(trace)
+            found.mkdir(parents=True, exist_ok=True)
         return found / file_name(trace) if found.is_dir() else found
 
 
@@ -362,13 +343,12 @@ def save(data: TraceData, path: Path) -> None:
         content = encode(data)
         if len(content) > MAX_BYTES:
             raise ValueError(f"it takes {len(content):,} bytes, more than {MAX_BYTES:,}")
-        if not locations.is_remote(path):
-            target = Path(os.path.realpath(path))
-            if not target.parent.is_dir():
-                raise ValueError(f"there is no folder {target.parent}")
-            if target.exists():
-                _require_file(path, target.stat())
-        locations.write(path, content)
+        target = Path(os.path.realpath(path))
+        if not target.parent.is_dir():
+            raise ValueError(f"there is no folder {target.parent}")
+        if target.exists():
+            _require_file(path, target.stat())
+        files.write(path, content)
 
 
 @contextmanager
@@ -376,38 +356,28 @@ def refused(path: str | Path, done: str) -> Iterator[None]:
     """Raise `TraceFileError` with one line on why the file cannot be `done` (read or written)."""
     try:
         yield
-    except (TraceFileError, MissingExtra) as error:
-        if _has_secret(path):
-            raise type(error)(message(str(error))) from None
+    except TraceFileError:
         raise
-    except Exception as error:  # a NUL in a path is a ValueError; a URL can raise anything
-        # The error of a URL may have only its path.
-        is_gone = isinstance(error, FileNotFoundError) and "/" in str(error)
-        known = getattr(error, "strerror", None) or (os.strerror(errno.ENOENT) if is_gone else "")
-        reason = known or str(error) or type(error).__name__
-        cause = None if _has_secret(path) else error  # a traceback prints it, too
-        raise _error(path, f"cannot be {done}: {reason}") from cause
-
-
-def _has_secret(path: str | Path) -> bool:
-    return message(str(path)) != str(path)
+    except Exception as error:  # a NUL in a path is a ValueError
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise _error(path, f"cannot be {done}: {reason}") from error
 
 
 def load(path: str | Path) -> Trace:
     """Load the trace in a file, or in a folder of such files: see `tracer.load`."""
     with refused(path, "read"):
-        path = locations.location(path)
+        path = files.local_path(path)
         found = path.iterdir() if path.is_dir() else None  # glob() hides errors
-        files = found and sorted(each for each in found if each.name.endswith(".json"))
-    if files is None:
+        paths = found and sorted(each for each in found if each.name.endswith(".json"))
+    if paths is None:
         return _trace(path, _content(path))
-    if not files:
+    if not paths:
         raise _error(path, "is a folder without a trace file (*.json)")
     try:
-        return merge(map(_trace, files, _contents(path, files)))
+        return merge(_trace(each, _content(each)) for each in paths)
     except MergeError as error:
-        one = f"if they are of separate runs or tests, give one of them, as {files[0]}"
-        raise MergeError(message(f"{path}: {error}; {one}")) from error
+        one = f"if they are of separate runs or tests, give one of them, as {paths[0]}"
+        raise MergeError(f"{path}: {error}; {one}") from error
 
 
 def _content(path: Path) -> bytes:
@@ -416,16 +386,6 @@ def _content(path: Path) -> bytes:
         _require_file(path, status)
         _require_size(path, status.st_size)
         return path.read_bytes()
-
-
-def _contents(folder: Path, files: Sequence[Path]) -> Iterable[bytes]:
-    """The contents of the files, read one by one; the files of a URL together."""
-    if not locations.is_remote(folder):
-        return map(_content, files)
-    with refused(folder, "read"):
-        for path, size in zip(files, locations.sizes(folder, files), strict=True):
-            _require_size(path, size)
-        return locations.read(files)
 
 
 def _trace(path: Path, content: bytes) -> Trace:
@@ -445,7 +405,7 @@ def _was_terminated(path: Path) -> bool:
     The claim is not opened, because a process that closes a file loses its lock on it.
     """
     with suppress(OSError):
-        if not locations.is_remote(path) and (left := claim_of(path).stat()).st_size:
+        if (left := claim_of(path).stat()).st_size:
             return left.st_mtime_ns >= path.stat().st_mtime_ns
     return False
 
@@ -460,18 +420,16 @@ def claim_of(path: Path) -> Path:
 
 def load_run(path: str | Path) -> Trace:
     """Load the trace of a whole run; the trace of one of several workers is incomplete."""
-    found = locations.location(path)
-    trace = load(found)
-    with refused(path, "read"):
-        return trace if found.is_dir() else of_whole_run(trace)
+    trace = load(path)
+    return trace if os.path.isdir(path) else of_whole_run(trace)
 
 
 # Bytes and the file system.
 
 
 def _error(path: str | Path, reason: object) -> TraceFileError:
-    """The error with one line: the file and the reason, without secrets."""
-    line = message(" ".join(f"{path}: {reason}".split()))
+    """The error with one line: the file and the reason."""
+    line = " ".join(f"{path}: {reason}".split())
     return TraceFileError(line if len(line) <= 1000 else f"{line[:1000]}...")
 
 

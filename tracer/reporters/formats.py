@@ -20,7 +20,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tracer import locations
+from tracer import files
 from tracer.errors import MissingExtra, Mistake, shown, to_install
 from tracer.findings.run_rules import findings, to_report
 from tracer.model import rates
@@ -61,7 +61,7 @@ def put(render: Callable[[int | None, bool], str], output: Path | None) -> None:
     if output is None:
         print_text(render)
     else:
-        locations.write(output, _encodable(render(None, False), "utf-8").encode())
+        files.write(output, _encodable(render(None, False), "utf-8").encode())
 
 
 _ASCII = {ord("…"): "...", ord("→"): ">", **dict(zip(map(ord, "├└│─"), "+`|-", strict=True))}

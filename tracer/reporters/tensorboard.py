@@ -17,7 +17,7 @@ import vl_convert
 from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, types_pb2
 from tensorboard.summary.writer.record_writer import RecordWriter
 
-from tracer import locations
+from tracer import files
 from tracer.layout import cut_apart, shown
 from tracer.model import measures
 from tracer.model.summary import Summary, summaries_of
@@ -97,7 +97,7 @@ def write(trace: Trace, folder: Path) -> None:
     for event in _events(trace):
         event.wall_time = now
         records.write(event.SerializeToString())
-    locations.write(run / FILE, content.getvalue())
+    files.write(run / FILE, content.getvalue())
 
 
 def _events(trace: Trace) -> Iterator[Any]:
