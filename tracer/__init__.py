@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from tracer.api import CallTrace, load, merge, record, report, trace_of, wrap
     from tracer.hooks.wrapping import unwrap
     from tracer.testing.assertions import (
-        assert_all_changed,
         assert_all_updated,
         assert_calls,
         assert_executions,
@@ -41,7 +40,6 @@ __all__ = [
     "TraceFileError",
     "UnknownName",
     "UnsupportedOptimizer",
-    "assert_all_changed",
     "assert_all_updated",
     "assert_calls",
     "assert_executions",
@@ -58,7 +56,6 @@ __all__ = [
 
 _HOMES = {
     "CallTrace": "tracer.api",
-    "assert_all_changed": "tracer.testing.assertions",
     "assert_all_updated": "tracer.testing.assertions",
     "assert_calls": "tracer.testing.assertions",
     "assert_executions": "tracer.testing.assertions",

@@ -14,7 +14,7 @@ from support.traces import block, called, request, step, update
 import tracer
 from tracer.api import CallTrace
 from tracer.model.names import Objects
-from tracer.model.records import Effect, Graph, Line, Remark
+from tracer.model.records import Graph, Line, Remark
 from tracer.model.runs import Run
 from tracer.model.trace import Trace
 from tracer.testing import expressions, failure
@@ -58,32 +58,6 @@ all_updated = of_variables(
     tracer.assert_all_updated,
     *("shared/kernel", "branch/kernel", "unused/kernel", "forgotten/kernel"),
 )
-all_changed = of_variables(tracer.assert_all_changed, "dense/kernel", "dense/bias", "other/kernel")
-
-
-def still(trace: CallTrace) -> CallTrace:
-    """The same with a kernel that no step changed."""
-    effect = Effect(0, 0, "unchanged", (0,), 10, (Run(1, 1, 10),))
-    return traces.changed(trace, effects=(*trace.data.effects[:1], effect))
-
-
-def test_each_replica_must_change_what_can_change() -> None:
-    def of(*effects: Effect, shape: tuple[int, ...] = (8, 4)) -> str:
-        made = traces.with_effects()
-        weight = replace(made.variables[0], shape=shape)
-        made = traces.changed(made, variables=(weight, made.variables[1]), effects=effects)
-        made = traces.changed(made, replicas=traces.replicas(2))
-        once = (Limits("changes", 1, None),)
-        return failure.of_expected(
-            made, Expectation("changes", once, targets=(Target("dense/kernel", 0),))
-        )
-
-    compared = [Effect(0, replica, "compared", (0,), 10, (Run(1, 1, 10),)) for replica in range(2)]
-    still = [Effect(0, replica, "unchanged", (0,), 10, (Run(1, 1, 10),)) for replica in range(2)]
-    assert of(*compared) == ""
-    assert "no bit changed on replica 1" in of(*compared, still[1])
-    assert "no bit changed\n" in of(*compared, *still) + "\n"
-    assert of(*compared, *still, shape=(0, 4)) == ""
 
 
 def test_each_replica_is_judged_by_what_it_did() -> None:
@@ -289,7 +263,6 @@ FAILURES: dict[str, tuple[Check, Callable[[], CallTrace]]] = {
     "calls_of_another_method": (calls("_resource_apply_dense", 1), traces.eager),
     "calls_incomplete": (calls("update_step", 2), traces.incomplete),
     "all_updated": (all_updated, traces.no_gradients),
-    "all_changed": (all_changed, lambda: still(traces.with_effects())),
     "never_updated": (tracer.assert_never_updated("*kernel").check, traces.accumulation),
     "never_updated_of_what_is_not": (
         tracer.assert_never_updated("layer_42/attention/*").check,

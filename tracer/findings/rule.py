@@ -62,7 +62,6 @@ Failed = Literal[
     "many executions",
     "few steps",
     "many steps",
-    "changes",
     "unchanged",
     "not_finite",
     "calls",
@@ -70,7 +69,7 @@ Failed = Literal[
 """A failed expectation that a finding can explain. Executions are of an apply method, steps of a
 step method."""
 
-FEW: tuple[Failed, ...] = ("few updates", "few executions", "changes")
+FEW: tuple[Failed, ...] = ("few updates", "few executions")
 MANY: tuple[Failed, ...] = ("many updates", "many executions")
 
 _HOLDS: Mapping[Need, Callable[[Summary], bool]] = {

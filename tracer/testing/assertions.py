@@ -52,9 +52,8 @@ class Assertion:
     that is never used in a `with` asserts nothing; there is a warning.
     """
 
-    def __init__(self, optimizer: object, check: Check, *, effects: bool = False) -> None:
+    def __init__(self, optimizer: object, check: Check) -> None:
         self._optimizer = optimizer
-        self._effects = effects
         self._check = check
         self._recording = Recording()
         self._stack = ExitStack()
@@ -78,8 +77,7 @@ class Assertion:
 
     def __enter__(self) -> "Assertion":
         self._watch.detach()
-        effects, given = self._effects, self._optimizer
-        block = record(effects=effects) if given is None else recording_of(given, effects=effects)
+        block = record() if self._optimizer is None else recording_of(self._optimizer)
         try:
             self._recording = self._stack.enter_context(block)
         except UnsupportedOptimizer as error:
@@ -252,38 +250,15 @@ def assert_all_updated(model_or_variables: object, *, optimizer: object = None) 
     >>> with tracer.assert_all_updated([kernel, bias]):
     ...     optimizer.apply_gradients([(tf.ones(1), kernel), (tf.ones(1), bias)])
     """
-    return Assertion(optimizer, _check_of_each("assert_all_updated", "updates", model_or_variables))
-
-
-def assert_all_changed(model_or_variables: object, *, optimizer: object = None) -> Assertion:
-    """Assert that at least one step in the block changes each variable, by one bit or more.
-
-    It takes the arguments of `assert_all_updated`, and compares the weights before and after each
-    step: it also fails for a gradient or a learning rate of 0.
-
-    >>> import tensorflow as tf, tracer
-    >>> kernel, bias = tf.Variable([1.0]), tf.Variable([1.0])
-    >>> optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
-    >>> with tracer.assert_all_changed([kernel, bias]):
-    ...     optimizer.apply_gradients([(tf.ones(1), kernel), (tf.ones(1), bias)])
-    """
-    check = _check_of_each("assert_all_changed", "changes", model_or_variables)
-    return Assertion(optimizer, check, effects=True)
-
-
-def _check_of_each(
-    function: str, what: Literal["updates", "changes"], model_or_variables: object
-) -> Check:
-    """The check that each of these variables has at least one of `what`."""
     if isinstance(model_or_variables, str):
         raise TypeError(
-            f"{function} takes a model, a layer or variables, not {model_or_variables!r}: "
-            "a name does not say which variables there should be"
+            "assert_all_updated takes a model, a layer or variables, not "
+            f"{model_or_variables!r}: a name does not say which variables there should be"
         )
 
     def check(trace: Trace) -> str:
         targets = targets_meant(trace, model_or_variables, "trainable_variables")
-        expected = Expectation(what, (Limits(what, 1, None),), targets=tuple(targets))
+        expected = Expectation("updates", (Limits("updates", 1, None),), targets=tuple(targets))
         given = () if leaves_of(model_or_variables) else each_given(model_or_variables)
         idle = [each for each in given if not variables_in(each, "trainable_variables")]
         layers = [layer for each in idle for layer in frozen_in(each)]
@@ -302,7 +277,7 @@ def _check_of_each(
             return failure.not_judged(trace, expected.wanted, why, causes=[cause])
         return _of_targets(trace, expected, targets, model_or_variables)
 
-    return check
+    return Assertion(optimizer, check)
 
 
 def _of_targets(

@@ -196,9 +196,7 @@ def why_unknown(
 
 # Expectations.
 
-Quantity = Literal[
-    "updates", "executions", "calls", "steps", "changes", "unchanged", "not_finite", "rate"
-]
+Quantity = Literal["updates", "executions", "calls", "steps", "unchanged", "not_finite", "rate"]
 """The quantities that can be expected of a run."""
 
 
@@ -228,8 +226,7 @@ class Expectation:
     """What is expected of updates, executions, calls, steps or effects, after the filters.
 
     Each count in `wanted` must hold: of the whole run or `per_step`, of all replicas together or
-    `per_replica`, of all variables together or of each of `targets`. Changes are steps that changed
-    a variable.
+    `per_replica`, of all variables together or of each of `targets`.
     """
 
     what: Quantity

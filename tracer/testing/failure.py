@@ -25,9 +25,8 @@ from tracer.model.measures import (
 from tracer.model.names import is_meant
 from tracer.model.phrases import never_reached, reason, replica_ids, replica_names, steps_label
 from tracer.model.records import OBSERVATIONS, Block
-from tracer.model.summary import Pattern
 from tracer.model.timeline import Steps
-from tracer.model.trace import Trace, has_all_workers
+from tracer.model.trace import Trace
 from tracer.model.words import dialect_of, first_of, first_true, listed, plural, some
 from tracer.testing.expected import (
     MAX_NAMES,
@@ -326,7 +325,7 @@ def table_of_calls(claim: Claim) -> list[str]:
 
 
 def rows_of_missed(claim: Claim) -> list[tuple[str, Row]]:
-    """The targets that were not updated, or not changed, with what happened to each instead."""
+    """The targets that were not updated, with what happened to each instead."""
     missed = []
     for target in claim.expected.targets or ():
         patterns = [] if target.index is None else claim.patterns_of.get(target.index, [])
@@ -336,30 +335,9 @@ def rows_of_missed(claim: Claim) -> list[tuple[str, Row]]:
         traced = any(each.entries for each in patterns)
         nothing = "never passed to the optimizer" if claim.trace.complete else "not seen"
         note = why_none(made, counts, "its graph never ran" if traced else nothing)
-        if claim.expected.what == "changes":
-            note = _why_not_changed(claim, target.index, patterns, made)
         if note:
             missed.append((target.name, row_of(target.name, counts[1::-1], note)))
     return missed
-
-
-def _why_not_changed(
-    claim: Claim, index: int | None, patterns: Sequence[Pattern], made: int
-) -> str:
-    """Why a variable did not change on some replica; empty if it changed on each that has it."""
-    replicas = range(len(claim.trace.replicas))
-    compared, unchanged = (
-        [sum(each.total(observing(what), on) for each in patterns) for on in replicas]
-        for what in OBSERVATIONS[:2]
-    )
-    still = [on for on in replicas if unchanged[on] == compared[on] > 0]
-    some_changed = any(compared[on] for on in replicas if on not in still)
-    if _is_sharded(claim, index) and (some_changed or not has_all_workers(claim.trace)):
-        return ""  # one changed shard is enough
-    if not still or (index is not None and 0 in claim.trace.variables[index].shape):
-        return "" if any(compared) else "never passed"
-    on = f" on replica {claim.trace.replicas[still[0]].id}" if some_changed else ""
-    return f"no bit changed{on}" if made else "never updated"
 
 
 def _is_sharded(claim: Claim, index: int | None) -> bool:
@@ -431,7 +409,7 @@ def of_expected(trace: Trace, expected: Expectation, *, partial: bool = False) -
 
 def is_of_effects(expected: Expectation) -> bool:
     """True if it concerns effects, which must have been recorded."""
-    return expected.what in (*OBSERVATIONS, "changes")
+    return expected.what in OBSERVATIONS
 
 
 def judge(trace: Trace, expected: Expectation, notes: bool = True) -> str:
@@ -510,7 +488,7 @@ def _got(claim: Claim, parts: Iterable[JudgedSteps], number: int) -> str:
 
 
 def _of_targets(claim: Claim, notes: bool) -> str:
-    """Why some targets were not updated or changed; empty if all were."""
+    """Why some targets were not updated; empty if all were."""
     missed = rows_of_missed(claim)
     if not missed:
         return ""

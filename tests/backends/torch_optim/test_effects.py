@@ -463,8 +463,6 @@ def test_bf16_weights_that_are_not_updated() -> None:
     (finding,) = [each for each in trace.findings() if each.code == "unchanged"]
     assert finding.severity == "error"
     assert "weight and bias, and all of them were updated in 8 steps" in finding.text
-    with pytest.raises(AssertionError, match="no bit changed"), tracer.assert_all_changed(model):
-        optimizer.step()
 
 
 # Compiled.

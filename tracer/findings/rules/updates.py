@@ -121,7 +121,7 @@ LAST_SHARE = 4
         "error if no variable ever changed."
     ),
     needs=("complete", "effects known"),
-    explains=("changes", "unchanged"),
+    explains=("unchanged",),
 )
 def unchanged(summary: Summary) -> Iterator[Case]:
     end = _first_step([each for each in summary.effects if each.what == "not_finite"])
