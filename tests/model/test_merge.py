@@ -251,36 +251,14 @@ def test_ranks_that_were_killed_at_once_are_of_one_run() -> None:
     assert not merged(*(killed(1.0 + 100.0 * n, each) for n, each in enumerate(ALL))).complete
 
 
-def test_stages_of_a_pipeline_have_an_optimizer_each() -> None:
-    """Workers 0 and 1 train a and b, the others c, in another number of steps."""
-    first, second = ("a", "b"), ("c",)
-    parts = [
-        worker(f"worker:{index}", steps, variables)
-        for index, steps, variables in ((2, 7, second), (0, 10, first), (10, 7, second))
-    ]
-    trace = merged(worker("worker:1", 10, first), *parts)
-    assert trace.complete and trace.findings() == []
-    assert [each.name for each in trace.optimizers] == ["adam", "adam#2"]
-    assert trace.count("updates", by=("optimizer", "worker")) == {
-        ("adam", "worker:0"): 40,
-        ("adam", "worker:1"): 40,
-        ("adam#2", "worker:10"): 14,
-        ("adam#2", "worker:2"): 14,
-    }
-    launched = merged(*(process(1.0 + number / 10, each) for number, each in enumerate(parts)))
-    assert [each.name for each in launched.optimizers] == ["adam", "adam#2"]
-    assert [note.partition(": ")[0] for note in launched.notes] == ["worker:1"]
-    without = merged(*parts)
-    assert not without.complete
-    assert [note.partition(": ")[0] for note in without.notes] == ["worker:1"]
-
-
 _ELSEWHERE = {"cluster": CLUSTER + ", worker:3"}
 
 
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
+        # The stages of a pipeline.
+        ((("a", "b"), ("c",), {}), "worker:0 has the variables a .*, worker:1 has c "),
         # A variable that both have, in a part of theirs.
         ((("a", "b"), ("b", "c"), {}), "worker:0 has the variables a .*, worker:1 has c "),
         # They are not of one cluster.
@@ -293,7 +271,7 @@ _ELSEWHERE = {"cluster": CLUSTER + ", worker:3"}
         ),
     ],
 )
-def test_what_is_no_stage_is_refused(
+def test_workers_with_other_variables_are_refused(
     parts: tuple[tuple[str, ...], tuple[str, ...], dict[str, str]], message: str
 ) -> None:
     one, two, environment = parts
@@ -326,18 +304,6 @@ def test_a_worker_may_train_a_part(finished: bool) -> None:
     other = replace(part, optimizers=(replace(later, root=0, made="train.py:10"),))
     with pytest.raises(tracer.MergeError, match="rank:1 has the variables b "):
         merged(other, second)
-
-
-def test_a_worker_that_died_before_its_first_step_is_of_no_stage() -> None:
-    parts = [worker("worker:0"), worker("worker:1", 10, ("c",)), worker("worker:2", 0, ())]
-    trace = merged(*parts[:2], replace(parts[2], finished=False))
-    assert [each.name for each in trace.optimizers] == ["adam", "adam#2"]
-    assert sum(trace.count("updates", by=("variable",)).values()) == 60
-
-
-def test_a_stage_of_each_worker_twice_is_refused() -> None:
-    with pytest.raises(tracer.MergeError, match="not one run"):
-        merged(worker("worker:0"), worker("worker:0", 10, ("c",)))
 
 
 def test_notes_say_whose_they_are() -> None:

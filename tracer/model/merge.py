@@ -50,23 +50,6 @@ def of_whole_run(trace: Trace) -> Trace:
 # The workers of one run.
 
 
-def _workers_of_one_run(every: Sequence[TraceData]) -> TraceData:
-    """Merge the traces of workers; each stage of a pipeline has its own optimizer."""
-    every = [*_named_alike(every)]
-    stages = [_workers_of_one_stage(parts) for parts in _stages(every)]
-    for other in stages[1:]:
-        _require_same_part(stages[0], other)
-    whole = stages[0]
-    if len(stages) > 1:
-        whole, _ = combine([(data, [None] * len(data.variables)) for data in stages])
-    unknown = [*_missing(every), *_not_together(every)]
-    return replace(
-        whole,
-        complete=whole.complete and not unknown,
-        notes=tuple(dict.fromkeys([*whole.notes, *unknown])),
-    )
-
-
 def _named_alike(every: Sequence[TraceData]) -> Iterator[TraceData]:
     """Give processes without an optimizer the names that the framework gave the others.
 
@@ -85,31 +68,13 @@ def _named_alike(every: Sequence[TraceData]) -> Iterator[TraceData]:
         yield replace(data, programs=programs, environment=environment)
 
 
-def _stages(parts: Sequence[TraceData]) -> list[list[TraceData]]:
-    """Group the traces by pipeline stage: workers of one cluster that share no variable.
-
-    If any workers share only a part of their variables, all are one stage. Workers without
-    variables, which may have died, are in the first one.
-    """
-    idle = [data for data in parts if not data.variables]
-    stages: dict[frozenset[str], list[TraceData]] = {}
-    for data in sorted((data for data in parts if data.variables), key=_order_of_workers):
-        stages.setdefault(frozenset(each.name for each in data.variables), []).append(data)
-    workers = [{each.worker for data in of for each in data.replicas} for of in stages.values()]
-    clusters = {data.environment.get("cluster", "") for data in parts}
-    apart = all(sum(map(len, sets)) == len(set().union(*sets)) for sets in (stages, workers))
-    if not apart or len(clusters) > 1 or clusters == {""} or len(stages) < 2:
-        return [list(parts)]
-    first, *others = stages.values()
-    return [[*first, *idle], *others]
-
-
 def _order_of_workers(data: TraceData) -> list[tuple[int, str]]:
     return [_in_order(replica.worker) for replica in data.replicas]
 
 
-def _workers_of_one_stage(every: Sequence[TraceData]) -> TraceData:
+def _workers_of_one_run(every: Sequence[TraceData]) -> TraceData:
     """Merge the traces of workers, whose optimizers and variables are identified by name."""
+    every = [*_named_alike(every)]
     parts = sorted((data for data in every if data.replicas), key=_order_of_workers)
     for difference in _differences(parts):
         raise MergeError(f"not one run: {difference}")
@@ -128,10 +93,12 @@ def _workers_of_one_stage(every: Sequence[TraceData]) -> TraceData:
     )
     notes = [_of_worker(note, data) for data in every for note in data.notes]
     notes += [note for each in whole.optimizers for note in _seen_by_some(each.name, parts)]
+    unknown = [*_missing(every), *_not_together(every)]
     return replace(
         whole,
+        complete=whole.complete and not unknown,
         optimizers=tuple(_of_all_workers(each.name, parts) for each in whole.optimizers),
-        notes=tuple(dict.fromkeys(notes)),
+        notes=tuple(dict.fromkeys([*notes, *unknown])),
     )
 
 
@@ -337,9 +304,7 @@ def _processes(parts: Sequence[TraceData]) -> TraceData:
             alone = data.replicas and several
             trainings.append(_as_worker(data, f"process:{number}") if alone else data)
     for cluster in clusters.values():
-        is_pipeline = len(_stages(cluster)) > 1
-        differ = any(_differences(cluster))
-        trainings += [_workers_of_one_run(cluster)] if is_pipeline or not differ else cluster
+        trainings += cluster if any(_differences(cluster)) else [_workers_of_one_run(cluster)]
     whole, _ = combine([(data, [None] * len(data.variables)) for data in trainings])
     return replace(whole, programs=tuple(sorted(whole.programs, key=lambda each: each.started)))
 
