@@ -151,16 +151,17 @@ def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
     """
     from tracer.backends.optax import updates
     from tracer.core import registry
+    from tracer.core.optimizers import NOT_SEEN
     from tracer.hooks import wrapping
-    from tracer.hooks.lines import line_of_caller
+    from tracer.hooks.lines import made_here
 
     if updates.is_transformation(optimizer):
         from tracer.hooks import recording
 
         return recording.wrap_transformation(optimizer, retrace=retrace, effects=effects)
-    line = line_of_caller(optimizer)
     known = registry.recorder_of(optimizer)
-    recorder = wrapping.hold(optimizer, known, line, retrace=retrace, effects=effects)
+    made = made_here(optimizer) if known is None else NOT_SEEN
+    recorder = wrapping.hold(optimizer, known, made, retrace=retrace, effects=effects)
     if known is None and (text := _defects(recorder)):
         warnings.warn(text, OptimizerWarning, stacklevel=2)
     return optimizer

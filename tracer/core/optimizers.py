@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import ref
 
 from tracer.core.backend import Backend, Blocks, Iterations, Stepped
@@ -27,6 +27,27 @@ _turns = count(1)
 
 
 @dataclass(eq=False)
+class ProgramLine:
+    """A line of the program that makes optimizers."""
+
+    name: str = ""
+    """`train.py:12`; empty if unknown."""
+    made: int = 0
+    """The number of optimizers that it has made."""
+
+
+class Made(NamedTuple):
+    """The line that made an optimizer, and the optimizer's number among those of the line."""
+
+    line: ProgramLine
+    number: int
+
+
+NOT_SEEN = Made(ProgramLine(), 0)
+"""The origin of an optimizer that was made while nothing was recorded."""
+
+
+@dataclass(eq=False)
 class TracedOptimizer:
     """An optimizer, held weakly, and its data: it may be gone when a trace is read."""
 
@@ -36,8 +57,8 @@ class TracedOptimizer:
     kind: OptimizerKind
     own_steps: Sequence[str]
     """The step methods that may update variables without the apply methods."""
-    made: str
-    """The program line that made the optimizer."""
+    made: Made
+    """The program line that made or wrapped the optimizer."""
     settings: dict[str, Setting] = field(default_factory=dict)
     started: int | None = None
     """The optimizer's iterations when first wrapped."""
@@ -139,8 +160,9 @@ class Optimizers:
                     *no_result,
                     *([Remark(FITTED, "finalize_variable_values")] if fitted else ()),
                 ),
-                traced.made,
+                traced.made.line.name,
                 turns=self._turns if index == self.root else (0, 0),
+                made_as=(traced.made.number, traced.made.line.made),
             )
 
     def begin(self, index: int, retrace: bool) -> None:

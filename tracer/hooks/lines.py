@@ -6,6 +6,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from tracer.core.call_paths import is_cell, shown_file, sort_of, starts_programs
+from tracer.core.optimizers import NOT_SEEN, Made, ProgramLine
 from tracer.kinds import FRAMEWORKS
 
 _NOT_THE_PROGRAM = (*FRAMEWORKS, "contextlib", "functools", "tracer", "wrapt")
@@ -45,6 +46,27 @@ def line_of_caller(made: object) -> str:
             found = found or here
         frame = frame.f_back
     return found
+
+
+_lines: dict[str, ProgramLine] = {}
+
+
+def made_here(optimizer: object) -> Made:
+    """The running line of the program, which makes `optimizer`, with the number of the optimizer.
+
+    Call this once for each optimizer.
+    """
+    name = line_of_caller(optimizer)
+    if not name:
+        return NOT_SEEN
+    line = _lines.setdefault(name, ProgramLine(name))
+    line.made += 1
+    return Made(line, line.made)
+
+
+def forget_numbers() -> None:
+    """Number the optimizers of each line from 1 again."""
+    _lines.clear()
 
 
 def _constructs(frame: FrameType, made: Any) -> bool:

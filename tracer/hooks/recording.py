@@ -20,14 +20,14 @@ import wrapt
 from tracer.backends.backend_list import backend_of, canonical, name_of
 from tracer.backends.optax import makers, updates
 from tracer.core.instances import Living
-from tracer.core.optimizers import FITTED
+from tracer.core.optimizers import FITTED, NOT_SEEN, Made
 from tracer.core.recorder import Recorder
 from tracer.core.registry import is_traced, recorder_of
 from tracer.core.snapshot import Baseline, ran_in
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks import wrapping
 from tracer.hooks.family import family, is_made
-from tracer.hooks.lines import line_of_caller
+from tracer.hooks.lines import forget_numbers, line_of_caller, made_here
 from tracer.kinds import MAKERS, OptimizerKind, kind_of
 from tracer.model.merge import combine
 from tracer.model.names import Objects, finder
@@ -135,7 +135,7 @@ class Recording:
         *,
         making: bool = False,
         effects: bool = False,
-        line: str = "",
+        made: Made = NOT_SEEN,
         members: Sequence[tuple[Any, OptimizerKind]] = (),
     ) -> Recorder:
         """Trace an optimizer; `making` if its `__init__` is running. Returns its recorder."""
@@ -147,7 +147,7 @@ class Recording:
         if making:
             recorder = wrapping.adopt(optimizer, effects=effects)
         else:
-            recorder = wrapping.join(optimizer, line, effects=effects, members=members)
+            recorder = wrapping.join(optimizer, made, effects=effects, members=members)
         if recorder not in self._parts:
             # Calls that are found to be under way count.
             stale = None if traced else missed if recorder is known else {}
@@ -233,6 +233,8 @@ def record(
     """Trace every optimizer that is used in the block: see `tracer.record` and `Recording`."""
     recording = Recording(attached, effects=effects)
     with _lock:
+        if not _active:
+            forget_numbers()
         _active.append(recording)
         _watch_imports()
         _listen_to_torch()
@@ -294,8 +296,8 @@ def _made(optimizer: Any) -> None:
 def _note_line(optimizer: Any) -> None:
     with suppress(Exception):  # the program's `__init__` is running
         key = id(optimizer)
-        alive = ref(optimizer, lambda _: _lines.pop(key, None))
-        _lines[key] = alive, line_of_caller(optimizer) if _active else ""
+        alive = ref(optimizer, lambda _: _origins.pop(key, None))
+        _origins[key] = alive, made_here(optimizer) if _active else NOT_SEEN
 
 
 _lock = threading.RLock()
@@ -303,7 +305,7 @@ _active: list[Recording] = []
 """The recordings whose block is running: new optimizers are reported to them."""
 _living = Living(_made)
 _living_of_torch = Living(_note_line)
-_lines: dict[int, tuple[ref[Any], str]] = {}
+_origins: dict[int, tuple[ref[Any], Made]] = {}
 """The line that made each living PyTorch optimizer, by `id`."""
 _sees_makers = False
 """Whether the functions of optax stay replaced while nothing is recorded."""
@@ -353,7 +355,7 @@ def _listen_to_optax() -> None:
     if "optax" in sys.modules:
         with _lock:
             if _active or _sees_makers:
-                makers.exchange(_steps_first if _active else None, line_of_caller)
+                makers.exchange(_steps_first if _active else None, line_of_caller, made_here)
             else:
                 makers.put_back()
 
@@ -367,7 +369,7 @@ def wrap_transformation(given: T, *, retrace: bool, effects: bool) -> T:
     made, update = given, updates.standing_for(given)
     known = recorder_of(update)
     if not isinstance(update, updates.TracedUpdate):
-        made, update = updates.traced(given, line_of_caller(given))
+        made, update = updates.traced(given, made_here(given))
     wrapping.hold(update, known, retrace=retrace, effects=effects)
     attach(update)
     return made
@@ -375,8 +377,8 @@ def wrap_transformation(given: T, *, retrace: bool, effects: bool) -> T:
 
 def _stepped(optimizer: Any) -> None:
     """Attach a PyTorch optimizer at its first step, or its first step with hooks."""
-    made, line = _lines.get(id(optimizer), (None, ""))
-    attach(optimizer, line=line if made is not None and made() is optimizer else "")
+    alive, made = _origins.get(id(optimizer), (None, NOT_SEEN))
+    attach(optimizer, made=made if alive is not None and alive() is optimizer else NOT_SEEN)
 
 
 def _watch(module: ModuleType) -> None:

@@ -18,7 +18,7 @@ from tracer.backends.optax.updates import (
     refuse,
     standing_for,
 )
-from tracer.core.optimizers import TracedOptimizer
+from tracer.core.optimizers import NOT_SEEN, Made, TracedOptimizer
 from tracer.core.recorder import Recorder
 from tracer.core.registry import (
     Binding,
@@ -30,7 +30,7 @@ from tracer.core.registry import (
 )
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks.family import described, family, kind_to_trace, own_attributes, own_steps
-from tracer.hooks.lines import line_of_caller
+from tracer.hooks.lines import made_here
 from tracer.hooks.traced_class import methods_of, traced_class
 from tracer.kinds import TORCH, OptimizerKind
 from tracer.model.trace import Trace
@@ -43,7 +43,7 @@ __tracebackhide__ = is_mistake
 def hold(
     optimizer: Any,
     known: Recorder | None,
-    made: str = "",
+    made: Made = NOT_SEEN,
     *,
     retrace: bool = True,
     effects: bool = False,
@@ -65,7 +65,7 @@ def hold(
 
 def join(
     optimizer: Any,
-    made: str = "",
+    made: Made = NOT_SEEN,
     *,
     retrace: bool = True,
     effects: bool = False,
@@ -73,7 +73,7 @@ def join(
 ) -> Recorder:
     """Wrap an optimizer and its nested optimizers; returns their recorder.
 
-    `members` is its `family`, if known, and `made` the program line that made it. If `retrace`, the
+    `members` is its `family`, if known, and `made` the line that made it. If `retrace`, the
     functions that use it are traced again at their next call. If `effects`, the variables are
     compared before and after each step; otherwise that setting stays as it is.
     """
@@ -132,7 +132,7 @@ def adopt(optimizer: Any, *, effects: bool = False) -> Recorder:
     traced = type(optimizer) if is_traced(optimizer) else traced_class(type(optimizer), kind)
     binding = bindings.get(id(optimizer))
     if binding is None:
-        binding = _bind(optimizer, Recorder(backend_of(kind)), kind, line_of_caller(optimizer))
+        binding = _bind(optimizer, Recorder(backend_of(kind)), kind, made_here(optimizer))
     if effects:
         binding.recorder.compare(True)
     if not is_traced(optimizer):
@@ -225,7 +225,7 @@ def trace_of(optimizer: object) -> Trace:
 
 
 def _wrap(
-    members: Sequence[tuple[Any, OptimizerKind]], made: str = "", retrace: bool = True
+    members: Sequence[tuple[Any, OptimizerKind]], made: Made = NOT_SEEN, retrace: bool = True
 ) -> None:
     optimizer = members[0][0]
     proxies: list[Any] = []
@@ -256,7 +256,7 @@ def _trace(
     members: Sequence[tuple[Any, OptimizerKind]],
     proxies: Iterable[Any],
     recorder: Recorder,
-    made: str,
+    made: Made,
     retrace: bool,
 ) -> None:
     """Begin to trace these optimizers of one recorder."""
@@ -310,7 +310,7 @@ def _recorder_for(members: Iterable[Any], kind: OptimizerKind) -> Recorder:
     return known[0] if known else Recorder(backend_of(kind))
 
 
-def _bind(optimizer: Any, recorder: Recorder, kind: OptimizerKind, made: str) -> Binding:
+def _bind(optimizer: Any, recorder: Recorder, kind: OptimizerKind, made: Made) -> Binding:
     base = plain_class(type(optimizer))
 
     def name() -> str:  # called late: the name is set during `__init__`

@@ -112,6 +112,9 @@ class Optimizer(msgspec.Struct, frozen=True):
     continued training from a restart. None if unknown."""
     slots: int | None = None
     """The number of slot variables on each replica; None if unknown."""
+    made_as: tuple[int, int] = (0, 0)
+    """Its number among the optimizers that the line `made`, and how many the line made: `(1, 2)`.
+    Both are 0 if unknown."""
 
 
 class Variable(msgspec.Struct, frozen=True):

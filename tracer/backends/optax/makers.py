@@ -19,6 +19,7 @@ import wrapt
 from tracer.backends.optax import updates
 from tracer.backends.optax.inside import under_way
 from tracer.backends.optax.updates import TracedInit, TracedUpdate, is_transformation
+from tracer.core.optimizers import Made
 
 NAMESPACES = ("optax", "optax.contrib", "optax.transforms")
 _UNANNOTATED = {"dog", "dowg", "monitor", "scale_by_factored_rms"}
@@ -56,7 +57,7 @@ def _seen(made: Any, name: str) -> Any:
     """A maker's result, in a form whose calls are observed."""
     if is_transformation(made):
         if not isinstance(made.update, TracedUpdate):
-            update = TracedUpdate(made, name, updates.line_of_caller(made))
+            update = TracedUpdate(made, name, updates.made_here(made))
             made = made._replace(update=update)
             if "<locals>" in getattr(made.init, "__qualname__", ""):  # else many share it
                 made = made._replace(init=TracedInit(update))
@@ -67,10 +68,12 @@ def _seen(made: Any, name: str) -> Any:
 
 
 def exchange(
-    first_call: Callable[[TracedUpdate], None] | None, line: Callable[[object], str]
+    first_call: Callable[[TracedUpdate], None] | None,
+    line: Callable[[object], str],
+    made_here: Callable[[object], Made],
 ) -> None:
     """Observe makers from now on; `first_call`, if any, runs before the first step of each."""
-    updates.first_call, updates.line_of_caller = first_call, line
+    updates.first_call, updates.line_of_caller, updates.made_here = first_call, line, made_here
     if _exchanged:
         return
     for module in filter(None, map(sys.modules.get, NAMESPACES)):
@@ -113,6 +116,6 @@ def _reporting(original: Callable[..., None]) -> Callable[..., None]:
     def __init__(made: Any, *args: Any, **kwargs: Any) -> None:
         original(made, *args, **kwargs)
         if _exchanged and "update" not in vars(made):
-            made.update = TracedUpdate(made, type(made).__name__, updates.line_of_caller(made))
+            made.update = TracedUpdate(made, type(made).__name__, updates.made_here(made))
 
     return __init__

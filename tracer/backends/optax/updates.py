@@ -18,7 +18,7 @@ from weakref import WeakSet, ref
 
 from tracer.backends.optax.inside import holds, label, settings_in, under_way
 from tracer.core.interrupts import suppress_faults
-from tracer.core.optimizers import TracedOptimizer
+from tracer.core.optimizers import NOT_SEEN, Made, TracedOptimizer
 from tracer.core.recorder import Recorder
 from tracer.core.registry import Binding, bindings
 from tracer.errors import UnsupportedOptimizer, is_mistake
@@ -35,6 +35,8 @@ first_call: "Callable[[TracedUpdate], None] | None" = None
 
 line_of_caller: Callable[[object], str] = lambda made: ""  # noqa: E731
 """The line of the program that is running."""
+made_here: Callable[[object], Made] = lambda made: NOT_SEEN  # noqa: E731
+"""The same line, which makes a transformation now."""
 
 
 _PREPARING = {
@@ -50,7 +52,7 @@ _all: "WeakSet[TracedUpdate]" = WeakSet()
 class TracedUpdate:
     """The `update` of a transformation, whose calls are counted while it is wrapped."""
 
-    def __init__(self, given: Any, maker: str = "", made: str = "") -> None:
+    def __init__(self, given: Any, maker: str = "", made: Made = NOT_SEEN) -> None:
         """`given` is the transformation, `made` the line of the program that made it.
 
         A transformation by a `maker` is counted only in calls outside other transformations.
@@ -175,12 +177,12 @@ def standing_for(given: Any) -> Any:
     return update if type(update) is TracedUpdate else given
 
 
-def traced(given: Any, line: str) -> tuple[Any, TracedUpdate]:
+def traced(given: Any, made_by: Made) -> tuple[Any, TracedUpdate]:
     """A copy of a transformation that can be counted, and its `update`.
 
-    `line` is the line of the program that wraps it.
+    `made_by` is the line of the program that wraps it.
     """
-    update = TracedUpdate(given, made=line)
+    update = TracedUpdate(given, made=made_by)
     if not _is_multi_steps(given):
         return given._replace(update=update), update
     made = copy.copy(given)
