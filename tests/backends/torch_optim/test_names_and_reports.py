@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -220,6 +220,53 @@ def test_what_only_the_device_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(11):  # no more than so many wait
         optimizer.step()
     assert len(read) == 8 + 11
+
+
+class Unreadable(torch.Tensor):  # type: ignore[misc]
+    """A number on a device, reading which raises the errors of its class first."""
+
+    errors: ClassVar[list[BaseException]] = []
+
+    def __float__(self) -> float:
+        if self.errors:
+            raise self.errors.pop()
+        return float(self.as_subclass(torch.Tensor))
+
+
+def queued(monkeypatch: pytest.MonkeyPatch, steps: int) -> Any:
+    """An optimizer with queued steps, none of which was skipped."""
+    from tracer.backends.torch import effects
+
+    monkeypatch.setattr(effects, "is_held_back", lambda tensor: True)
+    parameters = zeros()
+    optimizer = tracer.wrap(Odometer(parameters))
+    give(parameters)
+    optimizer.found_inf = torch.tensor(0.0).as_subclass(Unreadable)
+    for _ in range(steps):
+        optimizer.step()
+    assert readings(parameters) == [steps] * 3
+    return optimizer
+
+
+def test_steps_that_wait_for_the_device_outlive_an_interruption(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    optimizer = queued(monkeypatch, 7)
+    monkeypatch.setattr(Unreadable, "errors", [KeyboardInterrupt()])
+    with pytest.raises(KeyboardInterrupt):
+        tracer.trace_of(optimizer)
+    trace = tracer.trace_of(optimizer)
+    assert (trace.steps, trace.updates(), trace.complete) == (7, 21, True)
+
+
+def test_steps_that_the_device_cannot_answer_for_are_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    optimizer = queued(monkeypatch, 7)
+    monkeypatch.setattr(Unreadable, "errors", [RuntimeError("device-side assert")])
+    trace = tracer.trace_of(optimizer)
+    assert (trace.steps, trace.complete) == (0, False)
+    assert "7 steps are not counted" in trace.notes[0]
+    optimizer.step()
+    assert tracer.trace_of(optimizer).updates() == 3
 
 
 def test_the_report_is_in_the_words_of_pytorch() -> None:

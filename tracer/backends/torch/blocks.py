@@ -5,7 +5,7 @@ the device, and reading it would make the program wait. So the step and all late
 until a trace is read or `MOST` steps are queued. Recorded effects on a device are queued too.
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakSet
@@ -20,9 +20,13 @@ from tracer.core import backend
 from tracer.core.backend import Stepped
 from tracer.core.calls import Call
 from tracer.core.counters import CountedBlock
+from tracer.core.interrupts import interrupt_in
+from tracer.model.words import some
 
 MOST = 4096
 """How many steps are queued at most; then they are counted, and the program waits once."""
+
+_UNREADABLE = "{} are not counted: whether they updated could not be read from the device ({})"
 
 
 class _Waiting(NamedTuple):
@@ -47,7 +51,8 @@ class Blocks(backend.Blocks):
         super().__init__(root)
         self.writes: list[Writes] = []
         """One for each optimizer with a step outside PyTorch's own code."""
-        self._waiting: list[_Waiting] = []
+        self._waiting: deque[_Waiting] = deque()
+        self._settling = False
         self._programs: dict[CountedBlock, set[Program]] = defaultdict(set)
 
     def log(self, block: CountedBlock, seen: Any, call: Call | None = None) -> None:
@@ -107,14 +112,37 @@ class Blocks(backend.Blocks):
             super()._note_missing_pairs(call)
 
     def _settle(self) -> None:
-        """Count the queued steps; the caller holds the lock."""
-        waiting, self._waiting = self._waiting, []
-        for block, seen, skipped, unsure in waiting:
-            sites = list(block.sites)
-            for each in unsure:
-                same = bool(each.is_same)
-                each.learn(same)
-                sites += [] if same else [each.site]
-            if skipped is not None and bool(float(skipped)):
-                sites = [each for each in sites if self._sites.sites[each].role != "update"]
-            super().log(block._replace(sites=tuple(sites)), seen)
+        """Count the queued steps; the caller holds the lock.
+
+        A signal handler may run while a step waits for the device: if it raises, the next reading
+        continues with this step, and if it reads, it gets the steps counted so far.
+        """
+        if self._settling:
+            return
+        self._settling = True
+        try:
+            while self._waiting:
+                try:
+                    block, seen = self._answered(self._waiting[0])
+                except Exception as error:
+                    if interrupt_in(error) is not None:
+                        raise
+                    self._note(_UNREADABLE.format(some(len(self._waiting), "step"), error))
+                    self._waiting.clear()
+                    return
+                del self._waiting[0]
+                super().log(block, seen)
+        finally:
+            self._settling = False
+
+    def _answered(self, waiting: _Waiting) -> tuple[CountedBlock, Any]:
+        """The block of a queued step and its effects, once the device has answered."""
+        block, seen, skipped, unsure = waiting
+        sites = list(block.sites)
+        for parameter in unsure:
+            same = bool(parameter.is_same)
+            parameter.learn(same)
+            sites += [] if same else [parameter.site]
+        if skipped is not None and bool(float(skipped)):
+            sites = [number for number in sites if self._sites.sites[number].role != "update"]
+        return block._replace(sites=tuple(sites)), seen
