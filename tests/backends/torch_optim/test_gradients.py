@@ -4,6 +4,7 @@ The usual ones are drawn by `fuzz/healthy_torch.py`.
 """
 
 import gc
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -450,6 +451,42 @@ def test_zero_grad_that_is_called_once_an_epoch() -> None:
 
     (found,) = said(train)
     assert "In 27 of 29 steps backward added" in found
+
+
+class Meeting(torch.autograd.Function):  # type: ignore[misc]
+    """In whose backward pass two threads wait for each other."""
+
+    barrier = threading.Barrier(2)
+
+    @staticmethod
+    def forward(context: Any, value: Any) -> Any:
+        return value.clone()
+
+    @staticmethod
+    def backward(context: Any, gradient: Any) -> Any:
+        Meeting.barrier.wait(60)
+        return gradient
+
+
+@pytest.mark.parametrize("clears", [True, False])
+def test_two_threads_whose_passes_overlap(clears: bool) -> None:
+    def train() -> None:
+        model = net()
+        optimizer = SGD(model.parameters(), 0.01)
+        for _ in range(10):
+            if clears:
+                optimizer.zero_grad()
+            Meeting.apply(loss_of(model)).backward()
+            optimizer.step()
+
+    def both() -> None:
+        other = threading.Thread(target=train)
+        other.start()
+        train()
+        other.join()
+
+    added = [text for text in said(both) if "In 9 of 9 steps" in text]
+    assert len(added) == (0 if clears else 2)
 
 
 def test_a_long_training_is_not_looked_at_for_good() -> None:

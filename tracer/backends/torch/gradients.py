@@ -15,6 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import chain
+from threading import get_ident
 from typing import Any
 from weakref import ref
 
@@ -65,6 +66,8 @@ class GradientMonitor(Collector):
         super().__init__(root)
         self._ended = False
         """Whether checks have ended."""
+        self.thread = 0
+        """The thread that steps; passes on other threads belong to other optimizers."""
         self._steps = self._waits = self._graphs = 0
         self._parameter: Callable[[], Any] = _no_gradient
         self._gradient: Callable[[], Any] = _no_gradient
@@ -137,7 +140,7 @@ class GradientMonitor(Collector):
         """Check the gradient after a step, or after a step that a scaler skipped."""
         if self._ended or call.parent is not None or not _passes.watched:
             return
-        if _passes.under_way:  # the hook of a gradient calls `step`
+        if get_ident() in _passes.under_way:  # the hook of a gradient calls `step`
             self.give_up()
         gradient, used = getattr(self._parameter(), "grad", None), self._waiting
         became = self._became(gradient)
@@ -268,7 +271,7 @@ class GradientMonitor(Collector):
         found = min(filter(compat.is_dense, every), key=lambda own: own.numel(), default=None)
         if found is None:
             return None
-        self._parameter = ref(found)
+        self._parameter, self.thread = ref(found), get_ident()
         _passes.add(self)
         return found.grad
 
@@ -277,8 +280,10 @@ class _Passes:
     """The backward passes of the program, and the monitors to notify."""
 
     def __init__(self) -> None:
-        self.watched = self.under_way = False
-        """Whether a recording runs, and whether a pass runs."""
+        self.watched = False
+        """Whether a recording runs."""
+        self.under_way: set[int] = set()
+        """The threads that run a pass."""
         self.count = 0
         """How many passes there were since the recording began."""
         self.monitors: list[GradientMonitor] = []
@@ -305,8 +310,8 @@ class _Passes:
 
     @dynamo.left_alone
     def notify(self, callback: str, *given: Any) -> None:
-        """Call a method of all monitors; one that raises is dropped."""
-        for each in list(self.monitors):
+        """Call a method of all monitors of this thread; one that raises is dropped."""
+        for each in [own for own in self.monitors if own.thread == get_ident()]:
             try:
                 getattr(each, callback)(*given)
             except Exception as error:
@@ -341,12 +346,14 @@ def after_backward(call: Callable[[], None]) -> None:
 
 @dynamo.without_dynamo
 def _backward(*given: Any, **named: Any) -> Any:
-    if not _passes.watched or _passes.under_way:  # a pass in another pass, as in checkpointing
+    thread = get_ident()
+    # A pass in another pass, as in checkpointing, is part of it.
+    if not _passes.watched or thread in _passes.under_way:
         return _BACKWARD.original(*given, **named)
     _passes.count += 1
     if not (_passes.monitors or _passes.once):
         return _BACKWARD.original(*given, **named)
-    _passes.under_way = True
+    _passes.under_way.add(thread)
     try:
         done = Pass(_passes.count, _passes.path(sys._getframe(1)))
         _passes.notify("pass_begins", given[0] if given else named.get("tensors"))
@@ -358,7 +365,7 @@ def _backward(*given: Any, **named: Any) -> Any:
                 each()
         return result
     finally:
-        _passes.under_way = False
+        _passes.under_way.discard(thread)
 
 
 def _clip(parameters: Any, max_norm: Any, *given: Any, **named: Any) -> Any:
