@@ -154,6 +154,7 @@ def fit(case: Case, model: Any, optimizer: Any) -> tracer.CallTrace:
 
 def rows_of(case: Case, trace: tracer.CallTrace) -> list[Row]:
     """What the trace of a case says of each apply method."""
+    calls = trace.count("calls", by=("method", "context"))
     return [
         Row(
             case.model,
@@ -167,8 +168,8 @@ def rows_of(case: Case, trace: tracer.CallTrace) -> list[Row]:
             method,
             len(trace.count("executions", "variable", method=method)),
             trace.steps,
-            trace.calls(method, "eager"),
-            trace.calls(method, "tracing"),
+            calls[method, "eager"],
+            calls[method, "tracing"],
             *measuring.graphs(trace),
             trace.executions(method),
         )

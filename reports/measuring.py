@@ -154,9 +154,9 @@ def executions(trace: tracer.CallTrace, method: str) -> int:
     return trace.executions(method) if method in {m.name for m in trace.methods} else 0
 
 
-def calls(trace: tracer.CallTrace, context: Any = None) -> int:
+def calls(trace: tracer.CallTrace) -> int:
     """How often Python called the apply methods."""
-    return sum(trace.calls(method, context) for method in apply_methods(trace))
+    return sum(trace.calls(method) for method in apply_methods(trace))
 
 
 def graphs(trace: tracer.CallTrace) -> tuple[int, int]:

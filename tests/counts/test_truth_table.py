@@ -49,6 +49,7 @@ To add
 """
 
 import functools
+import itertools
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -352,10 +353,9 @@ def check_methods(rig: Rig, trace: Any) -> None:
                     trace.executions, method=method, variable=variable, replica=replica
                 )
                 assert counted == executions, (label, method, replica)
-    for (method, context), number in rig.calls.counts().items():
-        assert trace.calls(method, context) == number, (method, context)
-        other = "tracing" if context == "eager" else "eager"
-        assert trace.calls(method, other) == rig.calls.counts().get((method, other), 0)
+    counts, counted = rig.calls.counts(), trace.count("calls", by=("method", "context"))
+    for method, context in itertools.product({name for name, _ in counts}, ("eager", "tracing")):
+        assert counted[method, context] == counts.get((method, context), 0), (method, context)
 
 
 def check_paths(rig: Rig, trace: Any) -> None:

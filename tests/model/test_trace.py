@@ -197,7 +197,6 @@ FILTERS: dict[str, st.SearchStrategy[Any]] = {
     "worker": st.sampled_from(["worker:0", "worker:1", "worker:*"]),
     "optimizer": st.sampled_from(["Adam", "SGD", "*d*"]),
     "method": st.sampled_from([each.name for each in METHODS] + ["_resource_apply_*"]),
-    "context": st.sampled_from(["eager", "tracing"]),
     "step": st.integers(1, 50) | RANGES,
 }
 COMMON = ["kind", "variable", "replica", "worker", "optimizer"]
@@ -226,13 +225,6 @@ def test_a_sum_is_the_number_of_events(question: tuple[TraceData, str, dict[str,
     data, what, filters = question
     answer: Callable[..., int] = getattr(CallTrace(data), what)
     assert answer(**filters) == len(selected(data, what, filters))
-
-
-@given(trace_data(), st.sampled_from(["eager", "tracing"]), st.booleans())
-def test_calls_by_context(data: TraceData, context: Any, named: bool) -> None:
-    filters: dict[str, Any] = {"method": "_resource_apply_sparse"} if named else {}
-    found = CallTrace(data).calls(context=context, **filters)
-    assert found == len(selected(data, "calls", filters | {"context": context}))
 
 
 @given(questions(), st.data())
@@ -316,7 +308,7 @@ def test_the_counts_of_a_small_run(trace: CallTrace) -> None:
     assert trace.executions("apply_gradients") == 128
     assert trace.executions("apply_gradients", variable="encoder/bias") == 0
     assert trace.calls() == 7
-    assert trace.calls("_resource_apply_dense", "tracing", variable="encoder/kernel") == 2
+    assert trace.calls("_resource_apply_dense", variable="encoder/kernel") == 2
     assert trace.updates(step=33) == 0
     assert trace.updates(step=5) == 8
     assert trace.updates(step=range(1, 65), optimizer="SGD") == 4  # 6 less the step_unknown 2
@@ -524,9 +516,7 @@ def test_an_unknown_name_lists_the_near_ones(
         list(trace.per_step("executions", **filters))
 
 
-def test_an_unknown_context_count_or_key(trace: CallTrace) -> None:
-    with pytest.raises(UnknownName, match="no context 'graph': the trace holds"):
-        trace.calls(context="graph")  # type: ignore[arg-type]  # the point
+def test_an_unknown_count_or_key(trace: CallTrace) -> None:
     with pytest.raises(UnknownName, match="no count 'update': the trace holds updates"):
         trace.count("update", by=["step"])  # type: ignore[arg-type]  # the point
     with pytest.raises(UnknownName, match="no count per step 'calls'"):

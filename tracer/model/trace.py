@@ -196,18 +196,14 @@ class Trace:
     def calls(
         self,
         method: str | None = None,
-        context: Literal["eager", "tracing"] | None = None,
         kind: Kind | None = None,
         variable: object = None,
         replica: int | None = None,
         worker: str | None = None,
         optimizer: str | None = None,
     ) -> int:
-        """How often Python called a method; `context` is `"eager"`, or `"tracing"` a graph."""
-        if context not in (None, "eager", "tracing"):
-            raise unknown_name("context", context, ("eager", "tracing"))
-        filters = kind, variable, None, replica, worker, optimizer, method
-        return self._total("calls", *filters, context=context)
+        """How often Python called a method, eagerly or while a graph was traced."""
+        return self._total("calls", kind, variable, None, replica, worker, optimizer, method)
 
     def count(
         self, what: What, by: SplitBy | Iterable[SplitBy], **filters: Any
@@ -331,12 +327,10 @@ class Trace:
             if number := selection.count(block):
                 yield block, number
 
-    def _total(self, what: What, *filters: Any, context: str | None = None) -> int:
+    def _total(self, what: What, *filters: Any) -> int:
         selection = select_entries(self._data, self._objects, what, *filters)
         return sum(
-            number * selection.executions(block)
-            for block, number in self._blocks_with(selection)
-            if context in (None, block.context)
+            number * selection.executions(block) for block, number in self._blocks_with(selection)
         )
 
 

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from types import FrameType, TracebackType
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from tracer.api import CallTrace, Recording, record, recording_of
 from tracer.backends.objects import frozen_in, frozen_near, leaves_of, name_of, names_alive
@@ -209,16 +209,13 @@ def assert_calls(
     count: int | None = None,
     *,
     optimizer: object = None,
-    context: Literal["eager", "tracing"] | None = None,
     variable: object = None,
     at_least: int | None = None,
     at_most: int | None = None,
 ) -> Assertion:
     """Assert how often Python calls `method` in the block: the number that a mock counts.
 
-    `count` is exact, `at_least` and `at_most` are inclusive limits. `context` selects the calls
-    made while a `tf.function` is traced (`"tracing"`) or the others (`"eager"`). Calls have no
-    steps.
+    `count` is exact, `at_least` and `at_most` are inclusive limits. Calls have no steps.
 
     Raises `tracer.UnknownName` for a method that no optimizer has.
 
@@ -228,11 +225,11 @@ def assert_calls(
     >>> @tf.function
     ... def run():
     ...     optimizer.apply_gradients([(tf.ones(1), weight)])
-    >>> with tracer.assert_calls("apply_gradients", 1, context="tracing"):  # it is not retraced
+    >>> with tracer.assert_calls("apply_gradients", 1):  # it is not retraced
     ...     for _ in range(10):
     ...         run()
     """
-    expected = Expectation("calls", (), method, variable, context=context)
+    expected = Expectation("calls", (), method, variable)
     return Assertion(optimizer, _of_method(expected, count, at_least, at_most))
 
 
@@ -375,21 +372,16 @@ def _alive(variable: object) -> list[str]:
     return [name_of(each) for each in variables_in(variable, "variables")]
 
 
-_CONTEXTS = {None: "", "eager": ", eager", "tracing": ", while tracing"}
-
-
 def _of_method(
     expected: Expectation, count: int | None, at_least: int | None, at_most: int | None
 ) -> Check:
     """The check of the `expected` count of a method, with its limits."""
-    what, method, context = expected.what, expected.method, expected.context
+    what, method = expected.what, expected.method
     if method not in known_methods():
         raise unknown_name("method", method, known_methods(), "tracer counts")
-    if context not in _CONTEXTS:
-        raise UnknownName(f"no context {context!r}: it is eager or tracing")
     if count is not None and (at_least, at_most) != (None, None):
         raise TypeError(f"assert_{what}() takes a count or limits (at_least=, at_most=), not both")
-    noun = f"{what} of {method}{of_given(expected.variable, ' on ')}{_CONTEXTS[context]}"
+    noun = f"{what} of {method}{of_given(expected.variable, ' on ')}"
     limits = (at_least, at_most) if count is None else (count, count)
     needed = f"assert_{what}() needs a count, at_least= or at_most="
     return _check(replace(expected, wanted=require_sense([Limits(noun, *limits)], needed)))

@@ -235,7 +235,6 @@ class Expectation:
     variable: object = None
     indices: frozenset[int] | None = None
     """The variables that are meant, if known."""
-    context: Literal["eager", "tracing"] | None = None
     per_step: bool = False
     per_replica: bool = False
     targets: tuple[Target, ...] | None = None
@@ -313,8 +312,7 @@ class Claim:
         if self.expected.what == "steps":
             return self.trace.steps
         if self.expected.what == "calls":
-            only = self.expected.context
-            return sum(n for (_, context), n in self.calls().items() if only in (None, context))
+            return self.calls().total()
         return self.total(wanted, replica)
 
     def calls(self) -> Counter[tuple[str, str]]:
