@@ -325,6 +325,35 @@ def test_ini_options(pytester: pytest.Pytester) -> None:
 # Usage errors: no TensorFlow is needed for them.
 
 
+def test_each_test_over_one_function_is_saved(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_again="""
+            import pytest, tensorflow as tf
+            optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
+            weight = tf.Variable([1.0])
+
+            @tf.function
+            def step():
+                optimizer.apply_gradients([(tf.ones(1), weight)])
+
+            @pytest.mark.optimizer_updates(total=2)
+            @pytest.mark.parametrize("number", [1, 2, 3])
+            def test_marker(number):
+                step()
+                step()
+
+            @pytest.mark.parametrize("number", [1, 2])
+            def test_fixture(number, optimizer_tracer):
+                optimizer_tracer.wrap(optimizer, total=1)
+                step()
+        """
+    )
+    result = pytester.runpytest_subprocess("--tracer-save=traces", "--disable-warnings")
+    result.assert_outcomes(passed=5)
+    files = sorted((pytester.path / "traces").iterdir())
+    assert [tracer.load(file).updates() for file in files] == [1, 1, 2, 2, 2]
+
+
 def test_a_folder_that_cannot_be_made(pytester: pytest.Pytester) -> None:
     pytester.makefile(".txt", taken="")
     result = pytester.runpytest_subprocess("--tracer-save=taken.txt/traces")

@@ -53,7 +53,7 @@ import itertools
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,6 +75,7 @@ from support.odometers import (
     read,
     reading,
 )
+from support.saved import assert_saved, block_of
 
 import tracer
 from tracer.model.records import Line
@@ -142,9 +143,16 @@ def way(name: str, **fields: Any) -> Callable[[Any], Any]:
 class Rig:
     """One cell at work: the optimizer, its variables, and what its steps must have done."""
 
-    def __init__(self, kind: str, way: Way, *, traced: bool, late: bool = False) -> None:
+    def __init__(
+        self, kind: str, way: Way, *, traced: bool, late: bool = False, in_blocks: bool = False
+    ) -> None:
         self.late = late
         """Whether the optimizer is to be wrapped when the odometer was read for the first time."""
+        self.in_blocks = in_blocks
+        """Whether each reading of the odometer ends a block and begins the next one."""
+        self.block = ExitStack()
+        self.blocks: list[Callable[[], Any]] = []
+        """Returns the trace of each block."""
         self.read_before: dict[str, tuple[Reading, ...]] = {}
         self.kind = kind
         self.way = way
@@ -172,6 +180,8 @@ class Rig:
         self.traced = traced
         if traced:
             assert tracer.wrap(self.optimizer) is self.optimizer
+        if in_blocks:
+            self.begin_block()
 
     def make_optimizer(self) -> Any:
         make = functools.partial(ODOMETERS[self.kind], calls=self.calls, **self.way.options)
@@ -227,6 +237,14 @@ class Rig:
                 )
             )
         self.points.append((len(self.plan), readings))
+        if self.in_blocks:
+            self.block.close()
+            self.begin_block()
+
+    def begin_block(self) -> None:
+        """Begin to record or to assert, in turn."""
+        way = ("record", "assertion")[len(self.blocks) % 2]
+        self.blocks.append(self.block.enter_context(block_of(way, self.optimizer)))
 
     def begin(self, readings: dict[str, tuple[Reading, ...]]) -> None:
         """Wrap the optimizer: what was planned, called and read before is not to be counted."""
@@ -254,9 +272,13 @@ class Rig:
 def check(rig: Rig) -> None:
     """The odometer shows what was planned, and the trace says what the odometer shows."""
     check_odometer(rig)
+    if rig.in_blocks:
+        rig.block.close()
+        check_blocks(rig)
     if rig.traced:
         trace = tracer.trace_of(rig.optimizer)
         assert trace.complete, trace.notes
+        assert_saved(trace)
         check_updates(rig, trace)
         check_points(rig, trace)
         check_steps(rig, trace)
@@ -317,6 +339,20 @@ def check_points(rig: Rig, trace: Any) -> None:
         before, shown_before = steps, readings
     for label, shown in shown_before.items():
         assert trace.updates(variable=rig.variables[label]) == sum(map(sum, shown)), label
+
+
+def check_blocks(rig: Rig) -> None:
+    """Each block has what the odometer did in it, also where no graph was traced, and is saved."""
+    shown_before = dict.fromkeys(rig.variables, (NONE,) * replicas(rig))
+    for (_, readings), block in zip(rig.points, rig.blocks, strict=False):
+        trace = block()
+        assert trace.complete, trace.notes
+        for label, shown in readings.items():
+            did = sum(map(sum, shown)) - sum(map(sum, shown_before[label]))
+            counted = zero_if_unknown(trace.updates, variable=rig.variables[label])
+            assert counted == did, label
+        assert_saved(trace)
+        shown_before = readings
 
 
 def check_steps(rig: Rig, trace: Any) -> None:
@@ -1192,9 +1228,9 @@ def refusals() -> dict[tuple[str, str], Refusal]:
 REFUSED = refusals()
 
 
-def run_cell(name: str, kind: str, *, traced: bool, late: bool = False) -> None:
+def run_cell(name: str, kind: str, *, traced: bool, **modes: bool) -> None:
     """Train in one cell and check it."""
-    rig = Rig(kind, WAYS[name], traced=traced, late=late)
+    rig = Rig(kind, WAYS[name], traced=traced, **modes)
     rig.way.run(rig)
     check(rig)
 
@@ -1248,7 +1284,7 @@ def _tier_of(cell: Sequence[Any]) -> list[Any]:
     return [] if tuple(cell) in QUICK_WHEN_USED_BEFORE else [pytest.mark.sweep]
 
 
-@pytest.mark.parametrize(
+used_again = pytest.mark.parametrize(
     ("used_before", "kind"),
     [
         pytest.param(*each.values, id=each.id, marks=[*each.marks, *_tier_of(each.values)])
@@ -1256,6 +1292,9 @@ def _tier_of(cell: Sequence[Any]) -> list[Any]:
         if goes_on(str(each.values[0]))
     ],
 )
+
+
+@used_again
 def test_counts_of_an_optimizer_that_was_used_before(used_before: str, kind: str) -> None:
     """Functions that were traced before are traced again, and what they run from then on counts.
 
@@ -1263,6 +1302,12 @@ def test_counts_of_an_optimizer_that_was_used_before(used_before: str, kind: str
     between two calls of a function.
     """
     run_cell(used_before, kind, traced=False, late=True)
+
+
+@used_again
+def test_each_block_over_functions_of_earlier_blocks(used_before: str, kind: str) -> None:
+    """Blocks of `record` and of an assertion, from one reading of the odometer to the next."""
+    run_cell(used_before, kind, traced=False, in_blocks=True)
 
 
 @pytest.mark.wide(rest="sweep")

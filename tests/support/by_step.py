@@ -4,6 +4,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from support.saved import assert_saved
+
 from tracer.api import CallTrace
 
 
@@ -33,7 +35,7 @@ def programs_in(module: dict[str, Any], result: type) -> dict[str, Callable[...,
 
 
 def check_by_step(trace: CallTrace, run: Known) -> None:
-    """Each step on each replica has its updates, and nothing is missing."""
+    """Each step on each replica has its updates, nothing is missing, and the trace is saved."""
     assert trace.steps == len(run.per_step)
     assert len(trace.replicas) == run.copies
     for replica in trace.replicas:
@@ -42,3 +44,4 @@ def check_by_step(trace: CallTrace, run: Known) -> None:
         assert per_step == run.per_step
     assert sum(trace.count("discarded", by="variable").values()) == run.discarded
     assert trace.complete, trace.notes
+    assert_saved(trace)

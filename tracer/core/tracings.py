@@ -178,16 +178,22 @@ def _added(one: Graph, other: Graph) -> Graph:
 
 
 def since(now: Graph, before: Graph | None, past: int) -> Graph:
-    """The figures `now` minus the figures `before`, which were taken after `past` steps."""
+    """The figures `now` minus the figures `before`, which were taken after `past` steps.
+
+    No figure is negative: a graph counts as idle until it runs, and a function inside another that
+    ran counts as a tracing of its own only while it has not run.
+    """
     figures = replace(now, after=max(0, now.after - past))
     if before is None:
         return figures
+    tracings = max(0, now.tracings - before.tracings)
+    idle = min(tracings, max(0, now.idle - before.idle))
     return replace(
         figures,
-        tracings=now.tracings - before.tracings,
-        idle=max(0, now.idle - before.idle),
-        steps=now.steps - before.steps,
-        failed=max(0, now.failed - before.failed),
+        tracings=tracings,
+        idle=idle,
+        steps=max(0, now.steps - before.steps),
+        failed=min(idle, max(0, now.failed - before.failed)),
     )
 
 

@@ -216,6 +216,7 @@ class Graph(msgspec.Struct, frozen=True):
     signature: str
     """The traced arguments: `x: float32[32, 4], training: True`; empty if unknown."""
     tracings: int
+    """The number of tracings; 0 if the function was traced before the trace began."""
     idle: int
     """The number of tracings that never ran."""
     steps: int

@@ -26,6 +26,7 @@ from backends.keras_programs import (
 from jax import lax
 from support.by_step import programs_in
 from support.jax_ways import WAYS, Way, summed, two_devices
+from support.saved import assert_each_block_is_saved
 
 import tracer
 
@@ -130,6 +131,15 @@ if jax.__version_info__ < (0, 8):
 @pytest.mark.parametrize("name", RUNS)
 def test_counts_are_those_of_the_weights(name: str) -> None:
     check(RUNS[name]())
+
+
+@pytest.mark.parametrize("wrap", [False, True], ids=["found", "wrapped"])
+def test_each_block_over_a_program_of_an_earlier_block_is_saved(wrap: bool) -> None:
+    trained = model(Odometer())
+    assert_each_block_is_saved(
+        trained.optimizer, lambda: trained.train_on_batch(X[:8], Y[:8]), 4, wrap=wrap
+    )
+    assert moved(each.value for each in trained.trainable_variables) == [4.0] * 4
 
 
 def test_a_kernel_that_is_sharded_over_devices_says_so() -> None:

@@ -23,6 +23,7 @@ from backends.keras_programs import (
 )
 from backends.keras_torch.keras_on_torch import ParallelOdometer, step
 from support.by_step import programs_in
+from support.saved import assert_each_block_is_saved
 
 import tracer
 
@@ -208,6 +209,15 @@ def test_everything_is_recorded() -> None:
     assert moved(other.trainable_variables) == [2.0] * 4
     assert trace.updates() == 4 * 5 + 4 * 2
     assert not tracer.core.registry.is_traced(before)
+
+
+@pytest.mark.parametrize("wrap", [False, True], ids=["found", "wrapped"])
+def test_each_block_over_a_model_of_an_earlier_block_is_saved(wrap: bool) -> None:
+    trained = model(ParallelOdometer())
+    assert_each_block_is_saved(
+        trained.optimizer, lambda: trained.train_on_batch(X[:8], Y[:8]), 4, wrap=wrap
+    )
+    assert moved(trained.trainable_variables) == [4.0] * 4
 
 
 def test_assertions_hold() -> None:

@@ -17,6 +17,7 @@ import pytest
 from jax import lax
 from support.by_step import check_by_step, programs_in
 from support.jax_ways import WAYS, Way, stacked, summed
+from support.saved import assert_each_block_is_saved
 
 import tracer
 
@@ -280,6 +281,17 @@ def test_counts_are_those_of_the_parameters(program: Callable[[], Run]) -> None:
     updated = trace.count("updates", by="variable")
     assert {name: count for name, count in by_params.items() if count} == updated
     check_by_step(trace, run)
+
+
+def test_each_block_over_a_program_of_an_earlier_block_is_saved() -> None:
+    loop = Loop(tracer.wrap(odometer()))
+    step = jax.jit(loop.step)
+
+    def train() -> None:
+        loop.state = step(loop.state)
+
+    assert_each_block_is_saved(loop.tx, train, LEAVES, wrap=True)
+    assert {float(np.ravel(leaf)[0]) for leaf in jax.tree.leaves(loop.state[0])} == {4.0}
 
 
 def loop_of_loops(body: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 from support.libraries import keras2, keras3
 from support.odometers import ODOMETERS
+from support.saved import assert_saved
 
 import tracer
 from tracer.core import tracings as of_tracings
@@ -75,6 +76,33 @@ def test_a_graph_inside_another_that_never_ran_is_counted() -> None:
     assert (row.graphs, row.graphs_never_ran, row.executions) == (2, 1, 3)
     assert tracer.trace_of(optimizer).answer().endswith("while tracing 2 graphs.")
     assert not tracer.trace_of(optimizer).findings()
+
+
+def test_a_part_that_first_runs_in_a_later_block_is_no_tracing_of_it() -> None:
+    weights = tf.Variable([0.0])
+    optimizer = tracer.wrap(ODOMETERS["legacy"]())
+    optimizer.apply_gradients([(tf.ones(1), weights)])  # so that it makes no variables any more
+
+    @tf.function
+    def one():  # type: ignore[no-untyped-def]
+        optimizer.apply_gradients([(tf.ones(1), weights)])
+        return 0
+
+    @tf.function
+    def two():  # type: ignore[no-untyped-def]
+        optimizer.apply_gradients([(tf.ones(1), weights)])
+        return 0
+
+    train = tf.function(lambda flag: tf.cond(flag, one, two))
+    seen = []
+    for flag in (True, True, False, True):
+        with tracer.record() as recording:
+            train(tf.constant(flag))
+        assert_saved(recording.trace())
+        (graph,) = recording.trace().graphs
+        seen.append((graph.tracings, graph.idle, graph.steps))
+    assert seen == [(2, 1, 1), (0, 0, 1), (0, 0, 1), (0, 0, 1)]
+    assert weights.numpy().tolist() == [1 + 4.0]
 
 
 def test_graphs_that_are_gone_are_added_up() -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from support.saved import assert_each_block_is_saved, assert_saved
 from support.torch_odometers import Around, Moves, Odometer, give, in_threads, readings, zeros
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -875,6 +876,7 @@ def test_what_writing_past_versions_hides_is_said(
 def check(trace: CallTrace, ran: Ran) -> None:
     assert (trace.steps, by_step(trace)) == (len(ran.by_step), list(ran.by_step))
     assert trace.complete == ran.complete
+    assert_saved(trace)
     if ran.requests is not None:
         counted = trace.count("requests", by=("kind",))
         assert {kind: count for (kind,), count in counted.items() if count} == ran.requests
@@ -914,6 +916,22 @@ def test_recorded(name: str) -> None:
     gc.collect()  # what other tests wrapped
     assert not ran.optimizer._optimizer_step_post_hooks
     assert torch.amp.GradScaler.step.__module__ == "torch.amp.grad_scaler"
+
+
+@pytest.mark.parametrize("wrap", [False, True], ids=["found", "wrapped"])
+@pytest.mark.parametrize("is_compiled", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_each_block_over_a_step_of_an_earlier_block_is_saved(is_compiled: bool, wrap: bool) -> None:
+    torch._dynamo.reset()
+    optimizer = Odometer(zeros())
+    step = compiled(optimizer) if is_compiled else optimizer.step
+    parameters = optimizer.param_groups[0]["params"]
+
+    def train() -> None:
+        give(parameters)
+        step()
+
+    assert_each_block_is_saved(optimizer, train, 3, wrap=wrap)
+    assert readings(parameters) == [4, 4, 4]
 
 
 @pytest.mark.long
