@@ -4,6 +4,7 @@ The odometers elsewhere add 1 whatever the gradient is, so their updates run eve
 fail. These add the gradient, which is 1, so they wait for it as a real optimizer does.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -138,6 +139,54 @@ def test_mirrored_steps_that_fail(kind: str) -> None:
         for replica, copy in enumerate(values):
             assert trace.updates(variable=weight, replica=replica) == int(copy.numpy()[0]) == 2
     assert trace.steps == 2
+
+
+@kinds
+@pytest.mark.parametrize("where", ["main thread", "ended thread", "living thread"])
+def test_the_last_step_fails_half_way(kind: str, where: str) -> None:
+    """The fourth step updates the first weight, whose constraint fails then."""
+
+    def below_4(value: Any) -> Any:
+        return tf.debugging.check_numerics(tf.where(value > 3.0, np.nan, value), "the weight")
+
+    optimizer = MAKE[kind]()
+    first, second = _weights(kind)[0], _weights(kind)[0]
+    if kind == "keras3":
+        first.constraint = below_4
+    else:
+        first = tf.Variable(tf.zeros(2), constraint=below_4)
+
+    @tf.function
+    def step() -> None:
+        optimizer.apply_gradients([(tf.ones(2), first), (tf.ones(2), second)])
+
+    trained, seen = threading.Event(), threading.Event()
+
+    def train() -> None:
+        for _ in range(3):
+            step()
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            step()
+        trained.set()
+        if where == "living thread":
+            seen.wait(60)
+
+    with tracer.record() as recording:
+        if where == "main thread":
+            train()
+        else:
+            worker = threading.Thread(target=train)
+            worker.start()
+            trained.wait(60)
+            if where == "ended thread":
+                worker.join()
+        inside = recording.trace()
+    trace = recording.trace()
+    seen.set()
+    assert np.asarray(first)[0] == 4
+    for each in (inside, trace):
+        assert (each.steps, each.updates(variable=first), each.complete) == (3, 3, False)
+        assert "1 step that began in a graph ended with an error" in " ".join(each.notes)
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")  # it is meant to

@@ -233,9 +233,9 @@ def test_a_block_settles_only_what_was_counted_since_the_last(
     read = Ledger.read
     reads: list[Ledger] = []
 
-    def noted(ledger: Ledger) -> Any:
+    def noted(ledger: Ledger, last: int) -> Any:
         reads.append(ledger)
-        return read(ledger)
+        return read(ledger, last)
 
     def in_a_thread() -> None:
         other.start()

@@ -208,8 +208,6 @@ class Blocks:
         self.tracings = Tracings()
         self.write_checks: Any = None
         """Finds the update sites that write to their variable; None: all are assumed to write."""
-        self.threads: set[int] = set()
-        """The threads that have called a function that contains a block."""
         self.called_by_apply_methods = False
         """Whether an apply method has ever called such a function."""
         self._root = root
@@ -280,6 +278,10 @@ class Blocks:
         """Set the path of `call`, which the Python frame `python` made in eager mode."""
         called = self._sites.sites[call.own[0]][:2] if call.own else None
         call.path = self.callers.paths.above(python, called)
+
+    def is_calm(self) -> bool:
+        """Whether no other thread can be running a program with a block now."""
+        return True
 
     def wait(self) -> None:
         """Wait until all work that the program has started is counted; the caller holds no lock."""

@@ -142,8 +142,14 @@ class Counters:
         """The number of the next step."""
         return self._numbers[replica] + 1
 
-    def _read_programs(self) -> Mapping[int, tuple[int, Sequence[tuple[CountedBlock, Reading]]]]:
-        """By replica: the number of steps begun, and the blocks of programs in a fixed order."""
+    def last_numbers(self) -> dict[int, int]:
+        """The number of the last step begun, by replica."""
+        return {replica: self.next_number(replica) - 1 for replica in list(self._numbers)}
+
+    def _read_programs(
+        self, last: Mapping[int, int]
+    ) -> Mapping[int, Sequence[tuple[CountedBlock, Reading]]]:
+        """The blocks of programs by replica, in a fixed order, up to these `last` steps."""
         return {}
 
     def give_up(self, numbers: dict[int, int]) -> None:
@@ -173,24 +179,31 @@ class Counters:
 
     def steps(self) -> int:
         """The number of steps begun, on the replica with the most."""
-        return max((self.next_number(each) - 1 for each in list(self._numbers)), default=0)
+        return max(self.last_numbers().values(), default=0)
 
-    def read(self, under_way: Iterable[dict[int, int]], calm: bool) -> Counts:
+    def read(
+        self, under_way: Callable[[], Iterable[dict[int, int]]], is_calm: Callable[[], bool]
+    ) -> Counts:
         """Return the counts of each replica; the key of a block never changes.
 
-        `under_way` has the numbers, by replica, of the steps under way, as far as Python knows.
+        `under_way` returns the numbers, by replica, of the steps under way, as far as Python knows,
+        and `is_calm` whether no program can be running.
+
+        Threads go on stepping meanwhile. So both are asked between the numbers of the last steps
+        and the rows: a step up to its last number that is not running by then has written its row.
         """
-        running = list(under_way)
         counts: Counts = {}
-        programs = self._read_programs()  # first: what they wrote goes into the logs read below
+        last = self.last_numbers()
+        running, calm = list(under_way()), is_calm()
+        programs = self._read_programs(last)  # first: what they wrote goes into the logs read below
         for replica in sorted({block.replica for block in self.logs} | programs.keys()):
-            steps, counted = programs.get(replica, (self._numbers[replica], ()))
+            steps, counted = last.get(replica, 0), programs.get(replica, ())
             blocks: dict[Hashable, tuple[CountedBlock, Reading]] = dict(enumerate(counted))
             for block, log in self.logs.items():
                 if block.replica == replica:
                     graphs = self.session_graphs[block]
                     blocks[block] = (block, log.reading(graphs, 0 if log.total else graphs))
-            mine = {numbers[replica] for numbers in running if replica in numbers}
+            mine = {number for step in running if (number := step.get(replica, steps + 1)) <= steps}
             empty, torn = set(self._empty[replica]), set(self._torn[replica])
             effects = {} if self.compared is None else self.compared.read(replica, steps)
             compared = [

@@ -12,7 +12,6 @@ The counters return a `Counted` for each replica, with steps numbered as they be
 these into the blocks of a trace, which has only steps that ended.
 """
 
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -200,14 +199,10 @@ class Reader:
         if not root.sites.calls:
             return called, len(root.notes)
         counted = root.blocks.counters.sign()
-        if counted is None or root.calls_under_way.steps or not self._is_calm():
+        if counted is None or root.calls_under_way.steps or not root.blocks.is_calm():
             return None
         calls = sum(map(sum, root.sites.calls)), sum(list(root.blocks.callers.traced.values()))
         return called, len(root.notes), counted, calls
-
-    def _is_calm(self) -> bool:
-        """Whether no other thread can be in a function with a block."""
-        return self._root.blocks.threads <= {threading.get_ident()}
 
     def _nothing_since(self, since: Baseline) -> bool:
         """True if certainly nothing came after the baseline."""
@@ -219,10 +214,11 @@ class Reader:
         return since.sign is not None and since.sign == self._sign()
 
     def _counted(self) -> Counts:
-        under_way = [
-            step.numbers for step in list(self._root.calls_under_way.steps) if step.numbers
-        ]
-        return self._root.blocks.counters.read(under_way, self._is_calm())
+        def under_way() -> list[dict[int, int]]:
+            steps = list(self._root.calls_under_way.steps)
+            return [step.numbers for step in steps if step.numbers]
+
+        return self._root.blocks.counters.read(under_way, self._root.blocks.is_calm)
 
     def _called_so_far(self) -> _Called:
         """The number of calls of each site [in eager mode, while tracing] by each path."""

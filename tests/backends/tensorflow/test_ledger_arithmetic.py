@@ -135,7 +135,8 @@ class Machine:
 
     def read(self) -> tuple[int, dict[str, "Said"]]:
         """What the ledger says."""
-        begun, readings = self.ledger.read()
+        begun = self.ledger.next_number() - 1
+        readings = self.ledger.read(begun)
         return begun, {
             str(key): Said(
                 reading.total,

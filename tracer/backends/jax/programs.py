@@ -314,7 +314,9 @@ class ProgramCounters(Counters):
             with self.lock:
                 self.empty_queue()
 
-    def read(self, under_way: Iterable[dict[int, int]], calm: bool) -> Counts:
+    def read(
+        self, under_way: Callable[[], Iterable[dict[int, int]]], is_calm: Callable[[], bool]
+    ) -> Counts:
         """The counts of each replica (see `Counters.read`), with how many programs have each block
         and how many of these never ran.
         """
@@ -326,7 +328,7 @@ class ProgramCounters(Counters):
             for program in self.all:
                 for replica in program.silent():
                     self.logs.setdefault(program.block_on(replica), HostLog())
-            counts = super().read(under_way, calm)
+            counts = super().read(under_way, is_calm)
             for program in self.all:
                 blocks = counts[program.block.replica].blocks
                 block, reading = blocks[program.block]

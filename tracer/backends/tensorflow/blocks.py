@@ -29,7 +29,7 @@ from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.callers import Callers, SameCall
 from tracer.backends.tensorflow.counters import LedgerCounters
 from tracer.backends.tensorflow.effects import Effects
-from tracer.backends.tensorflow.functions import forget_graphs_with
+from tracer.backends.tensorflow.functions import any_is_inside, forget_graphs_with
 from tracer.backends.tensorflow.ledger import Ledger, Use
 from tracer.backends.tensorflow.places import current_place, parent_of, step_around
 from tracer.backends.tensorflow.tracings import time_tracings
@@ -58,6 +58,8 @@ class GraphBlocks(backend.Blocks):
     def __init__(self, root: backend.Root) -> None:
         super().__init__(root)
         self.counters = LedgerCounters()
+        self.threads: set[int] = set()
+        """The threads that have ever called a function that contains a block."""
         self.write_checks = WriteChecks()
         self.callers = Callers(self.threads)
         time_tracings(self)
@@ -71,6 +73,10 @@ class GraphBlocks(backend.Blocks):
     def forget_graphs(self) -> None:
         """Clear the graphs of each function with a counter, so that its next call traces it."""
         forget_graphs_with(self.counters.handles())
+
+    def is_calm(self) -> bool:
+        """True if no other thread is inside a call of a function."""
+        return not any_is_inside(self.threads)
 
     def missed(self, optimizers: Iterable[backend.Stepped]) -> Iterator[str]:
         """A note if Sessions began steps that did not end."""

@@ -3,7 +3,7 @@
 Python numbers the steps until a replica has its ledger, which continues the numbers.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
@@ -76,8 +76,10 @@ class LedgerCounters(Counters):
         ledger = self.ledgers.get(replica)
         return self._numbers[replica] + 1 if ledger is None else ledger.next_number()
 
-    def _read_programs(self) -> dict[int, tuple[int, Sequence[tuple[CountedBlock, Reading]]]]:
-        return {replica: ledger.read() for replica, ledger in self.ledgers.items()}
+    def _read_programs(
+        self, last: Mapping[int, int]
+    ) -> Mapping[int, Sequence[tuple[CountedBlock, Reading]]]:
+        return {replica: ledger.read(last[replica]) for replica, ledger in self.ledgers.items()}
 
     def sign(self) -> Any:
         """Include the counts of graphs: see `Counters.sign`."""

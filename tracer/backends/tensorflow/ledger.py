@@ -300,18 +300,17 @@ class Ledger:
         """The number of the next step."""
         return next_of(self._clock)
 
-    def read(self) -> tuple[int, list[tuple[Any, Reading]]]:
-        """How many steps have begun, and the reading of each counter.
+    def read(self, last: int) -> list[tuple[Any, Reading]]:
+        """The reading of each counter, up to the step `last`, which has begun.
 
         A graph takes a step's number, writes auxiliary rows and then the block's row. Reading in
         the reverse order finds all rows of steps that had ended; later steps are omitted.
         """
         with self._lock:
-            last = self.next_number() - 1
             readings = [(each.key, until(each.reading(), last)) for each in self._blocks]
             for journal in self._auxiliary:
                 journal.drain()
-            return last, readings
+            return readings
 
     def look(self, limit: float) -> float:
         """Drain the journals that are fuller than `limit`; returns how full the fullest one is."""
