@@ -62,25 +62,6 @@ def override_unreached(healthy: bool) -> None:
 
 
 @program
-def step_per_variable(healthy: bool) -> None:
-    class Fine(keras.optimizers.Optimizer):  # type: ignore[misc]
-        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-            step = keras.ops.cast(self.iterations + 1, "float32")
-            self.assign_sub(variable, gradient / step)
-
-    class Decaying(keras.optimizers.Optimizer):  # type: ignore[misc]
-        def build(self, variables: Any) -> None:
-            super().build(variables)
-            self.number = self.add_variable((), name="number", initializer="ones")
-
-        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-            self.assign_add(self.number, 1.0)
-            self.assign_sub(variable, gradient / self.number)
-
-    fit(model((Fine if healthy else Decaying)(0.1)))
-
-
-@program
 def keras_mixed(healthy: bool) -> None:
     fit(model(SGD(0.1) if healthy else SGD))
 
@@ -237,15 +218,6 @@ def not_finite(healthy: bool) -> None:
     trained = model(SGD(0.01))
     for number in range(4):
         trained.train_on_batch(X * (1.0 if healthy or number < 2 else float("inf")), Y)
-
-
-@program
-def moved_without_gradient(healthy: bool) -> None:
-    optimizer, variables = SGD(0.1, weight_decay=0.1), two()
-    optimizer.build(variables)
-    for number in range(6):  # as the embedding of what comes in some batches alone
-        given = keras.ops.ones(3) if healthy and number > 3 else keras.ops.zeros(3)
-        optimizer.apply([keras.ops.ones(3), given], variables)
 
 
 def check_built_and_never_used() -> None:

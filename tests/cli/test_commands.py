@@ -608,10 +608,10 @@ def test_sarif_has_a_result_for_what_fails_and_for_what_is_milder(files: Path) -
 )
 def test_a_result_of_sarif_names_the_line(command: str, text: str, at: str) -> None:
     trace = traces.changed(traces.eager(), programs=(Program(command, 0.0, 1.0, status=0),))
-    verdict = expressions.Verdict("finding rate-loaded", text, "warning", "rate-loaded")
+    verdict = expressions.Verdict("finding unchanged", text, "warning", "unchanged")
     (run,) = json.loads(expressions.as_sarif([verdict], [], trace))["runs"]
     (rule,), (result,) = run["tool"]["driver"]["rules"], run["results"]
-    assert (rule["id"], result["ruleId"], result["level"]) == (*["rate-loaded"] * 2, "warning")
+    assert (rule["id"], result["ruleId"], result["level"]) == (*["unchanged"] * 2, "warning")
     assert result["message"] == {"text": text}
     places = [each["physicalLocation"] for each in result["locations"]]
     lines = [f"{p['artifactLocation']['uri']}:{p['region']['startLine']}" for p in places]

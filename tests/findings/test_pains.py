@@ -79,12 +79,6 @@ SAID = {
     "step_for_each_loss": Pain(
         "apply-gradients-twice", (), "Call apply_gradients once, with all gradients"
     ),
-    "stopped_gradients": Pain(
-        "moved-without-gradient",
-        ("words",),
-        "trainable = False before the model is compiled",
-        effects=True,
-    ),
     "no_gradients": Pain("no-gradient", ("unused/kernel", "unused/bias"), "cuts the variable"),
 }
 

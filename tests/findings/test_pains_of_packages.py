@@ -21,46 +21,14 @@ class Pain(NamedTuple):
     packages: tuple[str, ...]
     facts: tuple[str, ...]
     """What stands in the first lines, and not in those of the twin."""
-    options: tuple[str, ...] = ()
-    """Of `tracer run`."""
 
 
 SAID = {
-    "accelerate_schedule_in_two_processes": Pain(
-        ("torch", "accelerate"),
-        (
-            "warning[schedule-pace]: LinearLR is made for 20 steps",
-            "with Accelerate",
-        ),
-        ("--children",),
-    ),
-    "flax_masked_raw_gradient": Pain(
-        ("flax", "optax"),
-        (
-            "warning[gradient-passed-on]: ",
-            "flax_masked_raw_gradient.py:32",
-            "gradient of body/bias and body/kernel",
-        ),
-    ),
     "flax_state_dropped": Pain(
         ("flax", "optax"),
         (
             "warning[optimizer-renewed]: adam ",
             "from zero in each of 20 steps",
-        ),
-    ),
-    "lightning_rate_of_the_checkpoint": Pain(
-        ("torch", "lightning"),
-        (
-            "warning[rate-loaded]: SGD#2 was made with the learning rate 1e-05",
-            "lightning_rate_of_the_checkpoint.py:37",
-        ),
-    ),
-    "lightning_schedule_once_an_epoch": Pain(
-        ("torch", "lightning"),
-        (
-            "warning[schedule-pace]: OneCycleLR is made for 40 steps",
-            '"interval": "step"',
         ),
     ),
     "lightning_two_optimizers": Pain(
@@ -108,7 +76,7 @@ def test_the_first_screen(name: str, healthy: bool, tmp_path: Path) -> None:
         pytest.importorskip(package)
     program = [str(PAINS / f"{name}.py"), *["healthy"] * healthy]
     plain = run(tmp_path, *program)
-    traced = run(tmp_path, "-m", "tracer", "run", *SAID[name].options, *program)
+    traced = run(tmp_path, "-m", "tracer", "run", *program)
     assert (traced.returncode, traced.stdout) == (plain.returncode, plain.stdout)
     if plain.returncode:
         assert name == "peft_checkpointing" and not healthy, plain.stderr

@@ -17,7 +17,6 @@ from tracer.api import CallTrace
 from tracer.errors import UnknownName
 from tracer.findings.run_rules import RULES, SEVERITIES, Finding, at_least, rule_of, to_report
 from tracer.kinds import TORCH
-from tracer.model.rates import DRIFT, LOADED, SCHEDULE
 from tracer.model.records import (
     Block,
     Calls,
@@ -389,18 +388,6 @@ CASES: dict[str, Callable[[], CallTrace]] = {
     "iterations that move twice": lambda: trace(TRAINED, optimizers=(optimizer(iterations=20),)),
     "iterations of a checkpoint": lambda: trace(TRAINED, optimizers=(optimizer(iterations=1234),)),
     "built, and not used": lambda: trace(optimizers=(optimizer(built=True, iterations=0),)),
-    "a schedule of steps that steps once an epoch": lambda: scheduled(40, 1),
-    "a schedule that steps twice a step": lambda: scheduled(20, 38, made_for=20),
-    "a schedule that goes on while steps are skipped": lambda: scheduled(20, 19, updates=15),
-    "a mask that weight decay moves": lambda: told(
-        Remark(DRIFT, detail="11 of 24", variables=("kernel",), count=10, of=10)
-    ),
-    "gradients of zero that momentum moves": lambda: told(
-        Remark(DRIFT, variables=("kernel",), count=9, of=10)
-    ),
-    "a rate of a checkpoint": lambda: told(Remark(LOADED, "", "0.001 0.1", "train.py:3")),
-    "a decay of the biases alone": lambda: decaying(1),
-    "a decay of the norms": lambda: decaying(0, 1),
 }
 
 
@@ -501,25 +488,6 @@ def several(
     return trace(*blocks, names=("enc", "a", "b"), optimizers=optimizers)
 
 
-def scheduled(steps: int, stepped: int, *, made_for: int = 40, updates: int = 0) -> CallTrace:
-    """A schedule of a `GradScaler` that skipped the steps after so many with updates."""
-    remark = Remark(SCHEDULE, "CosineAnnealingLR", str(made_for), count=stepped, of=steps)
-    made = updates or steps
-    rest = [block([step()], Run(made + 1, 1, steps - made))] if made < steps else []
-    work = [block([step(), update(0)], Run(1, 1, made)), *rest]
-    return trace(*work, optimizers=(optimizer(remark, grad_scaler=True),))
-
-
-def decaying(*decays: int) -> CallTrace:
-    """Of a matrix and two vectors those that decay."""
-    made = trace(healthy(Run(1, 1, 9)), names=("kernel", "scale", "bias"))
-    shapes = ((8, 4), (4,), (4,))
-    every = [replace(each, shape=of) for each, of in zip(made.variables, shapes, strict=True)]
-    blocks = [replace(each, entries=(step(), update(0, 1, 2))) for each in made.data.blocks]
-    rates = (Rate(0, "decay", 0, decays, (RateRun(1, 9, 0.1, 0.1),)),)
-    return traces.changed(made, variables=tuple(every), blocks=tuple(blocks), rates=rates)
-
-
 def accumulated(steps: int, *, ended: bool = True) -> CallTrace:
     """Steps of which each fourth one updates."""
     made = trace(
@@ -587,18 +555,6 @@ CASES |= {
     ),
     "an exception that matches nothing": lambda: told(
         decay=Decay(0.01, ("'LayerNorm'",), True, ("kernel",), "a/kernel:0")
-    ),
-    "a state that was made again": lambda: told(
-        Remark("optimizer-renewed", "init", "10, 20 and 30")
-    ),
-    "gradients that are passed on": lambda: told(
-        Remark("gradient-passed-on", "update", variables=("bias",), count=1, of=2)
-    ),
-    "gradients that are 0": lambda: told(
-        Remark("gradient-always-zero", "update", variables=("kernel", "bias"), of=2)
-    ),
-    "steps that are let through": lambda: told(
-        Remark("not-finite-kept", "apply_if_finite", "9 and 10", count=2)
     ),
     "a state that was left out": lambda: told(Remark("state-not-loaded", "load_own_variables")),
     "compiled, and not used": lambda: trace(
@@ -725,25 +681,6 @@ SILENT: dict[str, Callable[[], CallTrace]] = {
     ),
     "incomplete": traces.incomplete,
 }
-
-
-def test_a_weight_without_gradient_that_moves_on_another_replica() -> None:
-    """Of the file of one worker nothing is said: the other one may have had a gradient."""
-    steps = Run(1, 1, 20)
-    seen = [
-        effect(what, (0,), steps, replica=replica)
-        for what in ("compared", "zero_gradient")
-        for replica in (0, 1)
-    ]
-    made = traces.changed(
-        trace(healthy(steps), healthy(steps, replica=1)),
-        effects=(*seen, effect("unchanged", (0,), steps)),
-    )
-    (text,) = (each.text for each in to_report(made) if each.code == "moved-without-gradient")
-    assert text.startswith("kernel moved in each of 20 updates, although the gradient was always 0")
-    cluster = {**made.environment, "cluster": "worker:0, worker:1"}
-    codes = [each.code for each in to_report(traces.changed(made, environment=cluster))]
-    assert "moved-without-gradient" not in codes
 
 
 def test_golden_sentences() -> None:

@@ -15,7 +15,7 @@ NAMES = {
 BACKENDS = {
     "tensorflow jax torch torch.optim optax": (
         "replicas-disagree never-updated no-gradient updates-stopped gradient-missing "
-        "optimizer-renewed steps-skipped steps-differ gradients-left moved-without-gradient"
+        "optimizer-renewed steps-skipped steps-differ gradients-left"
     ),
     "tensorflow jax torch torch.optim": "not-finite unchanged updated-twice shared-variable",
     "tensorflow jax torch optax": "apply-raised",
@@ -24,23 +24,13 @@ BACKENDS = {
         "loss-not-scaled ema-unused decay-exclusion state-not-loaded"
     ),
     "tensorflow jax optax": "apply-gradients-twice retraced traced-again graph-never-ran",
-    "tensorflow torch.optim optax": "decay-flipped decay-of-norms",
     "tensorflow torch.optim": "never-passed frozen-but-updated",
     "tensorflow": "sparse-missing never-assigned densified",
-    "optax": "not-finite-kept gradient-passed-on gradient-always-zero",
-    "torch.optim": ("gradients-added clipped-late schedule-pace schedule-ahead rate-loaded"),
+    "torch.optim": ("gradients-added clipped-late"),
 }
 """The rules that can find something, by the backends on which they can."""
 
-IN_PAINS = {
-    "schedule-pace",
-    "schedule-ahead",
-    "rate-loaded",
-    "decay-of-norms",
-    "moved-without-gradient",
-}
-"""What `findings/pains` alone has programs of: see `findings/test_rates_in_training.py`."""
-OF_EFFECTS = {"not-finite", "unchanged", "moved-without-gradient"}
+OF_EFFECTS = {"not-finite", "unchanged"}
 """What is found only with `effects=True`."""
 
 

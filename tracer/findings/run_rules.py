@@ -16,7 +16,7 @@ from tracer.findings.rule import RULES as RULES, Rule, Severity
 from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace
 
-for _module in ("classes", "updates", "transformations", "usage", "steps", "rates"):
+for _module in ("classes", "updates", "usage", "steps"):
     import_module(f"tracer.findings.rules.{_module}")  # adds its rules to `RULES`
 
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)

@@ -15,11 +15,6 @@ from tracer.model.words import dash, first_of, listed, plural, some, times
 SCHEDULE = "schedule"
 """The code of a remark on a PyTorch schedule: `method` is its class, `detail` the steps it is made
 for; it stepped `count` times between the first and the last of `of` steps."""
-LOADED = "rate-loaded"
-"""The code of the remark on a rate that `load_state_dict` replaced: `detail` is `0.001 0.1`."""
-DRIFT = "moved-without-gradient"
-"""The code of the remark on a variable whose gradient was 0 in all of `of` steps, or whose elements
-in `detail` (`12 of 24`) had gradients of 0, and that changed there in `count` of the steps."""
 MOST = 50
 """The most runs kept of a rate; the last one has all later steps."""
 MAX_RATES = 3  # in a sentence

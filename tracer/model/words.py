@@ -175,12 +175,6 @@ _OPTAX = replace(
     text={
         **_JAX.text,
         "never-updated": "Look for what the transformation returns instead of an update, as None.",
-        "moved-without-gradient": (
-            "To freeze it, leave it out of the mask of the weight decay, or use "
-            "optax.partition({'train': tx, 'freeze': optax.set_to_zero()}, labels). Otherwise look "
-            "for what cuts it from the loss, as stop_gradient does. Nothing to do if the program "
-            "drops these updates itself."
-        ),
         "gradients-left": (
             "Choose a number of batches that every_k_schedule divides: the state keeps the rest, "
             "and nothing applies it at the end."
@@ -264,10 +258,6 @@ _TORCH = replace(
         ),
         "never-passed:when": (
             "got gradients, but no optimizer has {them}: nothing updates {them}{made}"
-        ),
-        "moved-without-gradient": (
-            "To freeze it, set its gradient to None or leave it out of the optimizer; put masked "
-            "elements back after each step. Otherwise look for what cuts it from the loss."
         ),
         "frozen-but-updated": (
             "Set the gradient to None where you freeze: parameter.grad = None, or "

@@ -3,9 +3,7 @@
 Each has a twin that is much alike and fine; the parameters say which of both it is, where they can.
 """
 
-import runpy
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,17 +17,7 @@ from support.rules_by_backend import rules_of
 
 import tracer
 
-PAINS = Path(__file__).parents[2] / "findings" / "pains" / "optax"
-PROGRAMS: dict[str, Callable[[bool], None]] = {
-    code: runpy.run_path(str(PAINS / f"{name}.py"))["train"]
-    for code, name in {
-        "decay-flipped": "flipped_mask",
-        "gradient-always-zero": "loss_without_predictions",
-        "gradient-passed-on": "masked_raw_gradient",
-        "moved-without-gradient": "table_decays",
-        "not-finite-kept": "gives_up_on_nan",
-    }.items()
-}
+PROGRAMS: dict[str, Callable[[bool], None]] = {}
 
 
 def program(train: Callable[[bool], None]) -> Callable[[bool], None]:
@@ -294,16 +282,6 @@ def test_a_state_for_each_of_two_networks_is_not_dropped() -> None:
     assert not [e for e in tracer.trace_of(tx).findings() if e.code == "optimizer-renewed"]
 
 
-@program
-def decay_of_norms(healthy: bool) -> None:
-    """A tree as a mask, with a part of the parameters that decays as a whole."""
-    weights = {"dense": {"kernel": jnp.ones((3, 2)), "bias": jnp.ones(2)}, "norm": jnp.ones(2)}
-    mask = {"dense": {"kernel": True, "bias": False}, "norm": not healthy}
-    tx = tracer.wrap(optax.chain(optax.adamw(0.1, weight_decay=0.1, mask=mask), optax.scale(1.0)))
-    updates, _ = tx.update(weights, tx.init(weights), weights)
-    assert bool(updates["norm"][0] == updates["dense"]["bias"][0]) == healthy
-
-
 def test_each_rule_of_the_table_has_a_program() -> None:
     assert rules_of("optax") == PROGRAMS.keys() | {"apply-gradients-twice"}
 
@@ -401,26 +379,6 @@ def test_a_jitted_step_in_a_loop_that_is_differentiated() -> None:
     trace = tracer.trace_of(tx)
     assert trace.steps == 5 or not hasattr(jax, "shard_map")  # JAX 0.6 cannot keep it in the loop
     assert trace.complete or not hasattr(jax, "shard_map")
-
-
-@pytest.mark.parametrize("compiled", [jax.jit, lambda step: step])
-def test_two_masks_in_turn_pass_on_what_the_other_one_updates(compiled: Any) -> None:
-    weights = {"w": jnp.ones(2), "b": jnp.ones(2)}
-    halves = [
-        tracer.wrap(optax.masked(optax.sgd(0.1), {"w": first, "b": not first}))
-        for first in (True, False)
-    ]
-
-    @compiled
-    def step(updates: Any) -> Any:
-        for half in halves:
-            updates, _ = half.update(updates, half.init(weights), weights)
-        return updates
-
-    updates = step(weights)
-    assert all(np.allclose(each, -0.1) for each in updates.values())
-    for half in halves:
-        assert not [e for e in tracer.trace_of(half).findings() if e.code == "gradient-passed-on"]
 
 
 def test_a_mask_is_called_as_often_as_without_the_tracer() -> None:

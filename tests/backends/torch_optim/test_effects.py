@@ -23,7 +23,7 @@ from support.torch_odometers import Around, Odometer, give, in_threads, readings
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tracer
-from tracer.backends.torch import drift, effects as torch_effects
+from tracer.backends.torch import effects as torch_effects
 
 torch.set_num_threads(1)
 INFINITE, NAN = float("inf"), float("nan")
@@ -653,7 +653,6 @@ def test_no_step_waits_for_a_device(effects: bool, monkeypatch: pytest.MonkeyPat
     if torch.get_default_device().type == "cuda":
         pytest.skip("stands for a GPU")
     monkeypatch.setattr(torch_effects, "is_held_back", lambda tensor: True)
-    monkeypatch.setattr(drift, "is_held_back", lambda tensor: True)
     parameters = zeros()
     optimizer = tracer.wrap(Odometer(parameters), effects=effects)
     with Waits() as waits:

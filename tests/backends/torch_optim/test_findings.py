@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from support.findings_of import bad, check, of_workers, traced
-from support.rules_by_backend import IN_PAINS, rules_of
+from support.rules_by_backend import rules_of
 
 import tracer
 
@@ -208,18 +208,6 @@ def not_finite(healthy: bool) -> None:
     assert all(each.isfinite().all() for each in weights(model)) == healthy
 
 
-@program
-def decay_flipped(healthy: bool) -> None:
-    model = net()
-    decays = [
-        [p for p in model.parameters() if (p.ndim > 1) == it] for it in (healthy, not healthy)
-    ]
-    groups = [{"params": decays[0], "weight_decay": 0.1}, {"params": decays[1]}]
-    optimizer = SGD(groups, 0.1)
-    for _ in range(3):
-        step(optimizer, model)
-
-
 PAINS = {
     "gradients-left": "last_group_lost",
     "gradients-added": "zero_grad_forgotten",
@@ -231,7 +219,7 @@ for code, name in PAINS.items():
 
 
 def test_each_rule_of_the_table_has_a_program() -> None:
-    assert rules_of("torch.optim") - PROGRAMS.keys() == {"replicas-disagree", *IN_PAINS}
+    assert rules_of("torch.optim") - PROGRAMS.keys() == {"replicas-disagree"}
     assert PROGRAMS.keys() <= rules_of("torch.optim")
 
 

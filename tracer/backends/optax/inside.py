@@ -3,7 +3,7 @@
 import functools
 import threading
 import types
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tracer.core.reachable import as_call, closure_of, reachable
@@ -14,8 +14,6 @@ _FAR = 50
 
 class _CallsUnderWay(threading.local):
     depth = 0
-    prepared: "tuple[tuple[Any, Any], ...]" = ()
-    """The arguments and results of parts that only prepare gradients."""
 
 
 under_way = _CallsUnderWay()
@@ -91,20 +89,6 @@ _SHIPPED = {
 }
 """The optimizers of optax that are chains, by their parts without the rate."""
 _RATES = ("scale", "scale_by_schedule")
-
-
-def makes_steps(transformation: Any) -> bool:
-    """True if it multiplies by a rate, rather than only preparing gradients."""
-    return _has_part_of(transformation, _RATES)
-
-
-def freezes(transformation: Any) -> bool:
-    """True if a part of it replaces updates by 0, at least for some leaves."""
-    return _has_part_of(transformation, ("set_to_zero",))
-
-
-def _has_part_of(transformation: Any, makers: Collection[str]) -> bool:
-    return any(_maker(held) in makers for held in reachable(transformation, _held_by, _FAR))
 
 
 def rates_in(transformation: Any) -> list[str | float | None]:

@@ -18,7 +18,7 @@ import wrapt
 
 from tracer.backends.optax import updates
 from tracer.backends.optax.inside import under_way
-from tracer.backends.optax.updates import TracedInit, TracedUpdate, is_transformation
+from tracer.backends.optax.updates import TracedUpdate, is_transformation
 from tracer.core.optimizers import Made
 
 NAMESPACES = ("optax", "optax.contrib", "optax.transforms")
@@ -59,8 +59,6 @@ def _seen(made: Any, name: str) -> Any:
         if not isinstance(made.update, TracedUpdate):
             update = TracedUpdate(made, name, updates.made_here(made))
             made = made._replace(update=update)
-            if "<locals>" in getattr(made.init, "__qualname__", ""):  # else many share it
-                made = made._replace(init=TracedInit(update))
     elif callable(made) and not isinstance(made, type):  # made by `inject_hyperparams`
         own = getattr(made, "__name__", name)
         made = Maker(made, own if own.isidentifier() else name)

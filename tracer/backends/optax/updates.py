@@ -39,13 +39,6 @@ made_here: Callable[[object], Made] = lambda made: NOT_SEEN  # noqa: E731
 """The same line, which makes a transformation now."""
 
 
-_PREPARING = {
-    *("adaptive_grad_clip", "centralize", "clip", "clip_by_block_rms", "clip_by_global_norm"),
-    *("normalize_by_update_norm", "zero_nans"),
-}
-"""The makers of transformations whose results are still gradients."""
-
-
 _all: "WeakSet[TracedUpdate]" = WeakSet()
 
 
@@ -69,8 +62,6 @@ class TracedUpdate:
         """Whether it was called while nothing counted it."""
         self.decays: Sequence[Any] = ()
         """The weight decays inside it with their masks, until its first step has ended."""
-        self.beginnings: Any = None
-        """When `init` made new states; None if unknown."""
         _all.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -80,18 +71,13 @@ class TracedUpdate:
         under_way.depth += 1
         try:
             if binding is None or binding.observer is None or binding.recorder.broken:
-                made = self.original(*args, **kwargs)
-                if under_way.depth > 1 and self.maker in _PREPARING:
-                    under_way.prepared += ((args[:1], made[0]),)
-                return made
+                return self.original(*args, **kwargs)
             backend: Any = binding.recorder.backend
             with backend.new_step(self, binding, args, kwargs) as step:
                 step.result = self.original(*args, **kwargs)
                 return step.result
         finally:
             under_way.depth -= 1
-            if not under_way.depth:
-                under_way.prepared = ()
 
     def _to_count(self, binding: Binding | None) -> Binding | None:
         """The binding that counts an outermost call; None if it is not counted.
@@ -112,41 +98,6 @@ class TracedUpdate:
 
     def __reduce__(self) -> Any:
         return copy.copy, (self.original,)  # it returns functions unchanged
-
-
-class TracedInit:
-    """The `init` of a maker's transformation, which notes new states."""
-
-    def __init__(self, update: TracedUpdate) -> None:
-        functools.update_wrapper(self, update.given.init)
-        self.update, self.original = update, update.given.init
-
-    def __call__(self, params: Any, *args: Any, **kwargs: Any) -> Any:
-        outermost = not under_way.depth
-        under_way.depth += 1
-        try:
-            state = self.original(params, *args, **kwargs)
-        finally:
-            under_way.depth -= 1
-        if outermost and first_call is not None:
-            with suppress_faults():
-                self._note(params, state)
-        return state
-
-    def _note(self, params: Any, state: Any) -> None:
-        from tracer.backends.optax.states import Beginnings  # which imports JAX
-
-        update, binding = self.update, bindings.get(id(self.update))
-        update.beginnings = update.beginnings or Beginnings()
-        if binding is not None:
-            binding.recorder.blocks.wait()
-        steps = 0 if binding is None else binding.recorder.step_count()
-        update.beginnings.add(params, state, steps, line_of_caller(self))
-
-    __copy__, __deepcopy__ = TracedUpdate.__copy__, TracedUpdate.__deepcopy__
-
-    def __reduce__(self) -> Any:
-        return copy.copy, (self.original,)
 
 
 def _is_wrapped(each: Any) -> bool:

@@ -7,11 +7,9 @@ import torch
 
 from tracer.backends.torch import compat, ranks
 from tracer.backends.torch.blocks import Blocks
-from tracer.backends.torch.drift import Drift
 from tracer.backends.torch.effects import is_held_back, tensor_of
 from tracer.backends.torch.freeze_monitor import FreezeMonitor
 from tracer.backends.torch.gradients import GradientMonitor
-from tracer.backends.torch.loads import Loads
 from tracer.backends.torch.parameters import Parameters
 from tracer.backends.torch.schedules import Schedules
 from tracer.core import backend
@@ -74,7 +72,7 @@ class TorchOptimBackend(TorchBackend):
 
     packages = ("torch", "lightning", "accelerate", "transformers")
     new_variables = Parameters
-    collectors = (FreezeMonitor, GradientMonitor, Loads, Schedules, Drift)
+    collectors = (FreezeMonitor, GradientMonitor, Schedules)
 
     def iterations_of(self, optimizer: Any) -> None:
         """None: it counts steps only for each parameter."""

@@ -338,12 +338,6 @@ _passes = _Passes()
 watch = _passes.watch
 
 
-def after_backward(call: Callable[[], None]) -> None:
-    """Call `call` after the next pass, if passes are counted now."""
-    if _passes.watched:
-        _passes.once.append(call)
-
-
 @dynamo.without_dynamo
 def _backward(*given: Any, **named: Any) -> Any:
     thread = get_ident()
@@ -351,7 +345,7 @@ def _backward(*given: Any, **named: Any) -> Any:
     if not _passes.watched or thread in _passes.under_way:
         return _BACKWARD.original(*given, **named)
     _passes.count += 1
-    if not (_passes.monitors or _passes.once):
+    if not _passes.monitors:
         return _BACKWARD.original(*given, **named)
     _passes.under_way.add(thread)
     try:

@@ -13,7 +13,7 @@ import threading
 from typing import Any
 from weakref import finalize
 
-from tracer.backends.torch import compat, compiled_steps, dynamo, grad_scaler, gradients, loads
+from tracer.backends.torch import compat, compiled_steps, dynamo, grad_scaler, gradients
 from tracer.backends.torch.listeners import Listener, counter_of, listeners
 from tracer.backends.torch.steps import StepCounter
 from tracer.core.registry import Binding, bindings
@@ -112,4 +112,3 @@ def _put_in_place() -> None:
         for place, hooks in zip(_hooks, compat.global_hooks, strict=True):
             (place.put_in if _users else place.take_out)(hooks)
         grad_scaler.replace_step(bool(_users))
-        loads.replace_load(bool(_users))
