@@ -58,6 +58,17 @@ def test_wrap_tells_its_line(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_line_numbers_its_optimizers_as_it_makes_them(kind: str) -> None:
+    """Whatever the order of their first steps is, and if one makes none."""
+    for _ in range(2):  # each recording numbers them from 1
+        with tracer.record() as recording:
+            made = [ODOMETERS[kind]() for _ in range(3)]
+            step(kind, made[2], made[1])
+        numbers = sorted(each.made_as for each in recording.trace().optimizers)
+        assert numbers == [(2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_recording_tells_the_line_of_the_constructor(kind: str) -> None:
     base: Any = ODOMETERS[kind]
 

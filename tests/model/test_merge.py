@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from weakref import ref
 
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 import tracer
 from tracer.api import CallTrace
 from tracer.model.merge import combine
+from tracer.model.names import distinct
 from tracer.model.records import (
     Block,
     Calls,
@@ -299,11 +301,155 @@ def test_a_worker_may_train_a_part(finished: bool) -> None:
     assert trace.notes == (("sgd: no step was made in rank:0",) if finished else ())
     launched = merged(process(1.0, part), process(2.0, whole))
     assert launched.data.blocks == trace.data.blocks
-    # The only optimizer of a worker may be the second one of the others.
-    second = replace(whole, optimizers=(replace(later, root=0),) * 2)
-    other = replace(part, optimizers=(replace(later, root=0, made="train.py:10"),))
-    with pytest.raises(tracer.MergeError, match="rank:1 has the variables b "):
-        merged(other, second)
+
+
+RANKS = {"cluster": "rank:0, rank:1"}
+
+
+def rank(number: int, *optimizers: tuple[str, int, str], total: int = 0) -> TraceData:
+    """A rank that used these optimizers in this order: the variable, steps and line of each.
+
+    A line is `train.py:9`, or `train.py:9 2` for the second optimizer that the line made, of
+    `total` or of those used here.
+    """
+    names = distinct(["Adam"] * len(optimizers))
+    records, blocks = [], []
+    for index, (_, steps, line) in enumerate(optimizers):
+        made, _, at = line.partition(" ")
+        of = total or sum(each.split(" ")[0] == made for _, _, each in optimizers)
+        made_as = (int(at or 1), of) if made else (0, 0)
+        records.append(
+            Optimizer(names[index], "torch.Adam", "torch", index, made=made, made_as=made_as)
+        )
+        step = Entry(index, 0, "step", None, ()), Entry(index, 1, "update", "dense", (index,))
+        blocks.append(Block(index, 0, "eager", "", True, step, steps, (Run(1, 1, steps),)))
+    return TraceData(
+        tuple(records),
+        tuple(Variable(name, (2,), "float32") for name in distinct(e[0] for e in optimizers)),
+        (Method("step", "step"), Method("update", "apply")),
+        (Replica(f"rank:{number}", 0, "cpu"),),
+        tuple(blocks),
+        (),
+        environment=RANKS,
+    )
+
+
+def counted(*parts: TraceData) -> dict[tuple[str, ...], list[int]]:
+    """The updates on ranks 0 and 1, by optimizer and variable."""
+    counts = merged(*parts).count("updates", by=("optimizer", "variable", "worker"))
+    return {
+        key[:2]: [counts.get((*key[:2], each), 0) for each in ("rank:0", "rank:1")]
+        for key in counts
+    }
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "counts"),
+    [
+        # Two lines; the ranks step in another order.
+        (
+            (("gen", 2, "a.py:1"), ("dis", 5, "a.py:2")),
+            (("dis", 5, "a.py:2"), ("gen", 2, "a.py:1")),
+            {("Adam", "gen"): [2, 2], ("Adam#2", "dis"): [5, 5]},
+        ),
+        # The same with equal names of parameters.
+        (
+            (("w", 2, "a.py:1"), ("w", 5, "a.py:2")),
+            (("w", 5, "a.py:2"), ("w", 2, "a.py:1")),
+            {("Adam", "w"): [2, 2], ("Adam#2", "w#2"): [5, 5]},
+        ),
+        # One line made both: their numbers tell.
+        (
+            (("w", 2, "a.py:1 1"), ("w", 5, "a.py:1 2")),
+            (("w", 5, "a.py:1 2"), ("w", 2, "a.py:1 1")),
+            {("Adam", "w"): [2, 2], ("Adam#2", "w#2"): [5, 5]},
+        ),
+        # One line made both in another order: the names tell.
+        (
+            (("enc", 2, "a.py:1 1"), ("head", 5, "a.py:1 2")),
+            (("head", 5, "a.py:1 1"), ("enc", 2, "a.py:1 2")),
+            {("Adam", "enc"): [2, 2], ("Adam#2", "head"): [5, 5]},
+        ),
+        # A rank made only the second.
+        (
+            (("enc", 3, "a.py:1 1"), ("head", 3, "a.py:1 2")),
+            (("head", 3, "a.py:1 1"),),
+            {("Adam", "enc"): [3, 0], ("Adam#2", "head"): [3, 3]},
+        ),
+        # Each rank skips an optimizer of the other.
+        (
+            (("enc", 3, "a.py:1"), ("mid", 3, "a.py:2")),
+            (("mid", 3, "a.py:2"), ("head", 3, "a.py:3")),
+            {("Adam", "enc"): [3, 0], ("Adam#2", "mid"): [3, 3], ("Adam#3", "head"): [0, 3]},
+        ),
+        # Each machine has the program in another folder.
+        (
+            (("w", 2, "project/a.py:1"), ("w", 5, "project/a.py:2")),
+            (("w", 5, "a.py:2"), ("w", 2, "a.py:1")),
+            {("Adam", "w"): [2, 2], ("Adam#2", "w#2"): [5, 5]},
+        ),
+        # Equal lines in two files of one name.
+        (
+            (("w", 2, "a/net.py:1"), ("w", 5, "b/net.py:1")),
+            (("w", 5, "b/net.py:1"), ("w", 2, "a/net.py:1")),
+            {("Adam", "w"): [2, 2], ("Adam#2", "w#2"): [5, 5]},
+        ),
+        # The lines are unknown, and the names tell.
+        (
+            (("gen", 2, ""), ("dis", 5, "")),
+            (("dis", 5, ""), ("gen", 2, "")),
+            {("Adam", "gen"): [2, 2], ("Adam#2", "dis"): [5, 5]},
+        ),
+    ],
+)
+def test_ranks_that_used_optimizers_in_another_order(
+    one: Sequence[tuple[str, int, str]],
+    other: Sequence[tuple[str, int, str]],
+    counts: dict[tuple[str, ...], list[int]],
+) -> None:
+    parts = rank(0, *one), rank(1, *other)
+    assert counted(*parts) == counts
+    trace = merged(*parts)
+    assert trace.complete and not [each for each in trace.findings() if each.code != "never-used"]
+    three = replace(parts[0], replicas=(Replica("rank:2", 0, "cpu"),))
+    assert len(merged(*parts, three).optimizers) == len(trace.optimizers)
+
+
+def test_a_rank_that_skipped_the_first_of_two_equal_optimizers() -> None:
+    """Both ranks made two, so the numbers tell which one was used."""
+    one = rank(0, ("w", 3, "a.py:1 1"), ("w", 3, "a.py:1 2"))
+    other = rank(1, ("w", 3, "a.py:1 2"), total=2)
+    assert counted(one, other) == {("Adam", "w"): [3, 0], ("Adam#2", "w#2"): [3, 3]}
+    assert merged(one, other).notes == ("Adam: no step was made in rank:1",)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        # Rank 1 may have made the first or the second.
+        ([("w", 3, "a.py:1 1"), ("w", 3, "a.py:1 2")], [("w", 3, "a.py:1 1")]),
+        # Nothing tells them apart.
+        ([("w", 3, ""), ("w", 3, "")], [("w", 3, ""), ("w", 3, "")]),
+    ],
+)
+def test_optimizers_that_cannot_be_matched_are_kept_apart(
+    one: list[tuple[str, int, str]], other: list[tuple[str, int, str]]
+) -> None:
+    parts = rank(0, *one), rank(1, *other)
+    assert sorted(counted(*parts).values()) == [[0, 3]] * len(other) + [[3, 0]] * len(one)
+    trace = merged(*parts)
+    assert not trace.complete
+    (note,) = trace.notes
+    assert note.startswith("Adam (rank:0), Adam#2 (rank:0)") and "kept apart" in note
+    running = replace(parts[1], finished=False)  # it had not made the second yet
+    assert merged(parts[0], running).complete is (one[0][2] != "")
+
+
+def test_an_optimizer_without_a_variable_in_common_is_not_one_run() -> None:
+    with pytest.raises(tracer.MergeError, match="rank:0 has the variables a, rank:1 has b"):
+        merged(rank(0, ("a", 3, "a.py:1")), rank(1, ("b", 3, "a.py:1")))
+    trace = merged(rank(0, ("a", 3, "a.py:1")), rank(1, ("b", 3, "a.py:2")))
+    assert [each.made for each in trace.optimizers] == ["a.py:1", "a.py:2"]
 
 
 def test_notes_say_whose_they_are() -> None:

@@ -5,7 +5,8 @@ The ways: `ddp`, a model in `DistributedDataParallel`; `zero`, whose optimizer i
 `whole`, the same with modules that hold whole copies while the optimizer steps; `left`, the same
 with an optimizer that leaves empty shards alone; `scaled`, with a loss scale and a frozen layer,
 so that nothing that rank 0 holds is trained; `backward`, with an optimizer of each parameter,
-which steps as soon as there is a gradient. And two with a fault:
+which steps as soon as there is a gradient; `order`, where rank 1 uses two optimizers in another
+order than rank 0. And two with a fault:
 `rates`, whose rank 1 has another learning rate from step 3 on, and `none`, whose rank 1 drops a
 gradient. The trace of each way is in a folder of that name. It prints a line of JSON: what the
 odometers of each way say, and how many parameters the optimizer of this rank has.
@@ -59,6 +60,23 @@ def in_backward(folder: str) -> tuple[list[int], int]:
     os.makedirs(folder, exist_ok=True)
     recording.trace().save(folder)
     return readings([each.full_tensor() for each in model.parameters()]), 1
+
+
+def in_another_order(rank: int, folder: str) -> tuple[list[int], int]:
+    """Two models of equal names; rank 1 trains the second one first."""
+    models: list[Any] = [torch.nn.Linear(3, 2) for _ in range(2)]
+    for parameter in (*models[0].parameters(), *models[1].parameters()):
+        torch.nn.init.zeros_(parameter)
+    with tracer.record() as recording:
+        made = [Odometer(each.parameters()) for each in models]
+        for number in (1, 0) if rank else (0, 1):
+            for _ in range(STEPS - 3 * number):
+                made[number].zero_grad()
+                models[number](torch.ones(4, 3)).sum().backward()
+                made[number].step()
+    os.makedirs(folder, exist_ok=True)
+    recording.trace().save(folder)
+    return readings([*models[0].parameters(), *models[1].parameters()]), 2
 
 
 def train(rank: int, way: str, folder: str) -> tuple[list[int], int]:
@@ -120,5 +138,7 @@ if __name__ == "__main__":
     )
     ways = ("ddp", "zero", "fsdp", "fsdp2", "whole", "left", "scaled", "rates", "none")
     done = {way: train(int(rank), way, f"{folder}/{way}") for way in ways}
-    print(json.dumps(done | {"backward": in_backward(f"{folder}/backward")}))
+    done["backward"] = in_backward(f"{folder}/backward")
+    done["order"] = in_another_order(int(rank), f"{folder}/order")
+    print(json.dumps(done))
     dist.destroy_process_group()

@@ -28,7 +28,7 @@ _turns = count(1)
 
 @dataclass(eq=False)
 class ProgramLine:
-    """A line of the program that makes optimizers."""
+    """A line of the program that made optimizers."""
 
     name: str = ""
     """`train.py:12`; empty if unknown."""

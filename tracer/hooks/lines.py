@@ -65,7 +65,7 @@ def made_here(optimizer: object) -> Made:
 
 
 def forget_numbers() -> None:
-    """Number the optimizers of each line from 1 again."""
+    """Number the optimizers of each line from 1 again, as a new recording does."""
     _lines.clear()
 
 

@@ -10,6 +10,7 @@ from weakref import ref
 from msgspec.structs import replace
 
 from tracer.errors import MergeError
+from tracer.model.matching import Matching, Root, match
 from tracer.model.names import distinct, without_number
 from tracer.model.phrases import replica_name
 from tracer.model.records import (
@@ -73,7 +74,7 @@ def _order_of_workers(data: TraceData) -> list[tuple[int, str]]:
 
 
 def _workers_of_one_run(every: Sequence[TraceData]) -> TraceData:
-    """Merge the traces of workers, whose optimizers and variables are identified by name."""
+    """Merge the traces of workers, whose optimizers and variables `match` identifies."""
     every = [*_named_alike(every)]
     parts = sorted((data for data in every if data.replicas), key=_order_of_workers)
     for difference in _differences(parts):
@@ -85,34 +86,53 @@ def _workers_of_one_run(every: Sequence[TraceData]) -> TraceData:
         name = replica_name(Replica(*min(twice), ""))
         raise MergeError(f"two of the traces are of {name}: give one trace for each worker")
     parts += [data for data in every if not data.replicas]  # ran no step, so made no variable known
-    whole = _joined(
-        [
-            (data, [each.name for each in data.optimizers], [each.name for each in data.variables])
-            for data in parts
-        ]
-    )
+    found = match(parts)
+    whole = _joined([*zip(parts, found.optimizers, found.variables, strict=True)])
+    seen: dict[Hashable, list[tuple[Optimizer, TraceData]]] = defaultdict(list)
+    for data, keys in zip(parts, found.optimizers, strict=True):
+        for key, each in zip(keys, data.optimizers, strict=True):
+            seen[key].append((each, data))
+    names = {key: each.name for key, each in zip(seen, whole.optimizers, strict=True)}
     notes = [_of_worker(note, data) for data in every for note in data.notes]
-    notes += [note for each in whole.optimizers for note in _seen_by_some(each.name, parts)]
-    unknown = [*_missing(every), *_not_together(every)]
+    apart = {found.optimizers[e.trace][e.index] for roots in found.doubts for e in roots}
+    for key, name in names.items():
+        notes += _seen_by_some(name, seen[key], [] if key in apart else parts)
+    unknown = [_in_doubt(roots, found, names, parts) for roots in found.doubts]
+    unknown += [*_missing(every), *_not_together(every)]
     return replace(
         whole,
         complete=whole.complete and not unknown,
-        optimizers=tuple(_of_all_workers(each.name, parts) for each in whole.optimizers),
+        optimizers=tuple(
+            replace(_of_all_workers(seen[key]), name=each.name, root=each.root)
+            for key, each in zip(seen, whole.optimizers, strict=True)
+        ),
         notes=tuple(dict.fromkeys([*notes, *unknown])),
     )
 
 
-def _named(name: str, parts: Iterable[TraceData]) -> list[tuple[Optimizer, TraceData]]:
-    """The optimizer of this name in each trace that has it, with the trace."""
-    return [(each, data) for data in parts for each in data.optimizers if each.name == name]
+def _in_doubt(
+    roots: Sequence[Root],
+    found: Matching,
+    names: Mapping[Hashable, str],
+    parts: Sequence[TraceData],
+) -> str:
+    """A note on optimizers that may be the same on different workers."""
+    items = [
+        f"{names[found.optimizers[each.trace][each.index]]} ({_workers_in(parts[each.trace])})"
+        for each in roots
+    ]
+    line = roots[0].record.made
+    return (
+        f"{listed(items, _MAX_NAMES)} {f'were made in {line}' if line else 'were made earlier'} "
+        "with equal variables: it is unknown which are the same optimizer, so they are kept apart"
+    )
 
 
-def _of_all_workers(name: str, parts: Sequence[TraceData]) -> Optimizer:
+def _of_all_workers(every: Sequence[tuple[Optimizer, TraceData]]) -> Optimizer:
     """Merge an optimizer's records of all workers.
 
     Turns, rates and values are compared within one process, so the first worker's are kept.
     """
-    every = _named(name, parts)
     own = [each for each, _ in every]
     astray_first = sorted(every, key=lambda each: not _is_astray(*each))
     moved = (each.iterations for each, _ in astray_first if each.iterations is not None)
@@ -158,9 +178,10 @@ _SEEN: Mapping[str, Callable[[Optimizer, TraceData], object]] = {
 """A fact that only some workers may have seen of an optimizer, and its test."""
 
 
-def _seen_by_some(name: str, parts: Sequence[TraceData]) -> Iterator[str]:
+def _seen_by_some(
+    name: str, every: Sequence[tuple[Optimizer, TraceData]], parts: Sequence[TraceData]
+) -> Iterator[str]:
     """Yield notes on facts of a merged optimizer that only some workers saw."""
-    every = _named(name, parts)
     using = [id(data) for _, data in every]
     without = [_workers_in(data) for data in parts if data.finished and id(data) not in using]
     if without:
@@ -223,11 +244,23 @@ def _differences(parts: Sequence[TraceData]) -> Iterator[str]:
     """Yield how traces differ from the one that trains most."""
     most = max(parts, key=lambda data: len(data.optimizers) + len(data.variables), default=None)
     yield from (said for other in parts if most and (said := _difference(most, other)))
+    for pair in match(parts).unlike:
+        one, other = (
+            first_of([parts[e.trace].variables[i].name for i in e.labels], _MAX_NAMES) for e in pair
+        )
+        before, after = (_workers_in(parts[each.trace]) for each in pair)
+        yield f"{before} has the variables {one}, {after} has {other}"
 
 
 def _difference(first: TraceData, other: TraceData) -> str:
-    """What only one of the two traces trains; empty if they train the same, or the other less."""
-    may_train_less = _is_of_one_program(first, other)
+    """What only one of the two traces trains; empty if they train the same, or the other less.
+
+    Workers of one cluster that know the lines which made their optimizers may train anything.
+    """
+    same_cluster = _is_one_cluster(first, other)
+    if same_cluster and all(each.made for each in (*first.optimizers, *other.optimizers)):
+        return ""
+    may_train_less = same_cluster and _are_made_alike(first, other)
     for table, described in _DESCRIBED.items():
         if getattr(first, table) != getattr(other, table):
             both = [dict.fromkeys(map(described, getattr(e, table))) for e in (first, other)]
@@ -242,15 +275,18 @@ def _difference(first: TraceData, other: TraceData) -> str:
     return ""
 
 
-def _is_of_one_program(first: TraceData, other: TraceData) -> bool:
-    """True for workers of one cluster that made their optimizers in the same lines.
+def _is_one_cluster(first: TraceData, other: TraceData) -> bool:
+    clusters = {each.environment.get("cluster", "") for each in (first, other)}
+    return len(clusters) == 1 and clusters != {""}
+
+
+def _are_made_alike(first: TraceData, other: TraceData) -> bool:
+    """Whether the lines that made the optimizers of `other` are equal in both traces.
 
     Then one may have died before its first step with an optimizer, be late, or have skipped it.
     """
     made = {each.name: each.made for each in first.optimizers}
-    clusters = {each.environment.get("cluster", "") for each in (first, other)}
-    same_lines = all(made.get(each.name) == each.made for each in other.optimizers)
-    return len(clusters) == 1 and clusters != {""} and same_lines
+    return all(made.get(each.name) == each.made for each in other.optimizers)
 
 
 _DESCRIBED: Mapping[str, Callable[[Any], str]] = {

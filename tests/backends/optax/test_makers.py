@@ -118,6 +118,16 @@ def test_each_is_counted_once_and_gives_the_same_bits(name: str) -> None:
         assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
 
 
+def test_a_line_numbers_its_transformations_as_it_makes_them() -> None:
+    """Whatever the order of their first updates is, and if one makes none."""
+    with tracer.record() as recording:
+        made = [optax.sgd(0.1) for _ in range(3)]
+        for tx in made[:0:-1]:
+            tx.update(jnp.ones(2), tx.init(jnp.ones(2)))
+    numbers = sorted(each.made_as for each in recording.trace().optimizers)
+    assert numbers == [(2, 3), (3, 3)]
+
+
 @pytest.mark.parametrize("around", [lambda tx: tx, lambda tx: tx.gradient_transformation()])
 def test_multi_steps_and_a_class_derived_of_it(around: Any) -> None:
     class Own(optax.MultiSteps):  # type: ignore[misc]

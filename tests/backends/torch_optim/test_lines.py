@@ -46,6 +46,17 @@ def test_it_is_where_it_was_made_and_not_where_it_steps(cls: Any) -> None:
     assert torch.optim.Optimizer.__init__.__name__ == "__init__"
 
 
+def test_a_line_numbers_its_optimizers_as_it_makes_them() -> None:
+    """Whatever the order of their first steps is, and if one makes none."""
+    for _ in range(2):  # each recording numbers them from 1
+        with tracer.record() as recording:
+            made = [torch.optim.SGD([weight()], lr=0.1) for _ in range(3)]
+            step(made[2])
+            step(made[1])
+        numbers = sorted(each.made_as for each in recording.trace().optimizers)
+        assert numbers == [(2, 3), (3, 3)]
+
+
 def test_what_a_package_makes_has_the_line_that_asked_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,3 +142,16 @@ def test_a_rank_that_drops_the_gradient_of_its_shard(ran: dict[str, Ran]) -> Non
     assert [weights for weights, _ in odometers] == [[5] * 4] * 2  # the first row is on rank 0
     (found,) = tracer.load(folder).findings()
     assert (found.code, found.variables, found.step) == ("replicas-disagree", ("0.weight",), 1)
+
+
+def test_ranks_that_use_two_optimizers_in_another_order(ran: dict[str, Ran]) -> None:
+    folder, odometers = ran["order"]
+    assert [weights for weights, _ in odometers] == [[5, 5, 2, 2]] * 2
+    trace = tracer.load(folder)
+    assert trace.count("updates", by=("optimizer", "variable", "worker")) == {
+        (optimizer, f"{name}{number}", f"rank:{rank}"): steps
+        for optimizer, number, steps in (("Odometer", "", 5), ("Odometer#2", "#2", 2))
+        for name in ("weight", "bias")
+        for rank in (0, 1)
+    }
+    assert trace.complete and trace.findings() == []
