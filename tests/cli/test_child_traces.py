@@ -70,7 +70,7 @@ def test_who_uses_no_optimizer_writes_no_file(tmp_path: Path) -> None:
     done = run(tmp_path, program, options=())
     assert done.returncode == 0
     assert len(list((tmp_path / "traces").iterdir())) == 1
-    assert "none of the traced ones used an optimizer" in done.stderr
+    assert "no process used an optimizer" in done.stderr
     assert done.stderr.splitlines()[-1] == "tracer: wrote traces"
     trace = tracer.load(tmp_path / "traces")
     assert (trace.programs[0].command, trace.programs[0].status) == ("launch.py", 0)
@@ -123,51 +123,31 @@ def test_a_python_without_tracer_runs_as_it_is(tmp_path: Path) -> None:
 
 # With training.
 
-POOL = """
-import multiprocessing, sys
+SPAWN = """
+import multiprocessing
 from train import train
 
 if __name__ == "__main__":
-    with multiprocessing.get_context(sys.argv[1]).Pool(2) as pool:
-        assert pool.map(train, [3, 5, 7], chunksize=1) == [(3, -3.0), (5, -5.0), (7, -7.0)]
+    context = multiprocessing.get_context("spawn")
+    started = [context.Process(target=train, args=(steps,)) for steps in (3, 5)]
+    for each in started:
+        each.start()
+    for each in started:
+        each.join()
 """
 
-INITIALIZED = """
-import multiprocessing, sys, time
-from train import train
-
-def begin(ready):
-    train(3)
-    ready.release()
-
-if __name__ == "__main__":
-    context = multiprocessing.get_context(sys.argv[1])
-    ready = context.Semaphore(0)
-    with context.Pool(2, begin, [ready]):  # no worker gets a task
-        ready.acquire()
-        ready.acquire()
-        time.sleep(0.5)  # the file is written after the initializer, and is 5 s late otherwise
-"""
-
-FORK = """
+FORKS = """
 import os
-import keras, tensorflow
 from train import train
 
-children = []
-for steps in 2, 3:
+def fork():
     child = os.fork()
     if child == 0:
-        train(steps)
-        os._exit(0) if steps == 2 else exit()
-    children.append(child)
-for child in children:
+        train(2)
+        os._exit(0)
     os.waitpid(child, 0)
-train(4)
-if os.fork() == 0:
-    train(1)  # a fork of a process that has used an optimizer is not followed
-else:
-    os.wait()
+
+fork()
 """
 
 FORK_OF_THREADS = """
@@ -200,30 +180,42 @@ thread.join()
 """
 
 
-@pytest.mark.parametrize(
-    ("program", "argument", "steps", "named"),
-    [
-        pytest.param(POOL, "spawn", [3, 5, 7], "PoolWorker-", marks=pytest.mark.long),
-        pytest.param(POOL, "fork", [3, 5, 7], "PoolWorker-", marks=pytest.mark.sweep),
-        pytest.param(POOL, "forkserver", [3, 5, 7], "PoolWorker-", marks=pytest.mark.sweep),
-        pytest.param(INITIALIZED, "fork", [3, 3], "PoolWorker-", marks=pytest.mark.long),
-        pytest.param(FORK, "of", [2, 3, 4], "(a fork)", marks=pytest.mark.long),
-        pytest.param(FORK_OF_THREADS, "of", None, "", marks=pytest.mark.long),
-    ],
-    ids=["spawned pool", "pool", "served pool", "initializer", "fork", "fork beside a thread"],
-)
-def test_processes_that_are_forked_or_started(
-    tmp_path: Path, program: str, argument: str, steps: list[int] | None, named: str
-) -> None:
-    """`named` is what the commands of the followed processes have; None stands for any steps."""
-    done = run(tmp_path, program, argument)
+@pytest.mark.long
+def test_spawned_processes_are_traced(tmp_path: Path) -> None:
+    done = run(tmp_path, SPAWN)
     assert done.returncode == 0, done.stderr
     trace = tracer.load(tmp_path / "traces")
     assert (trace.finished, trace.complete) == (True, True)
-    assert steps in (None, steps_of(trace))
-    started = [each for each in trace.programs if each.command != f"launch.py {argument}"]
-    assert all(named in each.command for each in started)
-    assert {each.status for each in trace.programs} <= {0, None}
+    assert steps_of(trace) == [3, 5]
+    started = {each.command: each.status for each in trace.programs}
+    assert started == {"launch.py": 0, **{f"launch.py (SpawnProcess-{n})": 0 for n in (1, 2)}}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("trains", [False, True])
+def test_forks_are_not_traced(tmp_path: Path, trains: bool) -> None:
+    """They may have trained, if the process that forks did not: workers of a loader do not."""
+    done = run(tmp_path, FORKS + trains * "train(4)\nfork()\n")
+    assert done.returncode == 0, done.stderr
+    trace = tracer.load(tmp_path / "traces")
+    assert steps_of(trace) == [4] * trains
+    assert trace.complete == trains
+    assert all("(a fork): these are not traced" in note for note in trace.notes)
+    assert bool(trace.notes) != trains
+
+
+@pytest.mark.long
+def test_a_child_that_forks_is_incomplete(tmp_path: Path) -> None:
+    (tmp_path / "forks.py").write_text(FORKS)
+    run(tmp_path, "import subprocess, sys; subprocess.run([sys.executable, 'forks.py'])")
+    trace = tracer.load(tmp_path / "traces")
+    assert not trace.complete and not trace.optimizers
+
+
+@pytest.mark.long
+def test_a_fork_beside_a_thread_that_trains(tmp_path: Path) -> None:
+    assert run(tmp_path, FORK_OF_THREADS).returncode == 0
+    assert tracer.load(tmp_path / "traces").complete
 
 
 SCRIPTS = """

@@ -80,16 +80,6 @@ class Autosave:
                 tracefile.claim_of(each).unlink()
         return self._last
 
-    def pause(self) -> None:
-        """Save the trace as that of a finished run, then pause until `resume`."""
-        if not self._finished:
-            self._finished = True
-            self._write()
-
-    def resume(self) -> None:
-        """Keep the file up to date again."""
-        self._finished = False
-
     def hurry(self) -> None:
         """Wake the thread, to save the file soon."""
         self._woken.set()

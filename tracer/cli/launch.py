@@ -17,7 +17,7 @@ from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 from tracer.cli.autosave import FOLDER, say
-from tracer.cli.process import Process, follow_children, note_children, other_processes
+from tracer.cli.process import Process, follow_children, note_children
 from tracer.errors import TraceFileError
 from tracer.files import local_path
 from tracer.model.redaction import command_line
@@ -183,14 +183,14 @@ def launch(
         "seconds": seconds,
         "effects": effects,
     }
-    started = note_children()
+    started = note_children(forks_only=children)
     process = Process(
         command_line([*(["-m"] if module else []), name, *arguments]),
         None if in_folder else path,
         path if in_folder else None if output else Path(FOLDER).absolute(),
         say=None if quiet else say,
-        report=None if quiet else partial(_report, by, started if children else None),
-        unfollowed=() if children else started,
+        report=None if quiet else partial(_report, by, children),
+        unfollowed=started,
         **options,
     )
     if children:
@@ -207,13 +207,11 @@ def _path(output: str | None, children: bool) -> Path:
     return local_path(output or (FOLDER if children else FILE))
 
 
-def _report(
-    by: By | None, followed: Sequence[str] | None, trace: Trace, written: Path | None
-) -> None:
+def _report(by: By | None, children: bool, trace: Trace, written: Path | None) -> None:
     """Print the report on standard error: standard output is the program's own."""
     with suppress(AttributeError, OSError, ValueError):  # Python reports it when it exits
         sys.stdout.flush()
-    if followed is not None and written is not None:
+    if children and written is not None:
         written = written.parent
         try:
             trace = load(written)
@@ -223,10 +221,7 @@ def _report(
         print(file=sys.__stderr__)
         formats.print_report(trace, by=by, file=sys.__stderr__, command=True)
         print(file=sys.__stderr__)
-    if followed and not trace.optimizers:
-        say(
-            f"{other_processes(followed)}: none of the traced ones used an optimizer, or lived "
-            "until its trace was saved"
-        )
+    if children and not trace.optimizers:
+        say("no process used an optimizer, or lived until its trace was saved")
     if written is not None:
         say(f"wrote {os.path.relpath(written)}")

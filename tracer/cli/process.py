@@ -1,7 +1,7 @@
 """Trace this process and the processes that it starts: commands, endings and trace files.
 
-`--children` reaches child processes in two ways: a new Python finds `startup/sitecustomize.py` by
-`PYTHONPATH`, which calls `follow`; forks are reported by `os.register_at_fork`.
+With `--children`, a new Python finds `startup/sitecustomize.py` by `PYTHONPATH`, which calls
+`follow`. Forks are not traced.
 """
 
 import atexit
@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import wrapt
@@ -55,10 +54,10 @@ class Process:
     `command` is what the process runs; `path`, `folder` and `seconds` are as for `Autosave`. With
     `launch`, the id of a `tracer run --children`, each process has a file in the folder, named by
     its process id. A `child` was started by the program: its ending is not always known, and it has
-    a file only if it used an optimizer. With `effects`, variables are compared before and after
-    each step. `say` gets defects of an optimizer's class when it is made; `report` gets the trace
-    and its file when the process ends, except in forks. `unfollowed` lists processes that it
-    started and that are not traced: see `note_children`.
+    a file only if it used an optimizer, or forked. With `effects`, variables are compared before
+    and after each step. `say` gets defects of an optimizer's class when it is made; `report` gets
+    the trace and its file when the process ends. `unfollowed` lists processes that it started and
+    that are not traced: see `note_children`.
 
     The trace ends when Python ends: after the program's other threads and `atexit` functions.
     """
@@ -122,14 +121,6 @@ class Process:
         """True until this process ends; False in a fork that is not followed."""
         return os.getpid() == self._id
 
-    def become_fork(self) -> None:
-        """Continue as the fork of a process, unless that process had used an optimizer."""
-        # Do not read the trace: a thread that exists only in the parent may hold its locks.
-        if self._id and not self._recording.counted.used:
-            self.command = f"{self.command} (a fork)"
-            self._child, self._report = True, None
-            self._begin()
-
     def trace(self) -> Trace:
         """The trace so far, with the program that it is of."""
         data = self._recording.trace().data
@@ -157,7 +148,7 @@ class Process:
 
     def _snapshot(self) -> Trace | None:
         trace = self.trace()
-        return trace if trace.optimizers or not self._child else None
+        return trace if trace.optimizers or self._unfollowed or not self._child else None
 
     def _time_steps(self, steps: int, seconds: float) -> tuple[int, float]:
         """The steps and seconds between the first and the last but one reading with new steps.
@@ -241,27 +232,33 @@ _MAX_COMMAND = 60  # cells of a command
 _MAX_NAMES = 3  # processes in a list
 _TOOLS = {"git", "hostname", "ldconfig", "lscpu", "nvidia-smi", "uname"}
 """Programs without training that frameworks or Python's `platform` start."""
-_UNFOLLOWED = "these are not traced; `tracer run --children` traces them"
+_UNFOLLOWED = (
+    "these are not traced; `tracer run --children` traces them, but no forks: use the start method "
+    "spawn of multiprocessing"
+)
 _Call = Callable[..., Any]
 
 
-def note_children() -> list[str]:
-    """A list that gets the name of each process that this one starts from now on."""
+def note_children(*, forks_only: bool = False) -> list[str]:
+    """A list that gets the name of each process that this one starts, or forks, from now on."""
     started: list[str] = []
 
     def run_subprocess(run: _Call, process: Any, args: Any, options: Any) -> None:
+        before = len(started)
         run(*args, **options)
+        del started[before:]  # with `preexec_fn`, "a fork"
         command = process.args
         is_text = isinstance(command, str | bytes | os.PathLike)
         words = os.fsdecode(command).split(" ") if is_text else [*map(os.fsdecode, command)]
-        if os.path.basename(words[0]) not in _TOOLS:
+        if not forks_only and os.path.basename(words[0]) not in _TOOLS:
             said = " ".join(without_secrets(words))
             started.append(cut(shown(said), _MAX_COMMAND, _MAX_COMMAND // 2))
 
     def start_process(start: _Call, process: Any, args: Any, options: Any) -> None:
         before = len(started)
         start(*args, **options)
-        started[before:] = [f"{process.name} of multiprocessing"]  # instead of "a fork"
+        if len(started) > before or not forks_only:
+            started[before:] = [f"{process.name} of multiprocessing"]  # instead of "a fork"
 
     at_fork(after_in_parent=lambda: started.append("a fork"))
     wrapt.wrap_function_wrapper(subprocess, "Popen.__init__", run_subprocess)
@@ -279,7 +276,7 @@ def follow_children(process: Process, folder: str, options: Mapping[str, Any]) -
     os.environ[_CHILDREN] = json.dumps([folder, options])
     path = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
     os.environ["PYTHONPATH"] = os.pathsep.join([str(_STARTUP), *path])
-    _watch_starts(process)
+    _wrap_process("_bootstrap", functools.partial(_bootstrap, process))
 
 
 def follow() -> None:
@@ -287,16 +284,9 @@ def follow() -> None:
     if settings := os.environ.get(_CHILDREN):
         folder, options = json.loads(settings)
         command = command_line(sys.orig_argv[1:])
-        _watch_starts(Process(command, None, Path(folder), child=True, **options))
-
-
-def _watch_starts(process: Process) -> None:
-    """Trace forks of a process, and follow processes of `multiprocessing`."""
-    at_fork(after_in_child=process.become_fork)
-    _wrap_process("_bootstrap", functools.partial(_bootstrap, process))
-    wrapt.register_post_import_hook(
-        functools.partial(_watch_pools, process), "multiprocessing.pool"
-    )
+        forks = note_children(forks_only=True)
+        process = Process(command, None, Path(folder), child=True, unfollowed=forks, **options)
+        _wrap_process("_bootstrap", functools.partial(_bootstrap, process))
 
 
 def _bootstrap(process: Process, bootstrap: _Call, started: Any, args: Any, options: Any) -> Any:
@@ -307,34 +297,6 @@ def _bootstrap(process: Process, bootstrap: _Call, started: Any, args: Any, opti
     process.command = f"{command_line(sys.argv)} ({started.name})"
     process.status = bootstrap(*args, **options)
     return process.status
-
-
-def _watch_pools(process: Process, module: ModuleType) -> None:
-    """Write the file before a pool worker returns a result.
-
-    As soon as the program has all results, it may terminate the pool by a signal.
-    """
-    worker: _Call = vars(module)["worker"]
-
-    @functools.wraps(worker)
-    def saving(tasks: Any, results: Any, *args: Any, **options: Any) -> None:
-        take, give = tasks.get, results.put
-
-        def get() -> Any:
-            process.autosave.pause()  # the initializer may have trained
-            task = take()
-            process.autosave.resume()
-            return task
-
-        def put(result: Any) -> None:
-            process.autosave.pause()
-            give(result)
-
-        if process.is_alive and hasattr(tasks, "_writer"):  # not a queue of threads
-            tasks.get, results.put = get, put
-        worker(tasks, results, *args, **options)
-
-    vars(module)["worker"] = saving
 
 
 def _wrap_process(method: str, wrapper: Callable[..., Any]) -> None:
