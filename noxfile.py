@@ -264,7 +264,6 @@ PYTHON = (
     "tests/repository/test_code_blocks.py",
     "tests/testing/test_assertions.py",
     "tests/testing/test_expressions.py",
-    "tests/testing/test_snapshots.py",
     "tests/cli/test_autosave.py",
     "tests/cli/test_commands.py",
     "tests/cli/test_watch.py",

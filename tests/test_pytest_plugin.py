@@ -412,69 +412,6 @@ def test_a_report_of_nothing_says_why(pytester: pytest.Pytester) -> None:
     )
 
 
-# Snapshots.
-
-
-@pytest.mark.long
-def test_snapshots(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytester.makepyfile(
-        helpers=HELPERS,
-        test_it="""
-            from helpers import *
-
-            @pytest.mark.parametrize("variables", [1, 2])
-            def test_it(optimizer_tracer, variables):
-                optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.1)
-                train(int(os.environ["STEPS"]), variables, optimizer_tracer.wrap(optimizer))
-                optimizer_tracer.matches(f"sgd-{variables}")
-
-            def test_nothing_wrapped(optimizer_tracer):
-                with pytest.raises(ValueError, match="call optimizer_tracer.wrap"):
-                    optimizer_tracer.matches("sgd")
-
-            @pytest.mark.parametrize("name", ["", "a/b", "..", "a b"])
-            def test_names(optimizer_tracer, name):
-                optimizer_tracer.wrap(tf.compat.v1.train.GradientDescentOptimizer(0.1))
-                with pytest.raises(ValueError, match="part of a file name"):
-                    optimizer_tracer.matches(name)
-        """,
-    )
-    folder = pytester.path / "__traces__" / "test_it"
-    monkeypatch.setenv("STEPS", "3")
-    result = pytester.runpytest_subprocess("-k", "test_it or test_names")
-    result.assert_outcomes(failed=2, passed=5)
-    result.stdout.fnmatch_lines(
-        [
-            "E       AssertionError: there is no snapshot __traces__/test_it/sgd-1.json; "
-            "to write it, run:",
-            "E       ",
-            'E         pytest --tracer-update "test_it.py::test_it[[]1]"',
-        ]
-    )
-    assert not folder.exists()
-    options = ("--tracer-update", "--tracer-trace-all", "--tracer-report")
-    result = pytester.runpytest_subprocess(*options, "-k", "test_it[")
-    result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines(["test *steps*", "test_it.py::test_it[[]1] *3 *3 *3 *0"])
-    assert sorted(path.name for path in folder.iterdir()) == ["sgd-1.json", "sgd-2.json"]
-    content = (folder / "sgd-1.json").read_bytes()
-    monkeypatch.setenv("STEPS", "4")
-    result = pytester.runpytest_subprocess("-k", "test_it[1")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        [
-            "E       AssertionError: the counts differ from the snapshot "
-            "__traces__/test_it/sgd-1.json (first: the snapshot, second: now):",
-            "E       ",
-            "E       apply_gradients: 3 to 4; 1 in step 4, which only the second trace has",
-            "E       w0, _resource_apply_dense (dense): 3 to 4; 1 in step 4, "
-            "which only the second trace has",
-        ],
-        consecutive=True,
-    )
-    assert (folder / "sgd-1.json").read_bytes() == content
-
-
 # What is easily written wrongly.
 
 MARKERS = """

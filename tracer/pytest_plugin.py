@@ -48,8 +48,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     save = "save the trace of every traced test in this folder, one file a test"
     group.addoption("--tracer-save", metavar="DIR", type=os.path.abspath, help=save)
     parser.addini("tracer_save", f"{save}; relative to the ini file", "paths", [])
-    update = "write the snapshots that optimizer_tracer.matches() compares with"
-    group.addoption("--tracer-update", action="store_true", help=update)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -91,16 +89,15 @@ def optimizer_tracer(request: pytest.FixtureRequest) -> "Iterator[OptimizerTrace
     from tracer.api import recording_of
 
     with recording_of() as recording, ExitStack() as stack:
-        traced = OptimizerTracer(request.node, recording, stack)
+        traced = OptimizerTracer(recording, stack)
         request.node.stash[_fixture] = traced
         yield traced
 
 
 class OptimizerTracer:
-    """What the fixture `optimizer_tracer` gives: `wrap`, `trace` and `matches`."""
+    """What the fixture `optimizer_tracer` gives: `wrap` and `trace`."""
 
-    def __init__(self, item: pytest.Item, recording: "Recording", stack: ExitStack) -> None:
-        self._item = item
+    def __init__(self, recording: "Recording", stack: ExitStack) -> None:
         self._recording = recording
         self._stack = stack
         self._assertions: list[Assertion] = []
@@ -124,31 +121,6 @@ class OptimizerTracer:
     def trace(self) -> "CallTrace":
         """The trace of the wrapped optimizers so far, each since it was wrapped."""
         return self._recording.trace()
-
-    def matches(self, name: str) -> None:
-        """Assert that the trace matches the snapshot `name`, which is stored next to the test.
-
-        It compares the executions of each method on each variable, by kind, step and replica; not
-        times, versions or Python calls. `--tracer-update` writes the snapshot.
-        """
-        __tracebackhide__ = True
-        from tracer.testing.snapshots import compare_with_snapshot
-
-        if not self.trace.optimizers:
-            raise ValueError("there is nothing to compare: call optimizer_tracer.wrap(optimizer)")
-        if not re.fullmatch(r"[\w.,=+\[\]-]+", name) or name.startswith("."):
-            raise ValueError(f"the name of a snapshot is part of a file name, not {name!r}")
-        test = self._item.path
-        kept = f"__traces__/{test.stem}/{name}.json"
-        message = compare_with_snapshot(
-            self.trace,
-            test.parent / kept,
-            kept,
-            update=self._item.config.getoption("tracer_update"),
-            command=f'pytest --tracer-update "{self._item.nodeid}"',
-        )
-        if message:
-            raise AssertionError(message)
 
     def failures(self) -> list[str]:
         """Why the trace is not as expected, once the test has ended."""

@@ -8,7 +8,7 @@ from support import traces
 from support.traces import block, request, step, update
 
 from tracer.api import CallTrace
-from tracer.model.compare import Difference, differences, executions
+from tracer.model.compare import Difference, differences
 from tracer.model.records import (
     Effect,
     Line,
@@ -81,8 +81,8 @@ def test_names(
     before: list[str], after: list[str], renamed: list[tuple[str, str]] | None, single: int
 ) -> None:
     both = traces.trained(before, FIVE), traces.trained(after, FIVE)
-    (found,), (executed,) = differences(*both), executions(*both)
-    assert bool(executed) == bool(single)
+    (found,) = differences(*both)
+    assert bool(found) == bool(single)
     assert found.renamed == renamed or renamed is None
     assert len(found.one_sided) == single
     assert not found.reshaped
@@ -183,10 +183,6 @@ def test_a_layer_more_leaves_the_others_what_they_are() -> None:
     assert found.renamed == [("dense", "dense_4"), ("dense_1", "dense_5")]
     assert found.one_sided == ["dense_6/kernel is only in the second trace"]
     assert not found.changes["updates"]
-    (more,), (less,) = executions(before, after), executions(after, before)
-    what = "dense_6/kernel, update_step (dense)"
-    assert rows(more, "executions") == [(what, None, 5, "0 to 1 in steps 1-5")]
-    assert rows(less, "executions") == [(what, 5, None, "1 to 0 in steps 1-5")]
 
 
 def of_keras_2(names: Sequence[str], *, replicas: int = 1) -> CallTrace:
@@ -261,14 +257,48 @@ def test_a_layer_of_another_shape_is_said_and_no_difference_in_counts() -> None:
 def test_a_name_that_means_another_layer_in_the_other_trace() -> None:
     before = traces.trained(["a_1/kernel", "a_9/kernel"], FIVE)
     after = traces.trained(["a_2/kernel", "a_3/kernel", "a_9/kernel"], FIVE)
-    (found,) = executions(before, after)
+    (found,) = differences(before, after)
     assert found.renamed == [("a_1", "a_2"), ("a_9", "a_3")]
-    assert counts(found, "executions") == [("a_9/kernel, update_step (dense)", None, 5)]
+    assert found.one_sided == ["a_9/kernel is only in the second trace"]
+
+
+@pytest.mark.parametrize(
+    ("after", "renamed", "single"),
+    [
+        (
+            {"dense_7": (4, 2), "dense_8": (8, 4), "dense_9": (4, 4)},
+            [("dense_1", "dense_7"), ("dense", "dense_8"), ("dense_2", "dense_9")],
+            0,
+        ),
+        ({"dense_8": (8, 4), "dense_9": (4, 2)}, [("dense", "dense_8"), ("dense_1", "dense_9")], 1),
+        ({"dense_3": (2, 2)}, [], 4),
+    ],
+)
+def test_layers_are_matched_by_shapes_before_they_are_matched_in_order(
+    after: dict[str, tuple[int, ...]], renamed: list[tuple[str, str]], single: int
+) -> None:
+    before = {"dense": (8, 4), "dense_1": (4, 2), "dense_2": (4, 4)}
+    one, other = (
+        traces.changed(
+            traces.trained([f"{layer}/kernel" for layer in shapes], FIVE),
+            variables=tuple(Variable(f"{n}/kernel", shapes[n], "float32") for n in shapes),
+        )
+        for shapes in (before, after)
+    )
+    (found,) = differences(one, other)
+    assert sorted(found.renamed) == sorted(renamed)
+    assert len(found.one_sided) == single
+
+
+def test_how_runs_were_recorded_makes_no_difference() -> None:
+    parts = Run(4, 4, 2), Run(12, 8, 2), Run(16, 8, 2)
+    one, other = traces.trained(["a"], Run(4, 4, 6)), traces.trained(["a"], *parts)
+    assert not any(differences(one, other))
 
 
 def test_an_optimizer_more_leaves_the_other_what_it_is() -> None:
     gan = traces.two_optimizers()
-    generator, discriminator = executions(_only_generator(gan), gan)
+    generator, discriminator = differences(_only_generator(gan), gan)
     assert not generator
     assert discriminator.title == gan.optimizers[1].name
     assert discriminator.one_sided == [
@@ -301,24 +331,13 @@ def test_optimizers_of_one_short_name_are_matched_by_class_first(swapped: bool) 
         for names in (kinds, kinds[:: -1 if swapped else 1])
     )
     assert [each.one_sided == [] for each in differences(one, other)] == [not swapped, not swapped]
-    assert [not each for each in executions(one, other)] == [not swapped, not swapped]
-
-
-def test_one_replica_more_leaves_the_other_what_it_is() -> None:
-    one, two = (traces.trained(["a"], FIVE, replicas=number) for number in (1, 2))
-    (found,) = executions(one, two)
-    assert counts(found, "executions") == [
-        ("apply_gradients, replica 1", None, 5),
-        ("a, update_step (dense), replica 1", None, 5),
-    ]
 
 
 @pytest.mark.parametrize("name", traces.ALL)
-def test_what_is_executed_is_the_same_in_a_trace_and_itself(name: str) -> None:
-    assert not any(executions(traces.ALL[name](), traces.ALL[name]()))
-    assert traces.ALL[name]().executions() == 0 or any(
-        executions(traces.nothing(), traces.ALL[name]())
-    )
+def test_a_trace_is_as_itself(name: str) -> None:
+    trace = traces.ALL[name]()
+    assert not any(differences(trace, traces.ALL[name]()))
+    assert trace.executions() == 0 or any(differences(traces.nothing(), trace))
 
 
 # Which lines lead to updates.

@@ -45,7 +45,7 @@ from tracer.model.records import (
 )
 from tracer.model.runs import Run
 from tracer.reporters import comparison, formats, html
-from tracer.testing import expressions, snapshots
+from tracer.testing import expressions
 
 LARGEST = 2**63 - 1
 NATURAL = st.integers(0, 9) | st.integers(0, LARGEST)
@@ -612,7 +612,6 @@ def test_no_text_of_a_stranger_acts_on_who_reads_it(path: Path, name: str) -> No
     texts = [repr(trace), trace.answer(), *(f"{e.text}{e.advice}" for e in trace.findings())]
     texts += [formats.render(trace, each) for each in ("text", "json", "csv", "markdown")]
     texts += [comparison.render(trace, healthy, differences(trace, healthy))]
-    texts += [snapshots.difference(trace, healthy)]
     wanted = [expressions.read(each) for each in ("updates=99999", "updates=99999/step")]
     found = expressions.check(trace, wanted, "info")
     texts += [

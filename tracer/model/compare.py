@@ -1,23 +1,22 @@
 """Compares two traces, and matches their optimizers and variables.
 
-`differences` is for people: steps, variables, step runs and total counts of methods. `executions`
-is for snapshots: each method on each variable. Both list `Change`s between `Amount`s. Keras numbers
-layers in the order in which a process makes them, so the same model may have other names in another
-run, or more layers. `matched` pairs them nevertheless.
+`differences` lists `Change`s between `Amount`s: of steps, variables, step runs and total counts of
+methods. Keras numbers layers in the order in which a process makes them, so the same model may have
+other names in another run, or more layers. `matched` pairs them nevertheless.
 """
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from itertools import islice, product
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tracer.model import callers, measures, rates
 from tracer.model.phrases import class_of, replica_names, replica_noun, steps_label
-from tracer.model.records import Block, Entry, Line, Variable
+from tracer.model.records import Line, Variable
 from tracer.model.runs import Run
 from tracer.model.summary import Pattern, Summary, summaries_of
 from tracer.model.timeline import Timeline
@@ -217,8 +216,7 @@ class Difference:
     """Variables of the same name with different shapes, as texts; no difference in counts."""
     changes: dict[str, list[Change]] = field(default_factory=dict)
     """By kind of count: `steps`; `updates` of each variable; the steps that left a variable
-    `unchanged` or `not_finite`; all updates in `runs` of steps; `methods`; `callers`; or
-    `executions`."""
+    `unchanged` or `not_finite`; all updates in `runs` of steps; `methods`; or `callers`."""
     rates: tuple[str, str] = ("", "")
     """The sentences on learning rates and decays, if they differ; not a count."""
     shifted: list[tuple[str, str]] = field(default_factory=list)
@@ -239,44 +237,15 @@ def differences(before: Trace, after: Trace) -> list[Difference]:
     return [*map(_difference, pairs), *map(_alone, alone)]
 
 
-def executions(before: Trace, after: Trace) -> list[Difference]:
-    """The executions that differ in total or in their steps.
-
-    They are compared by method, variable, kind and replica. Python calls are not compared, nor how
-    the work was divided among graphs.
-    """
-    pairs, alone = matched(before, after)
-    several = len(pairs) + len(alone) > 1
-    found = [
-        _of_pair(
-            pair,
-            {"executions": list(_executions(pair))},
-            one_sided=_classes(pair, short_class) if several else [],
-        )
-        for pair in pairs
-    ]
-    return [*found, *(_alone(each) for each in alone if each[0].has_run)]
-
-
 def _alone(alone: tuple[Summary, str]) -> Difference:
     summary, which = alone
     only = f"the optimizer {class_name(summary)} is only in the {which} trace"
     return Difference(summary.optimizers[0].name, one_sided=[only])
 
 
-def _of_pair(pair: Pair, changes: dict[str, list[Change]], **known: Any) -> Difference:
-    names = dict.fromkeys(each.optimizers[0].name for each in (pair.before, pair.after))
-    reshaped = [
-        f"{a.name} is {list(a.shape)} in the first and {list(b.shape)} in the second"
-        for a, b in pair.reshaped
-    ]
-    return Difference(
-        " and ".join(names), renamed=pair.renamed, reshaped=reshaped, changes=changes, **known
-    )
-
-
 def _difference(pair: Pair) -> Difference:
     before, after = pair.before, pair.after
+    names = dict.fromkeys(each.optimizers[0].name for each in (before, after))
     of_callers, shifted = _callers(before, after)
     changes = {
         "steps": _changed(pair, _steps(before, after), _steps(after, before)),
@@ -286,7 +255,7 @@ def _difference(pair: Pair) -> Difference:
     }
     effects = _EFFECTS if before.effects and after.effects else {}
     for what, by in {"updates": _UPDATES, **effects}.items():
-        changes[what] = _by_variable(pair, partial(_of_pattern, by))
+        changes[what] = _by_variable(pair, by)
     several = [replica_noun(e.trace) for e in (before, after) if len(e.replicas) > 1]
     only = [
         f"{name} is only in the {'first' if other is None else 'second'} trace"
@@ -294,11 +263,16 @@ def _difference(pair: Pair) -> Difference:
         if None in (index, other)
     ]
     found = {what: list(each) for what, each in changes.items()}
-    return _of_pair(
-        pair,
-        found,
+    return Difference(
+        " and ".join(names),
         same=list(_same(pair, found)),
-        one_sided=[*_classes(pair, class_name), *only],
+        one_sided=[*_classes(class_name(before), class_name(after)), *only],
+        renamed=pair.renamed,
+        reshaped=[
+            f"{a.name} is {list(a.shape)} in the first and {list(b.shape)} in the second"
+            for a, b in pair.reshaped
+        ],
+        changes=found,
         rates=_rates(before, after),
         shifted=shifted,
         several=f"{several[0]}s" if several else "",
@@ -335,8 +309,7 @@ def _same(pair: Pair, changes: Mapping[str, Sequence[Change]]) -> Iterator[str]:
         yield f"the updates of {of}{some(both, after.dialect.variable)}"
 
 
-def _classes(pair: Pair, name: Callable[[Summary], str]) -> list[str]:
-    before, after = name(pair.before), name(pair.after)
+def _classes(before: str, after: str) -> list[str]:
     differ = f"the class is {before} in the first and {after} in the second"
     return [differ] if before != after else []
 
@@ -395,58 +368,23 @@ def _counted(counts: Summary | Pattern, by: Sequence[measures.Measure]) -> Amoun
     return Amount(sum(map(counts.total, by)), *map(counts.runs, by))
 
 
-def _of_pattern(by: Sequence[measures.Measure], _: Summary, pattern: Pattern) -> Counts:
-    return {"": _counted(pattern, by)}
-
-
-def _executions(pair: Pair) -> Iterator[Change]:
-    """Yield changes of step methods, and of the other methods on each variable."""
-    of_steps = (
-        _works(pair, summary, [each for each in summary.entries if not each[1].variables])
-        for summary in (pair.before, pair.after)
-    )
-    yield from _changed(pair, *of_steps)
-    yield from _by_variable(pair, lambda *of: _works(pair, of[0], of[1].entries), alone=True)
-
-
-def _works(pair: Pair, summary: Summary, cells: Iterable[tuple[Block, Entry]]) -> Counts:
-    """The executions by method, kind and replica: `update_step (dense), replica 1`."""
-    traces = pair.before.trace, pair.after.trace
-    several = any(len(trace.replicas) > 1 for trace in traces)
-    names = [f", {name}" * several for name in replica_names(summary.trace, *traces)]
-    works: dict[str, Amount] = {}
-    for block, entry in cells:
-        if entry.role != "request" and block.total:
-            kind = f" ({entry.kind})" if entry.kind else ""
-            work = f"{summary.trace.methods[entry.method].name}{kind}{names[block.replica]}"
-            total, runs, _ = works.get(work, Amount(0))
-            runs = [*runs, *((run, entry.times) for run in block.runs)]
-            works[work] = Amount(total + block.total * entry.times, runs)
-    return works
-
-
 # Changes.
 
 
-def _by_variable(
-    pair: Pair, count: Callable[[Summary, Pattern], Counts], *, alone: bool = False
-) -> Iterator[Change]:
-    """Yield the changes of each variable; if `alone`, also of variables in one trace only.
+def _by_variable(pair: Pair, by: Sequence[measures.Measure]) -> Iterator[Change]:
+    """Yield the changes of each variable that both traces have."""
+    old, new = _pattern_of(pair.before), _pattern_of(pair.after)
 
-    `count` is called once for all variables of two patterns.
-    """
-    before, after = pair.before, pair.after
-    old, new = _pattern_of(before), _pattern_of(after)
-
-    @cache
+    @cache  # many variables share a pattern
     def changed(one: Pattern | None, other: Pattern | None) -> list[Change]:
-        counts = count(before, one) if one else {}, count(after, other) if other else {}
+        counts = ({"": _counted(each, by)} if each else {} for each in (one, other))
         return list(_changed(pair, *counts))
 
     for name, index, place in pair.variables:
-        if alone or None not in (index, place):
-            for change in changed(old.get(index), new.get(place)):
-                yield replace(change, name=", ".join(filter(None, (name, change.name))))
+        if None not in (index, place):
+            yield from (
+                replace(change, name=name) for change in changed(old.get(index), new.get(place))
+            )
 
 
 def _pattern_of(summary: Summary) -> Mapping[int | None, Pattern]:
