@@ -267,59 +267,20 @@ def test_what_fails_and_how(suite: pytest.Pytester) -> None:
     assert [line for line in block if line.startswith(">")] == [
         ">       with tracer.assert_updates(dense=7):"
     ]
-    assert "optimizer tracer" not in result.stdout.str()
     assert not (suite.path / "traces").exists()
 
 
 @pytest.mark.long
-def test_xdist_with_every_option(suite: pytest.Pytester) -> None:
-    result = suite.runpytest_subprocess(
-        "-n2", "--tracer-report", "--tracer-save=traces", "--disable-warnings"
-    )
+def test_xdist_saves_the_trace_of_each_traced_test(suite: pytest.Pytester) -> None:
+    result = suite.runpytest_subprocess("-n2", "--tracer-save=traces", "--disable-warnings")
     result.assert_outcomes(**OUTCOMES)
     assert sections(result.outlines).keys() == FAILED.keys()
-    result.stdout.re_match_lines(
-        [
-            r"=+ optimizer tracer =+",
-            r"test +steps +updates +dense +sparse",
-            r"test_suite.py::TestUnittest::test_bad +3 +8 +8 +0",
-            r"test_suite.py::test_exactly +3 +6 +6 +0",
-        ]
-    )
-    assert "test_untraced" not in result.stdout.str()
     files = {path.name for path in (suite.path / "traces").iterdir()}
     assert not files & {"test_suite.py.test_untraced.json", "test_suite.py.test_block.json"}
     trace = tracer.load(suite.path / "traces" / "test_suite.py.test_parametrized[2].json")
     assert (trace.steps, trace.updates()) == (3, 6)
     trace = tracer.load(suite.path / "traces" / "test_suite.py.test_marker_with_effects.json")
     assert trace.count("unchanged", by="variable") == {("w0",): 3, ("w1",): 3}
-
-
-@pytest.mark.long
-def test_ini_options(pytester: pytest.Pytester) -> None:
-    pytester.makeini(
-        "[pytest]\ntracer_report = true\ntracer_save = here/traces\ntracer_trace_all = true\n"
-    )
-    pytester.makepyfile(
-        helpers=HELPERS,
-        test_plain="""
-            import pytest
-            from helpers import train
-            @pytest.mark.parametrize("steps", [3, 4], ids=["a/b", "a b"])
-            def test_plain(steps): train(steps)
-            def test_without_an_optimizer(): pass
-        """,
-    )
-    (pytester.path / "elsewhere").mkdir()
-    os.chdir(pytester.path / "elsewhere")
-    result = pytester.runpytest_subprocess("..", "-p", "no:cacheprovider")
-    result.assert_outcomes(passed=3)
-    result.stdout.fnmatch_lines(
-        ["*optimizer tracer*", "test *", "*[[]a b] *4 *8 *8 *0", "*[[]a/b] *3 *6 *6 *0"]
-    )
-    assert "test_without_an_optimizer" not in result.stdout.str()
-    files = list((pytester.path / "here" / "traces").iterdir())
-    assert sorted(tracer.load(path).steps for path in files) == [3, 4]
 
 
 # Usage errors: no TensorFlow is needed for them.
@@ -368,6 +329,13 @@ def test_a_folder_at_a_url_is_refused(pytester: pytest.Pytester) -> None:
     assert not (pytester.path / "s3:").exists()
 
 
+@pytest.mark.parametrize("option", ["--tracer-report", "--tracer-trace-all", "--tracer-update"])
+def test_an_option_of_before_is_an_unknown_one(pytester: pytest.Pytester, option: str) -> None:
+    result = pytester.runpytest_subprocess(option)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*error: unrecognized arguments: {option}"])
+
+
 # Inert until asked.
 
 PLAIN = """
@@ -398,18 +366,6 @@ def test_without_the_plugin(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess("-p", "no:tracer")
     result.assert_outcomes(passed=1, errors=1)
     result.stdout.fnmatch_lines(["E *fixture 'optimizer_tracer' not found"])
-
-
-@pytest.mark.long
-def test_a_report_of_nothing_says_why(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_plain="def test_nothing(): pass")
-    result = pytester.runpytest_subprocess("--tracer-report")
-    result.stdout.fnmatch_lines(
-        [
-            "no test was traced that used an optimizer: a test is traced if it has the marker "
-            "optimizer_updates or uses the fixture optimizer_tracer, or with --tracer-trace-all"
-        ]
-    )
 
 
 # What is easily written wrongly.

@@ -1,8 +1,8 @@
-"""The pytest plugin: counts what optimizers do in tests. Inert until a test or an option asks.
+"""The pytest plugin: counts what optimizers do in tests. Inert until a test asks.
 
-A test is traced if it has the marker `optimizer_updates` (every optimizer that it uses), if it
-wraps an optimizer with the fixture `optimizer_tracer`, or with the option `--tracer-trace-all`.
-Before that, this module imports nothing else of `tracer`; it never imports TensorFlow.
+A test is traced if it has the marker `optimizer_updates` (every optimizer that it uses), or if it
+wraps an optimizer with the fixture `optimizer_tracer`. Before that, this module imports nothing
+else of `tracer`; it never imports TensorFlow.
 """
 
 import os
@@ -32,22 +32,12 @@ unused_assertions: "list[Unused] | None" = None
 `tracer.testing.assertions` adds them.
 """
 
-_ROW = "optimizer_tracer"
-"""The user property of a test that stores its row of the report."""
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options, and the ini options that do the same."""
-    group = parser.getgroup("tracer", "optimizer-tracer")
-    for option, does in (
-        ("report", "show a table of every traced test in the terminal summary"),
-        ("trace-all", "trace every optimizer in every test"),
-    ):
-        group.addoption(f"--tracer-{option}", action="store_true", help=does)
-        parser.addini(f"tracer_{option.replace('-', '_')}", does, "bool", False)
+    """Add the option `--tracer-save`."""
     save = "save the trace of every traced test in this folder, one file a test"
+    group = parser.getgroup("tracer", "optimizer-tracer")
     group.addoption("--tracer-save", metavar="DIR", type=os.path.abspath, help=save)
-    parser.addini("tracer_save", f"{save}; relative to the ini file", "paths", [])
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -66,21 +56,15 @@ def pytest_configure(config: pytest.Config) -> None:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise pytest.UsageError(f"--tracer-save={folder}: {error.strerror}") from error
-    if _option(config, "tracer_trace_all"):  # test modules may make optimizers of optax
-        _see_makers(config)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Observe what fixtures make with optax, if a test has the marker."""
     if any(item.get_closest_marker(MARKER) for item in session.items):
-        _see_makers(session.config)
+        from tracer.hooks.recording import see_makers
 
-
-def _see_makers(config: pytest.Config) -> None:
-    from tracer.hooks.recording import see_makers
-
-    see_makers(True)
-    config.add_cleanup(partial(see_makers, False))
+        see_makers(True)
+        session.config.add_cleanup(partial(see_makers, False))
 
 
 @pytest.fixture
@@ -138,18 +122,18 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Trace the body of a test that asks for it, and check what it did if it passed."""
     checks = _checks(item)
     effects = any(marker.kwargs.get("effects") for marker in item.iter_markers(MARKER))
-    wanted = bool(checks) or _option(item.config, "tracer_trace_all")
     traced = item.stash.get(_fixture, None)
     unused: list[Unused] = []
     try:
-        block = tracer.record(effects=effects) if wanted else nullcontext()
+        block = tracer.record(effects=effects) if checks else nullcontext()
         with pytest.MonkeyPatch.context() as patch, block as recording:
             patch.setattr(sys.modules[__name__], "unused_assertions", unused)
             result = yield
     finally:
         trace = recording.trace() if recording else traced.trace if traced else None
-        if trace is not None and trace.optimizers:
-            _keep(item, trace)
+        folder = _folder(item.config)
+        if folder is not None and trace is not None and trace.optimizers:
+            trace.save(folder / _file_name(item.nodeid))
     root = item.config.rootpath
     messages = [f"{os.path.relpath(each.path, root)}:{each.line}: {each}" for each in unused]
     messages += [check(recording.trace()) for check in checks if recording]
@@ -183,28 +167,12 @@ def _checks(item: pytest.Item) -> "list[Callable[[CallTrace], str]]":
         raise pytest.fail.Exception(message, pytrace=False) from None
 
 
-# The options.
-
-
-def _option(config: pytest.Config, name: str) -> Any:
-    return config.getoption(name) or config.getini(name)
+# The option `--tracer-save`.
 
 
 def _folder(config: pytest.Config) -> Path | None:
     folder: str | None = config.getoption("tracer_save")
-    return Path(folder) if folder else next(iter(config.getini("tracer_save")), None)
-
-
-def _keep(item: pytest.Item, trace: "CallTrace") -> None:
-    """Save the trace and store its row of the report, as the options request."""
-    folder = _folder(item.config)
-    if folder is not None:
-        trace.save(folder / _file_name(item.nodeid))
-    if _option(item.config, "tracer_report"):
-        dense, sparse = trace.updates(kind="dense"), trace.updates(kind="sparse")
-        counts = [f"{count:,}" for count in (trace.steps, trace.updates(), dense, sparse)]
-        row = [*counts, "" if trace.complete else "INCOMPLETE"]
-        item.user_properties.append((_ROW, row))
+    return Path(folder) if folder else None
 
 
 def _file_name(nodeid: str) -> str:
@@ -221,32 +189,3 @@ def _file_name(nodeid: str) -> str:
     if safe != plain:
         safe += f".{zlib.crc32(nodeid.encode()):08x}"
     return f"{safe}.json"
-
-
-@pytest.hookimpl
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Show the table of `--tracer-report`."""
-    if not _option(config, "tracer_report"):
-        return
-    terminalreporter.section("optimizer tracer")
-    rows = [
-        (report.nodeid, row)
-        for reports in terminalreporter.stats.values()
-        for report in reports
-        if getattr(report, "when", "") == "call"
-        for name, row in report.user_properties
-        if name == _ROW
-    ]
-    lines = [
-        "no test was traced that used an optimizer: a test is traced if it has the marker "
-        f"{MARKER} or uses the fixture optimizer_tracer, or with --tracer-trace-all"
-    ]
-    if rows:
-        from tracer.layout import Column, Row, Table
-
-        columns = [Column(name) for name in ("steps", "updates", "dense", "sparse")]
-        named = [Row(nodeid, tuple(figures), note) for nodeid, (*figures, note) in sorted(rows)]
-        table = Table("test", columns, named, cut_names=False)
-        lines = [line.plain for line in table.lines(config.get_terminal_writer().fullwidth)]
-    for line in lines:
-        terminalreporter.line(line)
