@@ -17,6 +17,7 @@ from tracer.model.records import (
     RateRun,
     Replica,
     Variable,
+    with_indices,
 )
 from tracer.model.runs import Run
 from tracer.reporters import comparison
@@ -174,6 +175,97 @@ def test_a_worker_is_named_where_there_are_several() -> None:
         ("worker:1 replica 0", None, 4),
     ]
     assert [each[0] for each in changes(both, one)] == ["worker:0 replica 0", "worker:1 replica 0"]
+
+
+def of_ranks(*updates: Sequence[Run]) -> CallTrace:
+    """Ranks with five steps each, which update the variable in these steps."""
+    blocks = []
+    for rank, runs in enumerate(updates):
+        blocks.append(block([step(), request(0)], FIVE, replica=rank))
+        blocks.append(block([update(0)], *runs, replica=rank, is_step=False))
+    replicas = tuple(Replica(f"rank:{rank}", 0, "") for rank in range(len(updates)))
+    return traces.changed(traces.keras3(("w",), tuple(blocks), ()), replicas=replicas)
+
+
+ALL_BUT_3 = Run(1, 1, 2), Run(4, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "updates", "steps"),
+    [
+        # The other rank misses step 3.
+        (
+            (ALL_BUT_3, [FIVE]),
+            ([FIVE], ALL_BUT_3),
+            [
+                ("w, rank 0", 4, 5, "0 to 1 in step 3"),
+                ("w, rank 1", 5, 4, "1 to 0 in step 3"),
+            ],
+            [("3, rank 0", 0, 1), ("3, rank 1", 1, 0)],
+        ),
+        # An update moves from rank 0 to rank 1.
+        (
+            ([FIVE], []),
+            ([], [FIVE]),
+            [
+                ("w, rank 0", 5, 0, "1 to 0 in steps 1-5"),
+                ("w, rank 1", 0, 5, "0 to 1 in steps 1-5"),
+            ],
+            [("1-5, rank 0", 1, 0), ("1-5, rank 1", 0, 1)],
+        ),
+        # One rank misses step 3.
+        (
+            ([FIVE], [FIVE]),
+            ([FIVE], ALL_BUT_3),
+            [("w, rank 1", 5, 4, "1 to 0 in step 3")],
+            [("3, rank 1", 1, 0)],
+        ),
+        # All of them do.
+        (
+            ([FIVE], [FIVE]),
+            (ALL_BUT_3, ALL_BUT_3),
+            [("w", 10, 8, "2 to 0 in step 3")],
+            [("3", 2, 0)],
+        ),
+    ],
+)
+def test_ranks_are_compared_one_by_one(
+    before: Sequence[Sequence[Run]],
+    after: Sequence[Sequence[Run]],
+    updates: list[tuple[str, int, int, str]],
+    steps: list[tuple[str, int, int]],
+) -> None:
+    one, other = of_ranks(*before), of_ranks(*after)
+    (found,) = differences(one, other)
+    assert found and changed(found) == {"updates", "runs", "methods"}
+    rows_of = {
+        what: [
+            (", ".join(filter(None, (e.name, e.replica))), e.before, e.after, e.where)
+            for e in found.changes[what]
+        ]
+        for what in ("updates", "runs")
+    }
+    assert rows_of["updates"] == updates
+    assert [row[:3] for row in rows_of["runs"]] == steps
+    text = comparison.render(one, other, [found], width=100)
+    assert ("(all ranks)" in text) == (updates[0][0] == "w")
+    assert all(f"{name} " in text for name, *_ in updates)
+
+
+def test_optimizers_of_one_class_are_matched_by_their_variables() -> None:
+    gan = traces.two_optimizers()
+    data = gan.data
+    alike = tuple(replace(each, class_name="keras.Adam") for each in data.optimizers)
+    one = traces.changed(gan, optimizers=alike)
+    swap = {"optimizers": lambda index: 1 - index}
+    other = traces.changed(
+        gan,
+        optimizers=tuple(with_indices(alike[::-1], swap)),
+        blocks=tuple(with_indices(data.blocks, swap)),
+        calls=tuple(with_indices(data.calls, swap)),
+        graphs=tuple(with_indices(data.graphs, swap)),
+    )
+    assert not any(differences(one, other))
 
 
 def test_a_layer_more_leaves_the_others_what_they_are() -> None:

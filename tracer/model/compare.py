@@ -7,10 +7,10 @@ other names in another run, or more layers. `matched` pairs them nevertheless.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import islice, product
+from itertools import chain, islice, product
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -44,20 +44,26 @@ class Pair:
 def matched(before: Trace, after: Trace) -> tuple[list[Pair], list[tuple[Summary, str]]]:
     """Match the optimizers and variables of two traces.
 
-    Optimizers match by class, or else by order. Variables match by name; if layers are numbered
-    differently, as in a process that made other models before, by order and shapes. Keras 2 names a
-    variable by its layer and Keras 3 by the whole path, so optimizers of different kinds also match
-    by the ends of names. An optimizer in one trace only is returned with `first` or `second`.
+    Optimizers match by class, then by the names of their variables, or else by order. Variables
+    match by name; if layers are numbered differently, as in a process that made other models
+    before, by order and shapes. Keras 2 names a variable by its layer and Keras 3 by the whole
+    path, so optimizers of different kinds also match by the ends of names. An optimizer in one
+    trace only is returned with `first` or `second`.
     """
     old, new = summaries_of(before), summaries_of(after)
     pairs = []
     for key in (class_name, short_class, lambda each: ""):
         for one in old.copy():
-            for other in [each for each in new if key(each) == key(one)][:1]:
+            alike = [each for each in new if key(each) == key(one)]
+            for other in sorted(alike, key=lambda each: -len(_names(one) & _names(each)))[:1]:
                 old.remove(one)
                 new.remove(other)
                 pairs.append(_pair(one, other))
     return pairs, [*((each, "first") for each in old), *((each, "second") for each in new)]
+
+
+def _names(summary: Summary) -> set[str]:
+    return {summary.trace.variables[index].name for index in summary.variables}
 
 
 def class_name(summary: Summary) -> str:
@@ -196,6 +202,8 @@ class Change:
     before: int | None
     after: int | None
     where: str = ""
+    replica: str = ""
+    """The replica, if not all replicas have the same change: `rank 1`; empty for all together."""
 
 
 @dataclass
@@ -249,8 +257,18 @@ def _difference(pair: Pair) -> Difference:
     of_callers, shifted = _callers(before, after)
     changes = {
         "steps": _changed(pair, _steps(before, after), _steps(after, before)),
-        "runs": _differing(pair, _counted(before, _UPDATES), _counted(after, _UPDATES)),
-        "methods": _changed(pair, _methods(pair, before), _methods(pair, after)),
+        "runs": _on_replicas(
+            pair,
+            lambda one, other: _differing(
+                pair, _counted(before, _UPDATES, one), _counted(after, _UPDATES, other)
+            ),
+        ),
+        "methods": _on_replicas(
+            pair,
+            lambda one, other: _changed(
+                pair, _methods(pair, before, one), _methods(pair, after, other)
+            ),
+        ),
         "callers": of_callers,
     }
     effects = _EFFECTS if before.effects and after.effects else {}
@@ -304,7 +322,7 @@ def _same(pair: Pair, changes: Mapping[str, Sequence[Change]]) -> Iterator[str]:
     if len(a_step) == 1 and a_step != {0}:
         yield f"{some(a_step.pop(), 'update')} a step{each}"
     both = sum(None not in each for each in pair.variables)
-    if number := both - len(changes["updates"]):
+    if number := both - len({change.name for change in changes["updates"]}):
         of = "" if number == both else f"{number:,} of "
         yield f"the updates of {of}{some(both, after.dialect.variable)}"
 
@@ -343,7 +361,7 @@ def _steps(summary: Summary, other: Summary) -> Counts:
     return {names[index]: Amount(summary.steps_on[index]) for index in summary.replicas}
 
 
-def _methods(pair: Pair, summary: Summary) -> Counts:
+def _methods(pair: Pair, summary: Summary, replica: int | None) -> Counts:
     """The counts of each method; for optimizers of different kinds, of methods that both have."""
     both = (
         {each.trace.methods[index].name for index in each.methods}
@@ -357,15 +375,22 @@ def _methods(pair: Pair, summary: Summary) -> Counts:
         if (name := summary.trace.methods[index].name) in names
         for what, count in zip(
             ("executions", "eager calls", "calls while tracing"),
-            (summary.total(measures.of_methods([index])), *summary.calls(index)),
+            (
+                summary.total(measures.of_methods([index]), replica),
+                *summary.calls(index, replica),
+            ),
             strict=True,
         )
     }
 
 
-def _counted(counts: Summary | Pattern, by: Sequence[measures.Measure]) -> Amount:
-    """The total of these measures, and their steps."""
-    return Amount(sum(map(counts.total, by)), *map(counts.runs, by))
+def _counted(
+    counts: Summary | Pattern, by: Sequence[measures.Measure], replica: int | None
+) -> Amount:
+    """The total of these measures, and their steps, on one replica or on all."""
+    return Amount(
+        sum(counts.total(each, replica) for each in by), *(counts.runs(e, replica) for e in by)
+    )
 
 
 # Changes.
@@ -375,10 +400,12 @@ def _by_variable(pair: Pair, by: Sequence[measures.Measure]) -> Iterator[Change]
     """Yield the changes of each variable that both traces have."""
     old, new = _pattern_of(pair.before), _pattern_of(pair.after)
 
+    def counted(pattern: Pattern | None, replica: int | None) -> Counts:
+        return {"": _counted(pattern, by, replica)} if pattern else {}
+
     @cache  # many variables share a pattern
     def changed(one: Pattern | None, other: Pattern | None) -> list[Change]:
-        counts = ({"": _counted(each, by)} if each else {} for each in (one, other))
-        return list(_changed(pair, *counts))
+        return [*_on_replicas(pair, lambda *on: _changed(pair, *map(counted, (one, other), on)))]
 
     for name, index, place in pair.variables:
         if None not in (index, place):
@@ -389,6 +416,32 @@ def _by_variable(pair: Pair, by: Sequence[measures.Measure]) -> Iterator[Change]
 
 def _pattern_of(summary: Summary) -> Mapping[int | None, Pattern]:
     return {index: pattern for pattern in summary.patterns for index in pattern.variables}
+
+
+def _on_replicas(
+    pair: Pair, changes: Callable[[int | None, int | None], Iterator[Change]]
+) -> Iterator[Change]:
+    """Yield the changes on all replicas together, and on each where they are not the same on all.
+
+    `changes` gets the index of a replica in both traces, or None for all replicas. If the traces
+    have other replicas, only all together are compared.
+    """
+    traces = pair.before.trace, pair.after.trace
+    names = replica_names(*traces), replica_names(*traces[::-1])
+    alike = sorted(names[0]) == sorted(names[1])
+    whole = {change.name: change for change in changes(None, None)}
+    on = {
+        name: {change.name: change for change in changes(index, names[1].index(name))}
+        for index, name in enumerate(names[0] if alike and len(names[0]) > 1 else ())
+    }
+    for what in dict.fromkeys(chain(whole, *on.values())):
+        every = [each.get(what) for each in on.values()]
+        if what in whole and (not any(every) or len(set(every)) == 1):
+            yield whole[what]
+            continue
+        for name, change in zip(on, every, strict=True):
+            if change:
+                yield replace(change, replica=name)
 
 
 def _changed(pair: Pair, before: Counts, after: Counts) -> Iterator[Change]:

@@ -350,9 +350,13 @@ class Summary(Counts):
             for (replica, _), number in idle.items()
         )
 
-    def calls(self, method: int) -> tuple[int, int]:
+    def calls(self, method: int, replica: int | None = None) -> tuple[int, int]:
         """The number of Python calls of a method: eagerly, and while tracing."""
-        calls = [(max(1, len(e.variables)), e) for e in self._calls if e.method == method]
+        calls = [
+            (max(1, len(each.variables)), each)
+            for each in self._calls
+            if each.method == method and replica in (None, each.replica)
+        ]
         return sum(n * each.eager for n, each in calls), sum(n * each.tracing for n, each in calls)
 
     @cached_property

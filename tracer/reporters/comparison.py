@@ -93,13 +93,13 @@ def _one(difference: Difference, width: int, named: bool) -> list[Text]:
     words = {
         "noun": difference.noun,
         "on": " on" if several else "",
-        "together": f"\n(all {several})" if several else "",
     }
-    tables = [
-        [Text(), *_table(what, header.format_map(words), difference.changes[what]).lines(width)]
-        for what, header in _HEADERS.items()
-        if difference.changes.get(what)
-    ]
+    tables = []
+    for what, header in _HEADERS.items():
+        if changes := difference.changes.get(what):
+            together = f"\n(all {several}{_unless_named(changes)})" if several else ""
+            words["together"] = together if any(not each.replica for each in changes) else ""
+            tables.append([Text(), *_table(what, header.format_map(words), changes).lines(width)])
     return list(chain(lines, *tables)) if sentences or tables else []
 
 
@@ -123,10 +123,18 @@ def _sentences(difference: Difference) -> list[tuple[str, str]]:
     ]
 
 
+def _unless_named(changes: Sequence[Change]) -> str:
+    return ", if none is named" if any(each.replica for each in changes) else ""
+
+
 def _table(what: str, header: str, changes: Sequence[Change]) -> Table:
     """The changes of one kind. Names of callers are cut in front: their ends matter most."""
     rows = [
-        Row(shown(each.name), (each.before, each.after), shown(each.where))
+        Row(
+            shown(", ".join(filter(None, (each.name, each.replica)))),
+            (each.before, each.after),
+            shown(each.where),
+        )
         for each in changes[:_MAX_ROWS]
     ]
     below = [f"... and {len(changes) - _MAX_ROWS:,} more"] if len(changes) > _MAX_ROWS else []
