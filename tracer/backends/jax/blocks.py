@@ -150,7 +150,7 @@ class JaxBlocks(backend.Blocks):
         effects = self.counters.effects if call.parent is None and call.role == "step" else None
         compared = {} if effects is None else effects.before_and_after(call)
         eager, once = call.place is EAGER, compat.is_plain()  # else a `vmap` may be around
-        in_program = self.counters.all or call.site_notes or compared
+        in_program = self.counters.in_programs or call.site_notes or compared
         if eager and once and not in_program:
             super().close(call, failed)
             return
@@ -175,7 +175,7 @@ class JaxBlocks(backend.Blocks):
         groups, outcomes = _groups(call)
         before, after, clock = self.steps_so_far(call)
         function = "" if call.place is EAGER else compat.function_name(call.place.graph)
-        key = self._path_to(call), id(clock), tuple(compared)
+        key = self._path_to(call), self.counters.number_of(clock), tuple(compared)
         work = Work(function, role, tuple(call.sites), groups, *key)
         return work, [before, after, *outcomes, *bits_of(compared)]
 
@@ -199,7 +199,7 @@ class JaxBlocks(backend.Blocks):
         if compat.is_mapped_eagerly():
             program.doubt(_NOT_COMPILED)
         which = [jax.lax.axis_index(axes)] if axes else []
-        primitive.count(program, *which, *numbers, auxiliary=self.auxiliary(call))
+        primitive.count(program.new_op(), *which, *numbers, auxiliary=self.auxiliary(call))
         return program
 
     def _note_tracing(self, call: Any, program: ProgramBlock, failed: bool) -> None:
@@ -213,7 +213,7 @@ class JaxBlocks(backend.Blocks):
 
         step = program.work.role == "step"
         part = Part(
-            0, step, None, lambda _: runs[0] or max([*runs.values()], default=0), lambda: False
+            0, step, None, lambda _: runs[0] or max([*runs.values()], default=0), program.is_gone
         )
         with self.counters.lock:
             self.note_traced(call, program.work.sites, root, part, define, failed)
@@ -261,7 +261,7 @@ class JaxBlocks(backend.Blocks):
 
         Return at once if a running program made this call: waiting would deadlock.
         """
-        nothing_runs = not self.counters.all and self._latest is None
+        nothing_runs = not self.counters.in_programs and self._latest is None
         if nothing_runs or compat.is_called_by_program():
             return
         for array in (self._latest, *jax.live_arrays()):
@@ -304,7 +304,7 @@ class JaxBlocks(backend.Blocks):
                 "sharded arrays is one replica): the totals are exact, but steps on fewer "
                 "replicas are counted for the first ones, so the replicas cannot be compared"
             )
-        if self.counters.all and compat.is_called_by_program():
+        if self.counters.in_programs and compat.is_called_by_program():
             yield (
                 "the trace was read in a callback of a compiled program, and may not contain "
                 "what runs there"

@@ -20,6 +20,7 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
+from weakref import ref
 
 import numpy as np
 
@@ -40,6 +41,9 @@ _PATIENCE = 1.0
 
 _MAX_WAITING = 4096
 """How many parts on one replica wait for their step; more than nearly any step has."""
+
+_MANY = 256
+"""After how many tracings to look for programs that are gone."""
 
 _TOO_MANY = f"more than {_MAX_WAITING} parts ran before their step: the first ones are not counted"
 
@@ -73,6 +77,15 @@ class Work(NamedTuple):
     """The variables of a step that are compared, if effects are recorded."""
 
 
+class Op:
+    """Stands for a block in the op that calls it: once this is gone, no program has the op."""
+
+    __slots__ = ("__weakref__", "doubt", "ran")
+
+    def __init__(self, program: "ProgramBlock") -> None:
+        self.ran, self.doubt = program.ran, program.doubt
+
+
 class ProgramBlock:
     """A block in one program, which its op calls."""
 
@@ -96,6 +109,17 @@ class ProgramBlock:
         self.alone: Callable[..., Any] | None = None
         """For a block in eager mode: a JAX program that only calls it."""
         self.replicas = replicas
+        self._op: Callable[[], Any] = lambda: self
+
+    def new_op(self) -> Op:
+        """What the only op of the block holds."""
+        op = Op(self)
+        self._op = ref(op)
+        return op
+
+    def is_gone(self) -> bool:
+        """True if no program can call the block any more."""
+        return self._op() is None
 
     def block_on(self, replica: int) -> CountedBlock:
         """The block of a run on a replica in which all groups are kept."""
@@ -173,7 +197,11 @@ class ProgramCounters(Counters):
         self.note = note
         self.fault = fault
         self.all: list[ProgramBlock] = []
-        """All traced blocks."""
+        """The traced blocks, without those whose programs are gone."""
+        self._gone: dict[CountedBlock, Counter[str]] = defaultdict(Counter)
+        """By block, how many of its programs are gone: their `graphs`, `idle` ones and `runs`."""
+        self._clocks: dict[int, tuple[ref[Any], int]] = {}
+        """By `id`, the variables with iterations, with their numbers."""
         self.members = 1
         """The largest number of `vmap` members in a step."""
         self.progress: dict[tuple[int, int], Progress] = {}
@@ -191,15 +219,37 @@ class ProgramCounters(Counters):
     @property
     def in_programs(self) -> bool:  # type: ignore[override]
         """True if a program with a counter was traced."""
-        return bool(self.all)
+        return bool(self.all or self._gone)
+
+    def number_of(self, clock: Any) -> int:
+        """The number of a variable with iterations, which no other one gets; 0 for None."""
+        if clock is None:
+            return 0
+        with self.lock:
+            known = self._clocks.get(id(clock))
+            if known is None or known[0]() is not clock:  # another one had its `id` before
+                last = max((number for _, number in self._clocks.values()), default=0)
+                known = self._clocks[id(clock)] = ref(clock), last + 1
+            return known[1]
 
     def new(self, work: Work, replicas: int) -> ProgramBlock:
         """The block that the op of a newly traced block calls."""
         program = ProgramBlock(self, work, replicas)
         with self.lock:
+            if len(self.all) % _MANY == _MANY - 1:
+                self._add_up()
             self.all.append(program)
             self.logs.setdefault(program.block, HostLog())  # listed even if it never runs
         return program
+
+    def _add_up(self) -> None:
+        """Replace the programs that are gone by their figures; the caller holds the lock."""
+        self.empty_queue()
+        gone = {each for each in self.all if each.is_gone() and not each.replicas}
+        for program in gone:
+            runs = program.runs[0]
+            self._gone[program.block].update(graphs=1, idle=not runs, runs=runs)
+        self.all = [each for each in self.all if each not in gone]
 
     def eager(self, work: Work) -> ProgramBlock:
         """The block that counts this work in eager mode; cached."""
@@ -277,7 +327,8 @@ class ProgramCounters(Counters):
 
     def progress_of(self, clock: Any) -> list[Progress]:
         """How reported steps moved the iterations in the variable `clock`, by replica."""
-        return [known for (of, _), known in list(self.progress.items()) if of == id(clock)]
+        number = self.number_of(clock)
+        return [known for (of, _), known in list(self.progress.items()) if of == number]
 
     def moved(self, optimizer: Any) -> int | None:
         """How far reported steps moved an optimizer's iterations; None without a report."""
@@ -321,18 +372,22 @@ class ProgramCounters(Counters):
         and how many of these never ran.
         """
         with self.lock:
-            self.empty_queue()
+            self._add_up()
             here = min((each for program in self.all for each in program.runs), default=0)
             if not self._numbers[0]:
                 self._begin_at(here)
             for program in self.all:
                 for replica in program.silent():
                     self.logs.setdefault(program.block_on(replica), HostLog())
+            figures = [(each.block, 1, int(not each.runs)) for each in self.all]
+            figures += [(block, of["graphs"], of["idle"]) for block, of in self._gone.items()]
+            for block, _, _ in figures:
+                self.logs.setdefault(block, HostLog())
             counts = super().read(under_way, is_calm)
-            for program in self.all:
-                blocks = counts[program.block.replica].blocks
-                block, reading = blocks[program.block]
-                graphs, idle = reading.graphs + 1, reading.idle + (not program.runs)
+            for block, graphs, idle in figures:
+                blocks = counts[block.replica].blocks
+                reading = blocks[block][1]
+                graphs, idle = reading.graphs + graphs, reading.idle + idle
                 blocks[block] = block, reading._replace(graphs=graphs, idle=idle)
             return counts
 
@@ -348,7 +403,8 @@ class ProgramCounters(Counters):
         """Include the reports of programs: see `Counters.sign`."""
         self.empty_queue()
         sign = super().sign()
-        return sign and (sign, sum(sum(program.runs.values()) for program in self.all))
+        runs = sum(sum(program.runs.values()) for program in self.all)
+        return sign and (sign, runs + sum(of["runs"] for of in self._gone.values()))
 
     def _log_of(self, program: ProgramBlock, replica: int, reports: Iterable[Report]) -> HostLog:
         """The log for a program's work with these outcomes of each member."""

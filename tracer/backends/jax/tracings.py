@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from tracer.backends.jax import compat
-from tracer.core.tracings import MAX_NAMES, Arguments, Definition, Leaf
+from tracer.core.tracings import MAX_KEPT, MAX_NAMES, Arguments, Definition, Leaf
 
 Leaves = dict[str, str]
 """The dtypes and shapes of the arrays that a function is traced for, by name."""
@@ -36,7 +36,10 @@ class Definitions:
             arguments,
             tuple(known),
         )
-        known.append(arguments)
+        if (
+            len(known) < MAX_KEPT and arguments not in known
+        ):  # a function may be traced in each step
+            known.append(arguments)
         return definition
 
 
