@@ -48,7 +48,8 @@ TEST, DOCS, BACKENDS = (
 )
 """The package with a group of what is not published: what a session installs."""
 
-ON_JAX = ("tests/backends/jax", "tests/backends/optax")
+ON_JAX = ("tests/backends/jax", "tests/backends/optax", "tests/mends")
+ON_TORCH = ("tests/backends/torch_optim", "tests/backends/keras_torch", "tests/mends")
 
 LONG = ("-m", "long and not sweep", "-n", "2", "--dist", "loadfile")
 """The long tests, in two processes."""
@@ -306,7 +307,7 @@ def torch(session: nox.Session, torch: str) -> None:
     version = "torch" if torch == "newest" else f"torch=={torch}.*"
     # Inductor of PyTorch 2.6 imports setuptools, which nothing installs.
     session.install(version, "keras", "numpy", "setuptools", *BACKENDS)
-    _run_backends(session, "tests/backends/torch_optim", "tests/backends/keras_torch")
+    _run_backends(session, *ON_TORCH)
 
 
 def _run_backends(session: nox.Session, *tests: str) -> None:

@@ -1,0 +1,247 @@
+"""Programs of PyTorch, and of Keras on it, that were once counted wrong or called complete wrongly.
+
+Each fails with its mend taken back. The weights are the truth: an odometer adds 1 to a parameter in
+each update.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+from support.said import said
+from support.torch_odometers import Around, Odometer, give, readings, zeros
+from torch.optim.optimizer import (
+    _global_optimizer_pre_hooks,
+    register_optimizer_step_pre_hook,
+)
+
+import tracer
+
+
+def step(optimizer: Any, parameters: Any, **given: Any) -> None:
+    """One step with a gradient for each of these parameters."""
+    give(parameters)
+    optimizer.step(**given)
+
+
+def sgd(parameters: Any, **options: Any) -> Any:
+    """PyTorch's own SGD, which adds the gradient: with the gradient 1 an odometer."""
+    return torch.optim.SGD(parameters, lr=1.0, maximize=True, **options)
+
+
+def test_gradients_that_a_closure_computes() -> None:
+    """The gradients were read before the closure computed them: no update counted.
+
+    Mend: Count what was lost of torch.optim: clearing and raising steps, own updates.
+    """
+    parameters = zeros()
+    optimizer = tracer.wrap(sgd(parameters))
+    for _ in range(2):
+        optimizer.zero_grad()
+        optimizer.step(lambda: give(parameters))
+    assert readings(parameters) == [2, 2, 2]
+    assert said(tracer.trace_of(optimizer)) == (2, 6, True)
+
+
+def test_gradients_that_a_hook_of_all_optimizers_gives() -> None:
+    """The gradients were read before the hook gave them: no update counted.
+
+    Mend: Wait for the gradients that a hook of all optimizers may give a step.
+    """
+    parameters = zeros()
+    optimizer = tracer.wrap(sgd(parameters))
+    handle = register_optimizer_step_pre_hook(lambda *_: give(parameters))
+    try:
+        optimizer.step()
+    finally:
+        handle.remove()
+    assert readings(parameters) == [1, 1, 1]
+    assert said(tracer.trace_of(optimizer)) == (1, 3, True)
+
+
+def test_gradients_that_a_hook_takes_away() -> None:
+    """The gradients were gone when the step had ended: no update counted.
+
+    Mend: Count what was lost of torch.optim: clearing and raising steps, own updates.
+    """
+    parameters = zeros()
+    optimizer = tracer.wrap(sgd(parameters))
+    optimizer.register_step_post_hook(lambda stepped, *_: stepped.zero_grad())
+    for _ in range(2):
+        optimizer.step(lambda: give(parameters))
+    trace = tracer.trace_of(optimizer)
+    assert readings(parameters) == [2, 2, 2]
+    assert said(trace) == (2, 6, True)
+
+
+def test_a_step_that_a_hook_steps_once_more() -> None:
+    """Two updates of a parameter by PyTorch's own code in one step counted once.
+
+    Mend: Count both updates where a hook or a closure steps what a step of PyTorch's own updates.
+    """
+    parameters, again = zeros(), [True, False]
+    optimizer = tracer.wrap(sgd(parameters))
+
+    def hook(*_: Any) -> None:
+        again.reverse()
+        if not again[0]:
+            optimizer.step()
+
+    optimizer.register_step_pre_hook(hook)
+    step(optimizer, parameters)
+    trace = tracer.trace_of(optimizer)
+    assert readings(parameters) == [2, 2, 2]
+    assert said(trace) == (1, 6, True)
+
+
+def test_a_step_that_updates_some_of_its_parameters() -> None:
+    """Each parameter with a gradient counted, also those that a custom step left alone.
+
+    Mend: Count in torch.optim what a step of its own wrote to, by versions and bits.
+    """
+
+    class First(Odometer):
+        @torch.no_grad()  # type: ignore[untyped-decorator]
+        def step(self, closure: Any = None) -> None:
+            self.param_groups[0]["params"][0].add_(1)
+
+    parameters = zeros()
+    optimizer = tracer.wrap(First(parameters))
+    for _ in range(3):
+        step(optimizer, parameters)
+    trace = tracer.trace_of(optimizer)
+    assert readings(parameters) == [3, 0, 0]
+    assert trace.updates() == 3 or not trace.complete
+
+
+def test_a_step_that_raises() -> None:
+    """PyTorch calls no hook after a step that raises: the step that follows was lost with it.
+
+    Mend: Count what was lost of torch.optim: clearing and raising steps, own updates.
+    """
+
+    class Failing(Odometer):
+        def step(self, closure: Any = None) -> Any:
+            super().step()
+            raise ValueError("too late")
+
+    parameters = zeros()
+    optimizer = tracer.wrap(Failing(parameters))
+    with pytest.raises(ValueError, match="too late"):
+        step(optimizer, parameters)
+    assert readings(parameters) == [1, 1, 1]
+    trace = tracer.trace_of(optimizer)
+    assert trace.updates() == 3 or not trace.complete
+
+
+def test_an_optimizer_around_another() -> None:
+    """The outer one has the same parameters: each update counted twice.
+
+    Mend: Count in torch.optim what a step of its own wrote to, by versions and bits.
+    """
+    parameters = zeros()
+    optimizer = tracer.wrap(Around(sgd(parameters)))
+    for _ in range(2):
+        step(optimizer, parameters)
+    assert readings(parameters) == [2, 2, 2]
+    assert said(tracer.trace_of(optimizer)) == (2, 6, True)
+
+
+def test_a_fused_step_that_the_loss_scale_skips() -> None:
+    """A fused kernel gets the infinity and skips by itself: the step counted as if it had updated.
+
+    Mend: Count in torch.optim: hooks around each step, GradScaler.
+    """
+    (parameter,) = zeros(1)
+    optimizer = tracer.wrap(sgd([parameter], fused=True))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0, growth_interval=100)
+    for value in (1.0, float("inf"), 1.0):
+        scaler.scale(parameter.sum() * value).backward()
+        scaler.step(optimizer)
+        scaler.update(1.0)
+        optimizer.zero_grad()
+    assert readings([parameter]) == [2]
+    assert said(tracer.trace_of(optimizer)) == (3, 2, True)
+
+
+def test_hooks_that_the_program_takes_away() -> None:
+    """A program that cleared PyTorch's table of hooks before a step lost the step.
+
+    Mend: Count on where a program takes away the hooks before a step.
+    """
+    parameters = zeros()
+    optimizer = tracer.wrap(sgd(parameters))
+    step(optimizer, parameters)
+    kept = dict(_global_optimizer_pre_hooks)
+    _global_optimizer_pre_hooks.clear()
+    step(optimizer, parameters)
+    _global_optimizer_pre_hooks.update(kept)
+    trace = tracer.trace_of(optimizer)
+    assert readings(parameters) == [2, 2, 2]
+    assert said(trace) == (2, 6, True) or not trace.complete
+
+
+def test_an_optimizer_that_is_wrapped_in_a_block() -> None:
+    """A block before had known it unused: its own trace counted nothing.
+
+    Mend: Count for the program what it wraps in a block that had known it unused.
+    """
+    parameters = zeros(1)
+    optimizer = sgd(parameters)
+    with tracer.assert_updates(optimizer, dense=0):
+        pass
+    with tracer.record():
+        tracer.wrap(optimizer)
+    step(optimizer, parameters)
+    step(optimizer, parameters)
+    assert readings(parameters) == [2]
+    assert said(tracer.trace_of(optimizer)) == (2, 2, True)
+
+
+# Keras on PyTorch.
+
+
+def fitted(optimizer: Any, frozen: bool = False) -> Any:
+    """A Keras model of two layers after a `fit` of 3 steps."""
+    import keras
+
+    model = keras.Sequential([keras.Input((2,)), *map(keras.layers.Dense, (2, 1))])
+    model.layers[0].trainable = not frozen
+    model.compile(optimizer, "mse")
+    fit(model)
+    return model
+
+
+def fit(model: Any) -> None:
+    ones = torch.ones(6, 2)
+    model.fit(ones, ones[:, :1], batch_size=2, verbose=0)
+
+
+def test_a_layer_in_an_assertion_on_keras() -> None:
+    """A layer was no variable for assertions: they passed, or failed, without looking.
+
+    Mend: Know layers of Keras on PyTorch in assertions: assert_never_updated passed for a trained
+    one.
+    """
+    import keras
+
+    layer = keras.layers.Dense(1)
+    layer.build((2, 2))
+    parameters = list(layer.parameters())
+    optimizer = sgd(parameters)
+    with tracer.assert_all_updated(layer):
+        step(optimizer, parameters)
+    with pytest.raises(AssertionError), tracer.assert_never_updated(layer):
+        step(optimizer, parameters)
+
+
+def test_a_frozen_layer_among_those_that_must_be_updated() -> None:
+    """The assertion passed if all others in the list had been updated.
+
+    Mend: Let assert_all_updated fail for a frozen layer in a list on PyTorch and on JAX too.
+    """
+    import keras
+
+    model = fitted(keras.optimizers.SGD(), frozen=True)
+    with pytest.raises(AssertionError), tracer.assert_all_updated(model.layers):
+        fit(model)
