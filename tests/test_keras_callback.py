@@ -106,15 +106,12 @@ def test_between_the_lines_nothing_is_read(keras: Any, monkeypatch: pytest.Monke
 
 
 def test_it_writes_what_it_is_told_to(keras: Any, tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     model = model_of(keras)
-    callback = tracer.keras.TraceCallback(None, tmp_path / "logs", tmp_path / "trace.json")
-    fit(model, callback)
-    assert tracer.load(tmp_path / "trace.json") == callback.trace
-    events = EventAccumulator(str(tmp_path / "logs" / "tracer")).Reload()
-    found = [(each.step, each.value) for each in events.Scalars("tracer/updates/dense")]
-    assert found == [(1, 2.0), (30, 2.0)]
+    callback = tracer.keras.TraceCallback(None, tmp_path / "trace.json")
+    for fits in (1, 2, 3):
+        fit(model, callback)
+        assert tracer.load(tmp_path / "trace.json") == callback.trace
+        assert float(model.get_weights()[1][0]) == callback.trace.steps == 30 * fits
 
 
 def test_a_training_is_not_lost_with_its_trace(
@@ -273,19 +270,11 @@ def test_steps_that_are_not_known_are_no_number() -> None:
     assert known["tracer/steps_without_updates"] == 48
 
 
-def test_mistakes_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_are_told_at_once() -> None:
     with pytest.raises(ValueError, match="every must be at least 1, not 0"):
         tracer.keras.TraceCallback(every=0)
-    with pytest.raises(tracer.TraceFileError, match="gs://b/logs: is a URL: use a file of this"):
-        tracer.keras.TraceCallback(log_dir="gs://b/logs")
     with pytest.raises(tracer.TraceFileError, match=r"s3://runs/fit\.json: is a URL"):
         tracer.keras.TraceCallback(save="s3://runs/fit.json")
-    monkeypatch.setitem(sys.modules, "tensorboard", None)
-    monkeypatch.delitem(sys.modules, "tracer.reporters.tensorboard", raising=False)
-    for name in [each for each in sys.modules if each.startswith("tensorboard.")]:
-        monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(ImportError, match="pip install tensorboard"):
-        tracer.keras.TraceCallback(log_dir="logs")
 
 
 def test_it_imports_no_keras() -> None:

@@ -25,8 +25,7 @@ class TraceCallback:
     """A callback for `model.fit` that prints every `every` steps what the optimizer did in them.
 
     It wraps the model's optimizer when training begins, if it is not wrapped yet. At the end it
-    writes files for TensorBoard to the folder `log_dir`, and the trace to `save`, a file or an
-    existing folder; without these arguments it writes nothing. With `every=None` it prints nothing.
+    writes the trace to `save`, a file or an existing folder. With `every=None` it prints nothing.
     `trace` is the trace so far.
 
     With `logs` it adds the counts of an epoch to the epoch's logs, so later callbacks record them
@@ -42,8 +41,7 @@ class TraceCallback:
     It reads the counters only for a line and, with `logs`, at the end of an epoch. It does not use
     the logs of batches, so Keras need not wait for the device on its account.
 
-    Raises `ValueError` for an `every` below 1, `ImportError` for a `log_dir` without the extra
-    `tensorboard`, and `RuntimeError` if no Keras was imported.
+    Raises `ValueError` for an `every` below 1, and `RuntimeError` if no Keras was imported.
 
     >>> import keras, tracer.keras
     >>> callback = tracer.keras.TraceCallback(every=100)
@@ -68,22 +66,15 @@ class TraceCallback:
     def __init__(
         self,
         every: int | None = 100,
-        log_dir: str | Path | None = None,
         save: str | Path | None = None,
         logs: bool = False,
         effects: bool = False,
     ) -> None:
         if every is not None and every < 1:
             raise ValueError(f"every must be at least 1, not {every}")
-        if log_dir is not None:
-            local_path(log_dir)  # report a URL before training
-            from tracer.reporters import formats
-
-            formats.module("tensorboard")  # report a missing package before training
         if save is not None:
             local_path(save)  # report a URL before training
         self.every = every
-        self.log_dir = log_dir
         self.save = save
         self.logs = logs
         self.effects = effects
@@ -146,10 +137,6 @@ class TraceCallback:
             self._tell(trace, max(1, trace.steps - self._reported))
         if self.save is not None:
             _save(trace, self.save)
-        if self.log_dir is not None:
-            from tracer.reporters import formats
-
-            formats.write(trace, "tensorboard", None, Path(self.log_dir))
 
     def _tell(self, trace: Trace, every: int) -> None:
         """Print a line about each `every` steps that have run since the last line."""
