@@ -14,6 +14,9 @@ from support import libraries, odometers, traces
 
 import tracer
 import tracer.keras
+from tracer.api import CallTrace
+from tracer.backends.tensorflow import ledger
+from tracer.core import registry
 from tracer.hooks import wrapping
 from tracer.model.trace import Trace
 
@@ -84,8 +87,9 @@ def test_several_steps_in_one_execution(keras: Any, capsys: pytest.CaptureFixtur
     assert float(model.get_weights()[1][0]) == callback.trace.steps == 20
 
 
-def test_between_the_lines_nothing_is_read(keras: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = []
+def readings(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The optimizers whose trace was read."""
+    read: list[object] = []
     original = wrapping.trace_of
 
     def trace_of(optimizer: object) -> Trace:
@@ -93,6 +97,11 @@ def test_between_the_lines_nothing_is_read(keras: Any, monkeypatch: pytest.Monke
         return original(optimizer)
 
     monkeypatch.setattr(wrapping, "trace_of", trace_of)
+    return read
+
+
+def test_between_the_lines_nothing_is_read(keras: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = readings(monkeypatch)
     callback = tracer.keras.TraceCallback(every=10)
     model = model_of(keras)
     fit(model, callback, epochs=3)
@@ -105,9 +114,33 @@ def test_between_the_lines_nothing_is_read(keras: Any, monkeypatch: pytest.Monke
         assert found._batch_hooks_support_tf_logs
 
 
+def test_a_line_costs_one_reading(
+    keras: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where only each 4th batch is a step, the pace of the steps says when a line is due."""
+
+    class Model(keras.Sequential):  # type: ignore[misc]
+        batches = 0
+
+        def train_step(self, data: Any) -> Any:
+            self.batches += 1
+            return {"loss": 1.0} if self.batches % 4 else super().train_step(data)
+
+    read = readings(monkeypatch)
+    model = model_of(keras, make=Model, run_eagerly=True)
+    callback = tracer.keras.TraceCallback(every=10)
+    fit(model, callback, batches=40, epochs=4)
+    assert [re.findall(r"\d+", each)[:2] for each in lines(capsys)] == [
+        [str(10 * line + 1), str(10 * line + 10)] for line in range(4)
+    ]
+    assert float(model.get_weights()[1][0]) == 40
+    # When it begins; after 10 and 20 batches without a line; 4 lines in 160 batches; the end.
+    assert len(read) <= 1 + 2 + 4 + 1
+
+
 def test_it_writes_what_it_is_told_to(keras: Any, tmp_path: Path) -> None:
     model = model_of(keras)
-    callback = tracer.keras.TraceCallback(None, tmp_path / "trace.json")
+    callback = tracer.keras.TraceCallback(None, save=tmp_path / "trace.json")
     for fits in (1, 2, 3):
         fit(model, callback)
         assert tracer.load(tmp_path / "trace.json") == callback.trace
@@ -117,13 +150,13 @@ def test_it_writes_what_it_is_told_to(keras: Any, tmp_path: Path) -> None:
 def test_a_training_is_not_lost_with_its_trace(
     keras: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """`fit` returns, although the server does not answer: the trace is in a local file."""
+    """`fit` returns, although the folder is missing: the trace is in another file."""
     monkeypatch.chdir(tmp_path)
-    callback = tracer.keras.TraceCallback(None, save="http://127.0.0.1:1/fit.json")
+    callback = tracer.keras.TraceCallback(None, save="missing/fit.json")
     fit(model_of(keras), callback)
     (kept,) = tmp_path.glob("trace-*.json")
     said = [each for each in capfd.readouterr().err.splitlines() if each.startswith("tracer: ")]
-    assert len(said) == 1 and said[0].startswith("tracer: http://127.0.0.1:1/fit.json: cannot be")
+    assert len(said) == 1 and said[0].startswith("tracer: missing/fit.json: cannot be")
     assert said[0].endswith(f": the trace is in {kept.name}")
     assert tracer.load(kept) == callback.trace
 
@@ -262,7 +295,104 @@ def test_counts_of_replicas_are_summed(keras: Any) -> None:
     assert float(model.get_weights()[1][0]) == 20
 
 
+def test_lost_details_are_said_once(
+    keras: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each step is one of two blocks in turn, so that each takes a row of its own."""
+
+    class Model(keras.Sequential):  # type: ignore[misc]
+        def train_step(self, data: Any) -> Any:
+            even = self.optimizer.iterations % 2 == 0
+            return {"one": tf.cond(even, lambda: self.step(0), lambda: self.step(1))}
+
+        def step(self, number: int) -> float:
+            variable = self.trainable_variables[number]
+            self.optimizer.apply_gradients([(tf.ones(variable.shape), variable)])
+            return 1.0
+
+    monkeypatch.setattr(ledger, "ROWS", 1023)
+    model = model_of(keras, make=Model, steps_per_execution=4000)
+    model.optimizer.build(model.trainable_variables)
+    callback = tracer.keras.TraceCallback(every=100, logs=True)
+    history = fit(model, callback, batches=4000, epochs=2)
+    assert float(model.get_weights()[1][0]) == 4000 == callback.trace.updates(variable="*bias")
+    assert not callback.trace.complete
+    unknown = "updates are unknown, because the trace lost details of some steps"
+    assert lines(capsys) == [f"steps 1 to 4,000: {unknown}", f"steps 4,001 to 8,000: {unknown}"]
+    assert history["tracer/updates"] == [4000, 4000]
+    assert np.isnan(history["tracer/steps_without_updates"]).all()
+
+
+FAULTS = {
+    "wrap": tracer.keras,
+    "trace_of": tracer.keras,
+    "select": tracer.keras,
+    "line": tracer.keras,
+    "counts": tracer.keras,
+    "print": tracer.keras,
+    "is_traced": registry,
+    "_tell": tracer.keras.TraceCallback,
+    "_wait": tracer.keras.TraceCallback,
+    "save": CallTrace,
+}
+"""What the callback calls, and where it finds that."""
+
+
+@pytest.mark.parametrize("call", [1, 3])
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_changes_nothing_in_a_training(
+    keras: Any,
+    name: str,
+    call: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The first or the third call of something raises: `fit` trains on, and says so once."""
+    plain = model_of(keras)
+    expected = fit(plain)
+    calls = []
+    where = FAULTS[name]
+    original = getattr(where, name, print)
+
+    def fails(*args: Any, **options: Any) -> Any:
+        calls.append(args)
+        if len(calls) >= call and options.get("file") is not sys.stderr:
+            raise ValueError("injected\nfault")
+        return original(*args, **options)
+
+    monkeypatch.setattr(where, name, fails, raising=False)
+    model = model_of(keras)
+    callback = tracer.keras.TraceCallback(7, save=tmp_path / "trace.json", logs=True)
+    history = fit(model, callback)
+    assert {key: value for key, value in history.items() if "tracer/" not in key} == expected
+    for weights, untraced in zip(model.get_weights(), plain.get_weights(), strict=True):
+        assert np.array_equal(weights, untraced)
+    said = [each for each in capfd.readouterr().err.splitlines() if each.startswith("tracer: ")]
+    failed = "tracer: TraceCallback stopped, the training goes on: ValueError: injected fault"
+    assert said == [failed] * (len(calls) >= call)
+    assert len(calls) >= call or name in ("wrap", "is_traced", "save")  # these are called once
+
+
+def test_an_optimizer_that_cannot_be_traced_trains(
+    keras: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The model has none, and its step makes no use of one."""
+
+    class Model(keras.Sequential):  # type: ignore[misc]
+        def train_step(self, data: Any) -> Any:
+            return {"one": 1.0}
+
+    model = model_of(keras, make=Model, run_eagerly=True)
+    model.optimizer = None
+    assert fit(model, tracer.keras.TraceCallback(1, logs=True)) == {"one": [1.0] * 3}
+    said = [each for each in capfd.readouterr().err.splitlines() if each.startswith("tracer: ")]
+    assert len(said) == 1 and "UnsupportedOptimizer: cannot trace a NoneType: " in said[0]
+
+
 def test_steps_that_are_not_known_are_no_number() -> None:
+    for first, last in ((1, 40), (1, 100), (41, 41)):
+        assert "updates are unknown" in tracer.keras.line(traces.incomplete(), first, last)
     lost = tracer.keras.counts(traces.incomplete())
     assert (lost["tracer/steps"], lost["tracer/updates"]) == (100, 200)
     assert np.isnan(lost["tracer/steps_without_updates"])

@@ -4,17 +4,21 @@ This module never imports Keras: it uses the Keras that the program imported. It
 TensorFlow before training begins.
 """
 
+import math
 import secrets
 import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Literal
 
 from tracer.api import CallTrace, trace_of, wrap
+from tracer.core.interrupts import suppress_faults
 from tracer.errors import TraceFileError
 from tracer.files import local_path
+from tracer.model.records import Block, Effect
 from tracer.model.trace import Trace, select
 from tracer.model.words import some
 
@@ -40,6 +44,9 @@ class TraceCallback:
 
     It reads the counters only for a line and, with `logs`, at the end of an epoch. It does not use
     the logs of batches, so Keras need not wait for the device on its account.
+
+    Once training has begun, it raises nothing: after an error, such as an optimizer that cannot be
+    traced, it prints one line to standard error, and then no lines and no logs.
 
     Raises `ValueError` for an `every` below 1, and `RuntimeError` if no Keras was imported.
 
@@ -83,6 +90,7 @@ class TraceCallback:
         self._model: Any = None
         self.params: Mapping[str, Any] = {}
         self._lock = threading.Lock()
+        self._faults = _Faults()
 
     def set_model(self, model: Any) -> None:
         """Called by Keras with the model that is trained."""
@@ -100,52 +108,97 @@ class TraceCallback:
 
     def on_train_begin(self, logs: object = None) -> None:
         """Wrap the optimizer."""
-        from tracer.core import registry
+        self._faults = _Faults()
+        with self._faults:
+            from tracer.core import registry
 
-        if self.effects or not registry.is_traced(self._model.optimizer):
-            wrap(self._model.optimizer, effects=self.effects)
-        self._reported = self.trace.steps  # the last step of the last line
-        self._before = self._reported  # steps before this epoch
-        self._epoch = 0  # batches of this epoch
-        if self.logs:
-            self._logged = counts(self.trace, self.effects)  # at the end of the last epoch
+            if self.effects or not registry.is_traced(self._model.optimizer):
+                wrap(self._model.optimizer, effects=self.effects)
+            trace = self.trace
+            self._began = self._reported = trace.steps  # the last step of the last line
+            self._before = self._epoch = 0  # batches before this epoch, and in it
+            self._due: float = math.inf if self.every is None else self.every
+            if self.logs:
+                self._logged = counts(trace, self.effects)  # at the end of the last epoch
 
     def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
-        """Remember the counts of earlier epochs."""
-        self._before += self._epoch
-        self._epoch = 0
+        """Remember the batches of earlier epochs."""
+        with self._faults:
+            self._before += self._epoch
+            self._epoch = 0
 
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:
-        """Print a line if enough steps ran since the last one."""
-        with self._lock:  # Keras 3 calls from several threads
+        """Print a line if enough steps ran since the last one, as far as batches tell."""
+        with self._faults, self._lock:  # Keras 3 calls from several threads
             self._epoch = max(self._epoch, batch + 1)
-            steps = self._before + self._epoch
-            if self.every is not None and steps - self._reported >= self.every:
-                self._tell(self.trace, self.every)
+            batches = self._before + self._epoch
+            if self.every is not None and batches >= self._due and not self._faults.seen:
+                trace, last = self.trace, self._reported
+                self._tell(trace, self.every)
+                self._due = batches + self._wait(trace, batches, is_told=self._reported > last)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Add to the logs what was counted in this epoch."""
-        if self.logs and logs is not None:
-            before, self._logged = self._logged, counts(self.trace, self.effects)
-            logs.update({name: self._logged[name] - before[name] for name in before})
+        if self.logs and logs is not None and not self._faults.seen:
+            with self._faults:
+                before, self._logged = self._logged, counts(self.trace, self.effects)
+                logs.update({name: self._logged[name] - before[name] for name in before})
 
     def on_train_end(self, logs: object = None) -> None:
         """Print the line of the last steps, and write the trace."""
-        trace = self.trace
-        if self.every is not None:
-            self._tell(trace, self.every)
-            self._tell(trace, max(1, trace.steps - self._reported))
-        if self.save is not None:
-            _save(trace, self.save)
+        with self._faults:
+            trace = self.trace
+            with self._faults:  # the trace is saved even if a line cannot be printed
+                if self.every is not None and not self._faults.seen:
+                    self._tell(trace, self.every)
+                    self._tell(trace, max(1, trace.steps - self._reported))
+            if self.save is not None:
+                _save(trace, self.save)
 
     def _tell(self, trace: Trace, every: int) -> None:
-        """Print a line about each `every` steps that have run since the last line."""
+        """Print a line about each `every` steps that have run since the last line.
+
+        If the trace lost details, print one line about all of them.
+        """
         start = "\n" if self.params.get("verbose") == 1 else ""  # the progress bar uses the line
         while trace.steps - self._reported >= every:
             first = self._reported + 1
-            self._reported += every
+            self._reported = trace.steps if _has_lost(trace) else self._reported + every
             print(f"{start}tracer: {line(trace, first, self._reported)}", flush=True)
             start = ""
+
+    def _wait(self, trace: Trace, batches: int, *, is_told: bool) -> float:
+        """In how many batches to read the trace again: when the next line is due at the same pace.
+
+        At least in `every` batches if no line was due (`is_told`), since each reading takes time,
+        and at the latest after as many batches as there were, since the pace may change.
+        """
+        if self.every is None or _has_lost(trace):
+            return math.inf
+        least = 1 if is_told else self.every
+        missing, steps = self._reported + self.every - trace.steps, trace.steps - self._began
+        return max(least, min(batches, missing * batches // max(1, steps)))
+
+
+class _Faults(suppress_faults):
+    """Suppresses errors of the tracer in a training, and prints the first one."""
+
+    seen = False
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        is_fault = super().__exit__(kind, error, traceback)
+        if is_fault and not self.seen:
+            self.seen = True
+            with suppress(Exception):  # standard error may be closed
+                text = " ".join(f"{type(error).__name__}: {error}".split())
+                line = f"tracer: TraceCallback stopped, the training goes on: {text}"
+                print(line, file=sys.stderr, flush=True)
+        return is_fault
 
 
 def _save(trace: CallTrace, path: str | Path) -> None:
@@ -162,17 +215,28 @@ def _save(trace: CallTrace, path: str | Path) -> None:
 
 def line(trace: Trace, first: int, last: int) -> str:
     """The updates in the steps from `first` to `last`, on one line."""
+    steps = f"steps {first:,} to {last:,}" if last > first else f"step {first:,}"
+    if _has_lost(trace):
+        return f"{steps}: updates are unknown, because the trace lost details of some steps"
     excerpt = select(trace, steps=range(first, last + 1))
     runs = list(excerpt.per_step("updates"))
     least, most = min(count for *_, count in runs), max(count for *_, count in runs)
     empty = sum(end - begin + 1 for begin, end, count in runs if not count)
-    steps = f"steps {first:,} to {last:,}" if last > first else f"step {first:,}"
     dense, sparse = excerpt.updates(kind="dense"), excerpt.updates(kind="sparse")
     rate = some((least, most), "update")
     skipped = f"; {empty:,} of the steps updated nothing" if empty else ""
     per = "per step, all replicas," if len(trace.replicas) > 1 else "per step,"
     weights = _weights(excerpt) if excerpt.has_effects else ""
     return f"{steps}: {rate} {per} {dense:,} dense and {sparse:,} sparse{skipped}{weights}"
+
+
+def _has_lost(trace: Trace) -> bool:
+    """Whether the step of some executions, or of some effects, is unknown."""
+    records: list[Block | Effect] = [
+        *trace.data.effects,
+        *(block for block in trace.blocks if not block.outside),
+    ]
+    return any(record.total > sum(run.total for run in record.runs) for record in records)
 
 
 def _weights(trace: Trace) -> str:
@@ -187,12 +251,11 @@ def _weights(trace: Trace) -> str:
 
 def counts(trace: Trace, effects: bool = False) -> dict[str, float]:
     """The values for the logs of an epoch, counted from the start of the trace."""
-    lost = any(block.step_unknown for block in trace.blocks if not block.outside)
     empty = sum(end - begin + 1 for begin, end, count in trace.per_step("updates") if not count)
     return {
         "tracer/steps": trace.steps,
         "tracer/updates": trace.updates(),
-        "tracer/steps_without_updates": float("nan") if lost else empty,
+        "tracer/steps_without_updates": float("nan") if _has_lost(trace) else empty,
         "tracer/graph_tracings": sum(graph.tracings for graph in trace.graphs),
         **{
             f"tracer/{what}": sum(trace.count(what, by=()).values()) if trace.has_effects else 0
