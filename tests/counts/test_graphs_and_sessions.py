@@ -76,6 +76,82 @@ def test_two_train_ops_in_one_run(kind: str, graph: Any) -> None:
     assert trace.steps == 8
 
 
+def _cond(apply: Callable[[], Any]) -> Any:
+    return v1.cond(tf.constant(True), apply, v1.no_op)
+
+
+def _case(apply: Callable[[], Any]) -> Any:
+    return v1.case([(tf.constant(False), v1.no_op)], default=apply)
+
+
+def _switch_case(apply: Callable[[], Any]) -> Any:
+    return tf.switch_case(tf.constant(1), [v1.no_op, apply])
+
+
+def _thrice(apply: Callable[[], Any]) -> Callable[[Any], Any]:
+    def body(number: Any) -> Any:
+        with tf.control_dependencies([apply()]):
+            return tf.identity(number + 1)
+
+    return body
+
+
+def _while_loop(apply: Callable[[], Any]) -> Any:
+    begin = [tf.constant(0)]
+    return v1.while_loop(lambda i: i < 3, _thrice(apply), begin, parallel_iterations=1)
+
+
+def _map_fn(apply: Callable[[], Any]) -> Any:
+    return v1.map_fn(_thrice(apply), tf.range(3), parallel_iterations=1)
+
+
+def _function(apply: Callable[[], Any]) -> Any:
+    return tf.function(_thrice(apply), autograph=False)(tf.constant(0))
+
+
+@pytest.fixture(params=[True, False], ids=["control_flow_v2", "control_flow_v1"])
+def control_flow_v2(request: pytest.FixtureRequest) -> Iterator[bool]:
+    before = v1.control_flow_v2_enabled()
+    switch = {True: v1.enable_control_flow_v2, False: v1.disable_control_flow_v2}
+    switch[request.param]()
+    yield request.param
+    switch[before]()
+
+
+@pytest.mark.parametrize("grouped", [False, True], ids=["bare", "grouped"])
+@pytest.mark.parametrize("way", [_cond, _case, _switch_case, _while_loop, _map_fn, _function])
+def test_apply_gradients_that_returns_control_flow(
+    way: Callable[[Callable[[], Any]], Any], grouped: bool, control_flow_v2: bool, graph: Any
+) -> None:
+    """Each step has its updates; or a note says that steps are not counted, and updates are."""
+
+    class Own(v1.train.GradientDescentOptimizer):  # type: ignore[misc, name-defined]
+        def apply_gradients(self, pairs: Any, *_: Any) -> Any:
+            result = way(lambda: super(Own, self).apply_gradients(pairs))
+            return tf.group(result) if grouped else result
+
+    optimizer = tracer.wrap(Own(-1.0))
+    zero, names = v1.zeros_initializer(), ("a", "b")
+    weights = [v1.get_variable(each, [1], initializer=zero, use_resource=True) for each in names]
+    train = optimizer.apply_gradients([(tf.ones(1), weight) for weight in weights])
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        for _ in range(6):
+            session.run(train)
+        [[a], [b]] = session.run(weights)
+    times = 3 if way in (_while_loop, _map_fn) else 1
+    assert a == b == 6 * times
+    trace = tracer.trace_of(optimizer)
+    assert trace.updates(variable="a") == trace.updates(variable="b") == 6 * times
+    uncounted = (_function,) if control_flow_v2 else (_cond, _case, _while_loop, _function)
+    exact = grouped or way not in uncounted
+    assert trace.complete == exact
+    assert trace.steps == (6 if exact else 0)
+    by_step = trace.count("updates", by="step", variable="a")
+    assert by_step == ({(step,): times for step in range(1, 7)} if exact else {})
+    assert exact or "tf.group(result)" in trace.notes[0]
+
+
 def test_keras2_in_a_session(graph: Any) -> None:
     """The op that `apply_gradients` returns does not run the updates: they are no executions."""
     optimizer = tracer.wrap(ODOMETERS["keras2"]())

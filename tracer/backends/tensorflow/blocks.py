@@ -31,11 +31,11 @@ from tracer.backends.tensorflow.counters import LedgerCounters
 from tracer.backends.tensorflow.effects import Effects
 from tracer.backends.tensorflow.functions import any_is_inside, forget_graphs_with
 from tracer.backends.tensorflow.ledger import Ledger, Use
-from tracer.backends.tensorflow.places import current_place, parent_of, step_around
+from tracer.backends.tensorflow.places import Extra, current_place, parent_of, step_around
 from tracer.backends.tensorflow.tracings import time_tracings
 from tracer.backends.tensorflow.writes import StaleGradients, WriteChecks
 from tracer.core import backend
-from tracer.core.calls import EAGER, Call, Place
+from tracer.core.calls import EAGER, Call, Place, outermost
 from tracer.core.counters import CountedBlock
 from tracer.core.stamps import APPLYING, UNIT, WITHIN
 from tracer.core.tracings import Part
@@ -44,6 +44,16 @@ from tracer.model.words import times
 _DTENSORS = (
     "a tf.function updates variables of DTensor: TensorFlow cannot run the counters on their mesh, "
     "so what this function runs is not counted; DTensor steps in eager mode are"
+)
+
+_NO_OP = (
+    "a method returned no operation in a v1 graph, so its executions cannot be counted: return the "
+    "operation that applies the gradients"
+)
+_NO_PLAIN_OP = (
+    "a method returned the result of tf.cond, tf.case, tf.while_loop or a function in a v1 graph: "
+    "its steps are not counted, and the updates inside count outside any step; return "
+    "tf.group(result) to count both"
 )
 
 
@@ -166,7 +176,7 @@ class GraphBlocks(backend.Blocks):
         the program runs, and its name stay the same.
         """
         self.counters.session_graphs[block] += 1
-        inside = call.parent is not None
+        around = None if call.parent is None else outermost(call).extra
         if any(each.kind.name in ("keras2", "keras3") for each in self._root.optimizers.all):
             self._note(
                 "an optimizer of Keras 2.11 or later was applied in a v1 graph: the op that it "
@@ -175,16 +185,15 @@ class GraphBlocks(backend.Blocks):
             )
             return
         result = getattr(call.result, "op", call.result)
-        if not hasattr(result, "_add_control_input"):
-            self._note(
-                "a method returned no operation in a v1 graph, so its executions cannot be "
-                "counted: return the operation that applies the gradients"
-            )
+        is_op = hasattr(result, "_add_control_input")
+        ends = compat.ends_before(result) if is_op else None
+        if ends is None:
+            call.extra.counts = False
+            self._note(_NO_PLAIN_OP if is_op else _NO_OP)
             return
-        before = [*result.control_inputs, *(tensor.op for tensor in result.inputs)]
         begins = compat.call_before(partial(self._move_in_session, 1), call.site_notes)
-        with compat.control_dependencies(before):
-            callback = compat.host_callback(partial(self._ran_in_session, block, inside, begins))
+        with compat.control_dependencies(ends):
+            callback = compat.host_callback(partial(self._ran_in_session, block, around, begins))
         result._add_control_input(getattr(callback, "op", callback))
 
     def note(self, call: Call) -> None:
@@ -201,8 +210,8 @@ class GraphBlocks(backend.Blocks):
         with self.counters.lock:
             self._begun_in_sessions += steps
 
-    def _ran_in_session(self, block: CountedBlock, inside: bool, begins: bool) -> None:
-        """Count a block of a v1 graph that is about to end; `inside` if it is part of a step.
+    def _ran_in_session(self, block: CountedBlock, around: Extra | None, begins: bool) -> None:
+        """Count a block of a v1 graph that is about to end; `around` is of the step around it.
 
         `begins` tells that its start was counted, too.
         """
@@ -211,7 +220,8 @@ class GraphBlocks(backend.Blocks):
         if block.step:
             stamp = UNIT * self.counters.take_number(block.replica)
         else:  # its step ends, and takes its number, later
-            stamp = UNIT * self.counters.next_number(block.replica) | WITHIN if inside else 0
+            is_within = around is not None and around.counts
+            stamp = UNIT * self.counters.next_number(block.replica) | WITHIN if is_within else 0
         self.counters.log(block, stamp)
 
     # The enclosing step of a block.

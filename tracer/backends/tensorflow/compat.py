@@ -157,6 +157,31 @@ _CALLBACK = "optimizer_tracer"
 """The name of ops that call Python in the graph of a Session."""
 
 
+_CONTROL_FLOW = "Merge", "RefMerge", "Exit", "RefExit"
+"""Ops that end a `cond` or a `while_loop` of v1: their inputs run in a branch or in each iteration.
+"""
+
+
+def _runs_functions(op: Any) -> bool:
+    """True for ops like `If`, `While` and `StatefulPartitionedCall`."""
+    values = op.node_def.attr.values()
+    return any(value.HasField("func") or value.list.func for value in values)
+
+
+def ends_before(op: Any) -> list[Any] | None:
+    """What a callback waits for to run once, just before `op`; None if the updates are inside `op`.
+
+    A control edge from an `If` or a `Case` does not wait for the ops in the branch: its outputs do.
+    """
+    if op.type in _CONTROL_FLOW or _runs_functions(op):
+        return None
+    ends: list[Any] = []
+    for before in [*op.control_inputs, *(tensor.op for tensor in op.inputs)]:
+        outputs = before.outputs if _runs_functions(before) else ()
+        ends += [tf.identity(output, name=_CALLBACK) for output in outputs] or [before]
+    return ends
+
+
 def call_before(function: Any, updates: Iterable[Any]) -> bool:
     """Call `function()` before the first of these ops, whenever a Session runs any of them.
 
@@ -212,11 +237,14 @@ def called_graph(graph: Any) -> Any:
     """The graph of the function that must be called to run `graph`: itself, or one around it.
 
     Branches and loop bodies have graphs of their own, which run only with the function around them.
-    A graph of a Session runs as a whole.
+    A graph of a Session runs as a whole, with the functions that it calls.
     """
     while isinstance(graph, control_flow_v2_func_graphs.ControlFlowFuncGraph):
         graph = graph.outer_graph
-    return graph if ops.executing_eagerly_outside_functions() else graphs_around(graph)[-1]
+    if ops.executing_eagerly_outside_functions():
+        return graph
+    around = graphs_around(graph)[-1]
+    return getattr(around, "outer_graph", around)
 
 
 def call_time_capture(

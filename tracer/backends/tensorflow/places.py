@@ -27,7 +27,7 @@ from tracer.core.calls import (
 class Extra:
     """Data of a call in a graph or under a strategy: `Call.extra`."""
 
-    __slots__ = ("run", "stamps", "start")
+    __slots__ = ("counts", "run", "stamps", "start")
 
     def __init__(self, start: int, run: int) -> None:
         self.start = start
@@ -36,6 +36,8 @@ class Extra:
         """The `strategy.run` in which the call began: see `stacks.runs_under_way`."""
         self.stamps: dict[tuple[int, int], Any] = {}
         """For a step in a graph, by replica and flags, its stamp and the stamps of its parts."""
+        self.counts = True
+        """False for a step in the graph of a Session that no op can count."""
 
 
 def locate(call: Call, role: CallRole, stack: list[Call], calls_under_way: CallsUnderWay) -> bool:
