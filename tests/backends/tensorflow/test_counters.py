@@ -9,7 +9,7 @@ from support import odometers
 from support.libraries import is_keras3, keras2, keras3, needs_keras3
 
 import tracer
-from tracer.backends.tensorflow import ledger
+from tracer.backends.tensorflow import counters, ledger
 
 legacy = keras2.optimizers.legacy
 
@@ -113,6 +113,7 @@ def _run_replicas(strategy: Any, optimizer: Any, variables: dict[str, Any]) -> N
 def test_journals_are_emptied_as_functions_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many executions there are, and nobody asks for a trace: no step is lost."""
     monkeypatch.setattr(ledger, "ROWS", 1023)
+    monkeypatch.setattr(counters, "_LONGEST", 0.002)
     optimizer = tracer.wrap(legacy.SGD())
     weights = [tf.Variable([1.0, 2.0]) for _ in range(2)]
 
@@ -136,3 +137,28 @@ def test_journals_are_emptied_as_functions_are_called(monkeypatch: pytest.Monkey
     updates = trace.count("updates", by="step", variable=weights[1])
     assert {number for (number,) in updates} == truth
     assert trace.count("updates", by=()) == {(): 7000}
+
+
+def test_short_calls_and_then_long_ones() -> None:
+    """After many calls of few steps, the first calls of many steps lose none."""
+    optimizer = tracer.wrap(tf.compat.v1.train.GradientDescentOptimizer(-1.0))
+    even, odd = tf.Variable([0.0]), tf.Variable([0.0])
+
+    @tf.function
+    def steps(count: Any) -> None:
+        for number in tf.range(count):
+            if number % 2 == 0:
+                optimizer.apply_gradients([(tf.ones(1), even)])
+            else:
+                optimizer.apply_gradients([(tf.ones(1), odd)])
+
+    for _ in range(256):
+        steps(tf.constant(2))
+    for _ in range(64):
+        steps(tf.constant(1000))
+    trace = tracer.trace_of(optimizer)
+    assert trace.complete, trace.notes
+    assert even.numpy()[0] == odd.numpy()[0] == 256 + 32_000
+    updates = trace.count("updates", by="step", variable=odd)
+    assert {step for (step,) in updates} == {*range(2, 64_513, 2)}
+    assert {*updates.values()} == {1}

@@ -10,6 +10,7 @@ of the thread that started it and waits for it.
 import sys
 from collections.abc import Callable, Hashable, Sequence, Set
 from threading import get_ident
+from time import perf_counter
 from types import FrameType
 from typing import Any
 
@@ -129,7 +130,7 @@ class SameCall:
     ) -> None:
         """`under_way` are the calls of the recorder; `threads` as in `Callers`.
 
-        Each such call runs `called`, and `look` after the `quiet_calls` of the counters.
+        Each such call runs `called`, and `look` from the `next_look` of the counters on.
         """
         self._callers, self._threads, self._called = callers, threads, called
         self._counters, self._look = counters, look
@@ -154,7 +155,7 @@ class SameCall:
         except (AttributeError, ValueError):  # there is no context, or the stack is not that deep
             return False
         self._called()
-        if next(self._counters.quiet_calls, True):
+        if perf_counter() >= self._counters.next_look:
             self._look()
         return True
 

@@ -3,8 +3,8 @@
 Python numbers the steps until a replica has its ledger, which continues the numbers.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import repeat
+from collections.abc import Mapping, Sequence
+from time import perf_counter
 from typing import Any
 
 from tracer.backends.tensorflow.ledger import Ledger
@@ -13,20 +13,22 @@ from tracer.core.log import Reading
 
 _FULL = 1 / 8
 """A journal fuller than this is drained: it must have room until the next look."""
-_MOST_CALLS = 64
-"""How many calls of functions there are between two looks, at most."""
+_LONGEST = 0.03
+"""The longest time in seconds between two looks, if functions are called: a step takes more than
+2 us in a graph that XLA has not compiled, so this many seconds fill no journal.
+"""
+_SHORTEST = 0.0005
 
 
 class LedgerCounters(Counters):
     """The counters of one root optimizer, with a ledger for each replica that runs graphs."""
 
-    quiet_calls: Iterator[bool]
-    """Yields an item for each call of a function until the next look at the journals."""
-
     def __init__(self) -> None:
         super().__init__()
         self.ledgers: dict[int, Ledger] = {}
-        self._look_after(1)
+        self.next_look = 0.0
+        """The time from which a call of a function looks at the journals."""
+        self._pause = 0.0
 
     def ledger(self, replica: int, device: str) -> Ledger:
         """The ledger of a replica; created on `device` if there is none."""
@@ -36,7 +38,7 @@ class LedgerCounters(Counters):
                 ledger = self.ledgers[replica] = Ledger(
                     device, self._numbers.setdefault(replica, 0)
                 )
-            self._look_after(1)  # a graph is traced, which may count many executions
+            self._pause = self.next_look = 0.0  # a graph is traced, which may count many executions
             return ledger
 
     @property
@@ -48,19 +50,16 @@ class LedgerCounters(Counters):
         """Drain the journals that are getting full; called when functions with counters are called.
 
         No journal may overflow between two looks, and training must not wait. So each call looks
-        while calls write many rows; otherwise looks are up to `_MOST_CALLS` calls apart.
+        while calls write many rows; otherwise looks are up to `_LONGEST` apart.
         """
         if self.lock.acquire(blocking=False):
             try:
                 fullest = max(ledger.look(_FULL) for ledger in list(self.ledgers.values()))
-                rarer = self._calls_between * 2 if fullest <= _FULL else self._calls_between // 2
-                self._look_after(min(rarer, _MOST_CALLS))
+                pause = self._pause / 2 if fullest > _FULL else max(self._pause * 2, _SHORTEST)
+                self._pause = min(pause, _LONGEST)
+                self.next_look = perf_counter() + self._pause
             finally:
                 self.lock.release()
-
-    def _look_after(self, calls: int) -> None:
-        self._calls_between = max(1, calls)
-        self.quiet_calls = repeat(False, calls)
 
     def take_number(self, replica: int) -> int:
         """Take the number of a step that begins outside every graph."""
