@@ -229,3 +229,35 @@ def test_apply_method_called_directly(kind: str, optimizer: Any, variables: dict
     assert counted(trace, variables["kernel"]) == Reading(4)
     assert trace.steps == 1
     assert trace.updates(variable=variables["kernel"], step=1) == 1
+    assert trace.complete, trace.notes
+
+
+@both
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_step_method_taken_before_wrap(kind: str, compiled: bool, replicas: int) -> None:
+    """A method that calls no other step method makes no step: a note, and no update is lost."""
+    strategy = tf.distribute.MirroredStrategy(
+        [f"/cpu:{number}" for number in range(replicas)],
+        cross_device_ops=tf.distribute.ReductionToOneDevice(),
+    )
+    with strategy.scope():
+        optimizer, variables = ODOMETERS[kind](), make_variables(kind)
+        if kind == "keras3":
+            optimizer.build([*variables.values()])
+    pairs = gradients(variables)
+    step = optimizer.apply if kind == "keras3" else optimizer.apply_gradients
+    arguments = [*zip(*pairs, strict=True)] if kind == "keras3" else [pairs]
+    tracer.wrap(optimizer)
+
+    def steps() -> None:
+        strategy.run(step, arguments)
+
+    run = tf.function(steps) if compiled else steps
+    for _ in range(3):
+        run()
+    trace = tracer.trace_of(optimizer)
+    assert trace.steps == 0
+    assert trace.updates() == 3 * replicas * len(variables)
+    assert not trace.complete
+    [note] = trace.notes
+    assert note.startswith(f"{step.__name__} was called on the class, or as a method taken before")

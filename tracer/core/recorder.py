@@ -28,7 +28,7 @@ from weakref import ref
 
 from tracer.core.backend import Backend, Root
 from tracer.core.call_paths import UNKNOWN
-from tracer.core.calls import EAGER, Call, CallRole, Place, outermost
+from tracer.core.calls import EAGER, Call, CallRole, Place, frames_from, outermost
 from tracer.core.collectors import Collectors
 from tracer.core.optimizers import Optimizers
 from tracer.core.snapshot import Reader
@@ -158,9 +158,28 @@ class Recorder(Root):
             call.variable, checks = variable, self.blocks.write_checks
             if checks is not None and call.place is EAGER and role == "update":
                 call.before = checks.look(call.own[0], variable)
+        if not any(around.role == "step" for around in [*stack, outermost(call)]):
+            self._note_unseen_step(optimizer, call)
         call.recorder = self
         stack.append(call)
         return call
+
+    def _note_unseen_step(self, optimizer: int, apply: Call) -> None:
+        """Note it if an apply method runs in a step that began without a call of a traced method.
+
+        Under a strategy, the step may be on a thread that waits for this one.
+        """
+        traced = self.optimizers.all[optimizer]
+        own, step_methods = traced.optimizer(), traced.kind.step_methods
+        stacks = sys._current_frames().values() if apply.distributed else [apply.python]
+        for frame in (frame for innermost in stacks for frame in frames_from(innermost)):
+            name = frame.f_code.co_name.removeprefix("tf__")  # AutoGraph's copy has this prefix
+            if name in step_methods and frame.f_locals.get("self") is own:
+                self.note(
+                    f"{name} was called on the class, or as a method taken before the optimizer "
+                    "was wrapped: its steps are not counted, and their updates count outside any "
+                    f"step; call optimizer.{name}(...)"
+                )
 
     def sites_of(
         self, call: Call, optimizer: int, apply: ApplyMethod, role: Role, pairs: Iterable[Any]
