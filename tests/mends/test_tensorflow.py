@@ -278,26 +278,6 @@ def test_a_concrete_function_from_before() -> None:
     assert said(tracer.trace_of(optimizer)) == (0, 0, False)
 
 
-def test_two_optimizers_in_one_function_from_before() -> None:
-    """The first that was unwrapped ended the watch of the other.
-
-    Mend: Let several recorders watch one older function, and each give it back.
-    """
-    first, second, weight = Legacy(1.0), Legacy(1.0), zero()
-
-    def both() -> None:
-        step(first, weight)
-        step(second, weight)
-
-    concrete = tf.function(both).get_concrete_function()
-    tracer.wrap(first)
-    tracer.wrap(second)
-    tracer.unwrap(first)
-    concrete()
-    assert [ran(weight), tracer.trace_of(first).complete] == [2, True]
-    assert not tracer.trace_of(second).complete
-
-
 def test_a_function_that_calls_one_from_before() -> None:
     """Once the graphs were gone, the trace was called complete.
 
@@ -433,45 +413,19 @@ def test_an_optimizer_that_is_wrapped_after_a_block() -> None:
     assert said(tracer.trace_of(optimizer)) == (2, 2, True)
 
 
-class Parts(Legacy):  # type: ignore[misc]
-    """Steps with the optimizers in a list that grows."""
-
-    def __init__(self) -> None:
-        super().__init__(1.0)
-        self.__dict__["parts"] = []
-
-    def apply_gradients(self, *args: Any, **kwargs: Any) -> None:
-        for part in self.__dict__["parts"]:
-            part.apply_gradients(*args, **kwargs)
-
-
 def test_an_optimizer_that_takes_in_one_with_counts() -> None:
     """The outer optimizer went on by the counts of the inner one, and its block lost both.
 
     Mend: Let a block follow its optimizer to another recorder.
     """
-    outer, inner, weight = Parts(), Legacy(1.0), zero()
+    inner, weight = Legacy(1.0), zero()
+    outer = Own(instead=lambda: step(inner, weight))
+    outer.__dict__["parts"] = []
     with tracer.record():
         step(inner, weight)
     with tracer.assert_updates(outer, dense=1):
-        outer.__dict__["parts"].append(inner)
+        outer.parts.append(inner)
         step(outer, weight)
-
-
-def test_two_optimizers_with_counts_of_their_own_that_nest() -> None:
-    """They cannot be traced together, and made their steps without a note.
-
-    Mend: Let a block follow its optimizer, and note what nested ones ran refused.
-    """
-    outer, inner, weight = Parts(), Legacy(1.0), zero()
-    with tracer.record():
-        step(inner, weight)
-        step(outer, weight)
-    outer.__dict__["parts"].append(inner)
-    with tracer.record() as recording:
-        step(outer, weight)
-    assert ran(weight) == 2
-    assert not recording.trace().complete
 
 
 def test_a_copy_that_is_made_in_a_block() -> None:
@@ -504,9 +458,6 @@ def test_a_bound_method_that_was_taken_in_a_block() -> None:
     assert said(recording.trace()) == (1, 1, True)
 
 
-# Classes.
-
-
 def test_a_class_that_is_derived_from_a_traced_one() -> None:
     """Each method of an object of a class derived from a traced class counted twice.
 
@@ -518,19 +469,3 @@ def test_a_class_that_is_derived_from_a_traced_one() -> None:
     trace = tracer.trace_of(optimizer)
     assert said(trace) == (1, ran(weight), True) == (1, 1, True)
     assert trace.calls("apply_gradients") == 1
-
-
-def test_a_class_whose_metaclass_says_that_it_equals_nothing() -> None:
-    """Nothing was counted: the tracer compared classes by what their metaclass says.
-
-    Mend: Tell classes apart by identity, whatever their metaclass says.
-    """
-
-    class Never(type):
-        __eq__ = lambda *_: False  # noqa: E731
-        __hash__ = type.__hash__
-
-    odd = Never("Odd", (v1.train.GradientDescentOptimizer,), {})
-    optimizer, weight = tracer.wrap(odd(1.0)), zero()
-    step(optimizer, weight)
-    assert said(tracer.trace_of(optimizer)) == (1, ran(weight), True) == (1, 1, True)

@@ -10,10 +10,7 @@ import pytest
 import torch
 from support.said import said
 from support.torch_odometers import Around, Odometer, give, readings, zeros
-from torch.optim.optimizer import (
-    _global_optimizer_pre_hooks,
-    register_optimizer_step_pre_hook,
-)
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import tracer
 
@@ -162,23 +159,6 @@ def test_a_fused_step_that_the_loss_scale_skips() -> None:
         optimizer.zero_grad()
     assert readings([parameter]) == [2]
     assert said(tracer.trace_of(optimizer)) == (3, 2, True)
-
-
-def test_hooks_that_the_program_takes_away() -> None:
-    """A program that cleared PyTorch's table of hooks before a step lost the step.
-
-    Mend: Count on where a program takes away the hooks before a step.
-    """
-    parameters = zeros()
-    optimizer = tracer.wrap(sgd(parameters))
-    step(optimizer, parameters)
-    kept = dict(_global_optimizer_pre_hooks)
-    _global_optimizer_pre_hooks.clear()
-    step(optimizer, parameters)
-    _global_optimizer_pre_hooks.update(kept)
-    trace = tracer.trace_of(optimizer)
-    assert readings(parameters) == [2, 2, 2]
-    assert said(trace) == (2, 6, True) or not trace.complete
 
 
 def test_an_optimizer_that_is_wrapped_in_a_block() -> None:
