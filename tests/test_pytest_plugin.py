@@ -4,6 +4,7 @@ import os
 import re
 import sys
 import time
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ def _fork_for_each_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatc
 
 
 HELPERS = """
+import logging
 import os
 import unittest
 
@@ -40,6 +42,8 @@ import pytest
 import tensorflow as tf
 
 import tracer
+
+logging.getLogger("asyncio").setLevel("ERROR")  # it prints the lines of slow coroutines
 
 
 def train(steps=3, variables=2, optimizer=None):
@@ -121,7 +125,10 @@ class TestUnittest(unittest.TestCase):
     def setUp(self):
         train(steps=1)
 
-    @updates(dense=8)
+    def tearDown(self):
+        train(steps=2)
+
+    @updates(dense=6)
     def test_good(self):
         train()
 
@@ -137,6 +144,19 @@ class TestUnittest(unittest.TestCase):
     @updates(dense=7)
     def test_own_skip(self):
         self.skipTest("not today")
+
+
+class TestCoroutines(unittest.IsolatedAsyncioTestCase):
+    async def asyncSetUp(self):
+        train(steps=1)
+
+    @updates(dense=6)
+    async def test_good(self):
+        train()
+
+    @updates(dense=8)
+    async def test_bad(self):
+        train()
 
 
 @updates(dense=7)
@@ -217,7 +237,8 @@ FAILED = {
     "test_over_the_limit": "updates: expected at most 5, got 6",
     "test_parametrized[3]": "updates: expected 8, got 9",
     "TestClass.test_of_both": "dense updates of w1: expected 2, got 3",
-    "TestUnittest.test_bad": "dense updates: expected 7, got 8",
+    "TestUnittest.test_bad": "dense updates: expected 7, got 6",
+    "TestCoroutines.test_bad": "dense updates: expected 8, got 6",
     "TestUnittest.test_own_error": "E       AssertionError: 'mine' != 'yours'",
     "test_own_error": "E       ZeroDivisionError: mine",
     "test_own_error_in_a_block": "E           ZeroDivisionError: mine",
@@ -227,7 +248,7 @@ FAILED = {
         "dense updates: expected 2 in each step, got 1 in each of 3 steps"
     ),
 }
-OUTCOMES = {"failed": len(FAILED), "passed": 11, "skipped": 2, "xfailed": 1}
+OUTCOMES = {"failed": len(FAILED), "passed": 12, "skipped": 2, "xfailed": 1}
 
 
 @pytest.fixture
@@ -327,6 +348,72 @@ def test_a_folder_at_a_url_is_refused(pytester: pytest.Pytester) -> None:
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: --tracer-save: must be a folder of this machine, not*"])
     assert not (pytester.path / "s3:").exists()
+
+
+SAVES = """
+import pathlib
+import pytest
+from helpers import train
+
+pytestmark = pytest.mark.optimizer_updates(dense=6)
+
+
+@pytest.fixture(autouse=True)
+def no_folder():
+    pathlib.Path("traces").rmdir()
+    yield
+    pathlib.Path("traces").mkdir()
+
+
+def test_passes():
+    train()
+
+
+def test_own_error():
+    train()
+    raise ZeroDivisionError("mine")
+
+
+def test_own_skip():
+    train()
+    pytest.skip("not today")
+"""
+
+
+def test_a_trace_that_cannot_be_saved_fails_only_a_test_that_passed(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(helpers=HELPERS, test_it=SAVES)
+    result = pytester.runpytest_subprocess("--tracer-save=traces", "-Werror")
+    result.assert_outcomes(failed=2, skipped=1)
+    found = sections(result.outlines)
+    reason = "--tracer-save: *test_it.py.test_*.json: cannot be written: there is no folder *"
+    assert [line for line in found["test_passes"] if fnmatch(line, reason)]
+    assert "E       ZeroDivisionError: mine" in found["test_own_error"]
+    assert [line for line in found["test_own_error"] if fnmatch(line, reason)]
+
+
+def test_an_error_of_recording_is_shown_as_it_is(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        """
+        import tracer
+
+        def record(effects): raise OSError("no recording")
+
+        tracer.record = record
+        """
+    )
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.optimizer_updates(total=0)
+        def test_it(): pass
+        """
+    )
+    result = pytester.runpytest_subprocess()
+    assert "OSError: no recording" in result.stdout.str()
+    assert "UnboundLocalError" not in result.stdout.str()
 
 
 @pytest.mark.parametrize("option", ["--tracer-report", "--tracer-trace-all", "--tracer-update"])
@@ -527,6 +614,102 @@ def test_an_assertion_without_with_fails_its_test_with_its_line(pytester: pytest
         )
         assert text in lines
     assert "ZeroDivisionError: mine" in result.stdout.str(), "who fails by itself says why himself"
+
+
+LONG_LIVED = """
+import contextlib
+
+import pytest
+import tracer
+
+kept = []
+
+
+@pytest.fixture
+def stack():
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
+def test_never_entered():
+    kept.append(tracer.assert_updates(total=0))
+
+
+def test_never_left():
+    kept.append(tracer.assert_calls("update_step", 0))
+    kept[-1].__enter__()
+
+
+def test_left_by_its_fixture(stack):
+    stack.enter_context(tracer.assert_updates(total=0))
+
+
+def test_own_error():
+    kept.append(tracer.assert_updates(total=0))
+    raise ZeroDivisionError("mine")
+
+
+def test_own_skip():
+    kept.append(tracer.assert_updates(total=0))
+    pytest.skip("not today")
+"""
+
+
+def test_an_assertion_that_outlives_its_test_fails_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=LONG_LIVED)
+    result = pytester.runpytest_subprocess("-Werror")
+    result.assert_outcomes(passed=3, errors=2, failed=1, skipped=1)
+    assert {line for line in result.outlines if line.startswith("test_it.py:")} >= {
+        "test_it.py:16: tracer.assert_updates() asserts nothing without `with`: write "
+        "`with tracer.assert_updates(...):` above the code that trains",
+        "test_it.py:20: tracer.assert_calls() asserts nothing: its block was entered and never "
+        "left",
+    }
+
+
+MARKED = """
+import pytest
+from helpers import train
+
+updates = pytest.mark.optimizer_updates
+
+
+@pytest.fixture(params=[6, 7])
+def marked(request):
+    request.node.add_marker(updates(dense=request.param))
+
+
+def test_by_a_fixture(marked):
+    train()
+
+
+def test_in_the_body(request):
+    request.node.add_marker(updates(dense=7))
+    train()
+
+
+@updates(dense=6)
+def test_one_more(request):
+    train()
+    request.applymarker(updates(total=6))
+
+
+def test_own_error(request):
+    request.node.add_marker(updates(dense=7))
+    raise ZeroDivisionError("mine")
+"""
+
+
+def test_a_marker_that_is_added_while_the_test_runs_fails_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(helpers=HELPERS, test_it=MARKED)
+    result = pytester.runpytest_subprocess()
+    result.assert_outcomes(passed=1, failed=4)
+    found = sections(result.outlines)
+    late = "marker optimizer_updates: was added while the test ran"
+    said = {name for name, lines in found.items() if any(map(re.compile(late).match, lines))}
+    assert said == {"test_in_the_body", "test_one_more"}
+    assert "dense updates: expected 7, got 6" in found["test_by_a_fixture[7]"]
+    assert "E       ZeroDivisionError: mine" in found["test_own_error"]
 
 
 def test_without_pytest_it_is_a_warning(pytester: pytest.Pytester) -> None:

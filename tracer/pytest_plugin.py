@@ -5,21 +5,24 @@ wraps an optimizer with the fixture `optimizer_tracer`. Before that, this module
 else of `tracer`; it never imports TensorFlow.
 """
 
+import inspect
 import os
 import re
 import sys
 import zlib
-from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, nullcontext
-from functools import partial
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pytest
 
 import tracer
 
 if TYPE_CHECKING:
+    from weakref import finalize
+
     from tracer.api import CallTrace, Recording
     from tracer.testing.assertions import Assertion, Unused
 
@@ -27,10 +30,35 @@ T = TypeVar("T")
 
 MARKER = "optimizer_updates"
 
-unused_assertions: "list[Unused] | None" = None
-"""While a test's body runs, its assertions that were deleted without running a block.
-`tracer.testing.assertions` adds them.
-"""
+
+class MadeInTest(NamedTuple):
+    """The assertions that the body of a test made; `tracer.testing.assertions` adds them."""
+
+    watches: "list[finalize[[Any, Any], Any]]"
+    """They add an assertion to `unused` when it is deleted, unless it was used."""
+    unused: "list[Unused]"
+
+    def said(self, config: pytest.Config) -> list[str]:
+        """What to say of those that were deleted unused; says it once."""
+        unused, root = self.unused.copy(), config.rootpath
+        self.unused.clear()
+        return [f"{os.path.relpath(each.path, root)}:{each.line}: {each}" for each in unused]
+
+    def said_at_end(self, config: pytest.Config) -> list[str]:
+        """What to say of those that still live, and are unused or in their blocks."""
+        for watch in self.watches:
+            watch()
+        return self.said(config)
+
+    def forget(self) -> None:
+        """Say nothing: an error ended the test, and its traceback keeps assertions alive."""
+        for watch in self.watches:
+            watch.detach()
+        self.unused.clear()
+
+
+made_in_test: MadeInTest | None = None
+"""The assertions of the test whose body runs now."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -110,36 +138,102 @@ class OptimizerTracer:
         """Why the trace is not as expected, once the test has ended."""
         from tracer.testing.failure import incomplete
 
-        messages = [message for each in self._assertions if (message := each.failure())]
-        return messages or ([incomplete(self.trace)] if self.trace.optimizers else [])
+        messages = [each.failure() for each in self._assertions]
+        if not any(messages) and self.trace.optimizers:
+            messages = [incomplete(self.trace)]
+        return [message for message in messages if message]
 
 
 _fixture = pytest.StashKey[OptimizerTracer]()
 
 
+_made = pytest.StashKey[MadeInTest]()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     """Trace the body of a test that asks for it, and check what it did if it passed."""
-    checks = _checks(item)
+    failures: list[str] = []
+    body = partial(_body, item, _checks(item), failures)
+    instance, unittest = getattr(item, "instance", None), sys.modules.get("unittest")
+    with pytest.MonkeyPatch.context() as patch:
+        if unittest and isinstance(instance, unittest.TestCase):
+            _replace_method(item, patch, body)
+            result = yield  # runs setUp and tearDown, too
+        else:
+            with body():
+                result = yield
+    if failures:
+        pytest.fail("\n\n".join(failures), pytrace=False)
+    return result
+
+
+def _replace_method(
+    item: Any, patch: pytest.MonkeyPatch, body: Callable[[], AbstractContextManager[None]]
+) -> None:
+    """Let the method of a `unittest.TestCase` run in the context `body`."""
+    method = item.obj
+    if inspect.iscoroutinefunction(method):
+
+        @wraps(method)
+        async def coroutine() -> Any:
+            __tracebackhide__ = True
+            with body():
+                return await method()
+
+        patch.setattr(item.instance, item.name, coroutine)  # pytest does not look at `item.obj`
+        return
+
+    @wraps(method)
+    def function() -> Any:
+        __tracebackhide__ = True
+        with body():
+            return method()
+
+    patch.setattr(item, "obj", function)
+
+
+@contextmanager
+def _body(
+    item: pytest.Item, checks: "Sequence[Callable[[CallTrace], str]]", failures: list[str]
+) -> Iterator[None]:
+    """Trace the body of a test, and add to `failures` why it should fail although it passed."""
+    __tracebackhide__ = True
     effects = any(marker.kwargs.get("effects") for marker in item.iter_markers(MARKER))
     traced = item.stash.get(_fixture, None)
-    unused: list[Unused] = []
+    made = item.stash[_made] = MadeInTest([], [])
+    recording: Recording | None = None
+    passed = False
     try:
         block = tracer.record(effects=effects) if checks else nullcontext()
         with pytest.MonkeyPatch.context() as patch, block as recording:
-            patch.setattr(sys.modules[__name__], "unused_assertions", unused)
-            result = yield
+            patch.setattr(sys.modules[__name__], "made_in_test", made)
+            yield
+        passed = True
     finally:
-        trace = recording.trace() if recording else traced.trace if traced else None
-        folder = _folder(item.config)
-        if folder is not None and trace is not None and trace.optimizers:
-            trace.save(folder / _file_name(item.nodeid))
-    root = item.config.rootpath
-    messages = [f"{os.path.relpath(each.path, root)}:{each.line}: {each}" for each in unused]
-    messages += [check(recording.trace()) for check in checks if recording]
-    messages += [] if traced is None else traced.failures()
-    if any(messages):
-        pytest.fail("\n\n".join(filter(None, messages)), pytrace=False)
+        unsaved = _save(item, recording or traced)
+        if not passed:
+            made.forget()
+            if unsaved:
+                item.add_report_section("call", "tracer", unsaved)
+    failures += made.said(item.config)
+    failures += [message for check in checks if recording and (message := check(recording.trace()))]
+    failures += [] if traced is None else traced.failures()
+    if len(list(item.iter_markers(MARKER))) > len(checks):
+        failures.append(
+            f"marker {MARKER}: was added while the test ran, when counting could no longer begin: "
+            "add it before the test runs, or use `with tracer.assert_updates(...):`"
+        )
+    failures += [unsaved] if unsaved else []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    """Fail a test if an assertion that its body made is still unused, or still in its block."""
+    result = yield
+    made = item.stash.get(_made, None)
+    if made is not None and (unused := made.said_at_end(item.config)):
+        pytest.fail("\n\n".join(unused), pytrace=False)
     return result
 
 
@@ -173,6 +267,20 @@ def _checks(item: pytest.Item) -> "list[Callable[[CallTrace], str]]":
 def _folder(config: pytest.Config) -> Path | None:
     folder: str | None = config.getoption("tracer_save")
     return Path(folder) if folder else None
+
+
+def _save(item: pytest.Item, traced: "Recording | OptimizerTracer | None") -> str:
+    """Save what a test did, if the option asks for it; return why it could not be saved."""
+    folder = _folder(item.config)
+    if folder is None or traced is None:
+        return ""
+    trace = traced.trace if isinstance(traced, OptimizerTracer) else traced.trace()
+    try:
+        if trace.optimizers:
+            trace.save(folder / _file_name(item.nodeid))
+    except tracer.TraceFileError as error:
+        return f"--tracer-save: {error}"
+    return ""
 
 
 def _file_name(nodeid: str) -> str:

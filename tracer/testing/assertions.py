@@ -96,7 +96,7 @@ class Assertion:
         self.close()
         if isinstance(error, GeneratorExit):
             why = "its block is in a generator that was closed before it ended"
-            _say_unused(self._made._replace(why=why), _unused_of_this_test())
+            _say_unused(self._made._replace(why=why), _made_in_test())
         if error is None:
             message = self.failure()
             if message:
@@ -391,7 +391,8 @@ def _of_method(
 #
 # Like Python for a coroutine that was never awaited, this reports it when the object is deleted or
 # the program ends: by a `RuntimeWarning` at the line of the assertion, or to the pytest plugin,
-# which fails the test. A closed generator leaves the block early, which is reported at once.
+# which fails the test, at its end at the latest. A closed generator leaves the block early, which
+# is reported at once.
 
 _PLUGIN = "tracer.pytest_plugin"
 """Looked up in `sys.modules`, because the plugin imports `tracer` only when a test needs it."""
@@ -425,19 +426,21 @@ def _being_made() -> Unused:
 
 def _watch_use(assertion: object, unused: Unused) -> "weakref.finalize[[Unused, Any], Any]":
     """Report `unused` when the assertion is deleted, unless this is detached first."""
-    return weakref.finalize(assertion, _say_unused, unused, _unused_of_this_test())
+    made = _made_in_test()
+    watch = weakref.finalize(assertion, _say_unused, unused, made)
+    if made is not None:
+        made.watches.append(watch)
+    return watch
 
 
-def _unused_of_this_test() -> Any:
-    """The pytest plugin's list of unused assertions in the current test; None outside tests."""
-    return getattr(sys.modules.get(_PLUGIN), "unused_assertions", None)
+def _made_in_test() -> Any:
+    """The pytest plugin's `MadeInTest` of the current test; None outside tests."""
+    return getattr(sys.modules.get(_PLUGIN), "made_in_test", None)
 
 
-def _say_unused(unused: Unused, of_test: list[Unused] | None) -> None:
+def _say_unused(unused: Unused, made: Any) -> None:
     """Report that an assertion asserted nothing: to the pytest plugin, or as a warning."""
-    if of_test is None:
+    if made is None:
         warnings.warn_explicit(str(unused), RuntimeWarning, unused.path, unused.line)
-    elif (
-        of_test is _unused_of_this_test()
-    ):  # else an error ended that test, and kept the assertion alive
-        of_test.append(unused)
+    else:
+        made.unused.append(unused)
