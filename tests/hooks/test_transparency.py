@@ -4,6 +4,7 @@ import copy
 import gc
 import inspect
 import pickle
+import warnings
 import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -228,6 +229,33 @@ def test_wrapping_twice_is_wrapping_once(make: Make) -> None:
     assert type(tracer.wrap(optimizer)) is cls
     _train(optimizer, 4)
     assert tracer.trace_of(optimizer).updates() == 8
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "function"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_warnings_name_the_same_line(kind: str, compiled: bool) -> None:
+    """A warning of a traced method is about its caller, as filters by module expect."""
+    base: Any = ODOMETERS[kind]
+
+    class Warns(base):  # type: ignore[misc]
+        def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+            warnings.warn("a step", stacklevel=2)
+            return super().apply_gradients(grads_and_vars, *args, **kwargs)
+
+    lines = []
+    for traced in (False, True):
+        optimizer, variables = Warns(), make_variables(kind)
+        if traced:
+            tracer.wrap(optimizer)
+
+        def step() -> None:
+            optimizer.apply_gradients(gradients(variables))  # noqa: B023
+
+        with pytest.warns(UserWarning, match="a step") as caught:
+            (tf.function(step, autograph=False) if compiled else step)()
+        [warning] = [each for each in caught if str(each.message) == "a step"]
+        lines.append((warning.filename, warning.lineno))
+    assert lines[0] == lines[1] == (__file__, step.__code__.co_firstlineno + 1)
 
 
 @samples

@@ -1,7 +1,7 @@
-"""Makes the methods of a traced class: each reports its call and calls the original.
+"""What the methods of a traced class do before and after the original: they report its call.
 
-They are plain functions, so that AutoGraph converts them like the originals; AutoGraph does not
-convert what they call here. A failure here is the tracer's fault, never the program's.
+AutoGraph does not convert what is called here. A failure here is the tracer's fault, never the
+program's.
 """
 
 import inspect
@@ -13,43 +13,6 @@ from typing import Any, NamedTuple
 from tracer.core.calls import Call, CallRole
 from tracer.core.registry import Binding, bindings, traced_classes
 from tracer.kinds import ApplyMethod
-
-
-def traced_method(
-    base: type, name: str, role: CallRole, apply: ApplyMethod | None
-) -> Callable[..., Any]:
-    """Return `base`'s method `name`, which also reports its calls to the recorder.
-
-    The result is a plain function that AutoGraph converts exactly if it would convert the original:
-    it decides by `__module__`. Optimizers also read the signatures of their apply methods.
-    """
-    intercepted = _Method(base, name, role, apply)  # `core.call_paths` reads this name
-
-    def step_method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with _TracedCall(intercepted, self, args, kwargs) as call:
-            call.result = call.original(*call.args, **call.kwargs)
-            return call.result
-
-    def apply_method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        original, call = _begin_apply(intercepted, self, args, kwargs)
-        result, failed = None, True
-        try:
-            result = original(*args, **kwargs)
-            failed = False
-            return result
-        finally:
-            _end_apply(call, result, failed)
-
-    return disguised(step_method if apply is None else apply_method, base, name)
-
-
-def method_beside(base: type, name: str) -> Callable[..., Any]:
-    """Return `base`'s method `name`, which makes no step; its calls are noted."""
-
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return _note_beside(base, name, self, (*args, *kwargs.values()))(*args, **kwargs)
-
-    return disguised(method, base, name)
 
 
 def disguised(method: Callable[..., Any], base: type, name: str) -> Callable[..., Any]:
@@ -66,7 +29,7 @@ def disguised(method: Callable[..., Any], base: type, name: str) -> Callable[...
     return method
 
 
-def _note_beside(base: type, name: str, optimizer: Any, given: Sequence[Any]) -> Callable[..., Any]:
+def note_beside(base: type, name: str, optimizer: Any, given: Sequence[Any]) -> Callable[..., Any]:
     """Note the call of such a method; returns the original."""
     original, binding = _original(base, name, optimizer)
     if binding is not None:
@@ -101,7 +64,7 @@ def _original(base: type, name: str, optimizer: Any) -> tuple[Callable[..., Any]
     return original, binding
 
 
-vars(_note_beside)["autograph_info__"] = None
+vars(note_beside)["autograph_info__"] = None
 
 
 def _matters(name: str, optimizer: Any, given: Sequence[Any]) -> bool:
@@ -115,17 +78,17 @@ def _matters(name: str, optimizer: Any, given: Sequence[Any]) -> bool:
     return not any(isinstance(each, list | tuple) and not each for each in given)
 
 
-class _Method(NamedTuple):
+class InterceptedMethod(NamedTuple):
     base: type
     name: str
     role: CallRole
     apply: ApplyMethod | None
 
 
-def _begin_apply(
-    method: _Method, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+def begin_apply(
+    method: InterceptedMethod, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], Call | None]:
-    """Begin a call of an apply method; returns the original and the argument of `_end_apply`."""
+    """Begin a call of an apply method; returns the original and the argument of `end_apply`."""
     original, binding = _original(method.base, method.name, optimizer)
     apply = method.apply
     if binding is None or apply is None:
@@ -139,7 +102,7 @@ def _begin_apply(
         return original, None
 
 
-def _end_apply(call: Call | None, result: Any, failed: bool) -> None:
+def end_apply(call: Call | None, result: Any, failed: bool) -> None:
     if call is not None:
         try:
             call.recorder.close_apply(call, result, failed)
@@ -147,11 +110,11 @@ def _end_apply(call: Call | None, result: Any, failed: bool) -> None:
             call.recorder.fault(fault)
 
 
-vars(_begin_apply)["autograph_info__"] = None
-vars(_end_apply)["autograph_info__"] = None
+vars(begin_apply)["autograph_info__"] = None
+vars(end_apply)["autograph_info__"] = None
 
 
-class _TracedCall(Call):
+class TracedCall(Call):
     """A call of a traced step or group method, from its first to its last line.
 
     A fault of the tracer is reported once, and the program's call goes on.
@@ -162,7 +125,11 @@ class _TracedCall(Call):
     autograph_info__ = None
 
     def __init__(
-        self, method: _Method, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        method: InterceptedMethod,
+        optimizer: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> None:
         base, self.method, role, _ = method
         self.original, binding = _original(base, self.method, optimizer)
@@ -180,7 +147,7 @@ class _TracedCall(Call):
         except BaseException as error:
             recorder.fault(error)
 
-    def __enter__(self) -> "_TracedCall":
+    def __enter__(self) -> "TracedCall":
         self.python = sys._getframe(1)
         return self
 

@@ -27,7 +27,7 @@ from tracer.core.recorder import Recorder
 from tracer.core.registry import Binding, bindings, plain_class, traced_classes
 from tracer.kinds import AUXILIARY, ApplyMethod, OptimizerKind
 
-for _name in ("tracer.core", "tracer.hooks.interception"):
+for _name in ("tracer.core", "tracer.hooks.interception", "tracer.hooks.importlib_bootstrap"):
     trace_rules.add(_name)  # not worth compiling
 
 
