@@ -42,7 +42,7 @@ What = Literal[
 CountedRole = Role | Observation | Literal["call"]
 """The role of an entry, including entries that `counted` makes of calls and effects."""
 EXECUTIONS: frozenset[CountedRole] = frozenset(
-    {"step", "update", "ineffective", "discarded", "apply"}
+    {"step", "update", "ineffective", "discarded", "zeroed", "apply"}
 )
 ROLES: dict[str, frozenset[CountedRole]] = {
     "updates": frozenset({"update"}),
@@ -244,6 +244,8 @@ ineffective = counting(["ineffective"])
 """Counts updates that assigned nothing."""
 discarded = counting(["discarded"])
 """Counts executions whose result was thrown away."""
+zeroed = counting(["zeroed"])
+"""Counts updates that `set_to_zero` of optax replaced by 0."""
 dense = counting(["update"], ["dense"])
 """Counts dense updates."""
 sparse = counting(["update"], ["sparse"])

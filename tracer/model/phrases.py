@@ -109,6 +109,9 @@ def replica_ids(trace: Trace) -> list[str]:
     return [f"{each.worker}/{each.id}" if several else str(each.id) for each in trace.replicas]
 
 
+SET_TO_ZERO = "set to zero"
+"""Why a leaf of optax was not updated: `set_to_zero` freezes it."""
+
 FIRST_TRACING = "graphs that never ran are usual: a first tracing only makes the variables"
 """The sentence about graphs if `Summary.idle_as_usual`."""
 
@@ -365,6 +368,7 @@ def _words(summary: Summary) -> tuple[str, str]:
         (accumulates and all_reached, (accumulated(summary), kept)),
         (accumulates and number != 0, both),
         (by, (f"skipped by {by}", why)),
+        (summary.total(measures.zeroed), (SET_TO_ZERO, "set_to_zero replaced them by 0")),
         (seems, ("accumulating, it seems", f"{kept}, it seems")),
         (True, ("", f"{kept}, or a condition skipped them")),
     )

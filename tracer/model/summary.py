@@ -247,7 +247,7 @@ class Summary(Counts):
         `_resource_apply_sparse_duplicate_indices`, `_update_step_xla`), the other is meant.
         """
         methods = self.trace.methods
-        tried = ("update", "ineffective", "discarded")
+        tried = ("update", "ineffective", "discarded", "zeroed")
         makers = {entry.method for _, entry in self.entries if entry.role in tried}
         if not makers:
             makers = {index for index in self.methods if methods[index].role == "apply"}

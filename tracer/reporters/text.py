@@ -20,6 +20,7 @@ from tracer.findings.run_rules import to_report
 from tracer.layout import Column, Figure, Row, Table, cut, paragraph, printed
 from tracer.model import callers, measures, rates
 from tracer.model.phrases import (
+    SET_TO_ZERO,
     Reason,
     accumulated,
     brand_of,
@@ -262,7 +263,8 @@ def _variables(summary: Summary) -> list[_Line]:
         said = ": ".join(all_true((not row.updates, "never updated"), (why, why)))
         meaning = "stands for each variable passed"
         note = "; ".join(all_true((pattern.argument, meaning), (said, said)))
-        style = ERROR if not row.updates or row.not_finite else WARNING if why else ""
+        idle = not row.updates and why != SET_TO_ZERO
+        style = ERROR if idle or row.not_finite else WARNING if why else ""
         for index in pattern.variables:
             name = shown(summary.trace.variables[index].name) or "''"
             if pattern.argument:
@@ -274,12 +276,16 @@ def _variables(summary: Summary) -> list[_Line]:
 def _why_without(pattern: Pattern, unapplied: Reason | None) -> str:
     """`no gradient in 3 steps`, `nothing was assigned`, or why no step updated anything."""
     steps = sum(n for (count,), n in pattern.spread(measures.missing).items() if count)
+    zeroed = sum(n for (count,), n in pattern.spread(measures.zeroed).items() if count)
+    when = f" in {some(zeroed, 'step')}" if pattern.total(measures.updates) else ""
     lost = pattern.step_unknown(measures.missing)
     missing = f"no gradient in {'at least ' if lost else ''}{some(steps, 'step')}"
     parts = all_true(
-        (pattern.has(measures.ineffective), "nothing was assigned"), (steps or lost, missing)
+        (pattern.has(measures.ineffective), "nothing was assigned"),
+        (zeroed, f"{SET_TO_ZERO}{when}"),
+        (steps or lost, missing),
     )
-    if unapplied and pattern.has(measures.requests):
+    if unapplied and unapplied.text not in parts and pattern.has(measures.requests):
         parts.append(f"else {unapplied.text}" if parts else unapplied.text)
     return ", ".join(parts)
 

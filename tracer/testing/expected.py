@@ -24,6 +24,7 @@ from tracer.model.measures import (
     ineffective,
     missing,
     requests,
+    zeroed,
 )
 from tracer.model.names import (
     is_meant,
@@ -32,7 +33,7 @@ from tracer.model.names import (
     variables_meant,
     with_namesakes,
 )
-from tracer.model.phrases import replica_names
+from tracer.model.phrases import SET_TO_ZERO, replica_names
 from tracer.model.records import OBSERVATIONS, Kind, Variable, contribution
 from tracer.model.summary import Counts, Pattern, Summary, summaries_of
 from tracer.model.timeline import Steps, Timeline, Values
@@ -385,7 +386,7 @@ def known_methods() -> tuple[str, ...]:
 
 # Wrong steps.
 
-MISSED = (missing, requests, ineffective)
+MISSED = (missing, requests, ineffective, zeroed)
 """The counts that tell why there was no update: see `why_none`."""
 
 
@@ -405,10 +406,11 @@ class WrongSteps(NamedTuple):
 
 def why_none(made: int, missed: Sequence[int], otherwise: str = "not passed") -> str:
     """Why there was no update, from the counts in `MISSED`; empty if there was."""
-    none, requested, ineffective_calls = missed
+    none, requested, ineffective_calls, set_to_zero = missed
     return first_true(
         (made, ""),
         (ineffective_calls, "nothing was assigned"),
+        (set_to_zero, SET_TO_ZERO),
         (requested, "not applied"),
         (none, "no gradient"),
         (True, otherwise),

@@ -265,7 +265,60 @@ def partition() -> Run:
     return Run(inner, loop.state[0], [2] * 5)
 
 
+TRAIN = {"a": {"kernel": True, "bias": True}, "scale": False}
+FROZEN = jax.tree.map(lambda train: not train, TRAIN)
+
+
+def parts(last: Any = None) -> Any:
+    """A partition that freezes the leaf `scale`, with labels or a function that returns them."""
+    labels = jax.tree.map(lambda train: "train" if train else "freeze", TRAIN)
+    return optax.partition({"train": odometer(), "freeze": optax.set_to_zero()}, last or labels)
+
+
+FREEZING: dict[str, Callable[[], Any]] = {
+    "partition": parts,
+    "partition by a function": lambda: parts(
+        lambda tree: {"a": dict.fromkeys(tree["a"], "train"), "scale": "freeze"}
+    ),
+    "masked": lambda: optax.chain(odometer(), optax.masked(optax.set_to_zero(), lambda _: FROZEN)),
+    "freeze": lambda: optax.named_chain(("train", odometer()), ("freeze", optax.freeze(FROZEN))),
+    "selective_transform": lambda: optax.selective_transform(odometer(), freeze_mask=FROZEN),
+    "before identity": lambda: optax.chain(parts(), optax.identity()),
+    "inside apply_if_finite": lambda: optax.apply_if_finite(parts(), 3),
+}
+
+
+def frozen(make: Callable[[], Any], *, jit: bool) -> Run:
+    """One of three leaves is set to zero, which is no update."""
+
+    def run(loop: Loop) -> None:
+        step = jax.jit(loop.step) if jit else loop.step
+        for _ in range(5):
+            loop.state = step(loop.state)
+
+    return looped(run, [2] * 5, inner=make())
+
+
+def frozen_inside_multi_steps() -> Run:
+    inner = optax.MultiSteps(parts(), 2)
+    run = looped(lambda loop: loop.run([1.0] * 6), [0, 2] * 3, inner=inner)
+    return run._replace(discarded=3 * 2)
+
+
+def frozen_and_then_changed() -> Run:
+    """The last part adds 1 to each update, also to that of the frozen leaf."""
+    add = optax.stateless(lambda updates, _: jax.tree.map(lambda each: each + 1, updates))
+    tx = optax.chain(optax.masked(optax.set_to_zero(), lambda _: FROZEN), odometer(), add)
+    run = looped(lambda loop: loop.run([1.0] * 4), [3] * 4, inner=tx)
+    return run._replace(params=jax.tree.map(lambda each: each / 2, run.params))
+
+
 PROGRAMS: dict[str, Callable[[], Run]] = programs_in(globals(), Run)
+PROGRAMS |= {
+    f"frozen by {name}{' in a program' * jit}": partial(frozen, make, jit=jit)
+    for name, make in FREEZING.items()
+    for jit in (False, True)
+}
 PROGRAMS |= {name: partial(in_a_loop, way) for name, way in WAYS.items()}
 
 

@@ -186,7 +186,7 @@ def test_updates_by_0_where_apply_if_finite_gave_up(around: Any) -> None:
     """Zeros are what it returns, too, where it leaves out a step: how often it does shows both."""
     alone = optax.chain(optax.zero_nans(), optax.sgd(1.0))
     some = optax.partition({"w": alone, "b": optax.set_to_zero()}, {"w": "w", "b": "b"})
-    for inner in (alone, some):
+    for inner, made in ((alone, 2), (some, 1)):
         tx = tracer.wrap(optax.apply_if_finite(inner, 1))
         update, state = around(tx.update), tx.init(params())
         for number in (1.0, np.nan, np.nan, 1.0):
@@ -194,7 +194,7 @@ def test_updates_by_0_where_apply_if_finite_gave_up(around: Any) -> None:
             _, state = update(gradients, state, params())
         trace = tracer.trace_of(tx)
         assert trace.complete
-        assert [trace.updates(step=step) for step in range(1, 5)] == [2, 0, 2, 2]
+        assert [trace.updates(step=step) for step in range(1, 5)] == [made, 0, made, made]
 
 
 def test_a_leaf_without_elements() -> None:
@@ -367,7 +367,14 @@ def test_assertions() -> None:
     labels = {"w": "train", "b": "freeze"}
     inner = tracer.wrap(optax.sgd(1.0))
     tx = tracer.wrap(optax.partition({"train": inner, "freeze": optax.set_to_zero()}, labels))
-    with tracer.assert_updates(tx, dense=2, per_step=True), tracer.assert_all_updated(params()):
+    with tracer.assert_updates(tx, dense=1, per_step=True), tracer.assert_never_updated("b"):
+        once(tx)
+    with tracer.assert_all_updated({"w": params()["w"]}):
+        once(tx)
+    with (
+        pytest.raises(AssertionError, match=r"b +1 +0 +set to zero"),
+        tracer.assert_all_updated(params(), optimizer=tx),
+    ):
         once(tx)
     with tracer.assert_updates(inner, dense=1, variable="w"):
         once(tx)
@@ -380,6 +387,28 @@ def test_assertions() -> None:
         once(tx)
     with pytest.raises(tracer.UnsupportedOptimizer, match="train with the result of"):
         tracer.assert_updates(optax.sgd(1.0), dense=1).__enter__()
+
+
+def test_a_leaf_that_is_set_to_zero_in_some_steps_or_in_all() -> None:
+    """As in phases of fine-tuning: nothing is wrong with it, and the report says why."""
+    frozen: set[str] = set()
+    inner = {"train": optax.sgd(1.0), "freeze": optax.set_to_zero()}
+    tx = tracer.wrap(
+        optax.partition(inner, lambda tree: {k: "freeze" if k in frozen else "train" for k in tree})
+    )
+    for names in ("b", "wb"):
+        for _ in range(10):
+            tx.update(params(), tx.init(params()), params())
+        frozen |= set(names)
+    trace = tracer.trace_of(tx)
+    assert trace.count("updates", by="variable") == {("w",): 20, ("b",): 10}
+    assert "set to zero in 10 steps" in render(trace) and not trace.findings()
+    with tracer.record() as recording:
+        tx.update(params(), tx.init(params()), params())
+    trace = recording.trace()
+    assert "0 updates in 1 step (set to zero)" in trace.answer()
+    assert render(trace).count("never updated: set to zero") == 2
+    assert all(each.severity == "info" for each in trace.findings())
 
 
 class Pair(NamedTuple):

@@ -14,6 +14,13 @@ _FAR = 50
 
 class _CallsUnderWay(threading.local):
     depth = 0
+    zeros: dict[int, Any]
+    """By `id`, weak references to the updates that were set to zero: see `zeros`."""
+    inner: list[list[bool]]
+    """For each call inside a transformation that may skip, which leaves were set to zero."""
+
+    def __init__(self) -> None:
+        self.zeros, self.inner = {}, []
 
 
 under_way = _CallsUnderWay()

@@ -8,6 +8,7 @@ import jax
 from tracer.backends.jax.blocks import StepStart
 from tracer.backends.optax import outcome
 from tracer.backends.optax.leaves import Leaves, Pairs
+from tracer.backends.optax.zeros import is_set_to_zero
 from tracer.core.calls import Call
 from tracer.kinds import KINDS, OPTAX
 
@@ -78,7 +79,10 @@ class Step(Call):
         if self.wanted is None:  # `lookahead` updates other leaves than it gets gradients for
             self._request(pairs)
         pairs = [pair for pair in pairs if pair[0] is not None]
-        sites = recorder.sites_of(self, self.index, _LEAF, "update", pairs)
+        zeroed = [pair for pair in pairs if is_set_to_zero(pair[0])]
+        self.sites += recorder.sites_of(self, self.index, _LEAF, "zeroed", zeroed)
+        updated = [pair for pair in pairs if not is_set_to_zero(pair[0])]
+        sites = recorder.sites_of(self, self.index, _LEAF, "update", updated)
         self.sites += sites
         self.returned = pairs, state
         self.count = outcome.count_in(state)

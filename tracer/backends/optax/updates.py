@@ -71,13 +71,24 @@ class TracedUpdate:
         under_way.depth += 1
         try:
             if binding is None or binding.observer is None or binding.recorder.broken:
-                return self.original(*args, **kwargs)
+                return self._marking(*args, **kwargs)
             backend: Any = binding.recorder.backend
             with backend.new_step(self, binding, args, kwargs) as step:
-                step.result = self.original(*args, **kwargs)
+                step.result = self._marking(*args, **kwargs)
                 return step.result
         finally:
             under_way.depth -= 1
+            if not under_way.depth:
+                under_way.zeros = {}
+
+    @functools.cached_property
+    def _marking(self) -> Callable[..., Any]:
+        """The original, or a copy of it that notes which leaves it sets to zero."""
+        from tracer.backends.optax.zeros import marking  # which imports JAX
+
+        with suppress_faults():
+            return marking(self.original)  # type: ignore[no-any-return]
+        return self.original
 
     def _to_count(self, binding: Binding | None) -> Binding | None:
         """The binding that counts an outermost call; None if it is not counted.

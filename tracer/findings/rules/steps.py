@@ -22,7 +22,7 @@ from tracer.findings.rule import (
     rule,
 )
 from tracer.model.callers import nearest
-from tracer.model.measures import counting, ineffective, requests, tries
+from tracer.model.measures import counting, ineffective, requests, tries, zeroed
 from tracer.model.phrases import (
     accumulated_steps,
     accumulations,
@@ -297,6 +297,7 @@ def steps_differ(summary: Summary) -> Iterator[Case]:
         spread = summary.spread(tries, requests, replica=replica)
         reason = first_true(
             (every > 1, f"the gradients of {every:,} steps are accumulated"),
+            (not applied and summary.total(zeroed), "all leaves were set to zero"),
             (any(came for made, came in spread if not made), "its own code decides which"),
             (applied, "no gradient came in the others"),
             (True, "no gradient came"),

@@ -24,6 +24,7 @@ from tracer.model.measures import (
     sparse,
     tries,
     updates,
+    zeroed,
 )
 from tracer.model.phrases import accumulated_steps, class_of, replica_names, replica_noun, skipper
 from tracer.model.rates import SCHEDULE, of_all_workers
@@ -336,7 +337,9 @@ def never_updated(summary: Summary) -> Iterator[Case]:
     some_ranks = not has_all_workers(summary.trace)
     for pattern in summary.asked if any_was else ():
         elsewhere = some_ranks and (summary.is_partitioned or summary.is_sharded(pattern))
-        if pattern.total(requests) and not pattern.total(tries) and not elsewhere:
+        if not pattern.total(requests) or pattern.total(zeroed):
+            continue
+        if not pattern.total(tries) and not elsewhere:
             skipped = _only_skipped(summary, pattern)
             yield Case(
                 "{which} {were} never updated, though {method} got a gradient {times:times}{how}.",
@@ -497,9 +500,10 @@ def _silence(summary: Summary, pattern: Pattern) -> str:
     )
     if not last or steps - last < max(3, 3 * max(gaps, default=0) + 1):
         return ""
-    after = pattern.timeline(requests, missing, replica=replica).within(last + 1, steps)
-    came, none = map(any, zip(*(values for _, values in after), strict=True))
-    return "gradients" if came else "missing" if none else "nothing"
+    measures = requests, missing, zeroed
+    after = pattern.timeline(*measures, replica=replica).within(last + 1, steps)
+    came, none, frozen = map(any, zip(*(values for _, values in after), strict=True))
+    return "" if frozen else "gradients" if came else "missing" if none else "nothing"
 
 
 @rule(
