@@ -363,7 +363,10 @@ def test_an_exported_train_step_trains_on(kind: str, tmp_path: Path) -> None:
     loaded = tf.saved_model.load(str(tmp_path))
     np.testing.assert_array_equal(loaded.step(tf.ones(2)).numpy(), second)
     assert (first != second).any()
-    assert tracer.trace_of(optimizer).steps == 2
+    trace = tracer.trace_of(optimizer)
+    assert trace.steps == 2
+    assert trace.complete
+    assert ["exported in a SavedModel" in note for note in trace.notes] == [True]
 
 
 @samples

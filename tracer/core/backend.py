@@ -90,6 +90,8 @@ class Root:
         """Whether the tracer has failed and stopped counting."""
         self.notes: dict[str, None] = {}
         """Notes on what was not counted, in order."""
+        self.remarks: dict[str, None] = {}
+        """Notes on what other programs, not this one, may run uncounted."""
         self.where = NO_STRATEGY
         """The surroundings of the first step that ran under a strategy."""
 

@@ -185,7 +185,7 @@ class Reader:
             calls=self._called_so_far(),
             graphs=tracings.figures(_totals(counts)),
             events=len(tracings.kept),
-            notes=frozenset([*self._root.notes, *_remarks(self._root.where)]),
+            notes=frozenset([*self._root.notes, *self._root.remarks, *_remarks(self._root.where)]),
             sign=sign,
         )
 
@@ -270,7 +270,12 @@ class Reader:
             calls=called,
             graphs=tuple(graphs.values()),
             complete=unknown_effects(notes) == notes,
-            notes=(*_remarks(where), *optimizers.stale.remarks(names, baseline.retraced), *notes),
+            notes=(
+                *self._root.remarks,
+                *_remarks(where),
+                *optimizers.stale.remarks(names, baseline.retraced),
+                *notes,
+            ),
             environment=self._root.backend.versions()
             | {"strategy": where.strategy, "cluster": ", ".join(where.cluster)},
             lines=tuple(ran.paths.lines),

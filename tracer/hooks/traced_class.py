@@ -182,10 +182,17 @@ def _transparency(base: Any) -> dict[str, Any]:
             counters = compat.AutoTrackable()
             for name, variable in binding.recorder.blocks.counters.variables().items():
                 setattr(counters, name, variable)
+                binding.recorder.remarks.setdefault(_EXPORTED)
             return {**saved, "_optimizer_tracer": counters}
 
         members["_trackable_children"] = children
     return members
+
+
+_EXPORTED = (
+    "the optimizer was exported in a SavedModel, with the counters of its functions: what the "
+    "exported functions run is not counted"
+)
 
 
 def _follow(kind: OptimizerKind, optimizer: Any, cls: type) -> None:
