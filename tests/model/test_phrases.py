@@ -176,6 +176,16 @@ def test_who_died_is_named(programs: list[Program], said: list[str]) -> None:
     assert endings(traces.changed(trace, finished=False, environment=environment)) == said
 
 
+def test_a_killed_worker_of_another_cluster_is_named() -> None:
+    """One `tracer run --children` may start two clusters; the trace has the names of one."""
+    launcher = Program("launch.py", STARTED - 9, 99, "", 0, run="a")
+    trace = with_programs(launcher, replace(running("worker:1", 9), run="a"))
+    environment = {**trace.data.environment, "cluster": "rank:0, rank:1"}
+    assert endings(traces.changed(trace, finished=False, environment=environment)) == [
+        "The program of worker:1 wrote nothing after step 8."
+    ]
+
+
 def test_when_and_how_fast_they_ran() -> None:
     timed = replace(GOOD, timed_steps=6, timed_seconds=1.5)
     assert list(runs(with_programs(timed, FAILED))) == [

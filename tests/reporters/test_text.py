@@ -29,6 +29,7 @@ from tracer.model.records import (
     Effect,
     Entry,
     Graph,
+    Kind,
     Line,
     Method,
     Optimizer,
@@ -734,3 +735,31 @@ def test_ranks_that_do_otherwise_are_said_in_one_sentence() -> None:
         calls=(),
     )
     assert "; each step made 4 updates on " in trace.answer()
+
+
+def four_ranks(odd: int, steps_without: Sequence[Run], kind: Kind = "dense") -> CallTrace:
+    """Ranks with 5 steps, of which one rank updates nothing in some, with gradients of `kind`."""
+    blocks = []
+    for rank in range(4):
+        runs = [Run(1, 1, 2), Run(4, 1, 2)] if rank == odd else [Run(1, 1, 5)]
+        blocks.append(block([step(), request(0), update(0)], *runs, replica=rank))
+    blocks.append(block([step(), request(0, kind=kind)], *steps_without, replica=odd))
+    trace = traces.keras3(("w",), tuple(blocks), ())
+    return traces.changed(
+        trace,
+        optimizers=[msgspec.structs.replace(each, kind=TORCH) for each in trace.optimizers],
+        replicas=[Replica(f"rank:{rank}", 0, "") for rank in range(4)],
+    )
+
+
+@pytest.mark.parametrize("odd", [0, 3])
+def test_a_rank_that_skipped_a_step_is_named(odd: int) -> None:
+    skipped = four_ranks(odd, [Run(3, 1, 1)])
+    every = "ach step made 1 update on 3 of 4 ranks", f"ach of 4 steps made 1 update on rank {odd}"
+    first, second = every if odd else every[::-1]
+    assert skipped.answer().startswith(f"E{first}; e{second}: 19 updates in 5 steps")
+    assert [each.code for each in skipped.findings()] == ["replicas-disagree"]
+    found = four_ranks(odd, [Run(3, 1, 1)], "none").findings()
+    (missing,) = (each for each in found if each.code == "gradient-missing")
+    said = f"w had no gradient (None) in 1 of 5 steps on rank {odd}, first in step 3."
+    assert missing.text == said

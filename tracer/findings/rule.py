@@ -15,7 +15,7 @@ from msgspec import Struct, structs
 
 from tracer.model.callers import nearest
 from tracer.model.measures import tries, unknown_effects
-from tracer.model.phrases import where_made
+from tracer.model.phrases import replica_names, replica_noun, where_made
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.words import DIALECTS, first_of, listed, plural, some, span, times
@@ -216,6 +216,15 @@ def names_in_short(names: Sequence[str], of: str = "", noun: str = "variable") -
 def names_of(summary: Summary, variables: Iterable[int]) -> tuple[str, ...]:
     """The names of variables; `''` for an empty name."""
     return tuple(summary.trace.variables[index].name or "''" for index in variables)
+
+
+def on_replicas(summary: Summary, replicas: Sequence[int]) -> str:
+    """` on rank 1`, or ` on 4 ranks`; empty for all replicas of the optimizer."""
+    if len(replicas) == len(summary.replicas):
+        return ""
+    names = replica_names(summary.trace)
+    many = some(len(replicas), replica_noun(summary.trace))
+    return f" on {many if len(replicas) > MAX_NAMES else listed([names[e] for e in replicas])}"
 
 
 def of_optimizer(summary: Summary) -> str:

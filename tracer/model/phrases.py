@@ -148,7 +148,8 @@ def endings(trace: Trace) -> list[str]:
     """
     steps = {worker: f"after step {n:,}" for worker, n in _steps_by_worker(trace).items() if n}
     workers = _of_one_training(trace)
-    running = [each for each in workers if not (each.finished or _ending(each))]
+    trained = [each for each in trace.programs if each.worker in steps and each.worker]
+    running = [e for e in dict.fromkeys([*workers, *trained]) if not (e.finished or _ending(e))]
     launchers = _launchers(trace)  # they outlive their ranks
     ended_first = any(each.finished or _ending(each) for each in [*workers, *launchers])
     silent = _silent(running, others_ended=ended_first)

@@ -131,19 +131,26 @@ def _nothing(summary: Summary, names: Sequence[str]) -> str:
 
 
 def _on_replicas(summary: Summary, measure: measures.Measure) -> str:
-    """The rate on each replica; if many differ, the lowest and the highest."""
+    """The rate on each group of replicas; if there are many, the lowest and the highest."""
     counts = {each: summary.rates(measure, each) for each in summary.replicas}
     rates = {
         each: _rate(summary, steps, summary.steps_on[each], every(summary, measure, each))
         for each, steps in counts.items()
     }
     names, where = replica_names(summary.trace), _where(summary)
-    on = [f"{text} on {shown(names[each])}" for each, text in rates.items()]
+    alike: dict[str, list[int]] = {}
+    for each, text in rates.items():
+        alike.setdefault(text, []).append(each)
+    of = f"of {some(len(rates), replica_noun(summary.trace))}"
+    on = [
+        f"{text} on {f'{len(group):,} {of}' if len(group) > 1 else shown(names[group[0]])}"
+        for text, group in alike.items()
+    ]
     none = Counter({0: sum(not any(steps) for steps in counts.values())})
     of_all = _rate(summary, sum(counts.values(), none), 0, 0)
     return first_true(
-        (len(set(rates.values())) == 1, f"{next(iter(rates.values()), '')}{where}"),
-        (len(rates) > 3, f"{of_all}{where}"),
+        (len(alike) == 1, f"{next(iter(alike), '')}{where}"),
+        (len(alike) > 3, f"{of_all}{where}"),
         (summary.dialect.apply_methods, listed(on)),
         (True, "; ".join([*on[:1], *(each[0].lower() + each[1:] for each in on[1:])])),
     )

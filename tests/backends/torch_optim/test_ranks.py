@@ -140,8 +140,9 @@ def test_ranks_with_different_rates(ran: dict[str, Ran]) -> None:
 def test_a_rank_that_drops_the_gradient_of_its_shard(ran: dict[str, Ran]) -> None:
     folder, odometers = ran["none"]
     assert [weights for weights, _ in odometers] == [[5] * 4] * 2  # the first row is on rank 0
-    (found,) = tracer.load(folder).findings()
+    found, why = tracer.load(folder).findings()
     assert (found.code, found.variables, found.step) == ("replicas-disagree", ("0.weight",), 1)
+    assert why.text == "0.weight had no gradient (None) in 5 of 5 steps on rank 1, first in step 1."
 
 
 def test_ranks_that_use_two_optimizers_in_another_order(ran: dict[str, Ran]) -> None:

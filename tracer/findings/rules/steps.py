@@ -291,8 +291,11 @@ def steps_differ(summary: Summary) -> Iterator[Case]:
                 first_true((several, _COUNT_ONCE), (moved, _FINE)),
                 None if several or not moved else "info",
             )
+    idle = {summary.spread(tries, replica=each)[(0,)] for each in summary.asked_on}
     every = accumulated_steps(summary)
     meant = every > 1 or not skipper(summary.optimizers)
+    if len(idle) > 1:
+        return  # see replicas-disagree
     if applied < steps and meant and not summary.total(ineffective):
         spread = summary.spread(tries, requests, replica=replica)
         reason = first_true(

@@ -13,6 +13,7 @@ from tracer.findings.rule import (
     made_in,
     names_of,
     of_optimizer,
+    on_replicas,
     rule,
 )
 from tracer.model.measures import (
@@ -394,8 +395,8 @@ def no_gradient(summary: Summary) -> Iterator[Case]:
         for lost in (False, True):
             if which := [each for each in with_elements if (every[each].name in unowned) == lost]:
                 yield Case(
-                    "{which} {were} never updated: the gradient was None each time, in {none:step}"
-                    + (", and no module has {them}{made}." if lost else "."),
+                    "{which} {were} never updated: the gradient was None each time, in "
+                    "{none:step}{on}" + (", and no module has {them}{made}." if lost else "."),
                     summary.dialect.advice("no-gradient:unowned")
                     if lost
                     else "minimize without var_list passes every trainable variable of the "
@@ -406,7 +407,7 @@ def no_gradient(summary: Summary) -> Iterator[Case]:
                     severity,
                     which,
                     step=1,
-                    words={"made": made_in(summary)},
+                    words={"made": made_in(summary), "on": on_replicas(summary, pattern.replicas)},
                     numbers={"none": max(pattern.total(missing, r) for r in pattern.replicas)},
                 )
 
@@ -445,21 +446,27 @@ def stopped(summary: Summary) -> Iterator[Case]:
         for each in summary.asked
         if each.steps_known and each.replicas[0] == summary.replicas_with(each)[0]
     ]
-    latest = max(map(_last, every), default=0)
+    latest = max((_last(each, each.replicas[0]) for each in every), default=0)
     own = summary.dialect.advice
     for pattern in every:
-        because, last = _silence(summary, pattern), _last(pattern)
+        first, *others = pattern.replicas
+        because, last = _silence(summary, pattern, first), _last(pattern, first)
         if because == "missing" or (because and latest > last + 1):  # others were updated
             code = f"updates-stopped:{because}"
             severity, why, advice = _STOPPED[because]
+            alike = [first, *(each for each in others if _last(pattern, each) == last)]
             yield Case(
-                "{which} {were} no longer updated from step {step:,} on{later} (of {steps}): "
+                "{which} {were} no longer updated from step {step:,} on{later} (of {steps}){on}: "
                 "{why}.",
                 own(code, advice) or own(never_updated.code, never_updated.advice),
                 severity,
                 pattern.variables,
                 last + 1,
-                words={"steps": some(summary.steps, "step"), "why": own(f"{code} why", why)},
+                words={
+                    "steps": some(summary.steps, "step"),
+                    "why": own(f"{code} why", why),
+                    "on": on_replicas(summary, alike),
+                },
             )
 
 
@@ -480,18 +487,18 @@ _STOPPED: Mapping[str, tuple[Severity, str, str]] = {
 }
 
 
-def _last(pattern: Pattern) -> int:
-    """The last step with an update on the first replica; 0 if none."""
-    timeline = pattern.timeline(updates, replica=pattern.replicas[0])
+def _last(pattern: Pattern, replica: int) -> int:
+    """The last step with an update on the replica; 0 if none."""
+    timeline = pattern.timeline(updates, replica=replica)
     return max((steps.last for steps, (made,) in timeline.parts() if made), default=0)
 
 
-def _silence(summary: Summary, pattern: Pattern) -> str:
-    """The requests after the last update on the first replica, if updates are overdue.
+def _silence(summary: Summary, pattern: Pattern, replica: int) -> str:
+    """The requests after the last update on the replica, if updates are overdue.
 
     Empty unless there are clearly more steps since then than ever between two updates.
     """
-    replica, last = pattern.replicas[0], _last(pattern)
+    last = _last(pattern, replica)
     steps = summary.steps_on[replica]
     gaps = (
         at.every or at.length
@@ -602,14 +609,21 @@ def _one_copy(summary: Summary) -> bool:
 )
 def gradient_missing(summary: Summary) -> Iterator[Case]:
     for pattern in summary.asked:
-        none = pattern.timeline(missing, replica=pattern.replicas[0])
-        parts = [steps for steps, (number,) in none.parts() if number]
-        sometimes = parts and pattern.total(requests) and pattern.steps_known
-        if sometimes and not _silence(summary, pattern):
+        if not (pattern.total(requests) and pattern.total(missing) and pattern.steps_known):
+            continue
+        replica = max(pattern.replicas, key=lambda each: pattern.total(missing, each))
+        on = {each: pattern.timeline(missing, replica=each) for each in pattern.replicas}
+        alike = [each for each in on if on[each].stretches == on[replica].stretches]
+        parts = [steps for steps, (number,) in on[replica].parts() if number]
+        if not _silence(summary, pattern, replica):
             yield Case(
-                "{which} had no gradient (None) in {none} of {steps}, first in step {step:,}.",
+                "{which} had no gradient (None) in {none} of {steps}{on}, first in step {step:,}.",
                 variables=pattern.variables,
                 step=parts[0].first,
-                words={"steps": some(summary.steps, "step")},
+                replica=None if len(alike) == len(summary.replicas) else replica,
+                words={
+                    "steps": some(summary.steps_on[replica], "step"),
+                    "on": on_replicas(summary, alike),
+                },
                 numbers={"none": sum(steps.number for steps in parts)},
             )
