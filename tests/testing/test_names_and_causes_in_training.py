@@ -121,7 +121,8 @@ def test_a_failure_names_the_layer_that_is_frozen(library: Any, kind: str, prefi
             fit(model)
         assert said in words(caught.value)
         assert "first/" not in str(caught.value), "rows of what is right"
-    for given in (hidden, [model.get_layer("first"), hidden], [model, [hidden]]):
+    parts = (model.get_layer(name) for name in ("first", "hidden"))
+    for given in (hidden, parts, [model, (each for each in [hidden])], [model, [hidden]]):
         with pytest.raises(AssertionError) as caught, tracer.assert_all_updated(given):
             fit(model)
         assert "at least 1, but there is no trainable variable" in words(caught.value)
@@ -130,7 +131,7 @@ def test_a_failure_names_the_layer_that_is_frozen(library: Any, kind: str, prefi
     with tracer.assert_all_updated([model, library.layers.Dropout(0.5)]):  # which has nothing
         fit(model)
     for each, (now, was) in enumerate(zip(model.get_weights(), before, strict=True)):
-        np.testing.assert_allclose(now, was + (0 if each in (2, 3) else 20), rtol=1e-5)
+        np.testing.assert_allclose(now, was + (0 if each in (2, 3) else 22), rtol=1e-5)
 
 
 @pytest.mark.parametrize(("library", "kind", "prefix"), LIBRARIES)
@@ -159,6 +160,27 @@ def test_a_frozen_layer_is_no_cause_of_another_number(library: Any, kind: str, p
         optimizer.apply_gradients(gradients)
     called = test_a_frozen_layer_is_no_cause_of_another_number.__name__  # and that is said
     assert "frozen" not in str(caught.value).replace(called, "")
+
+
+@pytest.mark.parametrize(("library", "kind", "prefix"), LIBRARIES)
+def test_a_model_that_was_trained_before_it_was_frozen(
+    library: Any, kind: str, prefix: str
+) -> None:
+    """As the discriminator of a GAN, which is frozen where a turn begins, and where it ends."""
+    model = net_of(library, kind)
+    before = model.get_weights()
+    with tracer.assert_all_updated(model), tracer.assert_all_updated([model]):
+        fit(model)
+        model.trainable = False
+    moved = [(now != was).any() for now, was in zip(model.get_weights(), before, strict=True)]
+    assert moved == [True, True, False, False, True, True]
+    layers = [model.get_layer("first"), model.get_layer("hidden")]
+    with (
+        pytest.raises(AssertionError, match=f"frozen .*, with {prefix}/kernel"),
+        tracer.assert_all_updated(layers),
+    ):
+        pairs = [(tf.ones_like(each), each) for each in layers[0].variables]
+        model.optimizer.apply_gradients(pairs)
 
 
 @needs_keras3

@@ -31,6 +31,7 @@ from tracer.testing.expected import (
     indices,
     known_methods,
     of_given,
+    read_once,
     require_sense,
     targets_meant,
     variables_in,
@@ -238,8 +239,8 @@ def assert_all_updated(model_or_variables: object, *, optimizer: object = None) 
 
     Takes models, layers (for their trainable variables) and variables, one or several; for optax
     a tree of parameters. The variables are looked up when the block ends, so the block may build
-    the model. A layer that is frozen as a whole fails. A name raises `TypeError`, because it does
-    not say which variables there should be.
+    the model. A layer that is frozen as a whole fails, unless the block trained it before. A name
+    raises `TypeError`, because it does not say which variables there should be.
 
     >>> import tensorflow as tf, tracer
     >>> kernel, bias = tf.Variable([1.0]), tf.Variable([1.0])
@@ -253,11 +254,16 @@ def assert_all_updated(model_or_variables: object, *, optimizer: object = None) 
             f"{model_or_variables!r}: a name does not say which variables there should be"
         )
 
+    given = read_once(model_or_variables)
+
     def check(trace: Trace) -> str:
-        targets = targets_meant(trace, model_or_variables, "trainable_variables")
+        targets, idle = targets_meant(trace, given, "trainable_variables"), []
+        for each in () if leaves_of(given) else each_given(given):
+            if not variables_in(each, "trainable_variables"):
+                own = [of for of in targets_meant(trace, each, "variables") if of.index is not None]
+                targets += own  # it was trained and then frozen, as a GAN's discriminator is
+                idle += [] if own else [each]
         expected = Expectation("updates", (Limits("updates", 1, None),), targets=tuple(targets))
-        given = () if leaves_of(model_or_variables) else each_given(model_or_variables)
-        idle = [each for each in given if not variables_in(each, "trainable_variables")]
         layers = [layer for each in idle for layer in frozen_in(each)]
         frozen = [
             each
@@ -272,7 +278,7 @@ def assert_all_updated(model_or_variables: object, *, optimizer: object = None) 
             )
             why = "there is no trainable variable"
             return failure.not_judged(trace, expected.wanted, why, causes=[cause])
-        return _of_targets(trace, expected, targets, model_or_variables)
+        return _of_targets(trace, expected, targets, given)
 
     return Assertion(optimizer, check)
 
@@ -302,14 +308,15 @@ def assert_never_updated(variables: object, *, optimizer: object = None) -> Asse
     >>> with tracer.assert_never_updated(frozen):
     ...     optimizer.apply_gradients([(tf.ones(1), head)])
     """
+    given = read_once(variables)
 
     def check(trace: Trace) -> str:
-        targets = targets_meant(trace, variables, "variables")
+        targets = targets_meant(trace, given, "variables")
         names = [each.given if isinstance(each.given, str) else each.name for each in targets]
         named = f" of {together(list(dict.fromkeys(names)))}" if names else ""
         wanted = (Limits(f"updates{named}", 0, 0),)
         expected = Expectation("updates", wanted, indices=indices(targets))
-        message = _of_targets(trace, expected, targets, variables)
+        message = _of_targets(trace, expected, targets, given)
         if message or trace.updates():
             return message
         why = "nothing at all was updated, which proves nothing"

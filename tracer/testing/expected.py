@@ -140,6 +140,13 @@ def each_given(given: Any) -> Iterator[Any]:
             yield from each_given(item)
 
 
+def read_once(given: Any) -> Any:
+    """`given`, with its items in a list if they can be read only once, as those of a generator."""
+    if isinstance(given, Iterator):
+        given = list(given)
+    return list(map(read_once, given)) if type(given) is list else given
+
+
 def variables_in(given: Any, attribute: str) -> list[Any]:
     """The variables in `given`, including those of models and layers.
 
