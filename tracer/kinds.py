@@ -166,12 +166,11 @@ AUXILIARY = (
     "finalize_variable_values",
     "get_scaled_loss",
     "get_unscaled_gradients",
-    "load_own_variables",
     "scale_loss",
 )
-"""Methods that make no step, but whose calls are counted for findings: on moving averages that
-never reached the model (`finalize_variable_values`, which `fit` calls at its end), on loss scales
-that were not applied, and on a state that was not loaded from a file (`load_own_variables`).
+"""Methods that make no step, but whose calls are counted for findings: on an optimizer that `fit`
+never used (`fit` calls `finalize_variable_values` at its end), and on loss scales that were not
+applied.
 """
 
 BY_BASE = {kind.base: tuple(each for each in KINDS if each.base == kind.base) for kind in KINDS}

@@ -3,9 +3,7 @@
 Each returns when it has trained; what it did is asked of the weights in the tests of the counts.
 """
 
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -62,11 +60,6 @@ def override_unreached(healthy: bool) -> None:
 
 
 @program
-def keras_mixed(healthy: bool) -> None:
-    fit(model(SGD(0.1) if healthy else SGD))
-
-
-@program
 def apply_raised(healthy: bool) -> None:
     optimizer = SGD(0.1)
     fit(model(optimizer))
@@ -85,17 +78,6 @@ def never_updated(healthy: bool) -> None:
     optimizer.build(two())
     for _ in range(3):
         optimizer.apply(ones(True, True))
-
-
-@program
-def shared_variable(healthy: bool) -> None:
-    draw, judge = keras.layers.Dense(3, name="draw"), keras.layers.Dense(1, name="judge")
-    critic = model(SGD(0.1, name="of_critic"), judge)
-    both = model(None, draw, keras.layers.Dense(1) if healthy else judge)
-    both.compile(SGD(0.1, name="of_generator"), "mse")
-    for _ in range(3):
-        critic.train_on_batch(X, Y)
-        both.train_on_batch(X, Y)
 
 
 @program
@@ -153,17 +135,6 @@ def steps_skipped(healthy: bool) -> None:
 
 
 @program
-def steps_differ(healthy: bool) -> None:
-    class Standing(SGD):  # type: ignore[misc]
-        def apply(self, grads: Any, trainable_variables: Any = None) -> None:
-            super().apply(grads, trainable_variables)
-            if not healthy:
-                self._iterations.assign(0)
-
-    fit(model(Standing(0.1)))
-
-
-@program
 def gradients_left(healthy: bool) -> None:
     fit(model(SGD(0.1, gradient_accumulation_steps=4)), 8 if healthy else 6)
 
@@ -174,38 +145,6 @@ def loss_not_scaled(healthy: bool) -> None:
     if not healthy:
         object.__setattr__(trained.optimizer, "scale_loss", lambda loss: loss)
     fit(trained, 3)
-
-
-@program
-def ema_unused(healthy: bool) -> None:
-    variables = two()
-    optimizer = SGD(0.1, use_ema=True)
-    optimizer.build(variables)
-    for _ in range(3):
-        optimizer.apply(ones(True, True))
-    if healthy:
-        optimizer.finalize_variable_values(variables)
-
-
-@program
-def decay_exclusion(healthy: bool) -> None:
-    optimizer = keras.optimizers.AdamW(weight_decay=0.01)
-    optimizer.exclude_from_weight_decay(var_names=["bias" if healthy else "LayerNorm"])
-    fit(model(optimizer))
-
-
-@program
-def state_not_loaded(healthy: bool) -> None:
-    trained = model(keras.optimizers.Adam())
-    fit(trained)
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "only.weights.h5")
-        keras.Model.save_weights(trained, file)
-        other = model(keras.optimizers.Adam())
-        if healthy:
-            other.optimizer.build(other.trainable_variables)
-        other.load_weights(file)
-    fit(other)
 
 
 @program

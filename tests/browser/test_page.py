@@ -348,8 +348,8 @@ def test_ten_thousand_variables(open_page: Open) -> None:
 
 def test_graphs_that_never_ran_are_named(open_page: Open) -> None:
     graphs = (
-        Graph(0, 0, "train_step", "x: float32[32, 4]", 2, 1, 60, 0, 1),
-        Graph(0, 0, "train_step", "x: float32[7, 4]", 1, 1, 0, 60, 1),
+        Graph(0, 0, "train_step", "x: float32[32, 4]", 2, 1, 60, 0),
+        Graph(0, 0, "train_step", "x: float32[7, 4]", 1, 1, 0, 60),
     )
     page = open_page(traces.changed(traces.never_ran(), graphs=graphs))
     points = page.locator(".graphs [data-tip]")

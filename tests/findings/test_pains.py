@@ -21,7 +21,6 @@ from support.libraries import keras2, keras3, library_of, needs_keras3
 
 import tracer
 from tracer.api import CallTrace
-from tracer.backends.tensorflow.backend import TensorFlowBackend
 from tracer.model.records import Program
 from tracer.reporters.text import render
 
@@ -64,26 +63,12 @@ SAID = {
     "loss_not_scaled": Pain("loss-not-scaled", (), "optimizer.scale_loss(loss)"),
     "loss_not_scaled_keras2": Pain("loss-not-scaled", (), "optimizer.get_scaled_loss(loss)"),
     "last_group_lost": Pain("gradients-left", (), "gradient_accumulation_steps divides"),
-    "shared_variable": Pain(
-        "shared-variable", ("judge/kernel", "judge/bias"), "part.trainable = False"
-    ),
-    "compiled_each_epoch": Pain("optimizer-renewed", ("kernel", "bias"), "before the loop"),
-    "decay_of_all": Pain("decay-exclusion", (), "var_list=[...]"),
-    "average_not_used": Pain("ema-unused", (), "optimizer.finalize_variable_values("),
-    "two_kerases": Pain(
-        "keras-mixed", (), "keras.optimizers.Adam for this model", "Could not interpret optimizer"
-    ),
     "step_forgotten": Pain("never-used", (), "Call self.optimizer.apply_gradients("),
     "step_forgotten_keras2": Pain("never-used", (), "Call self.optimizer.apply_gradients("),
-    "resumed_without_state": Pain("state-not-loaded", (), "before load_weights"),
-    "step_for_each_loss": Pain(
-        "apply-gradients-twice", (), "Call apply_gradients once, with all gradients"
-    ),
     "no_gradients": Pain("no-gradient", ("unused/kernel", "unused/bias"), "cuts the variable"),
 }
 
-SLOW = {"compiled_each_epoch", "decay_of_all", "no_gradients", "resumed_without_state"}
-SLOW |= {"second_model", "shared_variable"}
+SLOW = {"no_gradients", "second_model"}
 SLOW |= {name for name in SAID if name.endswith("_keras2")}
 """The rows that repeat another one, or take a second and more."""
 
@@ -312,17 +297,6 @@ def test_a_layer_is_frozen_of_a_model_that_fit_built(kind: str, healthy: bool) -
         not healthy and kind == "keras3"
     )
     assert all(len(each.variables) == 2 for each in findings)
-
-
-def test_weights_that_are_made_anew_are_told_from_those_that_are_trained_on() -> None:
-    random = np.random.default_rng(1)
-
-    def numbered(bias: float) -> int | None:
-        kernel = tf.Variable(random.normal(size=(3, 2)))
-        return TensorFlowBackend().values_of([kernel, tf.Variable([bias, 2 * bias])])
-
-    assert numbered(0.0) == numbered(0.0)
-    assert len({numbered(0.0), numbered(0.5), numbered(0.5)}) == 3
 
 
 def assert_on_first_screen(report: str, pain: Pain) -> None:

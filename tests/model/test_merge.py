@@ -19,7 +19,6 @@ from tracer.model.names import distinct
 from tracer.model.records import (
     Block,
     Calls,
-    Decay,
     Entry,
     Failure,
     Graph,
@@ -131,9 +130,6 @@ FAILURE = Failure("apply", "ValueError: no", "other", ("a",), 3)
         ({"failures": (FAILURE,)}, "apply-raised", "a step raised"),
         ({"frozen": ("a",)}, "frozen-but-updated", "frozen variables were updated"),
         ({"never_passed": ("c",)}, "never-passed", "trainable variables were never passed"),
-        ({"iterations": 0}, "steps-differ", "iterations are not the steps"),
-        ({"iterations": 20}, "steps-differ", "iterations are not the steps"),
-        ({"decay": Decay(0.1, ("'b'",), False, ("a",), "a:0")}, "decay-exclusion", ""),
     ],
 )
 def test_what_one_worker_saw_is_found(
@@ -601,7 +597,7 @@ def test_optimizers_of_one_process_are_renumbered() -> None:
             ),
         ),
         calls=(Calls(1, 0, "dense", 0, (1,), 0, 5),),
-        graphs=(Graph(0, 0, "f", "", 1, 0, 3, 0, 1),),
+        graphs=(Graph(0, 0, "f", "", 1, 0, 3, 0),),
         notes=("seen once",),
     )
     data, objects = combine(
@@ -623,7 +619,7 @@ def test_optimizers_of_one_process_are_renumbered() -> None:
         Entry(1, 0, "step", None, ()),
     )
     assert data.calls[-1] == Calls(2, 1, "dense", 1, (2,), 0, 5)
-    assert data.graphs == (Graph(1, 1, "f", "", 1, 0, 3, 0, 1),)
+    assert data.graphs == (Graph(1, 1, "f", "", 1, 0, 3, 0),)
     assert data.notes == ("seen once", "more") and not data.complete
     assert data.blocks[:2] == worker("").blocks
 

@@ -437,7 +437,7 @@ def of_every_record() -> dict[str, Any]:
     """The example with a record in each table, as JSON."""
     data = replace(
         example(),
-        graphs=(Graph(0, 0, "f", "", 1, 0, 1, 0, 1),),
+        graphs=(Graph(0, 0, "f", "", 1, 0, 1, 0),),
         lines=(Line("f", "a.py", 1),),
         paths=((0,),),
         graph_tracings=(GraphTracing(0, 0, "first", "", 0, 1.0, 1.0),),

@@ -273,7 +273,7 @@ def test_nothing_in_the_trace_can_leave_its_place() -> None:
     dirty = traces.changed(
         traces.keras3((bad,), (block(work, Run(1, 1, 3)),), (), bad, notes=(bad,)),
         environment={bad: bad},
-        graphs=(Graph(0, 0, bad, bad, 1, 0, 3, 0, 1),),
+        graphs=(Graph(0, 0, bad, bad, 1, 0, 3, 0),),
         graph_tracings=(GraphTracing(0, 0, "argument", bad, 0, 1.0, 1.0),),
         lines=(Line(bad, bad, 1), Line(bad, graph=True)),
         paths=((0, 1),),
@@ -406,7 +406,7 @@ def test_a_page_has_a_size_however_many_callers() -> None:
 
 
 def test_a_healthy_run_has_nothing_yellow() -> None:
-    usual = (Graph(0, 0, "train_function", "x: float32[32, 4]", 2, 1, 64, 0, 1),)
+    usual = (Graph(0, 0, "train_function", "x: float32[32, 4]", 2, 1, 64, 0),)
     trace = CallTrace(replace(traces.accumulation().data, graphs=usual))
     page = html.render(trace)
     assert 'class="banner odd"' not in page
@@ -589,7 +589,7 @@ def test_a_page_has_a_size_however_many_optimizers() -> None:
     many = traces.changed(
         gan,
         optimizers=tuple(replace(gan.optimizers[0], name=f"adam#{n}", root=n) for n in range(100)),
-        graphs=tuple(Graph(n % 100, 0, "step", "x" * 5_000, 1, 0, 10, 0, 1) for n in range(3_000)),
+        graphs=tuple(Graph(n % 100, 0, "step", "x" * 5_000, 1, 0, 10, 0) for n in range(3_000)),
     )
     page = html.render(many)
     assert len(page.encode()) < 6 * MEGABYTE
@@ -627,7 +627,7 @@ def test_graphs_of_several_workers_say_whose_they_are() -> None:
     column = '<th scope="col">graph</th><th scope="col">worker</th>'
     trace = traces.uneven_replicas()
     last = len(trace.replicas) - 1
-    graphs = tuple(Graph(0, each, "train", "", 1, 0, 10, 0, 1) for each in (0, last))
+    graphs = tuple(Graph(0, each, "train", "", 1, 0, 10, 0) for each in (0, last))
     tracings = (GraphTracing(1, None, "first", "", 0, 1.0, 1.0),)
     page = html.render(traces.changed(trace, graphs=graphs, graph_tracings=tracings))
     assert page.count(column) == 2  # in the table of tracings, too

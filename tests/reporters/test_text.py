@@ -502,7 +502,7 @@ def with_graphs(trace: CallTrace, *graphs: Graph) -> CallTrace:
 
 
 def test_a_first_tracing_that_never_ran_is_told_in_the_details_only() -> None:
-    usual = Graph(0, 0, "train_function", "x: float32[32, 4]", 2, 1, 64, 0, 1)
+    usual = Graph(0, 0, "train_function", "x: float32[32, 4]", 2, 1, 64, 0)
     trace = with_graphs(traces.accumulation(), usual)
     assert trace.answer().endswith("all while tracing 2 graphs.")
     assert "(graphs that never ran are usual: a first tracing only makes" in render(trace)
@@ -510,8 +510,8 @@ def test_a_first_tracing_that_never_ran_is_told_in_the_details_only() -> None:
 
 
 def test_another_graph_that_never_ran_is_told() -> None:
-    other = Graph(0, 0, "train_function", "x: float32[?, 4]", 1, 1, 0, 0, 1)
-    ran = Graph(0, 0, "train_function", "x: float32[32, 4]", 1, 0, 64, 0, 1)
+    other = Graph(0, 0, "train_function", "x: float32[?, 4]", 1, 1, 0, 0)
+    ran = Graph(0, 0, "train_function", "x: float32[32, 4]", 1, 0, 64, 0)
     trace = with_graphs(traces.accumulation(), ran, other)
     assert trace.answer().endswith("2 graphs; 1 of them never ran.")
     assert "usual" not in render(trace)

@@ -60,7 +60,7 @@ def loss_scaled() -> CallTrace:
     placed = [replace(each, path=n) for n, each in enumerate(blocks)]
     calls = (called(1, (0, 1), tracing=1, path=1),)
     trace = traces.keras3(("kernel", "bias"), blocks, ())
-    graphs = (Graph(0, 0, "train_function", "", 1, 0, 10, 0, 1),)
+    graphs = (Graph(0, 0, "train_function", "", 1, 0, 10, 0),)
     trace = traces.changed(trace, blocks=tuple(placed), calls=calls, graphs=graphs)
     return traces.changed(trace, lines=lines, paths=paths)
 

@@ -15,18 +15,15 @@ NAMES = {
 BACKENDS = {
     "tensorflow jax torch torch.optim optax": (
         "replicas-disagree never-updated no-gradient updates-stopped gradient-missing "
-        "optimizer-renewed steps-skipped steps-differ gradients-left"
+        "optimizer-renewed steps-skipped gradients-left"
     ),
-    "tensorflow jax torch torch.optim": "not-finite unchanged updated-twice shared-variable",
+    "tensorflow jax torch torch.optim": "not-finite unchanged updated-twice",
     "tensorflow jax torch optax": "apply-raised",
-    "tensorflow jax torch": (
-        "override-unreached keras-mixed never-used "
-        "loss-not-scaled ema-unused decay-exclusion state-not-loaded"
-    ),
-    "tensorflow jax optax": "apply-gradients-twice retraced traced-again graph-never-ran",
+    "tensorflow jax torch": "override-unreached never-used loss-not-scaled",
+    "tensorflow jax optax": "retraced traced-again graph-never-ran",
     "tensorflow torch.optim": "never-passed frozen-but-updated",
     "tensorflow": "sparse-missing never-assigned densified",
-    "torch.optim": ("gradients-added clipped-late"),
+    "torch.optim": "gradients-added",
 }
 """The rules that can find something, by the backends on which they can."""
 

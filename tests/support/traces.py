@@ -148,7 +148,7 @@ def embedding_on_two_replicas() -> CallTrace:
             replicas=replicas(2),
             blocks=tuple(blocks),
             calls=tuple(calls),
-            graphs=(Graph(0, 0, "train_function", "", 2, 1, 64, 0, 1),),
+            graphs=(Graph(0, 0, "train_function", "", 2, 1, 64, 0),),
             environment=LEGACY | {"strategy": "MirroredStrategy"},
         )
     )
@@ -167,7 +167,7 @@ def accumulation(steps: int = 64, every: int = 4) -> CallTrace:
             idle=1,
         ),
     )
-    graph = Graph(0, 0, "train_function", "", 2, 1, steps, 0, 1)
+    graph = Graph(0, 0, "train_function", "", 2, 1, steps, 0)
     return changed(keras3(names, blocks, (called(1, range(4), tracing=2),)), graphs=(graph,))
 
 
@@ -413,7 +413,7 @@ def all_skipped() -> CallTrace:
     made = keras3(("kernel",), blocks, (called(1, (0,), tracing=2, optimizer=1),))
     (inner,) = made.optimizers
     outer = Optimizer("scale", "keras.LossScaleOptimizer", inner.kind, 0)
-    graph = Graph(0, 0, "train_function", "x: float32[32, 4]", 2, 1, 40, 0, 1)
+    graph = Graph(0, 0, "train_function", "x: float32[32, 4]", 2, 1, 40, 0)
     return changed(made, optimizers=(outer, inner), graphs=(graph,))
 
 
@@ -520,8 +520,8 @@ def several_callers() -> CallTrace:
         lines=lines,
         paths=paths,
         graphs=(
-            Graph(0, 0, "train_function", "x: float32[32, 4]", 2, 1, 40, 3, 1),
-            Graph(0, 0, "train_function", "x: float32[8, 4]", 1, 0, 20, 43, 1),
+            Graph(0, 0, "train_function", "x: float32[32, 4]", 2, 1, 40, 3),
+            Graph(0, 0, "train_function", "x: float32[8, 4]", 1, 0, 20, 43),
         ),
         graph_tracings=tracings,
         environment=VERSIONS | {"strategy": "MirroredStrategy"},

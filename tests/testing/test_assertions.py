@@ -96,7 +96,7 @@ def nothing_returned() -> CallTrace:
     (optimizer,) = trace.optimizers
     remark = Remark("no-result", "update_step")
     graphs = [replace(each, failed=each.idle) for each in trace.graphs]
-    graphs = graphs or [Graph(0, 0, "train_step", "", 1, 1, 0, 0, 1, failed=1)]
+    graphs = graphs or [Graph(0, 0, "train_step", "", 1, 1, 0, 0, failed=1)]
     optimizers = (replace(optimizer, remarks=(remark,)),)
     return traces.changed(trace, optimizers=optimizers, graphs=tuple(graphs))
 

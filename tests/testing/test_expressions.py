@@ -11,7 +11,7 @@ from tracer.api import CallTrace
 from tracer.errors import UnknownName
 from tracer.model.merge import merge
 from tracer.model.rates import sentence
-from tracer.model.records import Effect, Rate, RateRun, Remark
+from tracer.model.records import Effect, Rate, RateRun
 from tracer.model.runs import Run
 from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace
@@ -347,24 +347,6 @@ def test_counts_and_the_numbers_of_layers_are_no_difference() -> None:
     traced = traces.changed(trace, variables=tuple(renamed))
     assert verdicts(traced, traces.changed(trace, variables=tuple(other))) == []
     assert verdicts(traced, trace) == ["finding no-gradient"]
-
-
-def test_a_second_optimizer_is_another_one() -> None:
-    trace = traces.many_optimizers()
-    names = ["adam", *(f"adam#{number}" for number in range(2, 7))]
-
-    def paced(*which: int) -> Trace:
-        """With a schedule of these optimizers that is too slow."""
-        slow = Remark("schedule", "StepLR", "40", count=1, of=40)
-        optimizers = tuple(
-            replace(each, name=name, remarks=(slow,) if number in which else ())
-            for number, (name, each) in enumerate(zip(names, trace.optimizers, strict=True))
-        )
-        return traces.changed(trace, optimizers=optimizers)
-
-    assert verdicts(paced(3), paced(3)) == []
-    assert verdicts(paced(3), paced(4)) == ["finding schedule-pace"]
-    assert verdicts(paced(3), paced(0)) == ["finding schedule-pace"]
 
 
 def test_layers_that_their_author_numbered_are_others() -> None:

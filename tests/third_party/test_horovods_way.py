@@ -117,8 +117,7 @@ def test_an_odometer_counts_the_same_in_fit(kind: str, passes: int) -> None:
     assert trace.updates() == 4 * (7 // passes) and shown.dense == 7 // passes
     assert trace.steps == int(optimizer.iterations) == 7
     assert trace.complete, trace.notes
-    said = [(each.code, each.severity) for each in trace.findings()]
-    assert said == ([("steps-differ", "info")] if passes > 1 else [])
+    assert not trace.findings()
 
 
 class Around(tf.compat.v1.train.Optimizer):  # type: ignore[misc]

@@ -8,13 +8,11 @@ import platform
 import sys
 import threading
 import warnings
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from time import perf_counter
 from types import FrameType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 from weakref import ref
 
 from msgspec.structs import replace
@@ -25,18 +23,13 @@ from tracer.core.calls import EAGER, Call, CallRole, CallsUnderWay, outermost, s
 from tracer.core.collectors import Collector, Collectors
 from tracer.core.counters import CountedBlock, Counters, Source
 from tracer.core.effects import NO_PAIRS
-from tracer.core.interrupts import interrupt_in, suppress_faults
+from tracer.core.interrupts import interrupt_in
 from tracer.core.late_wrap import StaleFunctions
 from tracer.core.sites import SiteTable
 from tracer.core.stamps import UNIT
-from tracer.core.tracings import Definition, Part, StepCall, Tracings
+from tracer.core.tracings import Definition, Part, Tracings
 from tracer.model.names import distinct, plain_name
 from tracer.model.records import Kind, Remark, Variable
-
-SMALL = 4096
-"""The largest variable, in elements, whose value is read."""
-ENOUGH = 8
-"""The largest number of variables whose values are read."""
 
 
 class Surroundings(NamedTuple):
@@ -72,8 +65,6 @@ class Stepped(NamedTuple):
 class Root:
     """The state that all parts of a recorder share; the base class of `Recorder`."""
 
-    stepped_last: ClassVar[Any] = None
-    """The table of sites of the recorder that stepped last: small enough to keep alive."""
     optimizers: Any
     """An `optimizers.Optimizers`; that module imports this one."""
     variables: "Variables"
@@ -101,16 +92,8 @@ class Root:
 
     def called(self) -> None:
         """Handle the call of a function that contains a step."""
-        if self.stepped_last is not self.sites:
-            self.take_turn()
         if perf_counter() >= self.collectors.throttle.due:
             self.collectors.function_called()
-
-    def take_turn(self) -> None:
-        """Tell the optimizers that a step begins, if another recorder made the previous step."""
-        if self.stepped_last is not self.sites:
-            Root.stepped_last = self.sites  # concurrent steps may both take the turn, or neither
-            self.optimizers.take_turn()
 
     def fault(self, error: BaseException) -> None:
         """Report a failure of the tracer, once; training goes on and nothing more is counted.
@@ -200,8 +183,6 @@ class Blocks:
 
     new_effects: type[Any] | None = None
     """The class that compares the variables of each step; constructed with `Root.note`."""
-    steps_models = False
-    """Whether each step gets all variables of one model, and each model has its own state."""
     no_effects = "effects are unknown: this backend does not compare variables"
 
     def __init__(self, root: Root) -> None:
@@ -311,10 +292,6 @@ class Blocks:
     def note(self, call: Call) -> None:
         """Add the backend's notes on the sites of a call that ends to `Call.site_notes`."""
 
-    def is_stale(self, call: Call, replica: int) -> bool:
-        """Whether a step being traced gets gradients of weights from before the previous step."""
-        return False
-
     def note_traced(
         self,
         call: Call,
@@ -330,13 +307,6 @@ class Blocks:
         """
         tracing = self.tracings.add(program, part, define, self.counters.steps)
         tracing.failed |= failed
-        if part.step:
-            keys = (self._sites.sites[number] for number in sites)
-            variables = frozenset(each.variable for each in keys if each.role == "request")
-            gradient = None if call.gradient is None else ref(call.gradient)
-            step = StepCall(variables, gradient, self.is_stale(call, part.replica))
-            graph = call.place.graph
-            tracing.add_step(graph, part.replica, step, of_models=self.steps_models)
 
     def compare(self, wanted: bool) -> bool:
         """Start or stop comparing the variables of each step; returns whether this is a change."""
@@ -459,21 +429,6 @@ class Backend:
         decays = getattr(optimizer, "_use_weight_decay", lambda variable: True)
         return [(variables, [each for each in variables if decays(each)])]
 
-    def slots_of(self, optimizer: Any) -> int | None:
-        """The number of slot variables that the optimizer keeps and uses; None if unknown."""
-        own = object.__getattribute__(optimizer, "__dict__")
-        by_variable = own.get("_slots")
-        if isinstance(by_variable, dict):  # legacy and v1: made when first needed
-            return sum(len(each) for each in by_variable.values())
-        every = own.get("_variables")
-        if not isinstance(every, list):
-            return None
-        if own.get("momentum") == 0 and type(optimizer).__name__ == "SGD":
-            return 0  # SGD of tf_keras makes momentums and does not use them
-        names = ("_iterations", "_learning_rate", "_current_learning_rate")
-        others = {id(own.get(name)) for name in names}
-        return sum(id(each) not in others for each in every)
-
     def is_restored(self, optimizer: Any) -> bool:
         """Whether a checkpoint has set the count of steps, also if the count was made later."""
         return False
@@ -484,21 +439,6 @@ class Backend:
         """The value of a one-element variable; None if there is none or it cannot be read now."""
         value = None if variable is None else self.value_of(variable, 1)
         return None if value is None else float(value.item())
-
-    def values_of(self, variables: Sequence[Any]) -> int | None:
-        """A checksum of the first small variables; None if they cannot be read.
-
-        If some have all elements equal, like a bias before the first step, only these count: a new
-        random initialization of the model sets them to the same values again.
-        """
-        with suppress_faults():
-            found = (self.value_of(each, SMALL) for each in variables)
-            values = list(islice((each for each in found if each is not None), ENOUGH))
-            number = 0
-            for value in [each for each in values if each.min() == each.max()] or values:
-                number = zlib.crc32(value.tobytes(), number)
-            return number if values else None
-        return None
 
     def versions(self) -> dict[str, str]:
         """The versions of the imported modules: `{"python": "3.11.7", ...}`."""

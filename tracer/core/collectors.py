@@ -23,17 +23,11 @@ class Collector:
         self.root = root
         """The `Root` of the optimizer."""
 
-    def first_step_begins(self, variables: Iterable[Any]) -> None:
-        """The first step begins in eager mode, with gradients of these variables."""
-
     def first_step_ends(self, call: Call) -> None:
         """The first step has ended, or was traced."""
 
     def step_ends(self, call: Call) -> None:
         """A step has ended in eager mode."""
-
-    def step_compared(self, call: Call) -> None:
-        """A step has ended with effects compared; `call.before` has the values before it."""
 
     def step_raised(self, call: Call, error: BaseException) -> None:
         """An exception ended a step."""

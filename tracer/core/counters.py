@@ -100,8 +100,6 @@ class Counters:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.stepped: Callable[[], None] = lambda: None
-        """Called after each step that a program reports without a call that Python sees."""
         self.logs: dict[CountedBlock, HostLog] = {}
         self.effects: Any = None
         """Compares the variables of each step (a subclass of `effects.Logs`); None while effects

@@ -5,7 +5,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from weakref import ref
@@ -22,8 +21,6 @@ FITTED = "fitted"
 """The code of the remark on an optimizer that never stepped although `fit` completed."""
 NO_RESULT = "no-result"
 """The code of the remark on an apply method that returned None in a graph: an op is needed."""
-
-_turns = count(1)
 
 
 @dataclass(eq=False)
@@ -93,7 +90,6 @@ class Optimizers:
         self.stale = backend.new_stale()
         self.stepping: dict[int, int | None] = {}
         """The iterations of each optimizer when its first step began; None if it had none yet."""
-        self._turns = (0, 0)
         self.stateless = True
         """Whether no step has ended: see `first_step_ended`."""
 
@@ -114,15 +110,6 @@ class Optimizers:
     def alive(self) -> list[Any]:
         """The optimizers that are still alive."""
         return [each for traced in self.all if (each := traced.optimizer()) is not None]
-
-    def take_turn(self) -> None:
-        """Start a turn: an optimizer steps, and another recorder made the process's previous step.
-
-        Turns are numbered, and last any number of steps: two recorders step in turns if their
-        numbers overlap. Steps in a `Session` graph take no turn.
-        """
-        turn = next(_turns)
-        self._turns = self._turns[0] or turn, turn
 
     def first_step_ended(self) -> None:
         """Save the state of each optimizer: it may be gone when a trace is read."""
@@ -161,7 +148,6 @@ class Optimizers:
                     *([Remark(FITTED, "finalize_variable_values")] if fitted else ()),
                 ),
                 traced.made.line.name,
-                turns=self._turns if index == self.root else (0, 0),
                 made_as=(traced.made.number, traced.made.line.made),
             )
 

@@ -45,7 +45,6 @@ class Recorder(Root):
         self.variables = backend.new_variables(self)
         self.blocks = backend.new_blocks(self)
         self.collectors = Collectors(self)
-        self.blocks.counters.stepped = self.take_turn
         self.recordings: set[Any] = set()
         """The recordings that trace this root optimizer."""
         self.compares_for_program = False
@@ -100,8 +99,6 @@ class Recorder(Root):
             if call.place is not EAGER:
                 self.sites.traced(site)
             elif call.parent is None:
-                if self.stepped_last is not self.sites:
-                    self.take_turn()
                 self.blocks.find_path(call, caller or sys._getframe(2))
             self.calls_under_way.steps.append(call)
             if call.distributed and not self.where.strategy:
@@ -345,13 +342,6 @@ class Recorder(Root):
                 self.fault(error)
             yield pair
 
-    def look_before(self, call: Call) -> None:
-        """Tell the collectors that the first step begins, with the variables of its gradients."""
-        if call.place is EAGER:
-            passed = self.variables_of(call.sites, "request").values()
-            variables = [each for each in passed if each is not None]
-            self.collectors.call("first_step_begins", variables)
-
     def _request(self, call: Call, optimizer: int, method: str, pair: Any) -> int | None:
         """The site of one pair; None if the framework will refuse the pair."""
         if not isinstance(pair, tuple | list) or len(pair) != 2:
@@ -445,5 +435,3 @@ class Recorder(Root):
                 collectors.call("step_traced", step)
         elif collectors.watch_steps:
             collectors.call("step_ends", step)
-        if step.before is not None:
-            collectors.call("step_compared", step)

@@ -83,25 +83,6 @@ class Part(NamedTuple):
     """Returns whether the block can run no more, and another one uses its counter."""
 
 
-class StepCall(NamedTuple):
-    """A call of a step method while a program is traced, with its arguments."""
-
-    variables: frozenset[int | None]
-    gradient: Any
-    """The weak reference to the first gradient, without callback, so that Python makes only one;
-    None if unknown."""
-    is_stale: bool = False
-    """Whether the gradient was computed from the weights before the previous step."""
-
-    def is_part_of(self, other: "StepCall") -> bool:
-        """Whether both belong to one step: other variables, the same gradient, or old weights.
-
-        `other` is the previous step in the program.
-        """
-        same = self.gradient is not None and self.gradient is other.gradient
-        return same or self.is_stale or self.variables != other.variables
-
-
 class Tracing:
     """One graph tracing of a function, and the steps in it."""
 
@@ -116,10 +97,6 @@ class Tracing:
         self.at = time.time() if definition.timing is None else definition.timing.began
         self.parts: list[Part] = []
         self._timing = definition.timing
-        self._step_calls: WeakKeyDictionary[Any, dict[int, list[StepCall]]] = WeakKeyDictionary()
-        self._most_calls = 0
-        self._parted = False
-        """Whether one step was traced in parts, each with some of its variables."""
 
     @property
     def seconds(self) -> float:
@@ -130,17 +107,6 @@ class Tracing:
     def replica(self) -> int:
         """The first of the replicas that it updates."""
         return min(part.replica for part in self.parts)
-
-    def add_step(self, program: Any, replica: int, step: StepCall, *, of_models: bool) -> None:
-        """Record a call of a step method in `program`; a branch of a condition is a program.
-
-        `of_models` if each step has all variables of a model: others are of another model.
-        """
-        steps = self._step_calls.setdefault(program, {}).setdefault(replica, [])
-        before = [each for each in steps if not of_models or each.variables & step.variables]
-        self._parted |= any(step.is_part_of(each) for each in before[-1:])
-        self._most_calls = max(self._most_calls, len(before) + 1)
-        steps.append(step)
 
     def figures(self, total_of: TotalOf) -> Graph:
         """The figures of the tracing; `root` and `replica` are not indices of a trace yet."""
@@ -158,9 +124,7 @@ class Tracing:
             idle=inside + idle,
             steps=sum(steps) if steps else max(times for _, times in ran),
             after=self.after,
-            step_calls=self._most_calls,
             failed=int(idle and self.failed),
-            parted=self._parted,
         )
 
 
@@ -171,9 +135,7 @@ def _added(one: Graph, other: Graph) -> Graph:
         idle=one.idle + other.idle,
         steps=one.steps + other.steps,
         after=min(one.after, other.after),
-        step_calls=max(one.step_calls, other.step_calls),
         failed=one.failed + other.failed,
-        parted=one.parted or other.parted,
     )
 
 

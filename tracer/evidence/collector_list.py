@@ -3,7 +3,7 @@
 from tracer.core.collectors import Collector
 from tracer.evidence.failures import Failures
 from tracer.evidence.inspection import Classes
+from tracer.evidence.loss_scales import LossScales
 from tracer.evidence.rates import Rates
-from tracer.evidence.settings import Settings
 
-COLLECTORS: tuple[type[Collector], ...] = (Classes, Settings, Failures, Rates)
+COLLECTORS: tuple[type[Collector], ...] = (Classes, LossScales, Failures, Rates)

@@ -176,8 +176,6 @@ class TracedCall(Call):
         if isinstance(pairs, Collection):
             for _ in self.recorder.requests(self, index, name, pairs):
                 pass
-            if self.recorder.optimizers.stateless:
-                self.recorder.look_before(self)
         elif isinstance(pairs, Iterator):
             watched = self.recorder.requests(self, index, name, pairs)
             if self.args:

@@ -155,8 +155,6 @@ def _of_all_workers(every: Sequence[tuple[Optimizer, TraceData]]) -> Optimizer:
             replace(one, after=min(e.after for e in alike), last=any(e.last for e in alike))
             for one, alike in failures.items()
         ),
-        decay=max((e.decay for e in own if e.decay), key=lambda d: len(d.unmatched), default=None),
-        slots=max((each.slots for each in own if each.slots is not None), default=None),
         **seen,
     )
 

@@ -43,20 +43,6 @@ class Remark(msgspec.Struct, frozen=True):
     """The steps, as far as known."""
 
 
-class Decay(msgspec.Struct, frozen=True):
-    """The variables excluded from weight decay by `exclude_from_weight_decay`."""
-
-    rate: float
-    unmatched: tuple[str, ...]
-    """The exclusions that match no variable, for display: `'LayerNorm'`."""
-    matched: bool
-    """Whether any variable is excluded."""
-    decayed: tuple[str, ...]
-    """The variables that decay."""
-    searched: str
-    """An example of the names that Keras matches patterns with: `dense/kernel:0`."""
-
-
 class Failure(msgspec.Struct, frozen=True):
     """A call of the outermost step method that an exception ended while Python ran it."""
 
@@ -101,18 +87,6 @@ class Optimizer(msgspec.Struct, frozen=True):
     updated later: see the freeze monitors."""
     failures: tuple[Failure, ...] = ()
     """The steps that raised; equal errors are listed once."""
-    turns: tuple[int, int] = (0, 0)
-    """The first and last turn. A turn begins when an optimizer steps after another one of the
-    process: see `core.optimizers.take_turn`. Both are 0 if unknown."""
-    decay: Decay | None = None
-    """The weight decay with exclusions; None if every variable decays."""
-    rate: float | None = None
-    """The learning rate at the end of the first step; None for a schedule, or if unknown."""
-    values: int | None = None
-    """A hash of some variables' values when the first step was traced, which distinguishes
-    continued training from a restart. None if unknown."""
-    slots: int | None = None
-    """The number of slot variables on each replica; None if unknown."""
     made_as: tuple[int, int] = (0, 0)
     """Its number among the optimizers that the line `made`, and how many the line made: `(1, 2)`.
     Both are 0 if unknown."""
@@ -224,18 +198,8 @@ class Graph(msgspec.Struct, frozen=True):
     """The number of steps run on each replica; without a step in it, the number of updates."""
     after: int
     """The number of steps before the first tracing."""
-    step_calls: int
-    """The number of `apply_gradients` calls in the code; a loop body counts once."""
     failed: int = 0
     """The number of idle tracings that an error in the optimizer ended."""
-    parted: bool = True
-    """Whether a call of `apply_gradients` has other variables than the previous call, or the same
-    gradients. If not, each call is a step for all variables."""
-
-    @property
-    def calls(self) -> int:
-        """The number of Python calls of `apply_gradients` while tracing."""
-        return self.tracings * self.step_calls
 
 
 class GraphTracing(msgspec.Struct, frozen=True):

@@ -102,7 +102,7 @@ _BOUNDS: Mapping[type, Mapping[str, tuple[float, float]]] = {
     Entry: {"times": _SOME},
     Run: dict.fromkeys(("first", "stride", "count", "times", "last"), _SOME),
     Calls: dict.fromkeys(("eager", "tracing"), _ANY),
-    Graph: dict.fromkeys(("tracings", "idle", "steps", "after", "step_calls"), _ANY),
+    Graph: dict.fromkeys(("tracings", "idle", "steps", "after"), _ANY),
     GraphTracing: {"after": _ANY, "at": _SECONDS, "seconds": _SECONDS},
     Effect: {"total": _ANY},
     Remark: dict.fromkeys(("count", "of"), _ANY),

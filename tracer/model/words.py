@@ -146,7 +146,6 @@ _JAX = Dialect(
             "out of it."
         ),
         "never-updated": _TAKEN_AWAY.format("stateless_apply"),
-        "apply-gradients-twice": "Call it once, with all gradients.",
         "retraced:roughly": " or so",  # the number of steps known while tracing
         "retraced": (
             "Give each batch the same shape: leave out the smaller last one (drop_last, "
@@ -223,10 +222,6 @@ _TORCH = replace(
         "in-all:lightning": "; the global_step of a Lightning Trainer counts all its optimizers",
         "updated-twice": (
             "Look for a step of the optimizer's own class that calls the inherited one twice."
-        ),
-        "shared-variable": (
-            "Nothing to do if both are meant to train it, as in an adversarial autoencoder. "
-            "Otherwise give each optimizer the parameters of its own part."
         ),
         "optimizer-renewed": (
             "Nothing to do if each is meant to start from zero, as for each task in continual "

@@ -20,13 +20,10 @@ from tracer.findings.run_rules import Finding
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # Keras says some of it, too
 
-HERE = {"apply-gradients-twice", "graph-never-ran", "retraced", "traced-again"}
+HERE = {"graph-never-ran", "retraced", "traced-again"}
 OF_PROGRAMS = {
     "apply-raised",
     "gradients-left",
-    "shared-variable",
-    "state-not-loaded",
-    "steps-differ",
 }
 """The rules that rest on what is so on JAX alone; the others repeat what is tested on PyTorch."""
 
@@ -158,27 +155,6 @@ def test_a_number_of_python_in_place_of_an_array() -> None:
         trained.run(lambda *given: step(*given, rate))  # noqa: B023
     detail = tracer.trace_of(trained.optimizer).graph_tracings[1].detail
     assert detail == "rate: float32[] of Python -> float32[]"
-
-
-@pytest.mark.parametrize("healthy", [False, True])
-def test_a_gradient_that_is_applied_twice(healthy: bool) -> None:
-    trained = Trained()
-    loop, optimizer = trained.loop, trained.optimizer
-
-    @jax.jit
-    def step(state: Any, x: Any, y: Any) -> Any:
-        gradients = jax.grad(loop.loss)(state[0], x, y)
-        state = optimizer.stateless_apply(state[1], gradients, state[0])
-        if healthy:
-            gradients = jax.grad(loop.loss)(state[0], x, y)
-        return optimizer.stateless_apply(state[1], gradients, state[0])
-
-    trained.run(step)
-    (finding,) = trained.findings
-    assert finding.code == "apply-gradients-twice"
-    assert finding.severity == ("info" if healthy else "warning")
-    assert "step calls stateless_apply twice" in finding.text
-    assert float(loop.state[0][0][0, 0]) == 2
 
 
 def test_members_of_a_vmap_and_branches_of_an_eager_step_are_fine() -> None:

@@ -216,14 +216,6 @@ def apply_raised(healthy: bool) -> None:
 
 
 @program
-def steps_differ(healthy: bool) -> None:
-    """That every second step updates is as it should be, and good to know."""
-    loop = Loop(optax.sgd(0.1) if healthy else optax.MultiSteps(optax.sgd(0.1), 2))
-    for _ in range(4):
-        loop.run(X)
-
-
-@program
 def optimizer_renewed(healthy: bool) -> None:
     """The state is dropped, so that Adam is at its first step for ever."""
     loop = Loop(optax.adam(0.1))
@@ -283,7 +275,7 @@ def test_a_state_for_each_of_two_networks_is_not_dropped() -> None:
 
 
 def test_each_rule_of_the_table_has_a_program() -> None:
-    assert rules_of("optax") == PROGRAMS.keys() | {"apply-gradients-twice"}
+    assert rules_of("optax") == PROGRAMS.keys()
 
 
 @pytest.mark.parametrize(
@@ -298,25 +290,6 @@ def test_it_is_said_and_nothing_of_its_twin(code: str) -> None:
     said = finding.text + finding.advice
     others = ("tf.", "GradientTape", "TensorFlow", "apply_gradients", "Keras", "dataset")
     assert not any(word in said for word in others), said
-
-
-@pytest.mark.parametrize("healthy", [False, True])
-def test_a_gradient_that_is_applied_twice(healthy: bool) -> None:
-    loop = Loop(optax.sgd(0.1))
-
-    @jax.jit
-    def step(state: Any) -> Any:
-        gradients = jax.grad(loss)(state[0], X)
-        state = loop.apply(state, gradients)
-        if healthy:
-            gradients = jax.grad(loss)(state[0], X)
-        return loop.apply(state, gradients)
-
-    loop.state = step(loop.state)
-    (finding,) = tracer.trace_of(loop.tx).findings()
-    assert finding.code == "apply-gradients-twice"
-    assert finding.severity == ("info" if healthy else "warning")
-    assert "step calls update twice" in finding.text
 
 
 def test_gradients_that_are_numbers() -> None:

@@ -16,14 +16,13 @@ from tracer.model.summary import summaries_of
 from tracer.reporters.tables import by_method
 
 
-def figures(graph: Graph) -> tuple[str, int, int, int, int, int]:
+def figures(graph: Graph) -> tuple[str, int, int, int, int]:
     return (
         graph.signature,
         graph.tracings,
         graph.idle,
         graph.steps,
         graph.after,
-        graph.step_calls,
     )
 
 
@@ -45,10 +44,10 @@ def test_each_signature_has_its_steps_and_when_it_came() -> None:
     train.get_concrete_function(tf.ones([]))
     trace = tracer.trace_of(optimizer)
     assert [figures(graph) for graph in trace.graphs] == [
-        ("x: float32[2], False", 1, 0, 3, 1, 1),
-        ("x: float32[1], False", 1, 0, 1, 4, 1),
-        ("x: float32[2], True", 1, 0, 2, 5, 2),
-        ("x: float32[], False", 1, 1, 0, 7, 1),
+        ("x: float32[2], False", 1, 0, 3, 1),
+        ("x: float32[1], False", 1, 0, 1, 4),
+        ("x: float32[2], True", 1, 0, 2, 5),
+        ("x: float32[], False", 1, 1, 0, 7),
     ]
     assert {graph.function for graph in trace.graphs} == {"train"}
     assert weights.numpy().tolist() == [7.0, 7.0]  # 1 eager step and 3 + 1 + 2 in graphs
@@ -121,7 +120,7 @@ def test_graphs_that_are_gone_are_added_up() -> None:
     idle = tf.function(train)
     idle.get_concrete_function(tf.ones(1))
     (graph,) = tracer.trace_of(optimizer).graphs
-    assert figures(graph) == ("x: float32[1]", 6, 1, 10, 0, 1)
+    assert figures(graph) == ("x: float32[1]", 6, 1, 10, 0)
     assert weights.numpy().tolist() == [10.0]
 
 
@@ -141,25 +140,8 @@ def test_signatures_without_end_are_told_of_as_others(
         train(number)
     graphs = tracer.trace_of(optimizer).graphs
     assert len(graphs) == most + 1
-    assert figures(graphs[-1]) == (OTHERS, 5, 0, 5, most, 1)
+    assert figures(graphs[-1]) == (OTHERS, 5, 0, 5, most)
     assert sum(graph.steps for graph in graphs) == int(weights.numpy()[0])
-
-
-def test_branches_that_exclude_each_other_are_no_two_calls() -> None:
-    weights = tf.Variable([0.0])
-    optimizer = tracer.wrap(ODOMETERS["v1"]())
-
-    @tf.function
-    def train(left):  # type: ignore[no-untyped-def]
-        if left:
-            optimizer.apply_gradients([(tf.ones(1), weights)])
-        else:
-            optimizer.apply_gradients([(tf.ones(1), weights)])
-
-    for left in (True, False, False):
-        train(tf.constant(left))
-    (graph,) = tracer.trace_of(optimizer).graphs
-    assert figures(graph) == ("left: bool[]", 1, 0, 3, 0, 1)
 
 
 def test_a_recording_has_the_graphs_of_its_block_only() -> None:
@@ -176,8 +158,8 @@ def test_a_recording_has_the_graphs_of_its_block_only() -> None:
         train(tf.ones(1))
         train(tf.ones(3)[:1] + tf.ones([1, 1]))
     assert [figures(graph) for graph in recording.trace().graphs] == [
-        ("x: float32[1]", 0, 0, 1, 0, 1),
-        ("x: float32[1, 1]", 1, 0, 1, 1, 1),
+        ("x: float32[1]", 0, 0, 1, 0),
+        ("x: float32[1, 1]", 1, 0, 1, 1),
     ]
 
 

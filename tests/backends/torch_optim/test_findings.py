@@ -77,17 +77,6 @@ def frozen_but_updated(healthy: bool) -> None:
 
 
 @program
-def shared_variable(healthy: bool) -> None:
-    draw, judge = torch.nn.Linear(3, 3), torch.nn.Linear(3, 1)
-    both = torch.nn.Sequential(draw, judge)
-    of_critic = SGD(judge.parameters(), 0.1)
-    of_generator = SGD((draw if healthy else both).parameters(), 0.1)
-    for _ in range(3):
-        step(of_critic, judge)
-        step(of_generator, both)
-
-
-@program
 def optimizer_renewed(healthy: bool) -> None:
     model = net()
     optimizer = torch.optim.Adam(model.parameters())
@@ -145,23 +134,6 @@ def updated_twice(healthy: bool) -> None:
         step(optimizer, model)
 
 
-@program
-def steps_differ(healthy: bool) -> None:
-    """LBFGS does nothing any more where it has converged."""
-    weight = torch.nn.Parameter(torch.ones(2))
-    optimizer = torch.optim.LBFGS([weight])
-
-    def closure() -> Any:
-        optimizer.zero_grad()
-        loss = (weight**2).sum()
-        loss.backward()
-        return loss
-
-    for _ in range(1 if healthy else 4):
-        optimizer.step(closure)
-    assert torch.allclose(weight, torch.zeros(2), atol=1e-3)
-
-
 def scaled(healthy: bool, only_in: range) -> None:
     """Steps of a scaler, in some of which the second layer has a gradient that is infinite."""
     model = net()
@@ -211,7 +183,6 @@ def not_finite(healthy: bool) -> None:
 PAINS = {
     "gradients-left": "last_group_lost",
     "gradients-added": "zero_grad_forgotten",
-    "clipped-late": "clipped_after_the_step",
 }
 for code, name in PAINS.items():
     file = Path(__file__).parents[2] / "findings" / "pains" / "torch" / f"{name}.py"
@@ -408,12 +379,11 @@ def test_all_gradients_are_gone_at_once(healthy: bool) -> None:
     trace = recording.trace()
     assert trace.steps == 9 and trace.updates() == 4 * (9 if healthy else 4)
     said = {each.code: each for each in trace.findings()}
-    assert set(said) == (set() if healthy else {"updates-stopped", "steps-differ"})
+    assert set(said) == (set() if healthy else {"updates-stopped"})
     if not healthy:
         assert said["updates-stopped"].severity == "warning"
         assert said["updates-stopped"].step == 5
         assert len(said["updates-stopped"].variables) == 4
-        assert "no gradient came in the others" in said["steps-differ"].text
 
 
 def test_steps_without_any_gradient_are_not_what_the_code_decides() -> None:
@@ -422,9 +392,7 @@ def test_steps_without_any_gradient_are_not_what_the_code_decides() -> None:
     with tracer.record() as recording:
         for _ in range(3):
             optimizer.step()
-    said = {each.code: each.text for each in recording.trace().findings()}
-    assert said["steps-differ"] == "0 of 3 steps updated anything: no gradient came."
-    assert "no-gradient" in said
+    assert "no-gradient" in {finding.code for finding in recording.trace().findings()}
 
 
 @pytest.mark.parametrize("healthy", [False, True])

@@ -35,11 +35,6 @@ class Pain(NamedTuple):
 
 
 SAID = {
-    "clipped_after_the_step": Pain(
-        ("clipped-late",),
-        "clip_grad_norm_ (clipped_after_the_step.py:27) ran 10 times after a step",
-        "after backward and before step",
-    ),
     "last_group_lost": Pain(
         ("gradients-left",),
         "backward passes 13 and 26 of 26 (last_group_lost.py:21) were never applied",

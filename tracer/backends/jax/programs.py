@@ -286,7 +286,6 @@ class ProgramCounters(Counters):
         report = reports[0]
         self.moved_on(work.clock, replica, report.before, report.after)
         if work.role == "step":
-            self.stepped()
             number = self.take_number(replica)
             stamp = UNIT * number
             if LET_THROUGH in report.kept and len(self.let_through) < _MAX_LET_THROUGH:

@@ -21,7 +21,6 @@ class OptaxBlocks(blocks.JaxBlocks):
         "effects are unknown with optax: a transformation never sees the new weights, and "
         "reading the updates in a compiled program could change how XLA rounds the weights"
     )
-    steps_models = True
 
     def steps_so_far(self, call: Any) -> tuple[Any, Any, Any]:
         """The step count before and after the step, by the returned state; 0 if it has none."""

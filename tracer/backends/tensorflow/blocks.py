@@ -34,7 +34,7 @@ from tracer.backends.tensorflow.functions import any_is_inside, forget_graphs_wi
 from tracer.backends.tensorflow.ledger import Ledger, Use
 from tracer.backends.tensorflow.places import Extra, current_place, parent_of, step_around
 from tracer.backends.tensorflow.tracings import time_tracings
-from tracer.backends.tensorflow.writes import StaleGradients, WriteChecks
+from tracer.backends.tensorflow.writes import WriteChecks
 from tracer.core import backend
 from tracer.core.calls import EAGER, Call, Place, outermost
 from tracer.core.counters import CountedBlock
@@ -74,7 +74,6 @@ class GraphBlocks(backend.Blocks):
         self.write_checks = WriteChecks()
         self.callers = Callers(self.threads)
         time_tracings(self)
-        self.stale_gradients = StaleGradients()
         self._begun_in_sessions = 0
         """How many steps began in Sessions and have not ended."""
         self._calls_under_way = root.calls_under_way
@@ -125,10 +124,6 @@ class GraphBlocks(backend.Blocks):
         """Store the path by which the frame `python` made `call`, in eager mode."""
         called = self._sites.sites[call.own[0]][:2] if call.own else None
         call.path = self.callers.here(python, call.distributed, called)
-
-    def is_stale(self, call: Call, replica: int) -> bool:
-        """True if a traced step has gradients of the weights from before the previous step."""
-        return self.stale_gradients.ask(call.gradient, call.place.graph, replica)
 
     def _count_in_graph(self, block: CountedBlock, call: Call, failed: bool) -> None:
         """Add the counter of a block to its graph, after its work: failed steps do not count.

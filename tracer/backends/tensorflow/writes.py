@@ -52,39 +52,6 @@ class Written(NamedTuple):
 _written_by: WeakKeyDictionary[Any, Written] = WeakKeyDictionary()
 
 
-class StaleGradients:
-    """Find steps in a graph with gradients of the weights from before the previous step."""
-
-    def __init__(self) -> None:
-        self._ends: WeakKeyDictionary[Any, dict[int, int]] = WeakKeyDictionary()
-        """How many ops a graph had at the end of its last step, by replica."""
-
-    def ask(self, gradient: Any, graph: Any, replica: int) -> bool:
-        """True if the gradient of the step that ends now was computed before the previous step.
-
-        Then none of its ops since that step reads a variable, and one of the older ops is other
-        than a constant or an argument. False in a Session's graph, whose steps may run
-        independently.
-        """
-        if not isinstance(graph, FuncGraph):
-            return False
-        ops, ends = graph.get_operations(), self._ends.setdefault(graph, {})
-        old = {op.name for op in ops[: ends.get(replica, 0)]}
-        ends[replica] = len(ops)
-        todo = [getattr(gradient, "values", gradient)] if old and gradient is not None else []
-        seen, is_old = set(), False
-        while todo:
-            op = todo.pop().op
-            if op.name in old:
-                is_old |= op.type not in ("Const", "Placeholder")
-            elif op.name not in seen:
-                seen.add(op.name)
-                todo += op.inputs
-                if any(each.dtype == tf.resource for each in op.inputs):
-                    return False
-        return is_old
-
-
 def written_by(graph: Any) -> Written:
     """The variables that the finished graph of a function writes to; cached."""
     known = _written_by.get(graph)

@@ -33,7 +33,6 @@ __all__ = [
     "Module",
     "Optimizer",
     "autograd",
-    "clip_grad",
     "flattened_in",
     "global_hooks",
     "has_hooks",
@@ -114,8 +113,7 @@ _NOTHING = nullcontext().__exit__
 class Exchange:
     """A function or method of PyTorch that ours replaces while needed.
 
-    `Tensor.backward` looks up `torch.autograd.backward` at each call, and `clip_grad_norm_` its
-    scaling function (`nn/utils/clip_grad.py: _clip_grads_with_norm_`, since PyTorch 2.6).
+    `Tensor.backward` looks up `torch.autograd.backward` at each call.
     """
 
     def __init__(self, home: Any, name: str, ours: Any) -> None:
@@ -139,7 +137,6 @@ class Exchange:
 GradScaler: Any = torch.amp.GradScaler
 Module: Any = torch.nn.Module
 autograd: Any = torch.autograd
-clip_grad: Any = torch.nn.utils.clip_grad
 
 FROZEN = "frozen"
 """In place of a layout: the parameter has no gradient and needs none."""

@@ -1,9 +1,9 @@
 """Find out what becomes of the gradients of each backward pass: a step uses them, or they are lost.
 
-During a recording, `torch.autograd.backward` and the function that `clip_grad_norm_` calls are
-replaced. Before and after each pass, one small parameter of each optimizer is checked, as a sample.
-A gradient has an identity and a version that each write increments: if both are unchanged since a
-step when a pass begins, the gradients were not cleared, and the pass adds to them.
+During a recording, `torch.autograd.backward` is replaced. Before and after each pass, one small
+parameter of each optimizer is checked, as a sample. A gradient has an identity and a version that
+each write increments: if both are unchanged since a step when a pass begins, the gradients were not
+cleared, and the pass adds to them.
 
 Nothing is reported for an optimizer whose steps call `backward` or run inside it, for passes that
 also compute gradients of inputs, for passes that a step of any optimizer used, or for gradients
@@ -24,7 +24,7 @@ from tracer.backends.torch.parameters import parameters_of
 from tracer.core.call_paths import Paths
 from tracer.core.calls import Call
 from tracer.core.collectors import Collector
-from tracer.core.interrupts import interrupt_in, suppress_faults
+from tracer.core.interrupts import interrupt_in
 from tracer.model.records import Remark
 from tracer.model.runs import fold
 
@@ -40,8 +40,6 @@ MAX_GRAPHS = 8
 """In the graphs of how many passes to search for inputs."""
 MAX_STACKS = 4096
 """How many stacks are cached by their innermost instructions."""
-MEASURED = 1e6
-"""A clip norm above this only measures the norm."""
 
 
 class Pass:
@@ -93,10 +91,6 @@ class GradientMonitor(Collector):
         """The paths of these passes."""
         self._added = 0
         """How many steps used gradients that were added to used ones."""
-        self._clips: Counter[str] = Counter()
-        """How many clips were `used` by a step, came too `late`, or are `waiting` for a step."""
-        self._clipped_at = 0
-        self._was_kept = False
         self._clears = False
         """Whether steps cleared their gradients, as a hook may, when this was last checked."""
 
@@ -106,13 +100,11 @@ class GradientMonitor(Collector):
             self.give_up()  # a closure: only the optimizer knows how it uses the gradients
         parameter = self._parameter()
         gradient: Any = getattr(parameter, "grad", None)
-        became = self._became(gradient, zeros=bool(self._waiting or self._clips["waiting"]))
+        became = self._became(gradient, zeros=bool(self._waiting))
         if became == "kept" and self._used:
             if self._may_wait():
                 self._clears = not gradient.any()
             became = "cleared" if self._clears else became
-        if self._clips["waiting"]:
-            self._clips["late" if became == "cleared" else "used"] += self._clips.pop("waiting")
         if became != "kept":
             if self._waiting and became == "cleared":
                 self._cleared.append(self._waiting)
@@ -153,8 +145,6 @@ class GradientMonitor(Collector):
                 each.used = True
         if self._before or self._cleared:
             self._resolve(used[-1].path if used and became == "kept" else None, gradient)
-        if self._clips["waiting"]:
-            self._clips["used"] += self._clips.pop("waiting")
         self._steps += 1
         if gradient is None and self._steps <= FIRST_STEPS:
             gradient = self._choose()
@@ -163,22 +153,9 @@ class GradientMonitor(Collector):
         self._waiting, self._used, self._adds = [], True, False
         self._see(gradient)
 
-    def clip_begins(self) -> None:
-        """Check the gradient before a clip."""
-        self._was_kept = self._became(getattr(self._parameter(), "grad", None)) == "kept"
-
-    def clip_ends(self, path: int) -> None:
-        """Check whether the clip wrote to the gradient."""
-        gradient = getattr(self._parameter(), "grad", None)
-        if self._was_kept and self._became(gradient) == "written":
-            self._see(gradient)
-            self._clips["waiting" if self._used else "used"] += 1
-            self._clipped_at = path
-
     def give_up(self) -> None:
         """Report nothing for this optimizer."""
         self._groups.clear()
-        self._clips.clear()
         self._added = 0
         self.rest(for_good=True)
 
@@ -190,14 +167,10 @@ class GradientMonitor(Collector):
             _passes.monitors.remove(self)
 
     def remarks(self) -> Iterator[Remark]:
-        """Remarks on gradients added to used ones, clipped too late, or never used."""
+        """Remarks on gradients added to used ones, or never used."""
         if self._added:
             steps = sum(self._groups.values())
             yield Remark("gradients-added", count=self._added, of=steps)
-        late = self._clips["late"] + self._clips["waiting"]
-        if late and not self._clips["used"]:
-            where = _passes.paths.line(self._clipped_at)
-            yield Remark("clipped-late", "clip_grad_norm_", "", where, count=late)
         if self._groups:
             yield from self._left(self._groups.most_common(1)[0][0])
 
@@ -262,7 +235,7 @@ class GradientMonitor(Collector):
         self._cleared, self._copy = [], None
 
     def _is_fine(self) -> bool:
-        return not (self._groups.keys() - {1} or self._added or self._lost or self._clips["late"])
+        return not (self._groups.keys() - {1} or self._added or self._lost)
 
     def _choose(self) -> Any:
         """Choose a small parameter to check from now on; returns its gradient."""
@@ -287,17 +260,14 @@ class _Passes:
         self.count = 0
         """How many passes there were since the recording began."""
         self.monitors: list[GradientMonitor] = []
-        self.once: list[Callable[[], None]] = []
-        """Called once after the next pass."""
         self.paths = Paths(lambda code, line: None)
         self._known: dict[tuple[Any, ...], int] = {}
 
     def watch(self, wanted: bool) -> None:
         """Count the passes from now on, or stop."""
         self.count = 0 if wanted and not self.watched else self.count
-        self.watched, self.once = wanted, self.once if wanted else []
+        self.watched = wanted
         _BACKWARD.put(wanted)
-        _CLIP.put(wanted)
         for each in [] if wanted else list(self.monitors):
             each.rest()
 
@@ -353,24 +323,9 @@ def _backward(*given: Any, **named: Any) -> Any:
         _passes.notify("pass_begins", given[0] if given else named.get("tensors"))
         result = _BACKWARD.original(*given, **named)
         _passes.notify("pass_ends", done)
-        once, _passes.once = _passes.once, []
-        for each in once:
-            with suppress_faults():
-                each()
         return result
     finally:
         _passes.under_way.discard(thread)
 
 
-def _clip(parameters: Any, max_norm: Any, *given: Any, **named: Any) -> Any:
-    measures = isinstance(max_norm, float | int) and max_norm > MEASURED
-    if dynamo.is_compiling() or not _passes.monitors or measures:
-        return _CLIP.original(parameters, max_norm, *given, **named)
-    _passes.notify("clip_begins")
-    result = _CLIP.original(parameters, max_norm, *given, **named)
-    _passes.notify("clip_ends", _passes.path(sys._getframe(1)))
-    return result
-
-
 _BACKWARD = compat.Exchange(compat.autograd, "backward", _backward)
-_CLIP = compat.Exchange(compat.clip_grad, "_clip_grads_with_norm_", _clip)

@@ -182,8 +182,6 @@ class StepCounter:
             self._drop(stack, known_by(python))
         elif stack:
             recorder.drop_interrupted(python.f_back)
-        if recorder.optimizers.stateless:
-            self._note_begin(optimizer)
         call = self._enter(Step(self), python)
         parameters = parameters_of(optimizer.param_groups)
         # A closure, or a hook of the program, may still change the gradients.
@@ -214,13 +212,6 @@ class StepCounter:
         LBFGS writes to all parameters, but moves only those with a gradient in its history.
         """
         return any(map(_is_lbfgs, self.recorder.optimizers.alive()))
-
-    def _note_begin(self, optimizer: Any) -> None:
-        """Report the weights before the first step, and note whether a state was loaded."""
-        parameters = parameters_of(optimizer.param_groups)
-        self.recorder.collectors.call("first_step_begins", parameters)
-        if optimizer.state:
-            self.recorder.optimizers.all[self.index].settings["state_loaded"] = True
 
     def _hold(self, call: Step) -> None:
         """Copy all that the step may change, because effects are recorded.

@@ -13,7 +13,6 @@ from msgspec import structs
 
 from tracer.findings.rule import (
     FEW,
-    MANY,
     MAX_NAMES,
     Case,
     Severity,
@@ -22,7 +21,7 @@ from tracer.findings.rule import (
     rule,
 )
 from tracer.model.callers import nearest
-from tracer.model.measures import counting, ineffective, requests, tries, zeroed
+from tracer.model.measures import tries
 from tracer.model.phrases import (
     accumulated_steps,
     accumulations,
@@ -135,42 +134,6 @@ def _went_on(summary: Summary, failure: Failure) -> bool:
 
 
 @rule(
-    "apply-gradients-twice",
-    severity="warning",
-    title="a train step calls apply_gradients twice",
-    why=(
-        "Each call is a step: iterations, schedules and Adam's bias correction advance "
-        "several times for one batch."
-    ),
-    advice=("Call apply_gradients once, with all gradients, or use an optimizer for each part."),
-    explanation=(
-        "Counted in the graph: a loop body counts once, a condition as its largest "
-        "branch. Info if each call has all variables and new gradients, as for the critic "
-        "of a GAN."
-    ),
-    explains=(*MANY, "many steps"),
-)
-def apply_gradients_twice(summary: Summary) -> Iterator[Case]:
-    for rows in _by_function(summary):
-        calls = max(each.step_calls for each in rows)
-        parted = any(each.parted for each in rows if each.step_calls > 1)
-        if calls > 1:
-            yield Case(
-                f"{rows[0].function} calls {summary.dialect.step_method}{of_optimizer(summary)} "
-                f"{times(calls)}{'' if parted else _IN_A_ROW}: each run of it makes "
-                f"{calls:,} steps.",
-                ""
-                if parted
-                else "Nothing to do if they are steps in a row, as a critic makes several for one "
-                "of the generator. Otherwise call it once, with the sum of the gradients.",
-                "warning" if parted else "info",
-            )
-
-
-_IN_A_ROW = ", with all the variables and new gradients in each call"
-
-
-@rule(
     "steps-skipped",
     severity="warning",
     title="steps were skipped",
@@ -246,89 +209,6 @@ def _coming(scale: Optimizer) -> str:
                 "down to 0"
             )
     return ""
-
-
-@rule(
-    "steps-differ",
-    severity="warning",
-    title="steps, updates and iterations differ",
-    why=("Adam's bias correction, logs and most learning-rate schedules follow iterations."),
-    advice=(
-        "Call the apply_gradients of the base class, or `self.iterations.assign_add(1)` "
-        "in your own."
-    ),
-    explanation=(
-        "A warning if iterations stayed at 0, or moved several times a step. Info if gradients are "
-        "accumulated, or a checkpoint moved iterations. For skipped steps, see steps-skipped."
-    ),
-    needs=("steps", "complete", "steps known"),
-)
-def steps_differ(summary: Summary) -> Iterator[Case]:
-    if not summary.asked_on:
-        return
-    replica = summary.asked_on[0]
-    steps = summary.steps_on[replica]
-    applied = steps - summary.spread(tries, replica=replica)[(0,)]
-    for index, made in _made(summary, replica).items() if applied else ():
-        optimizer = summary.trace.optimizers[index]
-        moved = made if optimizer.iterations is None else optimizer.iterations
-        several = moved > made and moved % made == 0
-        of_all = moved == steps and index != summary.root
-        how = first_true(
-            (moved == 0, "stayed at 0"),
-            (several, f"moved by {moved:,}, {moved // made:,} for each step"),
-            (moved == applied, f"moved by {moved:,}, one for each step that updated anything"),
-            (of_all, f"moved by {moved:,}, one for each step, also for those that were skipped"),
-            (
-                True,
-                f"moved by {moved:,} (a step that failed, a checkpoint or an assignment moves "
-                "them too)",
-            ),
-        )
-        if moved != made:
-            yield Case(
-                f"{optimizer.name} made {some(made, 'step')}, and its iterations {how}.",
-                first_true((several, _COUNT_ONCE), (moved, _FINE)),
-                None if several or not moved else "info",
-            )
-    idle = {summary.spread(tries, replica=each)[(0,)] for each in summary.asked_on}
-    every = accumulated_steps(summary)
-    meant = every > 1 or not skipper(summary.optimizers)
-    if len(idle) > 1:
-        return  # see replicas-disagree
-    if applied < steps and meant and not summary.total(ineffective):
-        spread = summary.spread(tries, requests, replica=replica)
-        reason = first_true(
-            (every > 1, f"the gradients of {every:,} steps are accumulated"),
-            (not applied and summary.total(zeroed), "all leaves were set to zero"),
-            (any(came for made, came in spread if not made), "its own code decides which"),
-            (applied, "no gradient came in the others"),
-            (True, "no gradient came"),
-        )
-        yield Case(
-            f"{applied:,} of {some(steps, 'step')}{of_optimizer(summary)} updated anything: "
-            f"{reason}.",
-            _FINE,
-            "info",
-        )
-
-
-_COUNT_ONCE = "Count iterations in one place: apply_gradients of the base class does it already."
-_FINE = "If that is what you meant, there is nothing to do."
-
-
-def _made(summary: Summary, replica: int) -> dict[int, int]:
-    """The runs of the step method on a replica, for each optimizer that updates variables."""
-    roles = ("update", "ineffective", "discarded")
-    inside = [e for block, e in summary.entries if e.role in roles and not block.outside]
-    made = {
-        index: max(
-            summary.total(counting(["step"], None, [method], optimizer=index), replica)
-            for method in summary.methods
-        )
-        for index in sorted({each.optimizer for each in inside})
-    }
-    return {index: number for index, number in made.items() if number}
 
 
 @rule(
@@ -418,31 +298,6 @@ def gradients_added(summary: Summary) -> Iterator[Case]:
             yield Case(
                 f"In {each.count:,} of {some(each.of, 'step')}{of_optimizer(summary)} backward "
                 "added to gradients that the previous step had used: zero_grad did not clear them.",
-            )
-
-
-@rule(
-    "clipped-late",
-    severity="warning",
-    title="gradients were clipped after the step that used them",
-    why="The step used the unclipped gradients: clipping had no effect.",
-    advice=(
-        "Clip after backward and before step; with a GradScaler, after scaler.unscale_(optimizer)."
-    ),
-    explanation=(
-        f"`clip_grad_norm_` scaled gradients only after a step had used them, at least {MIN_ADDED} "
-        "times, outside `torch.compile`. A limit of 1e6 or more only measures, and is not "
-        "reported."
-    ),
-    needs=("steps",),
-)
-def clipped_late(summary: Summary) -> Iterator[Case]:
-    for _, each in summary.remarks("clipped-late"):
-        if each.count >= MIN_ADDED:
-            where = f" ({each.where})" * bool(each.where)
-            yield Case(
-                f"{each.method}{where} ran {times(each.count)} after a step"
-                f"{of_optimizer(summary)} instead of before it: no step used what it clipped.",
             )
 
 

@@ -524,7 +524,7 @@ def _silence(summary: Summary, pattern: Pattern, replica: int) -> str:
     ),
     explanation=(
         "Within one step and replica; each member of a `jax.vmap` counts alone. Two calls "
-        "of apply_gradients are two steps: see apply-gradients-twice."
+        "of apply_gradients are two steps."
     ),
     explains=MANY,
 )
