@@ -112,7 +112,7 @@ class Recording:
 
     def trace(self) -> CallTrace:
         """A frozen trace of what every optimizer did since the block began."""
-        return self.counted.trace().derived(_call_trace)  # after the block always the same one
+        return self.counted.trace().derived(_own_trace)  # after the block always the same one
 
     def __repr__(self) -> str:
         return f"<Recording: its trace() is {self.trace()!r}>"
@@ -191,7 +191,7 @@ def trace_of(optimizer: object) -> CallTrace:
     """
     from tracer.hooks import wrapping
 
-    return _call_trace(wrapping.trace_of(optimizer))
+    return _own_trace(wrapping.trace_of(optimizer))
 
 
 @contextmanager
@@ -251,9 +251,10 @@ def recording_of(*optimizers: object, effects: bool = False) -> Iterator[Recordi
 def load(path: str | Path) -> CallTrace:
     """Read a trace file that `CallTrace.save` wrote, or a folder of such files.
 
-    A folder is one run: `tracer.merge` merges its `*.json` files, the traces of the workers.
+    Of a folder and its folders, the files of the newest launch are one run: `tracer.merge` merges
+    them. A note names the other files, which are not counted.
 
-    Raises `tracer.MergeError` if the files of a folder are not of one run, and
+    Raises `tracer.MergeError` if the files of a launch are not of one run, and
     `tracer.TraceFileError` if there is no file, or if a file is damaged, is not a trace, is of a
     newer `tracer` or is larger than 1 GB.
 
@@ -270,8 +271,8 @@ def merge(traces: Iterable[Trace]) -> CallTrace:
     """Merge the traces of the workers of one run; each replica of the result has its worker.
 
     The traces must have the same optimizers and variables. If a worker of the cluster has no trace,
-    the result is incomplete. Traces of the same part of a run (steps, replica, variable or method)
-    are merged to a trace of that part.
+    or if the traces are of different launches, the result is incomplete. Traces of the same part of
+    a run (steps, replica, variable or method) are merged to a trace of that part.
 
     Raises `tracer.MergeError`, a `ValueError`, if there are no traces, two of one worker, or traces
     of different runs or of different parts of a run; the error names the difference.
@@ -299,6 +300,13 @@ def report(optimizer_or_trace: object, by: "By | None" = None, file: TextIO | No
 
 def _call_trace(trace: Trace) -> CallTrace:
     return CallTrace(trace.data, trace.objects._replace(name_of=name_of))
+
+
+def _own_trace(trace: Trace) -> CallTrace:
+    """A trace of this process, which knows its launch and its worker."""
+    from tracer.model import launches
+
+    return _call_trace(Trace(launches.of_this_process(trace.data), trace.objects))
 
 
 for _function in (wrap, trace_of):

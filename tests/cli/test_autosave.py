@@ -1,5 +1,8 @@
 """Keeping a trace in a file while the program runs."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +13,7 @@ from support.patience import wait_until
 import tracer
 from tracer.api import CallTrace
 from tracer.cli.autosave import Autosave
+from tracer.model import launches
 
 
 class Snapshots:
@@ -33,7 +37,7 @@ class Snapshots:
 def test_the_file_follows_the_trace_and_is_unfinished_until_the_end(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     snapshots = Snapshots(lambda: traces.accumulation(8))
-    autosave = Autosave(snapshots, path, seconds=0.05)
+    autosave = Autosave(snapshots, lambda trace: path, seconds=0.05)
     for steps in (8, 16, 24):
         trace = traces.accumulation(steps)
         snapshots.trace = lambda trace=trace: trace  # type: ignore[misc]
@@ -47,30 +51,72 @@ def test_the_file_follows_the_trace_and_is_unfinished_until_the_end(tmp_path: Pa
     assert [each.name for each in tmp_path.iterdir()] == ["run.json"]
 
 
-def test_a_file_in_a_folder_is_named_by_the_worker_when_it_is_known(tmp_path: Path) -> None:
-    snapshots = Snapshots(traces.nothing)
-    autosave = Autosave(snapshots, None, tmp_path, seconds=0.05)
-    snapshots.wait_for_a_save()
-    assert not list(tmp_path.iterdir())
-    snapshots.trace = traces.eager
-    snapshots.wait_for_a_save()
-    wait_until(lambda: [each.name for each in tmp_path.iterdir()] == ["trace.json"])
-    snapshots.trace = traces.uneven_replicas
-    autosave.finish()
-    assert [each.name for each in tmp_path.iterdir()] == ["worker-0+worker-1.json"]
+def of_this_process(steps: int) -> CallTrace:
+    return CallTrace(launches.of_this_process(traces.accumulation(steps).data))
 
 
-def test_it_is_saved_soon_after_the_first_step_and_when_it_is_urgent(tmp_path: Path) -> None:
-    """Else the next save would come after 800 s."""
-    steps: list[int] = []
+def test_a_file_of_this_process_moves(tmp_path: Path) -> None:
+    paths = [tmp_path / "tracer.json", tmp_path / "traces" / "launch" / "rank-0.json"]
+    snapshots = Snapshots(lambda: of_this_process(8))
+    autosave = Autosave(snapshots, lambda trace: paths[trace.steps > 8], seconds=0.05)
+    wait_until(paths[0].exists)
+    snapshots.trace = lambda: of_this_process(64)
+    assert autosave.finish() == paths[1]
+    assert [each for each in tmp_path.rglob("*.json")] == [paths[1]]
+
+
+PROCESS = """
+import sys, time
+from pathlib import Path
+from test_autosave import of_this_process
+from tracer.cli.autosave import Autosave
+from tracer.model import launches
+path = Path(sys.argv[1])
+autosave = Autosave(lambda: of_this_process(8), lambda trace: path, seconds=0.1)
+while not path.exists():
+    time.sleep(0.01)
+print("saved", flush=True)
+sys.stdin.readline()
+autosave.finish()
+"""
+
+
+def test_two_runs_at_once_have_a_file_each(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "tracer.json"
+    search = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
+    with subprocess.Popen(
+        [sys.executable, "-c", PROCESS, str(path)],
+        env={**os.environ, "PYTHONPATH": search},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout and other.stdout.readline() == "saved\n"
+        own = Autosave(lambda: of_this_process(64), lambda trace: path, seconds=0.1).finish()
+        assert own == tmp_path / f"tracer-{os.getpid()}.json"
+        said = capfd.readouterr().err
+        assert (
+            said == f"tracer: {path.name} belongs to a running process: this one wrote {own.name}\n"
+        )
+        other.communicate("end")
+    assert {each.name: tracer.load(each).steps for each in tmp_path.iterdir()} == {
+        own.name: 64,
+        path.name: 8,
+    }
+    # The process has ended, so its file is of an earlier run.
+    assert Autosave(lambda: of_this_process(16), lambda trace: path, seconds=1).finish() == path
+
+
+def test_it_is_saved_when_it_is_urgent(tmp_path: Path) -> None:
     snapshots = Snapshots(traces.eager)
-    autosave = Autosave(snapshots, tmp_path / "run.json", seconds=1000, begun=lambda: bool(steps))
-    wait_until(lambda: snapshots.taken == 1)
+    autosave = Autosave(snapshots, lambda trace: tmp_path / "run.json", seconds=1000)
+    wait_until(lambda: snapshots.taken == 4)  # the next pause is of 0.8 s, and the one after of 1.6
     autosave.hurry()
-    wait_until(lambda: snapshots.taken == 2)
-    steps.append(1)
-    wait_until(lambda: snapshots.taken >= 4)
+    wait_until(lambda: snapshots.taken >= 5)
     autosave.finish()
+    assert snapshots.taken >= 6
 
 
 @pytest.mark.parametrize("error", [OSError("no"), RuntimeError("no"), None])
@@ -84,7 +130,7 @@ def test_what_goes_wrong_is_said_once(
 
     snapshots = Snapshots(snapshot)
     (tmp_path / "file").touch()
-    autosave = Autosave(snapshots, tmp_path / "file" / "run.json", seconds=0.05)
+    autosave = Autosave(snapshots, lambda trace: tmp_path / "file" / "x.json", seconds=0.05)
     snapshots.wait_for_a_save()
     assert autosave.finish() is None
     said = capfd.readouterr().err
@@ -95,7 +141,7 @@ def test_what_goes_wrong_is_said_once(
 def test_it_goes_on_when_a_folder_can_be_made(tmp_path: Path) -> None:
     path = tmp_path / "file" / "run.json"
     path.parent.touch()
-    autosave = Autosave(snapshots := Snapshots(traces.eager), path, seconds=0.05)
+    autosave = Autosave(snapshots := Snapshots(traces.eager), lambda trace: path, seconds=0.05)
     snapshots.wait_for_a_save()
     path.parent.unlink()
     assert autosave.finish() == path

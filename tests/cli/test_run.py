@@ -303,43 +303,54 @@ def test_the_report_and_the_path_come_on_standard_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["-m", "no.such"], ["-q", "none.py"], ["fails.py"]])
-def test_a_run_that_counted_nothing_keeps_an_earlier_trace(
+def test_a_run_that_counted_nothing_replaces_an_earlier_trace(
     tmp_path: Path, arguments: list[str]
 ) -> None:
+    """So a gate does not hold for the file of an earlier run."""
     (tmp_path / "none.py").write_text("print('ran')")
     (tmp_path / "fails.py").write_text("1 / 0")
-    path = tmp_path / "tracer.json"
-    traces.eager().save(path)
-    before = path.read_bytes()
-    traced = run([*TRACER, *arguments], tmp_path)
-    assert path.read_bytes() == before
-    assert "tracer: kept tracer.json, the trace of an earlier run" in traced.stderr
-    path.unlink()  # without one, how the program ended is known
+    traces.eager().save(tmp_path / FILE)
+    gate = [*CHECK, FILE, "-e", "dense=2/step"]
+    assert run(gate, tmp_path).returncode == 0
     run([*TRACER, *arguments], tmp_path)
-    assert not tracer.load(path).optimizers
-    run([*TRACER, "none.py"], tmp_path)
-    (program,) = tracer.load(path).programs
-    assert (program.command, program.status) == ("none.py", 0)
+    (program,) = tracer.load(tmp_path / FILE).programs
+    assert program.command == " ".join(each for each in arguments if each != "-q")
+    assert program.status == ("none.py" not in arguments)
+    checked = run(gate, tmp_path)
+    assert checked.returncode == 1 and "no step ran" in checked.stdout
+
+
+def test_a_killed_run_leaves_a_file_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "dies.py").write_text("import os, time; time.sleep(0.5); os.kill(os.getpid(), 9)")
+    traces.eager().save(tmp_path / FILE)
+    assert run([*TRACER, "dies.py"], tmp_path).returncode == -9
+    trace = tracer.load(tmp_path / FILE)
+    assert (trace.programs[0].command, trace.finished, trace.steps) == ("dies.py", False, 0)
 
 
 def test_a_run_that_counted_nothing_joins_no_other_run(tmp_path: Path) -> None:
     (tmp_path / "none.py").write_text("print('ran')")
     (tmp_path / "runs").mkdir()
     traces.eager().save(tmp_path / "runs" / "worker-0.json")
-    traced = run([*TRACER, "-q", "-o", "runs/", "none.py"], tmp_path)
-    assert [each.name for each in (tmp_path / "runs").iterdir()] == ["worker-0.json"]
-    assert "tracer: kept runs/worker-0.json, the trace of an earlier run" in traced.stderr
+    run([*TRACER, "-q", "-o", "runs/", "none.py"], tmp_path)
+    trace = tracer.load(tmp_path / "runs")
+    assert [each.command for each in trace.programs] == ["none.py"] and trace.steps == 0
+    assert trace.notes == ("not counted, from another launch: worker-0.json",)
 
 
+SIZE = {"OMPI_COMM_WORLD_SIZE": "3"}
 TASK = '{"cluster": {"worker": ["a", "b"]}, "task": {"type": "worker", "index": 1}}'
 
 
 @pytest.mark.parametrize(
     ("environment", "file"),
     [
-        ({"RANK": "1", "WORLD_SIZE": "2"}, "traces/rank-1.json"),
-        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "3"}, "traces/rank-0.json"),
-        ({"TF_CONFIG": TASK}, "traces/worker-1.json"),
+        ({"RANK": "1", "WORLD_SIZE": "2", "TRACER_RUN": "7"}, "traces/7/rank-1.json"),
+        (
+            {**dict.fromkeys(("OMPI_COMM_WORLD_RANK", "TRACER_RUN"), "0"), **SIZE},
+            "traces/0/rank-0.json",
+        ),
+        ({"TF_CONFIG": TASK}, "traces/a/worker-1.json"),
         ({"TF_CONFIG": TASK.replace("worker", "ps")}, "tracer.json"),  # the coordinator counts
         ({"RANK": "0", "WORLD_SIZE": "1"}, "tracer.json"),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, "tracer.json"),  # a batch script
@@ -354,6 +365,23 @@ def test_a_process_that_is_one_of_several_writes_to_a_folder(
         monkeypatch.setitem(ENVIRONMENT, name, value)
     run([*TRACER, "-q", "none.py"], tmp_path)
     assert [each.relative_to(tmp_path).as_posix() for each in tmp_path.rglob("*.json")] == [file]
+
+
+def test_several_processes_that_got_one_file_write_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "none.py").write_text("print('ran')")
+    said = []
+    for rank in ("0", "1"):
+        for name, value in {"RANK": rank, "WORLD_SIZE": "2", "TRACER_RUN": "7"}.items():
+            monkeypatch.setitem(ENVIRONMENT, name, value)
+        said.append(run([*TRACER, "-q", "-o", "out/run.json", "none.py"], tmp_path).stderr)
+    assert said == ["tracer: 2 processes write to out/7, not to run.json\n", ""]
+    assert {each.name for each in (tmp_path / "out").rglob("*.json")} == {
+        "rank-0.json",
+        "rank-1.json",
+    }
+    assert tracer.load(tmp_path / "out").complete
 
 
 PACE = """
@@ -422,11 +450,12 @@ def test_ranks_of_a_launcher_have_a_file_each(
     trace = tracer.load(tmp_path / "traces")
     assert trace.complete and trace.findings() == []
     assert trace.count("updates", by=("worker",)) == {("rank:0",): 12, ("rank:1",): 12}
-    for path, held in (("traces", True), ("traces/rank-0.json", False)):
+    (folder,) = (tmp_path / "traces").iterdir()
+    for path, held in (("traces", True), (f"{folder}/rank-0.json", False)):
         assert run([*CHECK, path, "-e", "steps=6"], tmp_path).returncode == (not held)
 
 
-TRACE = '{"format": "optimizer-tracer", "version": 1}'
+TRACE = '{"format": "optimizer-tracer", "version": 2}'
 
 
 @pytest.mark.parametrize(

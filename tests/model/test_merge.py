@@ -22,6 +22,7 @@ from tracer.model.records import (
     Entry,
     Failure,
     Graph,
+    Launch,
     Method,
     Optimizer,
     Program,
@@ -197,7 +198,7 @@ def test_a_process_without_an_optimizer_is_named_as_the_others() -> None:
     program = Program("train.py", 1.0, 1.0, "rank:1")
     idle = TraceData((), (), (), (), (), (), environment={"cluster": "rank:0, rank:1"})
     trained = replace(worker("process:0"), environment={"cluster": "process:0, process:1"})
-    trace = merged(replace(idle, programs=(program,)), trained)
+    trace = merged(replace(idle, programs=(program,), processes=("rank:1",)), trained)
     assert trace.complete and trace.notes == ("adam: no step was made in process:1",)
     assert [each.worker for each in trace.programs] == ["process:1"]
 
@@ -211,14 +212,16 @@ def test_a_file_of_a_run_with_more_ranks_is_said() -> None:
     trace = merged(*ranks, old)
     assert not trace.complete
     assert [note.partition(":")[0] for note in trace.notes] == [
-        "the files belong to clusters of 2 and 3 workers"
+        "the traces are of different clusters, so the counts mix several runs"
     ]
 
 
 def at(began: float, data: TraceData, name: str = "") -> TraceData:
     """The trace of a program that began then and ran for 5 s."""
     workers = name or data.replicas[0].worker
-    return replace(data, programs=(Program("train.py", began, 5.0, workers, 0),))
+    return replace(
+        data, programs=(Program("train.py", began, 5.0, workers, 0),), processes=(workers,)
+    )
 
 
 def test_a_worker_that_used_no_optimizer_is_one_of_the_run() -> None:
@@ -228,25 +231,12 @@ def test_a_worker_that_used_no_optimizer_is_one_of_the_run() -> None:
     assert {each.worker for each in trace.programs} == set(CLUSTER.split(", "))
 
 
-def test_a_file_that_is_left_of_an_earlier_run_is_said() -> None:
-    assert merged(*(at(1.0 + n, each) for n, each in enumerate(ALL))).complete
-    trace = merged(*(at(1.0 + 20.0 * n, each) for n, each in enumerate(ALL)))
+def test_traces_of_two_launches_do_not_pass() -> None:
+    first, *rest = (replace(each, launch=Launch("one")) for each in ALL)
+    assert merged(first, *rest).complete
+    trace = merged(replace(first, launch=Launch("two")), *rest)
     assert not trace.complete
-    assert trace.notes == (
-        "the program of worker:10 had ended when that of worker:2 began: a file remains from "
-        "an earlier run, so the counts mix several runs",
-    )
-
-
-def test_ranks_that_were_killed_at_once_are_of_one_run() -> None:
-    """Each wrote its file when it began, a moment after another, and never again."""
-
-    def killed(began: float, data: TraceData) -> TraceData:
-        program = Program("train.py", began, 0.0, data.replicas[0].worker)
-        return replace(data, programs=(program,), finished=False)
-
-    assert merged(*(killed(1.0 + n / 10, each) for n, each in enumerate(ALL))).complete
-    assert not merged(*(killed(1.0 + 100.0 * n, each) for n, each in enumerate(ALL))).complete
+    assert trace.notes == ("the traces are of different launches, so the counts mix several runs",)
 
 
 _ELSEWHERE = {"cluster": CLUSTER + ", worker:3"}
@@ -648,8 +638,8 @@ def process(started: float, data: TraceData | None = None, launch: str = "one") 
     nothing = TraceData((), (), (), (), (), ())
     data = nothing if data is None else data
     workers = ", ".join(dict.fromkeys(each.worker for each in data.replicas))
-    program = Program("train.py", started, 1.0, workers, None, "", launch)
-    return replace(data, programs=(program,))
+    program = Program("train.py", started, 1.0, workers)
+    return replace(data, programs=(program,), launch=Launch("", launch, started=started))
 
 
 def alone(steps: int, optimizer: str = "adam", notes: tuple[str, ...] = ()) -> TraceData:
@@ -697,8 +687,39 @@ def test_the_workers_of_a_cluster_stay_one_training_beside_others() -> None:
     assert trace.workers == ("process:4", "worker:0", "worker:1")
     assert [each.name for each in trace.optimizers] == ["adam", "adam#2"]
     assert [note.partition(":")[0] for note in trace.notes] == ["worker"]  # the third is missing
-    again = merged(*parts[:2], process(9.0, workers[0]))  # a worker that was started again
-    assert again.workers == ("process:3", "worker:0")
+    again = merged(*parts[:3], process(9.0, workers[0]))  # a worker that was started again
+    assert again.workers == ("process:2", "process:3", "process:4")
+    assert again.notes == (
+        "several processes are worker:0, worker:1: which of them train together is unknown, so "
+        "each is listed as a training of its own",
+    )
+    assert not again.complete
+
+
+def test_trainings_of_one_program_stay_apart() -> None:
+    """Two clusters with workers of the same names, whose ranks start in turn."""
+    cluster = {"cluster": "rank:0, rank:1"}
+
+    def rank(number: int, key: str, steps: int, started: float, restart: int = 0) -> TraceData:
+        data = replace(worker(f"rank:{number}", steps), environment=cluster)
+        return replace(data, launch=Launch(key, "one", started=started, restart=restart))
+
+    parts = [rank(0, "a", 3, 1.0), rank(1, "b", 7, 2.0), rank(0, "b", 7, 3.0), rank(1, "a", 3, 4.0)]
+    trace = merged(*parts)
+    assert (trace.complete, trace.notes) == (True, ())
+    # 2 variables, 2 replicas.
+    assert trace.count("updates", by=("optimizer", "worker")) == {
+        ("adam", "rank:0"): 12,
+        ("adam", "rank:1"): 12,
+        ("adam#2", "rank:0#2"): 28,
+        ("adam#2", "rank:1#2"): 28,
+    }
+    part = merged(*parts[:3])
+    assert not part.complete
+    assert part.notes == ("rank:1: this worker has no trace, so nothing of it is counted",)
+    # torchrun started the ranks again.
+    again = merged(*(rank(n, "a", 3, 5.0 * r + n, r) for n in (0, 1) for r in (0, 1)))
+    assert {*again.workers} == {"rank:0", "rank:1", "rank:0#2", "rank:1#2"} and again.complete
 
 
 def test_processes_of_different_launches_are_not_one_run() -> None:

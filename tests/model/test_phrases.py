@@ -12,7 +12,7 @@ import tracer
 from tracer import CallTrace
 from tracer.model.measures import updates
 from tracer.model.phrases import Skipped, endings, every, reason, runs, skipped
-from tracer.model.records import Program, Setting
+from tracer.model.records import Launch, Program, Setting
 from tracer.model.runs import Run
 from tracer.model.summary import Summary
 from tracer.model.trace import select
@@ -76,12 +76,6 @@ def with_programs(*programs: Program) -> CallTrace:
                 "worker:11, worker:12 and 2 more ended with status 3, before the first step."
             ],
         ),
-        # Started by one command, and no workers of one training.
-        ([replace(GOOD, run="a"), replace(FAILED, run="a", error="", status=0)], []),
-        (
-            [replace(GOOD, run="a"), replace(FAILED, run="a", error="", status=3)],
-            ["The program of worker:1 ended with status 3, after step 8."],
-        ),
     ],
 )
 def test_how_programs_ended(programs: list[Program], said: list[str]) -> None:
@@ -93,9 +87,6 @@ def running(worker: str, seconds: float) -> Program:
     return Program("train.py", STARTED, seconds, worker, finished=False)
 
 
-TERMINATED = replace(running("worker:1", 9), status=-15)
-
-
 @pytest.mark.parametrize(
     ("programs", "said"),
     [
@@ -105,21 +96,6 @@ TERMINATED = replace(running("worker:1", 9), status=-15)
             [
                 "The program of worker:0 wrote nothing after step 10.",
                 "The program of worker:1 ended well, after step 8.",
-            ],
-        ),
-        # Killed: the launcher ended the other one.
-        (
-            [running("worker:0", 9), TERMINATED],
-            [
-                "The program of worker:0 wrote nothing after step 10.",
-                "The program of worker:1 was terminated (SIGTERM), and wrote nothing after step 8.",
-            ],
-        ),
-        (
-            [replace(TERMINATED, worker=f"worker:{n}") for n in (3, 4)],
-            [
-                "The programs of worker:3 and worker:4 were terminated (SIGTERM), and wrote "
-                "nothing after the start."
             ],
         ),
         # The others wait for it, and their files go on.
@@ -147,27 +123,7 @@ TERMINATED = replace(running("worker:1", 9), status=-15)
                 + " and 3 more."
             ],
         ),
-        # The launcher, which `tracer run --children` started, ended, and one rank has no file.
-        (
-            [
-                Program("launch.py", STARTED, 99, "", 0, run="a"),
-                replace(running("worker:0", 9), run="a"),
-            ],
-            ["The program of worker:0 wrote nothing after step 10."],
-        ),
-        # It made no step itself, and need not be the first in the list.
-        (
-            [
-                replace(FAILED, run="a"),
-                Program("launch.py", STARTED - 9, 99, "", 3, run="a"),
-            ],
-            [
-                "The program of worker:1 ended with RuntimeError: no *data*, after step 8.",
-                "The program of the launcher ended with status 3.",
-            ],
-        ),
         ([running("", 90)], []),
-        ([replace(running("", 90), worker="process:2", run="a"), replace(GOOD, run="a")], []),
     ],
 )
 def test_who_died_is_named(programs: list[Program], said: list[str]) -> None:
@@ -176,14 +132,46 @@ def test_who_died_is_named(programs: list[Program], said: list[str]) -> None:
     assert endings(traces.changed(trace, finished=False, environment=environment)) == said
 
 
-def test_a_killed_worker_of_another_cluster_is_named() -> None:
-    """One `tracer run --children` may start two clusters; the trace has the names of one."""
-    launcher = Program("launch.py", STARTED - 9, 99, "", 0, run="a")
-    trace = with_programs(launcher, replace(running("worker:1", 9), run="a"))
-    environment = {**trace.data.environment, "cluster": "rank:0, rank:1"}
-    assert endings(traces.changed(trace, finished=False, environment=environment)) == [
-        "The program of worker:1 wrote nothing after step 8."
-    ]
+@pytest.mark.parametrize(
+    ("programs", "cluster", "said"),
+    [
+        # They are no workers of one training.
+        ([GOOD, replace(FAILED, error="", status=0)], "", []),
+        (
+            [GOOD, replace(FAILED, error="", status=3)],
+            "",
+            ["The program of worker:1 ended with status 3, after step 8."],
+        ),
+        # The launcher ended, and one rank has no file.
+        (
+            [Program("launch.py", STARTED, 99, "", 0), running("worker:0", 9)],
+            "worker:0, worker:1",
+            ["The program of worker:0 wrote nothing after step 10."],
+        ),
+        # The launcher made no step itself, and need not be the first in the list.
+        (
+            [FAILED, Program("launch.py", STARTED - 9, 99, "", 3)],
+            "worker:0, worker:1",
+            [
+                "The program of worker:1 ended with RuntimeError: no *data*, after step 8.",
+                "The program of the launcher ended with status 3.",
+            ],
+        ),
+        ([running("process:2", 90), GOOD], "worker:0, worker:1", []),
+        # A worker of another cluster: the trace has the names of one.
+        (
+            [Program("launch.py", STARTED - 9, 99, "", 0), running("worker:1", 9)],
+            "rank:0, rank:1",
+            ["The program of worker:1 wrote nothing after step 8."],
+        ),
+    ],
+)
+def test_processes_of_one_command(programs: list[Program], cluster: str, said: list[str]) -> None:
+    trace = with_programs(*programs)
+    environment = {**trace.data.environment, "cluster": cluster}
+    launch = Launch("", "traces/one")
+    changed = traces.changed(trace, finished=False, environment=environment, launch=launch)
+    assert endings(changed) == said
 
 
 def test_when_and_how_fast_they_ran() -> None:

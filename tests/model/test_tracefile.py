@@ -261,7 +261,7 @@ def test_an_empty_trace_is_kept(path: Path) -> None:
 
 def test_the_file_begins_with_its_format_and_version(path: Path) -> None:
     tracefile.save(example(), path)
-    assert path.read_bytes().startswith(b'{"format":"optimizer-tracer","version":1,')
+    assert path.read_bytes().startswith(b'{"format":"optimizer-tracer","version":2,')
     assert path.read_bytes().endswith(b"}\n")
 
 
@@ -302,10 +302,10 @@ NO_TRACES: dict[str, Sequence[str | bytes]] = {
         *("[]", "3", "null", '{"version": "1.0"}', '{"format": []}'),
     ],
     "is not a trace file: not UTF-8 text": [b'{"format": "\xff"}', b"note"],
-    "was written by a newer tracer; update tracer to read it (the file has version 2 of the "
-    "format, this tracer reads up to 1)": [
-        '{"format": "optimizer-tracer", "version": 2, "blocks": "quite different"}'
-    ],
+    "was written by a newer tracer: update tracer (the file has version 3 of the format, this "
+    "tracer reads 2)": ['{"format": "optimizer-tracer", "version": 3, "blocks": "different"}'],
+    "was written by an older tracer: run the program again (the file has version 1 of the format, "
+    "this tracer reads 2)": ['{"format": "optimizer-tracer", "version": 1, "blocks": "different"}'],
     "is not a trace file: nested too deeply": NESTED,
 }
 
@@ -546,7 +546,7 @@ def test_random_values_anywhere_never_break_the_reader(path: Path, data: st.Data
 
 def test_an_error_leaves_nothing_behind_that_breaks_python(path: Path) -> None:
     """A garbage collection after an error once crashed the process, in the JSON library."""
-    path.write_text('{"format": "optimizer-tracer", "version": 1}')
+    path.write_text('{"format": "optimizer-tracer", "version": 2}')
     script = (
         "import gc, sys\n"
         "from tracer.model import tracefile\n"
@@ -591,7 +591,7 @@ def test_a_worker_is_no_path(tmp_path: Path, worker: str) -> None:
         ["deep", "er", "sent.json", written.name]
     )
     assert tracer.load(written) == trace
-    Autosave(lambda: trace, None, folder, seconds=1).finish()
+    Autosave(lambda: trace, lambda trace: folder / tracefile.file_name(trace), seconds=1).finish()
     assert list(folder.iterdir()) == [written]
 
 

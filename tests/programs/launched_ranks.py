@@ -98,8 +98,11 @@ def fail(rank: int, step: int) -> None:
 
 
 def saved(step: int) -> bool:
-    with suppress(tracer.TraceFileError):
-        return tracer.load(TRACES / "rank-1.json").steps == step
+    for path in TRACES.rglob("*.json"):
+        with suppress(tracer.TraceFileError):
+            trace = tracer.load(path)
+            if trace.workers == ("rank:1",) and trace.steps == step:
+                return True
     return False
 
 

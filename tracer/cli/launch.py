@@ -5,24 +5,33 @@ import io
 import os
 import pkgutil
 import runpy
+import secrets
 import shutil
 import sys
-import uuid
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
-from tracer.cli.autosave import FOLDER, say
-from tracer.cli.process import Process, follow_children, note_children
+from tracer.cli.autosave import say
+from tracer.cli.process import Process, follow_children, note_children, own_file
 from tracer.errors import TraceFileError
 from tracer.files import local_path
 from tracer.model.redaction import command_line
 from tracer.model.trace import Trace
-from tracer.model.tracefile import head, is_other, is_trace, load
+from tracer.model.tracefile import (
+    file_in,
+    file_name,
+    head,
+    is_one_of_several,
+    is_other,
+    is_trace,
+    load,
+)
 from tracer.model.words import first_true
 from tracer.reporters import formats
 from tracer.reporters.tables import By
@@ -111,6 +120,8 @@ def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
 
 FILE = "tracer.json"
 """The default trace file."""
+FOLDER = "traces"
+"""The default folder for the files of several processes."""
 
 
 def check(
@@ -147,11 +158,6 @@ def check(
             children and exists and not is_folder,
             f"{path}: is not a folder, which --children needs: choose another name",
         ),
-        (
-            children and is_folder and any(path.glob("*.json")),
-            f"{path}: holds the files of an earlier run: remove them, or choose another folder "
-            "with -o",
-        ),
     )
     if reason:
         raise TraceFileError(reason)
@@ -178,23 +184,29 @@ def launch(
     """
     path = _path(output, children).absolute()  # the program may change the current folder
     in_folder = children or (output or "").endswith(("/", os.sep)) or path.is_dir()
-    options: dict[str, Any] = {
-        "launch": uuid.uuid4().hex if children else "",
-        "seconds": seconds,
-        "effects": effects,
-    }
-    started = note_children(forks_only=children)
+    folder = path if in_folder else path.parent if output else Path(FOLDER).absolute()
+    if children:
+        folder /= f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+        path = own_file(folder)
+
+    def place(trace: Trace) -> Path:
+        if children:
+            return path
+        if is_one_of_several(trace):
+            return file_in(folder, trace)
+        return path / file_name(trace) if in_folder else path
+
+    options: dict[str, Any] = {"seconds": seconds, "effects": effects}
     process = Process(
         command_line([*(["-m"] if module else []), name, *arguments]),
-        None if in_folder else path,
-        path if in_folder else None if output else Path(FOLDER).absolute(),
+        place,
         say=None if quiet else say,
-        report=None if quiet else partial(_report, by, children),
-        unfollowed=started,
+        report=partial(_report, by, quiet, children, path if output and not in_folder else None),
+        unfollowed=note_children(forks_only=children),
         **options,
     )
     if children:
-        follow_children(process, str(path), options)
+        follow_children(process, folder, options)
     try:
         run(name, arguments, module=module)
     except BaseException as error:
@@ -207,8 +219,23 @@ def _path(output: str | None, children: bool) -> Path:
     return local_path(output or (FOLDER if children else FILE))
 
 
-def _report(by: By | None, children: bool, trace: Trace, written: Path | None) -> None:
-    """Print the report on standard error: standard output is the program's own."""
+def _report(
+    by: By | None,
+    quiet: bool,
+    children: bool,
+    file: Path | None,
+    trace: Trace,
+    written: Path | None,
+) -> None:
+    """Print the report on standard error: standard output is the program's own.
+
+    If `file` was asked for, and several processes run, the first one says where their files are.
+    """
+    cluster = trace.environment.get("cluster", "").split(", ")
+    if file and written and len(cluster) > 1 and trace.data.processes == (cluster[0],):
+        say(f"{len(cluster):,} processes write to {_shown(written.parent)}, not to {file.name}")
+    if quiet:
+        return
     with suppress(AttributeError, OSError, ValueError):  # Python reports it when it exits
         sys.stdout.flush()
     if children and written is not None:
@@ -224,4 +251,8 @@ def _report(by: By | None, children: bool, trace: Trace, written: Path | None) -
     if children and not trace.optimizers:
         say("no process used an optimizer, or lived until its trace was saved")
     if written is not None:
-        say(f"wrote {os.path.relpath(written)}")
+        say(f"wrote {_shown(written)}")
+
+
+def _shown(path: Path) -> str:
+    return os.path.relpath(path)

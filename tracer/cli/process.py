@@ -25,6 +25,7 @@ from tracer.api import recording_aloud
 from tracer.cli.autosave import Autosave, at_fork
 from tracer.errors import shown
 from tracer.layout import cut
+from tracer.model import launches
 from tracer.model.records import Program
 from tracer.model.redaction import command_line, message, without_secrets
 from tracer.model.trace import Trace
@@ -33,31 +34,17 @@ from tracer.model.words import listed
 _MAX_CELLS = 200  # cells of an exception's message
 _ORNAMENTS = re.compile(r"\x1b\[[0-9;]*m|(?<!\S)([=-])\1{9,} ?")
 """Colors in messages of Keras exceptions, and rules in those of `torchrun`."""
-_VARIABLES = (
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-)
-"""The environment variables in which launchers pass the rank and the number of ranks.
-
-Sources: docs.pytorch.org/docs/stable/elastic/run.html (`RANK`, `WORLD_SIZE`), Open MPI's mpirun(1),
-MPICH's Hydra and Slurm's srun(1). `SLURM_NTASKS` is not used: it is also set in a batch script,
-which is a single process.
-"""
-_MAX_RANKS = 100_000
 
 
 class Process:
     """The current process, in which every optimizer is traced from now on.
 
-    `command` is what the process runs; `path`, `folder` and `seconds` are as for `Autosave`. With
-    `launch`, the id of a `tracer run --children`, each process has a file in the folder, named by
-    its process id. A `child` was started by the program: its ending is not always known, and it has
-    a file only if it used an optimizer, or forked. With `effects`, variables are compared before
-    and after each step. `say` gets defects of an optimizer's class when it is made; `report` gets
-    the trace and its file when the process ends. `unfollowed` lists processes that it started and
-    that are not traced: see `note_children`.
+    `command` is what the process runs; `place` and `seconds` are as for `Autosave`. A `child` was
+    started by the program: its ending is not always known, and it has a file only if it used an
+    optimizer, or forked. With `effects`, variables are compared before and after each step. `say`
+    gets defects of an optimizer's class when it is made; `report` gets the trace and its file when
+    the process ends. `unfollowed` lists processes that it started and that are not traced: see
+    `note_children`.
 
     The trace ends when Python ends: after the program's other threads and `atexit` functions.
     """
@@ -65,9 +52,7 @@ class Process:
     def __init__(
         self,
         command: str,
-        path: Path | None,
-        folder: Path | None,
-        launch: str = "",
+        place: Callable[[Trace], Path],
         *,
         seconds: float,
         child: bool = False,
@@ -77,72 +62,37 @@ class Process:
         unfollowed: Sequence[str] = (),
     ) -> None:
         self.command = command
+        self.status: int | None = None
+        self._error = ""
         self._unfollowed = unfollowed
-        self._launch = launch
-        self._keep_in = path, folder
-        self._seconds = seconds
-        self._place = ("", "") if launch else place()
         self._child = child
         self._report = report
+        self._id = os.getpid()
+        self._started = time.time()
+        self._start = time.monotonic()
+        self._readings = {0: 0.0}
         self._tracing = ExitStack()
         self._recording = self._tracing.enter_context(recording_aloud(say, effects=effects))
         # `atexit` calls functions in reverse order: this one after all that the program registers.
         atexit.register(self._end)
         wrapt.wrap_function_wrapper(os, "_exit", self._exit)
-        self._begin()
-
-    def _begin(self) -> None:
-        """Keep the trace of this process in a file until it ends; a fork begins again."""
-        self._id = os.getpid()
-        self.status: int | None = None
-        self._error = ""
-        self._started = time.time()
-        self._start = time.monotonic()
-        self._readings = {0: 0.0}
-        path, folder = self._keep_in
-        if self._launch and folder is not None:
-            path = folder / self._own_name(folder)
-        self.autosave = Autosave(
-            self._snapshot,
-            path,
-            folder,
-            seconds=self._seconds,
-            begun=lambda: self._recording.counted.used,
-        )
-
-    def _own_name(self, folder: Path) -> str:
-        """A name that is new in the folder: `exec` may have made this process of an earlier one."""
-        name = f"process-{self._id}"
-        names = (f"{name}{'-again' * times}.json" for times in itertools.count())
-        return next(each for each in names if not (folder / each).exists())
-
-    @property
-    def is_alive(self) -> bool:
-        """True until this process ends; False in a fork that is not followed."""
-        return os.getpid() == self._id
+        self.autosave = Autosave(self._snapshot, place, seconds=seconds)
 
     def trace(self) -> Trace:
         """The trace so far, with the program that it is of."""
         data = self._recording.trace().data
-        worker, cluster = self._place
-        if worker and not any(each.worker for each in data.replicas):  # unknown to frameworks
-            replicas = tuple(replace(each, worker=worker) for each in data.replicas)
-            environment = {**data.environment, "cluster": cluster}
-            data = replace(data, replicas=replicas, environment=environment)
         if self._unfollowed and not data.optimizers:
             notes = (*data.notes, f"{other_processes(self._unfollowed)}: {_UNFOLLOWED}")
             data = replace(data, complete=False, notes=notes)
         seconds = time.monotonic() - self._start
-        trace = Trace(data)
         program = Program(
             self.command,
             self._started,
             seconds,
-            ", ".join(filter(None, trace.workers)) or worker,
+            ", ".join(data.processes),
             self.status,
             self._error,
-            self._launch,
-            *self._time_steps(trace.steps, seconds),
+            *self._time_steps(Trace(data).steps, seconds),
         )
         return Trace(replace(data, programs=(program,)))
 
@@ -183,7 +133,7 @@ class Process:
             leave(*args, **options)
 
     def _end(self) -> None:
-        if not self.is_alive:
+        if os.getpid() != self._id:  # a fork, or it has ended
             return
         self._id = 0
         if not self._child:
@@ -198,35 +148,8 @@ class Process:
             self._report(self.trace(), written)
 
 
-def place(environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
-    """The name of this worker, and the names of all workers that train with it, joined by commas.
-
-    Both are empty for a single process, and in a cluster with parameter servers, whose coordinator
-    counts for all.
-
-    >>> place({"RANK": "1", "WORLD_SIZE": "2"})
-    ('rank:1', 'rank:0, rank:1')
-    >>> place({"RANK": "0", "WORLD_SIZE": "1"})
-    ('', '')
-    """
-    with suppress(KeyError, ValueError, TypeError, AttributeError):
-        config = json.loads(environment["TF_CONFIG"])
-        jobs, task = config["cluster"], config["task"]
-        train = {job: range(len(jobs.get(job, ()))) for job in ("chief", "worker")}
-        names = ", ".join(f"{job}:{index}" for job in train for index in train[job])
-        alone = "ps" in jobs or sum(map(len, jobs.values())) < 2
-        return ("", "") if alone else (f"{task['type']}:{int(task.get('index', 0))}", names)
-    for rank, size in _VARIABLES:
-        with suppress(KeyError, ValueError):
-            number, count = int(environment[rank]), int(environment[size])
-            if 0 <= number < count and 1 < count <= _MAX_RANKS:
-                return f"rank:{number}", ", ".join(f"rank:{each}" for each in range(count))
-    return "", ""
-
-
 # Child processes.
 
-_CHILDREN = "TRACER_CHILDREN"
 _STARTUP = Path(__file__).parent / "startup"
 _MAX_COMMAND = 60  # cells of a command
 _MAX_NAMES = 3  # processes in a list
@@ -271,9 +194,9 @@ def other_processes(started: Sequence[str]) -> str:
     return f"the program started other processes ({listed([*dict.fromkeys(started)], _MAX_NAMES)})"
 
 
-def follow_children(process: Process, folder: str, options: Mapping[str, Any]) -> None:
+def follow_children(process: Process, folder: Path, options: Mapping[str, Any]) -> None:
     """Trace the processes that the first process starts, with the same `options` of `Process`."""
-    os.environ[_CHILDREN] = json.dumps([folder, options])
+    os.environ[launches.CHILDREN] = json.dumps([str(folder), options])
     path = [os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else []
     os.environ["PYTHONPATH"] = os.pathsep.join([str(_STARTUP), *path])
     _wrap_process("_bootstrap", functools.partial(_bootstrap, process))
@@ -281,12 +204,24 @@ def follow_children(process: Process, folder: str, options: Mapping[str, Any]) -
 
 def follow() -> None:
     """Trace this process, started by a program under `tracer run --children`."""
-    if settings := os.environ.get(_CHILDREN):
+    if settings := os.environ.get(launches.CHILDREN):
         folder, options = json.loads(settings)
-        command = command_line(sys.orig_argv[1:])
-        forks = note_children(forks_only=True)
-        process = Process(command, None, Path(folder), child=True, unfollowed=forks, **options)
+        path = own_file(Path(folder))
+        process = Process(
+            command_line(sys.orig_argv[1:]),
+            lambda trace: path,
+            child=True,
+            unfollowed=note_children(forks_only=True),
+            **options,
+        )
         _wrap_process("_bootstrap", functools.partial(_bootstrap, process))
+
+
+def own_file(folder: Path) -> Path:
+    """A new file for this process: `exec` may have made it of an earlier one."""
+    name = f"process-{os.getpid()}"
+    names = (f"{name}{'-again' * times}.json" for times in itertools.count())
+    return next(folder / each for each in names if not (folder / each).exists())
 
 
 def _bootstrap(process: Process, bootstrap: _Call, started: Any, args: Any, options: Any) -> Any:

@@ -101,7 +101,7 @@ def watch(path: Path, console: Console, patience: float) -> bool:
 
 def when_written(path: Path) -> tuple[float, int] | None:
     """When a file, or the newest file of a folder, was written; None if there is none."""
-    files = [e for e in path.iterdir() if e.name.endswith(".json")] if path.is_dir() else [path]
+    files = [*path.glob("*.json"), *path.glob("*/*.json")] if path.is_dir() else [path]
     times = [each.stat().st_mtime_ns for each in files]
     return (max(times) / 1e9, sum(times)) if times else None
 

@@ -1,9 +1,9 @@
 """Merges traces: of a run's workers, or of the optimizers of one process. No TensorFlow."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
-from itertools import chain
+from itertools import chain, count
 from typing import Any, TypeVar
 from weakref import ref
 
@@ -15,6 +15,7 @@ from tracer.model.names import distinct, without_number
 from tracer.model.phrases import replica_name
 from tracer.model.records import (
     Failure,
+    Launch,
     Optimizer,
     Rate,
     Replica,
@@ -26,7 +27,6 @@ from tracer.model.trace import Trace
 from tracer.model.words import first_of, listed
 
 _MAX_NAMES = 8  # the most workers or variables named
-_MAX_UNSEEN = 60.0  # seconds that a killed program may have run after its last write
 
 Reference = ref[Any] | None
 """A variable's object, held weakly; None for an argument of a function."""
@@ -37,8 +37,9 @@ def merge(traces: Iterable[Trace]) -> Trace:
     parts = [trace.data for trace in traces]
     if not parts:
         raise MergeError("there is no trace to merge: give the traces of a run's workers")
-    together = _of_one_launch(parts)
-    return Trace(_processes(parts) if together and len(parts) > 1 else _workers_of_one_run(parts))
+    runs = {data.launch.run if data.launch else "" for data in parts}
+    together = len(parts) > 1 and len(runs) == 1 and runs != {""}
+    return Trace(_processes(parts) if together else _workers_of_one_run(parts))
 
 
 def of_whole_run(trace: Trace) -> Trace:
@@ -65,8 +66,9 @@ def _named_alike(every: Sequence[TraceData]) -> Iterator[TraceData]:
             continue
         new = dict(zip(own, names, strict=True))
         programs = tuple(replace(e, worker=new.get(e.worker, e.worker)) for e in data.programs)
+        processes = tuple(new.get(name, name) for name in data.processes)
         environment = {**data.environment, "cluster": ", ".join(names)}
-        yield replace(data, programs=programs, environment=environment)
+        yield replace(data, programs=programs, processes=processes, environment=environment)
 
 
 def _order_of_workers(data: TraceData) -> list[tuple[int, str]]:
@@ -98,7 +100,7 @@ def _workers_of_one_run(every: Sequence[TraceData]) -> TraceData:
     for key, name in names.items():
         notes += _seen_by_some(name, seen[key], [] if key in apart else parts)
     unknown = [_in_doubt(roots, found, names, parts) for roots in found.doubts]
-    unknown += [*_missing(every), *_not_together(every)]
+    unknown += [*_missing(every), *_mixed(every)]
     return replace(
         whole,
         complete=whole.complete and not unknown,
@@ -199,34 +201,20 @@ def _missing(parts: Sequence[TraceData]) -> Iterator[str]:
     """Yield a note for each worker of the cluster without a trace."""
     cluster = {name for data in parts for name in data.environment.get("cluster", "").split(", ")}
     replicas = {replica.worker for data in parts for replica in data.replicas}
-    programs = {program.worker for data in parts for program in data.programs}
-    missing = sorted(cluster - replicas - programs - {""}, key=_in_order)
+    processes = {name for data in parts for name in data.processes}
+    missing = sorted(cluster - replicas - processes - {""}, key=_in_order)
     for worker in missing[:_MAX_NAMES]:
         yield f"{worker}: this worker has no trace, so nothing of it is counted"
     if more := missing[_MAX_NAMES:]:
         yield f"{len(more):,} more workers have no trace: {more[0]} to {more[-1]}"
 
 
-def _not_together(parts: Sequence[TraceData]) -> Iterator[str]:
-    """Yield notes on files of different runs: two clusters, or one ended before another began."""
-    clusters = {data.environment.get("cluster", "") for data in parts} - {""}
-    if len(clusters) > 1:
-        sizes = sorted(each.count(", ") + 1 for each in clusters)
-        yield (
-            f"the files belong to clusters of {listed([f'{each:,}' for each in sizes])} workers: "
-            "some remain from another run, so the counts mix several runs"
-        )
-    every = [(each, data.finished) for data in parts for each in data.programs]
-    last = max((each for each, _ in every), key=lambda each: each.started, default=None)
-    for each, finished in sorted(every, key=lambda pair: pair[0].started):
-        end = each.started + each.seconds + (0 if finished else _MAX_UNSEEN)
-        if last and end < last.started:
-            yield (
-                f"the program of {each.worker or 'one worker'} had ended when that of "
-                f"{last.worker or 'another'} began: a file remains from an earlier run, so the "
-                "counts mix several runs"
-            )
-            return
+def _mixed(parts: Sequence[TraceData]) -> Iterator[str]:
+    """Yield a note if the traces are of several launches, or of clusters of different sizes."""
+    if len({data.launch.key for data in parts if data.launch}) > 1:
+        yield "the traces are of different launches, so the counts mix several runs"
+    elif len({data.environment.get("cluster", "") for data in parts} - {""}) > 1:
+        yield "the traces are of different clusters, so the counts mix several runs"
 
 
 def _of_worker(note: str, data: TraceData) -> str:
@@ -234,8 +222,8 @@ def _of_worker(note: str, data: TraceData) -> str:
 
 
 def _workers_in(data: TraceData) -> str:
-    named = dict.fromkeys(e.worker for e in data.replicas or data.programs if e.worker)
-    return ", ".join(named) or "one trace"
+    named = dict.fromkeys(each.worker for each in data.replicas if each.worker)
+    return ", ".join(named or data.processes) or "one trace"
 
 
 def _differences(parts: Sequence[TraceData]) -> Iterator[str]:
@@ -310,37 +298,61 @@ def _require_same_part(first: TraceData, other: TraceData) -> None:
 # The processes of one launch.
 
 
-def _of_one_launch(parts: Sequence[TraceData]) -> bool:
-    """Whether all traces are from the processes of one `tracer run --children`."""
-    launches = {program.run for data in parts for program in data.programs}
-    return len(launches) == 1 and "" not in launches and all(data.programs for data in parts)
-
-
 def _processes(parts: Sequence[TraceData]) -> TraceData:
-    """Merge the traces of all processes of one launch, whatever each trained.
+    """Merge the traces of the processes of one `tracer run --children`, whatever each trained.
 
-    The workers of one cluster are one training. Any other process is a training of its own, even
-    with the same model as another: nothing shows whether they exchange gradients.
+    The workers of one cluster that have one key are one training. Any other process is a training
+    of its own, even with the same model as another: nothing shows whether they exchange gradients.
     """
     for other in parts[1:]:
         _require_same_part(parts[0], other)
-    parts = sorted(parts, key=lambda data: data.programs[0].started)
+    parts = sorted(parts, key=lambda data: data.launch.started if data.launch else 0)
     several = sum(bool(data.replicas) for data in parts) > 1
-    clusters: dict[str, list[TraceData]] = {}
-    trainings: list[TraceData] = []
-    taken: set[str] = set()
+    groups: defaultdict[tuple[object, ...], list[tuple[int, TraceData]]] = defaultdict(list)
     for number, data in enumerate(parts, 1):
-        workers = {replica.worker for replica in data.replicas} - {""}
-        if workers and not workers & taken:
-            taken |= workers
-            clusters.setdefault(data.environment.get("cluster", ""), []).append(data)
-        else:
-            alone = data.replicas and several
-            trainings.append(_as_worker(data, f"process:{number}") if alone else data)
-    for cluster in clusters.values():
-        trainings += cluster if any(_differences(cluster)) else [_workers_of_one_run(cluster)]
-    whole, _ = combine([(data, [None] * len(data.variables)) for data in trainings])
+        is_worker = any(replica.worker for replica in data.replicas)
+        cluster = data.environment.get("cluster", "")
+        launch = data.launch or Launch()
+        key = (launch.key, launch.restart, cluster) if is_worker else (number,)
+        groups[key].append((number, data))
+    trainings: list[TraceData] = []
+    doubts: list[str] = []
+    taken: set[str] = set()
+    for group in groups.values():
+        own = [data for _, data in group]
+        names = Counter(name for data in own for name in {e.worker for e in data.replicas})
+        if not names or (names.keys() == {""} and not several):
+            trainings += own
+            continue
+        if "" in names or max(names.values()) > 1:
+            trainings += [_as_worker(data, f"process:{number}") for number, data in group]
+            if "" not in names:
+                doubts.append(
+                    f"several processes are {first_of([*names], _MAX_NAMES)}: which of them train "
+                    "together is unknown, so each is listed as a training of its own"
+                )
+            continue
+        own = own if any(_differences(own)) else [_workers_of_one_run(own)]
+        trainings += [_renumbered(data, taken) for data in own]
+        taken |= {replica.worker for data in trainings for replica in data.replicas}
+    whole, _ = combine([(data, [None] * len(data.variables)) for data in trainings], doubts)
     return replace(whole, programs=tuple(sorted(whole.programs, key=lambda each: each.started)))
+
+
+def _renumbered(data: TraceData, taken: Set[str]) -> TraceData:
+    """Return the trace with other names for workers whose names are taken: `rank:0#2`."""
+    own = {each.worker for each in data.replicas} - {""}
+    if not own & taken:
+        return data
+    number = next(n for n in count(2) if not any(f"{name}#{n}" in taken for name in own))
+    names = {name: f"{name}#{number}" for name in own}
+    return replace(
+        data,
+        replicas=tuple(replace(e, worker=names.get(e.worker, e.worker)) for e in data.replicas),
+        programs=tuple(replace(e, worker=names.get(e.worker, e.worker)) for e in data.programs),
+        processes=tuple(names.get(name, name) for name in data.processes),
+        notes=tuple(f"training #{number}: {note}" for note in data.notes),
+    )
 
 
 def _as_worker(data: TraceData, name: str) -> TraceData:
@@ -449,6 +461,8 @@ def _joined(
         environment={key: text for data in every for key, text in data.environment.items()},
         finished=all(data.finished for data in every),
         programs=tuple(program for data in every for program in data.programs),
+        launch=max((e.launch for e in every if e.launch), key=lambda e: e.started, default=None),
+        processes=tuple(dict.fromkeys(name for data in every for name in data.processes)),
         excerpt=every[0].excerpt if every else "",
         first_step=every[0].first_step if every else 1,
     )

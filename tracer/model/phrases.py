@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from tracer.errors import shown
 from tracer.model import measures
-from tracer.model.records import TERMINATED, Block, Optimizer, Program, Replica
+from tracer.model.records import Block, Optimizer, Program, Replica
 from tracer.model.summary import Summary
 from tracer.model.timeline import Steps, Stretch
 from tracer.model.trace import Trace
@@ -198,16 +198,19 @@ def runs(trace: Trace) -> Iterator[str]:
 
 
 def _launchers(trace: Trace) -> list[Program]:
-    """The first program of each `tracer run --children`."""
-    latest_first = sorted(trace.programs, key=lambda each: each.started)[::-1]
-    return list({each.run: each for each in latest_first if each.run}.values())
+    """The first program of a `tracer run --children`."""
+    return sorted(trace.programs, key=lambda each: each.started)[:1] if _follows(trace) else []
+
+
+def _follows(trace: Trace) -> bool:
+    """True for the trace of a `tracer run --children`."""
+    return trace.data.launch is not None and trace.data.launch.run != ""
 
 
 def _ending(program: Program) -> str:
     return first_true(
         (program.error == "KeyboardInterrupt", "was interrupted (Ctrl-C)"),
         (program.error, f"ended with {program.error}"),
-        (program.status == TERMINATED, "was terminated (SIGTERM)"),
         (program.status, f"ended with status {program.status}"),
     )
 
@@ -215,7 +218,7 @@ def _ending(program: Program) -> str:
 def _of_one_training(trace: Trace) -> list[Program]:
     """The programs of workers; if one command started them, only the workers of its cluster."""
     cluster = {*trace.environment.get("cluster", "").split(", ")}
-    return [e for e in trace.programs if e.worker and (not e.run or e.worker in cluster)]
+    return [e for e in trace.programs if e.worker and (not _follows(trace) or e.worker in cluster)]
 
 
 def _silent(running: Sequence[Program], *, others_ended: bool) -> list[Program]:

@@ -312,8 +312,23 @@ class Rate(msgspec.Struct, frozen=True):
     """What sets the rate in the program, if no value is known: `CosineDecay(decay_steps=100)`."""
 
 
-TERMINATED = -15
-"""The status of a process that SIGTERM ended, as in `subprocess`."""
+class Launch(msgspec.Struct, frozen=True):
+    """The process of a trace, and what started it: see `tracer.model.launches`."""
+
+    key: str = ""
+    """Equal for the processes that train together."""
+    run: str = ""
+    """The folder's name of a `tracer run --children`, equal for all its processes; else empty."""
+    host: str = ""
+    process: int = 0
+    process_started: int = 0
+    """In ticks since the machine started; 0 if unknown."""
+    started: float = 0.0
+    """When the process first looked, in seconds since 1970 (UTC)."""
+    restart: int = 0
+    """How often torchrun had restarted the ranks before."""
+    saved: float = 0.0
+    """When `tracer run` wrote the file, in seconds since 1970 (UTC); 0 for a file of `save`."""
 
 
 class Program(msgspec.Struct, frozen=True):
@@ -330,11 +345,9 @@ class Program(msgspec.Struct, frozen=True):
     """The name of the worker (`worker:0`, `rank:0`), or `process:2` for the second process of a run
     if it is no worker; empty for a local run."""
     status: int | None = None
-    """The exit status, or `TERMINATED`; None while running, or if unknown."""
+    """The exit status; None while running, or if unknown."""
     error: str = ""
     """The exception that ended the process: `RuntimeError: no data`; empty if none."""
-    run: str = ""
-    """Identifies one `tracer run --children` for all its processes; else empty."""
     timed_steps: int = 0
     timed_seconds: float = 0.0
     """The seconds that `timed_steps` took, between two writes of the trace file; 0 if the run was
@@ -374,6 +387,10 @@ class TraceData(msgspec.Struct, frozen=True):
     """What steps did to the variables; empty if effects were not requested."""
     rates: tuple[Rate, ...] = ()
     """The known learning rates and decays of the first process."""
+    launch: Launch | None = None
+    """The launch; for merged traces, that of the process that began last. None if unknown."""
+    processes: tuple[str, ...] = ()
+    """The names of the workers of a cluster, also of those that used no optimizer."""
 
 
 INDICES: Mapping[type, Mapping[str, str]] = {

@@ -104,7 +104,7 @@ def without_paths(trace: Trace) -> Trace:
     notes = data.notes
     for name in sorted(files - {""}, key=len, reverse=True):
         notes = tuple(note.replace(name, _name(name)) for note in notes)
-    return Trace(replace(data, **tables, notes=notes), trace.objects)
+    return Trace(replace(data, **tables, notes=notes, launch=None), trace.objects)
 
 
 def _changed(value: Any, change: Mapping[str, Callable[[str], str]]) -> Any:

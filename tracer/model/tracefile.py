@@ -2,7 +2,7 @@
 
 A trace file is one JSON object in UTF-8:
 
-    {"format": "optimizer-tracer", "version": 1,
+    {"format": "optimizer-tracer", "version": 2, "launch": {...},
      "lists": [[[0, 4]], [[0, 1], [2, 4]]],
      "optimizers": [...], "variables": [...], "methods": [...], "replicas": [...],
      "blocks": [{..., "entries": [{..., "variables": [0], "times": 1}], "runs": [[1, 1, 64, 1]]}],
@@ -42,16 +42,17 @@ from msgspec.structs import replace
 
 from tracer import files
 from tracer.errors import MergeError, TraceFileError
+from tracer.model import launches
 from tracer.model.merge import merge, of_whole_run
 from tracer.model.records import (
     INDICES,
-    TERMINATED,
     Block,
     Calls,
     Effect,
     Entry,
     Graph,
     GraphTracing,
+    Launch,
     Line,
     Optimizer,
     Program,
@@ -65,10 +66,10 @@ from tracer.model.records import (
 )
 from tracer.model.runs import Run
 from tracer.model.trace import Trace
-from tracer.model.words import some
+from tracer.model.words import first_of, some
 
 FORMAT = "optimizer-tracer"
-VERSION = 1
+VERSION = 2
 
 MAX_INDICES = 10_000_000
 """The most indices that `lists` may expand to: a small file must not fill the memory."""
@@ -152,7 +153,7 @@ def encode(data: TraceData) -> bytes:
     lists: dict[tuple[int, ...], int] = {}
     tables = _tables(data, lambda own: (lists.setdefault(own, len(lists)),) if own else own)
     ranges = [_to_ranges(indices) for indices in lists]
-    head = {"format": FORMAT, "version": VERSION, "lists": ranges}
+    head = {"format": FORMAT, "version": VERSION, "launch": data.launch, "lists": ranges}
     content = msgspec.json.encode(head | msgspec.structs.asdict(data) | tables) + b"\n"
     _read(content)  # raises unless it can be read
     return content
@@ -184,10 +185,13 @@ def _check_header(content: bytes) -> None:
         raise ValueError("is JSON of another program, not a trace file")
     if type(header.version) is not int or header.version < 1:
         raise ValueError(f"is damaged: {header.version!r} is no version of the format")
-    if header.version > VERSION:
+    if header.version != VERSION:
+        written, advice = "a newer", "update tracer"
+        if header.version < VERSION:
+            written, advice = "an older", "run the program again"
         raise ValueError(
-            f"was written by a newer tracer; update tracer to read it (the file has version "
-            f"{header.version} of the format, this tracer reads up to {VERSION})"
+            f"was written by {written} tracer: {advice} (the file has version {header.version} of "
+            f"the format, this tracer reads {VERSION})"
         )
 
 
@@ -274,7 +278,8 @@ def _expand(lists: Sequence[_Ranges], variables: int) -> list[tuple[int, ...]]:
 # Files.
 
 _STRANGE = re.compile(r"[^\w+-]", re.ASCII)
-_MAX_NAME = 100  # characters of a worker's name in a file name
+_MAX_NAME = 100  # characters of the name of a file or a folder
+_MAX_NAMES = 4  # files that are not counted
 
 MAX_BYTES = 1_000_000_000
 """A larger file is refused unread: it is no trace, or would take ten times as much memory."""
@@ -288,26 +293,46 @@ def file_name(trace: Trace) -> str:
     A worker's name from a file is never used as a path: characters unusual in file names become
     `-`, and a digest distinguishes names that this makes equal.
     """
-    workers = "+".join(trace.workers) or "+".join(each.worker for each in trace.programs)
-    plain = workers.replace(":", "-")
+    return f"{_plain('+'.join(filter(None, trace.workers or trace.data.processes)))}.json"
+
+
+def is_one_of_several(trace: Trace) -> bool:
+    """True for the trace of one of several workers."""
+    return ", " in trace.environment.get("cluster", "")
+
+
+def file_in(folder: Path, trace: Trace) -> Path:
+    """The file for the trace of one of several workers: in the folder of its launch."""
+    launch = trace.data.launch or Launch()
+    return folder / _plain(launch.run or launch.key) / file_name(trace)
+
+
+def _plain(text: str) -> str:
+    """The text as a name in a folder: no more than `_MAX_NAME` usual characters, and a digest."""
+    plain = re.sub("[: ]", "-", text)
     name = _STRANGE.sub("-", plain)[:_MAX_NAME]
     if name != plain:
-        digest = hashlib.sha256(workers.encode("utf-8", "surrogatepass")).hexdigest()
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         name += f"-{digest[:8]}"
-    return f"{name or 'trace'}.json"
+    return name or "trace"
 
 
 def head(path: Path) -> bytes:
     """The first bytes of a file; empty for a folder, a pipe, or an unreadable file."""
     if path.is_file():  # reading a pipe would consume it
         with suppress(OSError), path.open("rb") as file:
-            return file.read(1 << 16)
+            return file.read(1 << 12)
     return b""
 
 
 def is_trace(path: Path) -> bool:
     """Whether the file at `path` is a trace file, by its first bytes."""
     return _BEGIN.match(head(path)) is not None
+
+
+def launch_of(path: Path) -> Launch | None:
+    """The launch of a trace file, by its first bytes; None if there is none."""
+    return launches.launch_in(head(path))
 
 
 def is_other(path: Path) -> bool:
@@ -364,20 +389,36 @@ def refused(path: str | Path, done: str) -> Iterator[None]:
 
 
 def load(path: str | Path) -> Trace:
-    """Load the trace in a file, or in a folder of such files: see `tracer.load`."""
+    """Load the trace in a file, or that of the newest launch in a folder: see `tracer.load`."""
     with refused(path, "read"):
         path = files.local_path(path)
-        found = path.iterdir() if path.is_dir() else None  # glob() hides errors
-        paths = found and sorted(each for each in found if each.name.endswith(".json"))
-    if paths is None:
-        return _trace(path, _content(path))
-    if not paths:
+        found = _files_in(path) if path.is_dir() else None
+    if found is None:
+        return _trace(path)
+    if not found:
         raise _error(path, "is a folder without a trace file (*.json)")
+    newest = launches.newest({each: launch_of(each) for each in found})
     try:
-        return merge(_trace(each, _content(each)) for each in paths)
+        whole = merge(map(_trace, newest))
     except MergeError as error:
-        one = f"if they are of separate runs or tests, give one of them, as {paths[0]}"
+        one = f"if they are of separate runs or tests, give one of them, as {newest[0]}"
         raise MergeError(f"{path}: {error}; {one}") from error
+    folders = {path, *(each.parent for each in newest)}
+    others = [
+        each if each.parent in folders else each.parent for each in found if each not in newest
+    ]
+    if not others:
+        return whole
+    names = dict.fromkeys(each.relative_to(path).as_posix() for each in others)
+    note = f"not counted, from another launch: {first_of([*names], _MAX_NAMES)}"
+    return Trace(replace(whole.data, notes=(*whole.data.notes, note)), whole.objects)
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """The files of a folder, and the traces in its folders, which are of one launch each."""
+    entries = sorted(folder.iterdir())  # glob() hides errors
+    below = (each for entry in entries if entry.is_dir() for each in sorted(entry.glob("*.json")))
+    return [e for e in entries if e.name.endswith(".json")] + [e for e in below if is_trace(e)]
 
 
 def _content(path: Path) -> bytes:
@@ -388,34 +429,14 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
 
 
-def _trace(path: Path, content: bytes) -> Trace:
+def _trace(path: Path) -> Trace:
+    content = _content(path)
     try:
         data = decode(content.removeprefix(codecs.BOM_UTF8))  # some editors add it
     except ValueError as error:
         program = f"is a program, not a trace file: did you mean tracer run {path}?"
         raise _error(path, program if path.suffix == ".py" else error) from error
-    if not data.finished and len(data.programs) == 1 and _was_terminated(path):
-        data = replace(data, programs=(replace(data.programs[0], status=TERMINATED),))
     return Trace(data)
-
-
-def _was_terminated(path: Path) -> bool:
-    """Whether SIGTERM ended the process that wrote the file, as recorded after the last save.
-
-    The claim is not opened, because a process that closes a file loses its lock on it.
-    """
-    with suppress(OSError):
-        if (left := claim_of(path).stat()).st_size:
-            return left.st_mtime_ns >= path.stat().st_mtime_ns
-    return False
-
-
-def claim_of(path: Path) -> Path:
-    """The hidden file next to a rank's trace, which exists while the rank lives.
-
-    The rank holds a lock on it. It is empty, unless SIGTERM ended the rank.
-    """
-    return path.with_name(f".{path.name}.claim")
 
 
 def load_run(path: str | Path) -> Trace:
