@@ -147,7 +147,8 @@ def test_an_optimizer_around_another() -> None:
 def test_a_fused_step_that_the_loss_scale_skips() -> None:
     """A fused kernel gets the infinity and skips by itself: the step counted as if it had updated.
 
-    Mend: Count in torch.optim: hooks around each step, GradScaler.
+    Mend: Count what was lost of torch.optim: clearing and raising steps, own updates, fused
+    compiled skips.
     """
     (parameter,) = zeros(1)
     optimizer = tracer.wrap(sgd([parameter], fused=True))

@@ -112,7 +112,8 @@ def test_an_assertion_on_a_name_that_nothing_has() -> None:
 def test_an_assertion_on_the_calls_of_a_layer() -> None:
     """It counted no call: a layer was no variable for it.
 
-    Mend: Count the calls of a layer.
+    Mend: Let an assertion on a variable fail without asking whether it is true, and count the
+    calls of a layer.
     """
     layer = keras2.layers.Dense(1)
     layer.build((None, 1))
