@@ -21,7 +21,6 @@ import tracer
 from tracer import kinds
 from tracer.backends.tensorflow.ledger import Ledger
 from tracer.core import registry
-from tracer.core.instances import Living
 
 legacy = keras2.optimizers.legacy
 
@@ -418,7 +417,6 @@ def test_after_the_first_block_only_new_functions_make_it_walk_over_all_objects(
         return get_objects(generation)
 
     monkeypatch.setattr(gc, "get_objects", walk)
-    monkeypatch.setattr(Living, "_next_walk", float("inf"))  # none is due
     between = legacy.SGD(1.0)
     older = tf.function(lambda: _step(between, weight))
     older()
@@ -466,30 +464,90 @@ class Copied(_sgd):  # type: ignore[misc]
         return twin
 
 
-COPIES: dict[str, Callable[[], Any]] = {
-    "a deep copy": lambda: copy.deepcopy(legacy.SGD(1.0)),
-    "a method of the class": lambda: copy.copy(Copied(1.0)),
-    "unpickled": functools.partial(
-        pickle.loads, pickle.dumps(tf.compat.v1.train.GradientDescentOptimizer(1.0))
-    ),
+class Scaled(_sgd):  # type: ignore[misc]
+    """Has a `__new__` of its own."""
+
+    def __new__(cls, rate: float = 1.0, scale: float = 2.0) -> Any:
+        made = super().__new__(cls)
+        made.__dict__["scale"] = scale
+        return made
+
+    def __init__(self, rate: float, scale: float = 2.0) -> None:
+        super().__init__(rate)
+
+    def __getnewargs__(self) -> Any:
+        return 1.0, self.__dict__["scale"]
+
+
+def _unpickled(optimizer: Any) -> Any:
+    return pickle.loads(pickle.dumps(optimizer))
+
+
+COPIED: dict[str, Any] = {
+    "legacy": lambda: legacy.SGD(1.0),
+    "keras2": lambda: keras2.optimizers.SGD(1.0, jit_compile=False),
+    "keras3": lambda: keras3.optimizers.SGD(1.0),
+    "v1": lambda: tf.compat.v1.train.GradientDescentOptimizer(1.0),
+    "its own __copy__": lambda: Copied(1.0),
+    "its own __new__": lambda: Scaled(1.0, 3.0),
 }
+COPIERS: dict[str, Callable[[Any], Any]] = {
+    "copy": copy.copy,
+    "deep copy": copy.deepcopy,
+    "pickle": _unpickled,
+    "copy of a copy": lambda each: copy.copy(copy.copy(each)),
+}
+NO_COPIES = {("legacy", "pickle"), ("keras2", "deep copy"), ("keras2", "pickle")} | {
+    (kind, "pickle") for kind in ("its own __copy__", "its own __new__")
+}
+"""The frameworks themselves raise."""
 
 
-@pytest.mark.parametrize("how", COPIES)
-def test_copies_between_blocks_are_found(how: str) -> None:
-    weight = tf.Variable([0.0])
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [(kind, how) for kind in COPIED for how in COPIERS if (kind, how) not in NO_COPIES],
+)
+def test_a_copy_between_blocks_is_counted(kind: str, how: str) -> None:
+    original = COPIED[kind]()
+    weight = (keras3.Variable if kind == "keras3" else tf.Variable)([0.0])
     with tracer.record():
         pass
-    for _ in range(2):
-        twin = COPIES[how]()
+    for shown in (-5, -11):
+        twin = COPIERS[how](original)
+        gc.collect()  # the copy is no young object any more
         with tracer.record() as recording:
+            for _ in range(5):
+                _step(twin, weight)
+        trace = recording.trace()
+        assert np.asarray(weight) == [shown]
+        assert (trace.updates(), trace.steps, trace.complete) == (5, 5, True)
+        with tracer.record() as recording:
+            twin = COPIERS[how](original)
             _step(twin, weight)
         trace = recording.trace()
-        assert (trace.updates(), trace.complete) == (1, True)
-        with tracer.record() as recording:
-            twin = COPIES[how]()
-            _step(twin, weight)
-        assert not recording.trace().complete
+        assert (trace.updates(), trace.complete) in ((0, False), (1, True))
+        original = twin
+
+
+def test_a_patched_class_makes_instances_as_before() -> None:
+    with tracer.record():
+        pass
+
+    class Named:
+        def __new__(cls, *args: Any, **options: Any) -> Any:
+            made = super().__new__(cls)
+            made.__dict__["arguments"] = args
+            return made
+
+    class Mixed(_sgd, Named):  # type: ignore[misc]
+        pass
+
+    assert vars(Mixed(0.5))["arguments"] == (0.5,)
+    assert Scaled(1.0, 3.0).__dict__["scale"] == 3.0
+    base = tf.compat.v1.train.Optimizer
+    assert [*inspect.signature(base).parameters][:2] == ["use_locking", "name"]
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'name'"):
+        base(False)
 
 
 def test_nobody_is_kept_alive() -> None:

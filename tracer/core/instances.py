@@ -45,48 +45,40 @@ def instances(bases: Iterable[type], *, young: bool = False) -> list[Any]:
 
 
 class Living:
-    """The living instances of some classes, whose patched `__init__` reports new ones.
+    """The living instances of some classes, which report new ones.
 
-    The `__init__` stays patched, because only a walk over all objects finds instances made without
-    it. A walk finds earlier instances, and copies, which call no `__init__`.
+    Their `__new__` and `__init__` stay patched, because only a walk over all objects finds the
+    instances made without the patches. `__new__` also sees copies, which call no `__init__`.
     """
 
-    _next_walk = 0.0
-    """When the next walk may begin, by `time.monotonic`."""
-
     def __init__(self, made: Callable[[Any], None]) -> None:
-        """`made` is called with each new instance."""
+        """`made` is called with each new instance when the `__init__` of its class has run."""
         self._made = made
         self._classes: list[type] = []
+        self._unsearched: set[type] = set()
+        """The classes whose earlier instances were not searched for yet."""
         self._references: dict[int, ref[Any]] = {}
 
     def watch(self, cls: type) -> None:
         """Find the instances of `cls` from now on, too."""
         if cls not in self._classes:
             self._classes.append(cls)
-            cls.__init__ = self._reporting(cls.__init__)  # type: ignore[misc]
-            self.walk_again()
-
-    @classmethod
-    def walk_again(cls) -> None:
-        """Note that an instance may have been made without its `__init__`."""
-        cls._next_walk = 0.0
+            self._see_allocations(cls)
+            report_new(cls, self._report)
+            self._unsearched.add(cls)
 
     def all(self) -> list[Any]:
-        """The living instances of the classes.
-
-        Older instances made without `__init__` may be missing: only a walk over all objects finds
-        them, and walks take at most a hundredth of the time.
-        """
-        begin = time.monotonic()
-        young = begin < self._next_walk
-        for each in instances(self._classes, young=young):
-            self._add(each)
-        if not young:
-            end = time.monotonic()
-            Living._next_walk = end + 100 * (end - begin)
+        """The living instances of the classes."""
+        if classes := set(self._unsearched):
+            for instance in instances(classes):
+                self._add(instance)
+            self._unsearched -= classes
         alive = [reference() for reference in list(self._references.values())]
-        return [each for each in alive if each is not None]
+        return [instance for instance in alive if instance is not None]
+
+    def _report(self, made: Any) -> None:
+        self._add(made)
+        self._made(made)
 
     def _add(self, made: Any) -> None:
         key, known = id(made), self._references.get(id(made))
@@ -94,11 +86,27 @@ class Living:
             forget = self._references.pop  # at exit, module globals go first
             self._references[key] = ref(made, lambda _: forget(key, None))
 
-    def _reporting(self, original: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(original)
-        def __init__(made: Any, *args: Any, **options: Any) -> None:
-            original(made, *args, **options)
-            self._add(made)
-            self._made(made)
+    def _see_allocations(self, base: Any) -> None:
+        own = vars(base).get("__new__")
 
-        return __init__
+        def __new__(cls: Any, /, *args: Any, **options: Any) -> Any:
+            # Not that of the class above `base`: a class beside it in the MRO may have its own.
+            make = own or super(base, cls).__new__
+            made = make(cls) if make is object.__new__ else make(cls, *args, **options)
+            self._add(made)
+            return made
+
+        __new__.__wrapped__ = base.__init__  # type: ignore[attr-defined]  # `inspect.signature`
+        base.__new__ = staticmethod(__new__)
+
+
+def report_new(cls: Any, made: Callable[[Any], None]) -> None:
+    """Call `made` with each new instance when the `__init__` of `cls` has run, from now on."""
+    original = cls.__init__
+
+    @functools.wraps(original)
+    def __init__(self: Any, /, *args: Any, **options: Any) -> None:
+        original(self, *args, **options)
+        made(self)
+
+    cls.__init__ = __init__

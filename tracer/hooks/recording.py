@@ -1,8 +1,8 @@
 """Implements `record`: traces every optimizer used in a block, wherever it was made.
 
 Optimizers that are alive when the block begins, or are made in it, are attached to its recording.
-The patched `__init__` of their base classes reports new optimizers, also between blocks: see
-`Living`. Base classes are patched when they are imported. This module imports no framework.
+The patched base classes report new optimizers, also between blocks: see `Living`. Base classes are
+patched when they are imported. This module imports no framework.
 """
 
 import sys
@@ -19,7 +19,7 @@ import wrapt
 
 from tracer.backends.backend_list import backend_of, canonical, name_of
 from tracer.backends.optax import makers, updates
-from tracer.core.instances import Living
+from tracer.core.instances import Living, report_new
 from tracer.core.optimizers import FITTED, NOT_SEEN, Made
 from tracer.core.recorder import Recorder
 from tracer.core.registry import is_traced, recorder_of
@@ -293,6 +293,11 @@ def _made(optimizer: Any) -> None:
         attach(optimizer, making=True)
 
 
+@cache
+def _note_lines_of(cls: type) -> None:
+    report_new(cls, _note_line)
+
+
 def _note_line(optimizer: Any) -> None:
     with suppress(Exception):  # the program's `__init__` is running
         key = id(optimizer)
@@ -304,7 +309,6 @@ _lock = threading.RLock()
 _active: list[Recording] = []
 """The recordings whose block is running: new optimizers are reported to them."""
 _living = Living(_made)
-_living_of_torch = Living(_note_line)
 _origins: dict[int, tuple[ref[Any], Made]] = {}
 """The line that made each living PyTorch optimizer, by `id`."""
 _sees_makers = False
@@ -337,7 +341,7 @@ def _listen_to_torch() -> None:
         from tracer.backends.torch import compat, optimizer_hooks
 
         with _lock:
-            _living_of_torch.watch(compat.Optimizer)
+            _note_lines_of(compat.Optimizer)
             (optimizer_hooks.listen if _active else optimizer_hooks.ignore)(_stepped)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from tracer.backends.backend_list import name_of
 from tracer.core.calls import CallRole
-from tracer.core.instances import Living
 from tracer.core.interrupts import interrupt_in
 from tracer.core.registry import (
     bindings,
@@ -142,7 +141,6 @@ def _transparency(base: Any) -> dict[str, Any]:
             type(self),
             plain_class(type(self)),
         )
-        Living.walk_again()  # a copy may be made from this
         if not isinstance(reduced, tuple):
             return reduced
         make, arguments, *rest = reduced
@@ -164,7 +162,6 @@ def _transparency(base: Any) -> dict[str, Any]:
 
         def deepcopy(self: Any, memo: Any) -> Any:
             copied = above(self).__deepcopy__(memo)
-            Living.walk_again()
             if type(copied) is type(self) and id(copied) not in bindings:
                 set_class(copied, plain_class(type(copied)))
             return copied
