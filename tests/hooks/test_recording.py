@@ -21,6 +21,7 @@ import tracer
 from tracer import kinds
 from tracer.backends.tensorflow.ledger import Ledger
 from tracer.core import registry
+from tracer.core.instances import instances
 
 legacy = keras2.optimizers.legacy
 
@@ -432,6 +433,49 @@ def test_after_the_first_block_only_new_functions_make_it_walk_over_all_objects(
         with tracer.record():
             pass
     assert len(walks) == 2  # the function was traced again
+
+
+def test_the_interval_at_which_threads_switch_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A longer one is also how long a walk waits for a thread that never waits itself."""
+
+    def refuse(seconds: float) -> None:
+        raise AssertionError(seconds)
+
+    monkeypatch.setattr(sys, "setswitchinterval", refuse)
+    optimizer, weight = legacy.SGD(1.0), tf.Variable([0.0])
+    tf.function(lambda: _step(optimizer, weight))()  # a new function: the block walks
+    for _ in range(2):
+        with tracer.record() as recording:
+            _step(optimizer, weight)
+        assert recording.trace().updates() == 1
+
+
+def test_a_thread_may_fill_a_tuple_while_another_walks() -> None:
+    """`tuple` raises if anything refers to the tuple that it fills, and lets its iterator run."""
+    failures: list[BaseException] = []
+    walked = threading.Event()
+
+    def fill() -> None:
+        try:
+            while not walked.is_set():
+                tuple(number for number in range(100))
+        except SystemError as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=fill) for _ in range(2)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(5):
+            instances([legacy.SGD])
+    finally:
+        walked.set()
+        sys.setswitchinterval(interval)
+        for thread in threads:
+            thread.join()
+    assert not failures
 
 
 def test_a_copy_is_said_to_be_unseen() -> None:

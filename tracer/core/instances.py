@@ -2,9 +2,8 @@
 
 import functools
 import gc
-import sys
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
+from itertools import chain, compress
 from typing import Any
 from weakref import ref
 
@@ -14,11 +13,6 @@ def instances(bases: Iterable[type], *, young: bool = False) -> list[Any]:
 
     If `young`, only the objects that the last full garbage collection has not seen: these are few,
     however many objects there are in all.
-
-    The list of `gc.get_objects` must be gone before another thread runs: it refers to tuples that
-    such a thread is still filling, and `_PyTuple_Resize` requires the only reference. So threads do
-    not switch meanwhile, for some 50 ms. `gc.get_referrers` of the classes would need no such list,
-    but it crashed in a large process with TensorFlow.
 
     >>> class Base: pass
     >>> class Derived(Base): pass
@@ -33,15 +27,27 @@ def instances(bases: Iterable[type], *, young: bool = False) -> list[Any]:
         if id(cls) not in classes:
             classes[id(cls)] = cls
             todo += type.__subclasses__(cls)
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(10)
-    try:
-        time.sleep(0)  # lets waiting threads run first, at the old interval
-        # Not a list display: the unfinished list would be one of the objects and contain itself.
-        objects = gc.get_objects(0) + gc.get_objects(1) if young else gc.get_objects()
-        return [each for each in objects if id(type(each)) in classes]
-    finally:
-        sys.setswitchinterval(interval)
+    return _objects_of(classes, (0, 1) if young else (None,))
+
+
+def _objects_of(classes: Container[int], generations: Sequence[int | None]) -> list[Any]:
+    """The objects of some generations whose class has its id in `classes`.
+
+    The list of `gc.get_objects` must be gone before another thread runs: it refers to tuples that
+    such a thread is still filling, and `_PyTuple_Resize` requires the only reference. Threads
+    switch only between instructions of Python, so one call of `list` does it all, in some 50 ms.
+    `gc.get_referrers` of the classes would need no such list, but it crashed in a large process
+    with TensorFlow.
+    """
+    lists: dict[int | None, list[Any]] = {}
+    objects = chain.from_iterable(
+        map(lists.setdefault, generations, map(gc.get_objects, generations))
+    )
+    same = chain.from_iterable(map(lists.pop, generations))
+    # The lists contain these iterators, which therefore must not stop in the middle of a list:
+    # the None makes `compress` ask both for one more.
+    classified = map(classes.__contains__, map(id, map(type, same)))
+    return list(compress(chain(objects, (None,)), classified))
 
 
 class Living:
