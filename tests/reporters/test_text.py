@@ -229,6 +229,10 @@ DIRECT = block([update(0)], is_step=False, total=3, outside=True)
         ),
         (traces.keras3(("a",), (STEP, DIRECT), ()), "update_step ran 3 times, outside any step."),
         (
+            traces.keras3(("a",), (), (called(1, (0,), tracing=1),)),
+            "Its Python body was called once, while tracing.",
+        ),
+        (
             traces.keras3(
                 ("a",), (compiled(block([step(), request(0), update(0)], Run(1, 1, 5))),), ()
             ),

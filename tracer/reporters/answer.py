@@ -257,7 +257,8 @@ def _calls(summary: Summary) -> str:
         (idle == graphs, ", none of which ever ran"),
         (True, f"; {idle:,} of them never ran"),
     )
-    while_tracing = f"while tracing {some(graphs, summary.dialect.program)}{never}"
+    traced = f" {some(graphs, summary.dialect.program)}{never}" if graphs else ""
+    while_tracing = f"while tracing{traced}"  # without a graph if each tracing raised
     of_many = {summary.trace.methods[index].name for index in chosen} <= _OF_MANY
     return first_true(
         (not chosen, "Python did not call one either."),
