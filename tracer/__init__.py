@@ -62,12 +62,10 @@ _HOMES = {
     "assert_never_updated": "tracer.testing.assertions",
     "assert_updates": "tracer.testing.assertions",
     "load": "tracer.api",
-    "load_ipython_extension": "tracer.notebook",  # what `%load_ext tracer` looks for
     "merge": "tracer.api",
     "record": "tracer.api",
     "report": "tracer.api",
     "trace_of": "tracer.api",
-    "unload_ipython_extension": "tracer.notebook",
     "unwrap": "tracer.hooks.wrapping",
     "wrap": "tracer.api",
 }

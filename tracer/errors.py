@@ -51,19 +51,15 @@ class MissingExtra(ImportError):
     """Raised if a package that is needed is not installed; names the package."""
 
 
-_PACKAGES = {"vl_convert": "vl-convert-python"}
-
-
 def to_install(module: str | None) -> str:
     """What to install if a module cannot be imported.
 
     It names the package itself: no package index has this project, and so its extras.
 
-    >>> to_install("vl_convert")
-    'needs vl_convert: pip install vl-convert-python'
+    >>> to_install("jinja2.ext")
+    'needs jinja2.ext: pip install jinja2'
     """
-    root = (module or "").partition(".")[0]
-    return f"needs {module}: pip install {_PACKAGES.get(root, root)}"
+    return f"needs {module}: pip install {(module or '').partition('.')[0]}"
 
 
 class MergeError(Mistake):

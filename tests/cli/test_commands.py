@@ -138,7 +138,6 @@ OUTPUTS = {
         *("report", "several_callers.json", "-f", "markdown", "--by", "caller"),
     ],
     "report_callers_unknown": ["report", "eager.json", "--by", "caller"],
-    "report_collapsed": ["report", "several_callers.json", "--format", "collapsed"],
     "report_layers_csv": ["report", "several_callers.json", "-f", "csv", "--by", "layer"],
     "report_layers_markdown": ["report", "hostile_names.json", "-f", "markdown", "--by", "layer"],
     "diff_edited": ["diff", "several_callers.json", "edited.json"],

@@ -558,17 +558,6 @@ def test_the_command_writes_a_page(tmp_path: Path) -> None:
     ("arguments", "without", "line"),
     [
         (["-o", "x.html"], "jinja2", "needs jinja2: pip install jinja2"),
-        (
-            ["-f", "tensorboard", "-o", "logs"],
-            "vl_convert",
-            "needs vl_convert: pip install vl-convert-python",
-        ),
-        (
-            ["-f", "tensorboard", "-o", "logs"],
-            "tensorboard",
-            "pip install tensorboard",
-        ),
-        (["-f", "tensorboard"], "", "needs the folder of the logs: -o LOGDIR"),
         (["-o", "x.html", "--by", "step"], "", "the html report has all of them"),
     ],
 )

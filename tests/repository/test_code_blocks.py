@@ -45,7 +45,6 @@ NOT_RUN = {
     "docs/command.md": 1,  # `cli/test_run.py` starts such ranks, where there is PyTorch
     "docs/distribution.md": 1,  # the same
     "docs/performance.md": 1,  # half an hour of benchmarks
-    "docs/reports.md": 1,  # a cell of a notebook
 }
 """How many blocks of a page are left out. Each has its reason in a comment before it."""
 

@@ -208,25 +208,22 @@ def run(
         "tracer report runs/ --by replica              all workers of a run",
         "tracer report tracer.json --variable 'encoder/*' --step 100:200",
         "tracer report tracer.json -o report.html      one page, with a heat map",
-        "tracer report tracer.json --format tensorboard -o logs/",
         "tracer report tracer.json -o steps.csv --by step",
         "tracer report tracer.json --format json | jq .answer",
         "tracer report tracer.json --by caller         who calls, as a tree",
-        "tracer report tracer.json -o callers.speedscope.json",
     )
 )
 def report(
     path: _PathArgument,
     by: _TableOption = None,
     format: Annotated[
-        Literal["text", "json", "csv", "markdown", "html", "tensorboard", "speedscope", "collapsed"]
-        | None,
+        Literal["text", "json", "csv", "markdown", "html"] | None,
         typer.Option(
             "--format",
             "-f",
             metavar="FORMAT",
-            help="text, json, csv, markdown, html, tensorboard, speedscope or collapsed. The "
-            "default follows from the ending of FILE, else it is text.",
+            help="text, json, csv, markdown or html. The default follows from the ending of FILE, "
+            "else it is text.",
         ),
     ] = None,
     output: _OutputOption = None,

@@ -1,6 +1,6 @@
-"""Write the report in any format to a file, a folder, a terminal or a notebook.
+"""Write the report in any format to a file, a terminal or a notebook.
 
-JSON, CSV and Markdown are made here; text, HTML, TensorBoard and stacks have their own modules.
+JSON, CSV and Markdown are made here; text and HTML have their own modules.
 """
 
 import csv
@@ -111,17 +111,7 @@ def for_notebook(trace: Trace) -> str:
 
 # Formats.
 
-Format = Literal[
-    "text", "json", "csv", "markdown", "html", "tensorboard", "speedscope", "collapsed"
-]
-
-_STACKS = ("speedscope", "collapsed")
-_NO_TABLES: dict[Format, str] = {
-    "html": "the html report has all of them",
-    "tensorboard": "the tensorboard report has all of them",
-    "speedscope": "speedscope shows the callers",
-    "collapsed": "collapsed stacks show the callers",
-}
+Format = Literal["text", "json", "csv", "markdown", "html"]
 _ENDINGS: dict[str, Format] = {
     ".txt": "text",
     ".log": "text",
@@ -131,9 +121,6 @@ _ENDINGS: dict[str, Format] = {
     ".markdown": "markdown",
     ".html": "html",
     ".htm": "html",
-    ".speedscope.json": "speedscope",
-    ".collapsed": "collapsed",
-    ".folded": "collapsed",
 }
 
 
@@ -144,9 +131,8 @@ def chosen(format: Format | None, output: Path | None) -> Format:
     """
     if format is not None or output is None or not output.suffix:
         return format or "text"
-    for ending in ("".join(output.suffixes[-2:]), output.suffix):
-        if known := _ENDINGS.get(ending.lower()):
-            return known
+    if known := _ENDINGS.get(output.suffix.lower()):
+        return known
     raise Mistake(
         f"{output}: no report has the ending {output.suffix}: choose one of "
         f"{', '.join(_ENDINGS)}, or say which format it is with --format"
@@ -163,41 +149,33 @@ def render(
     """The report in a format; imports only the module of that format."""
     if format == "text":
         return text.render(trace, by, width=width, color=color, command=True)
-    if format in _MADE_HERE:
-        return _MADE_HERE[format](trace, by)
-    return str(getattr(module(format), format if format in _STACKS else "render")(trace))
+    if format == "html":
+        return str(_html_module().render(trace))
+    return _MADE_HERE[format](trace, by)
 
 
-def module(format: Format) -> ModuleType:
-    """The module of a format that is not made here.
-
-    Raises `MissingExtra`, an `ImportError`, if a package that it needs is not installed.
-    """
+def _html_module() -> ModuleType:
+    """The module of the page; raises `MissingExtra`, an `ImportError`, without jinja2."""
     try:
-        return import_module(f"tracer.reporters.{'stacks' if format in _STACKS else format}")
+        return import_module("tracer.reporters.html")
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("tracer"):
             raise
-        raise MissingExtra(f"the {format} report {to_install(error.name)}") from error
+        raise MissingExtra(f"the html report {to_install(error.name)}") from error
 
 
 def write(trace: Trace, format: Format | None, by: By | None, output: Path | None) -> None:
-    """Write the report to a file, or to standard output; for TensorBoard, to a folder.
+    """Write the report to a file, or to standard output.
 
     Without a `format`, the file's ending decides: see `chosen`. `by` selects one table, in formats
     that have single tables. Raises `OSError` if the file cannot be written, `MissingExtra` if the
-    format needs packages that are not installed, and `Mistake` for an unknown ending, a `by` that
-    the format does not support, a missing folder or a trace without callers.
+    format needs packages that are not installed, and `Mistake` for an unknown ending or a `by` that
+    the format does not support.
     """
     format = chosen(format, output)
-    if by is not None and format in _NO_TABLES:
-        raise Mistake(f"--by picks one table: {_NO_TABLES[format]}")
-    if format == "tensorboard":
-        if output is None:
-            raise Mistake("--format tensorboard needs the folder of the logs: -o LOGDIR")
-        module(format).write(trace, output)
-    else:
-        put(lambda width, color: render(trace, format, by, width, color), output)
+    if by is not None and format == "html":
+        raise Mistake("--by picks one table: the html report has all of them")
+    put(lambda width, color: render(trace, format, by, width, color), output)
 
 
 # JSON: the text report as values.
