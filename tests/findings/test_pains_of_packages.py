@@ -34,7 +34,7 @@ SAID = {
     "lightning_two_optimizers": Pain(
         ("torch", "lightning"),
         (
-            "2 optimizers: 20 steps and 40 updates in all; the global_step of a Lightning Trainer",
+            "2 optimizers: 20 steps and 40 updates in all; the global_step of each Lightning",
             "lightning_two_optimizers.py:23",
         ),
     ),

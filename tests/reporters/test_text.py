@@ -368,7 +368,7 @@ def test_an_optimizer_that_updated_nothing_is_a_fault_among_many() -> None:
 
 
 def test_the_steps_of_several_optimizers_are_those_that_lightning_counts() -> None:
-    steps = "the global_step of a Lightning Trainer counts all its optimizers"
+    steps = "the global_step of each Lightning Trainer counts its own optimizers"
     for versions, said in (({"torch": "2"}, False), ({"torch": "2", "lightning": "2"}, True)):
         trace = traces.two_optimizers()
         optimizers = [msgspec.structs.replace(each, kind=TORCH) for each in trace.optimizers]

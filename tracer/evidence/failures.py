@@ -56,7 +56,8 @@ class Failures(Collector):
             variables = [call.failing]
         graph = call.place.graph
         function = "" if graph is None else root.backend.function_around(graph)
-        failure = Failure(method, text[:_MAX_LENGTH], cause, (), 0, function)
+        text = text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 1]}…"
+        failure = Failure(method, text, cause, (), 0, function)
         key = failure, tuple(dict.fromkeys(variables))
         if key in self._begun or len(self._begun) < _MAX_FAILURES:
             begun = root.blocks.counters.steps()

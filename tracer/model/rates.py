@@ -94,7 +94,8 @@ def sentence(summary: Summary, *, brief: bool = True) -> str:
 
     Empty if nothing is known or, if `brief`, if it would only have one number.
     """
-    groups = rates(summary, "rate")
+    every = rates(summary, "rate")
+    groups = [each for each in every if each.variables] or every
     found = dict[tuple[str, tuple[RateRun, ...]], int]()
     for each in groups:
         key = each.schedule, each.runs
@@ -140,8 +141,8 @@ def _decay(summary: Summary) -> Iterator[str]:
         return
     values: dict[str, set[int]] = {}
     for each in rates(summary, "decay"):
-        for run in each.runs[-1:]:
-            values.setdefault(f"{run.last:.3g}", set()).update(each.variables)
+        if each.runs and each.variables:
+            values.setdefault(_moves(each.runs, each.sampled), set()).update(each.variables)
     differ = len({*map(frozenset, values.values())}) > 1
     decays = [f"{value}{f' on {len(on):,}' * differ}" for value, on in values.items()]
     every = some(len(decayed | others), summary.dialect.variable)

@@ -333,7 +333,11 @@ def rows_of_missed(claim: Claim) -> list[tuple[str, Row]]:
             continue  # other ranks hold the whole variable
         made, *counts = (sum(each.total(of) for each in patterns) for of in (updates, *MISSED))
         traced = any(each.entries for each in patterns)
-        nothing = "never passed to the optimizer" if claim.trace.complete else "not seen"
+        nothing = first_true(
+            (not claim.trace.complete, "not seen"),
+            (not any(each.steps for each in claim.summaries), "no step ran"),
+            (True, "never passed to the optimizer"),
+        )
         note = why_none(made, counts, "its graph never ran" if traced else nothing)
         if note:
             missed.append((target.name, row_of(target.name, counts[1::-1], note)))

@@ -411,6 +411,16 @@ def test_a_leaf_that_is_set_to_zero_in_some_steps_or_in_all() -> None:
     assert all(each.severity == "info" for each in trace.findings())
 
 
+def test_a_long_error_shows_that_it_was_cut() -> None:
+    def update(*given: Any) -> Any:
+        raise ValueError("word " * 100)
+
+    with tracer.record() as recording, pytest.raises(ValueError, match="word"):
+        once(tracer.wrap(optax.GradientTransformation(optax.sgd(1.0).init, update)))
+    (finding,) = recording.trace().findings()
+    assert finding.code == "apply-raised" and finding.text.endswith("word wo…")
+
+
 class Pair(NamedTuple):
     w: Any
     b: Any

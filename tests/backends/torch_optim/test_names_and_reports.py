@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -288,6 +289,63 @@ def test_the_report_is_in_the_words_of_pytorch() -> None:
     assert (finding.code, finding.severity) == ("steps-skipped", "info")
     assert "→ GradScaler.step " in text.render(trace, "caller", width=200)
     assert finding.text == "1 step of 4 was skipped by GradScaler: step 1."
+
+
+def report_of(train: Callable[[], None], *, effects: bool = False) -> str:
+    with tracer.record(effects=effects) as recording:
+        train()
+    return " ".join(text.render(recording.trace()).split())
+
+
+def test_a_weight_decay_that_ends_has_all_its_values() -> None:
+    def train() -> None:
+        (one,) = zeros(1)
+        optimizer = torch.optim.AdamW([one], lr=0.01, weight_decay=0.1)
+        for step in range(3):
+            optimizer.param_groups[0]["weight_decay"] = 0.1 if step < 2 else 0.0
+            give([one])
+            optimizer.step()
+
+    assert "weight decay 0.1 -> 0 (2 values) on all 1 parameter." in report_of(train)
+
+
+def test_a_group_whose_parameters_are_frozen_has_no_rate() -> None:
+    def train() -> None:
+        one, frozen = zeros(2)
+        frozen.requires_grad_(False)
+        groups = [{"params": [one]}, {"params": [frozen], "lr": 0.001}]
+        optimizer = torch.optim.AdamW(groups, lr=0.01)
+        give([one])
+        optimizer.step()
+
+    assert "Learning rate 0.01; weight decay 0.01 on all 1 parameter." in report_of(train)
+
+
+def test_parameters_that_stop_one_after_the_other() -> None:
+    """Each is moved by 1 at first, which is soon too little for the larger ones."""
+
+    def train() -> None:
+        values = [torch.nn.Parameter(torch.tensor([v])) for v in (1e6, 3e4, 1e3, 30.0, 0.5)]
+        optimizer = torch.optim.SGD(values, lr=1.0)
+        for step in range(60):
+            optimizer.param_groups[0]["lr"] = 0.3**step
+            optimizer.zero_grad()
+            sum(values).sum().backward()
+            optimizer.step()
+
+    assert "have not changed since step 4 or later: 45 to 57 updates" in report_of(
+        train, effects=True
+    )
+
+
+def test_an_optimizer_that_never_steps_was_not_denied_its_parameters() -> None:
+    model = torch.nn.Linear(3, 1)
+    torch.optim.Adam(model.parameters())
+    with (
+        pytest.raises(AssertionError, match=r"weight +0 +0 +no step ran"),
+        tracer.assert_all_updated(model),
+    ):
+        model(torch.randn(4, 3)).mean().backward()
 
 
 def test_layers_and_failures_have_the_names_of_pytorch() -> None:

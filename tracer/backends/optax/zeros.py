@@ -51,7 +51,7 @@ def _copy_of(held: Any, known: dict[int, Any]) -> Any:
     if type(held) is dict:
         items = {key: _copy(part, known) for key, part in held.items()}
         return items if any(items[key] is not held[key] for key in held) else held
-    if isinstance(held, MethodType) and type(held.__self__).__name__ == "MultiSteps":
+    if isinstance(held, MethodType) and _is_multi_steps(type(held.__self__)):
         steps: Any = copy.copy(held.__self__)
         inner = _copy(steps._opt, known)
         if inner is steps._opt:
@@ -77,6 +77,11 @@ def _copy_of(held: Any, known: dict[int, Any]) -> Any:
     made.__kwdefaults__ = held.__kwdefaults__
     functools.update_wrapper(made, held)
     return _keeping(made) if maker in _KEEPING else made
+
+
+def _is_multi_steps(cls: type) -> bool:
+    """True for optax's own class: a subclass may change its results."""
+    return (cls.__module__.partition(".")[0], cls.__name__) == ("optax", "MultiSteps")
 
 
 def _noting(update: Callable[..., Any]) -> Callable[..., Any]:

@@ -62,9 +62,12 @@ def apply_raised(summary: Summary) -> Iterator[Case]:
         kind, _, said = failure.error.partition(": ")
         where = f" while {failure.function} was traced" if failure.function else ""
         when = f"after step {failure.after:,}" if failure.after else "in the first step"
-        yield Case(
+        text = (
             f"{class_of(root)}.{failure.method}{of_optimizer(summary)} raised {kind}"
-            f"{_quoted(failure, said)}{where}, {when}{_because(failure, said)}.",
+            f"{_quoted(failure, said)}{where}, {when}{_because(failure, said)}"
+        )
+        yield Case(
+            text if text.endswith("…") else f"{text}.",
             _fix(summary, failure),
             "info" if _went_on(summary, failure) else "error",
             names=failure.variables,

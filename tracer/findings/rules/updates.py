@@ -152,8 +152,8 @@ def unchanged(summary: Summary) -> Iterator[Case]:
             )
         elif last and since >= max(MIN_LAST_UPDATES, updated / LAST_SHARE):
             yield Case(
-                "{which} {have} not changed since step {step:,}: {updates:update}{before} changed "
-                "nothing.",
+                "{which} {have} not changed since step {step:,}{later}: {updates:update}{before} "
+                "changed nothing.",
                 "Print the learning rate: a schedule may have reached 0. If it has not, the "
                 "gradient is 0 (a layer that is cut off, a loss at its minimum), or too small for "
                 "the type of the weight.",
