@@ -45,7 +45,7 @@ from tracer.testing.expected import (
 
 WIDTH = 76  # pytest indents a message by 4
 _MAX_ROWS = 30
-_MAX_APART = 10  # missed variables with a row each
+_MAX_APART = 8  # variables with a row each
 
 # Frozen layers of living models, which were not passed.
 
@@ -285,9 +285,11 @@ def table_of_work(claim: Claim, rows: Mapping[WrongSteps, Sequence[int]]) -> lis
     in_all = [] if claim.expected.per_step else ["in all"]
     noun = dialect_of(claim.trace.data).variable
     every = {index for each in claim.summaries for index in each.variables}
+    few = len({row.name for row in rows}) <= _MAX_APART
     alike: dict[tuple[Any, ...], list[str]] = {}
     for row in sorted(rows):
-        apart = row.name if len(claim.summaries) > 1 else ""
+        is_named = (few and any(row.counts)) or len(claim.summaries) > 1
+        apart = row.name if is_named else ""
         same = row.steps, row.counts, row.note, tuple(rows[row]), apart
         alike.setdefault(same, []).append(row.name)
     lines = []
