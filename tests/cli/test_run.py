@@ -384,36 +384,6 @@ def test_several_processes_that_got_one_file_write_a_folder(
     assert tracer.load(tmp_path / "out").complete
 
 
-PACE = """
-import time
-time.sleep(3)
-import torch
-weight = torch.nn.Parameter(torch.ones(2))
-optimizer = torch.optim.SGD([weight], lr=0.1)
-began = time.perf_counter()
-for _ in range(60):
-    weight.grad = torch.ones(2)
-    optimizer.step()
-    time.sleep(0.05)
-print(60 / (time.perf_counter() - began))
-time.sleep(3)
-"""
-
-
-@pytest.mark.long
-def test_the_rate_is_that_of_the_steps(tmp_path: Path) -> None:
-    """Neither the imports nor what comes after training are in it."""
-    pytest.importorskip("torch")
-    (tmp_path / "pace.py").write_text(PACE)
-    traced = run([*TRACER, "-o", "t.json", "--every", "0.2", "pace.py"], tmp_path)
-    (program,) = tracer.load(tmp_path / "t.json").programs
-    assert 0 < program.timed_steps < 60
-    rate = float(traced.stdout)
-    assert rate / 2 < program.timed_steps / program.timed_seconds < rate * 2
-    assert 60 / program.seconds < rate / 2
-    assert "steps a second while it trained" in " ".join(traced.stderr.split())
-
-
 RANKS = """
 import sys, torch
 import torch.distributed as dist

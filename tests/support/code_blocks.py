@@ -64,9 +64,8 @@ OPEN: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     # Where a line ends depends on the numbers below.
     (r"(?ms)^Ran: .+?(?=\n\n|\n?\Z)", lambda found: " ".join(found[0].split())),
     (r"\b\d{4}-\d\d-\d\d( at)? \d\d:\d\d:\d\d\b", "DATE"),
-    (r"\b[\d.,]+ (?=(seconds?|s|ms|steps a second)\b)", "N "),
+    (r"\b[\d.,]+ (?=(seconds?|s|ms)\b)", "N "),
     (r"\b\d+ min (?=N s\b)", ""),
-    (r", N steps a second while it trained", ""),  # a run of a few seconds has it or not
     (r"\b\d+\.\d+s\b", "Ns"),
     # The lines of a page's program are those of the page, which a reader does not count.
     (r"(?m)^Called from train\.py:\d+$", "Called from train.py:N"),

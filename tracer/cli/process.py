@@ -70,7 +70,6 @@ class Process:
         self._id = os.getpid()
         self._started = time.time()
         self._start = time.monotonic()
-        self._readings = {0: 0.0}
         self._tracing = ExitStack()
         self._recording = self._tracing.enter_context(recording_aloud(say, effects=effects))
         # `atexit` calls functions in reverse order: this one after all that the program registers.
@@ -84,32 +83,19 @@ class Process:
         if self._unfollowed and not data.optimizers:
             notes = (*data.notes, f"{other_processes(self._unfollowed)}: {_UNFOLLOWED}")
             data = replace(data, complete=False, notes=notes)
-        seconds = time.monotonic() - self._start
         program = Program(
             self.command,
             self._started,
-            seconds,
+            time.monotonic() - self._start,
             ", ".join(data.processes),
             self.status,
             self._error,
-            *self._time_steps(Trace(data).steps, seconds),
         )
         return Trace(replace(data, programs=(program,)))
 
     def _snapshot(self) -> Trace | None:
         trace = self.trace()
         return trace if trace.optimizers or self._unfollowed or not self._child else None
-
-    def _time_steps(self, steps: int, seconds: float) -> tuple[int, float]:
-        """The steps and seconds between the first and the last but one reading with new steps.
-
-        The time before is for imports; after the last reading, the program may have ended.
-        """
-        self._readings.setdefault(steps, seconds)
-        if len(self._readings) < 4:
-            return 0, 0.0
-        _, (first, began), *_, (last, ended), _ = self._readings.items()
-        return last - first, ended - began
 
     def note(self, error: BaseException) -> None:
         """Note that this exception ended the program."""

@@ -178,20 +178,12 @@ def endings(trace: Trace) -> list[str]:
 
 
 def runs(trace: Trace) -> Iterator[str]:
-    """Yield a sentence for each of the first processes: its command, time, and speed.
-
-    No speed for a run too short to time its steps, or for an excerpt.
-    """
-    steps_of = _steps_by_worker(trace)
+    """Yield a sentence for each of the first processes: its command and time."""
     for program in trace.programs[:_MAX_PROGRAMS]:
-        whose, rate = f"{program.worker}: " if program.worker else "", ""
-        trained = steps_of[program.worker] and (program.worker or len(trace.workers) == 1)
-        if trained and program.timed_seconds and not trace.excerpt:
-            a_second = program.timed_steps / program.timed_seconds
-            rate = f", {a_second:,.3g} steps a second while it trained"
+        whose = f"{program.worker}: " if program.worker else ""
         yield shown(
             f"{whose}{program.command}, on {_utc(program.started):%Y-%m-%d at %H:%M:%S} UTC, "
-            f"for {_seconds(program.seconds)}, startup included{rate}"
+            f"for {_seconds(program.seconds)}, startup included"
         )
     if len(trace.programs) > _MAX_PROGRAMS:
         yield f"{len(trace.programs) - _MAX_PROGRAMS:,} more processes"

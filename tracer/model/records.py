@@ -348,10 +348,6 @@ class Program(msgspec.Struct, frozen=True):
     """The exit status; None while running, or if unknown."""
     error: str = ""
     """The exception that ended the process: `RuntimeError: no data`; empty if none."""
-    timed_steps: int = 0
-    timed_seconds: float = 0.0
-    """The seconds that `timed_steps` took, between two writes of the trace file; 0 if the run was
-    too short."""
     finished: bool = True
     """False if the process was still running at the last write of its file."""
 

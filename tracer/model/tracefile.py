@@ -111,8 +111,7 @@ _BOUNDS: Mapping[type, Mapping[str, tuple[float, float]]] = {
     Rate: {"group": _ANY},
     RateRun: dict.fromkeys(("first", "count", "values"), _SOME),
     Program: {
-        "timed_steps": _ANY,
-        **dict.fromkeys(("started", "seconds", "timed_seconds"), _SECONDS),
+        **dict.fromkeys(("started", "seconds"), _SECONDS),
     },
 }
 """The least and the greatest value of a field."""
