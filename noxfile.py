@@ -267,7 +267,6 @@ PYTHON = (
     "tests/testing/test_expressions.py",
     "tests/cli/test_autosave.py",
     "tests/cli/test_commands.py",
-    "tests/cli/test_watch.py",
     "tests/test_pytest_plugin.py",
     "tracer",
     *EACH,

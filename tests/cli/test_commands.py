@@ -183,7 +183,6 @@ OUTPUTS = {
     "explain": ["explain"],
     "explain_one": ["explain", "densified"],
     "explain_of_several": ["explain", "gradients-left"],
-    "watch": ["watch", "uneven_replicas.json"],
 }
 STATUS = {
     "diff": 1,
@@ -618,7 +617,7 @@ def test_a_result_of_sarif_names_the_line(command: str, text: str, at: str) -> N
 
 
 def test_help_has_examples() -> None:
-    assert COMMANDS == ["check", "demo", "diff", "explain", "learn", "report", "run", "watch"]
+    assert COMMANDS == ["check", "demo", "diff", "explain", "learn", "report", "run"]
     for command in ([], *([each] for each in COMMANDS)):
         done = tracer(*command, "--help")
         assert (done.returncode, done.stderr) == (0, "")

@@ -474,39 +474,6 @@ def explain(
     )
 
 
-@app.command(
-    epilog=_examples(
-        "tracer watch tracer.json",
-        "tracer watch runs/ | tee progress.log",
-    )
-)
-def watch(
-    path: Annotated[
-        str,
-        typer.Argument(metavar="PATH", help="The file or folder that tracer run writes to."),
-    ],
-    patience: Annotated[
-        float,
-        typer.Option(
-            metavar="SECONDS", min=1, help="Give up if the trace is not saved for SECONDS."
-        ),
-    ] = 60.0,
-) -> None:
-    """Follow a run from another terminal until it ends.
-
-    In a pipe, the table is printed again each time the trace is saved. The exit status is 0 when
-    the run has ended, and 1 if the trace was not saved for --patience SECONDS: the run was killed,
-    or never started.
-    """
-    from rich.console import Console
-
-    from tracer.cli import watch
-    from tracer.files import local_path
-
-    if not watch.watch(local_path(path), Console(highlight=False), patience):
-        _fail(f"no news of {path} for {patience:g} s: was the run killed?", 1)
-
-
 @app.command(epilog=_examples("tracer demo"))
 def demo() -> None:
     """Train four small models and count what their optimizers do.
