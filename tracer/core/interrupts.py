@@ -1,16 +1,13 @@
 """Recognizes exceptions of the program that are raised while the tracer's code runs.
 
-A signal handler (such as a timeout by `signal.setitimer`) raises wherever Python happens to be, and
-so does `PyThreadState_SetAsyncExc`. Such an exception must never be swallowed.
+A signal handler (such as a timeout by `signal.setitimer`) raises wherever Python happens to be.
+Such an exception must never be swallowed.
 """
 
-import dis
 import signal
 from contextlib import AbstractContextManager
 from types import CodeType, TracebackType
 from typing import Any
-
-_RAISE = {dis.opmap["RAISE_VARARGS"], dis.opmap["RERAISE"]}
 
 
 def interrupt_in(error: BaseException) -> BaseException | None:
@@ -21,7 +18,7 @@ def interrupt_in(error: BaseException) -> BaseException | None:
     """
     each: BaseException | None = error
     while each is not None:
-        if not isinstance(each, Exception) or _raised_by_handler(each) or _asynchronous(each):
+        if not isinstance(each, Exception) or _raised_by_handler(each):
             return each
         each = each.__cause__
     return None
@@ -53,16 +50,3 @@ def _code_of(handler: Any) -> CodeType | None:
     function = getattr(handler, "func", handler)  # of `functools.partial`
     code = getattr(function, "__code__", None)
     return code or getattr(type(function).__dict__.get("__call__"), "__code__", None)
-
-
-def _asynchronous(error: BaseException) -> bool:
-    """Whether `PyThreadState_SetAsyncExc` raised `error`, as far as can be known.
-
-    It makes an instance without arguments, and executes no `raise`.
-    """
-    last = error.__traceback__
-    if last is None or error.args or isinstance(error, StopIteration | MemoryError):
-        return False  # C code raises these two without arguments
-    while last.tb_next is not None:
-        last = last.tb_next
-    return last.tb_frame.f_code.co_code[last.tb_lasti] not in _RAISE
