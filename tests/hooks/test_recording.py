@@ -404,6 +404,31 @@ def test_an_error_in_the_block_leaves_nothing_traced() -> None:
     assert type(legacy.SGD(1.0)) is legacy.SGD
 
 
+@pytest.mark.parametrize("place", ["_listen_to_torch", "_optimizers", "Recording.trace"])
+def test_an_exception_at_the_end_of_a_block_leaves_nothing_wrapped(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a signal handler, or Ctrl-C; what was counted until then can still be read."""
+    optimizer, weight = legacy.SGD(1.0), tf.Variable([0.0])
+
+    def interrupt(*args: Any) -> Any:
+        monkeypatch.undo()
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError), tracer.record() as recording:
+        _step(optimizer, weight)
+        monkeypatch.setattr(f"tracer.hooks.recording.{place}", interrupt)
+    assert not registry.is_traced(optimizer)
+    _step(optimizer, weight)
+    trace = recording.trace()
+    assert trace.updates() == 1
+    assert trace.complete == (place == "_listen_to_torch")  # all of the end has run then
+    with tracer.record() as recording:
+        _step(optimizer, weight)
+    trace = recording.trace()
+    assert (trace.updates(), trace.complete) == (1, True)
+
+
 def test_after_the_first_block_only_new_functions_make_it_walk_over_all_objects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

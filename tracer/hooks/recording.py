@@ -20,6 +20,7 @@ import wrapt
 from tracer.backends.backend_list import backend_of, canonical, name_of
 from tracer.backends.optax import makers, updates
 from tracer.core.instances import Living, report_new
+from tracer.core.interrupts import suppress_faults
 from tracer.core.optimizers import FITTED, NOT_SEEN, Made
 from tracer.core.recorder import Recorder
 from tracer.core.registry import is_traced, recorder_of
@@ -67,6 +68,8 @@ class Recording:
         self._refused: list[tuple[ref[Any], list[int | None] | None, str]] = []
         """The optimizers that cannot be traced, their step counts when refused, and why."""
         self._end: Trace | None = None
+        self._is_cut = False
+        """Whether an exception interrupted the end of the block."""
 
     def trace(self) -> Trace:
         """The trace since the block began; after the block always the same trace.
@@ -102,6 +105,8 @@ class Recording:
                 notes.append(note)
         if nothing and "optax" in sys.modules:
             notes.append(_NOT_WRAPPED)
+        if self._is_cut:
+            notes.append(_CUT)
         return list(dict.fromkeys(notes))
 
     @property
@@ -183,20 +188,34 @@ class Recording:
 
     def finish(self) -> None:
         """End the recording, and note the living optimizers that were not seen."""
-        refused = {id(optimizer()) for optimizer, _, _ in self._refused}
-        self._missed = {
-            type(each).__name__
-            for each in _optimizers()
-            if recorder_of(each) is None and id(each) not in refused
-        }
-        self.end()
+        try:
+            refused = {id(optimizer()) for optimizer, _, _ in self._refused}
+            self._missed = {
+                type(each).__name__
+                for each in _optimizers()
+                if recorder_of(each) is None and id(each) not in refused
+            }
+        except BaseException:
+            self._is_cut = True
+            raise
+        finally:
+            self.end()
 
     def end(self) -> None:
         """Freeze the trace, and unwrap the optimizers that the program did not wrap.
 
         Optimizers that another recording still traces, as in another thread, stay wrapped.
         """
-        self._end = self.trace()
+        try:
+            self._end = self.trace()
+        except BaseException:
+            self._is_cut = True
+            raise
+        finally:
+            self._release()
+        self._parts.clear()
+
+    def _release(self) -> None:
         with _lock:
             for recorder, part in self._parts.items():
                 recorder.recordings.discard(self)
@@ -205,9 +224,12 @@ class Recording:
                 if part.compares and not others and not recorder.compares_for_program:
                     retrace = any(map(is_traced, recorder.optimizers.alive()))
                     recorder.compare(False, retrace=retrace)
-        self._parts.clear()
 
 
+_CUT = (
+    "an exception interrupted the end of the block: steps after it may be counted, and an "
+    "optimizer that the tracer did not see may be missing"
+)
 _NOT_WRAPPED = (
     "optax is imported, but only transformations that optax.NAME(...) made during the recording "
     "are counted, not those that were made by hand, earlier, or by a function that was imported "
@@ -243,11 +265,13 @@ def record(
         recording.begin()
         yield recording
     finally:
-        with _lock:
-            _active.remove(recording)
-            _listen_to_torch()
-            _listen_to_optax()
-        recording.finish()
+        try:
+            with _lock:
+                _active.remove(recording)
+                _listen_to_torch()
+                _listen_to_optax()
+        finally:
+            recording.finish()
 
 
 @contextmanager
@@ -299,7 +323,7 @@ def _note_lines_of(cls: type) -> None:
 
 
 def _note_line(optimizer: Any) -> None:
-    with suppress(Exception):  # the program's `__init__` is running
+    with suppress_faults():  # the program's `__init__` is running
         key = id(optimizer)
         alive = ref(optimizer, lambda _: _origins.pop(key, None))
         _origins[key] = alive, made_here(optimizer) if _active else NOT_SEEN

@@ -1355,6 +1355,23 @@ def test_what_a_signal_handler_raises_beside_a_step_reaches_the_program(
     assert "TimeoutError interrupted the tracer" in trace.notes[0]
 
 
+def test_what_a_signal_handler_raises_while_an_optimizer_is_made_reaches_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def handler(number: int, frame: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGINT, handler)
+    interrupt = lambda *given: signal.raise_signal(signal.SIGINT)  # noqa: E731
+    try:
+        with tracer.record():
+            monkeypatch.setattr("tracer.hooks.recording.made_here", interrupt)
+            with pytest.raises(TimeoutError):
+                torch.optim.SGD(zeros(), 0.1)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_what_only_the_device_knows_of_a_step_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: whether a parameter still holds the same bits is read with the trace."""
     from tracer.backends.torch import effects
