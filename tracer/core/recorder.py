@@ -103,6 +103,8 @@ class Recorder(Root):
             self.calls_under_way.steps.append(call)
             if call.distributed and not self.where.strategy:
                 self.where = self.backend.surroundings()
+        elif call.parent is None and not stack:
+            self._note_unseen_step(optimizer, call, sys._getframe(2))
         call.recorder = self
         stack.append(call)
 
@@ -155,20 +157,21 @@ class Recorder(Root):
             call.variable, checks = variable, self.blocks.write_checks
             if checks is not None and call.place is EAGER and role == "update":
                 call.before = checks.look(call.own[0], variable)
-        if not any(around.role == "step" for around in [*stack, outermost(call)]):
-            self._note_unseen_step(optimizer, call)
+        if call.parent is None and not stack:
+            self._note_unseen_step(optimizer, call, call.python)
         call.recorder = self
         stack.append(call)
         return call
 
-    def _note_unseen_step(self, optimizer: int, apply: Call) -> None:
-        """Note it if an apply method runs in a step that began without a call of a traced method.
+    def _note_unseen_step(self, optimizer: int, call: Call, python: Any) -> None:
+        """Note it if a group or apply method runs in a step that no traced method began.
 
-        Under a strategy, the step may be on a thread that waits for this one.
+        The Python frame `python` makes the call. Under a strategy, the step may be on a thread that
+        waits for this one.
         """
         traced = self.optimizers.all[optimizer]
         own, step_methods = traced.optimizer(), traced.kind.step_methods
-        stacks = sys._current_frames().values() if apply.distributed else [apply.python]
+        stacks = sys._current_frames().values() if call.distributed else [python]
         for frame in (frame for innermost in stacks for frame in frames_from(innermost)):
             name = frame.f_code.co_name.removeprefix("tf__")  # AutoGraph's copy has this prefix
             if name in step_methods and frame.f_locals.get("self") is own:
