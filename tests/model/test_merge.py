@@ -431,6 +431,33 @@ def test_optimizers_that_cannot_be_matched_are_kept_apart(
     assert merged(parts[0], running).complete is (one[0][2] != "")
 
 
+def test_only_the_worker_that_made_another_number_is_kept_apart() -> None:
+    two = [("w", 3, "a.py:1 1"), ("w", 5, "a.py:1 2")]
+    first, third = (rank(number, *two) for number in (0, 2))
+    trace = merged(first, rank(1, *two, ("w", 7, "a.py:1 3")), third)
+    assert trace.count("updates", by=("optimizer", "worker")) == {
+        ("Adam", "rank:0"): 3,
+        ("Adam", "rank:2"): 3,
+        ("Adam#2", "rank:0"): 5,
+        ("Adam#2", "rank:2"): 5,
+        ("Adam#3", "rank:1"): 3,
+        ("Adam#4", "rank:1"): 5,
+        ("Adam#5", "rank:1"): 7,
+    }
+    assert trace.notes[0].startswith("Adam (rank:0, rank:2), Adam#2 (rank:0, rank:2), Adam#3 (rank")
+
+
+def test_merging_a_merged_trace_matches_the_same() -> None:
+    one = rank(0, ("w", 2, "a.py:1 1"), ("w", 5, "a.py:1 2"))
+    two = rank(1, ("w", 5, "a.py:1 2"), ("w", 2, "a.py:1 1"))
+    three = rank(2, ("w", 5, "a.py:1 2"), ("w", 2, "a.py:1 1"))
+    whole = merged(one, two, three).data
+    for parts in ((merged(one, two).data, three), (one, merged(two, three).data)):
+        again = merged(*parts).data
+        for table in ("optimizers", "variables", "blocks"):
+            assert getattr(again, table) == getattr(whole, table)
+
+
 def test_an_optimizer_without_a_variable_in_common_is_not_one_run() -> None:
     with pytest.raises(tracer.MergeError, match="rank:0 has the variables a, rank:1 has b"):
         merged(rank(0, ("a", 3, "a.py:1")), rank(1, ("b", 3, "a.py:1")))

@@ -40,7 +40,7 @@ class Matching(NamedTuple):
     optimizers: list[list[Hashable]]
     """Of each trace, the identity of each optimizer."""
     variables: list[list[Hashable]]
-    doubts: list[list[Root]]
+    doubts: list[list[list[Root]]]
     """Optimizers that may be the same on different workers, and are kept apart."""
     unlike: list[tuple[Root, Root]]
     """Pairs that must be one optimizer by their line, but have no variable in common."""
@@ -50,7 +50,7 @@ def match(traces: Sequence[TraceData]) -> Matching:
     """Match the optimizers and variables of the traces of one run's workers."""
     roots = list(_roots(traces))
     units: list[list[Root]] = []
-    doubts: list[list[Root]] = []
+    doubts: list[list[list[Root]]] = []
     unlike: list[tuple[Root, Root]] = []
     for family in _families(roots):
         all_known = _all_known(family)
@@ -58,13 +58,13 @@ def match(traces: Sequence[TraceData]) -> Matching:
         for sharing in _sharing(family):
             same = _by_names(sharing, all_known) or _by_number(sharing)
             if not same:
-                doubts.append(sharing)
+                doubts.append(list(_where_counts_agree(sharing)))
             for unit in same:
                 first = numbered.setdefault(unit[0].record.made_as, unit)
                 alone = _traces(first).isdisjoint(_traces(unit))
                 if alone and _is_numbered(unit) and not _share(first[0], unit[0]):
                     unlike.append((first[0], unit[0]))
-            units += same or ([root] for root in sharing)
+            units += same or doubts[-1]
     unit_of = {(e.trace, e.index): number for number, unit in enumerate(units) for e in unit}
     optimizers = [list(_identities(data, n, unit_of)) for n, data in enumerate(traces)]
     return Matching(optimizers, _variables(traces, roots, unit_of), doubts, unlike)
@@ -89,9 +89,9 @@ def _variables_used(data: TraceData) -> dict[int, tuple[int, ...]]:
     if len(used) == 1:
         return dict.fromkeys(used, tuple(range(len(data.variables))))
     for block in data.blocks:
-        used[block.root].update(*(entry.variables for entry in block.entries))
+        used.get(block.root, set()).update(*(entry.variables for entry in block.entries))
     for calls in data.calls:
-        used[data.optimizers[calls.optimizer].root].update(calls.variables)
+        used.get(data.optimizers[calls.optimizer].root, set()).update(calls.variables)
     return {index: tuple(sorted(variables)) for index, variables in used.items()}
 
 
@@ -177,6 +177,15 @@ def _by_number(roots: Sequence[Root]) -> list[list[Root]]:
     return groups if _counts_agree(roots) else []
 
 
+def _where_counts_agree(roots: Iterable[Root]) -> Iterator[list[Root]]:
+    """Yield the roots by their number, on the workers where the line made as many optimizers."""
+    counts: dict[int, list[Root]] = defaultdict(list)
+    for root in roots:
+        counts[root.record.made_as[1]].append(root)
+    for alike in counts.values():
+        yield from _by_number(alike) or ([root] for root in alike)
+
+
 def _by_variables(roots: Iterable[Root]) -> dict[frozenset[Label], list[Root]]:
     groups: dict[frozenset[Label], list[Root]] = defaultdict(list)
     for root in roots:
@@ -228,7 +237,7 @@ def _identities(
     """Yield the identity of each optimizer: its unit; for a nested one, its class and place."""
     times = Counter[Hashable]()
     for index, each in enumerate(data.optimizers):
-        unit = unit_of[trace, each.root]
+        unit = unit_of.get((trace, each.root))
         nested = unit, each.class_name
         times[nested] += index != each.root
         yield unit if index == each.root else (*nested, times[nested])

@@ -79,7 +79,9 @@ def _workers_of_one_run(every: Sequence[TraceData]) -> TraceData:
     """Merge the traces of workers, whose optimizers and variables `match` identifies."""
     every = [*_named_alike(every)]
     parts = sorted((data for data in every if data.replicas), key=_order_of_workers)
-    for difference in _differences(parts):
+    idle = [data for data in every if not data.replicas]  # ran no step, so made no variable known
+    found = match([*parts, *idle])
+    for difference in _differences(parts, found):
         raise MergeError(f"not one run: {difference}")
     for other in parts[1:]:
         _require_same_part(parts[0], other)
@@ -87,8 +89,7 @@ def _workers_of_one_run(every: Sequence[TraceData]) -> TraceData:
     if twice := [key for key, number in replicas.items() if number > 1]:
         name = replica_name(Replica(*min(twice), ""))
         raise MergeError(f"two of the traces are of {name}: give one trace for each worker")
-    parts += [data for data in every if not data.replicas]  # ran no step, so made no variable known
-    found = match(parts)
+    parts += idle
     whole = _joined([*zip(parts, found.optimizers, found.variables, strict=True)])
     seen: dict[Hashable, list[tuple[Optimizer, TraceData]]] = defaultdict(list)
     for data, keys in zip(parts, found.optimizers, strict=True):
@@ -96,10 +97,10 @@ def _workers_of_one_run(every: Sequence[TraceData]) -> TraceData:
             seen[key].append((each, data))
     names = {key: each.name for key, each in zip(seen, whole.optimizers, strict=True)}
     notes = [_of_worker(note, data) for data in every for note in data.notes]
-    apart = {found.optimizers[e.trace][e.index] for roots in found.doubts for e in roots}
+    apart = {_identity(unit, found) for units in found.doubts for unit in units}
     for key, name in names.items():
         notes += _seen_by_some(name, seen[key], [] if key in apart else parts)
-    unknown = [_in_doubt(roots, found, names, parts) for roots in found.doubts]
+    unknown = [_in_doubt(units, found, names, parts) for units in found.doubts]
     unknown += [*_missing(every), *_mixed(every)]
     return replace(
         whole,
@@ -112,21 +113,27 @@ def _workers_of_one_run(every: Sequence[TraceData]) -> TraceData:
     )
 
 
+def _identity(unit: Sequence[Root], found: Matching) -> Hashable:
+    return found.optimizers[unit[0].trace][unit[0].index]
+
+
 def _in_doubt(
-    roots: Sequence[Root],
+    units: Sequence[Sequence[Root]],
     found: Matching,
     names: Mapping[Hashable, str],
     parts: Sequence[TraceData],
 ) -> str:
     """A note on optimizers that may be the same on different workers."""
     items = [
-        f"{names[found.optimizers[each.trace][each.index]]} ({_workers_in(parts[each.trace])})"
-        for each in roots
+        f"{names[_identity(unit, found)]} "
+        f"({first_of([_workers_in(parts[root.trace]) for root in unit], _MAX_NAMES)})"
+        for unit in units
     ]
-    line = roots[0].record.made
+    line = units[0][0].record.made
     return (
-        f"{listed(items, _MAX_NAMES)} {f'were made in {line}' if line else 'were made earlier'} "
-        "with equal variables: it is unknown which are the same optimizer, so they are kept apart"
+        f"{listed(items, _MAX_NAMES)} {f'were made in {line}' if line else 'were made earlier'}, "
+        "for variables of equal names: it is unknown which are the same optimizer, so they are "
+        "kept apart"
     )
 
 
@@ -226,11 +233,11 @@ def _workers_in(data: TraceData) -> str:
     return ", ".join(named or data.processes) or "one trace"
 
 
-def _differences(parts: Sequence[TraceData]) -> Iterator[str]:
+def _differences(parts: Sequence[TraceData], found: Matching) -> Iterator[str]:
     """Yield how traces differ from the one that trains most."""
     most = max(parts, key=lambda data: len(data.optimizers) + len(data.variables), default=None)
     yield from (said for other in parts if most and (said := _difference(most, other)))
-    for pair in match(parts).unlike:
+    for pair in found.unlike:
         one, other = (
             first_of([parts[e.trace].variables[i].name for i in e.labels], _MAX_NAMES) for e in pair
         )
@@ -332,7 +339,7 @@ def _processes(parts: Sequence[TraceData]) -> TraceData:
                     "together is unknown, so each is listed as a training of its own"
                 )
             continue
-        own = own if any(_differences(own)) else [_workers_of_one_run(own)]
+        own = own if any(_differences(own, match(own))) else [_workers_of_one_run(own)]
         trainings += [_renumbered(data, taken) for data in own]
         taken |= {replica.worker for data in trainings for replica in data.replicas}
     whole, _ = combine([(data, [None] * len(data.variables)) for data in trainings], doubts)
