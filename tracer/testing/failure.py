@@ -337,7 +337,10 @@ def rows_of_missed(claim: Claim) -> list[tuple[str, Row]]:
         traced = any(each.entries for each in patterns)
         nothing = first_true(
             (not claim.trace.complete, "not seen"),
-            (not any(each.steps for each in claim.summaries), "no step ran"),
+            (
+                not (claim.patterns_of or any(each.steps for each in claim.summaries)),
+                "no step ran",
+            ),
             (True, "never passed to the optimizer"),
         )
         note = why_none(made, counts, "its graph never ran" if traced else nothing)
