@@ -99,9 +99,10 @@ def test_the_leaves_of_two_transformations_have_one_path() -> None:
     Mend: Mean the leaves of each transformation by a tree.
     """
     first, second = tracer.wrap(optax.MultiSteps(optax.sgd(1.0), 5)), tracer.wrap(optax.sgd(1.0))
-    with pytest.raises(AssertionError), tracer.assert_never_updated(zeros()):
-        stepped(first, zeros(), [1.0])
-        stepped(second, zeros(), [1.0])
+    for wrong in (tracer.assert_never_updated, tracer.assert_all_updated):
+        with pytest.raises(AssertionError), wrong(zeros()):
+            stepped(first, zeros(), [1.0])
+            stepped(second, zeros(), [1.0])
 
 
 def test_a_part_of_the_parameters_in_an_assertion() -> None:
