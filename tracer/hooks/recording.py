@@ -15,8 +15,6 @@ from types import ModuleType
 from typing import Any, TypeVar
 from weakref import ref
 
-import wrapt
-
 from tracer.backends.backend_list import backend_of, canonical, name_of
 from tracer.backends.optax import makers, updates
 from tracer.core.instances import Living, report_new
@@ -28,6 +26,7 @@ from tracer.core.snapshot import Baseline, ran_in
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks import wrapping
 from tracer.hooks.family import family, is_made
+from tracer.hooks.imports import when_imported
 from tracer.hooks.lines import forget_numbers, line_of_caller, made_here
 from tracer.kinds import MAKERS, OptimizerKind, kind_of
 from tracer.model.merge import combine
@@ -343,17 +342,10 @@ _sees_makers = False
 def _watch_imports() -> None:
     """Watch the base classes that are imported, and others once they are imported."""
     for home in dict.fromkeys(home for home, _ in MAKERS):
-        _when_imported(home, _watch)
+        when_imported(home, _watch)
     # The whole package: `torch.optim` is imported in the middle.
-    _when_imported("torch", lambda _: _listen_to_torch() if _active else None)
-    _when_imported("optax", lambda _: _listen_to_optax())
-
-
-def _when_imported(home: str, then: Callable[[ModuleType], None]) -> None:
-    if home in sys.modules:
-        then(sys.modules[home])
-    else:
-        wrapt.register_post_import_hook(then, home)
+    when_imported("torch", lambda _: _listen_to_torch() if _active else None)
+    when_imported("optax", lambda _: _listen_to_optax())
 
 
 def _listen_to_torch() -> None:
