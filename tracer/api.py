@@ -124,7 +124,8 @@ def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
     For optax it returns a new transformation of the same class, with the same `init`: train with
     the new one, because the original is not counted.
 
-    Optimizers nested in it, such as the inner one of a loss scale, are traced with it. Wrapping an
+    Optimizers nested in it are traced with it. So is a loss scale around it, also one that Keras's
+    `compile` makes later: the steps that the scale skips are in the trace of both. Wrapping an
     optimizer twice changes nothing; wrapping it again after `unwrap` continues its trace. What a
     block of `record` counts before the first `wrap` or after `unwrap` is not part of the trace; if
     the optimizer stepped in a block after `unwrap`, wrapping it again makes the trace incomplete.

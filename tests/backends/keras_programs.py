@@ -157,6 +157,14 @@ def loss_scale(cls: Any) -> Run:
     return fitted(scaled(cls()), [4, 4, 4, 0, 4, 0, 4, 4], not_finite())
 
 
+def loss_scale_around_a_wrapped_optimizer(cls: Any) -> Run:
+    """As `compile` makes it: the steps that it skips are steps of the optimizer that is wrapped."""
+    optimizer = tracer.wrap(cls())
+    trained = model(scaled(optimizer))
+    trained.fit(not_finite(), Y[:32], batch_size=4, shuffle=False, verbose=0)
+    return ran(optimizer, trained.trainable_variables, [4, 4, 4, 0, 4, 0, 4, 4])
+
+
 def loss_scale_and_accumulation(cls: Any) -> Run:
     """Steps 4 and 6 are skipped; of the six others every 2nd updates."""
     optimizer = scaled(cls(gradient_accumulation_steps=2))
@@ -195,6 +203,7 @@ def runs(cls: Any) -> dict[str, Callable[[], Run]]:
         train_on_batch,
         accumulation,
         loss_scale,
+        loss_scale_around_a_wrapped_optimizer,
         loss_scale_and_accumulation,
         moving_averages,
         a_frozen_layer,

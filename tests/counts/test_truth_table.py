@@ -144,8 +144,18 @@ class Rig:
     """One cell at work: the optimizer, its variables, and what its steps must have done."""
 
     def __init__(
-        self, kind: str, way: Way, *, traced: bool, late: bool = False, in_blocks: bool = False
+        self,
+        kind: str,
+        way: Way,
+        *,
+        traced: bool,
+        late: bool = False,
+        in_blocks: bool = False,
+        inner: str = "",
     ) -> None:
+        self.inner = inner
+        """When the optimizer in the loss scale is wrapped: `before` the scale is made, or `after`.
+        """
         self.late = late
         """Whether the optimizer is to be wrapped when the odometer was read for the first time."""
         self.in_blocks = in_blocks
@@ -178,7 +188,7 @@ class Rig:
             with self.strategy.scope():
                 self.optimizer = self.make_optimizer()
         self.traced = traced
-        if traced:
+        if traced and not inner:
             assert tracer.wrap(self.optimizer) is self.optimizer
         if in_blocks:
             self.begin_block()
@@ -188,7 +198,13 @@ class Rig:
         if self.way.twice:
             return odometer_applied_twice(self.kind, calls=self.calls, **self.way.options)
         if self.way.wrapper == "loss scale":
-            return with_loss_scale(self.kind, make())
+            scaled = make()
+            if self.inner == "before":
+                tracer.wrap(scaled)
+            around = with_loss_scale(self.kind, scaled)
+            if self.inner == "after":
+                tracer.wrap(scaled)
+            return around
         if self.way.wrapper == "multi":
             first, second = make(name="first"), make(name="second")
             return keras3.optimizers.MultiOptimizer(
@@ -1228,7 +1244,7 @@ def refusals() -> dict[tuple[str, str], Refusal]:
 REFUSED = refusals()
 
 
-def run_cell(name: str, kind: str, *, traced: bool, **modes: bool) -> None:
+def run_cell(name: str, kind: str, *, traced: bool, **modes: Any) -> None:
     """Train in one cell and check it."""
     rig = Rig(kind, WAYS[name], traced=traced, **modes)
     rig.way.run(rig)
@@ -1308,6 +1324,23 @@ def test_counts_of_an_optimizer_that_was_used_before(used_before: str, kind: str
 def test_each_block_over_functions_of_earlier_blocks(used_before: str, kind: str) -> None:
     """Blocks of `record` and of an assertion, from one reading of the odometer to the next."""
     run_cell(used_before, kind, traced=False, in_blocks=True)
+
+
+@pytest.mark.parametrize("wrapped", ["before", "after"])
+@pytest.mark.parametrize(
+    ("scaled", "kind"),
+    [
+        pytest.param(*each.values, id=each.id, marks=tier)
+        for each in cells(refused=False)
+        if WAYS[str(each.values[0])].wrapper == "loss scale"
+        for tier in [[] if each.values[0] == "loss scale, function" else [pytest.mark.sweep]]
+    ],
+)
+def test_the_optimizer_in_a_loss_scale_has_its_skipped_steps(
+    scaled: str, kind: str, wrapped: str
+) -> None:
+    """The counts are those of the loss scale, made after `wrap`, as by `compile`, or before."""
+    run_cell(scaled, kind, traced=True, inner=wrapped)
 
 
 @pytest.mark.wide(rest="sweep")

@@ -113,7 +113,8 @@ def test_what_a_block_counts_of_an_unwrapped_optimizer_is_not_in_its_trace() -> 
 
 
 @needs_keras3
-def test_blocks_around_the_outer_of_a_wrapped_optimizer() -> None:
+def test_blocks_around_the_loss_scale_of_a_wrapped_optimizer() -> None:
+    """The scale is traced as long as its optimizer."""
     weight, inner = tf.Variable([0.0]), tracer.wrap(keras3.optimizers.SGD(1.0))
     outer = keras3.optimizers.LossScaleOptimizer(inner, initial_scale=1.0)
     for _ in range(2):
@@ -121,8 +122,10 @@ def test_blocks_around_the_outer_of_a_wrapped_optimizer() -> None:
             _step(outer, weight)
         _step(inner, weight)
     assert float(weight[0]) == -4.0
-    assert registry.is_traced(inner) and not registry.is_traced(outer)
+    assert registry.is_traced(inner) and registry.is_traced(outer)
     assert tracer.trace_of(inner).updates() == 4
+    tracer.unwrap(inner)
+    assert not registry.is_traced(inner) and not registry.is_traced(outer)
 
 
 @needs_keras3

@@ -1,6 +1,7 @@
 """The assertions on real training; the odometers say how often it was really updated."""
 
 import traceback
+from contextlib import nullcontext
 from typing import Any
 
 import keras
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support import odometers
-from support.libraries import keras2
+from support.libraries import keras2, library_of
 
 import tracer
 from tracer.core import registry
@@ -50,6 +51,50 @@ def test_exact_numbers(kind: str, given: bool) -> None:
     assert train.read() == [((0, STEPS),), ((STEPS, 0),), ((STEPS, 0),)]
     assert (seen.trace.steps, seen.trace.updates()) == (STEPS, 3 * STEPS)
     assert not registry.is_traced(train.optimizer)
+
+
+@pytest.mark.parametrize("recorded", [False, True], ids=["alone", "recorded"])
+@pytest.mark.parametrize("made", ["in the block", "before"])
+@pytest.mark.parametrize("kind", ["keras3", "keras2", "legacy"])
+def test_the_loss_scale_that_compile_makes_skips_steps(
+    kind: str, made: str, recorded: bool
+) -> None:
+    """Of four batches only the first is finite; the optimizer that the program made is given."""
+    library = library_of(kind)
+    policies = library.config if kind == "keras3" else library.mixed_precision
+    set_policy = getattr(policies, "set_dtype_policy", None) or policies.set_global_policy
+    optimizer = odometers.ODOMETERS[kind]()
+    x, y = np.ones((16, 3), "f4"), np.zeros((16, 2), "f4")
+    x[4:] = np.inf
+    set_policy("mixed_float16")
+    try:
+        dense = library.layers.Dense(2, kernel_initializer="zeros")
+        model = library.Sequential([library.layers.Input((3,)), dense])
+    finally:
+        set_policy("float32")
+
+    def train() -> None:
+        if getattr(model, "optimizer", None) is None:
+            model.compile(optimizer, "mse")
+        model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+
+    if made == "before":
+        model.compile(optimizer, "mse")
+    with tracer.record() if recorded else nullcontext():
+        with (
+            pytest.raises(AssertionError, match="expected 2 in each step, got 0 in 3 of 4 steps"),
+            tracer.assert_updates(optimizer, dense=2, per_step=True) as seen,
+        ):
+            train()
+        assert (seen.trace.steps, seen.trace.updates(), seen.trace.complete) == (4, 2, True)
+        with tracer.assert_updates(optimizer, dense=2) as again:
+            train()
+        assert again.trace.steps == 4
+    assert float(model.get_weights()[1][0]) == 2
+    assert "LossScale" in type(model.optimizer).__name__
+    assert not registry.is_traced(optimizer) and not registry.is_traced(model.optimizer)
+    assert tracer.unwrap(tracer.wrap(optimizer)) is optimizer
+    assert not registry.is_traced(optimizer) and not registry.is_traced(model.optimizer)
 
 
 def test_only_the_block_counts_for_a_wrapped_optimizer() -> None:

@@ -5,6 +5,8 @@ state is in `registry` and in the recorder, never on the optimizer.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import cache, partial
+from types import ModuleType
 from typing import Any, TypeVar
 from weakref import ref
 
@@ -18,6 +20,8 @@ from tracer.backends.optax.updates import (
     refuse,
     standing_for,
 )
+from tracer.core.instances import Living
+from tracer.core.interrupts import suppress_faults
 from tracer.core.optimizers import NOT_SEEN, Made, TracedOptimizer
 from tracer.core.recorder import Recorder
 from tracer.core.registry import (
@@ -30,9 +34,10 @@ from tracer.core.registry import (
 )
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks.family import described, family, kind_to_trace, own_attributes, own_steps
+from tracer.hooks.imports import when_imported
 from tracer.hooks.lines import made_here
 from tracer.hooks.traced_class import methods_of, traced_class
-from tracer.kinds import TORCH, OptimizerKind
+from tracer.kinds import LOSS_SCALES, TORCH, OptimizerKind
 from tracer.model.trace import Trace
 
 T = TypeVar("T")
@@ -84,6 +89,8 @@ def join(
         if isinstance(optimizer, TracedUpdate):
             return _join_update(optimizer, effects=effects, retrace=retrace)
     _wrap(members or list(family(optimizer)), made, retrace)
+    for scale in () if members else _loss_scales_of(optimizer):
+        _wrap(list(family(scale)), retrace=retrace)
     recorder = bindings[id(optimizer)].recorder
     if effects:
         recorder.compare(True, retrace=retrace)
@@ -207,11 +214,12 @@ def release(members: Iterable[Any]) -> None:
 
 
 def _members(optimizer: Any) -> list[Any]:
-    """The optimizer and its nested optimizers, as far as they have a recorder."""
+    """The optimizer, those nested in it and its loss scales, as far as they have a recorder."""
     optimizer = standing_for(optimizer)
     if isinstance(optimizer, TracedUpdate):
         return [optimizer]
-    return [member for member, _ in family(optimizer) if id(member) in bindings]
+    members = [*_loss_scales_of(optimizer), *(member for member, _ in family(optimizer))]
+    return [member for member in members if id(member) in bindings]
 
 
 def trace_of(optimizer: object) -> Trace:
@@ -307,7 +315,9 @@ def _recorder_for(members: Iterable[Any], kind: OptimizerKind) -> Recorder:
             "wrap the outermost optimizer before they train"
         )
     known = used or list(recorders.values())
-    return known[0] if known else Recorder(backend_of(kind))
+    # Of those without a step, the one in a recording that was asked for it.
+    best = max(known, key=lambda recorder: len(recorder.recordings), default=None)
+    return best or Recorder(backend_of(kind))
 
 
 def _bind(optimizer: Any, recorder: Recorder, kind: OptimizerKind, made: Made) -> Binding:
@@ -338,6 +348,12 @@ def own_name(optimizer: Any) -> str:
 def _bring_in_nested(optimizer: Any, binding: Binding) -> Binding:
     """Add the optimizers nested in this one since it was wrapped, before its first step."""
     binding.settled = True
+    _bring_in(optimizer, binding)
+    return bindings[id(optimizer)]
+
+
+def _bring_in(optimizer: Any, binding: Binding) -> None:
+    """Trace an optimizer with all that are nested in it; one of them has the `binding`."""
     try:
         _wrap(list(family(optimizer)))
         for member in _members(optimizer) if binding.by_program else ():
@@ -346,7 +362,45 @@ def _bring_in_nested(optimizer: Any, binding: Binding) -> Binding:
         binding.recorder.note(str(error))
     except Exception as error:
         binding.recorder.fault(error)
-    return bindings[id(optimizer)]
+
+
+# The loss scale around an optimizer: the steps that it skips are steps of its optimizer, too.
+
+
+def _loss_scales_of(optimizer: Any) -> list[Any]:
+    """The living loss scales around an optimizer."""
+    _watch_loss_scales()
+    return [each for each in _loss_scales.all() if _scaled_by(each) is optimizer]
+
+
+def _scaled_by(loss_scale: Any) -> Any:
+    """The optimizer in a loss scale; None if it has none yet, or no more."""
+    with suppress_faults():
+        return next((each for each, _ in family(loss_scale) if each is not loss_scale), None)
+    return None
+
+
+def _loss_scale_made(loss_scale: Any) -> None:
+    """Trace a loss scale that is made around a traced optimizer, as Keras's `compile` does."""
+    with suppress_faults():
+        optimizer = _scaled_by(loss_scale)
+        if is_traced(optimizer):
+            _bring_in(loss_scale, bindings[id(optimizer)])
+
+
+_loss_scales = Living(_loss_scale_made)
+
+
+@cache
+def _watch_loss_scales() -> None:
+    """Find the loss scales, from the first optimizer on that is wrapped."""
+    for home, names in LOSS_SCALES.items():
+        when_imported(home, partial(_watch_classes, names))
+
+
+def _watch_classes(names: Iterable[str], module: ModuleType) -> None:
+    for name in names:
+        _loss_scales.watch(getattr(module, name))
 
 
 vars(unwrap)["autograph_info__"] = None  # AutoGraph does not convert functions with this
