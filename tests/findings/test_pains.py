@@ -47,18 +47,14 @@ ADAM: dict[str, Callable[[], Any]] = {
     "keras3": lambda: keras3.optimizers.Adam(),
 }
 
-UNKNOWN = "Make a new optimizer for each model"
+FIX = "Fix what the error says"
 COMPILE = "Call model.compile again"
 
 SAID = {
-    "second_model": Pain("apply-raised", ("kernel", "bias"), UNKNOWN, "Unknown variable"),
-    "second_model_keras2": Pain(
-        "apply-raised", ("dense_1/kernel", "dense_1/bias"), UNKNOWN, "cannot recognize variable"
-    ),
-    "parts_one_by_one": Pain("apply-raised", ("second",), UNKNOWN, "cannot recognize variable"),
-    "second_optimizer_in_a_function": Pain(
-        "apply-raised", (), "Create the optimizer's variables first", "singleton tf.Variables"
-    ),
+    "second_model": Pain("apply-raised", (), FIX, "Unknown variable"),
+    "second_model_keras2": Pain("apply-raised", (), FIX, "cannot recognize variable"),
+    "parts_one_by_one": Pain("apply-raised", (), FIX, "cannot recognize variable"),
+    "second_optimizer_in_a_function": Pain("apply-raised", (), FIX, "singleton tf.Variables"),
     "frozen_too_late": Pain("frozen-but-updated", ("base/kernel", "base/bias"), COMPILE),
     "loss_not_scaled": Pain("loss-not-scaled", (), "optimizer.scale_loss(loss)"),
     "loss_not_scaled_keras2": Pain("loss-not-scaled", (), "optimizer.get_scaled_loss(loss)"),
@@ -131,8 +127,7 @@ def test_no_gradient_of_any_variable(kind: str) -> None:
         optimizer.apply_gradients([(None, weight)])
     (finding,) = bad(tracer.trace_of(optimizer))
     assert finding.code == "apply-raised"
-    assert finding.variables == ("weight",)
-    assert "every gradient was None (of weight" in finding.text
+    assert "in the first step: ValueError: No gradients provided for any variable" in finding.text
     optimizer.apply_gradients([(tf.ones(2), weight)])
     assert not bad(tracer.trace_of(optimizer))
 
@@ -153,7 +148,6 @@ def test_variables_that_a_function_may_not_make(kind: str) -> None:
     (finding,) = bad(tracer.trace_of(optimizers[1]))
     assert finding.code == "apply-raised"
     assert "while step was traced, in the first step" in finding.text
-    assert ("optimizer.build" in finding.advice) == (kind in ("keras2", "keras3"))
 
 
 @pytest.mark.long
@@ -176,10 +170,6 @@ def test_a_second_model_on_two_replicas(kind: str) -> None:
     (finding,) = bad(tracer.trace_of(optimizer))
     assert finding.code == "apply-raised"
     assert finding.severity == "error"
-    assert [each.split("/")[-2:] for each in finding.variables] == [
-        ["other", "kernel"],
-        ["other", "bias"],
-    ]
     assert "after step 2" in finding.text
 
 

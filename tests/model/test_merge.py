@@ -121,7 +121,7 @@ def saw(part: TraceData, **fields: object) -> TraceData:
     return replace(part, optimizers=(replace(part.optimizers[0], **fields),))
 
 
-FAILURE = Failure("apply", "ValueError: no", "other", ("a",), 3)
+FAILURE = Failure("apply", "ValueError: no", "a", 3)
 
 
 @pytest.mark.parametrize("which", [0, 1])

@@ -49,11 +49,8 @@ class Failure(msgspec.Struct, frozen=True):
     method: str
     error: str
     """The exception in one line: `ValueError: Unknown variable`."""
-    cause: Literal["unknown", "creation", "none", "other"]
-    """`unknown`: the optimizer was built for other variables; `creation`: it made variables where a
-    `tf.function` may make none; `none`: each gradient was None; `other`: something else."""
-    variables: tuple[str, ...]
-    """The variables concerned; for `unknown`, the variables that it was not built for."""
+    variable: str
+    """The variable whose apply method raised it; empty if it was raised elsewhere."""
     after: int
     """The number of steps that had run before."""
     function: str = ""

@@ -126,11 +126,6 @@ class Dialect:
 
 _TENSORFLOW = Dialect(text={"loss-not-scaled:where": ", inside the GradientTape"})
 
-_NONE_OUTSIDE_OF_A_TAPE = (
-    "The loss does not depend on any of them: compute it from the outputs of the model, without "
-    "NumPy, detach or integers in between."
-)
-
 _TAKEN_AWAY = "Look for what drops gradients in the optimizer's own {}."
 
 _JAX = Dialect(
@@ -157,7 +152,6 @@ _JAX = Dialect(
             "made in it is a new function each time. Pass what changes as an array: JAX traces "
             "again for each value of a static argument, and for each other sharding of an array."
         ),
-        "apply-raised:none": _NONE_OUTSIDE_OF_A_TAPE,
     },
 )
 
@@ -192,7 +186,6 @@ _KERAS_ON_TORCH = Dialect(
             "output, a missing backward), or set its requires_grad to False."
         ),
         "never-updated": _TAKEN_AWAY.format("apply"),
-        "apply-raised:none": _NONE_OUTSIDE_OF_A_TAPE,
     },
 )
 

@@ -4,7 +4,6 @@ Steps that raised, were skipped, accumulated, or miscounted; graphs that never r
 repeatedly.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from math import gcd
@@ -30,8 +29,8 @@ from tracer.model.phrases import (
     skipped,
     skipper,
 )
-from tracer.model.records import Failure, Graph, GraphTracing, Optimizer, Remark
-from tracer.model.summary import Summary, is_first_only, summaries_of
+from tracer.model.records import Graph, GraphTracing, Optimizer, Remark
+from tracer.model.summary import Summary, is_first_only
 from tracer.model.words import first_true, listed, plural, some, times
 
 MIN_TRACINGS = 5  # of a function: TensorFlow, too, warns at 5 (eager/function, def_function)
@@ -50,90 +49,23 @@ _REPORTED_BY_CLASS_RULES = ("override-unreached", "sparse-missing", "no-result")
     advice="Fix what the error says.",
     explanation=(
         "apply_gradients (Keras 3: `apply`) raised an error, while it ran or while a graph "
-        "was traced. Well-known errors come with cause and fix, such as `Unknown "
-        "variable` for a second model. Info if training went on."
+        "was traced. Info if training went on."
     ),
     explains=(*FEW, "few steps"),
 )
 def apply_raised(summary: Summary) -> Iterator[Case]:
     root = summary.optimizers[0]
-    reported = any(summary.remarks(*_REPORTED_BY_CLASS_RULES))
-    for failure in (each for each in root.failures if each.cause != "other" or not reported):
-        kind, _, said = failure.error.partition(": ")
+    for failure in () if any(summary.remarks(*_REPORTED_BY_CLASS_RULES)) else root.failures:
+        on = f" on {failure.variable}" if failure.variable else ""
         where = f" while {failure.function} was traced" if failure.function else ""
         when = f"after step {failure.after:,}" if failure.after else "in the first step"
-        text = (
-            f"{class_of(root)}.{failure.method}{of_optimizer(summary)} raised {kind}"
-            f"{_quoted(failure, said)}{where}, {when}{_because(failure, said)}"
-        )
+        error = failure.error.partition(". ")[0].rstrip(".")
         yield Case(
-            text if text.endswith("…") else f"{text}.",
-            _fix(summary, failure),
-            "info" if _went_on(summary, failure) else "error",
-            names=failure.variables,
+            f"{class_of(root)}.{failure.method}{of_optimizer(summary)} raised an error{on}{where}, "
+            f"{when}: {error}{'' if error.endswith('…') else '.'}",
+            severity="error" if failure.last else "info",
+            names=(failure.variable,) if failure.variable else (),
         )
-
-
-_FIXES = {
-    "unknown": (
-        "Make a new optimizer for each model. If one is to train them all, build it for all "
-        "variables before the first step: optimizer.build(first + second)."
-    ),
-    "creation": (
-        "Create the optimizer's variables first, outside the tf.function: "
-        "optimizer.build(variables). Or make a tf.function for each model and optimizer."
-    ),
-    "none": (
-        "The loss does not depend on any of them: compute it inside the GradientTape, from the "
-        "outputs of the model, without NumPy, tf.stop_gradient or integers in between."
-    ),
-}
-
-
-def _fix(summary: Summary, failure: Failure) -> str:
-    without_build = summary.optimizers[0].kind in ("legacy", "v1")
-    own = summary.dialect.advice(f"apply-raised:{failure.cause}", _FIXES.get(failure.cause, ""))
-    return first_true(
-        (
-            failure.cause == "creation" and without_build,
-            "Make a tf.function for each model and optimizer.",
-        ),
-        (
-            "corresponding 1:1" in failure.error,  # on JAX: not built for these variables
-            "Call model.compile again, with a new optimizer, after a change of `trainable`. In "
-            "your own loop, build an optimizer for the variables that it is to train.",
-        ),
-        (True, own),
-    )
-
-
-def _quoted(failure: Failure, said: str) -> str:
-    """The first sentence of the framework's message, if its meaning is known."""
-    # Omit the list of all variables and, in eager mode, the variable's value.
-    plain = re.sub(r", value=.*", ">", re.sub(r": [(\[].*", "", said))
-    return "" if failure.cause == "other" else f' "{plain.partition(". ")[0].rstrip(".")}"'
-
-
-def _because(failure: Failure, said: str) -> str:
-    which = names_in_short(failure.variables)
-    return {
-        "unknown": f": it was not built for {which or 'these variables'}",
-        "creation": (
-            ": it creates its own variables in its first step, but the function had run before"
-        ),
-        "none": ": every gradient was None" + (which and f" (of {which})"),
-        "other": (which and f", on {which}")
-        + (said and f": {said.partition('. ')[0].rstrip('.')}"),
-    }[failure.cause]
-
-
-def _went_on(summary: Summary, failure: Failure) -> bool:
-    """Whether training went on after the failure, or another optimizer made the updates."""
-    if failure.cause != "unknown" or not failure.variables:
-        return not failure.last
-    every = summary.trace.variables
-    updated = {every[i].name for each in summaries_of(summary.trace) for i in each.updated}
-    return updated.issuperset(failure.variables)
 
 
 @rule(
