@@ -7,6 +7,7 @@ variable must be true in any case.
 """
 
 import gc
+import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -28,6 +29,7 @@ from support.odometers import ODOMETERS, Reading, read, reading
 from support.twins import slots
 
 import tracer
+from tracer.backends.tensorflow.users import one_moment
 
 pytestmark = pytest.mark.wide
 
@@ -67,6 +69,38 @@ def test_wrapped_after_graph_tracing(
     )
     step()
     assert len(traced) == usual + 1
+
+
+@pytest.mark.parametrize("where", ["another thread", "this thread"])
+def test_wrapped_while_a_block_begins(
+    kind: str,
+    optimizer: Any,
+    variables: dict[str, Any],
+    apply: Callable[[], None],
+    where: str,
+) -> None:
+    """The block has already wrapped an optimizer when the function is traced."""
+    step = tf.function(apply)
+
+    def traced_and_wrapped() -> None:
+        step()
+        tracer.wrap(optimizer)
+
+    with one_moment():
+        tracer.wrap(ODOMETERS[kind]())
+        if where == "another thread":
+            thread = threading.Thread(target=traced_and_wrapped)
+            thread.start()
+            thread.join()
+        else:
+            traced_and_wrapped()
+    before = readings(variables)
+    for _ in range(3):
+        step()
+    truth = minus(readings(variables), before)
+    trace = tracer.trace_of(optimizer)
+    assert counted(trace, variables["kernel"]) == truth["kernel"] == Reading(3)
+    assert trace.complete
 
 
 def test_graphs_that_are_to_be_kept(

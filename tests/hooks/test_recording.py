@@ -407,6 +407,22 @@ def test_an_error_in_the_block_leaves_nothing_traced() -> None:
     assert type(legacy.SGD(1.0)) is legacy.SGD
 
 
+def test_a_fault_in_the_search_for_functions_is_said_and_leaves_the_program_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    optimizer, weight = legacy.SGD(1.0), tf.Variable([0.0])
+    tf.function(lambda: _step(optimizer, weight))()
+
+    def fail(*args: Any) -> Any:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr("tracer.backends.tensorflow.users.Functions.users_of", fail)
+    with pytest.warns(RuntimeWarning, match="oops"), tracer.record() as recording:
+        _step(optimizer, weight)
+    assert weight.numpy() == [-2.0]
+    assert not recording.trace().complete
+
+
 @pytest.mark.parametrize("place", ["_listen_to_torch", "_optimizers", "Recording.trace"])
 def test_an_exception_at_the_end_of_a_block_leaves_nothing_wrapped(
     place: str, monkeypatch: pytest.MonkeyPatch

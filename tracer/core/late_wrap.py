@@ -43,7 +43,7 @@ class StaleFunctions:
     def find_and_watch(
         self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
     ) -> None:
-        """Find the stale functions that use an optimizer, and watch them from now on.
+        """Find the stale functions that use an optimizer, watch them from now on, and `begin`.
 
         If `retrace`, they are traced again at their next call. `own` says whether the optimizer's
         step method may update variables by itself.

@@ -163,7 +163,6 @@ class Optimizers:
             traced.started = self._backend.iterations_of(optimizer)
         own_steps = bool(traced.own_steps)
         self.stale.find_and_watch(index, optimizer, traced.kind, traced.name(), own_steps, retrace)
-        self.stale.begin(index)
 
     def first_step(self, index: int) -> None:
         """Save the iterations of an optimizer whose first step begins, also if only traced.

@@ -180,10 +180,15 @@ class Recording:
         one_moment: Any = nullcontext
         if any(name_of(members[0][1]) == "tensorflow" for members in families):
             from tracer.backends.tensorflow.users import one_moment
-        with _lock, one_moment():
-            for members in families:
-                if id(members[0][0]) not in inner:
-                    self.attach(members[0][0], members=members)
+        with _lock:
+            try:
+                with one_moment():
+                    for members in families:
+                        if id(members[0][0]) not in inner:
+                            self.attach(members[0][0], members=members)
+            except Exception as error:  # raised by the search for functions, which comes last
+                for recorder in list(self._parts):
+                    recorder.fault(error)
 
     def finish(self) -> None:
         """End the recording, and note the living optimizers that were not seen."""

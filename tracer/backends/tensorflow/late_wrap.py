@@ -77,7 +77,18 @@ class StaleFunctions(late_wrap.StaleFunctions):
         self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
     ) -> None:
         """Find the functions that use an optimizer uncounted, and watch them."""
-        functions = look()
+        look(partial(self._find_and_watch, index, optimizer, kind, name, own, retrace))
+
+    def _find_and_watch(
+        self,
+        index: int,
+        optimizer: Any,
+        kind: OptimizerKind,
+        name: str,
+        own: bool,
+        retrace: bool,
+        functions: Functions,
+    ) -> None:
         looked_at = functions.newest, retrace
         if self._looked_at.get(index) != looked_at or functions.being_traced:
             self._looked_at[index] = looked_at
@@ -95,6 +106,7 @@ class StaleFunctions(late_wrap.StaleFunctions):
         for function, listener in list(self._listeners[index].items()):
             _listen(function, listener)
         self._find_in_sessions(index, optimizer, kind, name, own, functions)
+        self.begin(index)
 
     def _note_users(
         self, index: int, users: Iterable[Any], handles: Collection[int], scope: str

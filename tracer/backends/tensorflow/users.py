@@ -8,8 +8,9 @@ any variable, or, for a v1 optimizer, if its ops have the optimizer's name.
 import inspect
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cached_property
 from types import FunctionType
 from typing import Any
@@ -122,20 +123,31 @@ def _follow(value: Any) -> Iterator[Any]:
         yield value.python_function
 
 
-_at_this_moment: Functions | None = None
+_Search = Callable[[Functions], None]
+_waiting: "ContextVar[list[_Search] | None]" = ContextVar("_waiting", default=None)
 
 
 @contextmanager
 def one_moment() -> Iterator[None]:
-    """Share one search for functions between optimizers that are wrapped together."""
-    global _at_this_moment
-    _at_this_moment = Functions()
+    """Share one look at all functions between the optimizers that this thread wraps together.
+
+    It comes last: until then other threads may trace functions with these optimizers.
+    """
+    searches: list[_Search] = []
+    token = _waiting.set(searches)
     try:
         yield
     finally:
-        _at_this_moment = None
+        _waiting.reset(token)
+    functions = Functions()
+    for search in searches:
+        search(functions)
 
 
-def look() -> Functions:
-    """The functions that are alive now."""
-    return _at_this_moment or Functions()
+def look(search: _Search) -> None:
+    """Call `search` with the functions that are alive, now or at the end of `one_moment`."""
+    waiting = _waiting.get()
+    if waiting is None:
+        search(Functions())
+    else:
+        waiting.append(search)
