@@ -68,7 +68,7 @@ def test_updates_that_something_around_multi_steps_adds_to() -> None:
 
 
 def test_updates_by_0_where_apply_if_finite_gave_up() -> None:
-    """Updates by 0 after its limit counted as left out.
+    """Updates by 0 that apply_if_finite let through after its limit counted as left out.
 
     Mend: Count updates by 0 where apply_if_finite gave up: its limit tells them from those it left.
     """
@@ -119,7 +119,7 @@ def test_a_part_of_the_parameters_in_an_assertion() -> None:
 
 
 def test_the_members_of_a_vmap() -> None:
-    """All members counted as one, where only their gradients differ.
+    """Members whose gradients alone differ counted as one.
 
     Mend: Count on JAX each member of a vmap, and a loop that is differentiated.
     """
@@ -177,7 +177,7 @@ def test_a_loop_that_was_traced_before() -> None:
 
 
 def test_an_optimizer_that_is_wrapped_again() -> None:
-    """What was traced anew while it was not wrapped ran on, and nothing counted.
+    """Programs that were traced while the optimizer was unwrapped ran on uncounted.
 
     Mend: Trace again on JAX what was traced anew without the tracer, when the optimizer is wrapped.
     """
@@ -193,7 +193,7 @@ def test_an_optimizer_that_is_wrapped_again() -> None:
 
 
 def test_steps_between_two_blocks() -> None:
-    """Eager steps outside of both were missed by the second one, which was called incomplete.
+    """Eager steps between the blocks made the trace of the second one incomplete.
 
     Mend: Take steps between two blocks for steps of neither.
     """

@@ -153,7 +153,7 @@ def test_a_loop_longer_than_what_a_graph_keeps() -> None:
 
 
 def test_an_optimizer_in_a_list_of_dicts_of_another() -> None:
-    """Nobody found it there: its steps were not counted in silence.
+    """An optimizer nested that deep was not found: its updates were not counted.
 
     Mend: Count a step when its work is done, and survive what a hostile reader found.
     """
@@ -452,7 +452,7 @@ def test_a_copy_that_is_made_in_a_block() -> None:
 
 
 def test_a_bound_method_that_was_taken_in_a_block() -> None:
-    """It raised a TypeError after the block: the program ended.
+    """The bound method raised a TypeError after the block, which ended the program.
 
     Mend: Let a bound method that the program took in a block work after it.
     """

@@ -112,7 +112,7 @@ def test_a_step_that_updates_some_of_its_parameters() -> None:
 
 
 def test_a_step_that_raises() -> None:
-    """PyTorch calls no hook after a step that raises: the step that follows was lost with it.
+    """PyTorch calls no hook after a step that raises: its updates were not counted in silence.
 
     Mend: Count what was lost of torch.optim: clearing and raising steps, own updates.
     """
@@ -163,7 +163,7 @@ def test_a_fused_step_that_the_loss_scale_skips() -> None:
 
 
 def test_an_optimizer_that_is_wrapped_in_a_block() -> None:
-    """A block before had known it unused: its own trace counted nothing.
+    """After a block in which the optimizer was unused, its own trace counted nothing.
 
     Mend: Count for the program what it wraps in a block that had known it unused.
     """

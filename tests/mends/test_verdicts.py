@@ -100,7 +100,7 @@ def test_a_run_whose_effects_alone_are_unknown() -> None:
 
 
 def test_an_assertion_on_a_name_that_nothing_has() -> None:
-    """It passed: what is misspelt is never updated.
+    """The assertion passed, because nothing with a misspelt name is ever updated.
 
     Mend: Fail on names that nothing has.
     """
@@ -110,7 +110,7 @@ def test_an_assertion_on_a_name_that_nothing_has() -> None:
 
 
 def test_an_assertion_on_the_calls_of_a_layer() -> None:
-    """It counted no call: a layer was no variable for it.
+    """The assertion counted no call, because a layer was no variable for it.
 
     Mend: Let an assertion on a variable fail without asking whether it is true, and count the
     calls of a layer.
@@ -127,7 +127,7 @@ def test_an_assertion_on_the_calls_of_a_layer() -> None:
 
 
 def test_an_expectation_on_a_variable_of_a_step(tmp_path: Path) -> None:
-    """It passed as 0: a step runs once for all variables.
+    """The count was always 0, because a step runs once for all variables.
 
     Mend: Refuse an expectation on a variable of a step method, which always counted 0.
     """
