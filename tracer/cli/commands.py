@@ -425,33 +425,6 @@ def check(
 
 @app.command(
     epilog=_examples(
-        "tracer learn tracer.json",
-        "tracer learn tracer.json --steps >> pyproject.toml",
-    )
-)
-def learn(
-    path: _PathArgument,
-    steps: Annotated[
-        bool, typer.Option("--steps", help="Also expect the number of steps of this run.")
-    ] = False,
-) -> None:
-    """Print expectations for tracer check, learned from a healthy run.
-
-    Put the output into pyproject.toml. Its tables of [tool.tracer] expect the updates that each
-    step of this run makes, none in parts of the model that get none and, for a run with --effects,
-    that weights change and stay finite. This command changes no file.
-    """
-    from tracer.model.tracefile import load_run
-    from tracer.reporters import formats
-    from tracer.testing import learning
-
-    trace = load_run(path)
-    counts = learning.learned(trace, steps=steps)
-    formats.print_text(lambda width, color: learning.as_toml(trace, counts))
-
-
-@app.command(
-    epilog=_examples(
         "tracer explain",
         "tracer explain override-unreached",
     )
