@@ -445,6 +445,10 @@ MISTAKES: dict[str, tuple[Sequence[str], str]] = {
         ["check", "eager.json", "-e", "steps=10", "--baseline", "eager.json"],
         "--baseline is for findings: give --findings too",
     ),
+    "sarif": (
+        ["check", "eager.json", "-e", "steps=10", "-f", "sarif"],
+        "'sarif' is not one of 'text', 'junit', 'github'",
+    ),
     "learn": (["learn", "eager.json"], "No such command 'learn' (see tracer --help)"),
 }
 
@@ -507,7 +511,7 @@ def test_an_optimizer_has_the_name_or_the_class_of_the_heading(files: Path) -> N
     "arguments",
     [
         ["report", "accumulation.json", "--format", "json"],
-        ["check", "accumulation.json", "-f", "sarif", "-e", "steps=1", "--findings", "warning"],
+        ["check", "accumulation.json", "-f", "github", "-e", "steps=1", "--findings", "warning"],
     ],
     ids=lambda each: each[0],
 )
@@ -522,7 +526,7 @@ def test_what_does_not_fit_on_the_disk_leaves_what_stood_there(
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)); main()"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments, "-o", str(output)],
+        [sys.executable, "-B", "-c", code, *arguments, "-o", str(output)],  # -B: nor a cache
         cwd=files,
         capture_output=True,
         text=True,
@@ -565,51 +569,27 @@ def test_a_project_ignores_findings(files: Path, tmp_path: Path) -> None:
         assert (done.returncode, done.stdout, said in done.stderr) == (2, "", True), done
 
 
-def test_sarif_has_a_result_for_what_fails_and_for_what_is_milder(files: Path) -> None:
-    arguments = "check", "uneven_replicas.json", "-f", "sarif", "--findings", "error"
-    done = tracer(*arguments, "-e", "steps=9", "-e", "steps=10", folder=files)
-    log = json.loads(done.stdout)
-    (run,) = log["runs"]
-    assert (done.returncode, done.stderr, log["version"]) == (1, "", "2.1.0")
-    driver, (expected, *found) = run["tool"]["driver"], run["results"]
-    assert expected == {
-        "ruleId": "expectation",
-        "level": "error",
-        "message": {"text": "steps=9: steps: expected 9, got 10"},
-        "locations": [],
-    }
-    known = findings(traces.uneven_replicas())
-    assert [(e["ruleId"], e["level"]) for e in found] == [(e.code, e.severity) for e in known]
-    texts = [each["message"]["text"] for each in found]
-    assert texts == [f"{each.text} {each.advice}" for each in known]
-    assert [each["id"] for each in driver["rules"]] == ["expectation", "replicas-disagree"]
-    assert all(each["shortDescription"]["text"] for each in driver["rules"])
-
-
 @pytest.mark.parametrize(
     ("command", "text", "at"),
     [
         (
             "train.py",
             "load_state_dict (src/train.py:28) put that in place",
-            "src/train.py:28",
+            "file=src/train.py,line=28,",
         ),
-        ("train.py", "in /usr/lib/x.py:3 and ../y.py:4", "train.py:1"),
+        ("train.py", "in /usr/lib/x.py:3 and ../y.py:4", "file=train.py,"),
         ("-m train", "nothing", ""),
-        pytest.param("train.py", "x.py:" + 5000 * "9", "train.py:1", id="a long number"),
-        pytest.param("train.py", 500_000 * "x", "train.py:1", id="a long name, at once"),
+        pytest.param("train.py", "x.py:" + 5000 * "9", "file=train.py,", id="a long number"),
+        pytest.param("train.py", 500_000 * "x", "file=train.py,", id="a long name, at once"),
     ],
 )
-def test_a_result_of_sarif_names_the_line(command: str, text: str, at: str) -> None:
+def test_an_annotation_names_the_line(command: str, text: str, at: str) -> None:
     trace = traces.changed(traces.eager(), programs=(Program(command, 0.0, 1.0, status=0),))
     verdict = expressions.Verdict("finding unchanged", text, "warning", "unchanged")
-    (run,) = json.loads(expressions.as_sarif([verdict], [], trace))["runs"]
-    (rule,), (result,) = run["tool"]["driver"]["rules"], run["results"]
-    assert (rule["id"], result["ruleId"], result["level"]) == (*["unchanged"] * 2, "warning")
-    assert result["message"] == {"text": text}
-    places = [each["physicalLocation"] for each in result["locations"]]
-    lines = [f"{p['artifactLocation']['uri']}:{p['region']['startLine']}" for p in places]
-    assert lines == [at] * bool(at)
+    (line,) = expressions.as_github([verdict], [], trace).splitlines(keepends=True)
+    _, head, message = line.split("::")
+    assert head == f"warning {at}title=tracer check%3A finding unchanged"
+    assert message == f"{text}\n"
 
 
 def test_help_has_examples() -> None:

@@ -320,7 +320,6 @@ def diff(
         "tracer check tracer.json --findings warning --ignore no-gradient",
         "tracer check tracer.json --findings warning --baseline before.json",
         "tracer check tracer.json -e dense=4/step --format github   annotations",
-        "tracer check tracer.json --findings error --format sarif -o tracer.sarif",
     )
 )
 def check(
@@ -362,12 +361,11 @@ def check(
         typer.Option("--allow-unfinished", help="Accept a run that failed or still runs."),
     ] = False,
     format: Annotated[
-        Literal["text", "junit", "github", "sarif"],
+        Literal["text", "junit", "github"],
         typer.Option(
             "--format",
             "-f",
-            help="text for people, junit for CI servers, github for annotations, sarif for code "
-            "scanning.",
+            help="text for people, junit for CI servers, github for annotations.",
         ),
     ] = "text",
     output: _OutputOption = None,
@@ -416,7 +414,6 @@ def check(
         "text": partial(expressions.as_text, results),
         "junit": partial(expressions.as_junit, results),
         "github": partial(expressions.as_github, results, milder, trace),
-        "sarif": partial(expressions.as_sarif, results, milder, trace),
     }[format]()
     formats.put(lambda width, color: content, output)
     _say_written(output)

@@ -4,7 +4,6 @@ The gate of `tracer check`: an expression describes an `Expectation`, as the ass
 do, and failures have the same text. No TensorFlow.
 """
 
-import json
 import math
 import re
 import shlex
@@ -15,7 +14,6 @@ from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any, NamedTuple
-from urllib.parse import quote
 from xml.sax.saxutils import escape, quoteattr
 
 import msgspec
@@ -384,43 +382,6 @@ def _annotation(verdict: Verdict, file: str, line: int) -> str:
 def _escaped(text: str) -> str:
     """The text, escaped for the message of a workflow command."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def as_sarif(verdicts: Sequence[Verdict], milder: Sequence[Verdict], trace: Trace) -> str:
-    """A SARIF 2.1.0 log with a result for each failed verdict and each milder finding.
-
-    Sources: docs.oasis-open.org/sarif/sarif/v2.1.0/os; what GitHub reads, which needs a line for
-    each result: docs.github.com/code-security/reference/code-scanning/sarif-files/sarif-support.
-    """
-    shown_verdicts = [*(each for each in verdicts if each.reason), *milder]
-    codes = dict.fromkeys(each.code for each in shown_verdicts)
-    driver = {"name": "tracer", "rules": [_sarif_rule(each) for each in codes]}
-    results = [_sarif_result(each, *_place(each, trace)) for each in shown_verdicts]
-    schema = (
-        "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
-    )
-    run = {"tool": {"driver": driver}, "results": results}
-    return json.dumps({"$schema": schema, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
-
-
-def _sarif_rule(code: str) -> dict[str, Any]:
-    if code == EXPECTATION:
-        return {"id": code, "shortDescription": {"text": "The run is not as expected."}}
-    texts = {"shortDescription": rule_of(code).title, "fullDescription": rule_of(code).why}
-    return {"id": code, **{key: {"text": text} for key, text in texts.items()}}
-
-
-def _sarif_result(verdict: Verdict, file: str, line: int) -> dict[str, Any]:
-    text = "\n".join(_lines(verdict.reason))
-    if verdict.code == EXPECTATION:
-        text = f"{shown(verdict.text)}: {text}"
-    at = {"artifactLocation": {"uri": quote(file)}, "region": {"startLine": line or 1}}
-    return {
-        "ruleId": verdict.code,
-        "level": _COMMANDS[verdict.severity].replace("notice", "note"),
-        "message": {"text": text},
-        "locations": [{"physicalLocation": at}] if file else [],
-    }
 
 
 def _place(verdict: Verdict, trace: Trace) -> tuple[str, int]:
