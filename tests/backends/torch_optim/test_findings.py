@@ -512,3 +512,34 @@ def test_a_model_that_is_gone_by_the_time_of_reading() -> None:
     (finding,) = tracer.trace_of(optimizers[0]).findings()
     assert finding.code == "never-passed"
     assert finding.variables == ("0.weight", "0.bias")
+
+
+def test_parameters_at_the_addresses_of_others_that_the_optimizer_had() -> None:
+    def train() -> None:
+        model = torch.nn.ModuleDict({"body": torch.nn.Linear(3, 3), "head": torch.nn.Linear(3, 1)})
+        optimizer = SGD(model.parameters(), 0.1)
+
+        def steps() -> None:
+            for _ in range(5):
+                model.zero_grad()
+                model["head"](model["body"](torch.randn(4, 3))).pow(2).mean().backward()
+                optimizer.step()
+
+        steps()
+        gone = set(map(id, model["head"].parameters()))
+        optimizer.param_groups[0]["params"] = list(model["body"].parameters())
+        del model["head"]
+        heads = [torch.nn.Linear(3, 1)]
+        while gone.isdisjoint(map(id, heads[-1].parameters())) and len(heads) < 1000:
+            heads.append(torch.nn.Linear(3, 1))
+        assert not gone.isdisjoint(map(id, heads[-1].parameters()))
+        model["head"] = heads.pop()
+        other = net()
+        step(SGD(other.parameters(), 0.1), other)  # all models are searched
+        optimizer.param_groups[0]["params"].reverse()
+        steps()
+
+    with tracer.record() as recording:
+        train()
+    (names,) = {each.never_passed for each in recording.trace().data.optimizers} - {()}
+    assert names == ("head.weight", "head.bias")

@@ -8,6 +8,7 @@ leaves other models out on purpose, and their gradients may come and go.
 Parameters are checked when a step has ended, while the gradients exist.
 """
 
+import operator
 from collections.abc import Iterator
 from itertools import chain
 from time import perf_counter
@@ -50,7 +51,8 @@ class FreezeMonitor(Collector):
     def __init__(self, root: Any) -> None:
         super().__init__(root)
         _all.add(self)
-        self._ids: list[int] = []
+        self._refs: list[ref[Any]] = []
+        """The parameters in the optimizers, as of the last look."""
         self._passed: dict[int, tuple[ref[Any], str]] = {}
         self._others: dict[int, _Other] = {}
         self._gradients: dict[int, _Gradient] = {}
@@ -93,7 +95,7 @@ class FreezeMonitor(Collector):
         found = tuple(never)
         remarks = record.remarks
         if found and self._unowned:
-            of = len(self._ids)
+            of = len(self._refs)
             remarks += (Remark("no-gradient", variables=self._unowned, of=of),)
         frozen = tuple(self._frozen.values())
         return replace(record, never_passed=found, frozen=frozen, remarks=remarks)
@@ -106,7 +108,8 @@ class FreezeMonitor(Collector):
         with suppress_faults():
             alive = self.root.optimizers.alive()
             parameters = [own for each in alive for own in parameters_of(each.param_groups)]
-            if self._ids != [*map(id, parameters)]:
+            known = map(operator.is_, (own() for own in self._refs), parameters)
+            if len(self._refs) != len(parameters) or not all(known):
                 self._pass(parameters)
                 self._unowned = tuple(chain.from_iterable(map(_unowned_by_modules, alive)))
             if self._looks == 1 and self._is_astray():
@@ -125,10 +128,9 @@ class FreezeMonitor(Collector):
 
     def _pass(self, parameters: list[Any]) -> None:
         """Store the parameters that the optimizers have now."""
-        self._ids, names = [*map(id, parameters)], models.names_of(parameters)
+        self._refs, names = [*map(ref, parameters)], models.names_of(parameters)
         for parameter in parameters:
-            for table in (self._others, self._gradients, self._late):
-                table.pop(id(parameter), None)
+            self._forget(id(parameter))
             if parameter.requires_grad:
                 name = names.get(id(parameter), "parameter")
                 self._passed[id(parameter)] = ref(parameter), name
@@ -136,8 +138,17 @@ class FreezeMonitor(Collector):
 
     def _add_others(self, parameters: list[Any], *, same_model: bool) -> None:
         for own, name in models.others_than(parameters, same_model):
-            if id(own) not in self._passed:
-                self._others.setdefault(id(own), _Other(ref(own), name, same_model))
+            # A parameter that is gone may leave its `id` to another one.
+            passed, other = self._passed.get(id(own)), self._others.get(id(own))
+            is_known = passed is not None and passed[0]() is own
+            if not (is_known or (other is not None and other.parameter() is own)):
+                self._forget(id(own))
+                self._others[id(own)] = _Other(ref(own), name, same_model)
+
+    def _forget(self, key: int) -> None:
+        """Forget what is known of the parameter outside the optimizers with this `id`."""
+        for table in (self._others, self._gradients, self._late):
+            table.pop(key, None)
 
     def _note(self, key: int, own: Any) -> None:
         """Note the gradient of a parameter outside the optimizer; it may be an old one."""
