@@ -220,6 +220,13 @@ ALL_BUT_3 = Run(1, 1, 2), Run(4, 1, 2)
             [("w, rank 1", 5, 4, "1 to 0 in step 3")],
             [("3, rank 1", 1, 0)],
         ),
+        # Three of four do.
+        (
+            ([FIVE], [FIVE], [FIVE], [FIVE]),
+            (ALL_BUT_3, ALL_BUT_3, [FIVE], ALL_BUT_3),
+            [("w, each of 3 ranks", 5, 4, "1 to 0 in step 3")],
+            [("3, each of 3 ranks", 1, 0)],
+        ),
         # All of them do.
         (
             ([FIVE], [FIVE]),

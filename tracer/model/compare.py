@@ -203,7 +203,7 @@ class Change:
     after: int | None
     where: str = ""
     replica: str = ""
-    """The replica, if not all replicas have the same change: `rank 1`; empty for all together."""
+    """`rank 1` or `each of 3 ranks`, if not all replicas changed alike; empty for all together."""
 
 
 @dataclass
@@ -439,9 +439,13 @@ def _on_replicas(
         if what in whole and (not any(every) or len(set(every)) == 1):
             yield whole[what]
             continue
+        groups: dict[Change, list[str]] = {}
         for name, change in zip(on, every, strict=True):
             if change:
-                yield replace(change, replica=name)
+                groups.setdefault(change, []).append(name)
+        for change, group in groups.items():
+            each = f"each of {len(group):,} {replica_noun(traces[0])}s"
+            yield replace(change, replica=each if len(group) > 1 else group[0])
 
 
 def _changed(pair: Pair, before: Counts, after: Counts) -> Iterator[Change]:
