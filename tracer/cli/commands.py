@@ -46,11 +46,10 @@ def _no_trace(output: Path | None) -> Path | None:
     return output
 
 
-def _require_other(output: Path | None, *traces: str | None) -> None:
-    """Refuse to overwrite a trace that the command reads, even one saved by another program."""
-    for each in filter(os.path.isfile, filter(None, traces)):
-        if output and output.is_file() and output.samefile(each):
-            raise Mistake(f"{output}: is the trace to read, and would be overwritten")
+def _require_other(output: Path | None, trace: str) -> None:
+    """Refuse to overwrite the trace that the command reads, even one saved by another program."""
+    if output and output.is_file() and os.path.isfile(trace) and output.samefile(trace):
+        raise Mistake(f"{output}: is the trace to read, and would be overwritten")
 
 
 _OutputOption = Annotated[
@@ -318,7 +317,6 @@ def diff(
         "tracer check tracer.json --findings warning   also what looks wrong fails",
         "tracer check runs/ --format junit -o tracer.xml",
         "tracer check tracer.json --findings warning --ignore no-gradient",
-        "tracer check tracer.json --findings warning --baseline before.json",
         "tracer check tracer.json -e dense=4/step --format github   annotations",
     )
 )
@@ -348,14 +346,6 @@ def check(
             autocompletion=_codes,
         ),
     ] = None,
-    baseline: Annotated[
-        str | None,
-        typer.Option(
-            "--baseline",
-            metavar="TRACE",
-            help="Let findings pass that this earlier trace has, too.",
-        ),
-    ] = None,
     allow_unfinished: Annotated[
         bool,
         typer.Option("--allow-unfinished", help="Accept a run that failed or still runs."),
@@ -379,7 +369,7 @@ def check(
     pyproject.toml is used, such as dense = "4/step".
 
     With --findings, findings fail too, except for codes in --ignore and in the list ignore of
-    [tool.tracer], and except for findings that the trace of --baseline has on the same variables.
+    [tool.tracer].
 
     The exit status is 0 if everything holds, 1 if not, 2 for a mistake in the command. A trace does
     not pass if it is incomplete, or if its program failed, was interrupted or still runs.
@@ -392,21 +382,19 @@ def check(
     project = expressions.from_project(Path.cwd()) if needed else expressions.Project()
     wanted = list(map(expressions.read, expect or ())) or project.expect
     codes = [*(ignore or ()), *project.ignore]
-    if (ignore or baseline) and findings is None:
-        option = "--ignore" if ignore else "--baseline"
-        raise Mistake(f"{option} is for findings: give --findings too")
+    if ignore and findings is None:
+        raise Mistake("--ignore is for findings: give --findings too")
     if not wanted and findings is None:
         raise Mistake(
             "nothing to check: give --expect, --findings, or [tool.tracer.expect] in pyproject.toml"
         )
-    _require_other(output, path, baseline)
+    _require_other(output, path)
     trace = load_run(path)
     results = expressions.check(
         trace,
         wanted,
         findings,
         ignore=codes,
-        baseline=load_run(baseline) if baseline else None,
         allow_unfinished=allow_unfinished,
     )
     milder = expressions.milder(trace, findings, codes) if findings else []

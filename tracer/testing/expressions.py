@@ -7,12 +7,11 @@ do, and failures have the same text. No TensorFlow.
 import math
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
-from types import MappingProxyType
 from typing import Any, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
@@ -22,7 +21,6 @@ from tracer.errors import Mistake, shown, unknown_name
 from tracer.findings.rule import Severity
 from tracer.findings.run_rules import Finding, at_least, findings, rule_of
 from tracer.model import rates
-from tracer.model.compare import matched
 from tracer.model.measures import unknown_effects, updates
 from tracer.model.phrases import endings
 from tracer.model.records import Kind, Rate
@@ -186,27 +184,21 @@ def check(
     worst: Severity | None = None,
     *,
     ignore: Collection[str] = (),
-    baseline: Trace | None = None,
     allow_unfinished: bool = False,
 ) -> list[Verdict]:
     """The verdicts on a trace; an incomplete trace never passes.
 
-    With `worst`, findings at least that severe fail, except those with a code in `ignore` and those
-    that the trace `baseline` also has. With `allow_unfinished`, the program may have failed or may
-    still run.
+    With `worst`, findings at least that severe fail, except those with a code in `ignore`. With
+    `allow_unfinished`, the program may have failed or may still run.
 
     Raises `tracer.UnknownName` for a variable that the trace does not have, a method unknown to
     both the trace and `tracer`, and a code without a finding.
     """
     apart = f" apart from {listed([rule_of(each).code for each in ignore])}" if ignore else ""
-    names = _names_before(baseline, trace) if baseline else {}
-    known = _subjects(findings(baseline)) if baseline else set()
     found = [each for each in findings(trace) if each.code not in ignore] if worst else []
-    bad = [
-        each for each in at_least(found, worst or "error") if not _subjects([each], names) <= known
-    ]
-    new, worse = "new " if baseline else "", "" if worst == "error" else " or error"
-    none = f"no {new}{worst}{worse} is found{apart}"
+    bad = at_least(found, worst or "error")
+    worse = "" if worst == "error" else " or error"
+    none = f"no {worst}{worse} is found{apart}"
     notes = "\n".join(map(shown, trace.notes)) or "it is not"
     unfinished = "the run went on, or was killed, after it was written"
     verdicts = [Verdict(each.text, _reason(trace, each)) for each in expectations]
@@ -218,30 +210,6 @@ def check(
     ends = [*([] if trace.finished else [unfinished]), *endings(trace)]
     well = Verdict("the program ended well", "\n".join(ends))
     return [*verdicts, *([well] if ends and not allow_unfinished else [])]
-
-
-def _names_before(baseline: Trace, trace: Trace) -> dict[str, str]:
-    """The names in `baseline` of the variables of `trace`: Keras may have renumbered layers."""
-    return {
-        trace.variables[index].name: baseline.variables[before].name
-        for pair in matched(baseline, trace)[0]
-        for _, before, index in pair.variables
-        if before is not None and index is not None
-    }
-
-
-def _subjects(
-    found: Iterable[Finding], names: Mapping[str, str] = MappingProxyType({})
-) -> set[tuple[str, str, str]]:
-    """Keys of findings that ignore counts, with variables named as in the baseline."""
-    return {
-        (each.code, each.severity, subject)
-        for each in found
-        for subject in (
-            [names.get(name, name) for name in each.variables]
-            or [re.sub(r"(?<![\w#])\d[\d,.]*", "", each.text)]
-        )
-    }
 
 
 def of_finding(finding: Finding) -> Verdict:
