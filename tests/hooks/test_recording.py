@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from io import StringIO
 from typing import Any
 
 import keras
@@ -124,6 +125,11 @@ def test_blocks_around_the_loss_scale_of_a_wrapped_optimizer() -> None:
     assert float(weight[0]) == -4.0
     assert registry.is_traced(inner) and registry.is_traced(outer)
     assert tracer.trace_of(inner).updates() == 4
+    printed = StringIO()
+    tracer.report(inner, file=printed)
+    assert "LossScaleOptimizer around SGD (Keras 3): 4 steps" in " ".join(
+        printed.getvalue().split()
+    )
     tracer.unwrap(inner)
     assert not registry.is_traced(inner) and not registry.is_traced(outer)
 

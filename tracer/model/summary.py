@@ -171,7 +171,9 @@ class Summary(Counts):
     def __init__(self, trace: Trace, root: int) -> None:
         self.trace = trace
         self.root = root
-        self.optimizers = tuple(each for each in trace.optimizers if each.root == root)
+        members = [index for index, each in enumerate(trace.optimizers) if each.root == root]
+        members.sort(key=lambda index: index != root)  # a loss scale can join its optimizer later
+        self.optimizers = tuple(trace.optimizers[index] for index in members)
         """The root, then its nested optimizers."""
         self.dialect = dialect_of(trace.data, self.optimizers)
         """The terms of these optimizers' framework."""
