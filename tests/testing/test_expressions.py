@@ -9,11 +9,8 @@ from support import traces
 import tracer
 from tracer.api import CallTrace
 from tracer.errors import UnknownName
-from tracer.model.merge import merge
-from tracer.model.rates import sentence
-from tracer.model.records import Effect, Rate, RateRun
+from tracer.model.records import Effect
 from tracer.model.runs import Run
-from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace
 from tracer.testing import expressions
 from tracer.testing.assertions import Check, expect_updates
@@ -173,84 +170,6 @@ def test_an_incomplete_trace_is_a_verdict_of_its_own() -> None:
     assert len(reasons(traces.incomplete(), "update_step=200")) == 2
 
 
-# Learning rates.
-
-FLOAT32 = 0.10000000149011612  # 0.1 in 32 bits
-CONSTANT = Rate(0, "rate", 0, (0, 1), (RateRun(1, 10, FLOAT32, FLOAT32),))
-ZERO = replace(CONSTANT, runs=(RateRun(1, 10, 0.0, 0.0),))
-MOVES = Rate(0, "rate", 0, (0,), (RateRun(1, 4, 0.1, 0.1), RateRun(5, 6, 0.05, 0.01, 6)))
-PEAK = Rate(0, "rate", 1, (1,), (RateRun(1, 9, 1.0, 1.0), RateRun(10, 1, 2.0, 2.0)))
-SCHEDULE = Rate(0, "rate", 0, (0, 1), (), schedule="CosineDecay(decay_steps=10)")
-
-
-@pytest.mark.parametrize(
-    ("known", "text", "reason"),
-    [
-        ([CONSTANT], "rate=0.1", ""),
-        ([CONSTANT], "rate = 1e-1", ""),
-        ([CONSTANT], "rate<=.1", ""),
-        ([CONSTANT], "rate>=0.1", ""),
-        ([CONSTANT], "rate<0.1", "it is 0.1 in steps 1-10"),
-        ([CONSTANT], "rate>0.1", "it is 0.1 in steps 1-10"),
-        ([CONSTANT], "rate=0.1001", "it is 0.1 in steps 1-10"),
-        ([CONSTANT], "rate[dense/bias]=0.1", ""),
-        ([ZERO], "rate>0", "it is 0 in steps 1-10"),
-        ([ZERO], "rate<0", "it is 0 in steps 1-10"),
-        ([ZERO], "rate=0", ""),
-        ([MOVES], "rate<=0.1", ""),
-        ([MOVES], "rate>0.01", "it is 0.05 to 0.01 in steps 5-10"),
-        ([MOVES], "rate=0.1", "it is 0.05 to 0.01 in steps 5-10"),
-        ([MOVES, PEAK], "rate[*kernel]<=0.1", ""),
-        ([MOVES, PEAK], "rate[*bias]<=1", "it is 2 in step 10"),
-        ([MOVES, PEAK], "rate<=0.01", "it is 0.1 in steps 1-4 and 0.05 to 0.01 in steps 5-10"),
-        ([SCHEDULE], "rate<=1", f"it is set by {SCHEDULE.schedule}, whose values are not known"),
-        ([], "rate<=1", "it is not known"),
-        ([replace(CONSTANT, runs=CONSTANT.runs[:0])], "rate<=1", "it is not known in all steps"),
-        ([replace(CONSTANT, runs=(RateRun(1, 9, 0.1, 0.1),), sampled=True)], "rate<=1", ""),
-        (
-            [replace(CONSTANT, runs=(RateRun(1, 9, 0.1, 0.1),))],
-            "rate<=1",
-            "it is not known in all steps",
-        ),
-        ([replace(CONSTANT, runs=(), sampled=True)], "rate<=1", "it is not known in all steps"),
-        (
-            [
-                replace(
-                    CONSTANT, runs=(RateRun(1, 2, 0.1, 0.1), RateRun(5, 6, 0.1, 0.1)), sampled=True
-                )
-            ],
-            "rate<=1",
-            "it is not known in all steps",
-        ),
-        ([Rate(0, "decay", 0, (0, 1), CONSTANT.runs)], "rate<=1", "it is not known"),
-    ],
-)
-def test_rates_hold_in_each_step(known: list[Rate], text: str, reason: str) -> None:
-    trace = traces.changed(traces.eager(), rates=tuple(known))
-    assert trace.steps == 10
-    assert reasons(trace, text) == [reason]
-
-
-def test_the_rate_of_a_group_that_comes_later_is_known_of_its_updates() -> None:
-    trace = traces.trained(["kernel", "bias"], Run(1, 1, 10))
-    (work,) = trace.blocks
-    first = tuple(replace(each, variables=each.variables[:1]) for each in work.entries)
-    early = replace(work, entries=first, total=3, runs=(Run(1, 1, 3),))
-    late = replace(work, total=7, runs=(Run(4, 1, 7),))
-    rates = (
-        Rate(0, "rate", 0, (0,), (RateRun(1, 10, 0.1, 0.1),)),
-        Rate(0, "rate", 1, (1,), (RateRun(4, 7, 0.5, 0.5),)),
-    )
-    trace = traces.changed(trace, rates=rates)
-    assert reasons(trace, "rate<=0.5") == ["it is not known in all steps"]
-    trace = traces.changed(trace, blocks=(early, late))
-    assert reasons(trace, "rate<=0.5", "rate[bias]=0.5") == ["", ""]
-
-
-def test_a_rate_in_each_step_of_no_steps_is_no_proof() -> None:
-    assert reasons(traces.nothing(), "rate<=1") == ["no step ran"]
-
-
 def test_effects_of_one_optimizer_are_no_proof_of_another() -> None:
     trace = traces.two_optimizers()
     compared = Effect(0, 0, "compared", (0, 1), 10, trace.blocks[0].runs)
@@ -265,49 +184,11 @@ def test_effects_of_one_optimizer_are_no_proof_of_another() -> None:
     assert reasons(trace, "not_finite[gen*]=0") == [f"not finite of gen*: {why}"]
 
 
-def test_a_rate_that_jumped_more_often_than_is_kept_is_not_known() -> None:
-    """Between the ends of its last run it may have had any value."""
-    runs = tuple(RateRun(number, 1, 0.1 + number % 2, 0.1) for number in range(1, 52))
-    trace = traces.changed(traces.accumulation(), rates=(replace(CONSTANT, runs=runs),))
-    last = RateRun(52, trace.steps - 51, 0.1, 0.1, 9)
-    trace = traces.changed(trace, rates=(replace(CONSTANT, runs=(*runs, last)),))
-    assert reasons(trace, "rate<=2") == ["it is not known in all steps"]
-
-
-def test_the_rate_of_each_optimizer_counts_and_names_it() -> None:
-    trace = traces.two_optimizers()
-    names = [each.name for each in trace.data.optimizers]
-    steps = trace.steps
-    known = tuple(
-        Rate(root, "rate", 0, (), (RateRun(1, steps, value, value),))
-        for root, value in enumerate((0.1, 0.2))
-    )
-    trace = traces.changed(trace, rates=known)
-    assert reasons(trace, "rate=0.1") == [f"{names[1]}: it is 0.2 in steps 1-{steps}"]
-
-
-def test_the_rate_of_each_rank_counts() -> None:
-    worker = traces.eager().replicas[0]
-    ranks = [
-        traces.changed(
-            traces.eager(),
-            rates=(replace(CONSTANT, runs=(RateRun(1, 10, value, value),)),),
-            replicas=(replace(worker, worker=f"rank:{number}"),),
-        )
-        for number, value in enumerate((0.1, 5.0, 0.1))
-    ]
-    trace = merge(ranks)
-    assert reasons(trace, "rate<=0.1") == ["it is 5 in steps 1-10"]
-    assert sentence(summaries_of(trace)[0], brief=False) == "Learning rate 0.1."
-    assert reasons(merge([ranks[0], ranks[2]]), "rate<=0.1") == [""]
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("rate=0.1/step", "takes no /step"),
-        ("rate=0,1", "0,1 is no number"),
-        ("rate<=1e400", "1e400 is no rate"),
+        ("steps=1/step", "takes no /step"),
+        ("rate<=0.1", "a count is a whole number, not 0.1"),
         ("dense=0.5", "a count is a whole number, not 0.5"),
         ("dense=1e3", "a count is a whole number, not 1e3"),
     ],
@@ -315,8 +196,3 @@ def test_the_rate_of_each_rank_counts() -> None:
 def test_numbers_that_cannot_be_read(text: str, said: str) -> None:
     with pytest.raises(expressions.BadExpectation, match=said):
         expressions.read(text)
-
-
-def test_a_rate_in_the_project_is_a_number_or_a_text() -> None:
-    for value in (0.1, "<= 0.1", 1e-05):
-        assert expressions.read(expressions.joined("rate", value)).what == "rate"

@@ -365,8 +365,7 @@ def check(
     WHAT is a count, one of =, <=, >=, < and >, and a number. The count is updates, dense, sparse,
     steps, calls, or a method, whose executions are counted. [VARIABLE] after the count selects some
     variables. With /step the number holds for each step on each replica, else for the whole run.
-    rate<=0.1 expects a learning rate in each step. Without --expect, [tool.tracer.expect] in
-    pyproject.toml is used, such as dense = "4/step".
+    Without --expect, [tool.tracer.expect] in pyproject.toml is used, such as dense = "4/step".
 
     With --findings, findings fail too, except for codes in --ignore and in the list ignore of
     [tool.tracer].

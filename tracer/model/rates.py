@@ -10,7 +10,7 @@ from tracer.model.phrases import where_made
 from tracer.model.records import Rate, RateRun
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace, has_all_workers
-from tracer.model.words import dash, first_of, listed, plural, some, times
+from tracer.model.words import first_of, listed, some, times
 
 SCHEDULE = "schedule"
 """The code of a remark on a PyTorch schedule: `method` is its class, `detail` the steps it is made
@@ -43,12 +43,6 @@ def number_of_values(runs: Sequence[RateRun]) -> int:
     """
     before = [None, *(each.last for each in runs)]
     return sum(each.values - (each.value == old) for each, old in zip(runs, before, strict=False))
-
-
-def in_steps(run: RateRun) -> str:
-    """The text of a run: `0.1 in steps 1-8`, or `0.1 to 0.01 in steps 1-8`."""
-    value = " to ".join(f"{each:.6g}" for each in dict.fromkeys(run.ends))
-    return f"{value} in {plural(run.count, 'step')} {dash(run.first, run.first + run.count - 1)}"
 
 
 def decaying(summary: Summary) -> tuple[set[int], set[int]]:

@@ -269,11 +269,6 @@ class RateRun(msgspec.Struct, frozen=True, array_like=True):
     values: int = 1
     """The number of successive values, as far as read."""
 
-    @property
-    def ends(self) -> tuple[float, float]:
-        """The values in the first and last step; all others are between them."""
-        return self.value, self.last
-
     def intersect(self, steps: range) -> "RateRun | None":
         """The part in `steps`, renumbered from step 1; None if empty.
 

@@ -204,7 +204,7 @@ def why_unknown(
 
 # Expectations.
 
-Quantity = Literal["updates", "executions", "calls", "steps", "unchanged", "not_finite", "rate"]
+Quantity = Literal["updates", "executions", "calls", "steps", "unchanged", "not_finite"]
 """The quantities that can be expected of a run."""
 
 
@@ -212,12 +212,12 @@ class Limits(NamedTuple):
     """An expected count; `low` and `high` are equal if it is exact."""
 
     what: str
-    low: float | None
-    high: float | None
+    low: int | None
+    high: int | None
     kinds: frozenset[Kind | None] | None = None
     """The kinds of gradient that count; None for all kinds, and for counts without gradients."""
 
-    def holds(self, count: float) -> bool:
+    def holds(self, count: int) -> bool:
         """True if `count` is within the limits, inclusively."""
         return (self.low is None or count >= self.low) and (self.high is None or count <= self.high)
 

@@ -4,10 +4,9 @@ The gate of `tracer check`: an expression describes an `Expectation`, as the ass
 do, and failures have the same text. No TensorFlow.
 """
 
-import math
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -20,11 +19,9 @@ import msgspec
 from tracer.errors import Mistake, shown, unknown_name
 from tracer.findings.rule import Severity
 from tracer.findings.run_rules import Finding, at_least, findings, rule_of
-from tracer.model import rates
-from tracer.model.measures import unknown_effects, updates
+from tracer.model.measures import unknown_effects
 from tracer.model.phrases import endings
-from tracer.model.records import Kind, Rate
-from tracer.model.summary import Summary, summaries_of
+from tracer.model.records import Kind
 from tracer.model.trace import Trace
 from tracer.model.words import listed
 from tracer.testing import failure
@@ -32,7 +29,6 @@ from tracer.testing.expected import (
     Expectation,
     Limits,
     Quantity,
-    indices_of,
     known_methods,
     of_given,
     why_no_variable,
@@ -42,16 +38,14 @@ _PATTERN = re.compile(
     r"\s*(?P<what>[A-Za-z_][\w.]*)\s*(?:\[(?P<variable>.*)\])?"
     r"\s*(?P<relation><=|>=|==|=|<|>)\s*(?P<number>[\d.][\w.,+-]*?)\s*(?P<step>/\s*steps?)?\s*"
 )
-_Limits = tuple[float | None, float | None]
-_LIMITS: dict[str, Callable[[float, float, float], _Limits]] = {
-    "=": lambda number, close, least: (number - close, number + close),
-    "==": lambda number, close, least: (number - close, number + close),
-    "<=": lambda number, close, least: (None, number + close),
-    ">=": lambda number, close, least: (number - close, None),
-    "<": lambda number, close, least: (None, number - least),
-    ">": lambda number, close, least: (number + least, None),
+_LIMITS: dict[str, Callable[[int], tuple[int | None, int | None]]] = {
+    "=": lambda number: (number, number),
+    "==": lambda number: (number, number),
+    "<=": lambda number: (None, number),
+    ">=": lambda number: (number, None),
+    "<": lambda number: (None, number - 1),
+    ">": lambda number: (number + 1, None),
 }
-"""The limits for a number, from the distance to equal numbers and to the next different ones."""
 _COUNTS: dict[str, tuple[Quantity, str, frozenset[Kind | None] | None]] = {
     "updates": ("updates", "updates", None),
     "dense": ("updates", "dense updates", frozenset({"dense"})),
@@ -62,13 +56,7 @@ _COUNTS: dict[str, tuple[Quantity, str, frozenset[Kind | None] | None]] = {
     "not_finite": ("not_finite", "not finite", None),
 }
 """The counts that expressions can name, with their nouns and kinds of gradient."""
-_CLOSE = 1e-6
-"""The relative difference up to which rates are equal: many are stored in 32 bits."""
-HELP = (
-    'write it as "dense=4/step", "sparse=0", "updates[encoder/*]=0", "steps>=100", "calls<=8" or '
-    '"rate<=0.1"'
-)
-
+HELP = 'write it as "dense=4/step", "sparse=0", "updates[encoder/*]=0", "steps>=100" or "calls<=8"'
 
 EXPECTATION = "expectation"
 """The code of a verdict on an expectation rather than a finding."""
@@ -110,10 +98,8 @@ def read(text: str) -> Expectation:
     if parsed is None:
         raise BadExpectation(f"{text!r} is no expectation: {HELP}")
     what, variable, per_step = parsed["what"], parsed["variable"], parsed["step"] is not None
-    if per_step and what in ("steps", "calls", "rate"):
+    if per_step and what in ("steps", "calls"):
         raise BadExpectation(f"{text!r}: {what} takes no /step")
-    if what == "rate":
-        return _of_rate(text, parsed)
     if variable is not None and what == "steps":
         raise BadExpectation(f"{text!r}: steps are not counted by variable")
     counted, noun, kinds = _COUNTS.get(what, ("executions", f"executions of {what}", None))
@@ -121,24 +107,10 @@ def read(text: str) -> Expectation:
     number = re.sub(r"[,_]", "", parsed["number"])
     if not number.isdecimal():
         raise BadExpectation(f"{text!r}: a count is a whole number, not {number}")
-    limits = _LIMITS[parsed["relation"]](int(number), 0, 1)
+    limits = _LIMITS[parsed["relation"]](int(number))
     wanted = (Limits(f"{noun}{of}", *limits, kinds),)
     method = what if counted == "executions" else None
     return Expectation(counted, wanted, method, variable, per_step=per_step, text=text.strip())
-
-
-def _of_rate(text: str, parsed: re.Match[str]) -> Expectation:
-    """The expectation of a learning rate, in each step."""
-    try:
-        number = float(parsed["number"])
-    except ValueError:
-        raise BadExpectation(f"{text!r}: {parsed['number']} is no number") from None
-    if not math.isfinite(number):
-        raise BadExpectation(f"{text!r}: {parsed['number']} is no rate")
-    close = _CLOSE * number
-    least = math.nextafter(close, math.inf)  # for 0, too
-    wanted = (Limits("rate", *_LIMITS[parsed["relation"]](number, close, least)),)
-    return Expectation("rate", wanted, variable=parsed["variable"], text=text.strip())
 
 
 def from_project(folder: Path) -> Project:
@@ -226,59 +198,15 @@ def milder(trace: Trace, worst: Severity, ignore: Collection[str] = ()) -> list[
 
 def _reason(trace: Trace, expected: Expectation) -> str:
     """Why the counts are not as expected; a separate verdict says whether the trace is complete."""
-    if expected.what == "rate":
-        return "\n".join(_wrong_rates(trace, expected))
     names = [method.name for method in trace.methods]
     if expected.method is not None and expected.method not in (*names, *known_methods()):
-        known = (*_COUNTS, "rate", *names)
+        known = (*_COUNTS, *names)
         meant = get_close_matches(expected.method, (*known, *known_methods()), n=1, cutoff=0.7)
         raise unknown_name("count", expected.method, known, meant=meant)
     if why := why_no_variable(trace, expected):
         raise BadExpectation(f"{expected.text}: {why}; write updates[...]")
     on_each_replica = expected.per_step and len(trace.replicas) > 1
     return failure.of_expected(trace, replace(expected, per_replica=on_each_replica), partial=True)
-
-
-def _is_known(rate: Rate, summary: Summary) -> bool:
-    """True if the rate is known for each update, at least up to its last reading.
-
-    A group may be added or removed between steps.
-    """
-    of_group = replace(updates, variables=frozenset(rate.variables))
-    known = [range(run.first, run.first + run.count) for run in rate.runs]
-    if rate.sampled and known:
-        known[-1] = range(known[-1].start, max(known[-1].stop, summary.steps + 1))
-    every = (run for run, _ in summary.runs(of_group))
-    return all(
-        sum(part.count for each in known if (part := run.intersect(each))) == run.count
-        for run in every
-    )
-
-
-def _wrong_rates(trace: Trace, expected: Expectation) -> Iterator[str]:
-    """Where the learning rate is not as expected, or unknown.
-
-    A rate that is sampled is judged by its samples.
-    """
-    if not trace.steps:
-        yield "no step ran"
-        return
-    meant = None if expected.variable is None else indices_of(trace, expected.variable)
-    summaries = [each for each in summaries_of(trace) if meant is None or meant & {*each.variables}]
-    for summary in summaries:
-        of = f"{summary.optimizers[0].name}: " if len(summaries) > 1 else ""
-        every = rates.of_all_workers(summary, "rate")
-        groups = [each for each in every if meant is None or meant & {*each.variables}]
-        for each in groups:
-            wrong = [run for run in each.runs if not all(map(expected.wanted[0].holds, run.ends))]
-            if wrong:
-                yield f"{of}it is {listed([rates.in_steps(run) for run in wrong], 3)}"
-            elif each.schedule:
-                yield f"{of}it is set by {each.schedule}, whose values are not known"
-            elif len(each.runs) > rates.MOST or not _is_known(each, summary):
-                yield f"{of}it is not known in all steps"
-        if not groups:
-            yield f"{of}it is not known"
 
 
 # The verdicts as text for people, CI servers and GitHub.
