@@ -24,11 +24,7 @@ class CountedBlock(NamedTuple):
     """Whether the block is a step when it does not run inside another step."""
     sites: tuple[int, ...]
     path: int = UNKNOWN
-    """The number of the path to the block; in a function, only the part inside the region."""
-    region: str = ""
-    """In a function: the name of the region (see `callers`)."""
-    whole: int = UNKNOWN
-    """In a function: the whole path of its tracing."""
+    """The number of the path to the block; in a graph, the path of its tracing."""
 
 
 class Source(NamedTuple):

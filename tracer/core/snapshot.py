@@ -295,9 +295,8 @@ class Reader:
             new = settle.fill(counted.since(old))
             blocks: list[tuple[CountedBlock, Reading]] = []
             for block, reading in new.blocks.values():
-                for path, part in callers.parts(block, reading, counted.steps, old.past):
-                    index = paths.index(path)
-                    blocks.append((block._replace(path=UNKNOWN if index is None else index), part))
+                index = paths.index(callers.lines(block.path))
+                blocks.append((block._replace(path=UNKNOWN if index is None else index), reading))
             filled = new._replace(blocks=dict(enumerate(blocks)))
             not_compared += of_effects.not_compared(filled)
             ended[replica] = settle.settle(filled)

@@ -35,9 +35,8 @@ class LossScales(Collector):
         """Find the loss scales that made the step, unless the code around it names a scale."""
         if not _BY_HAND.isdisjoint(_names_under_way()):
             return
-        for index in list(self.root.optimizers.stepping):
-            traced = self.root.optimizers.all[index]
-            optimizer = traced.optimizer()
+        for index, traced in enumerate(self.root.optimizers.all):
+            optimizer = traced.optimizer() if index in self.root.optimizers.stepping else None
             if optimizer is not None and _is_scaled(optimizer):
                 self._remarks[index] = (
                     Remark(LOSS_NOT_SCALED, "scale_loss", "apply")

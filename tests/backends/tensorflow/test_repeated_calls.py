@@ -9,7 +9,6 @@ import tensorflow as tf
 from support.odometers import ODOMETERS
 
 import tracer
-from tracer.core.call_paths import frames_above
 from tracer.core.collectors import Throttle
 
 _Odometer: Any = ODOMETERS["v1"]
@@ -46,8 +45,8 @@ def test_a_repeated_call_takes_few_instructions() -> None:
     def step() -> None:
         optimizer.apply_gradients([(tf.ones(1), weights)])
 
-    frames = 1 + len(frames_above(sys._getframe()))
-    assert 0 < instructions_of_tracer(step) <= 105 + 18 * frames
+    taken = instructions_of_tracer(step)
+    assert 0 < taken <= 70, taken
     trace = tracer.trace_of(optimizer)
     assert (trace.steps, trace.complete) == (_CALLS, True)
 
@@ -106,12 +105,5 @@ def test_a_repeated_call_in_a_step_of_another_optimizer() -> None:
     first, second = tracer.wrap(First(name="first")), tracer.wrap(Second(name="second"))
     for each in first, first, second, first:
         each.apply_gradients([])
-    data = tracer.trace_of(inner).data
-    told = Counter[str]()
-    for block in data.blocks:
-        if block.path is not None:
-            lines = [data.lines[line] for line in data.paths[block.path]]
-            methods = {each.function for each in lines if not (each.file or each.graph)}
-            for name in methods - {"V1Odometer.apply_gradients"}:
-                told[name] += block.total
-    assert told == {"First.apply_gradients": 3, "Second.apply_gradients": 1}
+    trace = tracer.trace_of(inner)
+    assert (trace.updates(), int(weights.numpy()[0]), trace.complete) == (4, 4, True)

@@ -27,7 +27,7 @@ from typing import Any
 from weakref import ref
 
 from tracer.backends.tensorflow import compat
-from tracer.backends.tensorflow.callers import Callers, SameCall
+from tracer.backends.tensorflow.callers import CalledAlone, Callers
 from tracer.backends.tensorflow.counters import LedgerCounters
 from tracer.backends.tensorflow.effects import Effects
 from tracer.backends.tensorflow.functions import any_is_inside, forget_graphs_with
@@ -72,7 +72,7 @@ class GraphBlocks(backend.Blocks):
         self.threads: set[int] = set()
         """The threads that have ever called a function that contains a block."""
         self.write_checks = WriteChecks()
-        self.callers = Callers(self.threads)
+        self.callers = Callers()
         time_tracings(self)
         self._begun_in_sessions = 0
         """How many steps began in Sessions and have not ended."""
@@ -108,13 +108,9 @@ class GraphBlocks(backend.Blocks):
         name = compat.function_name(graph)
         self.write_checks.judge(graph)
         in_function = compat.eager_outside_functions()
-        where: tuple[Any, ...]
-        if in_function:
-            where = self.callers.inside(call.place.region, call.sites)
-        else:
-            where = (self.callers.in_session(call.sites),)
+        path = (self.callers.inside if in_function else self.callers.in_session)(call.sites)
         for replica, sites in self._by_replica(call):
-            block = CountedBlock(replica, name, step, tuple(sites), *where)
+            block = CountedBlock(replica, name, step, tuple(sites), path)
             if in_function:
                 self._count_in_graph(block, call, failed)
             else:
@@ -222,26 +218,21 @@ class GraphBlocks(backend.Blocks):
 
     # The enclosing step of a block.
 
-    def _enclosing_step(self, replica: int, region: str, same_call: SameCall) -> Any:
-        """The stamp of the step that calls the function of `region`, with a block of `replica`.
+    def _enclosing_step(self, replica: int) -> Any:
+        """The stamp of the step that calls a function with a block of `replica`.
 
-        TensorFlow asks for it at each call of the function, unless `same_call` shows that it is the
-        same as before. The answer is an eager tensor, or one in the graph of the function being
-        traced.
+        TensorFlow asks for it at each call of the function, unless `CalledAlone` shows that there
+        is none. The answer is an eager tensor, or one in the graph of the function being traced.
         """
         ledger, calls = self.counters.ledgers[replica], self._calls_under_way
         try:
             place = current_place()
             call = parent_of("apply", place, replica, calls.stack(), compat.has_strategy(), calls)
             if place is not EAGER:
-                self.callers.called_in(region)
                 return self._stamp_inside(call, place, replica, calling=True)
             self._function_called()
             step = None if call is None else step_around(call, replica, calls)
-            if step is None:  # must run here: `same_call` counts the frames outside this one
-                known = same_call if call is None else None
-                self.callers.called_from_here(region, replica, ledger.next_number, known)
-            stamp = self._stamp_in_eager(call, step, replica, region)
+            stamp = self._stamp_in_eager(call, step, replica)
             return compat.constant(stamp) if stamp else ledger.alone
         except BaseException as error:
             self._root.fault(error)
@@ -261,15 +252,11 @@ class GraphBlocks(backend.Blocks):
         except BaseException as error:
             self._root.fault(error)
 
-    def _stamp_in_eager(
-        self, call: Call | None, step: Call | None, replica: int, region: str
-    ) -> int:
+    def _stamp_in_eager(self, call: Call | None, step: Call | None, replica: int) -> int:
         """The stamp of a block inside `call` and its `step`, in eager mode; 0 without them."""
         stamp = 0
         if step is not None:
-            number = self.number_of(step, replica)
-            self.callers.called(region, replica, step.path, lambda: number)
-            stamp = UNIT * number | WITHIN
+            stamp = UNIT * self.number_of(step, replica) | WITHIN
         if call is not None and call.applying is not None:
             self.called_by_apply_methods = True
             stamp |= APPLYING
@@ -309,10 +296,11 @@ class GraphBlocks(backend.Blocks):
 
     def _asked(self, region: Any, replica: int) -> Any:
         """The stamp of the step that calls the function of the graph `region`, a tensor in it."""
-        watched = self.callers, self._calls_under_way, self.threads, self._called
-        same_call = SameCall(*watched, self.counters, self._look)
-        ask = partial(self._enclosing_step, replica, compat.function_name(region), same_call)
-        return self._ledger(replica).enclosing_step(region, ask, same_call)
+        is_alone = CalledAlone(
+            self._calls_under_way, self.threads, self._called, self.counters, self._look
+        )
+        ask = partial(self._enclosing_step, replica)
+        return self._ledger(replica).enclosing_step(region, ask, is_alone)
 
     def _ledger(self, replica: int) -> Ledger:
         return self.counters.ledger(replica, self._devices.get(replica, ""))
