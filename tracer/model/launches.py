@@ -86,7 +86,7 @@ def place(environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
 
 def here(environment: Mapping[str, str] = os.environ) -> Launch:
     """The launch of this process."""
-    process = os.getpid()
+    process, restart = os.getpid(), environment.get("TORCHELASTIC_RESTART_COUNT", "")
     return Launch(
         _key(environment),
         children_of(environment),
@@ -94,7 +94,7 @@ def here(environment: Mapping[str, str] = os.environ) -> Launch:
         process,
         _start(process),
         _first_seen(process),
-        int(environment.get("TORCHELASTIC_RESTART_COUNT", "0")),
+        int(restart) if restart.isdecimal() else 0,
     )
 
 
@@ -207,17 +207,16 @@ def newest(launches: Mapping[Path, Launch | None]) -> list[Path]:
         launch = launch or Launch()
         groups[launch.run or launch.key][path] = launch
     files = max(groups.values(), key=_began)
+    began = _began(files)
     restarts: defaultdict[str, int] = defaultdict(int)
     for launch in files.values():
         restarts[launch.host] = max(restarts[launch.host], launch.restart)
-    return [
-        path
-        for path, launch in files.items()
-        if launch.run
-        or not (
-            launch.restart < restarts[launch.host] or 0 < launch.saved < _began(files) - _MAX_GAP
-        )
-    ]
+
+    def is_left(launch: Launch) -> bool:
+        is_old = 0 < launch.saved < began - _MAX_GAP
+        return not launch.run and (is_old or launch.restart < restarts[launch.host])
+
+    return [path for path, launch in files.items() if not is_left(launch)]
 
 
 def _began(files: Mapping[Path, Launch]) -> float:
