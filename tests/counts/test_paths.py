@@ -685,45 +685,6 @@ def test_only_the_first_tracings_are_kept(
     assert sum(each.tracings for each in trace.graphs) == 5
 
 
-def test_how_long_a_tracing_took(program: Program) -> None:
-    """And when it began, by the clock of the test; nothing else that was traced counts."""
-    import time
-
-    def slow(seconds: float) -> Any:
-        def step() -> None:
-            time.sleep(seconds)
-            program.optimizer.apply_gradients(program.pairs)
-
-        return tf.function(step, autograph=False)
-
-    took: list[tuple[float, float]] = []
-    began = threading.Event()
-
-    def meanwhile() -> None:
-        """In another thread something else is traced, and that ends while the others go on."""
-        began.wait()
-        tf.function(lambda: time.sleep(0.05), autograph=False)()
-
-    thread = threading.Thread(target=meanwhile)
-    thread.start()
-    began.set()
-    for seconds in (0.1, 0.0, 0.2):
-        begin = time.time()
-        slow(seconds)()
-        took.append((begin, time.time()))
-        tf.function(lambda: time.sleep(0.1), autograph=False)()  # another one
-    begin = time.time()
-    slow(0.15).get_concrete_function()  # nobody calls it
-    took.append((begin, time.time()))
-    thread.join()
-    tf.function(lambda: time.sleep(0.1), autograph=False)()
-    events = tracer.trace_of(program.optimizer).data.graph_tracings
-    assert len(events) == 4
-    for event, (begin, end), least in zip(events, took, (0.1, 0.0, 0.2, 0.15), strict=True):
-        assert least <= event.seconds <= end - begin
-        assert begin - 0.1 <= event.at <= end
-
-
 # However a program is started.
 
 SCRIPT = """

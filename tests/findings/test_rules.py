@@ -84,7 +84,7 @@ def graph(function: str, signature: str = "", **figures: int) -> Graph:
 
 def traced_for(detail: str, made: CallTrace) -> CallTrace:
     """The same, and why the second graph was traced is known."""
-    event = GraphTracing(1, None, "argument", detail, 1, 0.0, 0.0)
+    event = GraphTracing(1, None, "argument", detail, 1, 0.0)
     return traces.changed(made, graph_tracings=(event,))
 
 

@@ -440,7 +440,7 @@ def of_every_record() -> dict[str, Any]:
         graphs=(Graph(0, 0, "f", "", 1, 0, 1, 0),),
         lines=(Line("f", "a.py", 1),),
         paths=((0,),),
-        graph_tracings=(GraphTracing(0, 0, "first", "", 0, 1.0, 1.0),),
+        graph_tracings=(GraphTracing(0, 0, "first", "", 0, 1.0),),
         effects=(Effect(0, 0, "compared", (0, 1), 1, (Run(1, 1, 1),)),),
         programs=(Program("a.py", 1.0, 1.0),),
         rates=(Rate(0, "rate", 0, (0, 1), (RateRun(1, 4, 0.1, 0.1),)),),

@@ -378,7 +378,6 @@ class Reader:
                     event.detail,
                     max(0, event.after - past),
                     event.at,
-                    event.seconds,
                 )
 
 

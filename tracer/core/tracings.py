@@ -66,8 +66,6 @@ class Definition(NamedTuple):
     arguments: Arguments
     known: Iterable[Arguments]
     """The arguments of earlier tracings of the function."""
-    timing: Any = None
-    """Set if the framework times the tracing: when it `began`, and how many `seconds` it took."""
 
 
 class Part(NamedTuple):
@@ -94,14 +92,8 @@ class Tracing:
         self.failed = False
         self.cause: Cause = "unknown"
         self.detail = ""
-        self.at = time.time() if definition.timing is None else definition.timing.began
+        self.at = time.time()
         self.parts: list[Part] = []
-        self._timing = definition.timing
-
-    @property
-    def seconds(self) -> float:
-        """The duration of the tracing; 0 until known."""
-        return 0.0 if self._timing is None else self._timing.seconds
 
     @property
     def replica(self) -> int:

@@ -215,9 +215,7 @@ class GraphTracing(msgspec.Struct, frozen=True):
     after: int
     """The number of steps run before."""
     at: float
-    """When the tracing began, in seconds since 1970 (UTC)."""
-    seconds: float
-    """The duration in seconds."""
+    """When the tracing was seen first, in seconds since 1970 (UTC)."""
 
 
 class Calls(msgspec.Struct, frozen=True):

@@ -104,7 +104,7 @@ _BOUNDS: Mapping[type, Mapping[str, tuple[float, float]]] = {
     Run: dict.fromkeys(("first", "stride", "count", "times", "last"), _SOME),
     Calls: dict.fromkeys(("eager", "tracing"), _ANY),
     Graph: dict.fromkeys(("tracings", "idle", "steps", "after"), _ANY),
-    GraphTracing: {"after": _ANY, "at": _SECONDS, "seconds": _SECONDS},
+    GraphTracing: {"after": _ANY, "at": _SECONDS},
     Effect: {"total": _ANY},
     Remark: dict.fromkeys(("count", "of"), _ANY),
     Line: {"number": _ANY},

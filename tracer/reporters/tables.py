@@ -228,7 +228,7 @@ CAUSES = {
 }
 
 
-TracingRow = namedtuple("TracingRow", "began after graph worker cause caller seconds")
+TracingRow = namedtuple("TracingRow", "began after graph worker cause caller")
 """One graph tracing, which `began` this many seconds after the first one of the trace.
 
 `after` is how many steps had run. `caller` is the program's line nearest to it; empty if
@@ -249,7 +249,6 @@ def tracings(trace: Trace, root: int | None = None) -> list[TracingRow]:
             worker=shown(trace.replicas[trace.graphs[each.graph].replica].worker),
             cause=CAUSES[each.cause] + (f": {shown(each.detail)}" if each.detail else ""),
             caller="" if line is None else shown(callers.label(line)),
-            seconds=round(each.seconds, 3),
         )
         if root is None or trace.graphs[each.graph].root == root:
             rows.append(row)

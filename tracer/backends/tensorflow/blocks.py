@@ -33,7 +33,6 @@ from tracer.backends.tensorflow.effects import Effects
 from tracer.backends.tensorflow.functions import any_is_inside, forget_graphs_with
 from tracer.backends.tensorflow.ledger import Ledger, Use
 from tracer.backends.tensorflow.places import Extra, current_place, parent_of, step_around
-from tracer.backends.tensorflow.tracings import time_tracings
 from tracer.backends.tensorflow.writes import WriteChecks
 from tracer.core import backend
 from tracer.core.calls import EAGER, Call, Place, outermost
@@ -73,7 +72,6 @@ class GraphBlocks(backend.Blocks):
         """The threads that have ever called a function that contains a block."""
         self.write_checks = WriteChecks()
         self.callers = Callers()
-        time_tracings(self)
         self._begun_in_sessions = 0
         """How many steps began in Sessions and have not ended."""
         self._calls_under_way = root.calls_under_way

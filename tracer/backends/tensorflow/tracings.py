@@ -1,15 +1,13 @@
-"""Find out why TensorFlow traces a function, from the call that traces it, and how long it takes.
+"""Find out why TensorFlow traces a function, from the call that traces it.
 
 `tracer.core.tracings` uses the results. Facts about TensorFlow are given with the file of
 TensorFlow 2.21 that shows them.
 """
 
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any
-from weakref import finalize, ref
+from weakref import ref
 
 from tensorflow.python.eager.polymorphic_function import polymorphic_function, tracing_compilation
 
@@ -46,8 +44,7 @@ class Definitions:
         cause = self._cause(frames[:place], frames[place:]) or (None if known else "forgotten")
         wanted = {} if cause else _arguments(values["lookup_func_type"])
         types = (_arguments(each.function_type) for each in known)
-        timing = _timings.get(id(frames[place]))
-        return Definition(name, signature, cause, wanted, types, timing)
+        return Definition(name, signature, cause, wanted, types)
 
     def _cause(self, inside: Sequence[FrameType], around: Sequence[FrameType]) -> Cause | None:
         """The cause of a graph tracing, as far as the frames outside and inside of it show.
@@ -109,64 +106,3 @@ _SAME_AS = {
     "Attrs": "named_attributes",
 }
 """Trace types that wrap another type, and the attribute that holds it."""
-
-
-class Timing:
-    """The duration of one tracing of an outermost function, in place of a cell of a counter.
-
-    TensorFlow adds the duration of each such tracing to one sum (`_maybe_define_function` in
-    `eager/polymorphic_function/tracing_compilation.py`): it takes a cell when a tracing begins, and
-    adds to the cell when the tracing ends or fails.
-    """
-
-    def __init__(self, cell: Any, by: int) -> None:
-        """`by` is the `id` of the frame that traces."""
-        self.began = time.time()
-        """In seconds since 1970 (UTC)."""
-        self.seconds = 0.0
-        """The duration, when the tracing has ended."""
-        self._cell, self._by = cell, by
-        _timings[by] = self
-
-    def increase_by(self, microseconds: int) -> None:
-        """End the tracing."""
-        self.seconds = microseconds / 1e6
-        _timings.pop(self._by, None)
-        self._cell.increase_by(microseconds)
-
-
-_timings: dict[int, Timing] = {}
-"""The tracings under way, by the `id` of the frame that traces."""
-
-
-class _Timings:
-    """Replaces the counter of tracing times, to time each tracing separately as well."""
-
-    def __init__(self, counter: Any) -> None:
-        self.counter = counter
-
-    def get_cell(self, *labels: str) -> Timing:
-        return Timing(self.counter.get_cell(*labels), id(sys._getframe(1)))
-
-
-_owners: set[int] = set()
-"""The ids of the objects that need timings."""
-
-
-def time_tracings(owner: Any) -> None:
-    """Time each tracing while `owner` is alive; then restore TensorFlow's counter."""
-    _owners.add(id(owner))
-    finalize(owner, _time_no_more, id(owner)).atexit = False
-    counter = getattr(tracing_compilation, _COUNTER, None)
-    if counter is not None and not isinstance(counter, _Timings):
-        setattr(tracing_compilation, _COUNTER, _Timings(counter))
-
-
-def _time_no_more(owner: int) -> None:
-    _owners.discard(owner)
-    counter = getattr(tracing_compilation, _COUNTER, None)
-    if not _owners and isinstance(counter, _Timings):
-        setattr(tracing_compilation, _COUNTER, counter.counter)
-
-
-_COUNTER = "_graph_building_time_counter"
