@@ -10,7 +10,6 @@ from support.findings_of import bad
 from support.libraries import Keras3Optimizer, keras3
 
 import tracer
-from tracer.evidence import inspection
 
 CASES = [
     pytest.param(cls, id=cls.__name__, marks=[pytest.mark.long] if number % 8 else [])
@@ -19,8 +18,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("cls", CASES)
-def test_nothing_is_said(cls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection, "_embeddings", list)
+def test_nothing_is_said(cls: Any) -> None:
     of_keras3 = keras3 is not None and issubclass(cls, Keras3Optimizer)
     optimizer = cls(learning_rate=0.1) if of_keras3 else cls()
     with warnings.catch_warnings():
