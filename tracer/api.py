@@ -71,16 +71,6 @@ class CallTrace(Trace):
 
         return findings(self)
 
-    def without_paths(self) -> "CallTrace":
-        """A copy of the trace to share: file names without folders, commands without arguments.
-
-        Functions, line numbers, names of variables and all counts stay.
-        """
-        from tracer.model.redaction import without_paths
-
-        shared = without_paths(self)
-        return CallTrace(shared.data, shared.objects)
-
     def save(self, path: str | Path) -> None:
         """Write the trace to the file `path`, which `tracer.load` reads.
 

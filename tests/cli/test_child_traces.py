@@ -221,15 +221,19 @@ def test_a_fork_beside_a_thread_that_trains(tmp_path: Path) -> None:
 
 
 SCRIPTS = """
-import os, subprocess, sys
+import os, shutil, subprocess, sys
 
-def start(*arguments):
-    return subprocess.Popen([sys.executable, "train.py", *arguments], stderr=subprocess.DEVNULL)
+def start(steps, code):
+    script = shutil.copy("train.py", f"train-{steps}.py")
+    return subprocess.Popen([sys.executable, script, steps, code], stderr=subprocess.DEVNULL)
+
+for steps in "68":
+    shutil.copy("train.py", f"train-{steps}.py")
 
 children = [
-    start("5", "import os; os.execv(sys.executable, [sys.executable, 'train.py', '6', {}])".format(
-        repr("import os; os._exit(5)"))),
-    start("7", "import subprocess; subprocess.run([sys.executable, 'train.py', '8', 'pass']);"
+    start("5", "import os; python = sys.executable;"
+        f"os.execv(python, [python, 'train-6.py', '6', {'import os; os._exit(5)'!r}])"),
+    start("7", "import subprocess; subprocess.run([sys.executable, 'train-8.py', '8', 'pass']);"
         "raise KeyError('no data')"),
 ]
 for child in children:
@@ -246,16 +250,15 @@ def test_scripts_that_a_script_starts(tmp_path: Path) -> None:
     trace = tracer.load(tmp_path / "traces")
     found = {each.command: (each.status, each.error) for each in trace.programs}
     assert found["launch.py"] == (0, "")
-    assert found["train.py 8 pass"] == (None, "")
-    assert found["train.py 6 'import os; os._exit(5)'"] == (5, "")
-    (raised,) = (found[each] for each in found if each.startswith("train.py 7 "))
-    assert raised == (1, "KeyError: 'no data'")
+    assert found["train-8.py"] == (None, "")
+    assert found["train-6.py"] == (5, "")
+    assert found["train-7.py"] == (1, "KeyError: 'no data'")
     expected = {each.worker: 9 for each in trace.programs if each.command == "launch.py"}
     for each in trace.programs:
         assert each.worker.startswith("process:")
         # The process that became another one left what it had saved until then, if anything.
-        if each.command.startswith("train.py") and not each.command.startswith("train.py 5 "):
-            expected[each.worker] = int(each.command.split()[1])
+        if each.command in ("train-6.py", "train-7.py", "train-8.py"):
+            expected[each.worker] = int(each.command[6])
     counted = {worker: n for (worker,), n in trace.count("updates", by="worker").items()}
     assert sorted(expected.values()) == [6, 7, 8, 9]
     assert {worker: counted[worker] for worker in expected} == expected

@@ -129,7 +129,7 @@ OUTPUTS = {
     "report_csv_steps": ["report", "accumulation.json", "-f", "csv", "--by", "step"],
     "report_markdown": ["report", "hostile_names.json", "--format", "markdown"],
     "report_markdown_incomplete": ["report", "incomplete.json", "-f", "markdown", "--by", "step"],
-    "report_callers": ["report", "several_callers.json", "--by", "caller", "--no-paths"],
+    "report_callers": ["report", "several_callers.json", "--by", "caller"],
     "report_callers_of_steps": [
         *("report", "several_callers.json", "--by", "caller", "--step", "3:5", "--replica", "1"),
     ],

@@ -255,18 +255,12 @@ def report(
         str | None,
         typer.Option("--method", metavar="NAME", help="Only methods with this name or pattern."),
     ] = None,
-    no_paths: Annotated[
-        bool,
-        typer.Option(
-            "--no-paths", help="Leave out the folders of files and the arguments of programs."
-        ),
-    ] = False,
 ) -> None:
     """Print what a trace file holds: the answer first, then the counts.
 
     A CSV file holds one table: the table of variables, unless --by names another.
     """
-    from tracer.model import redaction, tracefile
+    from tracer.model import tracefile
     from tracer.model.trace import select
     from tracer.reporters import formats
 
@@ -279,7 +273,7 @@ def report(
         method=method,
         optimizer=optimizer,
     )
-    formats.write(redaction.without_paths(trace) if no_paths else trace, format, by, output)
+    formats.write(trace, format, by, output)
     _say_written(output)
 
 
@@ -478,7 +472,5 @@ def _meant(arguments: Sequence[str]) -> str:
 
 
 def _fail(reason: str, status: int) -> NoReturn:
-    from tracer.model.redaction import message
-
-    print(f"tracer: {shown(message(' '.join(reason.split())))}", file=sys.stderr)
+    print(f"tracer: {shown(' '.join(reason.split()))}", file=sys.stderr)
     sys.exit(status)

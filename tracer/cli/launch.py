@@ -6,6 +6,7 @@ import os
 import pkgutil
 import runpy
 import secrets
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -21,7 +22,6 @@ from tracer.cli.autosave import say
 from tracer.cli.process import Process, follow_children, note_children, own_file
 from tracer.errors import TraceFileError
 from tracer.files import local_path
-from tracer.model.redaction import command_line
 from tracer.model.trace import Trace
 from tracer.model.tracefile import (
     file_in,
@@ -198,7 +198,7 @@ def launch(
 
     options: dict[str, Any] = {"seconds": seconds, "effects": effects}
     process = Process(
-        command_line([*(["-m"] if module else []), name, *arguments]),
+        shlex.join(["-m", name] if module else [name]),
         place,
         say=None if quiet else say,
         report=partial(_report, by, quiet, children, path if output and not in_folder else None),

@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -27,7 +28,7 @@ from tracer.errors import shown
 from tracer.layout import cut
 from tracer.model import launches
 from tracer.model.records import Program
-from tracer.model.redaction import command_line, message, without_secrets
+from tracer.model.redaction import without_credentials
 from tracer.model.trace import Trace
 from tracer.model.words import listed
 
@@ -106,7 +107,7 @@ class Process:
             said = type(error).__name__
             with suppress(Exception):  # an exception of the program may not have a text
                 text = _ORNAMENTS.sub("", " ".join(str(error).split()))
-                said = ": ".join(filter(None, [said, message(text)]))
+                said = ": ".join(filter(None, [said, without_credentials(text)]))
             self._error = cut(said, _MAX_CELLS, 0)
         self.autosave.hurry()  # a launcher may kill this process while it ends
 
@@ -137,7 +138,6 @@ class Process:
 # Child processes.
 
 _STARTUP = Path(__file__).parent / "startup"
-_MAX_COMMAND = 60  # cells of a command
 _MAX_NAMES = 3  # processes in a list
 _TOOLS = {"git", "hostname", "ldconfig", "lscpu", "nvidia-smi", "uname"}
 """Programs without training that frameworks or Python's `platform` start."""
@@ -158,10 +158,12 @@ def note_children(*, forks_only: bool = False) -> list[str]:
         del started[before:]  # with `preexec_fn`, "a fork"
         command = process.args
         is_text = isinstance(command, str | bytes | os.PathLike)
-        words = os.fsdecode(command).split(" ") if is_text else [*map(os.fsdecode, command)]
-        if not forks_only and os.path.basename(words[0]) not in _TOOLS:
-            said = " ".join(without_secrets(words))
-            started.append(cut(shown(said), _MAX_COMMAND, _MAX_COMMAND // 2))
+        words = os.fsdecode(command).split() if is_text else [*map(os.fsdecode, command)]
+        tool, *rest = [*itertools.dropwhile(lambda word: "=" in word, words), ""]
+        name = os.path.basename(tool)
+        if not forks_only and name not in _TOOLS:
+            is_python = name.startswith("python")
+            started.append(shown(f"{name} {program_of(rest)}" if is_python else name))
 
     def start_process(start: _Call, process: Any, args: Any, options: Any) -> None:
         before = len(started)
@@ -173,6 +175,18 @@ def note_children(*, forks_only: bool = False) -> list[str]:
     wrapt.wrap_function_wrapper(subprocess, "Popen.__init__", run_subprocess)
     _wrap_process("start", start_process)
     return started
+
+
+def program_of(arguments: Sequence[str]) -> str:
+    """The script or the module that Python runs with these arguments.
+
+    >>> program_of(["-X", "dev", "-u", "-m", "pkg.train", "--epochs", "3"])
+    '-m pkg.train'
+    """
+    parts = [*arguments]
+    while parts and parts[0].startswith("-") and parts[0] not in ("-m", "-c"):
+        del parts[: 2 if parts[0] in ("-W", "-X") else 1]
+    return shlex.join(parts[: 2 if parts[:1] == ["-m"] else 1])
 
 
 def other_processes(started: Sequence[str]) -> str:
@@ -194,7 +208,7 @@ def follow() -> None:
         folder, options = json.loads(settings)
         path = own_file(Path(folder))
         process = Process(
-            command_line(sys.orig_argv[1:]),
+            program_of(sys.orig_argv[1:]),
             lambda trace: path,
             child=True,
             unfollowed=note_children(forks_only=True),
@@ -215,7 +229,7 @@ def _bootstrap(process: Process, bootstrap: _Call, started: Any, args: Any, opti
 
     It ends in `_bootstrap`, which prints the program's exceptions and does not raise them.
     """
-    process.command = f"{command_line(sys.argv)} ({started.name})"
+    process.command = f"{shlex.join(sys.argv[:1])} ({started.name})"
     process.status = bootstrap(*args, **options)
     return process.status
 

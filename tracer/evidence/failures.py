@@ -8,7 +8,7 @@ from tracer.core.calls import Call
 from tracer.core.collectors import Collector
 from tracer.core.interrupts import suppress_faults
 from tracer.model.records import Failure, Optimizer
-from tracer.model.redaction import message
+from tracer.model.redaction import without_credentials
 
 _MAX_LENGTH = 200
 _MAX_FAILURES = 8  # the most kinds of failures kept
@@ -59,5 +59,5 @@ def _one_line(error: Exception) -> str:
     said = ""
     with suppress_faults():  # `str` of a program's exception may raise
         said = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-    said = message(" ".join(said.split()))
+    said = without_credentials(" ".join(said.split()))
     return f"{type(error).__name__}{': ' if said else ''}{said}"

@@ -325,8 +325,7 @@ class Program(msgspec.Struct, frozen=True):
     """A process that ran under `tracer run`, and how it ended."""
 
     command: str
-    """The command after `tracer run`, without secrets: `train.py --epochs 3`; see
-    `tracer.model.redaction`."""
+    """The program, without arguments: `train.py` or `-m pkg.train`."""
     started: float
     """The start, in seconds since 1970 (UTC)."""
     seconds: float
