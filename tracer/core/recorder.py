@@ -340,7 +340,7 @@ class Recorder(Root):
                 if site is not None:
                     sites.append(site)
                     if effects is not None:
-                        effects.hold(call, self.sites.sites[site].variable, pair[1], pair[0])
+                        effects.hold(call, self.sites.sites[site].variable, pair[1])
             except BaseException as error:
                 self.fault(error)
             yield pair

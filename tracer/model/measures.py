@@ -36,7 +36,6 @@ What = Literal[
     "compared",
     "unchanged",
     "not_finite",
-    "zero_gradient",
 ]
 """The counts of a trace."""
 CountedRole = Role | Observation | Literal["call"]
@@ -266,10 +265,8 @@ def observing(what: Observation, variables: frozenset[int] | None = None) -> Sel
     return Selection(roles=ROLES[what], variables=variables)
 
 
-effects = tuple(map(observing, OBSERVATIONS[:3]))
+effects = tuple(map(observing, OBSERVATIONS))
 """Count the variables that were compared, unchanged and not finite."""
-zero_gradients = observing("zero_gradient")
-"""Counts the variables with a gradient of 0."""
 
 
 def of_methods(methods: Iterable[int]) -> Selection:

@@ -233,10 +233,9 @@ class Calls(msgspec.Struct, frozen=True):
     """The index of the path to the calls; None if unknown."""
 
 
-Observation = Literal["compared", "unchanged", "not_finite", "zero_gradient"]
+Observation = Literal["compared", "unchanged", "not_finite"]
 """An observation of a variable in a step. `compared`: it was examined. `unchanged`: no bit changed.
-`not_finite`: it held infinity or NaN after the step. `zero_gradient`: its gradient was 0, as far as
-known (gradients in XLA programs are not read)."""
+`not_finite`: it held infinity or NaN after the step."""
 OBSERVATIONS: tuple[Observation, ...] = get_args(Observation)
 
 

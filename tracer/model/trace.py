@@ -219,11 +219,10 @@ class Trace:
         have no step. A split by step omits executions whose step is not known. A caller is a path
         of calls as text, `train.py:41 main > Model.fit > Adam.apply_gradients`; None if unknown.
 
-        With `effects=True` there are four more counts of steps that got a variable: `"compared"`
-        (its bits were compared), `"unchanged"` (the step changed no bit), `"not_finite"` (it held
-        infinity or NaN after the step) and `"zero_gradient"` (its gradient was 0, as far as known:
-        gradients in programs of XLA are not read). They have no method, kind or caller. Without
-        effects they raise `tracer.UnknownName`.
+        With `effects=True` there are three more counts of steps that got a variable: `"compared"`
+        (its bits were compared), `"unchanged"` (the step changed no bit) and `"not_finite"` (it
+        held infinity or NaN after the step). They have no method, kind or caller. Without effects
+        they raise `tracer.UnknownName`.
         """
         names = (by,) if isinstance(by, str) else tuple(by)
         if what not in ROLES:

@@ -55,7 +55,7 @@ def named(variables: list[Any]) -> dict[str, Any]:
 
 def check_by_bytes(
     make: Callable[[], Any], prepare: Callable[[Any], Any] = lambda step: step
-) -> Any:
+) -> None:
     """Steps with gradients that are zero, infinite and no number, and one without some of them."""
     optimizer = tracer.wrap(make(), effects=True)
     variables = model(optimizer, "ones").trainable_variables
@@ -75,13 +75,6 @@ def check_by_bytes(
     assert trace.complete, trace.notes
     assert truth.unchanged and truth.not_finite
     truth.agrees_with(trace)
-    zero = {
-        (each.path, step): 1
-        for number, each in enumerate(variables)
-        for step, amount in enumerate(GRADIENTS, 1)
-        if number == 1 or amount == 0
-    }
-    return zero, trace.count("zero_gradient", by=("variable", "step"))
 
 
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
@@ -95,8 +88,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_weights_by_their_bytes(name: str) -> None:
-    zero, counted = check_by_bytes(OPTIMIZERS[name])
-    assert counted == zero
+    check_by_bytes(OPTIMIZERS[name])
 
 
 @counts_in_compiled_code

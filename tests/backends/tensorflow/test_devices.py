@@ -72,7 +72,7 @@ def graph(monkeypatch: pytest.MonkeyPatch) -> Any:
         enclosing = ledger.enclosing_step(graph, lambda: ledger.alone, lambda: True)
         with tf.device(GPU):
             stamp = ledger.begin_step(enclosing)
-            held = [comparisons.hold(0, 0, variable, tf.ones(2))._replace(device=GPU)]
+            held = [comparisons.hold(0, 0, variable)._replace(device=GPU)]
             row, bits = comparisons.row(stamp, comparisons.questions(held))
             journal = ledger.auxiliary(lambda row: None, int(row.shape[0]), int(bits.shape[0]))
             journal.write(row, (), bits)

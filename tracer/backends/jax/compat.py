@@ -17,7 +17,6 @@ import jax
 import numpy as np
 from jax.interpreters import ad, batching, mlir, partial_eval
 
-from tracer.core.interrupts import suppress_faults
 from tracer.errors import UnsupportedOptimizer
 
 try:
@@ -73,8 +72,6 @@ except (ImportError, AttributeError) as error:
 
 __all__ = ["Primitive", "ad", "batching", "mlir", "partial_eval"]
 
-_FAR = 5
-"""How many equations to follow back to a constant."""
 _NO_TOKEN = (
     {"returns_token": False} if "returns_token" in inspect.signature(_emit).parameters else {}
 )
@@ -358,22 +355,6 @@ def arguments_of(trace: Any) -> dict[str, str]:
         over = " over " * bool(axes) + ", ".join(f"{axis}={size}" for axis, size in axes.items())
         found[name] = f"{getattr(aval, 'dtype', aval)}[{sizes}]{weak}{over}"
     return found
-
-
-def is_constant_zero(tracer: Any, far: int = _FAR) -> bool:
-    """True if a tracer is known to be 0 in each run; False if JAX does not tell (< 0.8).
-
-    The gradient of a value that the loss does not use is a 0 that JAX broadcasts. Or the program
-    multiplies it by 0.
-    """
-    with suppress_faults():
-        value = getattr(tracer, "val", None)
-        if isinstance(value, core.Literal):
-            return not value.val
-        equation = tracer.parent
-        if far and equation.primitive.name in ("broadcast_in_dim", "convert_element_type", "mul"):
-            return any(is_constant_zero(each, far - 1) for each in equation.in_tracers)
-    return False
 
 
 def caller_of_jax(frame: Any) -> Any:

@@ -12,9 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from tracer.backends.jax import compat
 from tracer.backends.jax.arrays import is_gone, values_given, values_returned
 from tracer.core.calls import Call
 from tracer.core.counters import Source
@@ -24,8 +22,8 @@ _BITS = 31
 """How many bits a number holds: it is an int32 with a sign."""
 
 
-Compared = dict[int, tuple[Any, Any, Any]]
-"""By the index of a variable: its value before a step, its value after it, and its gradient."""
+Compared = dict[int, tuple[Any, Any]]
+"""By the index of a variable: its value before a step and its value after it."""
 
 
 class JaxEffects(Logs):
@@ -36,16 +34,14 @@ class JaxEffects(Logs):
         super().__init__()
         self._note = note
 
-    def hold(self, call: Any, index: int, variable: Any, gradient: Any) -> None:
+    def hold(self, call: Any, index: int, variable: Any) -> None:
         """Keep the value of a variable that the step `call` gets.
 
         The values that `stateless_apply` gets are read from its arguments when it has ended.
         """
         before = None if call.method == "stateless_apply" else variable.value
         call.before = call.before or {}
-        if index in call.before:
-            (_, before, _), gradient = call.before[index], None  # of several: unknown
-        call.before[index] = variable, before, gradient
+        call.before.setdefault(index, (variable, before))
 
     def seen(self, call: Call, replica: int) -> Sequence[Source]:
         """Nothing: the op that counts a step also reports its effects."""
@@ -57,15 +53,13 @@ class JaxEffects(Logs):
         if call.method == "stateless_apply":
             old, new = values_given(call), values_returned(call)
             found = {
-                index: (old[id(own)], new[id(own)], gradient)
-                for index, (own, _, gradient) in held.items()
+                index: (old[id(own)], new[id(own)])
+                for index, (own, _) in held.items()
                 if id(own) in new
             }
         else:
-            found = {
-                index: (old, own.value, gradient) for index, (own, old, gradient) in held.items()
-            }
-        known = {index: each for index, each in found.items() if not any(map(is_gone, each[:2]))}
+            found = {index: (old, own.value) for index, (own, old) in held.items()}
+        known = {index: each for index, each in found.items() if not any(map(is_gone, each))}
         if len(known) < len(found):
             self._note(
                 "effects are unknown for a variable whose old array was donated "
@@ -78,22 +72,10 @@ def bits_of(compared: Compared) -> list[Any]:
     """Numbers with the answers about these variables: see `tracer.core.effects.questions`."""
     if not compared:
         return []
-    before, after, gradients = map(list, zip(*compared.values(), strict=True))
+    before, after = map(list, zip(*compared.values(), strict=True))
     traced = any(isinstance(each, jax.core.Tracer) for each in (*before, *after))
     numbers = _numbers if traced else _numbers_of_arrays
-    return list(numbers(before, after, list(map(_readable, gradients))))
-
-
-def _readable(gradient: Any) -> Any:
-    """An array to compare with 0 instead of a gradient; NaN if that is unknown.
-
-    Nothing reads a gradient in a program: another reader of an intermediate result may change what
-    XLA fuses, and so how it rounds the program's results. But a constant is known while tracing.
-    """
-    if isinstance(gradient, jax.core.Tracer):
-        return np.float32(0 if compat.is_constant_zero(gradient) else np.nan)
-    is_array = isinstance(gradient, jax.Array) and not is_gone(gradient)
-    return gradient if is_array else np.float32(np.nan)
+    return list(numbers(before, after))
 
 
 @lru_cache(maxsize=256)
@@ -113,13 +95,12 @@ def sources(variables: tuple[int, ...], members: tuple[tuple[int, ...], ...]) ->
     )
 
 
-def _numbers(before: Sequence[Any], after: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
+def _numbers(before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
     # Read the results behind a barrier: XLA could compute a result again for the comparison, and
     # round it differently.
     after = jax.lax.optimization_barrier(list(after))
     bits = [_is_same(old, new) for old, new in zip(before, after, strict=True)]
     bits += [_is_not_finite(each) for each in after]
-    bits += [jnp.size(each) > 0 and jnp.all(each == 0) for each in gradients]
     return [
         sum(
             jnp.asarray(bit, jnp.int32) << place

@@ -1,7 +1,7 @@
 """Compare variables before and after a step, in its graph or in eager mode: see `effects`.
 
-There are three questions for each variable: is it *unchanged* to the bit, does it hold a number
-that is *not finite*, and was its gradient 0? A healthy step answers no to all of them.
+There are two questions for each variable: is it *unchanged* to the bit, and does it hold a number
+that is *not finite*? A healthy step answers no to both.
 """
 
 from collections.abc import Sequence
@@ -40,8 +40,6 @@ class Held(NamedTuple):
     dtype: Any
     device: str
     value: Any
-    gradient: Any
-    """The tensor of its gradient; None if unknown."""
 
 
 def comparable(own: Any) -> bool:
@@ -54,7 +52,7 @@ def comparable(own: Any) -> bool:
     return known and bool(own.shape.is_fully_defined())
 
 
-def hold(variable: int, replica: int, own: Any, gradient: Any) -> Held:
+def hold(variable: int, replica: int, own: Any) -> Held:
     """Read the variable `own` now, in eager mode or in the current graph.
 
     While the value is held, ops that write to the variable use other memory
@@ -62,23 +60,7 @@ def hold(variable: int, replica: int, own: Any, gradient: Any) -> Held:
     """
     dtype, device = tf.as_dtype(own.dtype).base_dtype, str(own.device or "")
     value = _read(own.handle, dtype, device)
-    return Held(variable, replica, own.handle, dtype, device, value, _numbers(gradient, replica))
-
-
-def _numbers(gradient: Any, replica: int) -> Any:
-    """The tensor with the numbers of a gradient on a replica; None if it has none.
-
-    None under XLA too: another reader of an intermediate result may change what XLA fuses, and so
-    how it rounds the weights.
-    """
-    if compat.compiles_with_xla():
-        return None
-    if isinstance(getattr(gradient, "values", None), tuple):  # of all replicas
-        gradient = gradient.values[replica]
-    numbers = getattr(gradient, "values", gradient)  # of IndexedSlices
-    known = isinstance(numbers, tf.Tensor) and numbers.shape.rank is not None
-    is_some = known and numbers.shape.num_elements() != 0
-    return numbers if is_some and numbers.dtype in (*_FLOATING, *_COMPLEX, *_WHOLE) else None
+    return Held(variable, replica, own.handle, dtype, device, value)
 
 
 def questions(held: Sequence[Held]) -> list[Any]:
@@ -86,14 +68,13 @@ def questions(held: Sequence[Held]) -> list[Any]:
 
     They are scalars, in the current graph or in eager mode.
     """
-    unchanged, not_finite, zero = [], [], []
+    unchanged, not_finite = [], []
     for each in held:
         now = _read(each.handle, each.dtype, each.device)
         with compat.device(each.device), compat.stop_recording():
             unchanged.append(_raw.LogicalNot(x=_differ(each.value, now)))
             not_finite.append(_infinite(now))
-            zero.append(_zero(each.gradient))
-    return [*unchanged, *not_finite, *zero]
+    return [*unchanged, *not_finite]
 
 
 def row(stamp: Any, bits: Sequence[Any]) -> tuple[Any, Any]:
@@ -146,14 +127,6 @@ def _infinite(value: Any) -> Any:
     if value.dtype not in _FLOATING:
         return tf.constant(False)
     return _any(_raw.LogicalNot(x=_raw.IsFinite(x=value)))
-
-
-def _zero(gradient: Any) -> Any:
-    """True if each element of a gradient is 0; False if unknown."""
-    gradient = None if gradient is None else compat.made_again(gradient)
-    if gradient is None or gradient.shape.rank is None:
-        return tf.constant(False)
-    return _raw.LogicalNot(x=_any(_raw.NotEqual(x=gradient, y=tf.constant(0, gradient.dtype))))
 
 
 def _any(bits: Any) -> Any:

@@ -23,7 +23,6 @@ from tensorflow.python.eager.polymorphic_function import (
 )
 from tensorflow.python.framework import func_graph, indexed_slices, ops
 from tensorflow.python.ops import (
-    control_flow_util,
     control_flow_v2_func_graphs,
     resource_variable_ops,
     script_ops,
@@ -320,8 +319,10 @@ def tensor_of(gradient: Any) -> Any | None:
     return None
 
 
-_PASSED_ON = "Identity", "Reshape", "StopGradient", "PreventGradient"
-_ARITHMETIC = "Add", "AddV2", "AddN", "Sub", "Mul", "Neg", "Div", "RealDiv", *_PASSED_ON
+_ARITHMETIC = (
+    *("Add", "AddV2", "AddN", "Sub", "Mul", "Neg", "Div", "RealDiv"),
+    *("Identity", "Reshape", "StopGradient", "PreventGradient"),
+)
 
 
 def _is_reordered(tensor: Any) -> bool:
@@ -344,32 +345,6 @@ def made_of(tensor: Any) -> list[Any]:
             every[id(each)] = each
             waiting += each.op.inputs if _is_reordered(each) else ()
     return [each for each in every.values() if not _is_reordered(each)]
-
-
-def made_again(tensor: Any) -> Any | None:
-    """A tensor that is 0 where `tensor` is 0, from the same inputs; None if arithmetic hides that.
-
-    A scalar factor that arithmetic computes, as in clipping, is taken for another number than 0.
-    """
-    if isinstance(tensor, EagerTensor) or not _is_reordered(tensor):
-        return tensor
-    if tensor.op.type in _PASSED_ON:
-        return made_again(tensor.op.inputs[0])
-    if tensor.op.type != "Mul":
-        return None
-    made = [(each, made_again(each)) for each in tensor.op.inputs]
-    factors = [own for each, own in made if own is not None or each.shape.num_elements() != 1]
-    if len(factors) == 1:
-        return factors[0]
-    if not factors or any(each is None for each in factors) or not tensor.dtype.is_floating:
-        return None
-    return tf.raw_ops.MulNoNan(x=factors[0], y=factors[1])  # Grappler merges equal Mul ops
-
-
-def compiles_with_xla() -> bool:
-    """True if XLA will compile the graph that is being built."""
-    graph = ops.get_default_graph()
-    return not in_eager() and bool(control_flow_util.GraphOrParentsInXlaContext(graph))
 
 
 def trackable_constant(tensor: Any) -> Any:

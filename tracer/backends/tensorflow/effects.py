@@ -39,7 +39,7 @@ class Effects(Logs):
         self._found: dict[tuple[int, tuple[int, ...]], Counter[Source]] = defaultdict(Counter)
         """How often drained rows contained each source."""
 
-    def hold(self, call: Call, index: int, variable: Any, gradient: Any) -> None:
+    def hold(self, call: Call, index: int, variable: Any) -> None:
         """Read a variable before the step `call` changes it."""
         if not compat.eager_outside_functions():
             self._note(
@@ -49,14 +49,14 @@ class Effects(Logs):
         graph = call.place.graph
         if graph is not None:
             with graph.as_default():
-                self._hold(call, index, variable, gradient)
+                self._hold(call, index, variable)
         elif compat.in_eager():
-            self._hold(call, index, variable, gradient)
+            self._hold(call, index, variable)
         else:
             with compat.outside_of_graphs():
-                self._hold(call, index, variable, gradient)
+                self._hold(call, index, variable)
 
-    def _hold(self, call: Call, index: int, variable: Any, gradient: Any) -> None:
+    def _hold(self, call: Call, index: int, variable: Any) -> None:
         held = call.before
         if held is None:
             held = call.before = {}
@@ -67,10 +67,8 @@ class Effects(Logs):
                     f"{getattr(own.dtype, 'name', own.dtype)} and the shape {own.shape} "
                     f"({type(own).__name__}): it is not compared"
                 )
-            elif id(own.handle) in held:  # whether all its gradients are 0 is unknown
-                held[id(own.handle)] = held[id(own.handle)]._replace(gradient=None)
-            else:
-                held[id(own.handle)] = comparisons.hold(index, replica, own, gradient)
+            elif id(own.handle) not in held:
+                held[id(own.handle)] = comparisons.hold(index, replica, own)
 
     # A step has ended and its block is counted; on the thread that made the call.
 

@@ -36,21 +36,18 @@ _TINY = tuple(
 class Seen:
     """The effects of one step; iterating over it yields the sources to log."""
 
-    def __init__(self, held: Iterable[tuple[int, Any, Any, Any]]) -> None:
-        """`held` has a tuple for each variable: its index, the copy by `copy_of`, the tensor now,
-        and whether the gradient was 0.
-        """
-        found = [
-            (index, old, new, zero)
-            for index, old, new, zero in held
+    def __init__(self, held: Iterable[tuple[int, Any, Any]]) -> None:
+        """`held` has for each variable its index, the copy by `copy_of`, and the tensor now."""
+        known = {
+            index: (old, _plain(new))
+            for index, old, new in held
             if old is not None and not (_is_shard(new) and not old.numel())
-        ]
-        known = {index: (old, _plain(new)) for index, old, new, _ in found}
+        }
         self._variables = tuple(known)
         # A tensor without elements cannot change.
         unchanged = [new.numel() > 0 and _is_same(old, new) for old, new in known.values()]
         not_finite = _are_not_finite([new for _, new in known.values()])
-        self._bits = [*unchanged, *not_finite, *(zero for *_, zero in found)]
+        self._bits = [*unchanged, *not_finite]
         places: dict[Any, list[int]] = defaultdict(list)
         for place, bit in enumerate(self._bits):
             if bit is not True and bit is not False:
@@ -77,8 +74,6 @@ class Held(NamedTuple):
     variable: "ref[Any]"
     now: Any = None
     """The value after a step in compiled code; None to read it from the variable."""
-    zero: Any = None
-    """Whether its gradient is 0, a bool or a tensor; None to compute this when the step ends."""
 
 
 class Effects(Logs):
@@ -89,30 +84,20 @@ class Effects(Logs):
         super().__init__()
         self._note = note
 
-    def hold(
-        self, call: Call, index: int, variable: Any, gradient: Any = None, value: Any = None
-    ) -> None:
-        """Copy a variable before the step `call`.
-
-        Without a `gradient`, the gradient of the tensor is read when the step has ended; False if
-        it may be another one by then. Compiled code passes the `value` of the variable.
-        """
+    def hold(self, call: Call, index: int, variable: Any, value: Any = None) -> None:
+        """Copy a variable before the step `call`; compiled code passes its `value`."""
         held = call.before
         if held is None:
             held = call.before = {}
-        if index in held:  # whether all its gradients are 0 is unknown
-            held[index] = held[index]._replace(zero=False)
-        else:
+        if index not in held:
             before = self.copy_of(tensor_of(variable) if value is None else value)
-            unknown = gradient is None or gradient is False
-            zero = gradient if unknown else has_zeros(variable, gradient)
-            held[index] = Held(before, ref(variable), zero=zero if value is None else False)
+            held[index] = Held(before, ref(variable))
 
     def compare(self, call: Call, index: int, variable: Any, before: Any, now: Any) -> None:
         """Record the values of a variable before and after a compiled step."""
         if call.before is None:
             call.before = {}
-        call.before[index] = Held(before, ref(variable), now.detach().clone(), False)
+        call.before[index] = Held(before, ref(variable), now.detach().clone())
 
     def look(self, call: Call, index: int, value: Any) -> None:
         """Record the `value` of a variable that compiled code may write to memory later."""
@@ -131,12 +116,7 @@ class Effects(Logs):
             if (variable := each.variable()) is not None
         }
         return Seen(
-            (
-                index,
-                each.before,
-                tensor if each.now is None else each.now,
-                has_zeros(tensor, tensor.grad) if each.zero is None else each.zero,
-            )
+            (index, each.before, tensor if each.now is None else each.now)
             for index, (each, tensor) in alive.items()
         )
 
@@ -169,23 +149,6 @@ def copy_of(tensor: Any) -> Any | None:
 def is_left(before: Any, tensor: Any) -> Any:
     """True if a tensor has the bits of its copy `before`; a bool, or a tensor on the device."""
     return _is_same(before, _plain(tensor))
-
-
-def has_zeros(variable: Any, gradient: Any) -> Any:
-    """True if all elements of a gradient are 0; a bool, or a tensor on the device.
-
-    False if unknown, as for a shard: the other shards may have elements other than 0.
-    """
-    known = gradient is not None and not (_is_shard(gradient) or compat.is_flattened(variable))
-    if not known or not tensor_of(variable).requires_grad:
-        return False
-    plain = gradient.detach()
-    if not _is_comparable(plain) or not plain.numel():
-        return False
-    if is_held_back(plain):
-        return torch.logical_not((plain.float() if plain.dtype in _TINY else plain).any())
-    first = plain[(0,) * plain.ndim].item()  # not 0 in nearly all gradients
-    return not first and not any(each.item() for each in _extremes(plain))
 
 
 def tensor_of(variable: Any) -> Any:

@@ -216,20 +216,17 @@ class StepCounter:
     def _hold(self, call: Step) -> None:
         """Copy all that the step may change, because effects are recorded.
 
-        A closure has not computed the gradients; a nested optimizer may have its own parameters.
+        A nested optimizer may have its own parameters.
         """
         call.before = {}
         variables: Any = self.recorder.variables
         for optimizer in self.recorder.optimizers.alive():
             variables.find_names(optimizer)
-            may_clear = self._writes is not None or compat.hooks_after(optimizer)
             for each in parameters_of(optimizer.param_groups):
                 if (each.requires_grad or each.grad is not None) and not compat.is_lazy(each):
-                    index, gradient = variables.index(each, None), each.grad
+                    index = variables.index(each, None)
                     if not compat.is_elsewhere(each):
-                        came = call.asked or call.method is ASKED
-                        known = gradient if came else False if may_clear else None
-                        self.recorder.effects.hold(call, index, each, known)
+                        self.recorder.effects.hold(call, index, each)
 
     @counting
     def after(
