@@ -238,9 +238,6 @@ DIRECT = block([update(0)], is_step=False, total=3, outside=True)
             ),
             "Its Python body was not called: what ran is compiled.",
         ),
-        (traces.ineffective(0, 1), "16 executions in 8 steps. "),
-        (traces.ineffective(0), "; 8 of them assigned nothing, so they are no updates."),
-        (traces.ineffective(), "; none of them assigned anything, so there was no update."),
     ],
 )
 def test_answer_in_rare_cases(trace: CallTrace, expected: str) -> None:

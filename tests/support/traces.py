@@ -424,15 +424,6 @@ def applied_twice() -> CallTrace:
     return keras3(("dense/kernel", "dense/bias"), (block(work, Run(1, 1, 5)),), calls)
 
 
-def ineffective(*updated: int) -> CallTrace:
-    """8 eager steps in which a method assigned nothing but to the variables with these indices."""
-    names = ("shared/kernel", "branch/kernel")
-    idle = [index for index in (0, 1) if index not in updated]
-    work = [step(), request(0, 1), update(*idle, role="ineffective"), update(*updated)]
-    work = [entry for entry in work if entry.variables or entry.role == "step"]
-    return keras3(names, (block(work, Run(1, 1, 8)),), (called(1, (0, 1), eager=8),))
-
-
 def gradient_from_step_5() -> CallTrace:
     """16 eager steps on one of two variables; the other has a gradient from step 5 on."""
     early = block([step(), request(0), request(1, kind="none"), update(0)], Run(1, 1, 4))

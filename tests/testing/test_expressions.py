@@ -75,7 +75,6 @@ def test_what_steps_did_not_do_to_the_weights() -> None:
     ("text", "expected", "make"),
     [
         ("dense=2/step", expect_updates(dense=2, per_step=True), traces.loss_scaled),
-        ("dense=2/step", expect_updates(dense=2, per_step=True), traces.ineffective),
         ("dense=4/step", expect_updates(dense=4, per_step=True), traces.accumulation),
         ("dense=60", expect_updates(dense=60), traces.no_gradients),
         ("updates>20", expect_updates(at_least=21), traces.eager),

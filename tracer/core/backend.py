@@ -189,8 +189,6 @@ class Blocks:
         self.counters = Counters()
         self.callers = Callers()
         self.tracings = Tracings()
-        self.write_checks: Any = None
-        """Finds the update sites that write to their variable; None: all are assumed to write."""
         self.called_by_apply_methods = False
         """Whether an apply method has ever called such a function."""
         self._root = root
@@ -285,9 +283,12 @@ class Blocks:
         """Whether the optimizer's own count lags because the program keeps its state elsewhere."""
         return False
 
-    def remarks(self) -> tuple[Remark, ...]:
-        """Return remarks for the rules of findings on how the steps ran."""
+    def remarks(self, optimizer: int) -> tuple[Remark, ...]:
+        """Return remarks for the rules of findings on how the steps of an optimizer ran."""
         return ()
+
+    def applied(self, call: Call) -> None:
+        """An apply method with one variable returned without an error."""
 
     def note(self, call: Call) -> None:
         """Add the backend's notes on the sites of a call that ends to `Call.site_notes`."""

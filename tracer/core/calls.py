@@ -99,9 +99,7 @@ class Call:
     variable: Any
     """The variable of an apply method, if there is only one."""
     before: Any
-    """The values before the call: of an apply method the value of its variable, if writes are
-    checked (`Blocks.write_checks`); of a step the values of its variables, if effects are compared
-    (`Effects`)."""
+    """The values of a step's variables before it, if effects are compared (`Effects`)."""
     gradient: Any
     """The first gradient of a step in a graph; None if there is none yet. The step begins when this
     gradient is computed: usually the gradient of the first layer, which needs all data and comes

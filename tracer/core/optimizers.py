@@ -143,7 +143,7 @@ class Optimizers:
                 moved,
                 (
                     *own_steps,
-                    *blocks.remarks(),
+                    *blocks.remarks(index),
                     *no_result,
                     *([Remark(FITTED, "finalize_variable_values")] if fitted else ()),
                 ),

@@ -154,9 +154,7 @@ class Recorder(Root):
         if not (apply.many or call.own):
             return None
         if not apply.many:
-            call.variable, checks = variable, self.blocks.write_checks
-            if checks is not None and call.place is EAGER and role == "update":
-                call.before = checks.look(call.own[0], variable)
+            call.variable = variable
         if call.parent is None and not stack:
             self._note_unseen_step(optimizer, call, call.python)
         call.recorder = self
@@ -216,7 +214,7 @@ class Recorder(Root):
         if failed:
             self._apply_raised(call, call.own)
         elif call.variable is not None:
-            self._note_writing(call, call.own[0])
+            self.blocks.applied(call)
         self.close(call, failed)
 
     def _apply_raised(self, call: Call, sites: Sequence[int]) -> None:
@@ -247,17 +245,6 @@ class Recorder(Root):
         only_stops = type(error).__name__ in self.backend.raised_to_stop
         if leaves and step.role == "step" and not only_stops:
             self.collectors.call("step_raised", step, error)
-
-    def _note_writing(self, call: Call, number: int) -> None:
-        """Find out if an apply method has written to its variable; a graph is checked later."""
-        checks, site = self.blocks.write_checks, self.sites.sites[number]
-        if checks is None or site.role != "update":
-            return
-        if call.before is not None:
-            if not checks.look_again(number, call.variable, call.before):
-                self.sites.forget_object(call.variable, site)  # to be checked again
-        elif call.place is not EAGER and checks.traced(number, call) and call.result is None:
-            self.optimizers.returned_nothing(site.optimizer, site.method)
 
     def drop_interrupted(self, at: Any) -> None:
         """Abandon the calls that an exception ended; frames from `at` outward still run."""

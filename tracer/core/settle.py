@@ -339,7 +339,7 @@ def _as_ran(sites: Iterable[Site], own_step: bool, flags: int) -> Iterator[Site]
     for site in sites:
         if site.role == "request" and not own_step:
             continue
-        if site.role in ("update", "ineffective", "discarded") and flags & APPLYING:
+        if site.role in ("update", "discarded") and flags & APPLYING:
             yield site._replace(role="apply")
         else:
             yield site

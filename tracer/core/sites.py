@@ -59,12 +59,6 @@ class SiteTable:
                     self._numbers[fields] = number
         return number
 
-    def forget_object(self, variable: Any, site: Site) -> None:
-        """Forget the `id` of a variable for this site, so that the next call looks it up again."""
-        kind: Kind = site.kind or "none"
-        key = id(variable), site.method, site.role, kind, site.replica, site.optimizer
-        self.of_objects.pop(key, None)
-
     def traced(self, site: int) -> None:
         """Count a call while tracing. An eager call is counted by its block, or as failed."""
         with self._lock:

@@ -287,7 +287,8 @@ class Reader:
 
     def _ran(self, counts: Counts, baseline: Baseline) -> _Ran:
         """The executions in `counts` after the baseline."""
-        sites, callers, paths = self._sites_as_seen(), self._root.blocks.callers, _PathsOfTrace()
+        sites = list(self._root.sites.sites)
+        callers, paths = self._root.blocks.callers, _PathsOfTrace()
         ended: dict[int, settle.Ended] = {}
         not_compared = 0
         for replica, counted in counts.items():
@@ -317,14 +318,6 @@ class Reader:
             )
         return _Ran(sites, methods, replicas, ran, notes, paths, effects)
 
-    def _sites_as_seen(self) -> list[Site]:
-        """The sites; an update that assigns nothing to its variable is ineffective."""
-        sites = list(self._root.sites.sites)
-        checks = self._root.blocks.write_checks
-        for number in () if checks is None else checks.ineffective():
-            sites[number] = sites[number]._replace(role="ineffective")
-        return sites
-
     def _all_notes(self, ran: _Ran, names: Sequence[str], baseline: Baseline) -> list[str]:
         """The notes on what was not counted; `names` are the optimizers' names."""
         notes = [
@@ -343,8 +336,7 @@ class Reader:
         if stepped:
             notes += self._root.blocks.doubts()
         with_own_step = {i for i, each in enumerate(self._optimizers.all) if each.own_steps}
-        tried = not roles.isdisjoint(("update", "ineffective"))
-        if "request" in roles and not tried and stepped & with_own_step:
+        if "request" in roles and "update" not in roles and stepped & with_own_step:
             notes.append(_BYPASSED)
         return notes
 

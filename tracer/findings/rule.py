@@ -14,7 +14,7 @@ from typing import Any, Literal
 from msgspec import Struct, structs
 
 from tracer.model.callers import nearest
-from tracer.model.measures import tries, unknown_effects
+from tracer.model.measures import unknown_effects, updates
 from tracer.model.phrases import replica_names, replica_noun, where_made
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
@@ -77,7 +77,7 @@ _HOLDS: Mapping[Need, Callable[[Summary], bool]] = {
     "finished": lambda summary: summary.trace.finished,
     "effects known": lambda summary: not unknown_effects(summary.trace.notes),
     "steps": lambda summary: summary.steps > 0,
-    "steps known": lambda summary: not summary.step_unknown(tries),
+    "steps known": lambda summary: not summary.step_unknown(updates),
 }
 
 

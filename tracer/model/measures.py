@@ -40,9 +40,7 @@ What = Literal[
 """The counts of a trace."""
 CountedRole = Role | Observation | Literal["call"]
 """The role of an entry, including entries that `counted` makes of calls and effects."""
-EXECUTIONS: frozenset[CountedRole] = frozenset(
-    {"step", "update", "ineffective", "discarded", "zeroed", "apply"}
-)
+EXECUTIONS: frozenset[CountedRole] = frozenset({"step", "update", "discarded", "zeroed", "apply"})
 ROLES: dict[str, frozenset[CountedRole]] = {
     "updates": frozenset({"update"}),
     "executions": EXECUTIONS,
@@ -237,10 +235,6 @@ def counting(
 
 updates = counting(["update"])
 """Counts dense and sparse updates."""
-tries = counting(["update", "ineffective"])
-"""Counts updates, including ineffective ones, which assigned nothing."""
-ineffective = counting(["ineffective"])
-"""Counts updates that assigned nothing."""
 discarded = counting(["discarded"])
 """Counts executions whose result was thrown away."""
 zeroed = counting(["zeroed"])

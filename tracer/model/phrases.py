@@ -285,7 +285,7 @@ class Reason(NamedTuple):
 
 def reason(summary: Summary) -> Reason:
     """Return why steps with gradients updated nothing, as far as the trace shows it."""
-    in_steps = summary.spread(measures.tries, measures.requests)
+    in_steps = summary.spread(measures.updates, measures.requests)
     text, clause = _words(summary)
     skips = None if summary.trace.excerpt else skipped(summary)  # an excerpt shows no fault
     usual = bool(text) and not (skips and skips.hopeless)
@@ -311,7 +311,7 @@ _FIRST_SCALE = 2**15
 def skipped(summary: Summary) -> Skipped | None:
     """The steps that a loss scale skipped; None if none, or if unknown."""
     scale = next((each for each in summary.optimizers if skipper([each])), None)
-    reached = accumulations(summary) if accumulated_steps(summary) > 1 else measures.tries
+    reached = accumulations(summary) if accumulated_steps(summary) > 1 else measures.updates
     if scale is None or not summary.trace.complete or not summary.steps:
         return None
     if reached is None or summary.step_unknown(reached) or not summary.asked_on:
@@ -335,7 +335,7 @@ def skipped(summary: Summary) -> Skipped | None:
 
 def reason_for_all(summary: Summary) -> Reason | None:
     """Why no step of the run updated anything; None if one did, or if unknown."""
-    if not summary.steps or summary.total(measures.tries):
+    if not summary.steps or summary.total(measures.updates):
         return None
     why = reason(summary)
     return why if why.text and why.everywhere else None
@@ -357,7 +357,7 @@ def _words(summary: Summary) -> tuple[str, str]:
     reached = accumulations(summary)
     number = None if reached is None else summary.total(reached)
     all_reached = not by or (number is not None and number >= summary.total(measures.steps))
-    seems = summary.replicas and every(summary, measures.tries, summary.replicas[0])
+    seems = summary.replicas and every(summary, measures.updates, summary.replicas[0])
     both = f"{accumulated(summary)}, or skipped by {by}", f"{kept}, or {by} skipped them"
     why = f"skipped by {by}: {_WHY.get(by, 'a gradient was inf or NaN')}"
     cases = (
@@ -416,7 +416,7 @@ def accumulations(summary: Summary) -> measures.Measure | None:
 
     if any(each.settings.get("skipped_by") for each in summary.optimizers):
         return lambda block: int(block.step and any(map(_computed.holds, block.entries)))
-    known = summary.total(reached) or not summary.total(measures.tries)
+    known = summary.total(reached) or not summary.total(measures.updates)
     return reached if known and accumulated_steps(summary) > 1 else None
 
 

@@ -10,12 +10,11 @@ from tracer.model.runs import Run
 Kind = Literal["dense", "sparse", "none"]
 """The kind of a gradient: a tensor, a `tf.IndexedSlices`, or `None`."""
 
-Role = Literal["step", "update", "ineffective", "discarded", "zeroed", "apply", "request"]
+Role = Literal["step", "update", "discarded", "zeroed", "apply", "request"]
 """What an entry counts. `step`: an execution of `apply_gradients` or `apply`. `update`: an
-execution of the outermost apply method on a variable; `ineffective` if the method assigns nothing
-to the variable; `discarded` if its result was thrown away, as in JAX while gradients accumulate;
-`zeroed` if `set_to_zero` of optax replaced it by 0.
-`apply`: an execution of an apply method inside another one. `request`: a gradient passed to the
+execution of the outermost apply method on a variable; `discarded` if its result was thrown away, as
+in JAX while gradients accumulate; `zeroed` if `set_to_zero` of optax replaced it by 0. `apply`: an
+execution of an apply method inside another one. `request`: a gradient passed to the
 outermost `apply_gradients`, which is no execution."""
 
 

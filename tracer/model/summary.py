@@ -17,7 +17,6 @@ from tracer.model.measures import (
     as_block,
     counting,
     of_methods,
-    tries,
     updates,
 )
 from tracer.model.records import (
@@ -155,7 +154,7 @@ class Pattern(Counts):
         return not any(_asked(each) and each.step_unknown for each in self._on[None])
 
 
-_asked = counting(["update", "ineffective", "request"], ("dense", "sparse", "none"))
+_asked = counting(["update", "request"], ("dense", "sparse", "none"))
 
 
 _INNER = {"_update_step_xla": "update_step"}
@@ -249,7 +248,7 @@ class Summary(Counts):
         `_resource_apply_sparse_duplicate_indices`, `_update_step_xla`), the other is meant.
         """
         methods = self.trace.methods
-        tried = ("update", "ineffective", "discarded", "zeroed")
+        tried = ("update", "discarded", "zeroed")
         makers = {entry.method for _, entry in self.entries if entry.role in tried}
         if not makers:
             makers = {index for index in self.methods if methods[index].role == "apply"}
@@ -430,7 +429,7 @@ class Summary(Counts):
         A step whose work was thrown away is included if `measure` counts in it.
         """
         counts: Counter[int] = Counter()
-        for (made, count), number in self.spread(tries, measure, replica=replica).items():
+        for (made, count), number in self.spread(updates, measure, replica=replica).items():
             if made or count:
                 counts[count] += number
         return counts

@@ -430,9 +430,7 @@ def _of_methods(data: TraceData, methods: frozenset[int]) -> TraceData:
     """
     entries = [entry for block in data.blocks for entry in block.entries if entry.method in methods]
     calls = tuple(each for each in data.calls if each.method in methods)
-    updates = any(
-        entry.role in ("update", "ineffective", "discarded", "zeroed") for entry in entries
-    )
+    updates = any(entry.role in ("update", "discarded", "zeroed") for entry in entries)
     roles: dict[Role, Role] = {} if updates else {"apply": "update"}
     blocks = tuple(
         replace(

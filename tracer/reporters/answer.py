@@ -198,31 +198,23 @@ def _ordinal(number: int) -> str:
 
 def _skipped(summary: Summary) -> str:
     """How many steps updated nothing although other steps did, or although they got gradients."""
-    empty = [summary.spread(measures.tries, replica=replica)[(0,)] for replica in summary.asked_on]
-    if not any(empty) or summary.total(measures.ineffective) == summary.total(measures.tries) > 0:
-        return ""  # another part of the answer says it
+    empty = [
+        summary.spread(measures.updates, replica=replica)[(0,)] for replica in summary.asked_on
+    ]
+    if not any(empty):
+        return ""
     by = f", by {replica_noun(summary.trace)}" if len(set(empty)) > 1 else ""
     number = span((min(empty), max(empty)))
     return f", {number} of which updated nothing{reason(summary).in_brackets}{by}"
 
 
 def _no_updates(summary: Summary) -> str:
-    """How many executions assigned nothing or were discarded, and so are not updates."""
-    idle, lost = summary.total(measures.ineffective), summary.total(measures.discarded)
+    """How many executions were discarded, and so are not updates."""
+    lost = summary.total(measures.discarded)
     were, none = plural(lost, "was", "were"), plural(lost, "it is no update", "they are no updates")
-    thrown = f"; {lost:,} of them {were} computed and thrown away, so {none}" if lost else ""
-    return first_true(
-        (
-            lost and not summary.dialect.apply_methods,
-            f"; {lost:,} more {were} computed and thrown away",
-        ),
-        (
-            idle == summary.total(measures.tries) > 0,
-            f"; none of them assigned anything, so there was no update{thrown}",
-        ),
-        (idle, f"; {idle:,} of them assigned nothing, so they are no updates{thrown}"),
-        (True, thrown),
-    )
+    if lost and not summary.dialect.apply_methods:
+        return f"; {lost:,} more {were} computed and thrown away"
+    return f"; {lost:,} of them {were} computed and thrown away, so {none}" if lost else ""
 
 
 def _where(summary: Summary) -> str:

@@ -128,7 +128,7 @@ def by_step(summary: Summary) -> list[StepRow]:
         measures.sparse,
         measures.requests,
         measures.missing,
-        measures.tries,
+        measures.updates,
         reached or measures.steps,
         *measures.effects,
     )

@@ -274,14 +274,13 @@ def _variables(summary: Summary) -> list[_Line]:
 
 
 def _why_without(pattern: Pattern, unapplied: Reason | None) -> str:
-    """`no gradient in 3 steps`, `nothing was assigned`, or why no step updated anything."""
+    """`no gradient in 3 steps`, or why no step updated anything."""
     steps = sum(n for (count,), n in pattern.spread(measures.missing).items() if count)
     zeroed = sum(n for (count,), n in pattern.spread(measures.zeroed).items() if count)
     when = f" in {some(zeroed, 'step')}" if pattern.total(measures.updates) else ""
     lost = pattern.step_unknown(measures.missing)
     missing = f"no gradient in {'at least ' if lost else ''}{some(steps, 'step')}"
     parts = all_true(
-        (pattern.has(measures.ineffective), "nothing was assigned"),
         (zeroed, f"{SET_TO_ZERO}{when}"),
         (steps or lost, missing),
     )
@@ -301,9 +300,9 @@ def _split(counts: Sequence[int]) -> str:
 def by_step(summary: Summary, width: int, asked: Asked) -> list[Text]:
     """A row for each stretch of equal steps; a cycle of steps has a row for each of its parts."""
     figures = tables.by_step(summary)
-    why, idle = reason(summary), bool(summary.total(measures.ineffective))
+    why = reason(summary)
     kept = figures if len(figures) <= asked.most else figures[: asked.most - 1]
-    rows = [_step(row, summary, why, idle) for row in kept]
+    rows = [_step(row, summary, why) for row in kept]
     unseen = dict.fromkeys(_EFFECTS)
     for count, name, note in (
         (summary.step_unknown, "step not known", "in all; steps above may have more"),
@@ -326,7 +325,7 @@ def by_step(summary: Summary, width: int, asked: Asked) -> list[Text]:
     return _table("step", [summary], rows, below).lines(width)
 
 
-def _step(row: StepRow, summary: Summary, why: Reason, idle: bool) -> _Line:
+def _step(row: StepRow, summary: Summary, why: Reason) -> _Line:
     """The row, with a note that says why it has no update, or what is missing."""
     missing = row.requests_without_gradient
     unknown = not row.updates and summary.step_unknown(measures.updates)
@@ -338,7 +337,6 @@ def _step(row: StepRow, summary: Summary, why: Reason, idle: bool) -> _Line:
         (row.updates, f"{missing:,} without gradient" if missing else ""),
         (not row.requests, "nothing was passed"),
         (row.requests == missing, "no gradient came"),
-        (idle, "nothing was assigned"),
         (row.accumulated, accumulated(summary)),
         (row.accumulated == 0, f"skipped by {skipper(summary.optimizers)}"),
         (why.text, why.text),

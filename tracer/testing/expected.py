@@ -21,7 +21,6 @@ from tracer.model.measures import (
     ROLES,
     Selection,
     counted,
-    ineffective,
     missing,
     requests,
     zeroed,
@@ -393,7 +392,7 @@ def known_methods() -> tuple[str, ...]:
 
 # Wrong steps.
 
-MISSED = (missing, requests, ineffective, zeroed)
+MISSED = (missing, requests, zeroed)
 """The counts that tell why there was no update: see `why_none`."""
 
 
@@ -413,10 +412,9 @@ class WrongSteps(NamedTuple):
 
 def why_none(made: int, missed: Sequence[int], otherwise: str = "not passed") -> str:
     """Why there was no update, from the counts in `MISSED`; empty if there was."""
-    none, requested, ineffective_calls, set_to_zero = missed
+    none, requested, set_to_zero = missed
     return first_true(
         (made, ""),
-        (ineffective_calls, "nothing was assigned"),
         (set_to_zero, SET_TO_ZERO),
         (requested, "not applied"),
         (none, "no gradient"),
@@ -441,8 +439,8 @@ class JudgedSteps:
         self.claim, self.summary, self.replica = claim, summary, replica
         self._replicas = summary.replicas if replica is None else (replica,)
         asserted = [replace(claim.selection, kinds=each.kinds) for each in claim.expected.wanted]
-        others = (replace(e, variables=claim.selection.variables) for e in (requests, ineffective))
-        self._measures = [*asserted, claim.selection, *others]
+        passed = replace(requests, variables=claim.selection.variables)
+        self._measures = [*asserted, claim.selection, passed]
 
     @property
     def name(self) -> str:
@@ -454,7 +452,7 @@ class JudgedSteps:
 
     @cached_property
     def timeline(self) -> Timeline:
-        """For each step, the asserted counts, then executions, requests and ineffective calls."""
+        """For each step, the asserted counts, then executions and requests."""
         return self.summary.timeline(*self._measures, replica=self.replica)
 
     @cached_property
@@ -462,13 +460,13 @@ class JudgedSteps:
         """The counts of wrong steps; without idle steps if some executions have unknown steps."""
         expected, lost = self.claim.expected, self.summary.step_unknown(self.claim.selection)
         wrong = (each for each in self.timeline.spread if not expected.is_right(each))
-        return frozenset(each for each in wrong if not lost or any(each[-3:-1]))
+        return frozenset(each for each in wrong if not lost or any(each[-2:]))
 
     @cached_property
     def unapplied_steps(self) -> tuple[Steps, ...]:
         """The wrong steps that got gradients but applied none."""
         wrong = self.wrong if self.claim.of_work else ()
-        unapplied = {each for each in wrong if each[-2] and not (each[-3] or each[-1])}
+        unapplied = {each for each in wrong if each[-1] and not each[-2]}
         return self.timeline.steps_with(unapplied)
 
     @cached_property

@@ -16,7 +16,6 @@ from tracer.model import callers
 from tracer.model.measures import (
     ROLES,
     counted,
-    ineffective,
     observing,
     require_effects,
     unknown_effects,
@@ -230,9 +229,7 @@ def _slips(claim: Claim, wanted: Limits) -> Iterator[str]:
         yield f"that is {number:,}{in_each}{on_each}: did you mean {per_step}?"
     elif steps and total == number * steps * on and on > 1:
         yield f"that is {number:,}{on_each}: did you mean per_replica=True?"
-    # Calls that assigned nothing are reported already.
-    ineffective_calls = any(each.total(ineffective) for each in claim.summaries)
-    if not (expected.per_step or ineffective_calls) and number == _calls(claim, wanted) != total:
+    if not expected.per_step and number == _calls(claim, wanted) != total:
         who = (
             "; tracer check counts what ran"
             if expected.text

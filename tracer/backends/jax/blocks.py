@@ -324,7 +324,7 @@ class JaxBlocks(backend.Blocks):
                 return any(each.method == "stateless_apply" for each in self._sites.sites)
         return False
 
-    def remarks(self) -> tuple[Remark, ...]:
+    def remarks(self, optimizer: int) -> tuple[Remark, ...]:
         """Remarks on `vmap` members that share variables, and on steps that begin again."""
         members, again = self.counters.members, self.counters.started_again()
         twice = [Remark("updated-twice", "vmap", some(members, "member"))] if members > 1 else []

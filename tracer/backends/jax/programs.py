@@ -433,7 +433,7 @@ class ProgramCounters(Counters):
             site = self._sites.sites[number]
             if not first and site.role in ("step", "request"):
                 continue
-            if group is not None and site.role in ("update", "ineffective"):
+            if group is not None and site.role == "update":
                 outcome = kept[group]
                 if outcome == SKIPPED:
                     continue

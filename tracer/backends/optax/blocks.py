@@ -26,12 +26,12 @@ class OptaxBlocks(blocks.JaxBlocks):
         """The step count before and after the step, by the returned state; 0 if it has none."""
         return (0, 0, None) if call.count is None else (call.count - 1, call.count, None)
 
-    def remarks(self) -> tuple[Remark, ...]:
+    def remarks(self, optimizer: int) -> tuple[Remark, ...]:
         """The remarks for JAX, and one on steps kept although not finite."""
         steps = [f"{each:,}" for each in self.counters.let_through]
         shown = listed(steps, _MAX_NAMES)
         remark = Remark("not-finite-kept", "apply_if_finite", shown, count=len(steps))
-        return (*super().remarks(), *([remark] if steps else []))
+        return (*super().remarks(optimizer), *([remark] if steps else []))
 
     def auxiliary(self, call: Call) -> Sequence[Any]:
         """The arguments and results of `update`, which make a `vmap` visible."""

@@ -20,6 +20,7 @@ nothing. Nobody takes it while holding another lock of the recorder.
 """
 
 import threading
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from functools import partial
 from time import perf_counter
@@ -33,12 +34,14 @@ from tracer.backends.tensorflow.effects import Effects
 from tracer.backends.tensorflow.functions import any_is_inside, forget_graphs_with
 from tracer.backends.tensorflow.ledger import Ledger, Use
 from tracer.backends.tensorflow.places import Extra, current_place, parent_of, step_around
-from tracer.backends.tensorflow.writes import WriteChecks
+from tracer.backends.tensorflow.writes import handles_of, may_write, origins
 from tracer.core import backend
 from tracer.core.calls import EAGER, Call, Place, outermost
 from tracer.core.counters import CountedBlock
+from tracer.core.interrupts import suppress_faults
 from tracer.core.stamps import APPLYING, UNIT, WITHIN
 from tracer.core.tracings import Part
+from tracer.model.records import Remark
 from tracer.model.words import times
 
 _DTENSORS = (
@@ -63,14 +66,14 @@ class GraphBlocks(backend.Blocks):
     new_effects = Effects
     counters: LedgerCounters
     callers: Callers
-    write_checks: WriteChecks
 
     def __init__(self, root: backend.Root) -> None:
         super().__init__(root)
         self.counters = LedgerCounters()
         self.threads: set[int] = set()
         """The threads that have ever called a function that contains a block."""
-        self.write_checks = WriteChecks()
+        self._assigned: dict[tuple[int, str, Any], bool] = {}
+        """By optimizer, apply method and variable, whether any tracing of it may have written."""
         self.callers = Callers()
         self._begun_in_sessions = 0
         """How many steps began in Sessions and have not ended."""
@@ -104,8 +107,9 @@ class GraphBlocks(backend.Blocks):
         self._note_missing_pairs(call)
         step = call.parent is None and call.role == "step"
         name = compat.function_name(graph)
-        self.write_checks.judge(graph)
         in_function = compat.eager_outside_functions()
+        if in_function:
+            self._find_idle(call.site_notes, graph)
         path = (self.callers.inside if in_function else self.callers.in_session)(call.sites)
         for replica, sites in self._by_replica(call):
             block = CountedBlock(replica, name, step, tuple(sites), path)
@@ -185,6 +189,38 @@ class GraphBlocks(backend.Blocks):
         with compat.control_dependencies(ends):
             callback = compat.host_callback(partial(self._ran_in_session, block, around, begins))
         result._add_control_input(getattr(callback, "op", callback))
+
+    def applied(self, call: Call) -> None:
+        """Note which ops a traced apply method added: `close` examines those of a block at once."""
+        site, graph = self._sites.sites[call.own[0]], call.place.graph
+        if graph is None or site.role != "update" or not compat.eager_outside_functions():
+            return
+        if call.result is None:
+            self._root.optimizers.returned_nothing(site.optimizer, site.method)
+        key = site.optimizer, site.method, site.variable
+        added = slice(call.extra.start, graph.num_operations())
+        call.site_notes.append((key, handles_of(call.variable), added))
+
+    def _find_idle(self, notes: Iterable[Any], graph: Any) -> None:
+        """Find out which apply methods, noted by `applied`, wrote to their variable."""
+        ops, origin = (graph.get_operations(), origins(graph)) if notes else ((), {})
+        for key, handles, added in notes:
+            writes = True
+            with suppress_faults():  # an unknown kind of op
+                writes = may_write(ops[added], handles, origin)
+            self._assigned[key] = self._assigned.get(key, False) or writes
+
+    def remarks(self, optimizer: int) -> tuple[Remark, ...]:
+        """The apply methods that assigned nothing to a variable whenever they were traced."""
+        idle = [key for key, assigned in list(self._assigned.items()) if not assigned]
+        rows = self._root.variables.rows if idle else []
+        names = defaultdict[str, tuple[str, ...]](tuple)
+        for index, method, variable in idle:
+            if index == optimizer:
+                names[method] += (rows[variable].name,)
+        return tuple(
+            Remark("never-assigned", method, variables=each) for method, each in names.items()
+        )
 
     def note(self, call: Call) -> None:
         """Store the ops of an update in a Session's graph, which the program may run alone."""

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from tracer.findings.rule import FEW, Case, rule
 from tracer.kinds import KINDS
-from tracer.model.measures import counting
 from tracer.model.phrases import class_of
 from tracer.model.records import Optimizer
 from tracer.model.summary import Summary
@@ -103,8 +102,9 @@ def _with_sparse_calls(summary: Summary, optimizer: Optimizer) -> list[int]:
     advice="Write to the variable itself, as with `assign_sub`.",
     explanation=(
         "Nothing in the method writes to the variable: `variable = variable - ...` only binds a "
-        "Python name. An update by a gradient of 0 is an assignment too, and is not reported. Also "
-        "reported: None returned in a graph of a legacy or tf.compat.v1 optimizer."
+        "Python name. An update by a gradient of 0 is an assignment too, and is not reported. Seen "
+        "while TensorFlow traces a graph; in eager mode, effects show the variable as unchanged. "
+        "Also reported: None returned in a graph of a legacy or tf.compat.v1 optimizer."
     ),
     explains=("few updates", "unchanged"),
 )
@@ -117,22 +117,14 @@ def never_assigned(summary: Summary) -> Iterator[Case]:
                 "where TensorFlow needs the op that makes the update.",
                 f"Return the op: {KIND_WORDS[optimizer.kind].assign}.",
             )
-    idle = (
-        entry for block, entry in summary.entries if entry.role == "ineffective" and block.total
-    )
-    for index, method in sorted({(each.optimizer, each.method) for each in idle}):
-        optimizer = trace.optimizers[index]
-        selection = counting(["ineffective"], None, [method], optimizer=index)
-        yield Case(
-            "{method} ran {times:times} and assigned nothing to {which}.",
-            f"Assign to the variable itself, as with {KIND_WORDS[optimizer.kind].assign}: "
-            "`variable = ...` changes no weight.",
-            variables=[
-                variable
-                for pattern in summary.patterns
-                if pattern.total(selection)
-                for variable in pattern.variables
-            ],
-            words={"method": f"{class_of(optimizer)}.{trace.methods[method].name}"},
-            numbers={"times": summary.total(selection)},
-        )
+    for optimizer, remark in summary.remarks("never-assigned"):
+        names = [variable.name for variable in trace.variables]
+        variables = [index for index in summary.variables if names[index] in remark.variables]
+        if variables and any(remark.method == method.name for method in trace.methods):
+            yield Case(
+                "{method} assigned nothing to {which} while it was traced.",
+                f"Assign to the variable itself, as with {KIND_WORDS[optimizer.kind].assign}: "
+                "`variable = ...` changes no weight.",
+                variables=variables,
+                words={"method": f"{class_of(optimizer)}.{remark.method}"},
+            )

@@ -20,7 +20,7 @@ from tracer.findings.rule import (
     rule,
 )
 from tracer.model.callers import nearest
-from tracer.model.measures import tries
+from tracer.model.measures import updates
 from tracer.model.phrases import (
     accumulated_steps,
     accumulations,
@@ -169,7 +169,7 @@ def gradients_left(summary: Summary) -> Iterator[Case]:
         return
     replica = summary.replicas[0]
     steps = summary.steps_on[replica]
-    parts = summary.timeline(tries, replica=replica).parts()
+    parts = summary.timeline(updates, replica=replica).parts()
     last = max((part.last for part, (made,) in parts if made), default=0)
     group = summary.timeline(reached, replica=replica).within(last + 1, steps)
     left = sum(number * kept for number, (kept,) in group)

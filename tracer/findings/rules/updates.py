@@ -23,7 +23,6 @@ from tracer.model.measures import (
     missing,
     requests,
     sparse,
-    tries,
     updates,
     zeroed,
 )
@@ -340,7 +339,7 @@ def never_updated(summary: Summary) -> Iterator[Case]:
         elsewhere = some_ranks and (summary.is_partitioned or summary.is_sharded(pattern))
         if not pattern.total(requests) or pattern.total(zeroed):
             continue
-        if not pattern.total(tries) and not elsewhere:
+        if not pattern.total(updates) and not elsewhere:
             skipped = _only_skipped(summary, pattern)
             yield Case(
                 "{which} {were} never updated, though {method} got a gradient {times:times}{how}.",
@@ -362,8 +361,8 @@ def _only_skipped(summary: Summary, pattern: Pattern) -> bool:
     """Whether a loss scale skipped each step with a gradient for these variables."""
     scaled = bool(skipper(summary.optimizers)) and accumulated_steps(summary) == 1
     asked = counting(["request"], variable=pattern.variables[0])
-    in_steps = summary.spread(tries, asked)
-    return scaled and not summary.step_unknown(tries) and not any(map(all, in_steps))
+    in_steps = summary.spread(updates, asked)
+    return scaled and not summary.step_unknown(updates) and not any(map(all, in_steps))
 
 
 @rule(
@@ -389,7 +388,7 @@ def no_gradient(summary: Summary) -> Iterator[Case]:
     unowned = {name for _, each in summary.remarks("no-gradient") for name in each.variables}
     severity: Severity | None = "info" if of_graph or _only_schedules(summary) else None
     for pattern in summary.asked:
-        if not pattern.total(missing) or pattern.total(_requests_or_tries):
+        if not pattern.total(missing) or pattern.total(_requests_or_updates):
             continue
         with_elements = [each for each in pattern.variables if 0 not in every[each].shape]
         for lost in (False, True):
@@ -417,13 +416,13 @@ def _only_schedules(summary: Summary) -> bool:
     others = summaries_of(summary.trace)
     return (
         any(True for _ in summary.remarks(SCHEDULE))
-        and not any(pattern.total(_requests_or_tries) for pattern in summary.asked)
+        and not any(pattern.total(_requests_or_updates) for pattern in summary.asked)
         and any(each.total(updates) for each in others)
         and not any(each.optimizers[0].never_passed for each in others)
     )
 
 
-_requests_or_tries = counting(["request", "update", "ineffective"])
+_requests_or_updates = counting(["request", "update"])
 
 
 @rule(
