@@ -9,12 +9,10 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from types import FrameType
 from typing import Any
 
 import jax
-import numpy as np
 from jax.interpreters import ad, batching, mlir, partial_eval
 
 from tracer.errors import UnsupportedOptimizer
@@ -32,7 +30,6 @@ try:
     from jax._src.interpreters import partial_eval as _partial_eval, pxla as _pxla
     from jax._src.interpreters.partial_eval import DynamicJaxprTrace
     from jax._src.lax.control_flow import common as _loops, loops as _scans
-    from jax._src.mesh import empty_abstract_mesh as _no_mesh, use_abstract_mesh as _use_mesh
     from jax.extend.core import Primitive
 
     _trace_context = core.trace_ctx
@@ -42,12 +39,6 @@ try:
         "_scan_known_hoisting" if hasattr(_scans, "_scan_known_hoisting") else "_scan_partial_eval"
     )
     _emit = getattr(_callback, "emit_python_callback", None) or mlir.emit_python_callback
-    if hasattr(jax, "shard_map"):
-        _shard_map: Any = partial(jax.shard_map, check_vma=False)
-    else:  # in JAX 0.6.0
-        from jax.experimental.shard_map import shard_map
-
-        _shard_map = partial(shard_map, check_rep=False)
     _traced: list[Any] = [
         cache
         for module, name in (
@@ -185,65 +176,15 @@ def why_not(context: Any) -> str:
     return why and f"a step {why}: it is not counted"
 
 
-def is_split(context: Any) -> bool:
-    """True if XLA partitions the program being lowered over devices of several processes.
+def may_be_split(context: Any) -> bool:
+    """True if XLA may partition the program being lowered over devices of several processes.
 
-    Then it calls Python only on the first device (see `call_python`).
+    Then it calls Python only on the first device (see `call_python`). Which devices a program gets
+    is unknown: JAX lowers it once for all that are as many.
     """
     axes = context.module_context.axis_context
     split = isinstance(axes, sharding_impls.ShardingContext) and axes.num_devices > 1
     return split and jax.process_count() > 1
-
-
-class Chosen:
-    """The device of this process that counts a program which several devices run.
-
-    It is the first one that reports, and counts all blocks of the program, so in order.
-    """
-
-    def __init__(self, most: int) -> None:
-        """`most` is the number of devices of this process."""
-        self._most = most
-        self._seen: list[int] = []
-
-    def is_it(self, device: int) -> bool:
-        """True if this is the device, given by its place among the devices of the program."""
-        if device not in self._seen:
-            self._seen.append(device)
-        return self._seen[0] == device
-
-    def may_differ(self) -> bool:
-        """True if places varied: JAX lowers a program once for all orders of its devices."""
-        return len(self._seen) > self._most
-
-
-def chosen_in(context: Any) -> Chosen:
-    """The `Chosen` of the program being lowered, which keeps it alive."""
-    kept: list[Any] = context.module_context.keepalives
-    found = next((each for each in kept if isinstance(each, Chosen)), None)
-    if found is None:
-        kept.append(found := Chosen(jax.local_device_count(platform(context))))
-    return found
-
-
-def on_each_device(context: Any, function: Callable[..., Any], operands: Sequence[Any]) -> Any:
-    """Lower a call of `function` on each device of a partitioned program.
-
-    `function` gets the place of the device among them, then the operands.
-    """
-    devices = jax.devices(platform(context))[: context.module_context.axis_context.num_devices]
-    mesh = jax.sharding.Mesh(np.array(devices), ("device",))  # only the number matters
-    everywhere = jax.sharding.PartitionSpec()
-
-    def called(*scalars: Any) -> tuple[()]:
-        function(jax.lax.axis_index("device"), *scalars)
-        return ()
-
-    avals = [core.ShapedArray(each.shape, each.dtype) for each in context.avals_in]
-    called = _shard_map(called, mesh=mesh, in_specs=everywhere, out_specs=())
-    with _use_mesh(_no_mesh):  # the program may have a mesh of its own
-        lower = mlir.lower_fun(called, multiple_results=True)
-        return lower(context.replace(avals_in=avals[: len(operands)]), *operands)
 
 
 def platform(context: Any) -> str:

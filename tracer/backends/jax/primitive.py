@@ -15,7 +15,6 @@ holds the GIL; the callback must not call JAX.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
 from typing import Any, Protocol
 
 import jax
@@ -52,9 +51,9 @@ RECOMPUTED = (
     "a step is in a function that jax.checkpoint computes again: the first run is counted, "
     "although JAX may have dropped it if only the gradient is used"
 )
-REORDERED = (
-    "a jitted step ran over the devices of several processes in several orders (meshes): it is "
-    "counted for the first of them; jit the step once for each mesh"
+SPLIT = (
+    "a step is in a program over several devices, which may be those of several processes: only "
+    "the process with the first device counts it"
 )
 
 _count = compat.Primitive("tracer_count")
@@ -69,7 +68,7 @@ def count(counted: Counted, *numbers: Any, auxiliary: Sequence[Any] = ()) -> Non
     to Python, and XLA's program does not use them, so it is compiled the same way.
     """
     scalars = [jnp.asarray(number, jnp.int32) for number in numbers]
-    _count.bind(*scalars, *auxiliary, counted=counted, passed=len(scalars), chosen=None)
+    _count.bind(*scalars, *auxiliary, counted=counted, passed=len(scalars))
 
 
 def counting_alone(counted: Counted) -> Callable[..., Any]:
@@ -108,12 +107,7 @@ def _transpose(cotangents: Sequence[Any], *operands: Any, **parameters: Any) -> 
 
 
 def _batch(
-    operands: Sequence[Any],
-    dimensions: Sequence[Any],
-    *,
-    counted: Counted,
-    passed: int,
-    chosen: None,
+    operands: Sequence[Any], dimensions: Sequence[Any], *, counted: Counted, passed: int
 ) -> tuple[Sequence[Any], Sequence[Any]]:
     """Count one execution for each member of the batch, all in one call."""
     if compat.is_chosen_by_members():
@@ -129,7 +123,7 @@ def _batch(
         else jnp.moveaxis(operand, dimension, 0)
         for operand, dimension in zip(operands[:passed], dimensions[:passed], strict=True)
     ]
-    _count.bind(*whole, *operands[passed:], counted=counted, passed=passed, chosen=chosen)
+    _count.bind(*whole, *operands[passed:], counted=counted, passed=passed)
     return [], []
 
 
@@ -160,23 +154,18 @@ def _stay(trace: Any, *tracers: Any, **parameters: Any) -> Sequence[Any]:
     return []
 
 
-def _run(*operands: Any, counted: Counted, passed: int, chosen: None) -> Sequence[Any]:
+def _run(*operands: Any, counted: Counted, passed: int) -> Sequence[Any]:
     """Call Python directly in eager mode."""
     counted.ran(*operands[:passed])
     return []
 
 
-def _lower(
-    context: Any, *operands: Any, counted: Counted, passed: int, chosen: compat.Chosen | None
-) -> Sequence[Any]:
+def _lower(context: Any, *operands: Any, counted: Counted, passed: int) -> Sequence[Any]:
     if why := compat.why_not(context):
         counted.doubt(why)
         return []
-    if compat.is_split(context):
-        parameters = {"counted": counted, "passed": 1 + passed, "chosen": compat.chosen_in(context)}
-        each = partial(_count.bind, **parameters)
-        result: Sequence[Any] = compat.on_each_device(context, each, operands[:passed])
-        return result
+    if compat.may_be_split(context):
+        counted.doubt(SPLIT)
     if compat.is_looped_by_members():
         counted.doubt(ALL_MEMBERS)
     platform = compat.platform(context)
@@ -184,15 +173,10 @@ def _lower(
         counted.doubt(f"counting on {platform} is not tested: check the counts by other means")
 
     def ran(*numbers: Any) -> tuple[()]:
-        if chosen is None:
-            counted.ran(*numbers)
-        elif chosen.is_it(int(numbers[0])):
-            counted.ran(*numbers[1:])
-        elif chosen.may_differ():
-            counted.doubt(REORDERED)
+        counted.ran(*numbers)
         return ()
 
-    result = compat.call_python(context, ran, operands[:passed])
+    result: Sequence[Any] = compat.call_python(context, ran, operands[:passed])
     return result
 
 
