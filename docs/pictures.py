@@ -1,8 +1,7 @@
 """Makes the pictures of the pages: `python docs/pictures.py`, with the extra `test` and Chromium.
 
 `TRAIN` trains a small model under a loss scale, with one batch that is not finite and one layer
-that the loss does not depend on. `tracer run` traces it; a terminal and a page show the trace. The
-callers are those of the program in `docs/how-to/who-calls.md`.
+that the loss does not depend on. `tracer run` traces it; a terminal and a page show the trace.
 """
 
 import io
@@ -12,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -28,7 +27,6 @@ from tracer.reporters.text import render
 FOLDER = Path(__file__).parent / "pictures"
 CHROMIUM = "/usr/bin/chromium"
 COMMAND = (sys.executable, "-m", "tracer")
-CALLERS = "h3:has-text('Who calls')"
 TRAIN = """
 import keras
 import numpy as np
@@ -51,18 +49,12 @@ model.fit(x, y, batch_size=8, shuffle=False, verbose=0)
 
 
 def main() -> None:
-    """Train, and write `page.png`, `terminal.svg`, `callers.svg` and `callers.png`."""
+    """Train, and write `page.png` and `terminal.svg`."""
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         shown = terminal(run("train.py", TRAIN, folder), "tracer run train.py")
         (FOLDER / "terminal.svg").write_text(shown, encoding="utf-8")
         (FOLDER / "page.png").write_bytes(screenshot(page_of("tracer.json", folder), "#heat"))
-    with tempfile.TemporaryDirectory() as folder:
-        trace = run("fit.py", program(), folder)
-        called = terminal(trace, "tracer report tracer.json --by caller", by="caller")
-        (FOLDER / "callers.svg").write_text(called, encoding="utf-8")
-        picture = screenshot(page_of("tracer.json", folder), ".callers", top=CALLERS)
-        (FOLDER / "callers.png").write_bytes(picture)
 
 
 def run(name: str, program: str, folder: str) -> CallTrace:
@@ -79,25 +71,17 @@ def page_of(trace: str, folder: str) -> Path:
     return Path(folder) / "report.html"
 
 
-def program() -> str:
-    """The program of the page about callers."""
-    text = (FOLDER.parent / "how-to" / "who-calls.md").read_text(encoding="utf-8")
-    found = re.search(r'```python title="fit.py"\n(.*?)```', text, re.DOTALL)
-    assert found is not None
-    return found[1]
-
-
-def terminal(trace: CallTrace, command: str, by: Literal["caller"] | None = None) -> str:
+def terminal(trace: CallTrace, command: str) -> str:
     """The report in a terminal of 88 columns, as SVG without a font of its own."""
     console = Console(record=True, file=io.StringIO(), width=88, force_terminal=True)
-    report = render(trace, by=by, width=88, color=True)
+    report = render(trace, width=88, color=True)
     console.print(Text.from_ansi(f"$ {command}\n{report}"))
     svg = console.export_svg(title="tracer", unique_id="tracer")
     return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
 
 
-def screenshot(page: Path, chart: str, top: str = "") -> bytes:
-    """The page from its top, or from what `top` selects, down to a chart."""
+def screenshot(page: Path, chart: str) -> bytes:
+    """The page from its top down to a chart."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
@@ -105,12 +89,9 @@ def screenshot(page: Path, chart: str, top: str = "") -> bytes:
         opened = browser.new_page(viewport={"width": 1000, "height": 1200})
         opened.goto(page.as_uri())
         opened.wait_for_selector("#heat .cell")
-        begin = opened.locator(top).bounding_box() if top else None
         end = opened.locator(chart).bounding_box()
         assert end is not None
-        first = 0 if begin is None else begin["y"] - 10
-        height = end["y"] + end["height"] + (40 if begin is None else 10) - first
-        clip: Any = {"x": 0, "y": first, "width": 1000, "height": height}
+        clip: Any = {"x": 0, "y": 0, "width": 1000, "height": end["y"] + end["height"] + 40}
         picture = opened.screenshot(clip=clip, full_page=True)
         browser.close()
     return picture

@@ -51,22 +51,16 @@ class Table:
     rows: list[Row] = field(default_factory=list)
     cut_names: bool = True
     """False to put a long name on a line of its own instead of cutting its middle."""
-    least: int = _NAME
-    """Columns are dropped before names are cut below this many cells."""
     below: Sequence[str] = ()
     """Paragraphs below the table."""
-
-    def names(self, room: int) -> Sequence[str]:
-        """The names for a column of `room` cells; a name may have several lines."""
-        names = [row.name for row in self.rows]
-        return cut_apart(names, room) if self.cut_names else names
 
     def lines(self, width: int) -> list[Text]:
         """The table in at most `width` cells, unless the figures alone are wider."""
         kept, dropped, room = self._fitted(width)
         header = [line.plain for text in self.header.split("\n") for line in paragraph(text, room)]
-        names = [name.split("\n") for name in self.names(room)]
-        longest = _widest(line for lines in (header, *names) for line in lines)
+        names = [row.name for row in self.rows]
+        names = cut_apart(names, room) if self.cut_names else names
+        longest = _widest((*header, *names))
         gap = 3 if longest + len(kept) <= room else 2
         room = max(_widest(header), min(longest, room))
         filled = room + sum(gap + size for _, _, size in kept)
@@ -81,12 +75,11 @@ class Table:
         upwards = [*zip_longest(*(reversed(each) for each in headers), fillvalue="")]
         out = [line(name, cells, "", "bold") for name, *cells in reversed(upwards)]
         cells_of = [texts for _, texts, _ in kept]
-        for row, (name, *more), *cells in zip(self.rows, names, *cells_of, strict=True):
+        for row, name, *cells in zip(self.rows, names, *cells_of, strict=True):
             alone = [name] if cell_len(name) > room else []
             note, below = (row.note, "") if notes_fit else ("", row.note)
             out += [Text(each.rstrip(), row.style) for each in alone]
             out.append(line("" if alone else name, cells, note, row.style))
-            out += [Text(each.rstrip(), row.style) for each in more]
             out += paragraph(below, width, "    ", row.style) if below else []
         none = [] if self.rows else ["(none)"]
         not_shown = [f"Not shown in {width} columns: {', '.join(dropped)}."] if dropped else []
@@ -105,7 +98,7 @@ class Table:
         for rank in sorted({0, *(column.drop for column, _, _ in filled)}, reverse=True):
             kept = [each for each in filled if each[0].drop <= rank]
             room = width - sum(size + 2 for _, _, size in kept)
-            if room >= min(longest, self.least):
+            if room >= min(longest, _NAME):
                 break
         dropped = [column.header for column, _, _ in filled if column.drop > rank]
         named = [header.replace("\n", " ").strip() for header in dropped]

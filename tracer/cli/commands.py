@@ -22,7 +22,7 @@ app = typer.Typer(
 
 _TableOption = Annotated[
     Literal["variable", "step", "replica", "worker", "method", "caller", "layer"] | None,
-    typer.Option("--by", help="Show only this table, in full; caller and layer are trees."),
+    typer.Option("--by", help="Show only this table, in full."),
 ]
 
 _PathArgument = Annotated[
@@ -209,7 +209,7 @@ def run(
         "tracer report tracer.json -o report.html      one page, with a heat map",
         "tracer report tracer.json -o steps.csv --by step",
         "tracer report tracer.json --format json | jq .answer",
-        "tracer report tracer.json --by caller         who calls, as a tree",
+        "tracer report tracer.json --by caller         which lines call",
     )
 )
 def report(

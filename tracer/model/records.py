@@ -128,8 +128,7 @@ class Line(msgspec.Struct, frozen=True):
     number: int = 0
     """The line number; 0 for the framework."""
     graph: bool = False
-    """True where the graph of a `tf.function` begins: the path before this ran the graph, the path
-    after it traced the graph."""
+    """True where the graph of a `tf.function` begins: the path is the one that traced the graph."""
 
 
 class Entry(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ step. A measure is a `Selection`, as in `tracer.model.measures`; the counts by s
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 
 from msgspec import structs
@@ -283,17 +283,14 @@ class Summary(Counts):
         """The part of the total that ran outside of steps."""
         return sum(block.total * measure(block) for block in self.blocks if block.outside)
 
-    def graphs(self, measure: Measure, paths: Collection[int] | None = None) -> tuple[int, int]:
+    def graphs(self, measure: Measure) -> tuple[int, int]:
         """The number of graph tracings with counted entries, and how many of these never ran.
 
-        The replicas of a worker are traced into one graph, which counts once. With `paths`, only
-        tracings that one of these paths led to.
+        The replicas of a worker are traced into one graph, which counts once.
         """
         counts: dict[tuple[str, str], dict[int, Values]] = {}  # by replica
-        ran_by = {} if paths is None else self.trace.derived(_runners)
-        for block in self.blocks if paths is None else self.by_path():
-            called = paths is None or ran_by.get(block.path, block.path) in paths
-            if called and measure(block):
+        for block in self.blocks:
+            if measure(block):
                 on = counts.setdefault(self._function_around(block), {})
                 on[block.replica] = added(on.get(block.replica, (0, 0)), (block.graphs, block.idle))
         traced = never_ran = 0
@@ -438,20 +435,6 @@ class Summary(Counts):
 def is_first_only(graph: Graph) -> bool:
     """Whether only the first tracing never ran: it made the variables."""
     return graph.idle == 1 < graph.tracings
-
-
-def _runners(trace: Trace) -> dict[int | None, int]:
-    """For each path of a graph that never ran, the first path of one that ran and was traced there.
-
-    Of a graph that never ran, only the path inside the graph is known.
-    """
-    paths = trace.data.paths
-    ran = sorted({block.path for block in trace.blocks if block.total and block.path is not None})
-    idle = {block.path for block in trace.blocks if block.path is not None}.difference(ran)
-    return {
-        path: next((each for each in ran if paths[each][-len(paths[path]) :] == paths[path]), path)
-        for path in idle
-    }
 
 
 def _whatever_path(blocks: Iterable[Block]) -> tuple[Block, ...]:

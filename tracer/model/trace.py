@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from tracer.errors import UnknownName, is_mistake, shown, unknown_name
 from tracer.model import callers
-from tracer.model.callers import Caller
 from tracer.model.measures import ROLES, Selection, What, counted, require_effects, select_entries
 from tracer.model.names import NAMES_ONLY, Objects, optimizers_meant
 from tracer.model.records import (
@@ -272,27 +271,6 @@ class Trace:
         counted = self._blocks_with(selection)
         weighted = [(run, number) for block, number in counted for run in selection.runs(block)]
         return segments(weighted, self.steps)
-
-    def callers(
-        self,
-        method: str | None = None,
-        kind: Kind | None = None,
-        variable: object = None,
-        step: int | range | None = None,
-        replica: int | None = None,
-        worker: str | None = None,
-        optimizer: str | None = None,
-    ) -> Caller:
-        """The tree of callers, from the program's outermost lines to the traced methods.
-
-        The root is the whole run: its `executions` and `calls` equal the results of the methods
-        `executions` and `calls` with the same filters (Python calls have no step). Each `Caller`
-        has a `line`, counts, and `children`, the branch with the most executions first.
-        """
-        filters = kind, variable, step, replica, worker, optimizer, method
-        return callers.tree(
-            self._data, select_entries(self._data, self._objects, "executions", *filters)
-        )
 
     def __repr__(self) -> str:
         names = ", ".join(shown(each.name) for each in self.optimizers) or "no optimizer"

@@ -7,7 +7,6 @@ import csv
 import io
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -29,8 +28,8 @@ from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.reporters import text
 from tracer.reporters.answer import answer, question, sentences
-from tracer.reporters.tables import FIELDS, TABLES, TREES, By, TableRow, Value, rows, tracings
-from tracer.reporters.text import IN_FULL, TABLES as TEXT_TABLES, headline, warnings
+from tracer.reporters.tables import FIELDS, TABLES, By, TableRow, Value, rows, tracings
+from tracer.reporters.text import headline, warnings
 
 
 def print_report(
@@ -64,8 +63,8 @@ def put(render: Callable[[int | None, bool], str], output: Path | None) -> None:
         files.write(output, _encodable(render(None, False), "utf-8").encode())
 
 
-_ASCII = {ord("…"): "...", ord("→"): ">", **dict(zip(map(ord, "├└│─"), "+`|-", strict=True))}
-"""ASCII substitutes for the characters of tables and trees."""
+_ASCII = {ord("…"): "..."}
+"""The ASCII substitute for the ellipsis of tables."""
 
 
 def _terminal(file: TextIO, environment: Mapping[str, str]) -> tuple[int | None, bool]:
@@ -181,7 +180,7 @@ def write(trace: Trace, format: Format | None, by: By | None, output: Path | Non
 # JSON: the text report as values.
 
 FORMAT = "optimizer-tracer-report"
-VERSION = 1
+VERSION = 2
 """New fields keep this number; any other change increases it."""
 
 
@@ -190,7 +189,7 @@ def as_json(trace: Trace, by: By | None = None) -> str:
 
     `findings` includes those of severity `info`; it is null for an excerpt of a trace.
     """
-    tables = (*TABLES, *TREES) if by is None else (by,)
+    tables = FIELDS if by is None else (by,)
     content = {
         "format": FORMAT,
         "version": VERSION,
@@ -252,7 +251,6 @@ def _csv_cell(value: Value) -> Value:
 
 # Markdown, for a pull request or a page.
 
-_TREE_WIDTH = 100  # of a tree
 _SPECIAL = {ord(char): f"\\{char}" for char in "\\`*_{}[]<>#|~"}
 
 
@@ -281,18 +279,8 @@ def _sections(summary: Summary, by: By | None, named: bool) -> Iterator[str]:
     """The sections on an optimizer."""
     yield f"### {_escaped(headline(summary, named=named))}"
     for table in TABLES if by is None else (by,):
-        if table in TREES:
-            yield _fenced(summary, table)
-        elif made := rows(summary, table):
+        if made := rows(summary, table):
             yield f"By {table}:\n\n{_markdown_table(made)}"
-
-
-def _fenced(summary: Summary, tree: By) -> str:
-    """A tree of the text report in a code fence longer than any run of backticks in it."""
-    lines = [line.plain for line in TEXT_TABLES[tree](summary, _TREE_WIDTH, IN_FULL)]
-    longest = max(map(len, re.findall("`+", "".join(lines))), default=0)
-    fence = "`" * max(3, longest + 1)
-    return "\n".join((f"{fence}text", *lines, fence))
 
 
 def _markdown_table(rows: Sequence[TableRow]) -> str:

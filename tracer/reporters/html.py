@@ -22,13 +22,12 @@ from markupsafe import Markup
 
 from tracer.findings.run_rules import Finding, findings
 from tracer.layout import cut, shown
-from tracer.model import callers, measures, phrases, rates
-from tracer.model.records import Line
+from tracer.model import measures, phrases, rates
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.timeline import Timeline
 from tracer.model.trace import Trace
 from tracer.model.words import dialect_of, listed, some
-from tracer.reporters import colors, heatmap, tables, trees
+from tracer.reporters import colors, heatmap, tables
 from tracer.reporters.answer import in_all, question, sentences
 from tracer.reporters.text import headline
 
@@ -138,7 +137,7 @@ def _lists(timeline: Timeline, size: int, cells: heatmap.Cells) -> Iterator[list
 
 _MAX_CHARACTERS = 2_000_000  # for the table of variables, and for the lanes; 6 MB in all
 _MAX_OPTIMIZERS = 50
-_MAX_ROWS = 500  # of each other table, and boxes of callers, over all optimizers
+_MAX_ROWS = 500  # of each other table, over all optimizers
 _MIN_ROWS = 30  # of each optimizer
 _MAX_BARS = 40  # of a chart
 _MAX_NAME = 120  # characters of a command
@@ -194,16 +193,12 @@ def render(trace: Trace) -> str:
         hash=Markup(f"'sha256-{digest}'"),
         data=data,
         first_not_finite=heatmap.FIRST,
-        boxes_of=lambda whole: sorted(_boxes(whole), key=lambda box: (-box[2].executions, box[0])),
-        callers=callers,
         headline=headline,
-        in_order=trees.in_order,
         phrases=phrases,
         rates=rates,
         log1p=math.log1p,
         measures=measures,
         tables=tables,
-        trees=trees,
         some=some,
         tracings=tables.tracings,
     )
@@ -264,21 +259,3 @@ def _drawn(summary: Summary, most: int) -> dict[str, Any]:
         "most": widest,
         "replicas_left": heat.left_off,
     }
-
-
-def _boxes(
-    caller: callers.Caller, depth: int = 0, begin: int = 0
-) -> Iterator[tuple[int, int, callers.Caller, str]]:
-    """The callers as boxes: depth, executions to the left, and colour; children after callers."""
-    for child in caller.children:
-        if child.executions:
-            yield depth, begin, child, _color(child)
-            yield from _boxes(child, depth + 1, begin)
-            begin += child.executions
-
-
-def _color(caller: callers.Caller) -> str:
-    """The colour of a caller, named by its kind."""
-    line = caller.line or Line("")
-    program = "program" if line.file else "framework"
-    return "method" if caller.method else "graph" if line.graph else program

@@ -4,22 +4,21 @@ JSON, CSV and Markdown have a column for each field of a row, the HTML page for 
 text report has columns of its own (`text.COLUMNS`), notes and colours.
 """
 
-from collections import namedtuple
+from collections import Counter, namedtuple
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 from typing import Literal, get_args
 
 from tracer.errors import shown
 from tracer.model import callers, measures
 from tracer.model.phrases import accumulations
-from tracer.model.records import Line
+from tracer.model.records import Block, Line
 from tracer.model.summary import Pattern, Summary
 from tracer.model.trace import Trace
-from tracer.reporters import trees
 
 By = Literal["variable", "step", "replica", "worker", "method", "caller", "layer"]
-TREES: tuple[By, ...] = ("caller", "layer")
-"""Tables whose rows contain rows; a report has them only on request."""
-TABLES: tuple[By, ...] = tuple(each for each in get_args(By) if each not in TREES)
+TABLES: tuple[By, ...] = tuple(each for each in get_args(By) if each not in ("caller", "layer"))
+"""The tables of a whole report; it has the others only on request."""
 
 Value = str | int | None
 
@@ -53,20 +52,14 @@ MethodRow = namedtuple(
     "MethodRow", "method executions calls_eager calls_tracing graphs graphs_never_ran"
 )
 
-CallerRow = namedtuple(
-    "CallerRow", "depth caller file line function executions updates steps calls"
-)
-"""A node of the tree of callers: a line of the program, or a function or method that it called.
+CallerRow = namedtuple("CallerRow", "caller file line executions updates steps calls")
+"""A line of the program, as text and as `file` and `line`, which are None if it is unknown.
 
-Its children follow with a greater `depth`. The counts are of the methods in the report's question.
-`steps` is None for these methods, and for parts of a step.
+`executions` and `calls` are those of the methods in the report's question.
 """
 
-LayerRow = namedtuple("LayerRow", "depth layer variables never_updated updates dense sparse")
-"""A layer, by its path in the names of variables, or a variable.
-
-Its children follow with a greater `depth`.
-"""
+LayerRow = namedtuple("LayerRow", "layer variables never_updated updates dense sparse")
+"""The variables whose names have one path up to the first part that differs: `encoder/*`."""
 
 TableRow = VariableRow | StepRow | ReplicaRow | WorkerRow | MethodRow | CallerRow | LayerRow
 FIELDS: Mapping[By, tuple[str, ...]] = {
@@ -186,22 +179,57 @@ def by_method(summary: Summary) -> list[MethodRow]:
 
 
 def by_caller(summary: Summary) -> list[CallerRow]:
-    """A row for each node of the tree of callers; nothing is folded."""
+    """A row for each line of the program that called, or traced a graph: the most executions first.
+
+    For steps in a graph it is the line by which the graph was traced.
+    """
+    data = summary.trace.data
+    called: dict[tuple[Line | None, bool], list[Block]] = {}
+    for block in measures.counted(data):
+        if block.root == summary.root:
+            called.setdefault(callers.origin(data, block.path), []).append(block)
+    ran = measures.of_methods(summary.apply_methods)
+    calls = measures.counting(measures.ROLES["calls"], None, summary.apply_methods)
     made = []
-    for depth, each in trees.in_order(trees.callers_of(summary).children):
-        line = each.line or Line("")
-        place = (trees.caller_label(each), line.file, line.number or None, line.function)
-        steps = each.steps if trees.has_steps(each) else None
-        made.append(CallerRow(depth, *place, each.executions, each.updates, steps, each.calls))
-    return made
+    for (line, in_graph), blocks in called.items():
+        steps = Counter[int]()
+        for block in blocks:
+            steps[block.replica] += block.total * measures.steps(block)
+        executions, updates, calls_made = (
+            sum(block.total * measure(block) for block in blocks)
+            for measure in (ran, measures.updates, calls)
+        )
+        name = "not known" if line is None else shown(callers.label(line))
+        text = f"traced from {name}" if in_graph and line else name
+        file, number = (line.file, line.number) if line else (None, None)
+        if executions or calls_made:
+            counts = (executions, updates, max(steps.values()), calls_made)
+            made.append(CallerRow(text, file, number, *counts))
+    return sorted(made, key=lambda row: (-row.executions, -row.calls))
 
 
 def by_layer(summary: Summary) -> list[LayerRow]:
-    """A row for each layer and each variable; nothing is folded."""
-    return [
-        LayerRow(depth, each.path, *each.counts())
-        for depth, each in trees.in_order(trees.layers_of(summary).children)
-    ]
+    """A row for each path that variables share, up to the first part in which paths differ."""
+    variables, separator = summary.trace.variables, summary.dialect.separator
+    counts = {
+        index: (pattern.total(measures.dense), pattern.total(measures.sparse))
+        for pattern in summary.patterns
+        for index in pattern.variables
+    }
+    paths = [variables[index].name.split(separator) for index in summary.variables]
+    outer = zip(*(path[:-1] for path in paths), strict=False)
+    first = 1 + sum(1 for _ in takewhile(lambda parts: len({*parts}) == 1, outer))
+    layers: dict[tuple[str, ...], list[int]] = {}
+    for index, path in zip(summary.variables, paths, strict=True):
+        below = ("*",) if path[first:] else ()  # a variable and a layer may share a name
+        layers.setdefault((*path[:first], *below), []).append(index)
+    made = []
+    for layer, indices in layers.items():
+        name = variables[indices[0]].name if len(indices) == 1 else separator.join(layer)
+        dense, sparse = (sum(each) for each in zip(*(counts[i] for i in indices), strict=True))
+        never = sum(not any(counts[index]) for index in indices)
+        made.append(LayerRow(name, len(indices), never, dense + sparse, dense, sparse))
+    return made
 
 
 _ROWS: dict[By, Callable[[Summary], Sequence[TableRow]]] = {

@@ -18,7 +18,7 @@ from tracer.errors import UnknownName, shown
 from tracer.findings.rule import Rule
 from tracer.findings.run_rules import to_report
 from tracer.layout import Column, Figure, Row, Table, cut, paragraph, printed
-from tracer.model import callers, measures, rates
+from tracer.model import measures, rates
 from tracer.model.phrases import (
     SET_TO_ZERO,
     Reason,
@@ -41,7 +41,7 @@ from tracer.model.summary import Pattern, Summary, summaries_of
 from tracer.model.timeline import Steps
 from tracer.model.trace import Trace
 from tracer.model.words import all_true, dash, first_true, listed, some
-from tracer.reporters import tables, trees
+from tracer.reporters import tables
 from tracer.reporters.answer import in_all, question, sentences
 from tracer.reporters.colors import ERROR, WARNING
 from tracer.reporters.tables import By, StepRow
@@ -104,7 +104,7 @@ COLUMNS: Mapping[By | Literal["optimizer"], Mapping[str, Column]] = {
         "graphs_never_ran": Column("never\nran", drop=3),
     },
     "caller": {
-        "": Column("who calls {methods}"),
+        "": Column("who calls"),
         "executions": Column("executions"),
         "steps": Column("steps", drop=2),
         "calls": Column("Python\ncalls", drop=1),
@@ -113,7 +113,6 @@ COLUMNS: Mapping[By | Literal["optimizer"], Mapping[str, Column]] = {
         "": Column("layer"),
         "variables": Column("{variable}s", drop=3),
         "updates": Column("updates"),
-        "of_each": Column("of each", drop=2),
         "dense": Column("dense", drop=4),
         "sparse": Column("sparse", drop=4),
     },
@@ -154,7 +153,6 @@ def _columns(by: By | Literal["optimizer"], *summaries: Summary) -> list[Column]
         "replica": copy,
         "per_step": f"per\nstep and\n{copy}" if several else "per step",
         "per_step_of_all": f"per step,\nall {copy}s" if several else "per step",
-        "methods": (trees.method_names(summaries[0]) or "it") if by == "caller" else "",
     }
     columns = COLUMNS[by].values()
     return [replace(each, header=each.header.format_map(words)) for each in columns]
@@ -170,7 +168,7 @@ def _table(
     names, *columns = _columns(by, *summaries)
     keys = [key for key in COLUMNS[by] if key]
     made = [Row(name, [values[key] for key in keys], *said) for name, values, *said in rows]
-    return Table(names.header, columns, made, cut_names=by != "step", below=below)
+    return Table(names.header, columns, made, cut_names=by not in ("step", "caller"), below=below)
 
 
 def _cut(by: By, noun: str, rows: Sequence[_Line], asked: Asked) -> tuple[list[_Line], str]:
@@ -400,19 +398,26 @@ def by_method(summary: Summary, width: int, asked: Asked) -> list[Text]:
     return _table("method", [summary], rows, all_true((why, f"({why})"))).lines(width)
 
 
-def by_tree(by: By, summary: Summary, width: int, asked: Asked) -> list[Text]:
-    """A row for each chain of calls, widest branch first; or for each group of similar layers."""
-    if by == "caller" and not callers.known(summary.trace.data):
-        return paragraph(callers.LACKING, width, style=WARNING)
-    nodes, joint = trees.layer_nodes(summary, WARNING, ERROR), summary.dialect.separator
-    if by == "caller":
-        nodes, joint = trees.caller_nodes(summary, WARNING), trees.JOINT
-    names, *columns = _columns(by, summary)
-    most = MAX_ROWS_IN_FULL
-    rest = sum(1 for _ in trees.in_order(nodes)) - most
-    below = all_true((rest > 0, IN_FULL.more(some(rest, "more row"), by)))
-    tree = trees.Tree(names.header, columns, below=below, nodes=nodes, joint=joint, most=most)
-    return tree.lines(width)
+def by_caller(summary: Summary, width: int, asked: Asked) -> list[Text]:
+    """A row for each line of the program that called the methods in question."""
+    rows: list[_Line] = []
+    for row in tables.by_caller(summary):
+        look = ("", "") if row.executions else ("never ran", WARNING)
+        rows.append((row.caller, row._asdict(), *look))
+    kept, more = _cut("caller", "line", rows, asked)
+    return _table("caller", [summary], kept, all_true((more, more))).lines(width)
+
+
+def by_layer(summary: Summary, width: int, asked: Asked) -> list[Text]:
+    """A row for each group of variables whose names begin alike."""
+    rows: list[_Line] = []
+    for row in tables.by_layer(summary):
+        all_idle = row.never_updated == row.variables
+        note = "never updated" if all_idle else f"{row.never_updated:,} never updated"
+        look = (note, ERROR if all_idle else WARNING) if row.never_updated else ("", "")
+        rows.append((shown(row.layer) or "''", row._asdict(), *look))
+    kept, more = _cut("layer", "row", rows, asked)
+    return _table("layer", [summary], kept, all_true((more, more))).lines(width)
 
 
 TABLES: dict[By, Callable[[Summary, int, Asked], list[Text]]] = {
@@ -421,8 +426,8 @@ TABLES: dict[By, Callable[[Summary, int, Asked], list[Text]]] = {
     "replica": partial(by_group, "replica"),
     "worker": partial(by_group, "worker"),
     "method": by_method,
-    "caller": partial(by_tree, "caller"),
-    "layer": partial(by_tree, "layer"),
+    "caller": by_caller,
+    "layer": by_layer,
 }
 
 

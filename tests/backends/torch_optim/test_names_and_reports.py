@@ -287,7 +287,7 @@ def test_the_report_is_in_the_words_of_pytorch() -> None:
     )
     (finding,) = trace.findings()
     assert (finding.code, finding.severity) == ("steps-skipped", "info")
-    assert "→ GradScaler.step " in text.render(trace, "caller", width=200)
+    assert all("> GradScaler.step" in path for (path,) in trace.count("updates", by="caller"))
     assert finding.text == "1 step of 4 was skipped by GradScaler: step 1."
 
 
@@ -512,8 +512,7 @@ def test_the_command(tmp_path: Path) -> None:
         return done.stdout + done.stderr
 
     assert "Each step made 2 updates: 4 updates in 2 steps" in command("run", "train.py")
-    tree = command("report", "tracer.json", "--by", "caller")
-    assert "train.py:15 → train.py:11 train → SGD.step" in tree
+    assert "\ntrain.py:11 train " in command("report", "tracer.json", "--by", "caller")
     command("report", "tracer.json", "--format", "json", "-o", "report.json")
     assert json.loads((tmp_path / "report.json").read_text())
     command("report", "tracer.json", "--format", "html", "-o", "report.html")

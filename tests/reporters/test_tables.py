@@ -1,0 +1,120 @@
+"""Tables by caller and by layer: what a row stands for, and that rows add up."""
+
+import pytest
+from msgspec.structs import replace
+from support import traces
+from support.traces import block, called, request, step, update
+
+from tracer.api import CallTrace
+from tracer.model.records import Graph, Line
+from tracer.model.runs import Run
+from tracer.model.summary import Summary, summaries_of
+from tracer.reporters import tables
+from tracer.reporters.text import render
+
+
+def loss_scaled() -> CallTrace:
+    """10 steps under a loss scale, whose updates are in a branch of the step; one was skipped."""
+    lines = (
+        Line("train", "train.py", 7),
+        Line("train_step", graph=True),
+        Line("LossScaleOptimizer.apply_gradients"),
+        Line("Adam.apply"),
+    )
+    blocks = (
+        block([step(), request(0, 1)], Run(1, 1, 10), graphs=1),
+        block([update(0, 1)], Run(1, 1, 4), Run(6, 1, 5), is_step=False, graphs=1),
+    )
+    paths = ((0, 1, 2), (0, 1, 2, 3))
+    placed = [replace(each, path=n) for n, each in enumerate(blocks)]
+    calls = (called(1, (0, 1), tracing=1, path=1),)
+    trace = traces.keras3(("kernel", "bias"), blocks, ())
+    graphs = (Graph(0, 0, "train_function", "", 1, 0, 10, 0),)
+    trace = traces.changed(trace, blocks=tuple(placed), calls=calls, graphs=graphs)
+    return traces.changed(trace, lines=lines, paths=paths)
+
+
+def test_a_step_and_its_parts_count_for_one_line() -> None:
+    rows = tables.by_caller(Summary(loss_scaled(), 0))
+    assert rows == [("traced from train.py:7 train", "train.py", 7, 18, 18, 10, 2)]
+
+
+def test_a_line_has_the_steps_of_one_replica() -> None:
+    rows = tables.by_caller(Summary(traces.several_callers(), 0))
+    assert [row[3:] for row in rows] == [(880, 880, 40, 44), (440, 440, 20, 0), (66, 66, 3, 66)]
+
+
+@pytest.mark.parametrize("name", traces.ALL)
+def test_rows_add_up_to_the_trace(name: str) -> None:
+    trace = traces.ALL[name]()
+    for summary in summaries_of(trace):
+        own = trace.optimizers[summary.root].name
+        updates = trace.updates(optimizer=own)
+        assert sum(row.updates for row in tables.by_caller(summary)) == updates
+        rows = tables.by_layer(summary)
+        assert sum(row.updates for row in rows) == updates
+        assert sum(row.variables for row in rows) == len(summary.variables)
+        assert all(row.updates == row.dense + row.sparse for row in rows)
+
+
+def test_a_line_that_called_what_never_ran_says_so() -> None:
+    data = traces.several_callers().data
+    made = traces.never_ran()
+    calls = tuple(replace(each, path=3) for each in made.data.calls)
+    blocks = tuple(replace(each, path=3) for each in made.blocks)
+    trace = traces.changed(made, calls=calls, blocks=blocks, lines=data.lines, paths=data.paths)
+    rows = [line.split() for line in render(trace, "caller").splitlines()]
+    assert ["traced", "from", "train.py:41", "main", "0", "0", "2", "never", "ran"] in rows
+
+
+def test_names_of_lines_cannot_act_on_a_terminal() -> None:
+    trace = traces.several_callers()
+    lines = tuple(
+        replace(each, function="\x1b[2J[bold]main[/bold]\n:warning:", file=f"{each.file}\u202e")
+        for each in trace.data.lines
+    )
+    text = render(traces.changed(trace, lines=lines), "caller", width=200)
+    assert all(char.isprintable() or char == "\n" for char in text)
+    assert r"\x1b[2J[bold]main[/bold]\n:warning:" in text
+
+
+def test_a_long_name_of_a_line_stands_above_its_counts() -> None:
+    trace = traces.several_callers()
+    lines = tuple(
+        replace(each, file=each.file and f"{'deep/' * 12}{each.file}") for each in trace.data.lines
+    )
+    text = render(traces.changed(trace, lines=lines), "caller")
+    assert f"traced from {'deep/' * 12}train.py:41" in text
+
+
+# Layers.
+
+
+@pytest.mark.parametrize(
+    ("names", "layers"),
+    [
+        ("net/a/kernel net/a/bias net/b/kernel", ["net/a/*", "net/b/kernel"]),
+        ("net/a/kernel net/a/bias", ["net/a/kernel", "net/a/bias"]),
+        ("a a/b a/b/c", ["a", "a/*"]),
+        ("kernel", ["kernel"]),
+        ("head/kernel net/a/kernel net/b/c/kernel", ["head/kernel", "net/*"]),
+    ],
+)
+def test_a_row_ends_at_the_first_part_that_differs(names: str, layers: list[str]) -> None:
+    trace = traces.trained(names.split(), Run(1, 1, 3))
+    assert [row.layer for row in tables.by_layer(Summary(trace, 0))] == layers
+
+
+def test_a_layer_says_how_many_variables_were_never_updated() -> None:
+    """Of three blocks one has a variable without an update, and one has no update at all."""
+    names = [f"block_{n}/{part}" for n in range(3) for part in ("kernel", "bias")]
+    work = [step(), request(*range(6)), update(0, 1, 2)]
+    trace = traces.keras3(names, (block(work, Run(1, 1, 2)),), ())
+    rows = tables.by_layer(Summary(trace, 0))
+    assert rows == [
+        ("block_0/*", 2, 0, 4, 4, 0),
+        ("block_1/*", 2, 1, 2, 2, 0),
+        ("block_2/*", 2, 2, 0, 0, 0),
+    ]
+    text = render(trace, "layer")
+    assert "  1 never updated\n" in text and "  never updated\n" in text
