@@ -236,10 +236,9 @@ class Program(NamedTuple):
     made: tuple[Made, Made]
     actions: list[Action]
     raises: bool
-    compiles: bool
 
 
-STEPS = ["step", "closure", "scaler", "unscaled", "infinite", "thread", "compiled", "nested"]
+STEPS = ["step", "closure", "scaler", "unscaled", "infinite", "thread", "nested"]
 RAISES = ["raise", "raise in closure", "raise in hook", "raise in post hook", "raise in scaler"]
 OTHERS = ["zero", "none", "freeze", "add", "wrap", "wrap", "unwrap", "record", "end", "remake"]
 OTHERS += [
@@ -257,23 +256,20 @@ OTHERS += [
 
 @st.composite
 def programs(draw: Any) -> Program:
-    """A program; few raise or compile, which hides others or takes long."""
+    """A program; few raise, which hides others."""
     made = st.builds(
         Made,
         st.sampled_from(list(BASES)),
         st.just(0) | st.integers(0, len(BEHAVIOURS) - 1),
         st.tuples(*[st.integers(0, 2)] * POOL).filter(any),
     )
-    raises, compiles = draw(st.integers(0, 3)) == 3, draw(st.integers(0, 39)) == 39
+    raises = draw(st.integers(0, 3)) == 3
     stepping = [*STEPS, *(RAISES if raises else ())]
-    if not compiles:
-        stepping.remove("compiled")
     does = st.sampled_from(["step", *stepping]) | st.sampled_from(OTHERS)
     slot, flags = st.sampled_from([0, 0, 0, 1]), st.tuples(*[st.booleans()] * POOL)
     action = st.builds(Action, does, slot, flags)
-    return Program(
-        (draw(made), draw(made)), draw(st.lists(action, min_size=2, max_size=15)), raises, compiles
-    )
+    actions = draw(st.lists(action, min_size=2, max_size=15))
+    return Program((draw(made), draw(made)), actions, raises)
 
 
 class Slot:
@@ -285,7 +281,6 @@ class Slot:
         self.wrapped = self.was_wrapped = False
         self.recorded = self.mixed = False
         """Whether a block counted steps after `unwrap`, and it was wrapped again after that."""
-        self.compiled: Any = None
         self.scheduler: Any = None
         own = BEHAVIOURS[made.behaviour]
         self.log: Log = []
@@ -351,7 +346,7 @@ class Run:
         self.inner.update(outer)
         logs = [slot.log] if slot.wrapped else []
         logs += [block.logs.setdefault(slot, []) for block in self.blocks]
-        slot.excused |= failed or "raise" in action.does or action.does == "compiled"
+        slot.excused |= failed or "raise" in action.does
         if not failed or action.does == "raise in post hook":
             for log in logs:
                 log.append(updates)
@@ -402,10 +397,6 @@ class Run:
             worker = threading.Thread(target=optimizer.step)
             worker.start()
             worker.join()
-        elif way == "compiled":
-            if slot.compiled is None:
-                slot.compiled = torch.compile(optimizer.step, backend="eager")
-            slot.compiled()
         elif "hook" in way:
             add = optimizer.register_step_pre_hook
             if "post" in way:
@@ -438,7 +429,7 @@ class Run:
 
     def remake(self, slot: Slot, flags: Sequence[bool]) -> None:
         self.replace(slot, slot.made.make(self.pool))
-        slot.optimizer = slot.compiled = slot.scheduler = None
+        slot.optimizer = slot.scheduler = None
         if flags[0]:
             gc.collect()
 
@@ -565,8 +556,6 @@ class Run:
 
 def check(program: Program) -> Counter[str]:
     """The tracer counts what the weights say, and changes nothing."""
-    if program.compiles:
-        torch._dynamo.reset()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         plain = Run(program, traced=False).bits()

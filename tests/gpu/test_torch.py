@@ -2,7 +2,6 @@
 
 import os
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -48,19 +47,6 @@ def test_eager(where: str, effects: bool) -> None:
     trace = check(optimizer, parameters, 10, 25)
     if effects:
         assert trace.count("unchanged", by=()) == {(): 5}
-
-
-@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")  # so PyTorch makes its first one
-@pytest.mark.parametrize("options", [{"backend": "aot_eager"}, {"mode": "reduce-overhead"}])
-def test_compiled(where: str, options: dict[str, str]) -> None:
-    torch._dynamo.reset()
-    parameters = zeros(where)
-    optimizer = tracer.wrap(torch.optim.SGD(parameters, lr=1.0, maximize=True))
-    step: Callable[[], Any] = torch.compile(optimizer.step, **options)
-    give(parameters)
-    for _ in range(10):
-        step()
-    check(optimizer, parameters, 10, 30)
 
 
 @pytest.mark.parametrize("effects", [False, True])

@@ -371,13 +371,6 @@ class Recorder(Root):
                 found[site.variable] = None if variable is None else variable()
         return found
 
-    def step_traced(self, optimizer: int, method: str, updates: Iterable[int]) -> None:
-        """Record that a step method was called during tracing, with the sites of its updates."""
-        path = self.blocks.callers.paths.above(sys._getframe(1), (optimizer, method))
-        for site in (self.sites.number(optimizer, method, "step"), *updates):
-            self.sites.traced(site)
-            self.blocks.callers.traced[site, path] += 1
-
     def close(self, call: Call, failed: bool, error: BaseException | None = None) -> None:
         """End a call; if it closes a block, count it: in eager mode now, otherwise in its graph.
 

@@ -64,6 +64,8 @@ class Recording:
         self._effects = effects
         self._parts: dict[Recorder, _Part] = {}
         self._missed: set[str] = set()
+        self._compiled: list[str] = []
+        """Notes on steps that `torch.compile` compiled before the block."""
         self._refused: list[tuple[ref[Any], list[int | None] | None, str]] = []
         """The optimizers that cannot be traced, their step counts when refused, and why."""
         self._end: Trace | None = None
@@ -99,6 +101,7 @@ class Recording:
             "yourself"
             for name in sorted(self._missed)
         ]
+        notes += self._compiled
         for optimizer, steps, note in self._refused:  # a note matters only if the optimizer stepped
             if steps is None or steps != _steps_of(optimizer()):
                 notes.append(note)
@@ -163,8 +166,9 @@ class Recording:
     def begin(self) -> None:
         """Attach every living optimizer, each as the root of its nested optimizers."""
         if "torch" in sys.modules:
-            from tracer.backends.torch import optimizer_hooks
+            from tracer.backends.torch import compiled_steps, optimizer_hooks
 
+            self._compiled = compiled_steps.notes()
             for optimizer in optimizer_hooks.watched():
                 self.attach(optimizer)
         if "optax" in sys.modules:

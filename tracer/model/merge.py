@@ -394,7 +394,7 @@ def combine(
         ]
     )
     references = dict(zip(chain(*keys), chain(*(each for _, each in parts)), strict=True))
-    complete, notes = whole.complete and not notes, (*whole.notes, *notes)
+    complete, notes = whole.complete and not notes, tuple(dict.fromkeys((*whole.notes, *notes)))
     return replace(whole, complete=complete, notes=notes), [*references.values()]
 
 

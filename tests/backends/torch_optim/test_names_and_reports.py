@@ -79,6 +79,7 @@ def test_a_parameter_with_two_names_has_the_first_as_in_named_parameters() -> No
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("fresh_dynamo")
 def test_a_graph_of_compiled_code_names_nothing() -> None:
     parameters = zeros(1)
     optimizer = tracer.wrap(Odometer(parameters))

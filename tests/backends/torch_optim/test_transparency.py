@@ -221,6 +221,7 @@ def test_the_model_and_what_was_computed_are_not_kept() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("fresh_dynamo")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_no_graph_break_more(backend: str) -> None:
     counts = []
@@ -241,7 +242,33 @@ def test_no_graph_break_more(backend: str) -> None:
         counters = torch._dynamo.utils.counters
         counts.append((sum(counters["graph_break"].values()), parameters[0].tolist()))
     assert counts[0] == counts[1] == counts[2]
-    assert tracer.trace_of(optimizer).updates() == 9
+    assert not tracer.trace_of(optimizer).complete
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fresh_dynamo")
+def test_a_compiled_model_and_a_step_in_python() -> None:
+    """The step is exact, and the graph of the model is as untraced."""
+    counts = []
+    ways: list[Callable[[Any], Any]] = [lambda optimizer: optimizer, tracer.wrap]
+    for prepare in ways:
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+        optimizer = prepare(torch.optim.Adam(model.parameters()))
+        compiled = torch.compile(model, backend="aot_eager")
+        for _ in range(5):
+            optimizer.zero_grad()
+            compiled(torch.ones(3, 2)).sum().backward()
+            optimizer.step()
+        counters = torch._dynamo.utils.counters
+        breaks, graphs = sum(counters["graph_break"].values()), counters["stats"]["unique_graphs"]
+        weights = [each.tolist() for each in model.parameters()]
+        counts.append((breaks, graphs, weights))
+    assert counts[0] == counts[1] and counts[0][:2] == (0, 1)
+    trace = tracer.trace_of(optimizer)
+    assert (trace.steps, trace.updates(), trace.complete) == (5, 20, True)
 
 
 def test_a_fault_of_the_tracer_ends_the_tracing_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,11 +96,6 @@ def counted(
     return Ran(optimizer, by_step, **known)
 
 
-def compiled(optimizer: Any, backend: str = "aot_eager", **options: Any) -> Callable[[], Any]:
-    step: Callable[[], Any] = torch.compile(optimizer.step, backend=backend, **options)
-    return step
-
-
 @row
 def eager(wrap: Wrap) -> Ran:
     return counted(wrap(Odometer(zeros())), [3] * 5)
@@ -318,22 +313,13 @@ def gradients_of_a_hook_of_all_optimizers(wrap: Wrap) -> Ran:
     return counted(optimizer, [3] * 3, none, step)
 
 
-@row
-def gradients_of_a_hook_of_all_optimizers_of_a_compiled_step(wrap: Wrap) -> Ran:
-    optimizer = wrap(torch.optim.SGD(zeros(), lr=1.0, maximize=True))
-    hook = lambda *given: give(optimizer.param_groups[0]["params"])  # noqa: E731
-    return counted(optimizer, [3] * 3, none, hooked(optimizer, hook, compiled(optimizer)))
-
-
-def hooked(
-    optimizer: Any, hook: Callable[..., None], step: Callable[[], Any] | None = None
-) -> Callable[[], None]:
+def hooked(optimizer: Any, hook: Callable[..., None]) -> Callable[[], None]:
     """A step around which the hook is there before those of all optimizers."""
 
     def stepped() -> None:
         handle = register_optimizer_step_pre_hook(hook)
         try:
-            (step or optimizer.step)()
+            optimizer.step()
         finally:
             handle.remove()
 
@@ -440,14 +426,6 @@ def a_fused_optimizer_and_a_scaler_without_gradients(wrap: Wrap) -> Ran:
 
 
 @row
-def a_compiled_step_that_is_fused_and_a_scaler_without_gradients(wrap: Wrap) -> Ran:
-    parameters = zeros()
-    optimizer = wrap(torch.optim.SGD(parameters, fused=True))
-    optimizer.step = torch.compile(optimizer.step, backend="aot_eager")
-    return Ran(optimizer, without_gradients(optimizer, parameters), {"dense": 6, "none": 6})
-
-
-@row
 def a_fused_class_with_a_step_of_its_own_and_a_scaler(wrap: Wrap) -> Ran:
     """The kernel leaves out its work, and the code of the class does not."""
 
@@ -540,102 +518,6 @@ def lbfgs_with_a_step_of_its_own(wrap: Wrap) -> Ran:
     return Ran(optimizer, moves.by_step)
 
 
-@row
-def a_compiled_step(wrap: Wrap) -> Ran:
-    optimizer = wrap(Odometer(zeros()))
-    return counted(optimizer, [3, 2] * 3, all_in_each_second, step=compiled(optimizer))
-
-
-@row
-def a_compiled_train_step(wrap: Wrap) -> Ran:
-    model = torch.nn.Linear(2, 1)
-    torch.nn.init.zeros_(model.weight), torch.nn.init.zeros_(model.bias)
-    optimizer = Odometer(model.parameters())
-
-    def train(x: torch.Tensor) -> None:
-        optimizer.zero_grad()
-        model(x).sum().backward()
-        optimizer.step()
-
-    compiled = torch.compile(train, backend="aot_eager")
-    wrap(optimizer)
-    for _ in range(6):
-        compiled(torch.ones(1, 2))
-    assert readings(list(model.parameters())) == [6, 6]
-    return Ran(optimizer, [2] * 6)
-
-
-@row
-def a_compiled_step_that_calls_super_twice(wrap: Wrap) -> Ran:
-    optimizer = wrap(Twice(zeros()))
-    return counted(optimizer, [6] * 4, step=compiled(optimizer))
-
-
-@row
-def a_compiled_step_that_takes_gradients_away(wrap: Wrap) -> Ran:
-    optimizer = wrap(Clearing(zeros()))
-    return counted(optimizer, [3, 2] * 2, all_in_each_second, step=compiled(optimizer))
-
-
-@row
-def a_compiled_step_without_graph_breaks(wrap: Wrap) -> Ran:
-    optimizer = wrap(Odometer(zeros()))
-    return counted(optimizer, [3] * 3, step=compiled(optimizer, "eager", fullgraph=True))
-
-
-@row
-def a_compiled_step_that_is_fused_and_a_scaler(wrap: Wrap) -> Ran:
-    parameters = zeros()
-    optimizer = wrap(torch.optim.SGD(parameters, fused=True))
-    optimizer.step = torch.compile(optimizer.step, backend="aot_eager")
-    moved = scaled(optimizer, parameters, (2, 4))
-    assert moved == [3, 0, 3, 0, 3, 3]
-    return Ran(optimizer, moved, {"dense": 18}, {"GradScaler.step": 6, "step": 6})
-
-
-@row
-def a_compiled_call_of_a_scaler(wrap: Wrap) -> Ran:
-    parameters = zeros()
-    optimizer = wrap(Odometer(parameters))
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    scaler.scale(torch.ones(1))
-
-    @partial(torch.compile, backend="aot_eager")
-    def step() -> None:
-        scaler.step(optimizer)
-        scaler.update()
-
-    return counted(
-        optimizer,
-        [3, 0] * 2,
-        step=step,
-        value=lambda step: INFINITE if step % 2 else 1.0,
-        requests={"dense": 12},
-        executions={"GradScaler.step": 4, "step": 2},
-    )
-
-
-@row
-def a_compiled_step_that_raises_half_way(wrap: Wrap) -> Ran:
-    class Twice(Odometer):
-        def step(self, closure: Any = None) -> Any:
-            super().step()
-            if self.param_groups[0]["lr"] < 0:
-                raise RuntimeError("on purpose")
-            return super().step()
-
-    parameters = zeros()
-    optimizer = wrap(Twice(parameters))
-    step = torch.compile(optimizer.step, backend="aot_eager")
-    for number in range(4):
-        give(parameters)
-        optimizer.param_groups[0]["lr"] = -1 if number == 1 else 1
-        with suppress(RuntimeError):
-            step()
-    assert readings(parameters) == [7, 7, 7]
-    return Ran(optimizer, [6] * 3, complete=False)
-
-
 class Own(torch.optim.Optimizer):  # type: ignore[misc]
     """Adds 1 to each parameter by `add`, with or without a gradient, in each step of `every`."""
 
@@ -689,12 +571,6 @@ class ByNumPy(Own):
         for parameter in parameters:
             array = as_numpy(parameter)
             array += 1
-
-
-def skip_where_dynamo_fails() -> None:
-    """PyTorch 2.11 alone cannot compile the `step` above, traced or not: its attribute changes."""
-    if torch.__version__.startswith("2.11."):
-        pytest.skip("PyTorch 2.11 cannot compile it")
 
 
 def stepped(wrap: Wrap, cls: Any, *, given: bool, steps: int = 8, complete: bool = True) -> Ran:
@@ -751,19 +627,6 @@ class Accumulating(Odometer):
 @row
 def a_step_that_calls_super_sometimes(wrap: Wrap) -> Ran:
     return stepped(wrap, Accumulating, given=True)
-
-
-@row
-def a_compiled_step_that_calls_super_sometimes(wrap: Wrap) -> Ran:
-    optimizer = wrap(Accumulating(zeros()))
-    return counted(optimizer, [0, 0, 0, 3] * 2, step=compiled(optimizer), requests={"dense": 24})
-
-
-@row
-def a_compiled_step_that_writes_to_data(wrap: Wrap) -> Ran:
-    skip_where_dynamo_fails()
-    optimizer = wrap(ByHelper(zeros()))
-    return counted(optimizer, [3] * 4, step=compiled(optimizer), requests={"dense": 12})
 
 
 @row
@@ -884,32 +747,15 @@ def check(trace: CallTrace, ran: Ran) -> None:
         assert trace.executions(method) == executions
 
 
-PARTED = ("calls super twice", "raises half way", "call of a scaler")
-"""Of compiled steps those that are parted, and so met and counted by Python, recorded or not."""
-
-
-def each_row(parted: Any) -> Any:
-    """A parameter for each row; those of steps that are compiled in parts are marked `parted`."""
-
-    def marks(name: str) -> Any:
-        if "compiled" not in name:
-            return ()
-        return parted if name.endswith(PARTED) else pytest.mark.long
-
-    return pytest.mark.parametrize("name", [pytest.param(n, marks=marks(n)) for n in ROWS])
-
-
-@each_row(pytest.mark.long)
+@pytest.mark.parametrize("name", ROWS)
 def test_counts(name: str) -> None:
-    torch._dynamo.reset()
     ran = ROWS[name](tracer.wrap)
     check(tracer.trace_of(ran.optimizer), ran)
 
 
-@each_row(pytest.mark.sweep)
+@pytest.mark.parametrize("name", ROWS)
 def test_recorded(name: str) -> None:
     """The same without `wrap`: each optimizer that is used is met when it steps."""
-    torch._dynamo.reset()
     with tracer.record() as recording:
         ran = ROWS[name](lambda optimizer: optimizer)
     check(recording.trace(), ran)
@@ -919,35 +765,68 @@ def test_recorded(name: str) -> None:
 
 
 @pytest.mark.parametrize("wrap", [False, True], ids=["found", "wrapped"])
-@pytest.mark.parametrize("is_compiled", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_each_block_over_a_step_of_an_earlier_block_is_saved(is_compiled: bool, wrap: bool) -> None:
-    torch._dynamo.reset()
+def test_each_block_over_a_step_of_an_earlier_block_is_saved(wrap: bool) -> None:
     optimizer = Odometer(zeros())
-    step = compiled(optimizer) if is_compiled else optimizer.step
     parameters = optimizer.param_groups[0]["params"]
 
     def train() -> None:
         give(parameters)
-        step()
+        optimizer.step()
 
     assert_each_block_is_saved(optimizer, train, 3, wrap=wrap)
     assert readings(parameters) == [4, 4, 4]
 
 
+def scaled_step(optimizer: Any) -> Callable[[], None]:
+    scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    scaler.scale(torch.ones(1))
+
+    def step() -> None:
+        scaler.step(optimizer)
+        scaler.update()
+
+    return step
+
+
 @pytest.mark.long
-def test_a_step_that_was_compiled_before() -> None:
+@pytest.mark.usefixtures("fresh_dynamo")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*")
+@pytest.mark.parametrize("when", ["in the block", "before the block", "while wrapped"])
+@pytest.mark.parametrize(
+    ("cls", "step_of", "options"),
+    [
+        (partial(torch.optim.SGD, lr=1.0, maximize=True), lambda each: each.step, {}),
+        (Odometer, lambda each: each.step, {"fullgraph": True}),
+        (Odometer, scaled_step, {}),
+        (Clearing, lambda each: lambda: each.step(), {}),
+        (Twice, lambda each: each.step, {}),
+    ],
+)
+def test_a_compiled_step_is_not_counted(cls: Any, step_of: Any, options: Any, when: str) -> None:
+    """A program that an earlier block compiled runs again without a call of Python."""
     parameters = zeros()
-    optimizer = Odometer(parameters)
-    step = torch.compile(optimizer.step, backend="aot_eager")
-    for number in range(7):
-        if number == 3:
-            tracer.wrap(optimizer)
-        if number == 6:
-            tracer.unwrap(optimizer)
-        give(parameters)
-        step()
-    assert readings(parameters) == [7, 7, 7]
-    assert tracer.trace_of(optimizer).count("updates", by=("step",)) == {(n,): 3 for n in (1, 2, 3)}
+    optimizer = cls(parameters)
+    if when == "while wrapped":
+        tracer.wrap(optimizer)
+    step = torch.compile(step_of(optimizer), backend="eager", **options)
+
+    def train() -> None:
+        for _ in range(2):
+            give(parameters)
+            step()
+
+    if when == "before the block":
+        train()
+    for _ in range(3):
+        with tracer.record() as recording:
+            train()
+        trace = recording.trace()
+        assert trace.updates() == 0 and not trace.complete
+        assert any("torch.compile compiled a step of" in note for note in trace.notes)
+    if when == "while wrapped":
+        assert not tracer.trace_of(optimizer).complete
+    steps = 8 if when == "before the block" else 6
+    assert readings(parameters) == [steps * (2 if cls is Twice else 1)] * 3
 
 
 @pytest.fixture
@@ -1220,26 +1099,6 @@ def test_a_hook_that_takes_away_gradients_which_no_version_shows(cls: str) -> No
         assert not trace.complete and "if it removed gradients" in trace.notes[0]
 
 
-@pytest.mark.parametrize("options", [{}, {"foreach": True}, {"foreach": False}, {"fused": True}])
-def test_a_hook_that_takes_away_gradients_of_a_compiled_step(options: dict[str, bool]) -> None:
-    torch._dynamo.reset()
-    parameters = zeros()
-    optimizer = torch.optim.SGD(parameters, lr=1.0, **options)
-    optimizer.register_step_pre_hook(lambda *given: give(parameters))
-    tracer.wrap(optimizer)
-    optimizer.register_step_post_hook(lambda stepped, *given: stepped.zero_grad())
-    step, moves = compiled(optimizer, "eager"), Moves(parameters)
-    for _ in range(2):
-        step()
-        moves.look()
-    assert moves.by_step == [3, 3]
-    trace = tracer.trace_of(optimizer)
-    assert trace.steps == 2
-    assert by_step(trace) == moves.by_step or not trace.complete
-    if not trace.complete:
-        assert "if it removed gradients, their updates are not counted" in trace.notes[0]
-
-
 def test_a_step_that_writes_to_one_in_place_and_past_the_version_of_another() -> None:
     class Mixed(torch.optim.SGD):  # type: ignore[misc]
         @torch.no_grad()
@@ -1397,65 +1256,6 @@ def test_what_only_the_device_knows_of_a_step_that_is_skipped(
     monkeypatch.setattr(effects, "is_held_back", lambda tensor: True)
     ran = ROWS[name](tracer.wrap)
     check(tracer.trace_of(ran.optimizer), ran)
-
-
-@pytest.mark.long
-def test_a_compiled_step_that_makes_its_gradients_is_said() -> None:
-    skip_where_dynamo_fails()
-    torch._dynamo.reset()
-    optimizer = tracer.wrap(Own(zeros()))
-    step = compiled(optimizer)
-    for _ in range(3):
-        step()
-    trace = tracer.trace_of(optimizer)
-    assert (trace.steps, trace.updates(), trace.complete) == (3, 0, False)
-    assert "uses a parameter that has no gradient" in trace.notes[0]
-
-
-@pytest.mark.long
-def test_blocks_of_record_compile_a_step_once() -> None:
-    torch._dynamo.reset()
-    parameters = zeros()
-    optimizer = Odometer(parameters)
-    compiled = []
-
-    def backend(graph: Any, inputs: Any) -> Any:
-        compiled.append(graph)
-        return graph.forward
-
-    step = torch.compile(optimizer.step, backend=backend)
-    for block in range(6):
-        with tracer.record() as recording:
-            for _ in range(2):
-                give(parameters)
-                step()
-        assert recording.trace().updates() == 6, block
-    assert readings(parameters) == [12, 12, 12]
-    assert len(compiled) == 1
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("effects", [False, True])
-def test_a_step_that_was_compiled_before_the_recording(effects: bool) -> None:
-    """Dynamo splits a step of PyTorch's own: it compiles the first part again, not the second."""
-    torch._dynamo.reset()
-    parameters = zeros()
-    optimizer = torch.optim.SGD(parameters, lr=1.0)
-    step = torch.compile(optimizer.step, backend="eager")
-    give(parameters, -1.0)
-    step()
-    with tracer.record(effects=effects) as recording:
-        for _ in range(3):
-            give(parameters, -1.0)
-            step()
-    trace = recording.trace()
-    assert readings(parameters) == [4] * 3
-    assert (trace.steps, trace.updates(), trace.complete) == (3, 9, True)
-    if effects:
-        # With PyTorch 2.13 the first step begins before the recording sees the optimizer.
-        late = any("beginning was not seen" in note for note in trace.notes)
-        assert trace.count("compared", by=()) == {(): 6 if late else 9}
-        assert trace.count("unchanged", by=()) == {}
 
 
 def test_a_step_that_is_captured_in_a_cuda_graph_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,13 +5,12 @@ the device, and reading it would make the program wait. So the step and all late
 until a trace is read or `MOST` steps are queued. Recorded effects on a device are queued too.
 """
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from tracer.backends.torch import compat
-from tracer.backends.torch.compiled_steps import Program
 from tracer.backends.torch.effects import Effects
 from tracer.backends.torch.operators import VALUES
 from tracer.backends.torch.steps import Step, Unsure
@@ -53,7 +52,6 @@ class Blocks(backend.Blocks):
         """One for each optimizer with a step outside PyTorch's own code."""
         self._waiting: deque[_Waiting] = deque()
         self._settling = False
-        self._programs: dict[CountedBlock, set[Program]] = defaultdict(set)
 
     def log(self, block: CountedBlock, seen: Any, call: Call | None = None) -> None:
         """Count a block now, or queue it until the device's answer is read."""
@@ -62,9 +60,6 @@ class Blocks(backend.Blocks):
         with self.counters.lock:
             if isinstance(call, Step):
                 skipped, unsure = call.skipped, call.unsure
-                if call.program is not None:
-                    self._programs[block].add(call.program)
-                    self.counters.session_graphs[block] = len(self._programs[block])
             held_back = seen and getattr(seen, "held_back", ())
             if skipped is None and not (unsure or held_back or self._waiting):
                 super().log(block, seen)

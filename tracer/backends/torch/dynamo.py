@@ -1,10 +1,9 @@
 """What the backend relies on in Dynamo, the tracer of `torch.compile`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
 from types import FrameType
-from typing import Any, NamedTuple, TypeVar, cast
-from weakref import ref
+from typing import Any, TypeVar, cast
 
 import torch
 from torch._C._dynamo import eval_frame as _dynamo
@@ -16,9 +15,6 @@ is_compiling: Callable[[], bool] = torch.compiler.is_compiling
 
 set_compiler: Callable[[Any], Any] = _dynamo.set_eval_frame
 """Sets what compiles the frames that this thread runs (None: nothing); returns the old value."""
-
-eagerly: Callable[..., Any] = torch._disable_dynamo
-"""Decorates a function that each run of a program calls in eager mode, after a graph break."""
 
 
 def constant(function: F) -> F:
@@ -64,43 +60,6 @@ def left_alone(function: F) -> F:
             set_compiler(compiler)
 
     return cast(F, without_dynamo(undisturbed))
-
-
-class ProgramPoint(NamedTuple):
-    """A place in a program that Dynamo is building."""
-
-    graph: "ref[Any]"
-    last: Any
-    """The last node before this place."""
-
-
-def here() -> ProgramPoint:
-    """The current end of the program that is being built."""
-    graph = _output().graph
-    return ProgramPoint(ref(graph), next(iter(reversed(graph.nodes)), None))
-
-
-def used_since(place: ProgramPoint, tensors: Sequence[Any]) -> list[bool] | None:
-    """For each tensor, whether an op after `place` uses it; None after a graph break."""
-    output = _output()
-    graph = place.graph()
-    if graph is None or graph is not output.graph:
-        return None
-    nodes = list(graph.nodes)
-    later = nodes[1 + nodes.index(place.last) :] if place.last in nodes else nodes
-    used = set()
-    for node in {each for op in later for each in op.all_input_nodes}:
-        if node.op == "get_attr":  # the parameters of an optimizer are constants
-            used.add(id(output.nn_modules.get(node.target)))
-        elif node.op == "placeholder" and "grapharg" in node.meta:
-            used.add(id(node.meta["grapharg"].example))
-    return [id(each) in used for each in tensors]
-
-
-def _output() -> Any:
-    from torch._dynamo.symbolic_convert import InstructionTranslator  # imported by now: it runs
-
-    return InstructionTranslator.current_tx().output
 
 
 def frame_around(python: FrameType) -> FrameType:

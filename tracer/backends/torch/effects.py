@@ -93,12 +93,6 @@ class Effects(Logs):
             before = self.copy_of(tensor_of(variable) if value is None else value)
             held[index] = Held(before, ref(variable))
 
-    def compare(self, call: Call, index: int, variable: Any, before: Any, now: Any) -> None:
-        """Record the values of a variable before and after a compiled step."""
-        if call.before is None:
-            call.before = {}
-        call.before[index] = Held(before, ref(variable), now.detach().clone())
-
     def look(self, call: Call, index: int, value: Any) -> None:
         """Record the `value` of a variable that compiled code may write to memory later."""
         held = call.before

@@ -17,7 +17,6 @@ from weakref import finalize, ref
 import torch
 from torch._dynamo import trace_rules
 
-from tracer.backends.torch.compiled_steps import PROGRAM
 from tracer.backends.torch.dynamo import constant, frame_around
 from tracer.backends.torch.operators import BEGIN, END, MOVED, VALUES, number_for
 from tracer.backends.torch.steps import drop
@@ -29,6 +28,10 @@ from tracer.kinds import AUXILIARY, ApplyMethod, OptimizerKind
 
 for _name in ("tracer.core", "tracer.hooks.interception", "tracer.hooks.importlib_bootstrap"):
     trace_rules.add(_name)  # not worth compiling
+
+
+PROGRAM = "torch.compile"
+"""The function name of compiled steps."""
 
 
 class _Gradient(NamedTuple):

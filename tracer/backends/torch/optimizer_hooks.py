@@ -1,11 +1,11 @@
-"""The two hooks that PyTorch calls around each `step` of each optimizer, also in compiled code.
+"""The two hooks that PyTorch calls around each `step` of each optimizer.
 
 They, and the replaced `GradScaler.step` and `load_state_dict`, are in place while an optimizer is
 traced or a recording runs; the optimizer itself is unchanged. No other method, such as `zero_grad`,
 calls a hook.
 
-In eager mode they call the `StepCounter` of the optimizer. `torch.compile` inlines them into a step
-that it compiles: see `compiled_steps`.
+They call the `StepCounter` of the optimizer. `torch.compile` inlines them into a step that it
+compiles: see `compiled_steps`.
 """
 
 import sys
@@ -13,7 +13,8 @@ import threading
 from typing import Any
 from weakref import finalize
 
-from tracer.backends.torch import compat, compiled_steps, dynamo, grad_scaler, gradients
+from tracer.backends.torch import compat, dynamo, grad_scaler, gradients
+from tracer.backends.torch.compiled_steps import note_compiled, note_for
 from tracer.backends.torch.listeners import Listener, counter_of, listeners
 from tracer.backends.torch.steps import StepCounter
 from tracer.core.registry import Binding, bindings
@@ -22,7 +23,7 @@ from tracer.core.registry import Binding, bindings
 def before_step(optimizer: Any, given: Any, named: Any) -> None:
     """Open the call of any optimizer's step; PyTorch calls this before the program's hooks."""
     if dynamo.is_compiling():
-        compiled_steps.before_step(optimizer, given, named)
+        note_compiled(id(optimizer))
         return
     counter = counter_of(optimizer)
     if counter is not None:
@@ -32,7 +33,7 @@ def before_step(optimizer: Any, given: Any, named: Any) -> None:
 def after_step(optimizer: Any, given: Any, named: Any) -> None:
     """Close the call of a step; PyTorch calls this after the program's hooks."""
     if dynamo.is_compiling():
-        compiled_steps.after_step(optimizer, named)
+        note_compiled(id(optimizer))
         return
     counter = counter_of(optimizer)
     if counter is not None:
@@ -45,6 +46,7 @@ def attach(optimizer: Any, binding: Binding) -> None:
     if counter is None or counter.recorder is not binding.recorder:
         counter = binding.former = StepCounter(binding)
         finalize(optimizer, _let_go, id(optimizer)).atexit = False
+    counter.stop(note_for(optimizer))
     counter.proxies.clear()
     binding.observer = counter
     _need(id(optimizer))

@@ -9,7 +9,6 @@ nested optimizer: then `writes` finds out which parameters the step itself wrote
 PyTorch calls no hook after a step that raises: see `CallsUnderWay.abandoned`.
 """
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from types import FrameType
@@ -17,7 +16,6 @@ from typing import Any, NamedTuple, cast
 from weakref import ref
 
 from tracer.backends.torch import compat, dynamo, effects
-from tracer.backends.torch.compiled_steps import CLEARED, PROGRAM, Program
 from tracer.backends.torch.dynamo import F
 from tracer.backends.torch.grad_scaler import found_inf
 from tracer.backends.torch.parameters import parameters_of
@@ -43,9 +41,10 @@ _CAPTURED = (
     "when the graph is replayed, because a replay calls no Python"
 )
 _CAME_LATE = "effects are unknown for a parameter that the optimizer got during a step"
-_BEGAN_UNSEEN = (
-    "effects are unknown for a step whose beginning was not seen: torch.compile may have "
-    "compiled a part of it"
+_BEGAN_UNSEEN = "effects are unknown for a step whose beginning was not seen"
+_CLEARED = (
+    "a closure or a hook computed the gradients of {name}, and a hook after the step ran before "
+    "the tracer's: if it removed gradients, their updates are not counted"
 )
 _WITHIN = (
     "a step of {name} was called inside another one, for example by a hook: a parameter that "
@@ -80,7 +79,7 @@ class Unsure(NamedTuple):
 class Step(Call):
     """A step under way; it keeps neither parameters nor tensors of the program alive."""
 
-    __slots__ = ("asked", "counter", "method", "program", "skipped", "unsure", "values", "written")
+    __slots__ = ("asked", "counter", "method", "skipped", "unsure", "written")
 
     def __init__(self, counter: "StepCounter", method: str = STEP) -> None:
         self.counter = counter
@@ -92,20 +91,11 @@ class Step(Call):
         self.skipped: Any = None
         """A number on the device, not 0 if the step was skipped; None if the host knows."""
         self.unsure: Sequence[Unsure] = ()
-        self.program: Program | None = None
-        """The compiled program that runs the step; None in eager mode."""
-        self.values: Sequence[Any] = ()
-        """Copies of the parameters when a compiled step began, if effects are recorded."""
-
-    @property
-    def function(self) -> str:  # type: ignore[override]
-        """The function name of a compiled step; empty in eager mode."""
-        return "" if self.program is None else PROGRAM
 
     @property
     def interrupted(self) -> str:
         """The note for a step that raised; none for an inner step, as the outer one compares."""
-        return _RAISED if self.parent is None else ""
+        return _RAISED if self.parent is None and not self.counter.stopped else ""
 
 
 def drop(stack: list[Call], ended: Callable[[Call], bool]) -> None:
@@ -157,30 +147,27 @@ class StepCounter:
             blocks: Any = self.recorder.blocks
             self._writes = Writes(self._name, by_itself, compat.names_data(cls))
             blocks.writes.append(self._writes)
+        self.stopped = False
+        """Whether `torch.compile` compiled a step: no later step is counted."""
         self._scaled = False  # true once an enabled `GradScaler` called `step`
         self._last: Asked | None = None
         self._alive: list[ref[Any]] = []
 
-    # Steps in eager mode.
+    def stop(self, note: str) -> None:
+        """Count no later step, for the reason in `note`; an empty one is none."""
+        if note:
+            self.stopped = True
+            self.recorder.note(note)
 
     @counting
     def before(
-        self,
-        optimizer: Any,
-        given: Sequence[Any],
-        named: Mapping[str, Any],
-        python: FrameType,
-        compiled: bool = False,
+        self, optimizer: Any, given: Sequence[Any], named: Mapping[str, Any], python: FrameType
     ) -> None:
-        """Open the call of a step; `python` is the frame that calls its hooks.
-
-        If part of the step is `compiled`, `python` is a frame of the program: it outlives the step.
-        """
+        """Open the call of a step; `python` is the frame that calls its hooks."""
+        if self.stopped:
+            return
         recorder = self.recorder
-        stack = recorder.calls_under_way.stack()
-        if stack and compiled:
-            self._drop(stack, known_by(python))
-        elif stack:
+        if recorder.calls_under_way.stack():
             recorder.drop_interrupted(python.f_back)
         call = self._enter(Step(self), python)
         parameters = parameters_of(optimizer.param_groups)
@@ -198,13 +185,6 @@ class StepCounter:
         self.recorder.open(call, self.index, call.method, "step", python)
         call.python = known_by(python)
         return call
-
-    def _drop(self, stack: list[Call], known: tuple[int, int]) -> None:
-        """Drop an earlier step of this frame: a frame runs one step of an optimizer at a time."""
-        drop(
-            stack,
-            lambda call: isinstance(call, Step) and (call.counter, call.python) == (self, known),
-        )
 
     def _adds_zeros(self) -> bool:
         """True if versions do not show whether a step moves a parameter that has no gradient.
@@ -229,16 +209,11 @@ class StepCounter:
                         self.recorder.effects.hold(call, index, each)
 
     @counting
-    def after(
-        self, optimizer: Any, named: Mapping[str, Any], python: FrameType, compiled: bool = False
-    ) -> None:
-        """Close the call of a step; if part of it is `compiled`, another frame opened the call.
-
-        A program that was compiled before the hooks were in place may be compiled again in part,
-        and then opened the call by its operator, or not at all.
-        """
-        call = self._under_way(None if compiled else known_by(python))
-        call = call or self._under_way(known_by(dynamo.frame_around(python)))
+    def after(self, optimizer: Any, named: Mapping[str, Any], python: FrameType) -> None:
+        """Close the call of a step."""
+        call = self._under_way(known_by(python))
+        if call is None and self.stopped:
+            return
         if call is None:
             call = self._enter(Step(self), python)
             if self.recorder.effects is not None and call.parent is None:
@@ -260,15 +235,13 @@ class StepCounter:
             updates = self._look(call, optimizer, skipped, around)
         else:
             updates = call.asked.updates
-        if call.values:
-            self._compare(call)
         self._leave(call, () if skipped and self._writes is None else updates)
 
-    def _under_way(self, known: tuple[int, int] | None) -> Step | None:
-        """The innermost step under way of this optimizer, in the frame `known` if one is given."""
+    def _under_way(self, known: tuple[int, int]) -> Step | None:
+        """The innermost step under way of this optimizer in the frame `known`."""
         for call in reversed(self.recorder.calls_under_way.stack()):
             own = isinstance(call, Step) and call.counter is self and call.method is STEP
-            if own and (known is None or call.python == known):
+            if own and call.python == known:
                 return call  # type: ignore[return-value]
         return None
 
@@ -356,13 +329,15 @@ class StepCounter:
         fused = any(group.get("fused") for group in optimizer.param_groups)
         cleared = compat.hooks_after(optimizer) and None in layouts
         if cleared and ((fused and self._writes is None) or call.written is None):
-            self.recorder.note(CLEARED.format(name=self._name))
+            self.recorder.note(_CLEARED.format(name=self._name))
 
-    # Steps called by a `GradScaler`, and compiled steps.
+    # Steps called by a `GradScaler`.
 
     @counting
     def asked(self, scaler: Any, python: FrameType) -> Step | None:
         """Open a call for `GradScaler.step`, which may skip the step of the optimizer."""
+        if self.stopped:
+            return None
         if not self._scaled and scaler.is_enabled():
             self._scaled = True
             scale = float(scaler._init_scale)
@@ -385,43 +360,6 @@ class StepCounter:
         call.asked = call.asked or self.asked_for(parameters, compat.layouts_of(parameters))
         self._leave(call, ())
 
-    @counting
-    def begins(self, values: Sequence[Any]) -> None:
-        """Open the call of a compiled step; `values` are its parameters now."""
-        comparing = self.recorder.effects
-        if comparing is None:
-            return
-        python = dynamo.frame_around(sys._getframe())
-        self._drop(self.recorder.calls_under_way.stack(), known_by(python))
-        call = self._enter(Step(self), python)
-        if call.parent is None:
-            call.values = list(map(comparing.copy_of, values))
-
-    @counting
-    def ran(self, program: Program, skipped: Any, now: Sequence[Any]) -> None:
-        """Close the call of a compiled step.
-
-        `skipped` is None, or a number on the device, not 0 if the step did nothing. `now` holds the
-        values of the parameters if the program was compiled to compare them.
-        """
-        python = dynamo.frame_around(sys._getframe())
-        call = self._under_way(known_by(python)) or self._enter(Step(self), python)
-        call.program, call.asked, updates = program, program.asked, program.updates
-        self._compare(call, now)
-        if skipped is not None and not effects.is_held_back(skipped):
-            updates, skipped = [] if float(skipped) else updates, None
-        call.skipped = skipped
-        self._leave(call, updates)
-
-    def _compare(self, call: Step, now: Sequence[Any] | None = None) -> None:
-        """Compare the parameters with their values when an operator opened the call."""
-        requests = () if call.asked is None else call.asked.requests
-        passed = self.recorder.variables_of(requests, "request")
-        now = list(passed.values()) if now is None else now
-        if len(call.values) == len(now) == len(passed):
-            for (index, own), before, value in zip(passed.items(), call.values, now, strict=True):
-                self.recorder.effects.compare(call, index, own, before, value)
-
     def _leave(self, call: Step, updates: Sequence[int]) -> None:
         """Close a call that made these updates itself: count it, or add it to the outer step."""
         around = call.parent
@@ -433,7 +371,7 @@ class StepCounter:
         elif call.asked is not None:
             call.sites += call.asked.requests
         call.sites += updates
-        if call.before is not None and call.program is None and around is None:
+        if call.before is not None and around is None:
             self._note_uncompared(call)
         self.recorder.close(call, False)
 
