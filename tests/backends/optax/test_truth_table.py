@@ -285,6 +285,7 @@ FREEZING: dict[str, Callable[[], Any]] = {
     "selective_transform": lambda: optax.selective_transform(odometer(), freeze_mask=FROZEN),
     "before identity": lambda: optax.chain(parts(), optax.identity()),
     "inside apply_if_finite": lambda: optax.apply_if_finite(parts(), 3),
+    "inside inject_hyperparams": lambda: optax.inject_hyperparams(lambda: parts())(),
 }
 
 
@@ -334,6 +335,17 @@ def test_counts_are_those_of_the_parameters(program: Callable[[], Run]) -> None:
     updated = trace.count("updates", by="variable")
     assert {name: count for name, count in by_params.items() if count} == updated
     check_by_step(trace, run)
+
+
+@pytest.mark.parametrize("make", FREEZING.values(), ids=FREEZING)
+def test_a_frozen_leaf_is_not_updated_in_a_recording(make: Callable[[], Any]) -> None:
+    """All its parts are observed, too, because the makers of optax are replaced."""
+    with tracer.record() as recording:
+        loop = Loop(make())
+        loop.run([1.0] * 3)
+    assert [float(jnp.ravel(each)[0]) for each in jax.tree.leaves(loop.state[0])] == [3, 3, 0]
+    updated = recording.trace().count("updates", by="variable")
+    assert updated == {("a/bias",): 3, ("a/kernel",): 3}
 
 
 def test_each_block_over_a_program_of_an_earlier_block_is_saved() -> None:

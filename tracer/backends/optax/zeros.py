@@ -18,6 +18,7 @@ from weakref import ref
 import jax
 
 from tracer.backends.optax.inside import under_way
+from tracer.core.interrupts import suppress_faults
 
 _KEEPING = "apply_if_finite", "conditionally_mask", "MultiSteps"
 """The makers whose results are those of the inner transformation, or 0."""
@@ -51,6 +52,9 @@ def _copy_of(held: Any, known: dict[int, Any]) -> Any:
     if type(held) is dict:
         items = {key: _copy(part, known) for key, part in held.items()}
         return items if any(items[key] is not held[key] for key in held) else held
+    if type(held).__name__ == "TracedUpdate":  # it notes by itself
+        reaches = _copy(held.original, known) is not held.original
+        return functools.partial(held) if reaches else held
     if isinstance(held, MethodType) and _is_multi_steps(type(held.__self__)):
         steps: Any = copy.copy(held.__self__)
         inner = _copy(steps._opt, known)
@@ -68,6 +72,8 @@ def _copy_of(held: Any, known: dict[int, Any]) -> Any:
         for name, cell in zip(held.__code__.co_freevars, held.__closure__ or (), strict=True)
     }
     copies = {name: _copy(each, known) for name, each in cells.items()}
+    if maker == "inject_hyperparams":
+        copies["inner_factory"] = _marking_maker(copies["inner_factory"])
     if all(copies[name] is cells[name] for name in cells):
         return held
     if maker in _KEEPING:
@@ -77,6 +83,18 @@ def _copy_of(held: Any, known: dict[int, Any]) -> Any:
     made.__kwdefaults__ = held.__kwdefaults__
     functools.update_wrapper(made, held)
     return _keeping(made) if maker in _KEEPING else made
+
+
+def _marking_maker(maker: Callable[..., Any]) -> Callable[..., Any]:
+    """A `maker` whose transformations note the leaves that they set to zero."""
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        made = maker(*args, **kwargs)
+        with suppress_faults():
+            return made._replace(update=marking(made.update))
+        return made
+
+    return make
 
 
 def _is_multi_steps(cls: type) -> bool:
