@@ -638,6 +638,13 @@ def test_a_patched_class_makes_instances_as_before() -> None:
 
     assert vars(Mixed(0.5))["arguments"] == (0.5,)
     assert Scaled(1.0, 3.0).__dict__["scale"] == 3.0
+
+    class Passing(_sgd):  # type: ignore[misc]
+        def __new__(cls, *args: Any) -> Any:
+            return super().__new__(cls, *args)
+
+    with pytest.raises(TypeError, match="takes exactly one argument"):
+        Passing(0.5)
     base = tf.compat.v1.train.Optimizer
     assert [*inspect.signature(base).parameters][:2] == ["use_locking", "name"]
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'name'"):

@@ -50,6 +50,10 @@ def _objects_of(classes: Container[int], generations: Sequence[int | None]) -> l
     return list(compress(chain(objects, (None,)), classified))
 
 
+_patched: list[Any] = []
+"""The patched `__new__` of each class."""
+
+
 class Living:
     """The living instances of some classes, which report new ones.
 
@@ -98,9 +102,13 @@ class Living:
         def __new__(cls: Any, /, *args: Any, **options: Any) -> Any:
             # Not that of the class above `base`: a class beside it in the MRO may have its own.
             make = own or super(base, cls).__new__
-            made = make(cls) if make is object.__new__ else make(cls, *args, **options)
+            # `object.__new__` takes arguments only if no class of the program calls it.
+            alone = make is object.__new__ and cls.__new__ in _patched
+            made = make(cls) if alone else make(cls, *args, **options)
             self._add(made)
             return made
+
+        _patched.append(__new__)
 
         __new__.__wrapped__ = base.__init__  # type: ignore[attr-defined]  # `inspect.signature`
         base.__new__ = staticmethod(__new__)
