@@ -445,6 +445,7 @@ def test_bf16_weights_that_are_not_updated() -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("fresh_dynamo")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*")
 def test_nothing_of_the_tracer_is_compiled_but_its_hooks() -> None:
     """Dynamo gives up on the frame around the inner step, and would compile what the hooks call."""
     torch._dynamo.reset()

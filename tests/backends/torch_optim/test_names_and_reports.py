@@ -43,6 +43,7 @@ def test_names_are_those_of_the_model() -> None:
     assert trace.updates(variable="body.*") == 4
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*")
 def test_what_stands_around_a_model_is_no_part_of_a_name() -> None:
     model = torch.nn.Linear(2, 1)
     around = torch.nn.DataParallel(model)
@@ -80,6 +81,7 @@ def test_a_parameter_with_two_names_has_the_first_as_in_named_parameters() -> No
 
 @pytest.mark.long
 @pytest.mark.usefixtures("fresh_dynamo")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*")
 def test_a_graph_of_compiled_code_names_nothing() -> None:
     parameters = zeros(1)
     optimizer = tracer.wrap(Odometer(parameters))

@@ -222,6 +222,7 @@ def test_the_model_and_what_was_computed_are_not_kept() -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("fresh_dynamo")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_no_graph_break_more(backend: str) -> None:
     counts = []
@@ -247,6 +248,7 @@ def test_no_graph_break_more(backend: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("fresh_dynamo")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*")
 def test_a_compiled_model_and_a_step_in_python() -> None:
     """The step is exact, and the graph of the model is as untraced."""
     counts = []
