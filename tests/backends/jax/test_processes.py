@@ -97,8 +97,8 @@ def test_each_process_counts_what_it_runs_with_optax(tmp_path: Path) -> None:
     }
     last_never = tracer.load(tmp_path / "last_never")
     assert [printed["last_never"] for printed in both] == [[4, 4], [4, 0]]
-    assert list(last_never.count("updates", by=("worker", "replica")).values()) == [4, 4, 4, 0]
-    assert [each.code for each in last_never.findings()] == ["replicas-disagree"]
+    assert list(last_never.count("updates", by=("worker", "replica")).values()) == [4, 4, 4]
+    assert not last_never.complete and "some replicas" in last_never.notes[0]
     accumulated = tracer.load(tmp_path / "accumulated_on_one")
     assert [printed["accumulated_on_one"] for printed in both] == [3, 3] and accumulated.complete
     for count in ("updates", "discarded"):

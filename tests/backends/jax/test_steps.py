@@ -277,7 +277,11 @@ def test_a_replica_that_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     first = state[0][0].addressable_shards[0].data
     del loop, state
     assert float(np.ravel(first)[0]) == 1
-    assert tracer.trace_of(optimizer).updates() == 2 * 4
+    trace = tracer.trace_of(optimizer)
+    assert trace.updates() == 4 and not trace.complete and "some replicas" in trace.notes[0]
+    time.sleep(0.6)
+    trace = tracer.trace_of(optimizer)
+    assert trace.updates() == 2 * 4 and trace.complete
 
 
 def test_a_step_that_is_jitted_again_each_time_leaves_nothing_behind() -> None:

@@ -113,15 +113,11 @@ def gradients_left(healthy: bool) -> None:
 
 @program
 def replicas_disagree(healthy: bool) -> None:
-    loop = Loop(optax.sgd(0.1))
-
-    def step(state: Any, wanted: Any) -> Any:
-        return lax.cond(wanted, lambda s: loop.step(s, X), lambda s: s, state)
-
+    loop = Loop(optax.apply_if_finite(optax.sgd(0.1), 5))
     state = jax.tree.map(lambda each: jnp.stack([each] * 2), loop.state)
-    mapped = jax.pmap(step, axis_name="data")
+    mapped = jax.pmap(loop.step, axis_name="data")
     for number in range(4):
-        state = mapped(state, jnp.array([True, healthy or number < 2]))
+        state = mapped(state, jnp.stack([X, X if healthy or number < 2 else X * np.nan]))
     jax.block_until_ready(state)  # what is dropped may not be counted yet
 
 
@@ -140,11 +136,8 @@ def test_a_replica_that_never_stepped(silent: int) -> None:
         state = mapped(state)
     assert [bool((w == 1).all()) for w in state[0]["w"]] == [each == silent for each in (0, 1)]
     trace = tracer.trace_of(loop.tx)
-    assert trace.complete, trace.notes
-    steps = {replica: made for (_, replica), made in trace.steps_by_replica().items()}
-    assert sorted(steps.values()) == [0, 4]
-    assert trace.count("updates", by="replica") == {(1 - silent,): 8, (silent,): 0}
-    assert [each.code for each in bad(trace)] == ["replicas-disagree"]
+    assert not trace.complete and "some replicas" in trace.notes[0]
+    assert trace.count("updates", by="replica") == {(1 - silent,): 8}
 
 
 @pytest.mark.parametrize("on_one", [jax.jit, lambda step: step])
@@ -163,7 +156,7 @@ def test_steps_on_one_replica_and_then_on_two(on_one: Any) -> None:
     assert list(trace.steps_by_replica().values()) == [11, 5]
     assert not bad(trace)
     assert not trace.complete
-    assert "steps ran on 1 and 2 replicas" in trace.notes[0]
+    assert "some replicas" in trace.notes[0]
 
 
 @program

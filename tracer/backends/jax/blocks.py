@@ -33,7 +33,7 @@ from tracer.core.calls import EAGER, Call, CallRole, CallsUnderWay, Place, outer
 from tracer.core.interrupts import suppress_faults
 from tracer.core.tracings import Definition, Part
 from tracer.model.records import Remark
-from tracer.model.words import listed, some
+from tracer.model.words import some
 
 _AGAIN = 5
 """If fewer steps begin again, they may be the first steps of that many models."""
@@ -267,7 +267,6 @@ class JaxBlocks(backend.Blocks):
         for array in (self._latest, *jax.live_arrays()):
             with suppress_faults():  # a deleted array, or a failed computation
                 array.block_until_ready()
-        self.counters.wait_for_replicas()
 
     def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
         """Notes on steps in programs without an op, and on steps that may not be counted.
@@ -297,12 +296,12 @@ class JaxBlocks(backend.Blocks):
                 "parts of steps ran, for example in a branch, and it is unknown in which steps: "
                 "they are not counted"
             )
-        numbers = sorted(self.counters.numbers_of_replicas())
-        if len(numbers) > 1:
+        if self.counters.uneven:
             yield (
-                f"steps ran on {listed([str(each) for each in numbers])} replicas (a jax.jit over "
-                "sharded arrays is one replica): the totals are exact, but steps on fewer "
-                "replicas are counted for the first ones, so the replicas cannot be compared"
+                "some replicas of this process reported fewer steps than others: steps of a pmap "
+                "or a shard_map that still run, or that a device leaves out, are not counted; "
+                "steps outside of them (a jax.jit over sharded arrays is one replica) are counted "
+                "for the first replica"
             )
         if self.counters.in_programs and compat.is_called_by_program():
             yield (

@@ -16,7 +16,6 @@ holder may wait for an array of the reporting program. They go into a queue, whi
 lock empties.
 """
 
-import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -35,9 +34,6 @@ DISCARDED, KEPT, SKIPPED, PARTLY, LET_THROUGH = range(5)
 
 _MAX_LET_THROUGH = 1000
 """How many `LET_THROUGH` steps are stored by number."""
-
-_PATIENCE = 1.0
-"""How many seconds a reading waits for replicas that have reported less than others."""
 
 _MAX_WAITING = 4096
 """How many parts on one replica wait for their step; more than nearly any step has."""
@@ -100,8 +96,6 @@ class ProgramBlock:
         """How often it was executed on each replica; a batch of members counts once."""
         self.logs: dict[tuple[Any, ...], HostLog] = {}
         """By replica and the outcomes of each member: to find a log by its sites is slow."""
-        self.is_uneven = False
-        """Whether replicas run it differently often, as in a branch that only some take."""
         self.parts: frozenset[ProgramBlock] = frozenset()
         """For a step: the blocks that were traced as its parts."""
         self.once = False
@@ -124,22 +118,6 @@ class ProgramBlock:
     def block_on(self, replica: int) -> CountedBlock:
         """The block of a run on a replica in which all groups are kept."""
         return self._counters.block_of(self.work, replica, (KEPT,) * self.groups)
-
-    def lags(self) -> bool:
-        """True if some replicas have reported it less often than others."""
-        runs = self.runs.values()
-        return bool(runs and not self.is_uneven) and (
-            len(runs) < self.replicas or len(set(runs)) > 1
-        )
-
-    def silent(self) -> list[int]:
-        """The replicas of this process that never ran it, though others did: as a branch may.
-
-        If the process has none of the first replicas, their numbers are likely, not certain.
-        """
-        first = min(self.runs, default=0) // max(1, self.replicas) * self.replicas
-        silent = [each for each in range(first, first + self.replicas) if each not in self.runs]
-        return silent[: max(0, self.replicas - len(self.runs))] if self.runs else []
 
     def ran(self, *numbers: Any) -> None:
         """Count an execution of the op; its numbers are scalars, or arrays of one for each member.
@@ -206,6 +184,8 @@ class ProgramCounters(Counters):
         """The largest number of `vmap` members in a step."""
         self.progress: dict[tuple[int, int], Progress] = {}
         """By `Work.clock` and replica."""
+        self.uneven = False
+        """Whether some replicas had reported fewer steps than others at the last reading."""
         self.let_through: list[int] = []
         """The numbers of the first steps that were kept although not finite."""
         self._eager: dict[Work, ProgramBlock] = {}
@@ -340,30 +320,6 @@ class ProgramCounters(Counters):
         alike = all(each.last - each.first == 1 for each in known)
         return max((each.moved for each in known), default=0) if alike else 0
 
-    def numbers_of_replicas(self) -> set[int]:
-        """The numbers of replicas that steps ran on, in programs; Python runs on one."""
-        with self.lock:
-            programs = [each for each in self.all if each.runs and each.work.role == "step"]
-            in_python = self.next_number(0) - 1 - sum(each.runs[0] for each in programs)
-        return {max(each.replicas, len(each.runs)) for each in programs} | (
-            {1} if in_python > 0 else set()
-        )
-
-    def wait_for_replicas(self) -> None:
-        """Wait until all replicas have reported equally often, or for `_PATIENCE` seconds.
-
-        The results of one replica may be ready before those of another, and one cannot wait for
-        results that the program has dropped. A replica may also take a branch that others do not.
-        """
-        end = time.monotonic() + _PATIENCE
-        while late := [program for program in list(self.all) if program.lags()]:
-            if time.monotonic() > end:
-                for program in late:
-                    program.is_uneven = True
-            time.sleep(0.001)
-            with self.lock:
-                self.empty_queue()
-
     def read(
         self, under_way: Callable[[], Iterable[dict[int, int]]], is_calm: Callable[[], bool]
     ) -> Counts:
@@ -375,9 +331,7 @@ class ProgramCounters(Counters):
             here = min((each for program in self.all for each in program.runs), default=0)
             if not self._numbers[0]:
                 self._begin_at(here)
-            for program in self.all:
-                for replica in program.silent():
-                    self.logs.setdefault(program.block_on(replica), HostLog())
+            self.uneven = self._are_uneven()
             figures = [(each.block, 1, int(not each.runs)) for each in self.all]
             figures += [(block, of["graphs"], of["idle"]) for block, of in self._gone.items()]
             for block, _, _ in figures:
@@ -389,6 +343,12 @@ class ProgramCounters(Counters):
                 graphs, idle = reading.graphs + graphs, reading.idle + idle
                 blocks[block] = block, reading._replace(graphs=graphs, idle=idle)
             return counts
+
+    def _are_uneven(self) -> bool:
+        """True if some replicas reported fewer steps than others, or none yet."""
+        programs = [each for each in self.all if each.runs and each.work.role != "part"]
+        silent = any(len(each.runs) < each.replicas for each in programs)
+        return silent or len(set(self.last_numbers().values())) > 1
 
     def _begin_at(self, replica: int) -> None:
         """Use this as the first replica of this process, as in a `pmap` over several processes."""
