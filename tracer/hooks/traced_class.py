@@ -3,10 +3,10 @@
 To the program it looks like the original class: see `traced_class` and `_transparency`.
 """
 
-import dis
 import threading
 from collections.abc import Callable
 from functools import cache, partial
+from itertools import pairwise
 from types import FunctionType
 from typing import Any
 
@@ -54,32 +54,12 @@ def traced_class(base: type, kind: OptimizerKind) -> type:
         return traced
 
 
-def _super_of_type(cls: type) -> str:
-    """The method of the class that calls `super(type(self), self)`; empty if none is found.
-
-    In a subclass, such a call reaches the calling method again.
-    """
-    for name, function in vars(cls).items():
-        names = function.__code__.co_names if isinstance(function, FunctionType) else ()
-        if {"super", "type"} <= {*names} and name not in ("__init__", "__new__"):  # these have run
-            found = dis.get_instructions(function)
-            loads = [each.argval for each in found if each.opname.startswith("LOAD_")]
-            for called, cls_of, one, other in zip(
-                loads, loads[1:], loads[2:], loads[3:], strict=False
-            ):
-                if (called, cls_of) == ("super", "type") and one == other:
-                    return name
-    return ""
-
-
 def _made_class(base: type, kind: OptimizerKind) -> type:
     """Make a traced class; raises `UnsupportedOptimizer` if `base` cannot be subclassed."""
-    if method := _super_of_type(base):
-        raise _no_subclass(
-            base,
-            f"its {method} calls super(type(self), self), which never ends in a subclass; write "
-            "super()",
-        )
+    for name, function in vars(base).items():  # such a call never ends in a subclass
+        names = function.__code__.co_names if isinstance(function, FunctionType) else ()
+        if ("super", "type") in pairwise(names) and name not in ("__init__", "__new__"):  # have run
+            raise _no_subclass(base, f"{name} calls super(type(self), self); write super()")
     members: dict[str, Any] = {
         "__slots__": (),
         "__module__": base.__module__,
