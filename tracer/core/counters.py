@@ -45,8 +45,6 @@ class Counted(NamedTuple):
     """The steps under way, as far as Python knows."""
     empty: Collection[int] = ()
     """The steps that an error ended and that ran nothing, except perhaps functions."""
-    torn: Collection[int] = ()
-    """The eager steps that an error ended after they had called a function."""
     calm: bool = True
     """Whether nothing runs now: then an error ended each step that has not ended."""
     effects: Mapping[Source, Reading] = {}
@@ -70,7 +68,6 @@ class Counted(NamedTuple):
             },
             under_way=_after(self.under_way, past),
             empty=_after(self.empty, past),
-            torn=_after(self.torn, past),
             effects={
                 source: new
                 for source, reading in self.effects.items()
@@ -109,7 +106,6 @@ class Counters:
         on."""
         self._numbers: Counter[int] = Counter()  # given by Python
         self._empty: dict[int, set[int]] = defaultdict(set)
-        self._torn: dict[int, set[int]] = defaultdict(set)
 
     def compare(self, wanted: bool, new_effects: Callable[[], Any]) -> bool:
         """Start or stop comparing the variables of each step; returns whether this is a change."""
@@ -150,11 +146,6 @@ class Counters:
         """Record that the step with these `numbers` ran nothing, except perhaps functions."""
         for replica, number in numbers.items():
             self._empty[replica].add(number)
-
-    def tear(self, numbers: dict[int, int]) -> None:
-        """Record that the step with these `numbers` failed, perhaps in a function."""
-        for replica, number in numbers.items():
-            self._torn[replica].add(number)
 
     def log(self, block: CountedBlock, stamp: int) -> None:
         """Count one execution of a block in Python."""
@@ -198,13 +189,13 @@ class Counters:
                     graphs = self.session_graphs[block]
                     blocks[block] = (block, log.reading(graphs, 0 if log.total else graphs))
             mine = {number for step in running if (number := step.get(replica, steps + 1)) <= steps}
-            empty, torn = set(self._empty[replica]), set(self._torn[replica])
+            empty = set(self._empty[replica])
             effects = {} if self.compared is None else self.compared.read(replica, steps)
             compared = [
                 range(begin.get(replica, 1), steps + 1 if end is None else end.get(replica, 1))
                 for begin, end in self._compared
             ]
-            counts[replica] = Counted(steps, blocks, mine, empty, torn, calm, effects, compared)
+            counts[replica] = Counted(steps, blocks, mine, empty, calm, effects, compared)
         return counts
 
     def sign(self) -> Any:
@@ -215,7 +206,7 @@ class Counters:
         if self.compared is not None:
             return None
         logged = sum(log.total for log in self.logs.values())
-        ended = sum(map(len, [*self._empty.values(), *self._torn.values()]))
+        ended = sum(map(len, self._empty.values()))
         numbers = sum(self._numbers.values())
         return logged, len(self.logs), numbers, ended, sum(self.session_graphs.values())
 

@@ -35,6 +35,11 @@ from tracer.core.snapshot import Reader
 from tracer.kinds import ApplyMethod
 from tracer.model.records import Kind, Role
 
+_TORN = (
+    "an eager step that called functions ended with an error of TensorFlow: updates in a function "
+    "before the error may not be counted"
+)
+
 
 class Recorder(Root):
     """All data of one root optimizer; thread-safe."""
@@ -378,8 +383,9 @@ class Recorder(Root):
         """
         for inside in self.calls_under_way.take_off(call):
             self.abandon(inside)
-        if error is not None and isinstance(error, self.backend.raised_by_programs):
-            self.blocks.counters.tear(outermost(call).numbers or {})
+        in_program = error is not None and isinstance(error, self.backend.raised_by_programs)
+        if in_program and outermost(call).numbers:
+            self.note(_TORN)
         # A call that raised after part of its work counts as executed.
         ran = not failed or any(self.sites.sites[each].role != "request" for each in call.sites)
         counts = ran or call.numbers is not None  # counters know what ran inside

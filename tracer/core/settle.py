@@ -1,6 +1,5 @@
 """Turns counts into the blocks of a trace. No framework, no state, no locks.
 
-- `fill` finds steps whose rows were lost, before these steps are assigned to callers.
 - `settle` keeps the ended steps of a replica, numbered from 1 without gaps.
 - `blocks_of` and `calls_of` combine sites that differ only in the variable into one record, and
   note what is not known. `tracer.core.effects` does so for effects.
@@ -36,8 +35,6 @@ class Ended(NamedTuple):
     lost: tuple[int, int] | None = None
     """The first and the last step whose detail was lost."""
     effects: Sequence[tuple[Source, Reading]] = ()
-    torn: int = 0
-    """How many eager steps an error of TensorFlow ended, perhaps in a function."""
 
 
 _OWN = 1 << 40
@@ -48,41 +45,37 @@ _Span = tuple[int, int]
 """The first and the last of consecutive steps."""
 
 
-def fill(counted: Counted) -> Counted:
-    """Assign lost steps to the block that ran them, if only one block is possible.
-
-    A block whose rows were lost still knows how often it ran. If no other block lacks steps, and it
-    lacks as many steps as have no block, these steps are its own.
-    """
-    blocks = list(counted.blocks.values())
-    short = [place for place, (key, reading) in enumerate(blocks) if key.step and reading.lost]
-    if len(short) != 1:
-        return counted
-    missing = _missing_steps(counted)
-    key, reading = missing.blocks[short[0]]
-    if sum(last - first + 1 for first, last, _ in missing.unexplained) != reading.lost:
-        return counted
-    runs = [Run(first, 1, last - first + 1) for first, last, _ in missing.unexplained]
-    own = union([*reading.runs.get(0, ()), *runs])
-    blocks[short[0]] = key, reading._replace(runs={**reading.runs, 0: own}, lost=0)
-    return counted._replace(blocks=dict(zip(counted.blocks, blocks, strict=True)))
-
-
 def settle(counted: Counted) -> Ended:
     """Drop the steps that have not ended, and number the others from 1 without gaps.
 
     A step takes its number when it begins. If its own block has not ended, one of these holds:
 
     - Python knows that the step is under way, or that an error ended it before anything ran.
-    - The row of its block was lost; then nothing is concluded from missing rows.
+    - The row of its block was lost. If no other block lacks steps, and it lacks as many as have no
+      block, these steps are its own; else nothing is concluded from missing rows.
     - The step may still be under way in a program, because it is later than all ended steps.
     - An error ended the step. It remains a step if a part of it ran.
     """
-    blocks, explained, unexplained = _missing_steps(counted)
+    without_effect = _steps_without_effect(counted)
+    known = {*counted.under_way, *without_effect}
+    blocks = [_without_steps(each, without_effect) for each in counted.blocks.values()]
+    missing = _missing(blocks, counted.steps)
+    explained = [number for first, last, _ in missing for number in _between(known, first, last)]
+    unexplained = [
+        (*span, ran) for first, last, ran in missing for span in _without([(first, last)], known)
+    ]
+    short = [place for place, (key, reading) in enumerate(blocks) if key.step and reading.lost]
+    if len(short) == 1:
+        key, reading = blocks[short[0]]
+        runs = [Run(first, 1, last - first + 1) for first, last, _ in unexplained]
+        if sum(run.total for run in runs) == reading.lost:  # no other block can have run them
+            own = union([*reading.runs.get(0, ()), *runs])
+            blocks[short[0]] = key, reading._replace(runs={**reading.runs, 0: own}, lost=0)
+            short, unexplained = [], []
     lost = None
     if any(reading.lost for _, reading in blocks):
         lost = 1, counted.steps
-    if any(reading.lost for key, reading in blocks if key.step):
+    if short:
         if unexplained:
             lost = unexplained[0][0], unexplained[-1][1]
         unexplained = []
@@ -100,31 +93,8 @@ def settle(counted: Counted) -> Ended:
         if not may_run:
             stopped += last - first + 1
     effects = list(counted.effects.items())
-    ended = Ended(counted.steps, blocks, raised, stopped, lost, effects, len(counted.torn))
+    ended = Ended(counted.steps, blocks, raised, stopped, lost, effects)
     return _renumbered(ended, sorted(left_out))
-
-
-class _Missing(NamedTuple):
-    """The steps whose own block did not end."""
-
-    blocks: _CountedBlocks
-    """All blocks, without the steps that an error ended before anything ran."""
-    explained: Sequence[int]
-    """The steps that Python knows to be under way or ended by an error."""
-    unexplained: Sequence[tuple[int, int, int]]
-    """The spans of the others: first step, last step, and how many blocks ran inside each step."""
-
-
-def _missing_steps(counted: Counted) -> _Missing:
-    without_effect = _steps_without_effect(counted)
-    known = {*counted.under_way, *without_effect}
-    blocks = [_without_steps(each, without_effect) for each in counted.blocks.values()]
-    missing = _missing(blocks, counted.steps)
-    explained = [number for first, last, _ in missing for number in _between(known, first, last)]
-    unexplained = [
-        (*span, ran) for first, last, ran in missing for span in _without([(first, last)], known)
-    ]
-    return _Missing(blocks, explained, unexplained)
 
 
 def _own_runs(blocks: _CountedBlocks) -> list[Run]:
@@ -287,8 +257,6 @@ def blocks_of(
             notes.append(_lost(replica, ended.lost, nested and _lost_update(ended.blocks, sites)))
         if ended.stopped or ended.raised:
             notes.append(_stopped(replica, ended.stopped + len(ended.raised)))
-        if ended.torn:
-            notes.append(_torn(replica, ended.torn))
     return blocks, notes
 
 
@@ -435,14 +403,4 @@ def _stopped(replica: int, steps: int) -> str:
     return (
         f"on replica {replica}, {steps:,} {were} ended with an error: updates before the error "
         "may not be counted"
-    )
-
-
-def _torn(replica: int, steps: int) -> str:
-    were = (
-        "eager step that called functions" if steps == 1 else ("eager steps that called functions")
-    )
-    return (
-        f"on replica {replica}, {steps:,} {were} ended with an error of TensorFlow: updates in a "
-        "function before the error may not be counted"
     )

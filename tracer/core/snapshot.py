@@ -293,7 +293,7 @@ class Reader:
         not_compared = 0
         for replica, counted in counts.items():
             old = baseline.counts.get(replica, Counted(0, {}))
-            new = settle.fill(counted.since(old))
+            new = counted.since(old)
             blocks: list[tuple[CountedBlock, Reading]] = []
             for block, reading in new.blocks.values():
                 index = paths.index(callers.lines(block.path))
