@@ -3,7 +3,6 @@
 from typing import Any
 
 import keras
-import pytest
 import torch
 from backends.keras_programs import (
     Odometer as Odometer,
@@ -14,12 +13,6 @@ from backends.keras_programs import (
     ones as ones,
 )
 from keras.src.backend.torch.optimizers.torch_parallel_optimizer import TorchParallelOptimizer
-
-from tracer.backends.torch.keras_compiled import COUNTS
-
-counts_in_compiled_code = pytest.mark.skipif(
-    not COUNTS, reason="in this PyTorch, steps in compiled code are not counted"
-)
 
 
 @keras.saving.register_keras_serializable("tests")

@@ -1,8 +1,7 @@
 """What steps of Keras on PyTorch did to the variables: against odometers, and their bytes."""
 
 import functools
-import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -12,35 +11,21 @@ import torch
 from backends.keras_programs import check_effects
 from backends.keras_torch.keras_on_torch import (
     Odometer,
-    ParallelOdometer,
     X,
     Y,
-    counts_in_compiled_code,
     model,
     moved,
     ones,
 )
 from backends.keras_torch.test_truth_table import RUNS
 from support.torch_bytes import ByBytes
-from torch._dynamo.utils import counters
 
 import tracer
-from tracer.backends.torch import operators
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*")
 
 NAN = float("nan")
 GRADIENTS = [1.0, 0.0, 1e-30, 0.5, float("inf"), 1.0, 0.0, NAN, NAN, 0.0]
-
-
-@pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing is compiled yet, and what will be is not for Inductor."""
-    torch._dynamo.reset()
-    counters.clear()
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -89,79 +74,6 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_weights_by_their_bytes(name: str) -> None:
     check_by_bytes(OPTIMIZERS[name])
-
-
-@counts_in_compiled_code
-@pytest.mark.usefixtures("compiled")
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(each, marks=pytest.mark.long if each == "SGD" else pytest.mark.sweep)
-        for each in OPTIMIZERS
-    ],
-)
-def test_compiled_steps(name: str) -> None:
-    check_by_bytes(OPTIMIZERS[name], torch.compile)
-
-
-def test_an_operator_tells_of_values_on_any_device() -> None:
-    """A sparse tensor stands for it here: PyTorch takes it to another kernel than a dense one."""
-
-    class Told:
-        values: tuple[Any, ...] = ()
-
-        def begins(self, values: list[Any]) -> None:
-            self.values += (*values,)
-
-        def ends(self, values: list[Any], skipped: Any) -> None:
-            self.values += (*values, skipped)
-
-    told = Told()
-    number = operators.number_for(told)
-    elsewhere = torch.eye(2).to_sparse()
-    operators.BEGIN(operators.MOVED, number, [elsewhere])
-    operators.END(operators.MOVED, number, [elsewhere], None)
-    operators.END(operators.MOVED, number + 1, [elsewhere], None)
-    first, second, third = told.values
-    assert first.is_sparse and second.is_sparse and third is None
-
-
-@counts_in_compiled_code
-@pytest.mark.sweep
-@pytest.mark.parametrize("name", ["SGD", "weight decay"])
-def test_steps_compiled_by_inductor(name: str) -> None:
-    torch._dynamo.reset()
-    check_by_bytes(OPTIMIZERS[name], functools.partial(torch.compile, backend="inductor"))
-
-
-@counts_in_compiled_code
-@pytest.mark.long
-@pytest.mark.usefixtures("compiled")
-def test_asked_for_after_it_was_compiled() -> None:
-    """The step is compiled again when effects are asked for, and the graph is not broken."""
-    gc.unfreeze()  # effects are asked for as long as an optimizer of another test lives
-    gc.collect()
-    optimizer = tracer.wrap(ParallelOdometer())
-    variables = model(optimizer).trainable_variables
-    optimizer.build(variables)
-
-    def update(gradients: list[Any]) -> None:
-        with torch.no_grad():
-            optimizer.apply(gradients, variables)
-
-    step = torch.compile(update)
-    step(ones(variables))
-    for _ in range(3):
-        with tracer.record(effects=True) as recording:
-            step(ones(variables))
-        trace = recording.trace()
-        assert trace.complete and trace.count("compared", by=()) == {(): 4}
-        step(ones(variables))
-    assert moved(variables) == [7.0] * 4
-    whole = tracer.trace_of(optimizer)
-    assert set(whole.count("compared", by=("step",))) == {(2,), (4,), (6,)}
-    assert not whole.count("unchanged", by=()) and whole.complete
-    assert counters["stats"]["unique_graphs"] == 2 and not counters["graph_break"]
 
 
 def test_training_is_bit_for_bit_the_same() -> None:

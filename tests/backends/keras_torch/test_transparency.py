@@ -139,8 +139,8 @@ def test_a_class_that_is_derived_from_a_traced_one_is_made_as_keras_makes_it() -
 
 
 def test_an_older_dynamo_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would end the program with an error: steps in compiled code are said to be uncounted."""
-    monkeypatch.setattr(keras_compiled, "COUNTS", False)
+    """It would end the program with an error if it got the `id` of an optimizer."""
+    monkeypatch.setattr(keras_compiled, "KNOWS_IDS", False)
     torch._dynamo.reset()
     optimizer = tracer.wrap(type("Fresh", (Odometer,), {})())
     variables = model(optimizer).trainable_variables
@@ -157,5 +157,5 @@ def test_an_older_dynamo_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert moved(variables) == [4.0] * 4
     trace = tracer.trace_of(optimizer)
     assert (trace.steps, trace.updates(), trace.complete) == (1, 4, False)
-    assert any("is not counted with PyTorch" in note for note in trace.notes)
+    assert any("torch.compile compiled a step of Fresh" in note for note in trace.notes)
     torch._dynamo.reset()

@@ -8,11 +8,9 @@ until a trace is read or `MOST` steps are queued. Recorded effects on a device a
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
-from weakref import WeakSet
 
 from tracer.backends.torch import compat
 from tracer.backends.torch.effects import Effects
-from tracer.backends.torch.operators import VALUES
 from tracer.backends.torch.steps import Step, Unsure
 from tracer.backends.torch.writes import Writes
 from tracer.core import backend
@@ -35,10 +33,6 @@ class _Waiting(NamedTuple):
     seen: Any
     skipped: Any
     unsure: Sequence[Unsure]
-
-
-_comparing: "WeakSet[Blocks]" = WeakSet()
-"""The blocks whose effects are recorded."""
 
 
 class Blocks(backend.Blocks):
@@ -79,8 +73,6 @@ class Blocks(backend.Blocks):
         """Compare the parameters of each step, or stop; returns whether this is a change."""
         with self.counters.lock:
             self._settle()  # number the earlier steps under the old setting
-            (_comparing.add if wanted else _comparing.discard)(self)
-            VALUES.wanted = bool(_comparing)
             return super().compare(wanted)
 
     def begun(self) -> int:
@@ -103,7 +95,7 @@ class Blocks(backend.Blocks):
                 )
 
     def _note_missing_pairs(self, call: Call) -> None:
-        if not call.function and not isinstance(call, Step):  # they make their own notes
+        if not isinstance(call, Step):  # they make their own notes
             super()._note_missing_pairs(call)
 
     def _settle(self) -> None:

@@ -14,8 +14,8 @@ from tracer.core.instances import instances
 from tracer.core.registry import bindings
 
 _COMPILED = (
-    "torch.compile compiled a step of {name}: this step and all later ones of this optimizer are "
-    "not counted; compile the model and leave the step to Python"
+    "torch.compile compiled a step of {name}: from then on, steps of this optimizer may not be "
+    "counted; leave the step to Python, and compile only the model"
 )
 _compiled: dict[int, "ref[Any]"] = {}
 """By `id`, the optimizers with a compiled step."""
@@ -31,11 +31,17 @@ def note_compiled(key: int) -> int:
         optimizer = next((each for each in living if id(each) == key), None)
     if optimizer is not None and key not in _compiled:
         counter = counter_of(optimizer)  # first: a recording that attaches it now gets the note
-        _compiled[key] = ref(optimizer)
-        finalize(optimizer, _compiled.pop, key, None).atexit = False
+        remember(optimizer)
         if counter is not None:
             counter.stop(note_for(optimizer))
     return 0
+
+
+def remember(optimizer: Any) -> None:
+    """Have later recordings note that `torch.compile` compiled a step of this optimizer."""
+    if id(optimizer) not in _compiled:
+        _compiled[id(optimizer)] = ref(optimizer)
+        finalize(optimizer, _compiled.pop, id(optimizer), None).atexit = False
 
 
 def note_for(optimizer: Any) -> str:

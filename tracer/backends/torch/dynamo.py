@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import wraps
-from types import FrameType
 from typing import Any, TypeVar, cast
 
 import torch
@@ -60,17 +59,3 @@ def left_alone(function: F) -> F:
             set_compiler(compiler)
 
     return cast(F, without_dynamo(undisturbed))
-
-
-def frame_around(python: FrameType) -> FrameType:
-    """The frame of the program that calls `python`, outside PyTorch and the tracer."""
-    at: FrameType | None = python
-    while at is not None and _is_between(at):
-        python, at = at, at.f_back
-    return python if at is None else at
-
-
-def _is_between(python: FrameType) -> bool:
-    name = str(python.f_globals.get("__name__") or "torch")  # generated code may have no module
-    generated = "eval_with_key" in python.f_code.co_filename
-    return generated or name.partition(".")[0] in ("torch", "tracer", "contextlib")

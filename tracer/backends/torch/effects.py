@@ -72,8 +72,6 @@ class Held(NamedTuple):
     before: Any | None
     """A copy; None if it cannot be compared."""
     variable: "ref[Any]"
-    now: Any = None
-    """The value after a step in compiled code; None to read it from the variable."""
 
 
 class Effects(Logs):
@@ -84,35 +82,23 @@ class Effects(Logs):
         super().__init__()
         self._note = note
 
-    def hold(self, call: Call, index: int, variable: Any, value: Any = None) -> None:
-        """Copy a variable before the step `call`; compiled code passes its `value`."""
+    def hold(self, call: Call, index: int, variable: Any) -> None:
+        """Copy a variable before the step `call`."""
         held = call.before
         if held is None:
             held = call.before = {}
         if index not in held:
-            before = self.copy_of(tensor_of(variable) if value is None else value)
-            held[index] = Held(before, ref(variable))
-
-    def look(self, call: Call, index: int, value: Any) -> None:
-        """Record the `value` of a variable that compiled code may write to memory later."""
-        held = call.before
-        if held is not None and index in held:
-            held[index] = held[index]._replace(now=value.detach().clone())
+            held[index] = Held(self.copy_of(tensor_of(variable)), ref(variable))
 
     def seen(self, call: Call, replica: int) -> Iterable[Source]:
-        """What to log of a step that has ended; nothing of a compiled step that copied nothing."""
-        held = call.before
-        if held is None and call.function:
-            return ()
+        """What to log of a step that has ended."""
+        held = call.before or {}
         alive = {
             index: (each, tensor_of(variable))
-            for index, each in (held or {}).items()
+            for index, each in held.items()
             if (variable := each.variable()) is not None
         }
-        return Seen(
-            (index, each.before, tensor if each.now is None else each.now)
-            for index, (each, tensor) in alive.items()
-        )
+        return Seen((index, each.before, tensor) for index, (each, tensor) in alive.items())
 
     def copy_of(self, tensor: Any) -> Any | None:
         """A copy of a tensor now; None, with a note, if its bits cannot be compared."""

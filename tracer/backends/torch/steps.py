@@ -9,7 +9,7 @@ nested optimizer: then `writes` finds out which parameters the step itself wrote
 PyTorch calls no hook after a step that raises: see `CallsUnderWay.abandoned`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial, wraps
 from types import FrameType
 from typing import Any, NamedTuple, cast
@@ -96,13 +96,6 @@ class Step(Call):
     def interrupted(self) -> str:
         """The note for a step that raised; none for an inner step, as the outer one compares."""
         return _RAISED if self.parent is None and not self.counter.stopped else ""
-
-
-def drop(stack: list[Call], ended: Callable[[Call], bool]) -> None:
-    """Forget the first call on the `stack` that an exception `ended`."""
-    found = next(filter(ended, stack), None)
-    if found is not None:
-        found.recorder.abandon(found)
 
 
 def counting(method: F) -> F:
