@@ -198,8 +198,9 @@ class GraphBlocks(backend.Blocks):
         if call.result is None:
             self._root.optimizers.returned_nothing(site.optimizer, site.method)
         key = site.optimizer, site.method, site.variable
-        added = slice(call.extra.start, graph.num_operations())
-        call.site_notes.append((key, handles_of(call.variable), added))
+        if not self._assigned.get(key):
+            added = slice(call.extra.start, graph.num_operations())
+            call.site_notes.append((key, handles_of(call.variable), added))
 
     def _find_idle(self, notes: Iterable[Any], graph: Any) -> None:
         """Find out which apply methods, noted by `applied`, wrote to their variable."""
@@ -207,8 +208,8 @@ class GraphBlocks(backend.Blocks):
         for key, handles, added in notes:
             writes = True
             with suppress_faults():  # an unknown kind of op
-                writes = may_write(ops[added], handles, origin)
-            self._assigned[key] = self._assigned.get(key, False) or writes
+                writes = may_write(reversed(ops[added]), handles, origin)  # writes come late
+            self._assigned[key] = writes or self._assigned.get(key, False)
 
     def remarks(self, optimizer: int) -> tuple[Remark, ...]:
         """The apply methods that assigned nothing to a variable whenever they were traced."""
