@@ -10,11 +10,10 @@ from tracer.model.phrases import where_made
 from tracer.model.records import Rate, RateRun
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace, has_all_workers
-from tracer.model.words import first_of, listed, some, times
+from tracer.model.words import first_of, listed, some
 
 SCHEDULE = "schedule"
-"""The code of a remark on a PyTorch schedule: `method` is its class, `detail` the steps it is made
-for; it stepped `count` times between the first and the last of `of` steps."""
+"""The code of a remark whose `method` is the class of a schedule."""
 MOST = 50
 """The most runs kept of a rate; the last one has all later steps."""
 MAX_RATES = 3  # in a sentence
@@ -148,7 +147,6 @@ def _decay(summary: Summary) -> Iterator[str]:
 
 
 def _schedules(summary: Summary) -> Iterator[str]:
-    """The phrase on how often each schedule stepped."""
-    for _, each in summary.remarks(SCHEDULE):
-        made = f" (made for {each.detail})" if each.detail else ""
-        yield f"{each.method}{made} stepped {times(each.count)} between {some(each.of, 'step')}"
+    """The phrase on each schedule of PyTorch: its name."""
+    for _, remark in summary.remarks(SCHEDULE):
+        yield f"scheduled by {remark.method}"
