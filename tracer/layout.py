@@ -138,7 +138,7 @@ def paragraph(text: str, width: int, indent: str = "", style: str = "") -> list[
     """
     first, *words = text.split(" ")
     room = min(width, _PROSE) - len(indent)
-    first, *lines = wrapped([first, *(f" {word}" for word in words)], room)
+    first, *lines = _wrapped([first, *(f" {word}" for word in words)], room)
     hang = " " * len(indent)
     return [Text(line, style) for line in (indent + first, *(hang + line for line in lines))]
 
@@ -159,7 +159,7 @@ def printed(lines: Sequence[Text], width: int, color: bool) -> str:
     return out.getvalue()
 
 
-def wrapped(words: Sequence[str], width: int) -> list[str]:
+def _wrapped(words: Sequence[str], width: int) -> list[str]:
     """The words in lines of at most `width` cells, unless one is longer; no line begins blank."""
     lines = [words[0]]
     for word in words[1:]:
