@@ -180,6 +180,10 @@ class Around(torch.optim.Optimizer):  # type: ignore[misc]
         return self.base.step(closure) if self.turn % 3 else None
 
 
+for _base in BASES.values():
+    # PyTorch gives a class hooks when an optimizer of it is made: without, `Twice` counts once, as
+    # `docs/limits.md` says.
+    _base([torch.nn.Parameter(torch.zeros(1))])
 BEHAVIOURS = [None, Sometimes, Twice, Catches, Clears, First, Data, NumPy, Blind, Around]
 UNSEEN = (Sometimes, Data, NumPy, Blind, Around)
 """Of these not all that they do can be counted, or believed: a trace may be incomplete."""
