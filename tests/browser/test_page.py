@@ -354,16 +354,16 @@ def test_graphs_that_never_ran_are_named(open_page: Open) -> None:
     page = open_page(traces.changed(traces.never_ran(), graphs=graphs))
     points = page.locator(".graphs [data-tip]")
     assert [each.get_attribute("data-tip") for each in points.all()] == [
-        "train_step(x: float32[32, 4]): 2 Python calls",
+        "train_step(x: float32[32, 4]): 2 tracings",
         "train_step(x: float32[32, 4]): 60 executions",
-        "train_step(x: float32[7, 4]): 1 Python calls",
+        "train_step(x: float32[7, 4]): 1 tracing",
         "train_step(x: float32[7, 4]): never ran",
     ]
     assert "2 graph tracings never ran" in page.inner_text("main")
     rows = page.locator("table:has(th:text('tracings')) tbody tr").all_inner_texts()
     assert [re.split(r"\s*\t\s*", row) for row in rows] == [
-        ["train_step(x: float32[32, 4])", "2", "1", "2", "60", "0"],
-        ["train_step(x: float32[7, 4])", "1", "1", "1", "0", "60"],
+        ["train_step(x: float32[32, 4])", "2", "1", "60", "0"],
+        ["train_step(x: float32[7, 4])", "1", "1", "0", "60"],
     ]
 
 

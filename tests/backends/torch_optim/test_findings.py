@@ -532,7 +532,8 @@ def test_parameters_at_the_addresses_of_others_that_the_optimizer_had() -> None:
         heads = [torch.nn.Linear(3, 1)]
         while gone.isdisjoint(map(id, heads[-1].parameters())) and len(heads) < 1000:
             heads.append(torch.nn.Linear(3, 1))
-        assert not gone.isdisjoint(map(id, heads[-1].parameters()))
+        if gone.isdisjoint(map(id, heads[-1].parameters())):
+            pytest.skip("Python used no address again")
         model["head"] = heads.pop()
         other = net()
         step(SGD(other.parameters(), 0.1), other)  # all models are searched

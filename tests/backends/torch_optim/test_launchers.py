@@ -152,11 +152,14 @@ def test_a_rank_that_is_killed_is_named(
     assert status and not trace.finished
     after = "after the start" if step == "0" else f"after step {step}"
     (named,) = (each for each in endings(trace) if "rank:1" in each)
-    (other,) = (each for each in endings(trace) if "rank:0" in each)
+    # If the launcher ends the other rank at once, that one may have saved after the killed one.
+    others = [each for each in endings(trace) if "rank:0" in each]
     saved_last = f"rank:1 {'at its start' if step == '0' else after} ("
     assert named.endswith(f" wrote nothing {after}.") or saved_last in named, named
-    assert re.search("ended with RuntimeError: |wrote nothing|Saved last: .*rank:0 a", other), other
-    assert trace.complete, trace.notes
+    said = "ended with RuntimeError: |wrote nothing|Saved last: .*rank:0 a"
+    assert all(re.search(said, other) for other in others), others
+    no_trace = ("rank:0: this worker has no trace, so nothing of it is counted",)
+    assert trace.complete or trace.notes == no_trace, trace.notes  # ended before its first save
 
 
 @SWEEP
