@@ -295,14 +295,12 @@ class Blocks:
 
     def note_traced(
         self,
-        call: Call,
-        sites: Iterable[int],
         program: Any,
         part: Part,
         define: Callable[[], tuple[Definition, int]],
         failed: bool,
     ) -> None:
-        """Record that a block with these sites was traced into `program`: see `Tracings.add`.
+        """Record that a block was traced into `program`: see `Tracings.add`.
 
         The caller holds the lock of the counters.
         """

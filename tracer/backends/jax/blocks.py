@@ -216,7 +216,7 @@ class JaxBlocks(backend.Blocks):
             0, step, None, lambda _: runs[0] or max([*runs.values()], default=0), program.is_gone
         )
         with self.counters.lock:
-            self.note_traced(call, program.work.sites, root, part, define, failed)
+            self.note_traced(root, part, define, failed)
 
     def steps_so_far(self, call: Call) -> tuple[Any, Any, Any]:
         """The iterations before and after a block, and the variable that holds them."""

@@ -161,7 +161,7 @@ class GraphBlocks(backend.Blocks):
             lambda: use.released is not None,
         )
         define = partial(self.callers.definition, root)
-        self.note_traced(call, block.sites, root, part, define, failed)
+        self.note_traced(root, part, define, failed)
 
     def _count_in_session(self, block: CountedBlock, call: Call) -> None:
         """Count a block of a v1 graph on the host: the program does not initialize new variables.

@@ -101,14 +101,6 @@ class TorchOptimBackend(TorchBackend):
         """The parameters of each group; weight decay applies to all of them."""
         return [(group["params"], group["params"]) for group in optimizer.param_groups]
 
-    def slots_of(self, optimizer: Any) -> int | None:
-        """How many tensors it keeps for its parameters; None if that is unknown."""
-        states = object.__getattribute__(optimizer, "__dict__").get("state")
-        if not isinstance(states, dict):
-            return None
-        kept = (each for state in states.values() for each in state.items())
-        return len([name for name, value in kept if name != "step" and value is not None])
-
 
 def _number(rate: Any) -> Any:
     """A rate as a number; None if reading its tensor would wait for a device."""
