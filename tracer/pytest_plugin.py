@@ -136,7 +136,7 @@ class OptimizerTracer:
 
     def failures(self) -> list[str]:
         """Why the trace is not as expected, once the test has ended."""
-        from tracer.testing.failure import incomplete
+        from tracer.check.failure import incomplete
 
         messages = [each.failure() for each in self._assertions]
         if not any(messages) and self.trace.optimizers:

@@ -19,11 +19,11 @@ from support.golden import assert_golden
 from support.traces import block, called, request, step, update
 
 from tracer.api import CallTrace
+from tracer.check import verdicts
 from tracer.cli.commands import app, main
 from tracer.findings.run_rules import findings
 from tracer.model.records import Program
 from tracer.model.runs import Run
-from tracer.testing import expressions
 
 COMMANDS = sorted(each.callback.__name__ for each in app.registered_commands if each.callback)
 
@@ -574,8 +574,8 @@ def test_a_project_ignores_findings(files: Path, tmp_path: Path) -> None:
 )
 def test_an_annotation_names_the_line(command: str, text: str, at: str) -> None:
     trace = traces.changed(traces.eager(), programs=(Program(command, 0.0, 1.0, status=0),))
-    verdict = expressions.Verdict("finding unchanged", text, "warning", "unchanged")
-    (line,) = expressions.as_github([verdict], [], trace).splitlines(keepends=True)
+    verdict = verdicts.Verdict("finding unchanged", text, "warning", "unchanged")
+    (line,) = verdicts.as_github([verdict], [], trace).splitlines(keepends=True)
     _, head, message = line.split("::")
     assert head == f"warning {at}title=tracer check%3A finding unchanged"
     assert message == f"{text}\n"

@@ -10,13 +10,13 @@ from support.traces import block, request, step, update
 
 import tracer
 from tracer import CallTrace
+from tracer.check import verdicts
 from tracer.model.measures import updates
 from tracer.model.phrases import Skipped, endings, every, reason, runs, skipped
 from tracer.model.records import Launch, Program, Setting
 from tracer.model.runs import Run
 from tracer.model.summary import Summary
 from tracer.reporters import formats, html, text
-from tracer.testing import expressions
 
 STARTED = 1_790_000_000.0  # 2026-09-21 14:13:20 UTC
 FAILED = Program("train.py", STARTED, 12.34, "worker:1", 1, "RuntimeError: no *data*")
@@ -191,16 +191,16 @@ def test_every_report_says_it() -> None:
 
 
 def test_a_run_that_failed_is_no_proof() -> None:
-    verdicts = expressions.check(with_programs(GOOD, FAILED), [expressions.read("steps=10")])
-    assert [(each.text, bool(each.reason)) for each in verdicts] == [
+    found = verdicts.check(with_programs(GOOD, FAILED), [verdicts.read("steps=10")])
+    assert [(each.text, bool(each.reason)) for each in found] == [
         ("steps=10", False),
         ("the program ended well", True),
     ]
-    verdicts = expressions.check(
-        with_programs(GOOD, FAILED), [expressions.read("steps=10")], allow_unfinished=True
+    found = verdicts.check(
+        with_programs(GOOD, FAILED), [verdicts.read("steps=10")], allow_unfinished=True
     )
-    assert [(each.text, bool(each.reason)) for each in verdicts] == [("steps=10", False)]
-    assert not any(each.reason for each in expressions.check(with_programs(GOOD), []))
+    assert [(each.text, bool(each.reason)) for each in found] == [("steps=10", False)]
+    assert not any(each.reason for each in verdicts.check(with_programs(GOOD), []))
 
 
 def test_files_keep_it_and_merging_too(tmp_path: Path) -> None:

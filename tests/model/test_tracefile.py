@@ -20,6 +20,7 @@ from support import traces
 
 import tracer
 from tracer.api import CallTrace
+from tracer.check import verdicts
 from tracer.cli.autosave import Autosave
 from tracer.errors import MergeError, TraceFileError, UnknownName
 from tracer.model import tracefile
@@ -45,7 +46,6 @@ from tracer.model.records import (
 )
 from tracer.model.runs import Run
 from tracer.reporters import comparison, formats, html
-from tracer.testing import expressions
 
 LARGEST = 2**63 - 1
 NATURAL = st.integers(0, 9) | st.integers(0, LARGEST)
@@ -612,12 +612,12 @@ def test_no_text_of_a_stranger_acts_on_who_reads_it(path: Path, name: str) -> No
     texts = [repr(trace), trace.answer(), *(f"{e.text}{e.advice}" for e in trace.findings())]
     texts += [formats.render(trace, each) for each in ("text", "json", "csv", "markdown")]
     texts += [comparison.render(trace, healthy, differences(trace, healthy))]
-    wanted = [expressions.read(each) for each in ("updates=99999", "updates=99999/step")]
-    found = expressions.check(trace, wanted, "info")
+    wanted = [verdicts.read(each) for each in ("updates=99999", "updates=99999/step")]
+    found = verdicts.check(trace, wanted, "info")
     texts += [
-        expressions.as_text(found),
-        expressions.as_junit(found),
-        expressions.as_github(found, [], trace),
+        verdicts.as_text(found),
+        verdicts.as_junit(found),
+        verdicts.as_github(found, [], trace),
     ]
     asked: list[Callable[[], object]] = [
         lambda: trace.updates(variable="nothing"),

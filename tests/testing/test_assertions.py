@@ -13,13 +13,13 @@ from support.traces import block, called, request, step, update
 
 import tracer
 from tracer.api import CallTrace
+from tracer.check import failure, verdicts
+from tracer.check.expectation import Expectation, Limits, Target
 from tracer.model.names import Objects
 from tracer.model.records import Graph, Line, Remark
 from tracer.model.runs import Run
 from tracer.model.trace import Trace
-from tracer.testing import expressions, failure
 from tracer.testing.assertions import Assertion, Check, expect_updates
-from tracer.testing.expected import Expectation, Limits, Target
 
 
 def executions(method: str, count: int, **options: bool) -> Check:
@@ -524,7 +524,7 @@ def test_the_near_name_of_one_that_is_not_there(wanted: str, meant: str | None) 
     if meant is not None:
         assert trace.updates(variable=meant)
     with pytest.raises(tracer.UnknownName, match="no variable"):
-        expressions.check(trace, [expressions.read(f"updates[{wanted}]=0")])
+        verdicts.check(trace, [verdicts.read(f"updates[{wanted}]=0")])
 
 
 def test_no_variables_are_no_frozen_ones() -> None:

@@ -8,18 +8,18 @@ from support import traces
 
 import tracer
 from tracer.api import CallTrace
+from tracer.check import verdicts
 from tracer.errors import UnknownName
 from tracer.model.records import Effect
 from tracer.model.runs import Run
 from tracer.model.trace import Trace
-from tracer.testing import expressions
 from tracer.testing.assertions import Check, expect_updates
 
 
 def reasons(trace: Trace, *texts: str) -> list[str]:
     """The first line of why each expression does not hold; empty if it does."""
-    verdicts = expressions.check(trace, [expressions.read(text) for text in texts])
-    return [verdict.reason.partition("\n")[0] for verdict in verdicts]
+    found = verdicts.check(trace, [verdicts.read(text) for text in texts])
+    return [verdict.reason.partition("\n")[0] for verdict in found]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def reasons(trace: Trace, *texts: str) -> list[str]:
 )
 def test_what_steps_did_to_the_weights(text: str, said: str, rows: list[str]) -> None:
     """The rows have the steps of a variable, the count of one of them, and that of all of them."""
-    (verdict,) = expressions.check(traces.with_effects(), [expressions.read(text)])
+    (verdict,) = verdicts.check(traces.with_effects(), [verdicts.read(text)])
     head, _, _, *table = verdict.reason.partition("\nLikely")[0].strip().splitlines()
     assert head == said
     assert [" ".join(row.split()) for row in table] == rows
@@ -63,12 +63,12 @@ def test_what_steps_did_to_the_weights(text: str, said: str, rows: list[str]) ->
 
 def test_what_steps_did_not_do_to_the_weights() -> None:
     texts = ("not_finite[*kernel]=0", "unchanged=5", "unchanged[*kernel]<=1/step", "unchanged>4")
-    verdicts = expressions.check(traces.with_effects(), [expressions.read(each) for each in texts])
-    assert [verdict.reason for verdict in verdicts] == [""] * 4
+    found = verdicts.check(traces.with_effects(), [verdicts.read(each) for each in texts])
+    assert [verdict.reason for verdict in found] == [""] * 4
     with pytest.raises(UnknownName, match="the trace has no effects"):
-        expressions.check(traces.eager(), [expressions.read("unchanged=0")])
+        verdicts.check(traces.eager(), [verdicts.read("unchanged=0")])
     with pytest.raises(UnknownName, match="no variable"):
-        expressions.check(traces.with_effects(), [expressions.read("unchanged[kernel]=0")])
+        verdicts.check(traces.with_effects(), [verdicts.read("unchanged[kernel]=0")])
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_an_expression_fails_as_the_assertion_does(
     text: str, expected: Check, make: Callable[[], CallTrace]
 ) -> None:
     """But for the hints, which name what else could be written."""
-    (verdict,) = expressions.check(make(), [expressions.read(text)])
+    (verdict,) = verdicts.check(make(), [verdicts.read(text)])
     said, _, causes = verdict.reason.partition("Likely cause")
     assert said == expected(make()).partition("Likely cause")[0] != ""
     assert "per_step=" not in causes and "tracer.assert_" not in causes
@@ -121,7 +121,7 @@ def test_relations_are_exact(relation: str, holding: set[int]) -> None:
 
 
 def test_expressions_hint_at_expressions() -> None:
-    (verdict,) = expressions.check(traces.eager(), [expressions.read("dense=2")])
+    (verdict,) = verdicts.check(traces.eager(), [verdicts.read("dense=2")])
     assert "did you mean 2/step?" in verdict.reason
     trace = traces.changed(
         traces.uneven_replicas(),
@@ -129,9 +129,9 @@ def test_expressions_hint_at_expressions() -> None:
         replicas=traces.uneven_replicas().replicas[:2],
         calls=(),
     )
-    (verdict,) = expressions.check(trace, [expressions.read("dense=2")])
+    (verdict,) = verdicts.check(trace, [verdicts.read("dense=2")])
     assert "2 in each of 10 steps on each of 2 replicas: did you" in verdict.reason
-    (verdict,) = expressions.check(traces.accumulation(), [expressions.read("updates=8")])
+    (verdict,) = verdicts.check(traces.accumulation(), [verdicts.read("updates=8")])
     assert "tracer check" in verdict.reason and "assert_calls" not in verdict.reason
 
 
@@ -152,9 +152,9 @@ def test_a_method_that_was_never_called_ran_0_times() -> None:
 def test_a_step_method_has_no_variable() -> None:
     """It would be counted 0 times for each, so that a misspelt gate held."""
     (method,) = {m.name for m in traces.eager().methods} & {"apply_gradients", "apply"}
-    with pytest.raises(expressions.BadExpectation, match="runs once for all variables; write upd"):
+    with pytest.raises(verdicts.BadExpectation, match="runs once for all variables; write upd"):
         reasons(traces.eager(), f"{method}[dense/kernel]=0")
-    with pytest.raises(expressions.BadExpectation, match="runs once for all variables"):
+    with pytest.raises(verdicts.BadExpectation, match="runs once for all variables"):
         reasons(traces.eager(), "step[dense/kernel]=0")  # it never ran
     for assertion in (tracer.assert_executions, tracer.assert_calls):
         text = assertion(method, 0, variable="dense/kernel").check(traces.eager())
@@ -193,5 +193,5 @@ def test_effects_of_one_optimizer_are_no_proof_of_another() -> None:
     ],
 )
 def test_numbers_that_cannot_be_read(text: str, said: str) -> None:
-    with pytest.raises(expressions.BadExpectation, match=said):
-        expressions.read(text)
+    with pytest.raises(verdicts.BadExpectation, match=said):
+        verdicts.read(text)

@@ -367,13 +367,13 @@ def check(
     The exit status is 0 if everything holds, 1 if not, 2 for a mistake in the command. A trace does
     not pass if it is incomplete, or if its program failed, was interrupted or still runs.
     """
+    from tracer.check import verdicts
     from tracer.model.tracefile import load_run
     from tracer.reporters import formats
-    from tracer.testing import expressions
 
     needed = findings or not expect
-    project = expressions.from_project(Path.cwd()) if needed else expressions.Project()
-    wanted = list(map(expressions.read, expect or ())) or project.expect
+    project = verdicts.from_project(Path.cwd()) if needed else verdicts.Project()
+    wanted = list(map(verdicts.read, expect or ())) or project.expect
     codes = [*(ignore or ()), *project.ignore]
     if ignore and findings is None:
         raise Mistake("--ignore is for findings: give --findings too")
@@ -383,18 +383,18 @@ def check(
         )
     _require_other(output, path)
     trace = load_run(path)
-    results = expressions.check(
+    results = verdicts.check(
         trace,
         wanted,
         findings,
         ignore=codes,
         allow_unfinished=allow_unfinished,
     )
-    milder = expressions.milder(trace, findings, codes) if findings else []
+    milder = verdicts.milder(trace, findings, codes) if findings else []
     content = {
-        "text": partial(expressions.as_text, results),
-        "junit": partial(expressions.as_junit, results),
-        "github": partial(expressions.as_github, results, milder, trace),
+        "text": partial(verdicts.as_text, results),
+        "junit": partial(verdicts.as_junit, results),
+        "github": partial(verdicts.as_github, results, milder, trace),
     }[format]()
     formats.put(lambda width, color: content, output)
     _say_written(output)

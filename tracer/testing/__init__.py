@@ -1,1 +1,1 @@
-"""Compare a run with expectations: for tests, pytest and `tracer check`."""
+"""Assertions for tests, with the objects of the program."""

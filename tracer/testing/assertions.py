@@ -19,11 +19,8 @@ from typing import Any, NamedTuple
 
 from tracer.api import CallTrace, Recording, record, recording_of
 from tracer.backends.objects import frozen_in, frozen_near, leaves_of, name_of, names_alive
-from tracer.errors import UnknownName, UnsupportedOptimizer, unknown_name
-from tracer.model.names import is_meant
-from tracer.model.trace import Trace
-from tracer.testing import failure
-from tracer.testing.expected import (
+from tracer.check import failure
+from tracer.check.expectation import (
     Expectation,
     Limits,
     Target,
@@ -38,7 +35,10 @@ from tracer.testing.expected import (
     why_no_variable,
     why_unknown,
 )
-from tracer.testing.failure import are_frozen, names_in, not_passed, together
+from tracer.check.failure import are_frozen, names_in, not_passed, together
+from tracer.errors import UnknownName, UnsupportedOptimizer, unknown_name
+from tracer.model.names import is_meant
+from tracer.model.trace import Trace
 
 Check = Callable[[Trace], str]
 """Returns why a trace is not as expected; empty if it is."""

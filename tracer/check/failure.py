@@ -10,6 +10,20 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import Any
 
+from tracer.check.expectation import (
+    MAX_NAMES,
+    MISSED,
+    Claim,
+    Expectation,
+    JudgedSteps,
+    Limits,
+    Quantity,
+    WrongSteps,
+    claim_of,
+    columns_of,
+    rows_of,
+    why_none,
+)
 from tracer.findings.run_rules import causes
 from tracer.layout import Column, Row, Table, paragraph, shown
 from tracer.model import callers
@@ -27,20 +41,6 @@ from tracer.model.records import OBSERVATIONS, Block
 from tracer.model.timeline import Steps
 from tracer.model.trace import Trace
 from tracer.model.words import dialect_of, first_of, first_true, listed, plural, some
-from tracer.testing.expected import (
-    MAX_NAMES,
-    MISSED,
-    Claim,
-    Expectation,
-    JudgedSteps,
-    Limits,
-    Quantity,
-    WrongSteps,
-    claim_of,
-    columns_of,
-    rows_of,
-    why_none,
-)
 
 WIDTH = 76  # pytest indents a message by 4
 _MAX_ROWS = 30

@@ -16,6 +16,15 @@ from xml.sax.saxutils import escape, quoteattr
 
 import msgspec
 
+from tracer.check import failure
+from tracer.check.expectation import (
+    Expectation,
+    Limits,
+    Quantity,
+    known_methods,
+    of_given,
+    why_no_variable,
+)
 from tracer.errors import Mistake, shown, unknown_name
 from tracer.findings.rule import Severity
 from tracer.findings.run_rules import Finding, at_least, findings, rule_of
@@ -24,15 +33,6 @@ from tracer.model.phrases import endings
 from tracer.model.records import Kind
 from tracer.model.trace import Trace
 from tracer.model.words import listed
-from tracer.testing import failure
-from tracer.testing.expected import (
-    Expectation,
-    Limits,
-    Quantity,
-    known_methods,
-    of_given,
-    why_no_variable,
-)
 
 _PATTERN = re.compile(
     r"\s*(?P<what>[A-Za-z_][\w.]*)\s*(?:\[(?P<variable>.*)\])?"

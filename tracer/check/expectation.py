@@ -3,7 +3,7 @@
 An `Expectation` says what to count and where, with `Limits`. `Target`s are the variables meant by a
 variable, a layer, a model, a tree of JAX arrays or a name. A `Claim` is an expectation of a trace,
 and `JudgedSteps` are the steps of one of its optimizers, with the wrong ones.
-`tracer.testing.failure` explains failures.
+`tracer.check.failure` explains failures.
 """
 
 import re

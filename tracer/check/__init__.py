@@ -1,0 +1,1 @@
+"""Compare a trace with expectations: for the assertions, the pytest plugin and `tracer check`."""
