@@ -48,9 +48,6 @@ class Kit:
             layers.append(self.layers.Dense(each, activation=None if last else "relu"))
         return self.keras.Sequential(layers)
 
-    def schedules(self):
-        return self.keras.optimizers.schedules
-
 
 ALL: list[tuple[Any, str]] = []
 KINDS = ("keras3", "keras2", "legacy") if keras3 else ("keras2", "legacy")
@@ -68,9 +65,6 @@ def add(function=None, *, kinds=KINDS, quick=False):
         return function
 
     return keep(function) if function else keep
-
-
-KERAS = tuple(kind for kind in KINDS if kind != "legacy")
 
 
 def data(n=24, inputs=4, outputs=1, seed=0):
@@ -119,13 +113,6 @@ def train_on_batch_of_growing_size(k):
 
 
 @add
-def rate_that_falls_to_zero(k):
-    model = k.mlp(4, 1)
-    schedule = k.schedules().PolynomialDecay(0.1, 6, end_learning_rate=0.0)
-    fit(model, k.sgd(schedule), epochs=4)
-
-
-@add
 def stopped_in_the_first_batch(k):
     class Stop(k.keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
@@ -160,17 +147,6 @@ def one_table_for_two_inputs(k):
     model.fit([tokens, tokens[::-1]], data()[1], batch_size=8, epochs=2, verbose=0)
 
 
-@add
-def output_with_the_weight_zero(k):
-    inputs = k.layers.Input((4,))
-    hidden = k.layers.Dense(4)(inputs)
-    one, other = k.layers.Dense(1, name="one")(hidden), k.layers.Dense(1, name="other")(hidden)
-    model = k.keras.Model(inputs, [one, other])
-    model.compile(k.adam(), ["mse", "mse"], loss_weights=[1.0, 0.0])
-    x, y = data()
-    model.fit(x, [y, y], batch_size=8, epochs=2, verbose=0)
-
-
 # Loops of one's own.
 
 
@@ -192,25 +168,6 @@ def function_with_a_flag_that_is_a_python_value(k):
             step(x, y, True)
         for x, y in batches():
             step(x, y, False)
-
-
-@add
-def missing_gradients_made_zeros(k):
-    model, unused, optimizer = k.mlp(4, 1), tf.Variable([1.0, 2.0]), k.sgd()
-    if k.kind == "keras3":
-        unused = k.keras.Variable([1.0, 2.0])
-    variables = [*model.trainable_variables, unused]
-    raw = [getattr(each, "value", each) if k.kind == "keras3" else each for each in variables]
-
-    @tf.function
-    def step(x, y):
-        with tf.GradientTape() as tape:
-            loss = square(model(x) - y)
-        gradients = tape.gradient(loss, raw, unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        optimizer.apply_gradients(zip(gradients, variables))
-
-    for x, y in batches():
-        step(x, y)
 
 
 @add
@@ -258,12 +215,7 @@ def accumulation_by_hand(k):
 
 @add(kinds=("keras3",))
 def accumulation_by_keras(k):
-    fit(k.mlp(4, 1), k.adam(gradient_accumulation_steps=3), n=40, batch_size=4)
-
-
-@add(kinds=("keras3",))
-def accumulation_that_never_comes_to_a_step(k):
-    fit(k.mlp(4, 1), k.adam(gradient_accumulation_steps=8), epochs=1)
+    fit(k.mlp(4, 1), k.adam(gradient_accumulation_steps=4), n=40, batch_size=4)
 
 
 # Two optimizers and more.
@@ -367,21 +319,6 @@ def one_optimizer_for_kernels_and_one_for_biases(k):
 
 
 # Methods of training.
-
-
-@add(kinds=KERAS)
-def average_kept_by_the_optimizer(k):
-    fit(k.mlp(4, 1), k.sgd(use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=3), batch_size=4)
-
-
-@add(kinds=KERAS)
-def average_that_is_read_by_the_program(k):
-    model, optimizer = k.mlp(4, 1), k.sgd(use_ema=True)
-    optimizer.build(model.trainable_variables)
-    for x, y in batches():
-        minimize(optimizer, lambda: square(model(x) - y), model)
-    for own, average in zip(model.trainable_variables, optimizer._model_variables_moving_average):
-        own.assign(average)
 
 
 @add
@@ -507,47 +444,6 @@ def restored_from_a_checkpoint(k):
             for x, y in batches():
                 minimize(optimizer, lambda: square(model(x) - y), model)
             manager.save()
-
-
-@add
-def saved_loaded_and_trained_on(k):
-    with tempfile.TemporaryDirectory() as folder:
-        model = k.mlp(4, 1)
-        fit(model, k.adam())
-        path = folder + "/model." + ("h5" if k.kind == "legacy" else "keras")
-        model.save(path)
-        model = k.keras.models.load_model(path)
-        fit(model)
-
-
-@add
-def best_weights_taken_back_half_way(k):
-    model = k.mlp(4, 1)
-    fit(model, k.adam())
-    kept = model.get_weights()
-    fit(model)
-    model.set_weights(kept)
-    fit(model)
-
-
-@add
-def folds_that_begin_with_the_same_weights(k):
-    model = k.mlp(4, 1)
-    first = model.get_weights()
-    for fold in range(3):
-        model.set_weights(first)
-        fit(model, k.adam(), seed=fold)
-
-
-@add(kinds=KERAS)
-def weights_that_are_loaded_before_compile(k):
-    with tempfile.TemporaryDirectory() as folder:
-        model = k.mlp(4, 1)
-        fit(model, k.adam())
-        model.save_weights(folder + "/only.weights.h5")
-        model = k.mlp(4, 1)
-        model.load_weights(folder + "/only.weights.h5")
-        fit(model, k.adam())
 
 
 @add

@@ -49,12 +49,12 @@ _REPORTED_BY_CLASS_RULES = ("override-unreached", "sparse-missing", "no-result")
     advice="Fix what the error says.",
     explanation=(
         "apply_gradients (Keras 3: `apply`) raised an error, while it ran or while a graph "
-        "was traced. Info if training went on."
+        "was traced. Info if training went on, or if the program caught the error and ended well."
     ),
     explains=(*FEW, "few steps"),
 )
 def apply_raised(summary: Summary) -> Iterator[Case]:
-    root = summary.optimizers[0]
+    root, caught = summary.optimizers[0], has_ended(summary.trace)
     for failure in () if any(summary.remarks(*_REPORTED_BY_CLASS_RULES)) else root.failures:
         on = f" on {failure.variable}" if failure.variable else ""
         where = f" while {failure.function} was traced" if failure.function else ""
@@ -63,7 +63,7 @@ def apply_raised(summary: Summary) -> Iterator[Case]:
         yield Case(
             f"{class_of(root)}.{failure.method}{of_optimizer(summary)} raised an error{on}{where}, "
             f"{when}: {error}{'' if error.endswith('…') else '.'}",
-            severity="error" if failure.last else "info",
+            severity="error" if failure.last and not caught else "info",
             names=(failure.variable,) if failure.variable else (),
         )
 
