@@ -423,7 +423,7 @@ def test_ranks_of_a_launcher_have_a_file_each(
         assert run([*CHECK, path, "-e", "steps=6"], tmp_path).returncode == (not held)
 
 
-TRACE = '{"format": "optimizer-tracer", "version": 2}'
+TRACE = '{"format": "optimizer-tracer", "version": 3}'
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_an_interrupted_call_inside_of_one_that_ends_is_no_step_and_is_noted() -
         call.python = sys._getframe()
     recorder.close(outer, failed=False)
     assert recorder.calls_under_way.stack() == recorder.calls_under_way.steps == []
-    assert list(recorder.notes) == [LOST]
+    assert [note.text for note in recorder.notes] == [LOST]
     (site,) = outer.own
     assert recorder.sites.calls[site] == [1, 0]  # the failed call
     assert recorder.step_count() == 1

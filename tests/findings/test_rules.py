@@ -26,6 +26,7 @@ from tracer.model.records import (
     GraphTracing,
     Kind,
     Method,
+    Note,
     Observation,
     Optimizer,
     Program,
@@ -637,7 +638,7 @@ def test_findings_are_worded_alike(name: str) -> None:
 
 def test_an_incomplete_trace_says_nothing_of_what_did_not_happen() -> None:
     for name, make in CASES.items():
-        incomplete = traces.changed(make(), complete=False)
+        incomplete = traces.changed(make(), notes=(Note("a step was missed"),))
         codes = {each.code for each in incomplete.findings()}
         assert not codes & {
             *("never-updated", "no-gradient", "updates-stopped", "gradient-missing"),

@@ -26,7 +26,7 @@ from tracer.evidence import inspection
 from tracer.findings.run_rules import Finding
 from tracer.hooks import family
 from tracer.kinds import kind_of
-from tracer.model.records import Program
+from tracer.model.records import Note, Program
 from tracer.reporters import formats
 from tracer.reporters.text import render
 
@@ -653,7 +653,7 @@ def test_graph_that_never_runs(called: bool) -> None:
         crash = Program("train.py", 0.0, 1.0, "", 1, "InvalidArgumentError: no data")
         crashed = CallTrace(msgspec.structs.replace(trace.data, programs=(crash,)))
         assert "Fix the error" in one(crashed, "graph-never-ran").advice
-        missed = msgspec.structs.replace(trace.data, complete=False, notes=("it may have run",))
+        missed = msgspec.structs.replace(trace.data, notes=(Note("it may have run"),))
         assert not CallTrace(missed).findings()
 
 

@@ -11,7 +11,7 @@ from support import traces
 import tracer
 from tracer.api import CallTrace
 from tracer.model.merge import combine
-from tracer.model.records import Effect, TraceData
+from tracer.model.records import Effect, Note, TraceData
 from tracer.model.runs import Run
 from tracer.model.trace import select
 
@@ -49,7 +49,7 @@ def test_a_trace_without_effects_says_that_it_has_none() -> None:
 def test_a_trace_in_which_nothing_was_compared_says_why() -> None:
     """Who asked for effects is not told to ask for them."""
     why = "effects are unknown in the graph of a Session: its variables are not compared"
-    data = replace(traces.eager().data, complete=False, notes=("another", why))
+    data = replace(traces.eager().data, notes=(Note("another"), Note(why, "effects")))
     with pytest.raises(tracer.UnknownName, match=f"nothing was compared: {why}"):
         CallTrace(data).count("unchanged", by="variable")
 

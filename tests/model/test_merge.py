@@ -24,6 +24,7 @@ from tracer.model.records import (
     Graph,
     Launch,
     Method,
+    Note,
     Optimizer,
     Program,
     Replica,
@@ -466,7 +467,7 @@ def test_an_optimizer_without_a_variable_in_common_is_not_one_run() -> None:
 
 
 def test_notes_say_whose_they_are() -> None:
-    noted = replace(ALL[0], notes=("detail was lost",), complete=False)
+    noted = replace(ALL[0], notes=(Note("detail was lost"),))
     trace = merged(noted, *ALL[1:])
     assert trace.notes == ("worker:10: detail was lost",)
     assert not trace.complete
@@ -615,10 +616,10 @@ def test_optimizers_of_one_process_are_renumbered() -> None:
         ),
         calls=(Calls(1, 0, "dense", 0, (1,), 0, 5),),
         graphs=(Graph(0, 0, "f", "", 1, 0, 3, 0),),
-        notes=("seen once",),
+        notes=(Note("seen once", "fact"),),
     )
     data, objects = combine(
-        [(worker(""), [ref(one), ref(shared)]), (nested, [ref(shared), ref(other)])], ["more"]
+        [(worker(""), [ref(one), ref(shared)]), (nested, [ref(shared), ref(other)])], [Note("more")]
     )
     assert [(each.name, each.root) for each in data.optimizers] == [
         ("adam", 0),
@@ -637,7 +638,7 @@ def test_optimizers_of_one_process_are_renumbered() -> None:
     )
     assert data.calls[-1] == Calls(2, 1, "dense", 1, (2,), 0, 5)
     assert data.graphs == (Graph(1, 1, "f", "", 1, 0, 3, 0),)
-    assert data.notes == ("seen once", "more") and not data.complete
+    assert [*map(str, data.notes)] == ["seen once", "more"] and not data.complete
     assert data.blocks[:2] == worker("").blocks
 
 
@@ -676,8 +677,7 @@ def alone(steps: int, optimizer: str = "adam", notes: tuple[str, ...] = ()) -> T
         data,
         optimizers=tuple(replace(each, name=optimizer) for each in data.optimizers),
         environment={},
-        complete=not notes,
-        notes=notes,
+        notes=tuple(map(Note, notes)),
     )
 
 

@@ -35,6 +35,7 @@ from tracer.model.records import (
     GraphTracing,
     Line,
     Method,
+    Note,
     Optimizer,
     Program,
     Rate,
@@ -162,7 +163,7 @@ def example(notes: tuple[str, ...] = ("a größer note",)) -> TraceData:
             for replica in (0, 1)
         ),
         calls=(Calls(0, 1, "dense", 0, (0, 1), 0, 2),),
-        notes=notes,
+        notes=tuple(map(Note, notes)),
         environment={"tensorflow": "2.21.0"},
     )
 
@@ -261,7 +262,7 @@ def test_an_empty_trace_is_kept(path: Path) -> None:
 
 def test_the_file_begins_with_its_format_and_version(path: Path) -> None:
     tracefile.save(example(), path)
-    assert path.read_bytes().startswith(b'{"format":"optimizer-tracer","version":2,')
+    assert path.read_bytes().startswith(b'{"format":"optimizer-tracer","version":3,')
     assert path.read_bytes().endswith(b"}\n")
 
 
@@ -273,9 +274,9 @@ def test_each_list_of_variables_is_written_once_as_ranges() -> None:
 
 def test_a_file_says_whether_its_counts_are_complete(path: Path) -> None:
     content = document()
-    del content["complete"]
+    del content["notes"]
     path.write_text(json.dumps(content))
-    assert refusal(path) == "is damaged: Object missing required field `complete`"
+    assert refusal(path) == "is damaged: Object missing required field `notes`"
 
 
 def test_fields_that_a_reader_does_not_know_are_skipped(path: Path) -> None:
@@ -302,10 +303,10 @@ NO_TRACES: dict[str, Sequence[str | bytes]] = {
         *("[]", "3", "null", '{"version": "1.0"}', '{"format": []}'),
     ],
     "is not a trace file: not UTF-8 text": [b'{"format": "\xff"}', b"note"],
-    "was written by a newer tracer: update tracer (the file has version 3 of the format, this "
-    "tracer reads 2)": ['{"format": "optimizer-tracer", "version": 3, "blocks": "different"}'],
-    "was written by an older tracer: run the program again (the file has version 1 of the format, "
-    "this tracer reads 2)": ['{"format": "optimizer-tracer", "version": 1, "blocks": "different"}'],
+    "was written by a newer tracer: update tracer (the file has version 4 of the format, this "
+    "tracer reads 3)": ['{"format": "optimizer-tracer", "version": 4, "blocks": "different"}'],
+    "was written by an older tracer: run the program again (the file has version 2 of the format, "
+    "this tracer reads 3)": ['{"format": "optimizer-tracer", "version": 2, "blocks": "different"}'],
     "is not a trace file: nested too deeply": NESTED,
 }
 
@@ -374,7 +375,6 @@ def damaged(path: Path, place: str, value: object) -> str:
 @pytest.mark.parametrize(
     ("place", "value", "reason"),
     [
-        ("complete", 1, "Expected `bool`, got `int` - at `$.complete`"),
         ("first_step", 0, "first_step holds 0, outside 1 to 9223372036854775807"),
         ("notes", "a", "Expected `array`, got `str` - at `$.notes`"),
         ("environment", [], "Expected `object`, got `array` - at `$.environment`"),
@@ -546,7 +546,7 @@ def test_random_values_anywhere_never_break_the_reader(path: Path, data: st.Data
 
 def test_an_error_leaves_nothing_behind_that_breaks_python(path: Path) -> None:
     """A garbage collection after an error once crashed the process, in the JSON library."""
-    path.write_text('{"format": "optimizer-tracer", "version": 2}')
+    path.write_text('{"format": "optimizer-tracer", "version": 3}')
     script = (
         "import gc, sys\n"
         "from tracer.model import tracefile\n"

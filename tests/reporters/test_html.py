@@ -21,7 +21,16 @@ from support import traces
 from support.traces import block, called, request, step, update
 
 from tracer.api import CallTrace
-from tracer.model.records import OBSERVATIONS, Effect, Graph, GraphTracing, Line, Program, Replica
+from tracer.model.records import (
+    OBSERVATIONS,
+    Effect,
+    Graph,
+    GraphTracing,
+    Line,
+    Note,
+    Program,
+    Replica,
+)
 from tracer.model.runs import Run, fold
 from tracer.model.summary import summaries_of
 from tracer.model.timeline import Stretch, Timeline
@@ -437,7 +446,7 @@ def test_cells_with_some_idle_steps_have_a_colour_by_the_reason(
 def test_counts_of_an_incomplete_trace_are_at_least_so_many() -> None:
     trace = traces.embedding_on_two_replicas()
     for complete, least in ((True, ""), (False, "at least ")):
-        page = html.render(traces.changed(trace, complete=complete))
+        page = html.render(traces.changed(trace, notes=() if complete else (Note("missed"),)))
         assert f"<dt>steps</dt><dd>{least}64</dd>" in page
         assert f"<dt>updates</dt><dd>{least}630</dd>" in page
         assert ("the counts are “at least”" in page) == (not complete)

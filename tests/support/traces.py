@@ -22,6 +22,8 @@ from tracer.model.records import (
     Kind,
     Line,
     Method,
+    Note,
+    NoteKind,
     Observation,
     Optimizer,
     Program,
@@ -265,7 +267,7 @@ def by_a_stranger(trace: CallTrace) -> CallTrace:
     """The trace with all that is text written to harm who reads it: escapes, lines and paths."""
     harm = "\x1b[2J\x1b]0;x\x07\r\nholds  all\u202e\x9b31m[red]</script>../../"
     fixed = {*get_args(Kind), *get_args(Role), *get_args(Observation), "eager", "graph", "keras3"}
-    fixed |= {"first", "variables", "argument", "value", "function"}  # causes of graph tracings
+    fixed |= {"first", "variables", "argument", "value", "function", *get_args(NoteKind)}  # causes
 
     def harmed(value: Any) -> Any:
         if isinstance(value, dict):
@@ -275,7 +277,7 @@ def by_a_stranger(trace: CallTrace) -> CallTrace:
         return harm + value if isinstance(value, str) and value not in fixed else value
 
     program = Program("train.py", 1.0, 2.0, status=1, error="Boom")
-    ended = changed(trace, programs=(program,), notes=("noted",), complete=False)
+    ended = changed(trace, programs=(program,), notes=(Note("noted"),))
     plain = harmed(msgspec.to_builtins(ended.data))
     return CallTrace(msgspec.convert(plain, TraceData))
 
@@ -538,8 +540,7 @@ def keras3(
             replicas=replicas(1 + max((each.replica for each in blocks), default=0)),
             blocks=blocks,
             calls=calls,
-            complete=not notes,
-            notes=notes,
+            notes=tuple(map(Note, notes)),
             environment=VERSIONS | {"strategy": ""},
         )
     )

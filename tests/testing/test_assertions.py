@@ -16,7 +16,7 @@ from tracer.api import CallTrace
 from tracer.check import failure, verdicts
 from tracer.check.expectation import Expectation, Limits, Target
 from tracer.model.names import Objects
-from tracer.model.records import Graph, Line, Remark
+from tracer.model.records import Graph, Line, Note, Remark
 from tracer.model.runs import Run
 from tracer.model.trace import Trace
 from tracer.testing.assertions import Assertion, Check, expect_updates
@@ -205,7 +205,7 @@ def test_a_step_on_many_replicas_is_judged_in_no_time() -> None:
     assert time.process_time() - began < 5  # it took 11
 
 
-LATE = {"complete": False, "notes": ("adam: 1 call of 'step', traced before, is not counted",)}
+LATE = {"notes": (Note("adam: 1 call of 'step', traced before, is not counted"),)}
 
 
 FAILURES: dict[str, tuple[Check, Callable[[], CallTrace]]] = {

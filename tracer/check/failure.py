@@ -406,7 +406,7 @@ def of_expected(trace: Trace, expected: Expectation, *, partial: bool = False) -
     has none.
     """
     text = judge(trace, expected, notes=not partial)
-    unseen = unknown_effects(trace.notes) if is_of_effects(expected) else []
+    unseen = unknown_effects(trace.data) if is_of_effects(expected) else []
     if text or partial or (trace.complete and not unseen):
         return text
     why = first_of(unseen, 1) if trace.complete else "the trace is incomplete"
@@ -425,7 +425,7 @@ def judge(trace: Trace, expected: Expectation, notes: bool = True) -> str:
         return _of_targets(claim, notes)
     if is_of_effects(expected):
         require_effects(trace.data, expected.what, trace.steps)
-        noted = unknown_effects(trace.notes)  # `of_expected` and `check` fail for these
+        noted = unknown_effects(trace.data)  # `of_expected` and `check` fail for these
         if not noted and (apart := _not_compared(claim)):
             return not_judged(
                 trace, expected.wanted, f"nothing was compared in some steps of {apart}"

@@ -177,7 +177,7 @@ def check(
     verdicts += map(of_finding, bad)
     verdicts += [Verdict(none)] if worst and not bad else []
     verdicts += [] if trace.complete else [Verdict("the trace is complete", notes)]
-    unseen = unknown_effects(trace.notes) if any(map(failure.is_of_effects, expectations)) else []
+    unseen = unknown_effects(trace.data) if any(map(failure.is_of_effects, expectations)) else []
     verdicts += [Verdict("all effects are known", "\n".join(map(shown, unseen)))] if unseen else []
     ends = [*([] if trace.finished else [unfinished]), *endings(trace)]
     well = Verdict("the program ended well", "\n".join(ends))

@@ -27,7 +27,7 @@ from tracer.cli.autosave import Autosave, at_fork
 from tracer.errors import shown
 from tracer.layout import cut
 from tracer.model import launches
-from tracer.model.records import Program
+from tracer.model.records import Note, Program
 from tracer.model.redaction import without_credentials
 from tracer.model.trace import Trace
 from tracer.model.words import listed
@@ -82,8 +82,8 @@ class Process:
         """The trace so far, with the program that it is of."""
         data = self._recording.trace().data
         if self._unfollowed and not data.optimizers:
-            notes = (*data.notes, f"{other_processes(self._unfollowed)}: {_UNFOLLOWED}")
-            data = replace(data, complete=False, notes=notes)
+            note = Note(f"{other_processes(self._unfollowed)}: {_UNFOLLOWED}")
+            data = replace(data, notes=(*data.notes, note))
         program = Program(
             self.command,
             self._started,

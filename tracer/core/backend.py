@@ -10,6 +10,7 @@ import threading
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from time import perf_counter
 from types import FrameType
 from typing import Any, NamedTuple
@@ -29,7 +30,7 @@ from tracer.core.sites import SiteTable
 from tracer.core.stamps import UNIT
 from tracer.core.tracings import Definition, Part, Tracings
 from tracer.model.names import distinct, plain_name
-from tracer.model.records import Kind, Remark, Variable
+from tracer.model.records import Kind, Note, NoteKind, Remark, Variable
 
 
 class Surroundings(NamedTuple):
@@ -79,16 +80,14 @@ class Root:
         """The device of each replica's variables."""
         self.broken = False
         """Whether the tracer has failed and stopped counting."""
-        self.notes: dict[str, None] = {}
-        """Notes on what was not counted, in order."""
-        self.remarks: dict[str, None] = {}
-        """Notes on what other programs, not this one, may run uncounted."""
+        self.notes: dict[Note, None] = {}
+        """The notes on the steps of all traces, in order."""
         self.where = NO_STRATEGY
         """The surroundings of the first step that ran under a strategy."""
 
-    def note(self, text: str) -> None:
-        """Add a note to the trace, once: something was not counted."""
-        self.notes.setdefault(text)
+    def note(self, text: str, kind: NoteKind = "missed") -> None:
+        """Add a note to the trace, once."""
+        self.notes.setdefault(Note(text, kind))
 
     def called(self) -> None:
         """Handle the call of a function that contains a step."""
@@ -247,7 +246,7 @@ class Blocks:
             updates = any(all_sites[number].role == "update" for number in call.sites)
             requests = any(all_sites[number].role == "request" for number in step.sites)
             if step.role == "step" and updates and not requests:
-                self._note(NO_PAIRS)
+                self._note(NO_PAIRS, "effects")
 
     def _path_to(self, call: Call) -> int:
         """Return the path to a call of this thread; find it if it is unknown."""
@@ -311,9 +310,9 @@ class Blocks:
         """Start or stop comparing the variables of each step; returns whether this is a change."""
         new = self.new_effects
         if new is not None:
-            return self.counters.compare(wanted, lambda: new(self._note))
+            return self.counters.compare(wanted, lambda: new(partial(self._note, kind="effects")))
         if wanted:
-            self._note(self.no_effects)
+            self._note(self.no_effects, "effects")
         return False
 
     def forget_graphs(self) -> None:

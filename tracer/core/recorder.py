@@ -234,7 +234,7 @@ class Recorder(Root):
             site: Any = self.sites.sites[number]
             name = self.variables.plain[site.variable].name
             first = f"{site.method} raised on {name}, first in step "
-            if not any(each.startswith(first) for each in self.notes):
+            if not any(note.text.startswith(first) for note in self.notes):
                 self.note(
                     f"{first}{self.step_count() + 1}: such a call may have updated the variable, "
                     "and is not counted"

@@ -28,7 +28,6 @@ from tracer.core.log import Reading
 from tracer.core.optimizers import Optimizers
 from tracer.core.sites import Site
 from tracer.core.tracings import OTHERS, Key
-from tracer.model.measures import unknown_effects
 from tracer.model.names import Objects, finder
 from tracer.model.records import (
     Block,
@@ -37,6 +36,7 @@ from tracer.model.records import (
     GraphTracing,
     Line,
     Method,
+    Note,
     Replica,
     TraceData,
     rates_in,
@@ -66,7 +66,7 @@ class Baseline(NamedTuple):
     """The number of stale functions of each name that had been traced again."""
     iterations: dict[int, Iterations]
     """Each optimizer's own count of its steps."""
-    notes: frozenset[str]
+    notes: frozenset[Note]
     """The notes of every later trace; only other notes are about later steps."""
     sign: Any
     """Changes when there is more to report: see `Reader._sign`."""
@@ -95,7 +95,7 @@ class _Ran(NamedTuple):
     methods: dict[str, int]
     replicas: dict[int, int]
     blocks: Sequence[Block]
-    notes: Sequence[str]
+    notes: Sequence[Note]
     """Notes on unknown facts about the executions."""
     paths: _PathsOfTrace
     effects: Sequence[Effect]
@@ -122,7 +122,7 @@ class Reader:
         assert counted is not None, "an empty one is wanted"
         data, objects = counted
         if self._counted_unwrapped:
-            data = replace(data, complete=False, notes=(*data.notes, _UNWRAPPED))
+            data = replace(data, notes=(*data.notes, Note(_UNWRAPPED)))
         return Trace(data, Objects(index_of=finder(objects, self._root.backend.canonical)))
 
     def data_since(self, baseline: Baseline | None, empty: bool) -> DataAndObjects | None:
@@ -185,7 +185,7 @@ class Reader:
             calls=self._called_so_far(),
             graphs=tracings.figures(_totals(counts)),
             events=len(tracings.kept),
-            notes=frozenset([*self._root.notes, *self._root.remarks, *_remarks(self._root.where)]),
+            notes=frozenset([*self._root.notes, *_notes_on(self._root.where)]),
             sign=sign,
         )
 
@@ -269,13 +269,7 @@ class Reader:
             blocks=tuple(ran.blocks),
             calls=called,
             graphs=tuple(graphs.values()),
-            complete=unknown_effects(notes) == notes,
-            notes=(
-                *self._root.remarks,
-                *_remarks(where),
-                *optimizers.stale.remarks(names, baseline.retraced),
-                *notes,
-            ),
+            notes=notes,
             environment=self._root.backend.versions()
             | {"strategy": where.strategy, "cluster": ", ".join(where.cluster)},
             lines=tuple(ran.paths.lines),
@@ -310,35 +304,40 @@ class Reader:
             self._optimizers.root, sites, ended, methods, replicas, nested
         )
         effects = list(of_effects.effects_of(self._optimizers.root, ended, replicas))
-        notes += of_effects.effects_lost(ended)
+        unknown = list(of_effects.effects_lost(ended))
         if not_compared:
-            notes.append(
+            unknown.append(
                 f"effects are unknown for {some(not_compared, 'step')} in graphs that were traced "
                 "before effects were requested, and could not be traced again"
             )
-        return _Ran(sites, methods, replicas, ran, notes, paths, effects)
+        all_notes = (*map(Note, notes), *(Note(text, "effects") for text in unknown))
+        return _Ran(sites, methods, replicas, ran, all_notes, paths, effects)
 
-    def _all_notes(self, ran: _Ran, names: Sequence[str], baseline: Baseline) -> list[str]:
-        """The notes on what was not counted; `names` are the optimizers' names."""
-        notes = [
-            *self._root.notes,
-            *ran.notes,
-            *self._optimizers.stale.missed(names, baseline.stale),
-        ]
+    def _all_notes(self, ran: _Ran, names: Sequence[str], baseline: Baseline) -> tuple[Note, ...]:
+        """All notes of the trace; `names` are the optimizers' names."""
+        stale = self._optimizers.stale
+        facts = stale.remarks(names, baseline.retraced)
+        missed = [*stale.missed(names, baseline.stale)]
         past = max((each.steps for each in baseline.counts.values()), default=0)
         readable = self._optimizers.stepped(names, baseline.iterations, past)
-        notes += self._root.blocks.missed(readable)
+        missed += self._root.blocks.missed(readable)
         entries = [(block, entry) for block in ran.blocks for entry in block.entries]
         roles = {entry.role for _, entry in entries if entry.kind != "none"}
         stepped = {
             entry.optimizer for block, entry in entries if entry.role == "step" and block.total
         }
         if stepped:
-            notes += self._root.blocks.doubts()
+            missed += self._root.blocks.doubts()
         with_own_step = {i for i, each in enumerate(self._optimizers.all) if each.own_steps}
         if "request" in roles and "update" not in roles and stepped & with_own_step:
-            notes.append(_BYPASSED)
-        return notes
+            missed.append(_BYPASSED)
+        return (
+            *_notes_on(self._root.where),
+            *(Note(text, "fact") for text in facts),
+            *self._root.notes,
+            *ran.notes,
+            *map(Note, missed),
+        )
 
     def _graph_records(
         self, counts: Counts, baseline: Baseline, replicas: dict[int, int]
@@ -383,17 +382,18 @@ _BYPASSED = (
 )
 
 
-def _remarks(where: Surroundings) -> list[str]:
-    """Remarks on how the optimizer ran, although nothing was missed."""
+def _notes_on(where: Surroundings) -> list[Note]:
+    """Notes on the surroundings, in which nothing was missed."""
     if not where.strategy.startswith("ParameterServerStrategy"):
         return []
-    return [
+    text = (
         f"under {where.strategy}, the coordinator gives each step to a free worker, and the "
         "counters are on the parameter servers: it is unknown which worker ran an update"
-    ]
+    )
+    return [Note(text, "fact")]
 
 
-def ran_in(data: TraceData, known: frozenset[str]) -> bool:
+def ran_in(data: TraceData, known: frozenset[Note]) -> bool:
     """Whether a trace has anything but notes that were `known` before."""
     return (
         not known >= set(data.notes)

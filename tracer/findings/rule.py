@@ -75,7 +75,7 @@ MANY: tuple[Failed, ...] = ("many updates", "many executions")
 _HOLDS: Mapping[Need, Callable[[Summary], bool]] = {
     "complete": lambda summary: summary.trace.complete,
     "finished": lambda summary: summary.trace.finished,
-    "effects known": lambda summary: not unknown_effects(summary.trace.notes),
+    "effects known": lambda summary: not unknown_effects(summary.trace.data),
     "steps": lambda summary: summary.steps > 0,
     "steps known": lambda summary: not summary.step_unknown(updates),
 }

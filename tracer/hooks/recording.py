@@ -31,7 +31,7 @@ from tracer.hooks.lines import forget_numbers, line_of_caller, made_here
 from tracer.kinds import MAKERS, OptimizerKind, kind_of
 from tracer.model.merge import combine
 from tracer.model.names import Objects, finder
-from tracer.model.records import TraceData
+from tracer.model.records import Note, TraceData
 from tracer.model.trace import Trace
 
 T = TypeVar("T")
@@ -94,7 +94,7 @@ class Recording:
             return Trace(data)
         return Trace(data, Objects(index_of=finder(objects, canonical)))
 
-    def _notes(self, nothing: bool) -> list[str]:
+    def _notes(self, nothing: bool) -> list[Note]:
         """The notes on what was not counted; `nothing` if no optimizer was used."""
         notes = [
             f"{name} was made in a way that the tracer does not see, and is not counted: wrap it "
@@ -109,7 +109,7 @@ class Recording:
             notes.append(_NOT_WRAPPED)
         if self._is_cut:
             notes.append(_CUT)
-        return list(dict.fromkeys(notes))
+        return [*map(Note, dict.fromkeys(notes))]
 
     @property
     def used(self) -> bool:

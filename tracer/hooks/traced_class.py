@@ -159,7 +159,7 @@ def _transparency(base: Any) -> dict[str, Any]:
             counters = compat.AutoTrackable()
             for name, variable in binding.recorder.blocks.counters.variables().items():
                 setattr(counters, name, variable)
-                binding.recorder.remarks.setdefault(_EXPORTED)
+                binding.recorder.note(_EXPORTED, "fact")
             return {**saved, "_optimizer_tracer": counters}
 
         members["_trackable_children"] = children

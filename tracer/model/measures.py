@@ -4,7 +4,6 @@
 assertions count with it. A filter that is not given admits everything.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -112,13 +111,9 @@ def as_block(effect: Effect) -> Block:
     return Block(effect.root, effect.replica, "eager", "", False, (entry,), *parts)
 
 
-def unknown_effects(notes: Iterable[str]) -> list[str]:
-    """The notes on unknown effects: no other count depends on these.
-
-    >>> unknown_effects(["effects are unknown", "rank:1: effects are unknown", "a run"])
-    ['effects are unknown', 'rank:1: effects are unknown']
-    """
-    return [note for note in notes if re.match(r"(\S+: )?effects ", note)]
+def unknown_effects(data: TraceData) -> list[str]:
+    """The notes on unknown effects: no other count depends on these."""
+    return [str(note) for note in data.notes if note.kind == "effects"]
 
 
 def require_effects(data: TraceData, what: object, steps: int) -> None:
@@ -127,7 +122,7 @@ def require_effects(data: TraceData, what: object, steps: int) -> None:
     Usually effects were not requested; or nothing could be compared, as a note says.
     """
     if steps and not data.effects:
-        for note in unknown_effects(data.notes):
+        for note in unknown_effects(data):
             raise UnknownName(f"cannot count {str(what)!r}: nothing was compared: {note}")
         raise UnknownName(
             f"cannot count {str(what)!r}, because the trace has no effects; ask for them with "

@@ -16,6 +16,7 @@ from tracer.model.phrases import replica_name
 from tracer.model.records import (
     Failure,
     Launch,
+    Note,
     Optimizer,
     Rate,
     Replica,
@@ -45,8 +46,7 @@ def merge(traces: Iterable[Trace]) -> Trace:
 def of_whole_run(trace: Trace) -> Trace:
     """Return the trace, marked incomplete if it lacks workers of its cluster."""
     data, notes = trace.data, [*_missing([trace.data])]
-    known = {"complete": data.complete and not notes, "notes": (*data.notes, *notes)}
-    return Trace(replace(data, **known), trace.objects)
+    return Trace(replace(data, notes=(*data.notes, *notes)), trace.objects)
 
 
 # The workers of one run.
@@ -96,7 +96,7 @@ def _workers_of_one_run(every: Sequence[TraceData]) -> TraceData:
         for key, each in zip(keys, data.optimizers, strict=True):
             seen[key].append((each, data))
     names = {key: each.name for key, each in zip(seen, whole.optimizers, strict=True)}
-    notes = [_of_worker(note, data) for data in every for note in data.notes]
+    notes = [note for data in every for note in _of_worker(data, _workers_named(data))]
     apart = {_identity(unit, found) for units in found.doubts for unit in units}
     for key, name in names.items():
         notes += _seen_by_some(name, seen[key], [] if key in apart else parts)
@@ -104,12 +104,11 @@ def _workers_of_one_run(every: Sequence[TraceData]) -> TraceData:
     unknown += [*_missing(every), *_mixed(every)]
     return replace(
         whole,
-        complete=whole.complete and not unknown,
         optimizers=tuple(
             replace(_of_all_workers(seen[key]), name=each.name, root=each.root)
             for key, each in zip(seen, whole.optimizers, strict=True)
         ),
-        notes=tuple(dict.fromkeys([*notes, *unknown])),
+        notes=tuple(dict.fromkeys((*notes, *unknown))),
     )
 
 
@@ -122,7 +121,7 @@ def _in_doubt(
     found: Matching,
     names: Mapping[Hashable, str],
     parts: Sequence[TraceData],
-) -> str:
+) -> Note:
     """A note on optimizers that may be the same on different workers."""
     items = [
         f"{names[_identity(unit, found)]} "
@@ -130,7 +129,7 @@ def _in_doubt(
         for unit in units
     ]
     line = units[0][0].record.made
-    return (
+    return Note(
         f"{listed(items, _MAX_NAMES)} {f'were made in {line}' if line else 'were made earlier'}, "
         "for variables of equal names: it is unknown which are the same optimizer, so they are "
         "kept apart"
@@ -187,16 +186,16 @@ _SEEN: Mapping[str, Callable[[Optimizer, TraceData], object]] = {
 
 def _seen_by_some(
     name: str, every: Sequence[tuple[Optimizer, TraceData]], parts: Sequence[TraceData]
-) -> Iterator[str]:
+) -> Iterator[Note]:
     """Yield notes on facts of a merged optimizer that only some workers saw."""
     using = [id(data) for _, data in every]
     without = [_workers_in(data) for data in parts if data.finished and id(data) not in using]
     if without:
-        yield f"{name}: no step was made in {first_of(without, _MAX_NAMES)}"
+        yield Note(f"{name}: no step was made in {first_of(without, _MAX_NAMES)}", "fact")
     for said, saw in _SEEN.items():
         having = [_workers_in(data) for optimizer, data in every if saw(optimizer, data)]
         if 0 < len(having) < len(every):
-            yield f"{name}: {said} in {listed(having)} only"
+            yield Note(f"{name}: {said} in {listed(having)} only", "fact")
 
 
 def _in_order(worker: str) -> tuple[int, str]:
@@ -204,33 +203,37 @@ def _in_order(worker: str) -> tuple[int, str]:
     return len(worker), worker
 
 
-def _missing(parts: Sequence[TraceData]) -> Iterator[str]:
+def _missing(parts: Sequence[TraceData]) -> Iterator[Note]:
     """Yield a note for each worker of the cluster without a trace."""
     cluster = {name for data in parts for name in data.environment.get("cluster", "").split(", ")}
     replicas = {replica.worker for data in parts for replica in data.replicas}
     processes = {name for data in parts for name in data.processes}
     missing = sorted(cluster - replicas - processes - {""}, key=_in_order)
     for worker in missing[:_MAX_NAMES]:
-        yield f"{worker}: this worker has no trace, so nothing of it is counted"
+        yield Note("this worker has no trace, so nothing of it is counted", worker=worker)
     if more := missing[_MAX_NAMES:]:
-        yield f"{len(more):,} more workers have no trace: {more[0]} to {more[-1]}"
+        yield Note(f"{len(more):,} more workers have no trace: {more[0]} to {more[-1]}")
 
 
-def _mixed(parts: Sequence[TraceData]) -> Iterator[str]:
+def _mixed(parts: Sequence[TraceData]) -> Iterator[Note]:
     """Yield a note if the traces are of several launches, or of clusters of different sizes."""
     if len({data.launch.key for data in parts if data.launch}) > 1:
-        yield "the traces are of different launches, so the counts mix several runs"
+        yield Note("the traces are of different launches, so the counts mix several runs")
     elif len({data.environment.get("cluster", "") for data in parts} - {""}) > 1:
-        yield "the traces are of different clusters, so the counts mix several runs"
+        yield Note("the traces are of different clusters, so the counts mix several runs")
 
 
-def _of_worker(note: str, data: TraceData) -> str:
-    return f"{_workers_in(data)}: {note}" if any(each.worker for each in data.replicas) else note
+def _of_worker(data: TraceData, worker: str) -> Iterator[Note]:
+    """Yield the notes of a trace, with `worker` where none is named."""
+    return (replace(note, worker=note.worker or worker) for note in data.notes)
+
+
+def _workers_named(data: TraceData) -> str:
+    return ", ".join(dict.fromkeys(each.worker for each in data.replicas if each.worker))
 
 
 def _workers_in(data: TraceData) -> str:
-    named = dict.fromkeys(each.worker for each in data.replicas if each.worker)
-    return ", ".join(named or data.processes) or "one trace"
+    return _workers_named(data) or ", ".join(data.processes) or "one trace"
 
 
 def _differences(parts: Sequence[TraceData], found: Matching) -> Iterator[str]:
@@ -323,7 +326,7 @@ def _processes(parts: Sequence[TraceData]) -> TraceData:
         key = (launch.key, launch.restart, cluster) if is_worker else (number,)
         groups[key].append((number, data))
     trainings: list[TraceData] = []
-    doubts: list[str] = []
+    doubts: list[Note] = []
     taken: set[str] = set()
     for group in groups.values():
         own = [data for _, data in group]
@@ -335,8 +338,10 @@ def _processes(parts: Sequence[TraceData]) -> TraceData:
             trainings += [_as_worker(data, f"process:{number}") for number, data in group]
             if "" not in names:
                 doubts.append(
-                    f"several processes are {first_of([*names], _MAX_NAMES)}: which of them train "
-                    "together is unknown, so each is listed as a training of its own"
+                    Note(
+                        f"several processes are {first_of([*names], _MAX_NAMES)}: which of them "
+                        "train together is unknown, so each is listed as a training of its own"
+                    )
                 )
             continue
         own = own if any(_differences(own, match(own))) else [_workers_of_one_run(own)]
@@ -358,7 +363,10 @@ def _renumbered(data: TraceData, taken: Set[str]) -> TraceData:
         replicas=tuple(replace(e, worker=names.get(e.worker, e.worker)) for e in data.replicas),
         programs=tuple(replace(e, worker=names.get(e.worker, e.worker)) for e in data.programs),
         processes=tuple(names.get(name, name) for name in data.processes),
-        notes=tuple(f"training #{number}: {note}" for note in data.notes),
+        notes=tuple(
+            replace(note, worker=names.get(note.worker, note.worker or f"training #{number}"))
+            for note in data.notes
+        ),
     )
 
 
@@ -368,7 +376,7 @@ def _as_worker(data: TraceData, name: str) -> TraceData:
         data,
         replicas=tuple(replace(each, worker=name) for each in data.replicas),
         programs=tuple(replace(each, worker=name) for each in data.programs),
-        notes=tuple(f"{name}: {note}" for note in data.notes),
+        notes=tuple(_of_worker(data, name)),
     )
 
 
@@ -376,7 +384,7 @@ def _as_worker(data: TraceData, name: str) -> TraceData:
 
 
 def combine(
-    parts: Sequence[tuple[TraceData, Sequence[Reference]]], notes: Sequence[str] = ()
+    parts: Sequence[tuple[TraceData, Sequence[Reference]]], notes: Sequence[Note] = ()
 ) -> tuple[TraceData, list[Reference]]:
     """Merge the traces of several optimizers, and add `notes`.
 
@@ -394,8 +402,8 @@ def combine(
         ]
     )
     references = dict(zip(chain(*keys), chain(*(each for _, each in parts)), strict=True))
-    complete, notes = whole.complete and not notes, tuple(dict.fromkeys((*whole.notes, *notes)))
-    return replace(whole, complete=complete, notes=notes), [*references.values()]
+    all_notes = tuple(dict.fromkeys((*whole.notes, *notes)))
+    return replace(whole, notes=all_notes), [*references.values()]
 
 
 # Joining records.
@@ -463,7 +471,6 @@ def _joined(
         lines=tuple(numbers["lines"]),
         paths=tuple(tuple(numbers["lines"][line] for line in path) for path in numbers["paths"]),
         replicas=tuple(replicas.values()),
-        complete=all(data.complete for data in every),
         notes=tuple(dict.fromkeys(note for data in every for note in data.notes)),
         environment={key: text for data in every for key, text in data.environment.items()},
         finished=all(data.finished for data in every),

@@ -22,6 +22,29 @@ Setting = bool | int | float | str
 """A plain attribute of an optimizer."""
 
 
+NoteKind = Literal["missed", "effects", "fact"]
+"""What a note is about. `missed`: something was not counted, or is in doubt, so the trace is
+incomplete. `effects`: some effects of steps are unknown, and no other count depends on them.
+`fact`: nothing was missed, but it matters for the counts."""
+
+
+class Note(msgspec.Struct, frozen=True):
+    """A sentence about a trace."""
+
+    text: str
+    kind: NoteKind = "missed"
+    worker: str = ""
+    """The worker that the sentence is about, in the trace of several; else empty."""
+
+    def __str__(self) -> str:
+        """The sentence, with the worker.
+
+        >>> str(Note("a call was missed", worker="rank:1"))
+        'rank:1: a call was missed'
+        """
+        return f"{self.worker}: {self.text}" if self.worker else self.text
+
+
 class Remark(msgspec.Struct, frozen=True):
     """Evidence for a rule of `tracer.findings`: an uncounted observation of an optimizer."""
 
@@ -348,8 +371,7 @@ class TraceData(msgspec.Struct, frozen=True):
     blocks: tuple[Block, ...]
     calls: tuple[Calls, ...]
     graphs: tuple[Graph, ...] = ()
-    complete: bool = True
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     environment: dict[str, str] = {}
     """Versions and the strategy, for display: `{"tensorflow": "2.21.0", ...}`."""
     finished: bool = True
@@ -373,6 +395,11 @@ class TraceData(msgspec.Struct, frozen=True):
     """The launch; for merged traces, that of the process that began last. None if unknown."""
     processes: tuple[str, ...] = ()
     """The names of the workers of a cluster, also of those that used no optimizer."""
+
+    @property
+    def complete(self) -> bool:
+        """False if anything was missed, other than effects."""
+        return all(note.kind != "missed" for note in self.notes)
 
 
 INDICES: Mapping[type, Mapping[str, str]] = {

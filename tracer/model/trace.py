@@ -118,12 +118,15 @@ class Trace:
     """False if the run had not ended when `tracer run` wrote the file, or was killed."""
     programs: tuple[Program, ...] = _of_data("programs")
     """The processes that ran under `tracer run`, and how they ended."""
-    notes: tuple[str, ...] = _of_data("notes")
-    """Sentences on what the trace missed, and on other facts that matter for the counts."""
     excerpt: str = _of_data("excerpt")
     """A sentence on the limits of an excerpt; empty for a whole trace."""
     first_step: int = _of_data("first_step")
     """The number of the first step in the run; above 1 only in an excerpt."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on what the trace missed, and on other facts that matter for the counts."""
+        return tuple(map(str, self.data.notes))
 
     @property
     def objects(self) -> Objects:

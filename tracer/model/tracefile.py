@@ -2,12 +2,13 @@
 
 A trace file is one JSON object in UTF-8:
 
-    {"format": "optimizer-tracer", "version": 2, "launch": {...},
+    {"format": "optimizer-tracer", "version": 3, "launch": {...},
      "lists": [[[0, 4]], [[0, 1], [2, 4]]],
      "optimizers": [...], "variables": [...], "methods": [...], "replicas": [...],
      "blocks": [{..., "entries": [{..., "variables": [0], "times": 1}], "runs": [[1, 1, 64, 1]]}],
      "calls": [{..., "variables": [1], "eager": 0, "tracing": 2}],
-     "graphs": [...], "complete": true, "notes": [], "environment": {"tensorflow": "2.21.0"}, ...,
+     "graphs": [...], "notes": [{"text": ..., "kind": "missed", "worker": ""}],
+     "environment": {"tensorflow": "2.21.0"}, ...,
      "lines": [...], "paths": [[0, 3]], "graph_tracings": [...],
      "effects": [{..., "variables": [0], "total": 3, "runs": [[7, 1, 3, 1]]}],
      "rates": [{..., "variables": [0], "runs": [[1, 64, 0.1, 0.001, 64]]}]}
@@ -54,6 +55,7 @@ from tracer.model.records import (
     GraphTracing,
     Launch,
     Line,
+    Note,
     Optimizer,
     Program,
     Rate,
@@ -69,7 +71,7 @@ from tracer.model.trace import Trace
 from tracer.model.words import first_of, some
 
 FORMAT = "optimizer-tracer"
-VERSION = 2
+VERSION = 3
 
 MAX_INDICES = 10_000_000
 """The most indices that `lists` may expand to: a small file must not fill the memory."""
@@ -83,9 +85,9 @@ class _Header(msgspec.Struct):
 
 
 class _File(TraceData, frozen=True, kw_only=True):
-    """The records of a file: a file requires `complete`, and adds `lists`."""
+    """The records of a file: a file requires `notes`, and adds `lists`."""
 
-    complete: bool
+    notes: tuple[Note, ...]
     lists: tuple[_Ranges, ...]
 
 
@@ -146,8 +148,8 @@ def encode(data: TraceData) -> bytes:
 
     Raises `ValueError` or another error, with the reason, if it cannot be written.
 
-    >>> decode(encode(TraceData((), (), (), (), (), (), notes=("nothing happened",)))).notes
-    ('nothing happened',)
+    >>> decode(encode(TraceData((), (), (), (), (), (), environment={"jax": "0.7"}))).environment
+    {'jax': '0.7'}
     """
     lists: dict[tuple[int, ...], int] = {}
     tables = _tables(data, lambda own: (lists.setdefault(own, len(lists)),) if own else own)
@@ -357,11 +359,11 @@ def save(data: TraceData, path: Path) -> None:
     Raises `tracer.TraceFileError` if it cannot be written.
 
     >>> import tempfile
-    >>> data = TraceData((), (), (), (), (), (), notes=("nothing happened",))
+    >>> data = TraceData((), (), (), (), (), (), environment={"jax": "0.7"})
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save(data, Path(folder, "run.json"))
-    ...     load(Path(folder, "run.json")).notes
-    ('nothing happened',)
+    ...     load(Path(folder, "run.json")).environment
+    {'jax': '0.7'}
     """
     with refused(path, "written"):
         content = encode(data)
@@ -409,7 +411,8 @@ def load(path: str | Path) -> Trace:
     if not others:
         return whole
     names = dict.fromkeys(each.relative_to(path).as_posix() for each in others)
-    note = f"not counted, from another launch: {first_of([*names], _MAX_NAMES)}"
+    others_named = first_of([*names], _MAX_NAMES)
+    note = Note(f"not counted, from another launch: {others_named}", "fact")
     return Trace(replace(whole.data, notes=(*whole.data.notes, note)), whole.objects)
 
 

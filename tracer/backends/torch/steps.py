@@ -210,7 +210,7 @@ class StepCounter:
         if call is None:
             call = self._enter(Step(self), python)
             if self.recorder.effects is not None and call.parent is None:
-                self.recorder.note(_BEGAN_UNSEEN)
+                self.recorder.note(_BEGAN_UNSEEN, "effects")
         if compat.HAS_CUDA and compat.is_capturing():
             self.recorder.note(_CAPTURED.format(name=type(optimizer).__name__))
         found, skipped = found_inf(optimizer), False
@@ -383,7 +383,7 @@ class StepCounter:
         found = variables_of(call.sites, "request") | variables_of(call.sites)
         came = [each for index, each in found.items() if index not in call.before]
         if any(each is not None and not compat.is_lazy(each) for each in came):
-            self.recorder.note(_CAME_LATE)
+            self.recorder.note(_CAME_LATE, "effects")
 
     # Sites.
 
