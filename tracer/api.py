@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tracer.core.recorder import Recorder
     from tracer.findings.run_rules import Finding
     from tracer.hooks import recording
-    from tracer.reporters.tables import By
+    from tracer.reporters.columns import By
 
 
 T = TypeVar("T")

@@ -280,8 +280,8 @@ def test_annotations_are_as_bad_as_the_findings(files: Path) -> None:
     [
         ("r.json", '{\n "format": "optimizer-tracer-report"'),
         ("r.csv", "optimizer,variable,"),
-        ("r.md", "**How often did"),
-        ("r.MARKDOWN", "**How often did"),
+        ("r.md", "```text\nHow often did"),
+        ("r.MARKDOWN", "```text\nHow often did"),
         ("r.txt", "How often did"),
         ("r", "How often did"),
     ],
@@ -295,7 +295,7 @@ def test_the_format_follows_the_ending(files: Path, tmp_path: Path, name: str, s
 
 def test_hints_are_options_of_the_command(files: Path) -> None:
     text = tracer("report", "many_variables.json", folder=files).stdout
-    assert "more variables: --by variable has them all" in text
+    assert "more rows: --by variable has them all" in text
     assert 'by="' not in text
 
 

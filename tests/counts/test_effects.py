@@ -22,7 +22,7 @@ from support.odometers import KINDS, ODOMETERS
 import tracer
 from tracer.check import failure, verdicts
 from tracer.model.summary import summaries_of
-from tracer.reporters import tables, text as text_report
+from tracer.reporters import columns, text as text_report
 
 QUICK = {
     ("mirrored 2: loss scale", "legacy"),
@@ -228,9 +228,9 @@ def test_steps_without_updates_and_what_they_did(eager: bool) -> None:
     trace = tracer.trace_of(optimizer)
     (summary,) = summaries_of(trace)
     assert [
-        (row.updates, row.accumulated, row.unchanged, row.not_finite)
-        for row in tables.by_step(summary)
-        for _ in range(row.length)
+        tuple(values[name] for name in ("updates", "accumulated", "unchanged", "not_finite"))
+        for values, *_ in columns.table(summary, "step").rows
+        for _ in range(values["length"])
     ] == expected
     assert {each[:3] for each in expected} == {(0, 1, 2), (0, 0, 2), (2, 0, 1), (2, 0, 2)}
     text = " ".join(text_report.render(trace, "step", width=200).split())

@@ -16,7 +16,7 @@ from support.odometers import ODOMETERS, Reading, reading
 
 import tracer
 from tracer.model.summary import summaries_of
-from tracer.reporters.tables import by_method
+from tracer.reporters.columns import table
 
 pytestmark = pytest.mark.wide
 
@@ -191,8 +191,9 @@ def test_graphs_are_counted_and_not_their_parts() -> None:
     trace = tracer.trace_of(optimizer)
     assert traced == sum(each.tracings for each in trace.graphs) == 2
     assert trace.answer().endswith(f"called 4 times, all while tracing {traced} graphs.")
-    rows = {row.method: row for row in by_method(summaries_of(trace)[0])}
-    assert (rows["_resource_apply_dense"].graphs, rows["apply_gradients"].graphs) == (2, 2)
+    rows = [values for values, *_ in table(summaries_of(trace)[0], "method").rows]
+    graphs = {row["method"]: row["graphs"] for row in rows}
+    assert (graphs["_resource_apply_dense"], graphs["apply_gradients"]) == (2, 2)
     assert (one.numpy()[0], other.numpy()[0]) == (7, 0)
     with (
         pytest.raises(AssertionError, match="traced but never executed") as caught,

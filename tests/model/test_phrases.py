@@ -183,7 +183,7 @@ def test_when_they_ran() -> None:
 def test_every_report_says_it() -> None:
     trace = with_programs(GOOD, FAILED)
     assert "ended with RuntimeError: no *data*, after step 8." in text.render(trace, width=200)
-    assert "ended with RuntimeError: no \\*data\\*, after step 8." in formats.as_markdown(trace)
+    assert "ended with RuntimeError: no *data*, after step 8." in formats.as_markdown(trace)
     assert "ended with RuntimeError: no *data*, after step 8." in html.render(trace)
     assert '"error": "RuntimeError: no *data*"' in formats.as_json(trace)
     for report in (text.render(trace, width=200), formats.as_markdown(trace), html.render(trace)):

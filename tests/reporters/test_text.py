@@ -17,10 +17,9 @@ from support.golden import assert_golden
 from support.traces import block, called, request, step, update
 
 from tracer.api import CallTrace
-from tracer.errors import UnknownName
+from tracer.errors import UnknownName, shown
 from tracer.findings import run_rules
 from tracer.kinds import TORCH
-from tracer.layout import cut_apart, shown
 from tracer.model.measures import updates
 from tracer.model.merge import combine
 from tracer.model.phrases import brand_of, reason
@@ -41,7 +40,7 @@ from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.reporters import formats
 from tracer.reporters.answer import answer, question
-from tracer.reporters.tables import By, by_step, by_variable
+from tracer.reporters.columns import By
 from tracer.reporters.text import render
 
 TABLES: Sequence[By] = ("variable", "step", "replica", "worker", "method", "caller", "layer")
@@ -302,7 +301,7 @@ def test_many_odd_steps_are_limited_and_it_says_so() -> None:
         ),
         (called(1, (0,), tracing=1),),
     )
-    assert '… and 168 more rows up to step 9,801: by="step" has them all' in render(trace)
+    assert '... and 167 more rows, 68 of them odd: by="step" has them all' in render(trace)
     full = render(trace, "step")
     assert "more rows" not in full
     assert "\n9,801 " in full
@@ -322,16 +321,16 @@ def test_a_long_table_shows_the_first_rows_and_says_how_to_see_the_others() -> N
     work = [step(), request(*range(40)), update(*range(5))]  # the other 35 are odd
     variables = traces.keras3(names, (block(work, Run(1, 1, 2)),), ())
     text = render(variables, width=120)
-    assert '… and 10 more variables, 5 of them odd: by="variable" has them all' in text
+    assert '... and 10 more rows, 5 of them odd: by="variable" has them all' in text
     assert "layer_0/kernel" not in text.split("\n\n")[-3]
-    assert "more variables" not in render(variables, "variable")
+    assert "more rows" not in render(variables, "variable")
     workers = of_workers(35)
-    assert '… and 5 more workers: by="worker" has them all' in render(workers)
-    assert "… and 5 more workers: --by worker has them all" in render(workers, command=True)
+    assert '... and 5 more rows: by="worker" has them all' in render(workers)
+    assert "... and 5 more rows: --by worker has them all" in render(workers, command=True)
     assert "\nworker:34 " in render(workers) and "\nworker:29 " not in render(workers)
     assert render(workers, "worker").count("\nworker:") == 35
     replicas = traces.trained(["a"], Run(1, 1, 2), replicas=1003)
-    said = "… and 3 more replicas: --by replica --format csv has them all"
+    said = "... and 3 more rows: --by replica --format csv has them all"
     assert said in render(replicas, "replica")
 
 
@@ -385,7 +384,7 @@ def test_a_method_that_nothing_calls_is_named_among_many_optimizers() -> None:
 def test_a_long_table_is_cut_and_says_how_to_see_the_rest() -> None:
     names = [f"layer_{index}_of_many/kernel" for index in range(1001)]
     text = render(traces.trained(names, Run(1, 1, 2)), "layer")
-    assert "… and 1 more row: --by layer --format csv has them all" in text
+    assert "... and 1 more row: --by layer --format csv has them all" in text
     assert "layer_999_of_many" in text and "layer_1000_of_many" not in text
 
 
@@ -410,15 +409,6 @@ def test_steps_in_which_nothing_was_compared_have_a_dash(compared: Run, expected
     assert (text.split("\n7")[-1].split("\n")[0].split()[-2:] == ["-", "-"]) == expected
 
 
-def test_a_step_that_updates_keeps_no_gradients() -> None:
-    trace = traces.accumulation()
-    settings = {"gradient_accumulation_steps": 4}
-    (optimizer,) = trace.optimizers
-    optimizers = (msgspec.structs.replace(optimizer, settings=settings),)
-    (summary,) = summaries_of(traces.changed(trace, optimizers=optimizers))
-    assert {(row.updates, row.accumulated) for row in by_step(summary)} == {(0, 1), (4, 0)}
-
-
 def test_steps_that_were_not_recorded_say_so() -> None:
     blocks = (
         block([step(), request(0)], Run(1, 1, 4), Run(7, 1, 4), total=10, graphs=1),
@@ -426,7 +416,7 @@ def test_steps_that_were_not_recorded_say_so() -> None:
     )
     text = render(traces.keras3(("a",), blocks, ()), "step")
     assert re.search(r"\n5-6 .* 0   not recorded\n", text)
-    assert "\nstep not known         0       0        0   in all; steps above" in text
+    assert "\nstep not known         0       0        0   in all; steps below" in text
 
 
 @pytest.mark.parametrize(
@@ -477,7 +467,7 @@ def test_a_cycle_with_many_parts_is_written_out() -> None:
         block([step(), request(0)], Run(1, 1, 2000), graphs=1),
         *(block([update(0)], run, is_step=False, graphs=1) for run in runs),
     )
-    assert "more rows up to step 2,000" in render(traces.keras3(("a",), blocks, ()))
+    assert "more rows, " in render(traces.keras3(("a",), blocks, ()))
 
 
 def test_steps_of_the_optimizer_inside_are_no_steps() -> None:
@@ -617,29 +607,11 @@ def test_what_a_step_is_is_said_each_time() -> None:
     variable = render(several, "variable").split("\n\n")[2]
     assert [line.split()[-1] for line in variable.splitlines()[1:2]] == ["and"]
     assert "(per step and replica: without the 1 step" in variable
-    assert render(several, "step").split("\n\n")[2].startswith("per step,\nall replicas ")
-    assert render(single, "step").split("\n\n")[2].startswith("per step ")
-
-
-def test_the_least_in_a_step_counts_the_steps_without_updates() -> None:
-    (summary,) = summaries_of(traces.embedding_on_two_replicas())  # step 33 updated nothing
-    assert {(row.least_a_step, row.most_a_step) for row in by_variable(summary)} == {(0, 1)}
+    assert render(several, "step").split("\n\n")[2].startswith("step,\nall replicas ")
+    assert render(single, "step").split("\n\n")[2].startswith("step ")
 
 
 # Names.
-
-
-def test_names_are_cut_so_that_they_stay_different() -> None:
-    names = [f"encoder/layer_{layer}/attention/kernel" for layer in range(12)]
-    cuts = cut_apart(names, 19)
-    assert len(set(cuts)) == 12
-    assert all(cell_len(each) <= 19 for each in cuts)
-    assert cut_apart(names[:1], 19) == ["encoder/lay…/kernel"]
-
-
-def test_names_that_cannot_be_cut_apart_stay_whole() -> None:
-    names = ["a" * 20 + "x" + "b" * 20, "a" * 20 + "y" + "b" * 20]
-    assert cut_apart(names, 5) == names
 
 
 @given(st.text())

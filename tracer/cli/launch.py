@@ -34,7 +34,7 @@ from tracer.model.tracefile import (
 )
 from tracer.model.words import first_true
 from tracer.reporters import formats
-from tracer.reporters.tables import By
+from tracer.reporters.columns import By
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 

@@ -99,7 +99,7 @@ def _one(difference: Difference, width: int, named: bool) -> list[Text]:
         if changes := difference.changes.get(what):
             together = f"\n(all {several}{_unless_named(changes)})" if several else ""
             words["together"] = together if any(not each.replica for each in changes) else ""
-            tables.append([Text(), *_table(what, header.format_map(words), changes).lines(width)])
+            tables.append([Text(), *_table(header.format_map(words), changes).lines(width)])
     return list(chain(lines, *tables)) if sentences or tables else []
 
 
@@ -127,8 +127,8 @@ def _unless_named(changes: Sequence[Change]) -> str:
     return ", if none is named" if any(each.replica for each in changes) else ""
 
 
-def _table(what: str, header: str, changes: Sequence[Change]) -> Table:
-    """The changes of one kind. Names of callers are cut in front: their ends matter most."""
+def _table(header: str, changes: Sequence[Change]) -> Table:
+    """The changes of one kind."""
     rows = [
         Row(
             shown(", ".join(filter(None, (each.name, each.replica)))),
@@ -139,4 +139,4 @@ def _table(what: str, header: str, changes: Sequence[Change]) -> Table:
     ]
     below = [f"... and {len(changes) - _MAX_ROWS:,} more"] if len(changes) > _MAX_ROWS else []
     columns = (Column("first"), Column("second"))
-    return Table(header, columns, rows, cut_names=what != "callers", below=below)
+    return Table(header, columns, rows, below=below)

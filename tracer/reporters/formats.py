@@ -7,8 +7,9 @@ import csv
 import io
 import json
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -21,15 +22,15 @@ from rich.text import Text
 
 from tracer import files
 from tracer.errors import MissingExtra, Mistake, shown, to_install
-from tracer.findings.run_rules import findings, to_report
+from tracer.findings.run_rules import findings
+from tracer.layout import Figure
 from tracer.model import rates
-from tracer.model.phrases import endings, runs
-from tracer.model.summary import Summary, summaries_of
+from tracer.model.phrases import endings
+from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace
-from tracer.reporters import text
-from tracer.reporters.answer import answer, question, sentences
-from tracer.reporters.tables import FIELDS, TABLES, By, TableRow, Value, rows, tracings
-from tracer.reporters.text import headline, warnings
+from tracer.reporters import columns, text
+from tracer.reporters.answer import answer, question
+from tracer.reporters.columns import By
 
 
 def print_report(
@@ -180,30 +181,24 @@ def write(trace: Trace, format: Format | None, by: By | None, output: Path | Non
 # JSON: the text report as values.
 
 FORMAT = "optimizer-tracer-report"
-VERSION = 2
+VERSION = 3
 """New fields keep this number; any other change increases it."""
 
 
 def as_json(trace: Trace, by: By | None = None) -> str:
-    """The report as one JSON object in ASCII, with the rows of `tracer.reporters.tables`.
-
-    `findings` includes those of severity `info`; it is null for an excerpt of a trace.
-    """
-    tables = FIELDS if by is None else (by,)
+    """The report as one JSON object in ASCII; `findings` includes those of severity `info`."""
     content = {
         "format": FORMAT,
         "version": VERSION,
         "question": question(trace),
         "answer": answer(trace),
-        "excerpt": trace.excerpt,
         "complete": trace.complete,
         "finished": trace.finished,
         "programs": msgspec.to_builtins(trace.programs),
         "ended": endings(trace),
         "notes": list(trace.notes),
-        "findings": None if trace.excerpt else msgspec.to_builtins(findings(trace)),
+        "findings": msgspec.to_builtins(findings(trace)),
         "environment": dict(trace.environment),
-        "graph_tracings": [each._asdict() for each in tracings(trace)],
         "optimizers": [
             {
                 "name": summary.optimizers[0].name,
@@ -213,14 +208,24 @@ def as_json(trace: Trace, by: By | None = None) -> str:
                 "nested": [each.class_name for each in summary.optimizers[1:]],
                 "steps": summary.steps,
                 "rates": [*rates.plain(summary)],
+                "graph_tracings": _records(columns.tracings(summary)),
                 "tables": {
-                    table: [row._asdict() for row in rows(summary, table)] for table in tables
+                    name: _records(columns.table(summary, name))
+                    for name in ((by,) if by else columns.in_report(summary))
                 },
             }
             for summary in summaries_of(trace)
         ],
     }
     return json.dumps(content, indent=1) + "\n"
+
+
+def _records(table: columns.Table) -> list[dict[str, Figure]]:
+    """The rows of a table, with all columns and the note."""
+    names = [each.name for each in table.columns]
+    return [
+        {**{name: row.values.get(name) for name in names}, "note": row.note} for row in table.rows
+    ]
 
 
 # CSV: one table, for a spreadsheet.
@@ -232,17 +237,19 @@ _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 def as_csv(trace: Trace, by: By | None = None) -> str:
     """The table `by` (of variables by default) of all optimizers, with a header."""
     by = by or "variable"
+    names = [each.name or each.header for each in columns.COLUMNS[by]]
     out = io.StringIO()
-    writer = csv.DictWriter(out, ["optimizer", *FIELDS[by]], lineterminator="\n")
+    writer = csv.DictWriter(out, ["optimizer", *names, "note"], lineterminator="\n")
     writer.writeheader()
     for summary in summaries_of(trace):
-        for row in rows(summary, by):
-            named = {"optimizer": summary.optimizers[0].name, **row._asdict()}
+        name = summary.optimizers[0].name
+        for row in _records(columns.table(summary, by)):
+            named = {"optimizer": name, **row}
             writer.writerow({name: _csv_cell(value) for name, value in named.items()})
     return out.getvalue()
 
 
-def _csv_cell(value: Value) -> Value:
+def _csv_cell(value: Figure) -> Figure:
     """The value; a text that looks like a formula gets an apostrophe in front."""
     if not isinstance(value, str):
         return value
@@ -251,59 +258,13 @@ def _csv_cell(value: Value) -> Value:
 
 # Markdown, for a pull request or a page.
 
-_SPECIAL = {ord(char): f"\\{char}" for char in "\\`*_{}[]<>#|~"}
-
 
 def as_markdown(trace: Trace, by: By | None = None) -> str:
-    """The report in GitHub's Markdown; `by` selects one table."""
-    summaries, wrong = summaries_of(trace), to_report(trace)
-    parts = [
-        f"**{_escaped(question(trace))}**",
-        _escaped(trace.excerpt),
-        *(_escaped(" ".join(pair)) for pair in sentences(trace)),
-        *map(_escaped, rates.sentences(trace)),
-        *(f"**{_escaped(warning)}**" for warning in warnings(trace)),
-        "\n".join(f"- {_escaped(note)}" for note in trace.notes),
-        *(part for summary in summaries for part in _sections(summary, by, len(summaries) > 1)),
-        "### What looks wrong" if wrong else "",
-        "\n".join(
-            f"- **{each.severity}** " + _escaped(f"{each.code}: {each.text} {each.advice}")
-            for each in wrong
-        ),
-        *(_escaped(f"Ran: {ran}") for ran in runs(trace)),
-    ]
-    return "\n\n".join(filter(None, parts)) + "\n"
-
-
-def _sections(summary: Summary, by: By | None, named: bool) -> Iterator[str]:
-    """The sections on an optimizer."""
-    yield f"### {_escaped(headline(summary, named=named))}"
-    for table in TABLES if by is None else (by,):
-        if made := rows(summary, table):
-            yield f"By {table}:\n\n{_markdown_table(made)}"
-
-
-def _markdown_table(rows: Sequence[TableRow]) -> str:
-    """A table without the columns that are empty in all rows."""
-    columns = [
-        (
-            name.replace("_", " "),
-            "---" if isinstance(column[0], str) else "---:",
-            *map(_markdown_cell, column),
-        )
-        for name, *column in zip(rows[0]._fields, *rows, strict=True)
-        if any(value is not None for value in column)
-    ]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in zip(*columns, strict=True))
-
-
-def _markdown_cell(value: Value) -> str:
-    return f"{value:,}" if isinstance(value, int) else _escaped(value or "")
-
-
-def _escaped(text: str) -> str:
-    """The text on one line, with Markdown's special characters escaped."""
-    return shown(text).translate(_SPECIAL)
+    """The text report in a code fence, which is longer than any in it."""
+    report = text.render(trace, by, width=_WIDTH, command=True)
+    longest = max(map(len, re.findall("`+", report)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}text\n{report}{fence}\n"
 
 
 _MADE_HERE: dict[Format, Callable[[Trace, By | None], str]] = {

@@ -13,7 +13,7 @@ from tracer.core import tracings as of_tracings
 from tracer.core.tracings import MAX_SIGNATURES, OTHERS
 from tracer.model.records import Graph
 from tracer.model.summary import summaries_of
-from tracer.reporters.tables import by_method
+from tracer.reporters.columns import table
 
 
 def figures(graph: Graph) -> tuple[str, int, int, int, int]:
@@ -67,12 +67,12 @@ def test_a_graph_inside_another_that_never_ran_is_counted() -> None:
         outer(tf.ones(1))
     (graph,) = tracer.trace_of(optimizer).graphs
     (row,) = [
-        row
-        for row in by_method(summaries_of(tracer.trace_of(optimizer))[0])
-        if row.method == "apply_gradients"
+        values
+        for values, *_ in table(summaries_of(tracer.trace_of(optimizer))[0], "method").rows
+        if values["method"] == "apply_gradients"
     ]
     assert (graph.tracings, graph.idle, graph.steps) == (2, 1, 3)
-    assert (row.graphs, row.graphs_never_ran, row.executions) == (2, 1, 3)
+    assert (row["graphs"], row["graphs_never_ran"], row["executions"]) == (2, 1, 3)
     assert tracer.trace_of(optimizer).answer().endswith("while tracing 2 graphs.")
     assert not tracer.trace_of(optimizer).findings()
 

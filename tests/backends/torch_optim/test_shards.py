@@ -9,7 +9,7 @@ from support import ranks
 
 import tracer
 from tracer.model.summary import summaries_of
-from tracer.reporters import html, tables, text
+from tracer.reporters import columns, html, text
 
 pytest.importorskip("torch")  # which other processes import
 
@@ -57,11 +57,12 @@ def test_a_parameter_changed_if_any_shard_did(way: str, ran: dict[str, Ran]) -> 
     folder, (whole, *_) = ran[way]
     trace = tracer.load(folder)
     (summary,) = summaries_of(trace)
-    rows = {each.variable: each for each in tables.by_variable(summary)}
+    rows = {values["variable"]: values for values, *_ in columns.table(summary, "variable").rows}
     assert whole["table.weight"]["changed"] == [*range(1, STEPS + 1)]
     for name, each in whole.items():
-        assert (rows[name].unchanged, rows[name].shards) == (STEPS - len(each["changed"]), 4)
-        assert (rows[name].least_a_step, rows[name].most_a_step) == (1, 1)
+        unchanged = STEPS - len(each["changed"])
+        values = [rows[name][key] for key in ("unchanged", "shards", "per_step")]
+        assert values == [unchanged, 4, "1"]
     (found,) = trace.findings()
     still = [name for name, each in whole.items() if not each["changed"]]
     assert (found.code, list(found.variables)) == ("unchanged", still)
@@ -75,10 +76,9 @@ def test_a_rank_that_holds_nothing_is_not_asked(ran: dict[str, Ran]) -> None:
     holding = [["table"], ["table"], ["table", "head"], ["head", "head", "still", "still"]]
     for trace, names in zip(alone(folder), holding, strict=True):
         (summary,) = summaries_of(trace)
-        rows = tables.by_variable(summary)
-        assert [each.variable.partition(".")[0] for each in rows] == names
-        assert {each.updates for each in rows} == {STEPS}
-        assert {each.requests_without_gradient for each in rows} == {0}
+        rows = [values for values, *_ in columns.table(summary, "variable").rows]
+        assert [row["variable"].partition(".")[0] for row in rows] == names
+        assert {(row["updates"], row["without_gradient"]) for row in rows} == {(STEPS, 0)}
         assert trace.count("updates", variable="still.bias", by=()).get((), 0) == (
             STEPS if "still" in names else 0
         )

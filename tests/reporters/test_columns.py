@@ -1,4 +1,6 @@
-"""Tables by caller and by layer: what a row stands for, and that rows add up."""
+"""The tables of all formats: what a row stands for, and that rows add up."""
+
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -8,9 +10,16 @@ from support.traces import block, called, request, step, update
 from tracer.api import CallTrace
 from tracer.model.records import Graph, Line
 from tracer.model.runs import Run
-from tracer.model.summary import Summary, summaries_of
-from tracer.reporters import tables
+from tracer.model.summary import summaries_of
+from tracer.model.timeline import Steps
+from tracer.reporters.columns import By, table
 from tracer.reporters.text import render
+
+
+def rows_of(trace: CallTrace, by: By, *names: str) -> list[tuple[Any, ...]]:
+    """The values of these columns in each row, for the first optimizer."""
+    rows = table(summaries_of(trace)[0], by).rows
+    return [tuple(row.values[name] for name in names) for row in rows]
 
 
 def loss_scaled() -> CallTrace:
@@ -35,26 +44,35 @@ def loss_scaled() -> CallTrace:
 
 
 def test_a_step_and_its_parts_count_for_one_line() -> None:
-    rows = tables.by_caller(Summary(loss_scaled(), 0))
+    columns = "caller", "file", "line", "executions", "updates", "steps", "calls"
+    rows = rows_of(loss_scaled(), "caller", *columns)
     assert rows == [("traced from train.py:7 train", "train.py", 7, 18, 18, 10, 2)]
 
 
 def test_a_line_has_the_steps_of_one_replica() -> None:
-    rows = tables.by_caller(Summary(traces.several_callers(), 0))
-    assert [row[3:] for row in rows] == [(880, 880, 40, 44), (440, 440, 20, 0), (66, 66, 3, 66)]
+    columns = "executions", "updates", "steps", "calls"
+    rows = rows_of(traces.several_callers(), "caller", *columns)
+    assert rows == [(880, 880, 40, 44), (440, 440, 20, 0), (66, 66, 3, 66)]
 
 
+@pytest.mark.parametrize("by", ["variable", "step", "replica", "worker", "caller", "layer"])
 @pytest.mark.parametrize("name", traces.ALL)
-def test_rows_add_up_to_the_trace(name: str) -> None:
+def test_rows_add_up_to_the_trace(name: str, by: By) -> None:
     trace = traces.ALL[name]()
     for summary in summaries_of(trace):
-        own = trace.optimizers[summary.root].name
-        updates = trace.updates(optimizer=own)
-        assert sum(row.updates for row in tables.by_caller(summary)) == updates
-        rows = tables.by_layer(summary)
-        assert sum(row.updates for row in rows) == updates
-        assert sum(row.variables for row in rows) == len(summary.variables)
-        assert all(row.updates == row.dense + row.sparse for row in rows)
+        updates = 0
+        for row in table(summary, by).rows:
+            values: dict[str, Any] = dict(row.values)
+            placed = {key: values[key] for key in Steps._fields} if "first" in values else {}
+            updates += (Steps(**placed).number if placed else 1) * (values["updates"] or 0)
+        assert updates == trace.updates(optimizer=trace.optimizers[summary.root].name)
+
+
+def test_a_step_that_updates_keeps_no_gradients() -> None:
+    trace = traces.accumulation()
+    settings = {"gradient_accumulation_steps": 4}
+    trace = traces.changed(trace, optimizers=(replace(trace.optimizers[0], settings=settings),))
+    assert {*rows_of(trace, "step", "updates", "accumulated")} == {(0, 1), (4, 0)}
 
 
 def test_a_line_that_called_what_never_ran_says_so() -> None:
@@ -102,7 +120,7 @@ def test_a_long_name_of_a_line_stands_above_its_counts() -> None:
 )
 def test_a_row_ends_at_the_first_part_that_differs(names: str, layers: list[str]) -> None:
     trace = traces.trained(names.split(), Run(1, 1, 3))
-    assert [row.layer for row in tables.by_layer(Summary(trace, 0))] == layers
+    assert [layer for (layer,) in rows_of(trace, "layer", "layer")] == layers
 
 
 def test_a_layer_says_how_many_variables_were_never_updated() -> None:
@@ -110,11 +128,7 @@ def test_a_layer_says_how_many_variables_were_never_updated() -> None:
     names = [f"block_{n}/{part}" for n in range(3) for part in ("kernel", "bias")]
     work = [step(), request(*range(6)), update(0, 1, 2)]
     trace = traces.keras3(names, (block(work, Run(1, 1, 2)),), ())
-    rows = tables.by_layer(Summary(trace, 0))
-    assert rows == [
-        ("block_0/*", 2, 0, 4, 4, 0),
-        ("block_1/*", 2, 1, 2, 2, 0),
-        ("block_2/*", 2, 2, 0, 0, 0),
-    ]
+    rows = rows_of(trace, "layer", "layer", "variables", "never_updated", "updates")
+    assert rows == [("block_0/*", 2, 0, 4), ("block_1/*", 2, 1, 2), ("block_2/*", 2, 2, 0)]
     text = render(trace, "layer")
     assert "  1 never updated\n" in text and "  never updated\n" in text
