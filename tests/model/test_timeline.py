@@ -1,5 +1,6 @@
 """Folding runs that come again and again, as a partial batch in each epoch leaves them."""
 
+import re
 import time
 from collections import Counter
 
@@ -137,7 +138,7 @@ def test_many_variables_on_many_replicas_take_no_longer() -> None:
     start = time.thread_time()
     text = render(trace)
     assert time.thread_time() - start < 1.5
-    assert "9 x 1,000" in text
+    assert re.search(r"\nlayer_0/kernel +9,000 ", text)
 
 
 def test_variables_of_the_same_entries_are_alike() -> None:
