@@ -29,11 +29,8 @@ from tracer.core.log import HostLog
 from tracer.core.sites import SiteTable
 from tracer.core.stamps import UNIT, WITHIN
 
-DISCARDED, KEPT, SKIPPED, PARTLY, LET_THROUGH = range(5)
-"""A group's outcome: computed but discarded; kept; not computed; partly kept; kept not finite."""
-
-_MAX_LET_THROUGH = 1000
-"""How many `LET_THROUGH` steps are stored by number."""
+DISCARDED, KEPT, SKIPPED, PARTLY = range(4)
+"""A group's outcome: computed but discarded; kept; not computed; partly kept."""
 
 _MAX_WAITING = 4096
 """How many parts on one replica wait for their step; more than nearly any step has."""
@@ -186,8 +183,6 @@ class ProgramCounters(Counters):
         """By `Work.clock` and replica."""
         self.uneven = False
         """Whether some replicas had reported fewer steps than others at the last reading."""
-        self.let_through: list[int] = []
-        """The numbers of the first steps that were kept although not finite."""
         self._eager: dict[Work, ProgramBlock] = {}
         self._sites = sites
         self._queue: deque[tuple[Any, ...]] = deque()
@@ -268,8 +263,6 @@ class ProgramCounters(Counters):
         if work.role == "step":
             number = self.take_number(replica)
             stamp = UNIT * number
-            if LET_THROUGH in report.kept and len(self.let_through) < _MAX_LET_THROUGH:
-                self.let_through.append(number)
             if self.waiting:
                 self._log_parts(program, replica, reports, stamp | WITHIN)
         self._log_of(program, replica, reports).add(stamp)

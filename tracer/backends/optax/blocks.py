@@ -7,10 +7,6 @@ from tracer.backends.jax import blocks, late_wrap
 from tracer.core.backend import Stepped
 from tracer.core.calls import Call
 from tracer.kinds import OptimizerKind
-from tracer.model.records import Remark
-from tracer.model.words import listed
-
-_MAX_NAMES = 5
 
 
 class OptaxBlocks(blocks.JaxBlocks):
@@ -25,13 +21,6 @@ class OptaxBlocks(blocks.JaxBlocks):
     def steps_so_far(self, call: Any) -> tuple[Any, Any, Any]:
         """The step count before and after the step, by the returned state; 0 if it has none."""
         return (0, 0, None) if call.count is None else (call.count - 1, call.count, None)
-
-    def remarks(self, optimizer: int) -> tuple[Remark, ...]:
-        """The remarks for JAX, and one on steps kept although not finite."""
-        steps = [f"{each:,}" for each in self.counters.let_through]
-        shown = listed(steps, _MAX_NAMES)
-        remark = Remark("not-finite-kept", "apply_if_finite", shown, count=len(steps))
-        return (*super().remarks(optimizer), *([remark] if steps else []))
 
     def auxiliary(self, call: Call) -> Sequence[Any]:
         """The arguments and results of `update`, which make a `vmap` visible."""

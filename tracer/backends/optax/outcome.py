@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from tracer.backends.jax import arrays, compat
-from tracer.backends.jax.programs import DISCARDED, KEPT, LET_THROUGH, PARTLY, SKIPPED
+from tracer.backends.jax.programs import DISCARDED, KEPT, PARTLY, SKIPPED
 
 _MAKERS = {
     "ApplyEvery": "apply_every",
@@ -32,16 +32,15 @@ _INNER = {"ApplyIfFiniteState": "inner_state", "MultiStepsState": "inner_opt_sta
 def of_step(before: Any, after: Any, updates: Any, limit: int | None, unknown: list[str]) -> Any:
     """The outcome of a step's `updates`, from the states before and after it.
 
-    It is a scalar: `DISCARDED`, `KEPT`, `SKIPPED`, `PARTLY` or `LET_THROUGH`; None if updates are
-    always kept. `limit` is how many steps in a row `apply_if_finite` skips; None if unknown. The
+    It is a scalar: `DISCARDED`, `KEPT`, `SKIPPED` or `PARTLY`; None if updates are always kept.
+    `limit` is how many steps in a row `apply_if_finite` skips; None if unknown. The
     names of transformations that may discard updates without showing it are added to `unknown`.
     """
     came = _came(before, after, limit, unknown)
     if came is None:
         return None
     moves, all_move = _any_and_all_nonzero(updates)
-    is_kept = (came == KEPT) | (came == LET_THROUGH)
-    return jnp.where(is_kept | ~moves, came, jnp.where(all_move, KEPT, PARTLY))
+    return jnp.where((came == KEPT) | ~moves, came, jnp.where(all_move, KEPT, PARTLY))
 
 
 def _came(before: Any, after: Any, limit: int | None, unknown: list[str]) -> Any:
@@ -70,8 +69,7 @@ def _of_state(old: Any, state: Any, kept: Any, limit: int | None) -> Any:
         return jnp.where(state.count == 0, KEPT, SKIPPED)
     if _name(state) == "ApplyIfFiniteState":
         gave_up = False if limit is None else state.notfinite_count > limit
-        not_finite = jnp.where(gave_up, jnp.where(kept == KEPT, LET_THROUGH, kept), SKIPPED)
-        return jnp.where(state.last_finite, kept, not_finite)
+        return jnp.where(state.last_finite | gave_up, kept, SKIPPED)
     if _name(state) != "MultiStepsState" or any(map(arrays.is_gone, jax.tree.leaves(old))):
         return None  # the step donated the old state
     stepped = state.gradient_step != old.gradient_step
