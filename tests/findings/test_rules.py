@@ -1,5 +1,6 @@
 """The findings on traces made by hand: what is said, and what must hold of every trace."""
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -928,3 +929,13 @@ def test_one_is_singular() -> None:
     assert repr(alone) == "<CallTrace of adam: 1 step, 1 update>"
     with pytest.raises(UnknownName, match="the trace holds 1 step"):
         select(alone, steps=range(2, 3))
+
+
+def test_a_finding_names_the_worker_of_its_replica() -> None:
+    trace = traces.uneven_replicas()
+    found = [(finding.worker, finding.replica) for finding in trace.findings()]
+    assert found == [("worker:0", 0), ("worker:1", 0)]
+    assert [each["worker"] for each in json.loads(formats.as_json(trace))["findings"]] == [
+        "worker:0",
+        "worker:1",
+    ]

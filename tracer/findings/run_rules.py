@@ -43,6 +43,8 @@ class Finding(msgspec.Struct, frozen=True):
     """The first step concerned, from 1."""
     replica: int | None = None
     """The id of the replica concerned, if only one is."""
+    worker: str = ""
+    """The worker of this replica: `rank:1`; empty for a local run."""
 
 
 def findings(trace: Trace) -> list[Finding]:
@@ -69,6 +71,7 @@ def _found(trace: Trace) -> dict[Finding, set[int | None]]:
     found: dict[Finding, set[int | None]] = {}  # optimizers of one class share its findings
     for rule in RULES:
         for root, case in rule.cases(trace):
+            replica = None if case.replica is None else trace.replicas[case.replica]
             finding = Finding(
                 rule.code,
                 case.severity or rule.severity,
@@ -77,7 +80,8 @@ def _found(trace: Trace) -> dict[Finding, set[int | None]]:
                 shown(case.advice or rule.advice),
                 case.names,
                 case.step,
-                None if case.replica is None else trace.replicas[case.replica].id,
+                replica.id if replica else None,
+                replica.worker if replica else "",
             )
             found.setdefault(finding, set()).add(root)
     return dict(sorted(found.items(), key=lambda each: SEVERITIES.index(each[0].severity)))
