@@ -167,7 +167,7 @@ def _defects(recorder: "Recorder") -> str:
     try:
         from tracer.findings.run_rules import findings
 
-        defects = [each for each in findings(recorder.reader.trace()) if each.code in FAILING]
+        defects = [each for each in findings(recorder.reader.trace()) if each.code == FAILING]
     except Exception as error:
         recorder.fault(error)
         return ""

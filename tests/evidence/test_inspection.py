@@ -9,6 +9,7 @@ import pytest
 from tracer.evidence import inspection
 from tracer.hooks.family import own_steps
 from tracer.kinds import KINDS, OptimizerKind
+from tracer.model.evidence import OverrideUnreached, OwnDense, OwnStep, SparseMissing
 
 KERAS3 = next(kind for kind in KINDS if kind.name == "keras3")
 
@@ -18,14 +19,14 @@ def base_of(kind: OptimizerKind) -> Any:
     return type(kind.base, (), {"__module__": kind.homes[0]})
 
 
-def remarks(body: str, tmp_path: Path, kind: OptimizerKind = KERAS3) -> list[tuple[str, str]]:
-    """The remarks on a class with this body, in a file of its own so that there is a source."""
+def evidence(body: str, tmp_path: Path, kind: OptimizerKind = KERAS3) -> list[type]:
+    """The kinds of evidence on a class with this body, which has a source file."""
     path = tmp_path / "mine.py"
     path.write_text("class Mine(Base):\n" + textwrap.indent(textwrap.dedent(body), "    "))
     space: dict[str, Any] = {"Base": base_of(kind), "__name__": "mine"}
     exec(compile(path.read_text(), str(path), "exec"), space)
-    own = [("own-step", "") for _ in own_steps(space["Mine"], kind)]
-    return own + [(each.code, each.detail) for each in inspection.remarks_of(space["Mine"], kind)]
+    own = [OwnStep for _ in own_steps(space["Mine"], kind)]
+    return [*own, *map(type, inspection.evidence_on(space["Mine"], kind))]
 
 
 USE = "variable.assign_sub(gradient / self.n)"
@@ -34,8 +35,8 @@ USE = "variable.assign_sub(gradient / self.n)"
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        ("def _resource_apply_dense(self, grad, var): pass", ["override-unreached"]),
-        ("def resource_apply_sparse(self, grad, var, indices): pass", ["override-unreached"]),
+        ("def _resource_apply_dense(self, grad, var): pass", [OverrideUnreached]),
+        ("def resource_apply_sparse(self, grad, var, indices): pass", [OverrideUnreached]),
         (
             """
             def _resource_apply_dense(self, grad, var): pass
@@ -48,14 +49,14 @@ USE = "variable.assign_sub(gradient / self.n)"
             def _resource_apply_dense(self, grad, var): pass
             def apply(self, *args): self._resource_apply_dense(*args)
             """,
-            ["own-step"],
+            [OwnStep],
         ),
         (
             """
             def _resource_apply_dense(self, grad, var): pass
             def apply(self, *args): return getattr(self, "_resource_apply_dense")(*args)
             """,
-            ["own-step"],
+            [OwnStep],
         ),
         (
             """
@@ -65,28 +66,28 @@ USE = "variable.assign_sub(gradient / self.n)"
             [],
         ),
         ("def apply_my_way(self, grad, var): pass", []),
-        ("def apply_gradients(self, *args): pass", ["own-step"]),
-        ("def _backend_apply_gradients(self, *args): pass", ["own-step"]),
+        ("def apply_gradients(self, *args): pass", [OwnStep]),
+        ("def _backend_apply_gradients(self, *args): pass", [OwnStep]),
         ("def update_step(self, gradient, variable): pass", []),
         (
             """
             def update_step(self, gradient, variable): pass
             def apply(self, *args): self.update_step(*args)
             """,
-            ["own-step"],
+            [OwnStep],
         ),
     ],
 )
-def test_methods(body: str, expected: list[str], tmp_path: Path) -> None:
-    assert [code for code, _ in remarks(body, tmp_path)] == expected
+def test_methods(body: str, expected: list[type], tmp_path: Path) -> None:
+    assert evidence(body, tmp_path) == expected
 
 
 @pytest.mark.parametrize("kind", [each for each in KINDS if each.name in ("legacy", "v1")])
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        ("def _resource_apply_dense(self, grad, var): pass", ["sparse-missing"]),
-        ("def apply_gradients(self, *args): self.inner.apply_gradients(*args)", ["own-step"]),
+        ("def _resource_apply_dense(self, grad, var): pass", [SparseMissing]),
+        ("def apply_gradients(self, *args): self.inner.apply_gradients(*args)", [OwnStep]),
         (
             """
             def _resource_apply_dense(self, grad, var): pass
@@ -106,7 +107,7 @@ def test_methods(body: str, expected: list[str], tmp_path: Path) -> None:
     ],
 )
 def test_sparse_missing(
-    kind: OptimizerKind, body: str, expected: list[str], tmp_path: Path
+    kind: OptimizerKind, body: str, expected: list[type], tmp_path: Path
 ) -> None:
     base = base_of(kind)
     for name in (method.name for method in kind.apply_methods):
@@ -115,10 +116,10 @@ def test_sparse_missing(
     path.write_text("class Mine(Base):\n" + textwrap.indent(textwrap.dedent(body), "    "))
     space: dict[str, Any] = {"Base": base, "__name__": "mine"}
     exec(compile(path.read_text(), str(path), "exec"), space)
-    found = [each.code for each in inspection.remarks_of(space["Mine"], kind)]
-    own = ["own-step" for _ in own_steps(space["Mine"], kind)]
-    assert [*own, *(code for code in found if code != inspection.OWN_DENSE)] == expected
-    assert (inspection.OWN_DENSE in found) == ("def _resource_apply_dense" in body)
+    found = [*map(type, inspection.evidence_on(space["Mine"], kind))]
+    own = [OwnStep for _ in own_steps(space["Mine"], kind)]
+    assert [*own, *(kind for kind in found if kind is not OwnDense)] == expected
+    assert (OwnDense in found) == ("def _resource_apply_dense" in body)
 
 
 def test_a_class_that_cannot_be_read_may_update_by_itself() -> None:
@@ -131,4 +132,4 @@ def test_a_class_that_cannot_be_read_may_update_by_itself() -> None:
         def _resource_apply_dense(self, grad: Any, var: Any) -> None: ...
 
     assert own_steps(Mine, KERAS3) == ("apply_gradients",)
-    assert inspection.remarks_of(Mine, KERAS3) == ()
+    assert inspection.evidence_on(Mine, KERAS3) == ()

@@ -18,6 +18,18 @@ from tracer.api import CallTrace
 from tracer.errors import UnknownName
 from tracer.findings.run_rules import RULES, SEVERITIES, Finding, at_least, rule_of, to_report
 from tracer.kinds import TORCH
+from tracer.model.evidence import (
+    Evidence,
+    Fitted,
+    GradientsAdded,
+    GradientsLeft,
+    LossNotScaled,
+    NeverAssigned,
+    NothingReturned,
+    OverrideUnreached,
+    SharedByMembers,
+    SparseMissing,
+)
 from tracer.model.records import (
     Block,
     Calls,
@@ -33,7 +45,6 @@ from tracer.model.records import (
     Program,
     Rate,
     RateRun,
-    Remark,
     Setting,
 )
 from tracer.model.runs import Run, fold
@@ -68,7 +79,7 @@ def trace(
 
 
 def optimizer(
-    *remarks: Remark,
+    *evidence: Evidence,
     class_name: str = "my.Adam",
     kind: str = "keras3",
     iterations: int | None = None,
@@ -76,7 +87,7 @@ def optimizer(
     **options: Setting,
 ) -> Optimizer:
     name = class_name.rpartition(".")[2].lower()
-    return Optimizer(name, class_name, kind, root, options, iterations, remarks)
+    return Optimizer(name, class_name, kind, root, options, iterations, evidence)
 
 
 def graph(function: str, signature: str = "", **figures: int) -> Graph:
@@ -169,12 +180,12 @@ TRAINED = healthy(Run(1, 1, 10))
 
 
 def remarked(
-    remark: Remark, *more: Remark, sparse: bool = False, kind: str = "legacy"
+    seen: Evidence, *more: Evidence, sparse: bool = False, kind: str = "legacy"
 ) -> CallTrace:
-    """A trace in which the class of the optimizer has a remark."""
+    """A trace in which the class of the optimizer has a seen."""
     calls = [called(3, (0,), kind="sparse", tracing=1)] if sparse else []
     return trace(
-        optimizers=(optimizer(remark, *more, class_name="my.Mine", kind=kind),),
+        optimizers=(optimizer(seen, *more, class_name="my.Mine", kind=kind),),
         calls=calls,
         methods=LEGACY,
         names=("words/embeddings",),
@@ -186,8 +197,8 @@ def _now_and_then(n: int) -> tuple[tuple[Kind, Run], ...]:
     return ("none", Run(10 - n, 10, n + 1)), ("dense", Run(1, 1, 100))
 
 
-MISSING = Remark("sparse-missing", "_resource_apply_sparse")
-IDLE = Remark("never-assigned", "update_step", variables=("kernel",))
+MISSING = SparseMissing("_resource_apply_sparse")
+IDLE = NeverAssigned("update_step", ("kernel",))
 
 CASES: dict[str, Callable[[], CallTrace]] = {
     "a weight that becomes NaN": lambda: watched(
@@ -213,17 +224,17 @@ CASES: dict[str, Callable[[], CallTrace]] = {
         blocks=ACCUMULATING,
     ),
     "a method of another Keras": lambda: remarked(
-        Remark("override-unreached", "_resource_apply_dense", "update_step"), kind="keras3"
+        OverrideUnreached("_resource_apply_dense", "update_step"), kind="keras3"
     ),
     "a method of another Keras, on Keras 2": lambda: remarked(
-        Remark("override-unreached", "_resource_apply_dense", "update_step"), kind="keras2"
+        OverrideUnreached("_resource_apply_dense", "update_step"), kind="keras2"
     ),
     "a method without its underscore": lambda: remarked(
-        Remark("override-unreached", "resource_apply_dense", "_resource_apply_dense")
+        OverrideUnreached("resource_apply_dense", "_resource_apply_dense")
     ),
     "no sparse method, and a sparse gradient": lambda: remarked(MISSING, sparse=True),
     "nothing assigned": lambda: trace(healthy(Run(1, 1, 8)), optimizers=(optimizer(IDLE),)),
-    "nothing returned": lambda: remarked(Remark("no-result", "_resource_apply_dense")),
+    "nothing returned": lambda: remarked(NothingReturned("_resource_apply_dense")),
     "twice on one replica": lambda: trace(
         healthy(Run(1, 1, 20)),
         healthy(Run(1, 1, 20), replica=1),
@@ -367,25 +378,22 @@ CASES: dict[str, Callable[[], CallTrace]] = {
 }
 
 
-def of_gradients(code: str, method: str, detail: str = "", **numbers: Any) -> CallTrace:
+def of_gradients(seen: Evidence) -> CallTrace:
     """What was seen of gradients on PyTorch, in 30 steps."""
-    remark = Remark(code, method, detail, "train.py:18", **numbers)
-    kept = optimizer(remark, class_name="torch.optim.SGD", kind=TORCH)
+    kept = optimizer(seen, class_name="torch.optim.SGD", kind=TORCH)
     return trace(healthy(Run(1, 1, 30)), optimizers=(kept,))
 
 
 CASES |= {
-    "gradients that nobody cleared": lambda: of_gradients(
-        "gradients-added", "backward", count=29, of=29
-    ),
+    "gradients that nobody cleared": lambda: of_gradients(GradientsAdded(29, 29)),
     "zero_grad in each pass": lambda: of_gradients(
-        "gradients-left", "backward", "1", count=27, of=36, runs=(Run(5, 1, 3),)
+        GradientsLeft(27, 36, 1, "train.py:18", (Run(5, 1, 3),))
     ),
     "a group of passes at the end": lambda: of_gradients(
-        "gradients-left", "backward", "4", count=1, of=5, runs=(Run(5, 1, 1),)
+        GradientsLeft(1, 5, 4, "train.py:18", (Run(5, 1, 1),))
     ),
     "a group of passes in each epoch": lambda: of_gradients(
-        "gradients-left", "backward", "4", count=8, of=104, runs=(Run(13, 13, 8),)
+        GradientsLeft(8, 104, 4, "train.py:18", (Run(13, 13, 8),))
     ),
     "a layer that was made trainable": lambda: thawed("base/kernel"),
     "a base that was made trainable": lambda: thawed(*(f"base/{n}" for n in range(12))),
@@ -400,11 +408,11 @@ def raised(
     after: int = 10,
     function: str = "",
     last: bool = True,
-    remark: Remark | None = None,
+    seen: Evidence | None = None,
 ) -> CallTrace:
     """A step that raised, after others of two variables."""
     failure = Failure("apply_gradients", error, variable, after, function, last)
-    mine = optimizer(*([] if remark is None else [remark]), iterations=after)
+    mine = optimizer(*([] if seen is None else [seen]), iterations=after)
     failed = replace(mine, failures=(failure,))
     return trace(*([healthy(Run(1, 1, after))] if after else []), optimizers=(failed,))
 
@@ -417,13 +425,13 @@ def frozen(*names: str, more: bool = False) -> CallTrace:
 
 
 def told(
-    remark: Remark | None = None,
+    seen: Evidence | None = None,
     *,
     ended: bool = True,
     **options: Any,
 ) -> CallTrace:
     """An optimizer that trained, with something that it was told."""
-    mine = optimizer(*([] if remark is None else [remark]), iterations=10, **options)
+    mine = optimizer(*([] if seen is None else [seen]), iterations=10, **options)
     made = trace(TRAINED, optimizers=(mine,))
     return traces.changed(made, programs=(ENDED,)) if ended else made
 
@@ -453,7 +461,7 @@ def accumulated(steps: int, *, ended: bool = True) -> CallTrace:
     return traces.changed(made, programs=(ENDED,)) if ended else made
 
 
-NOT_SCALED = Remark("loss-not-scaled", "scale_loss", "apply")
+NOT_SCALED = LossNotScaled("scale_loss", "apply")
 
 CASES |= {
     "an unknown variable": lambda: raised(
@@ -471,15 +479,11 @@ CASES |= {
     "a thousand steps in fours": lambda: accumulated(1001),
     "fours of which one may be to come": lambda: accumulated(10, ended=False),
     "a loss that is not scaled": lambda: told(NOT_SCALED, initial_scale=2.0**15),
-    "compiled, and not used": lambda: trace(
-        optimizers=(optimizer(Remark("fitted", "finalize_variable_values"), iterations=0),)
-    ),
+    "compiled, and not used": lambda: trace(optimizers=(optimizer(Fitted(), iterations=0),)),
 }
 
 SILENT: dict[str, Callable[[], CallTrace]] = {
-    "an error that the class explains": lambda: raised(
-        "NotImplementedError: sparse", remark=MISSING
-    ),
+    "an error that the class explains": lambda: raised("NotImplementedError: sparse", seen=MISSING),
     "compared, and all is well": lambda: watched(),
     "a warm-up that begins with 0": lambda: watched(effect("unchanged", (0, 1), Run(1, 1, 2))),
     "a layer that is still now and then": lambda: watched(effect("unchanged", (0,), Run(1, 2, 10))),
@@ -494,7 +498,7 @@ SILENT: dict[str, Callable[[], CallTrace]] = {
     ),
     "updates of members, each once": lambda: trace(
         block([step(), request(0, 1, 1), update(0, 1, 1)], Run(1, 1, 30), graphs=1),
-        optimizers=(optimizer(Remark("updated-twice", "update_step")),),
+        optimizers=(optimizer(SharedByMembers(2)),),
     ),
     "updates in steps that are not known": lambda: trace(
         healthy(Run(1, 1, 40)),
@@ -513,7 +517,7 @@ SILENT: dict[str, Callable[[], CallTrace]] = {
         finished=False,
     ),
     "a method that returns nothing, and is not called": lambda: trace(
-        TRAINED, optimizers=(optimizer(Remark("no-result", "_resource_apply_dense")),)
+        TRAINED, optimizers=(optimizer(NothingReturned("_resource_apply_dense")),)
     ),
     "graphs of two workers that do the same": lambda: trace(
         healthy(Run(1, 1, 10)),
@@ -595,18 +599,17 @@ def test_every_rule_has_a_case() -> None:
 
 @pytest.mark.parametrize("kind", ["optax", "a kind of tomorrow"])
 @pytest.mark.parametrize(
-    "remark",
+    ("seen", "code"),
     [
-        Remark("override-unreached", "_resource_apply_dense", "update_step"),
-        Remark("no-result", "_resource_apply_dense"),
-        Remark("never-assigned", "_resource_apply_dense", variables=("words/embeddings",)),
+        (OverrideUnreached("_resource_apply_dense", "update_step"), "override-unreached"),
+        (NothingReturned("_resource_apply_dense"), "never-assigned"),
+        (NeverAssigned("_resource_apply_dense", ("words/embeddings",)), "never-assigned"),
     ],
-    ids=lambda remark: str(remark.code),
 )
-def test_a_file_may_name_a_kind_that_nobody_knows(kind: str, remark: Remark) -> None:
+def test_a_file_may_name_a_kind_that_nobody_knows(kind: str, seen: Evidence, code: str) -> None:
     ran = (block([step(), request(0), update(0)], Run(1, 1, 8)),)
-    stranger = traces.changed(remarked(remark, kind=kind), blocks=ran)
-    assert remark.code.replace("no-result", "never-assigned") in render(stranger)
+    stranger = traces.changed(remarked(seen, kind=kind), blocks=ran)
+    assert code in render(stranger)
 
 
 @pytest.mark.parametrize("name", SILENT)

@@ -26,6 +26,7 @@ from tracer.evidence import inspection
 from tracer.findings.run_rules import Finding
 from tracer.hooks import family
 from tracer.kinds import kind_of
+from tracer.model import evidence
 from tracer.model.records import Note, Program
 from tracer.reporters import formats
 from tracer.reporters.text import render
@@ -215,7 +216,7 @@ def test_nothing_is_remarked_of_what_ships() -> None:
         assert kind is not None
         if cls.__module__.split(".")[0] in ("keras", "tf_keras", "tensorflow"):
             seen.append(cls)
-            assert not inspection.remarks_of(cls, kind), cls
+            assert not inspection.evidence_on(cls, kind), cls
     assert len(seen) > 40
 
 
@@ -232,8 +233,7 @@ def test_nothing_is_remarked_of_what_ships_if_it_were_not_shipped(
             if cls.__module__.split(".")[0] in ("keras", "tf_keras", "tensorflow"):
                 kind = kind_of(cls)
                 assert kind is not None
-                codes = {each.code for each in inspection.remarks_of(cls, kind)}
-                assert not codes - {inspection.OWN_DENSE}, cls
+                assert {*map(type, inspection.evidence_on(cls, kind))} <= {evidence.OwnDense}, cls
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -241,7 +241,7 @@ def test_nothing_is_remarked_of_an_odometer(kind: str) -> None:
     cls = ODOMETERS[kind]
     of = kind_of(cls)
     assert of is not None
-    assert {each.code for each in inspection.remarks_of(cls, of)} <= {inspection.OWN_DENSE}
+    assert {*map(type, inspection.evidence_on(cls, of))} <= {evidence.OwnDense}
 
 
 # What an apply method does beside the update.

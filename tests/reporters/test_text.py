@@ -20,6 +20,7 @@ from tracer.api import CallTrace
 from tracer.errors import UnknownName, shown
 from tracer.findings import run_rules
 from tracer.kinds import TORCH
+from tracer.model.evidence import OverrideUnreached
 from tracer.model.measures import updates
 from tracer.model.merge import combine
 from tracer.model.phrases import brand_of, reason
@@ -32,7 +33,6 @@ from tracer.model.records import (
     Line,
     Method,
     Optimizer,
-    Remark,
     Replica,
 )
 from tracer.model.runs import Run
@@ -374,9 +374,9 @@ def test_the_steps_of_several_optimizers_are_those_that_lightning_counts() -> No
 
 def test_a_method_that_nothing_calls_is_named_among_many_optimizers() -> None:
     trace = traces.many_optimizers()
-    remark = Remark("override-unreached", "_resource_apply_dense", "update_step", "model.py:7")
+    unreached = OverrideUnreached("_resource_apply_dense", "update_step", "model.py:7")
     first, *others = trace.optimizers
-    optimizers = (msgspec.structs.replace(first, remarks=(remark,)), *others)
+    optimizers = (msgspec.structs.replace(first, evidence=(unreached,)), *others)
     text = render(traces.changed(trace, optimizers=optimizers))
     assert "_resource_apply_dense of Adam (model.py:7) never ran: Keras 3 calls\n" in text
 

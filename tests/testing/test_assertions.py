@@ -15,8 +15,9 @@ import tracer
 from tracer.api import CallTrace
 from tracer.check import failure, verdicts
 from tracer.check.expectation import Expectation, Limits, Target
+from tracer.model.evidence import NothingReturned, OverrideUnreached
 from tracer.model.names import Objects
-from tracer.model.records import Graph, Line, Note, Remark
+from tracer.model.records import Graph, Line, Note
 from tracer.model.runs import Run
 from tracer.model.trace import Trace
 from tracer.testing.assertions import Assertion, Check, expect_updates
@@ -76,8 +77,8 @@ def test_each_replica_is_judged_by_what_it_did() -> None:
 
 def test_a_method_that_never_ran_is_named_once() -> None:
     trace = traces.eager()
-    remark = Remark("override-unreached", "_resource_apply_dense", detail="update_step")
-    optimizer = replace(trace.optimizers[0], remarks=(remark,))
+    unreached = OverrideUnreached("_resource_apply_dense", "update_step")
+    optimizer = replace(trace.optimizers[0], evidence=(unreached,))
     trace = traces.changed(trace, optimizers=(optimizer,))
     text = " ".join(expect_updates(dense=4, per_step=True)(trace).split())
     assert "overrides nothing" in text and "never ran" not in text
@@ -94,10 +95,9 @@ def nothing_returned() -> CallTrace:
     """A legacy optimizer that returned None while its graph was traced, at which it ended."""
     trace = traces.never_ran()
     (optimizer,) = trace.optimizers
-    remark = Remark("no-result", "update_step")
     graphs = [replace(each, failed=each.idle) for each in trace.graphs]
     graphs = graphs or [Graph(0, 0, "train_step", "", 1, 1, 0, 0, failed=1)]
-    optimizers = (replace(optimizer, remarks=(remark,)),)
+    optimizers = (replace(optimizer, evidence=(NothingReturned("update_step"),)),)
     return traces.changed(trace, optimizers=optimizers, graphs=tuple(graphs))
 
 

@@ -29,8 +29,9 @@ from tracer.core.late_wrap import StaleFunctions
 from tracer.core.sites import SiteTable
 from tracer.core.stamps import UNIT
 from tracer.core.tracings import Definition, Part, Tracings
+from tracer.model.evidence import Evidence
 from tracer.model.names import distinct, plain_name
-from tracer.model.records import Kind, Note, NoteKind, Remark, Variable
+from tracer.model.records import Kind, Note, NoteKind, Variable
 
 
 class Surroundings(NamedTuple):
@@ -282,8 +283,8 @@ class Blocks:
         """Whether the optimizer's own count lags because the program keeps its state elsewhere."""
         return False
 
-    def remarks(self, optimizer: int) -> tuple[Remark, ...]:
-        """Return remarks for the rules of findings on how the steps of an optimizer ran."""
+    def evidence(self, optimizer: int) -> tuple[Evidence, ...]:
+        """Return evidence for the rules of findings on how the steps of an optimizer ran."""
         return ()
 
     def applied(self, call: Call) -> None:

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from tracer.core.calls import Call
 from tracer.core.interrupts import interrupt_in
-from tracer.model.records import Optimizer, Rate, Remark
+from tracer.model.evidence import Evidence
+from tracer.model.records import Optimizer, Rate
 
 
 class Collector:
@@ -45,8 +46,8 @@ class Collector:
         """Return the record of the optimizer with this index, with the evidence added."""
         return record
 
-    def remarks(self) -> Iterable[Remark]:
-        """Return more remarks on the root optimizer."""
+    def evidence(self) -> Iterable[Evidence]:
+        """Return evidence on the root optimizer."""
         return ()
 
     def rates(self) -> Iterable[Rate]:
@@ -87,9 +88,11 @@ class Collectors:
 
     def snapshot(self, records: Iterable[Optimizer]) -> tuple[Optimizer, ...]:
         """Return the records of the optimizers, with the evidence added."""
-        remarks = tuple(self._all_of("remarks"))
+        evidence = tuple(self._all_of("evidence"))
         found = tuple(
-            replace(record, remarks=remarks) if remarks and index == record.root else record
+            replace(record, evidence=(*record.evidence, *evidence))
+            if evidence and index == record.root
+            else record
             for index, record in enumerate(records)
         )
         for each in self._overriding["snapshot"]:

@@ -12,15 +12,9 @@ from weakref import ref
 from tracer.core.backend import Backend, Blocks, Iterations, Stepped
 from tracer.core.interrupts import suppress_faults
 from tracer.kinds import SETTINGS, OptimizerKind
+from tracer.model.evidence import Fitted, NothingReturned, OwnStep
 from tracer.model.names import distinct
-from tracer.model.records import Optimizer, Remark, Setting
-
-OWN_STEP = "own-step"
-"""The code of the remark on a step method that may update variables by itself."""
-FITTED = "fitted"
-"""The code of the remark on an optimizer that never stepped although `fit` completed."""
-NO_RESULT = "no-result"
-"""The code of the remark on an apply method that returned None in a graph: an op is needed."""
+from tracer.model.records import Optimizer, Setting
 
 
 @dataclass(eq=False)
@@ -131,9 +125,7 @@ class Optimizers:
             moved = None
             if not blocks.is_behind(optimizer):
                 moved = self._moved(index, optimizer, before.get(index), blocks)
-            own_steps = (Remark(OWN_STEP, each) for each in traced.own_steps)
             fitted = "finalize_variable_values" in traced.called and index not in self.stepping
-            no_result = (Remark(NO_RESULT, each) for each in list(traced.returned_nothing))
             yield Optimizer(
                 name,
                 traced.class_name,
@@ -142,10 +134,10 @@ class Optimizers:
                 dict(traced.settings),
                 moved,
                 (
-                    *own_steps,
-                    *blocks.remarks(index),
-                    *no_result,
-                    *([Remark(FITTED, "finalize_variable_values")] if fitted else ()),
+                    *map(OwnStep, traced.own_steps),
+                    *blocks.evidence(index),
+                    *map(NothingReturned, list(traced.returned_nothing)),
+                    *([Fitted()] if fitted else ()),
                 ),
                 traced.made.line.name,
                 made_as=(traced.made.number, traced.made.line.made),

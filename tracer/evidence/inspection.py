@@ -1,4 +1,4 @@
-"""Inspects the classes of optimizers: makes `Remark`s for the rules of `findings`.
+"""Inspects the classes of optimizers: makes evidence for the rules of `findings`.
 
 No TensorFlow: a class is read, never called. Only code of the program is inspected, not what the
 framework ships. The frameworks' calls and arguments are from the files named in `tracer.kinds`;
@@ -20,67 +20,61 @@ from tracer.core.registry import plain_class
 from tracer.hooks.family import ships
 from tracer.hooks.lines import line_of
 from tracer.kinds import AT_ONCE, KINDS, OptimizerKind
-from tracer.model.records import Optimizer, Remark
+from tracer.model.evidence import Evidence, OverrideUnreached, OwnDense, SparseMissing
+from tracer.model.records import Optimizer
 
 _DENSE = "_resource_apply_dense"
 _SPARSE = "_resource_apply_sparse"
 _DUPLICATES = "_resource_apply_sparse_duplicate_indices"
 
-OWN_DENSE = "own-dense"
-"""The code of the remark that the program defines `_resource_apply_dense`, with its line."""
-
-FAILING = ("override-unreached",)
-"""The codes of mistakes that cannot work: these warn before training begins."""
+FAILING = "override-unreached"
+"""The code of the finding that `wrap` warns of before training begins: nothing else can work."""
 
 
 class Classes(Collector):
-    """Remarks on the classes of a recorder's optimizers."""
+    """Evidence on the classes of a recorder's optimizers."""
 
     def __init__(self, root: Any) -> None:
         super().__init__(root)
-        self._remarks: dict[int, tuple[Remark, ...]] = {}
+        self._found: dict[int, tuple[Evidence, ...]] = {}
 
     def first_step_ends(self, frame: Call) -> None:
         """Read the classes: an optimizer may be gone when a trace is read."""
         for index in range(len(self.root.optimizers.all)):
-            self._remarks_on(index)
+            self._evidence_on(index)
 
     def step_raised(self, frame: Call, error: BaseException) -> None:
         """Read the classes, because the first step may raise."""
         self.first_step_ends(frame)
 
     def snapshot(self, index: int, record: Optimizer) -> Optimizer:
-        """Add the remarks on the optimizer's class."""
-        return replace(record, remarks=(*self._remarks_on(index), *record.remarks))
+        """Add the evidence on the optimizer's class."""
+        return replace(record, evidence=(*self._evidence_on(index), *record.evidence))
 
-    def _remarks_on(self, index: int) -> tuple[Remark, ...]:
+    def _evidence_on(self, index: int) -> tuple[Evidence, ...]:
         traced = self.root.optimizers.all[index]
         optimizer = traced.optimizer()
-        if index not in self._remarks and optimizer is not None:
-            self._remarks[index] = remarks_of(plain_class(type(optimizer)), traced.kind)
-        return self._remarks.get(index, ())
+        if index not in self._found and optimizer is not None:
+            self._found[index] = evidence_on(plain_class(type(optimizer)), traced.kind)
+        return self._found.get(index, ())
 
 
 def may_fail(root: Root) -> bool:
     """Whether the class of one of the root's optimizers has a mistake that cannot work."""
     return any(
-        remark.code in FAILING
+        isinstance(found, OverrideUnreached)
         for each in root.optimizers.all
-        for remark in remarks_of(plain_class(type(each.optimizer())), each.kind)
+        for found in evidence_on(plain_class(type(each.optimizer())), each.kind)
     )
 
 
-def remarks_of(cls: type, kind: OptimizerKind) -> tuple[Remark, ...]:
-    """Return remarks on an optimizer's class; empty for a class that ships with a framework.
-
-    The codes `override-unreached` and `sparse-missing` are rules of `tracer.findings`. `own-dense`
-    reports a `_resource_apply_dense`, which people ask about if it never runs.
-    """
-    remarks: tuple[Remark, ...] = ()
+def evidence_on(cls: type, kind: OptimizerKind) -> tuple[Evidence, ...]:
+    """Return what a class shows; empty for a class that ships with a framework."""
+    found: tuple[Evidence, ...] = ()
     with suppress_faults():  # reading a class may raise anything
         own = [] if kind.name in AT_ONCE else [each for each in cls.__mro__ if not ships(each)]
-        remarks = tuple(dict.fromkeys(_Class(cls, kind, own).remarks())) if own else ()
-    return remarks
+        found = tuple(dict.fromkeys(_Class(cls, kind, own).evidence())) if own else ()
+    return found
 
 
 class _Class:
@@ -89,11 +83,11 @@ class _Class:
     def __init__(self, cls: type, kind: OptimizerKind, own: Sequence[type]) -> None:
         self._cls, self._kind, self._own = cls, kind, own
 
-    def remarks(self) -> Iterator[Remark]:
+    def evidence(self) -> Iterator[Evidence]:
         yield from self._unreached()
         yield from self._sparse_missing()
         if self._owner(_DENSE) in self._own and self._kind.name in ("legacy", "v1"):
-            yield Remark(OWN_DENSE, _DENSE, where=self._line_of(_DENSE))
+            yield OwnDense(_DENSE, self._line_of(_DENSE))
 
     def _owner(self, name: str) -> type | None:
         return next((each for each in self._cls.__mro__ if name in vars(each)), None)
@@ -116,15 +110,15 @@ class _Class:
             for code in (_codes(value) if attribute != name else ())
         )
 
-    def _unreached(self) -> Iterator[Remark]:
-        """Yield remarks on methods that are never called."""
+    def _unreached(self) -> Iterator[Evidence]:
+        """Yield evidence of methods that are never called."""
         called = [apply.name for apply in self._kind.apply_methods]
         known = {apply.name for each in KINDS for apply in each.apply_methods}
         for name in sorted(known | {each.lstrip("_") for each in known}):
             if name not in called and self._owner(name) in self._own and not self._calls(name):
                 instead = f"_{name}" if f"_{name}" in called else self._meant(name)
                 if self._owner(instead) not in self._own:
-                    yield Remark("override-unreached", name, instead, self._line_of(name))
+                    yield OverrideUnreached(name, instead, self._line_of(name))
 
     def _meant(self, name: str) -> str:
         """The method of this kind that corresponds to `name` of another kind."""
@@ -132,14 +126,14 @@ class _Class:
             return "update_step"
         return _SPARSE if "sparse" in name else _DENSE
 
-    def _sparse_missing(self) -> Iterator[Remark]:
-        """Yield a remark if only the sparse default is left, which raises `NotImplementedError`.
+    def _sparse_missing(self) -> Iterator[Evidence]:
+        """Yield evidence if only the sparse default is left, which raises `NotImplementedError`.
 
         A class without a dense method, too, leaves the work to another optimizer.
         """
         missing = [name for name in (_DENSE, _SPARSE, _DUPLICATES) if self._is_default(name)]
         if self._kind.name in ("legacy", "v1") and missing == [_SPARSE, _DUPLICATES]:
-            yield Remark("sparse-missing", _SPARSE)
+            yield SparseMissing(_SPARSE)
 
 
 def _codes(value: Any) -> list[CodeType]:

@@ -14,10 +14,8 @@ from tracer.core.calls import Call
 from tracer.core.collectors import Collector
 from tracer.core.reachable import names_in
 from tracer.kinds import FRAMEWORKS
-from tracer.model.records import Optimizer, Remark
-
-LOSS_NOT_SCALED = "loss-not-scaled"
-"""The code of a remark on a method that was never called."""
+from tracer.model.evidence import LossNotScaled
+from tracer.model.records import Optimizer
 
 _BY_HAND = {"loss_scale", "loss_scale_factor", "dynamic_scale", "initial_scale"}
 """Names in the code of a program that scales the loss itself."""
@@ -28,8 +26,8 @@ class LossScales(Collector):
 
     def __init__(self, root: Any) -> None:
         super().__init__(root)
-        self._remarks: dict[int, Remark] = {}
-        """By optimizer, a remark that holds if its method is never called."""
+        self._scales: dict[int, LossNotScaled] = {}
+        """By optimizer, what holds if its method is never called."""
 
     def first_step_ends(self, frame: Call) -> None:
         """Find the loss scales that made the step, unless the code around it names a scale."""
@@ -38,20 +36,20 @@ class LossScales(Collector):
         for index, traced in enumerate(self.root.optimizers.all):
             optimizer = traced.optimizer() if index in self.root.optimizers.stepping else None
             if optimizer is not None and _is_scaled(optimizer):
-                self._remarks[index] = (
-                    Remark(LOSS_NOT_SCALED, "scale_loss", "apply")
+                self._scales[index] = (
+                    LossNotScaled("scale_loss", "apply")
                     if traced.kind.name == "keras3"
-                    else Remark(LOSS_NOT_SCALED, "get_scaled_loss", "get_unscaled_gradients")
+                    else LossNotScaled("get_scaled_loss", "get_unscaled_gradients")
                 )
 
     def snapshot(self, index: int, record: Optimizer) -> Optimizer:
-        """Add a remark on a method that was never called."""
-        remark, called = self._remarks.get(index), self.root.optimizers.all[index].called
-        if remark is None or remark.method in called:
+        """Add evidence of a method that was never called."""
+        scale, called = self._scales.get(index), self.root.optimizers.all[index].called
+        if scale is None or scale.missing in called:
             return record
-        if remark.detail != "apply" and remark.detail not in called:
+        if scale.divided != "apply" and scale.divided not in called:
             return record  # nothing was divided
-        return replace(record, remarks=(*record.remarks, remark))
+        return replace(record, evidence=(*record.evidence, scale))
 
 
 def _is_scaled(optimizer: Any) -> bool:

@@ -19,7 +19,7 @@ from tracer.backends.backend_list import backend_of, canonical, name_of
 from tracer.backends.optax import makers, updates
 from tracer.core.instances import Living, report_new
 from tracer.core.interrupts import suppress_faults
-from tracer.core.optimizers import FITTED, NOT_SEEN, Made
+from tracer.core.optimizers import NOT_SEEN, Made
 from tracer.core.recorder import Recorder
 from tracer.core.registry import is_traced, recorder_of
 from tracer.core.snapshot import Baseline, ran_in
@@ -29,6 +29,7 @@ from tracer.hooks.family import family, is_made
 from tracer.hooks.imports import when_imported
 from tracer.hooks.lines import forget_numbers, line_of_caller, made_here
 from tracer.kinds import MAKERS, OptimizerKind, kind_of
+from tracer.model.evidence import Fitted
 from tracer.model.merge import combine
 from tracer.model.names import Objects, finder
 from tracer.model.records import Note, TraceData
@@ -300,9 +301,9 @@ def _was_compiled(data: TraceData) -> bool:
     `compile` makes an RMSprop by default, for example if a model has optimizers of its own.
     """
     return any(
-        remark.code == FITTED and not each.class_name.endswith(".RMSprop")
+        isinstance(evidence, Fitted) and not each.class_name.endswith(".RMSprop")
         for each in data.optimizers
-        for remark in each.remarks
+        for evidence in each.evidence
     )
 
 

@@ -153,7 +153,7 @@ def _of_all_workers(every: Sequence[tuple[Optimizer, TraceData]]) -> Optimizer:
         settings["dynamic_scale"] = min(known_scales)
     seen: dict[str, Any] = {
         field: tuple(dict.fromkeys(chain.from_iterable(getattr(each, field) for each in own)))
-        for field in ("remarks", "never_passed", "frozen")
+        for field in ("evidence", "never_passed", "frozen")
     }
     return replace(
         own[0],

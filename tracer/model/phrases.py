@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from tracer.errors import shown
 from tracer.model import measures
+from tracer.model.evidence import OverrideUnreached, OwnDense
 from tracer.model.records import Block, Optimizer, Program, Replica
 from tracer.model.summary import Summary
 from tracer.model.timeline import Steps, Stretch
@@ -441,16 +442,19 @@ def never_reached(summary: Summary) -> list[str]:
 
     Nothing calls it, or it is for dense gradients and there were none.
     """
-    sentences = []
-    for optimizer, remark in summary.remarks("override-unreached", "own-dense"):
-        why = f"{KIND_WORDS[optimizer.kind].calls} {shown(remark.detail)}"
-        if remark.code == "own-dense":
-            only_sparse = _only_sparse(summary, optimizer, remark.method)
-            why = "every gradient that was applied was sparse" if only_sparse else ""
-        if why:
-            where = f" ({shown(remark.where)})" if remark.where else ""
-            method, cls = shown(remark.method), shown(class_of(optimizer))
-            sentences.append(f"{method} of {cls}{where} never ran: {why}.")
+    found = [
+        (optimizer, own.method, own.line, f"{KIND_WORDS[optimizer.kind].calls} {own.called}")
+        for optimizer, own in summary.evidence(OverrideUnreached)
+    ]
+    found += [
+        (optimizer, own.method, own.line, "every gradient that was applied was sparse")
+        for optimizer, own in summary.evidence(OwnDense)
+        if _only_sparse(summary, optimizer, own.method)
+    ]
+    sentences = (
+        shown(f"{method} of {class_of(optimizer)}{f' ({line})' if line else ''} never ran: {why}.")
+        for optimizer, method, line, why in found
+    )
     return list(dict.fromkeys(sentences))
 
 

@@ -6,14 +6,13 @@ from typing import Any
 from msgspec import to_builtins
 
 from tracer.errors import shown
+from tracer.model.evidence import Scheduled
 from tracer.model.phrases import where_made
 from tracer.model.records import Rate, RateRun
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace, has_all_workers
 from tracer.model.words import first_of, listed, some
 
-SCHEDULE = "schedule"
-"""The code of a remark whose `method` is the class of a schedule."""
 MOST = 50
 """The most runs kept of a rate; the last one has all later steps."""
 MAX_RATES = 3  # in a sentence
@@ -148,5 +147,5 @@ def _decay(summary: Summary) -> Iterator[str]:
 
 def _schedules(summary: Summary) -> Iterator[str]:
     """The phrase on each schedule of PyTorch: its name."""
-    for _, remark in summary.remarks(SCHEDULE):
-        yield f"scheduled by {remark.method}"
+    for _, scheduled in summary.evidence(Scheduled):
+        yield f"scheduled by {scheduled.name}"

@@ -5,6 +5,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 
+from tracer.model.evidence import Evidence
 from tracer.model.runs import Run
 
 Kind = Literal["dense", "sparse", "none"]
@@ -45,26 +46,6 @@ class Note(msgspec.Struct, frozen=True):
         return f"{self.worker}: {self.text}" if self.worker else self.text
 
 
-class Remark(msgspec.Struct, frozen=True):
-    """Evidence for a rule of `tracer.findings`: an uncounted observation of an optimizer."""
-
-    code: str
-    """The code of the rule."""
-    method: str = ""
-    """The method concerned."""
-    detail: str = ""
-    """What the rule needs to name, for example an attribute."""
-    where: str = ""
-    """The program line: `train.py:12`; empty if unknown."""
-    variables: tuple[str, ...] = ()
-    """The names of the variables concerned; the optimizer need not have them."""
-    count: int = 0
-    """How often it was observed: `count` times in `of` cases."""
-    of: int = 0
-    runs: tuple[Run, ...] = ()
-    """The steps, as far as known."""
-
-
 class Failure(msgspec.Struct, frozen=True):
     """A call of the outermost step method that an exception ended while Python ran it."""
 
@@ -95,7 +76,7 @@ class Optimizer(msgspec.Struct, frozen=True):
     `dynamic_scale`, the current loss scale of Keras 3."""
     iterations: int | None = None
     """How far `iterations` moved since the optimizer was wrapped; None if unreadable."""
-    remarks: tuple[Remark, ...] = ()
+    evidence: tuple[Evidence, ...] = ()
     made: str = ""
     """The program line that made or wrapped the optimizer: `train.py:30`; empty if unknown."""
     never_passed: tuple[str, ...] = ()

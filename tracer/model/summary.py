@@ -8,9 +8,11 @@ step. A measure is a `Selection`, as in `tracer.model.measures`; the counts by s
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
+from typing import TypeVar
 
 from msgspec import structs
 
+from tracer.model.evidence import Observed
 from tracer.model.measures import (
     Measure,
     Selection,
@@ -25,12 +27,13 @@ from tracer.model.records import (
     Entry,
     Graph,
     Optimizer,
-    Remark,
 )
 from tracer.model.runs import Run
 from tracer.model.timeline import Timeline, Values, added, union
 from tracer.model.trace import Trace
 from tracer.model.words import dialect_of
+
+Seen = TypeVar("Seen", bound=Observed)
 
 
 class _Folds:
@@ -223,10 +226,12 @@ class Summary(Counts):
         """The worker of all replicas, if the trace has other workers, too; else empty."""
         return next(iter(self.workers)) if len(self.workers) == 1 < len(self.trace.workers) else ""
 
-    def remarks(self, *codes: str) -> Iterator[tuple[Optimizer, Remark]]:
-        """Yield the remarks with one of these codes, each with its optimizer."""
+    def evidence(self, kind: type[Seen]) -> Iterator[tuple[Optimizer, Seen]]:
+        """Yield the evidence of this kind, each with its optimizer."""
         for optimizer in self.optimizers:
-            yield from ((optimizer, each) for each in optimizer.remarks if each.code in codes)
+            for evidence in optimizer.evidence:
+                if isinstance(evidence, kind):
+                    yield optimizer, evidence
 
     @cached_property
     def variables(self) -> tuple[int, ...]:

@@ -44,6 +44,7 @@ from msgspec.structs import replace
 from tracer import files
 from tracer.errors import MergeError, TraceFileError
 from tracer.model import launches
+from tracer.model.evidence import GradientsAdded, GradientsLeft
 from tracer.model.merge import merge, of_whole_run
 from tracer.model.records import (
     INDICES,
@@ -60,7 +61,6 @@ from tracer.model.records import (
     Program,
     Rate,
     RateRun,
-    Remark,
     Replica,
     TraceData,
     Variable,
@@ -108,7 +108,8 @@ _BOUNDS: Mapping[type, Mapping[str, tuple[float, float]]] = {
     Graph: dict.fromkeys(("tracings", "idle", "steps", "after"), _ANY),
     GraphTracing: {"after": _ANY, "at": _SECONDS},
     Effect: {"total": _ANY},
-    Remark: dict.fromkeys(("count", "of"), _ANY),
+    GradientsAdded: dict.fromkeys(("steps", "of"), _ANY),
+    GradientsLeft: dict.fromkeys(("passes", "of", "every"), _ANY),
     Line: {"number": _ANY},
     Rate: {"group": _ANY},
     RateRun: dict.fromkeys(("first", "count", "values"), _SOME),
@@ -137,8 +138,8 @@ _PARTS: Mapping[type, Sequence[str]] = {
     Block: ("entries", "runs"),
     Effect: ("runs",),
     Rate: ("runs",),
-    Optimizer: ("remarks",),
-    Remark: ("runs",),
+    Optimizer: ("evidence",),
+    GradientsLeft: ("numbers",),
 }
 """The fields with nested records."""
 

@@ -32,7 +32,7 @@ from tracer.core.call_paths import UNKNOWN
 from tracer.core.calls import EAGER, Call, CallRole, CallsUnderWay, Place, outermost, start_call
 from tracer.core.interrupts import suppress_faults
 from tracer.core.tracings import Definition, Part
-from tracer.model.records import Remark
+from tracer.model.evidence import Evidence, SharedByMembers, StateRenewed
 from tracer.model.words import some
 
 _AGAIN = 5
@@ -323,11 +323,11 @@ class JaxBlocks(backend.Blocks):
                 return any(each.method == "stateless_apply" for each in self._sites.sites)
         return False
 
-    def remarks(self, optimizer: int) -> tuple[Remark, ...]:
-        """Remarks on `vmap` members that share variables, and on steps that begin again."""
+    def evidence(self, optimizer: int) -> tuple[Evidence, ...]:
+        """Evidence of `vmap` members that share variables, and on steps that begin again."""
         members, again = self.counters.members, self.counters.started_again()
-        twice = [Remark("updated-twice", "vmap", some(members, "member"))] if members > 1 else []
-        renewed = [Remark("optimizer-renewed", "", some(again, "step"))] if again >= _AGAIN else []
+        twice = [SharedByMembers(members)] if members > 1 else []
+        renewed = [StateRenewed(again)] if again >= _AGAIN else []
         return (*twice, *renewed)
 
 

@@ -11,10 +11,8 @@ import jax
 
 from tracer.backends.jax import arrays
 from tracer.core.collectors import Collector
-from tracer.model.records import Remark
-from tracer.model.words import some
+from tracer.model.evidence import Evidence, StateRenewed
 
-RENEWED = "optimizer-renewed"
 _AGAIN = 5  # as in `tracer.backends.jax.blocks`
 
 
@@ -44,10 +42,10 @@ class States(Collector):
             self._state, self._again = ref(state), self._again + 1
             self._params = None if params is None else ref(params)
 
-    def remarks(self) -> Iterator[Remark]:
-        """A remark if all steps got the same state."""
+    def evidence(self) -> Iterator[Evidence]:
+        """Evidence if all steps got the same state."""
         if self._again is not None and self._again >= _AGAIN:
-            yield Remark(RENEWED, "", some(self._again, "step"))
+            yield StateRenewed(self._again)
 
 
 def _first_array(tree: Any) -> Any:

@@ -41,7 +41,7 @@ from tracer.core.counters import CountedBlock
 from tracer.core.interrupts import suppress_faults
 from tracer.core.stamps import APPLYING, UNIT, WITHIN
 from tracer.core.tracings import Part
-from tracer.model.records import Remark
+from tracer.model.evidence import Evidence, NeverAssigned
 from tracer.model.words import times
 
 _DTENSORS = (
@@ -211,7 +211,7 @@ class GraphBlocks(backend.Blocks):
                 writes = may_write(reversed(ops[added]), handles, origin)  # writes come late
             self._assigned[key] = writes or self._assigned.get(key, False)
 
-    def remarks(self, optimizer: int) -> tuple[Remark, ...]:
+    def evidence(self, optimizer: int) -> tuple[Evidence, ...]:
         """The apply methods that assigned nothing to a variable whenever they were traced."""
         idle = [key for key, assigned in list(self._assigned.items()) if not assigned]
         rows = self._root.variables.rows if idle else []
@@ -219,9 +219,7 @@ class GraphBlocks(backend.Blocks):
         for index, method, variable in idle:
             if index == optimizer:
                 names[method] += (rows[variable].name,)
-        return tuple(
-            Remark("never-assigned", method, variables=each) for method, each in names.items()
-        )
+        return tuple(NeverAssigned(method, variables) for method, variables in names.items())
 
     def note(self, call: Call) -> None:
         """Store the ops of an update in a Session's graph, which the program may run alone."""

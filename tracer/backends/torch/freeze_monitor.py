@@ -23,7 +23,8 @@ from tracer.core.calls import Call
 from tracer.core.collectors import Collector, Throttle
 from tracer.core.instances import instances
 from tracer.core.interrupts import suppress_faults
-from tracer.model.records import Optimizer, Remark
+from tracer.model.evidence import OutsideModules
+from tracer.model.records import Optimizer
 
 _all: "WeakSet[FreezeMonitor]" = WeakSet()
 """One for each recorder."""
@@ -93,12 +94,11 @@ class FreezeMonitor(Collector):
             )
         )
         found = tuple(never)
-        remarks = record.remarks
+        evidence = record.evidence
         if found and self._unowned:
-            of = len(self._refs)
-            remarks += (Remark("no-gradient", variables=self._unowned, of=of),)
+            evidence += (OutsideModules(self._unowned, len(self._refs)),)
         frozen = tuple(self._frozen.values())
-        return replace(record, never_passed=found, frozen=frozen, remarks=remarks)
+        return replace(record, never_passed=found, frozen=frozen, evidence=evidence)
 
     def trains(self, parameter: "ref[Any]") -> bool:
         """True if this parameter, which may be gone, is in the optimizers of this recorder."""

@@ -25,7 +25,7 @@ from tracer.core.call_paths import Paths
 from tracer.core.calls import Call
 from tracer.core.collectors import Collector
 from tracer.core.interrupts import interrupt_in
-from tracer.model.records import Remark
+from tracer.model.evidence import Evidence, GradientsAdded, GradientsLeft
 from tracer.model.runs import fold
 
 FIRST_STEPS = 300
@@ -166,16 +166,16 @@ class GradientMonitor(Collector):
         if self in _passes.monitors:
             _passes.monitors.remove(self)
 
-    def remarks(self) -> Iterator[Remark]:
-        """Remarks on gradients added to used ones, or never used."""
+    def evidence(self) -> Iterator[Evidence]:
+        """Evidence of gradients added to used ones, or never used."""
         if self._added:
             steps = sum(self._groups.values())
-            yield Remark("gradients-added", count=self._added, of=steps)
+            yield GradientsAdded(self._added, steps)
         if self._groups:
             yield from self._left(self._groups.most_common(1)[0][0])
 
-    def _left(self, every: int) -> Iterator[Remark]:
-        """A remark on unused passes, where most steps use the gradients of `every` passes."""
+    def _left(self, every: int) -> Iterator[Evidence]:
+        """Evidence of unused passes, where most steps use the gradients of `every` passes."""
         groups = [*self._lost, *self._before, *((group, False) for group in self._cleared)]
         groups += [] if _passes.watched else [(self._waiting, False)]
         lost = [
@@ -187,14 +187,12 @@ class GradientMonitor(Collector):
         ]
         numbers, steps = list(chain.from_iterable(lost)), self._groups[every]
         if len({*map(len, lost)}) == 1 and (every > 1 or len(numbers) >= steps > 1):
-            yield Remark(
-                "gradients-left",
-                "backward",
-                str(every),
+            yield GradientsLeft(
+                len(numbers),
+                _passes.count if every > 1 else len(numbers) + steps,
+                every,
                 _passes.paths.line(min(self._paths)),
-                count=len(numbers),
-                of=_passes.count if every > 1 else len(numbers) + steps,
-                runs=tuple(fold((each, 1) for each in numbers)),
+                tuple(fold((number, 1) for number in numbers)),
             )
 
     def _see(self, gradient: Any) -> None:

@@ -11,8 +11,7 @@ from tracer.core.calls import Call
 from tracer.core.collectors import Collector
 from tracer.core.instances import instances
 from tracer.core.interrupts import suppress_faults
-from tracer.model.rates import SCHEDULE
-from tracer.model.records import Remark
+from tracer.model.evidence import Evidence, Scheduled
 
 TRIES = 10
 """In how many steps to look for schedules; programs make them before the first step."""
@@ -32,10 +31,10 @@ class Schedules(Collector):
             self._tries -= 1
             self._find()
 
-    def remarks(self) -> Iterator[Remark]:
+    def evidence(self) -> Iterator[Evidence]:
         """The name of each schedule."""
         for name in self._names:
-            yield Remark(SCHEDULE, name)
+            yield Scheduled(name)
 
     def _find(self) -> None:
         """Look for the schedules if one of the optimizers shows that it has one."""

@@ -1,9 +1,15 @@
-"""Rules on the classes of optimizers, from the remarks of `evidence.inspection` and from counts."""
+"""Rules on the classes of optimizers, from `evidence.inspection` and from counts."""
 
 from collections.abc import Iterator
 
 from tracer.findings.rule import FEW, Case, rule
 from tracer.kinds import KINDS
+from tracer.model.evidence import (
+    NeverAssigned,
+    NothingReturned,
+    OverrideUnreached,
+    SparseMissing,
+)
 from tracer.model.phrases import class_of
 from tracer.model.records import Optimizer
 from tracer.model.summary import Summary
@@ -40,16 +46,16 @@ _BASES = {
     explains=FEW,
 )
 def override_unreached(summary: Summary) -> Iterator[Case]:
-    for optimizer, remark in summary.remarks("override-unreached"):
-        kind, calls = optimizer.kind, remark.detail
-        method = f"{class_of(optimizer)}.{remark.method}"
+    for optimizer, own in summary.evidence(OverrideUnreached):
+        kind, calls = optimizer.kind, own.called
+        method = f"{class_of(optimizer)}.{own.method}"
         base = f"the base class, {KIND_WORDS[kind].optimizer}, calls {calls}"
         signature = _SIGNATURES.get(calls, f"`{calls}`")
         signature = signature.replace(_NOT_PASSED.get(kind, ""), "")
         yield Case(
             f"{method} overrides nothing: {base}, and no other method of "
-            f"{class_of(optimizer)} calls {remark.method}.",
-            f"Define {signature} instead{_or_derive(remark.method)}.",
+            f"{class_of(optimizer)} calls {own.method}.",
+            f"Define {signature} instead{_or_derive(own.method)}.",
         )
 
 
@@ -74,12 +80,12 @@ def _or_derive(method: str) -> str:
     ),
 )
 def sparse_missing(summary: Summary) -> Iterator[Case]:
-    for optimizer, remark in summary.remarks("sparse-missing"):
+    for optimizer, own in summary.evidence(SparseMissing):
         variables = _with_sparse_calls(summary, optimizer)
         if variables:
             first = summary.trace.variables[variables[0]].name
             yield Case(
-                f"{class_of(optimizer)} has no {remark.method}, and the gradient of {first} is "
+                f"{class_of(optimizer)} has no {own.method}, and the gradient of {first} is "
                 "sparse, which raises NotImplementedError.",
                 variables=variables,
             )
@@ -110,21 +116,21 @@ def _with_sparse_calls(summary: Summary, optimizer: Optimizer) -> list[int]:
 )
 def never_assigned(summary: Summary) -> Iterator[Case]:
     trace = summary.trace
-    for optimizer, remark in summary.remarks("no-result"):
-        if any(remark.method == method.name for method in trace.methods):
+    for optimizer, own in summary.evidence(NothingReturned):
+        if any(own.method == method.name for method in trace.methods):
             yield Case(
-                f"{class_of(optimizer)}.{remark.method} returned None while a graph was traced, "
+                f"{class_of(optimizer)}.{own.method} returned None while a graph was traced, "
                 "where TensorFlow needs the op that makes the update.",
                 f"Return the op: {KIND_WORDS[optimizer.kind].assign}.",
             )
-    for optimizer, remark in summary.remarks("never-assigned"):
+    for optimizer, idle in summary.evidence(NeverAssigned):
         names = [variable.name for variable in trace.variables]
-        variables = [index for index in summary.variables if names[index] in remark.variables]
-        if variables and any(remark.method == method.name for method in trace.methods):
+        variables = [index for index in summary.variables if names[index] in idle.variables]
+        if variables and any(idle.method == method.name for method in trace.methods):
             yield Case(
                 "{method} assigned nothing to {which} while it was traced.",
                 f"Assign to the variable itself, as with {KIND_WORDS[optimizer.kind].assign}: "
                 "`variable = ...` changes no weight.",
                 variables=variables,
-                words={"method": f"{class_of(optimizer)}.{remark.method}"},
+                words={"method": f"{class_of(optimizer)}.{idle.method}"},
             )

@@ -20,6 +20,13 @@ from tracer.findings.rule import (
     rule,
 )
 from tracer.model.callers import nearest
+from tracer.model.evidence import (
+    GradientsAdded,
+    GradientsLeft,
+    NothingReturned,
+    OverrideUnreached,
+    SparseMissing,
+)
 from tracer.model.measures import updates
 from tracer.model.phrases import (
     accumulated_steps,
@@ -29,7 +36,7 @@ from tracer.model.phrases import (
     skipped,
     skipper,
 )
-from tracer.model.records import Graph, GraphTracing, Optimizer, Remark
+from tracer.model.records import Graph, GraphTracing, Optimizer
 from tracer.model.summary import Summary, is_first_only
 from tracer.model.words import first_true, listed, plural, some, times
 
@@ -38,7 +45,7 @@ MIN_ADDED = 3  # the fewest steps to judge a training by
 STEPS_PER_TRACING = 20  # steps: rarer tracings cost little time
 
 
-_REPORTED_BY_CLASS_RULES = ("override-unreached", "sparse-missing", "no-result")
+_REPORTED_BY_CLASS_RULES = (OverrideUnreached, SparseMissing, NothingReturned)
 
 
 @rule(
@@ -55,7 +62,9 @@ _REPORTED_BY_CLASS_RULES = ("override-unreached", "sparse-missing", "no-result")
 )
 def apply_raised(summary: Summary) -> Iterator[Case]:
     root, caught = summary.optimizers[0], has_ended(summary.trace)
-    for failure in () if any(summary.remarks(*_REPORTED_BY_CLASS_RULES)) else root.failures:
+    evidence = chain.from_iterable(optimizer.evidence for optimizer in summary.optimizers)
+    is_explained = any(isinstance(each, _REPORTED_BY_CLASS_RULES) for each in evidence)
+    for failure in () if is_explained else root.failures:
         on = f" on {failure.variable}" if failure.variable else ""
         where = f" while {failure.function} was traced" if failure.function else ""
         when = f"after step {failure.after:,}" if failure.after else "in the first step"
@@ -162,8 +171,8 @@ def _coming(scale: Optimizer) -> str:
     needs=("steps", "complete", "steps known"),
 )
 def gradients_left(summary: Summary) -> Iterator[Case]:
-    for _, remark in summary.remarks("gradients-left"):
-        yield _passes_left(summary, remark)
+    for _, passes in summary.evidence(GradientsLeft):
+        yield _passes_left(summary, passes)
     every, reached = accumulated_steps(summary), accumulations(summary)
     if every < 2 or reached is None or summary.step_unknown(reached):
         return
@@ -185,27 +194,27 @@ def gradients_left(summary: Summary) -> Iterator[Case]:
         )
 
 
-def _passes_left(summary: Summary, remark: Remark) -> Case:
+def _passes_left(summary: Summary, left: GradientsLeft) -> Case:
     """The case for backward passes whose gradients no step used."""
-    every = int(remark.detail) if remark.detail.isdecimal() else 1
-    where = f" ({remark.where})" * bool(remark.where)
+    every = left.every
+    where = f" ({left.line})" if left.line else ""
     if every == 1:
-        common = gcd(remark.count, remark.of) or 1
+        common = gcd(left.passes, left.of) or 1
         return Case(
-            f"The gradients of {remark.count // common:,} of every {remark.of // common:,} "
+            f"The gradients of {left.passes // common:,} of every {left.of // common:,} "
             f"backward passes{where} were cleared before a step{of_optimizer(summary)} used them.",
             "To accumulate them, call zero_grad once for each step, after it, and not in each "
             "pass. Otherwise these passes are wasted.",
         )
-    every_one = (range(run.first, run.last + 1, run.stride) for run in remark.runs)
+    every_one = (range(run.first, run.last + 1, run.stride) for run in left.numbers)
     numbers = [f"{each:,}" for each in islice(chain.from_iterable(every_one), MAX_NAMES)]
-    more = remark.count - len(numbers)
+    more = left.passes - len(numbers)
     which = listed([*numbers, f"{more:,} more"] if more else numbers)
-    once = [run.stride == 1 for run in remark.runs] == [True]  # usually at the end
-    small = remark.count * 10 < remark.of or not has_ended(summary.trace)
+    once = [run.stride == 1 for run in left.numbers] == [True]  # usually at the end
+    small = left.passes * 10 < left.of or not has_ended(summary.trace)
     return Case(
-        f"The gradients of {plural(remark.count, 'backward pass', 'backward passes')} {which} of "
-        f"{remark.of:,}{where} were never applied: most steps{of_optimizer(summary)} use "
+        f"The gradients of {plural(left.passes, 'backward pass', 'backward passes')} {which} of "
+        f"{left.of:,}{where} were never applied: most steps{of_optimizer(summary)} use "
         f"{every:,} passes.",
         f"Step once more after the last batch, or choose a number of batches that {every:,} "
         "divides.",
@@ -228,10 +237,10 @@ def _passes_left(summary: Summary, remark: Remark) -> Case:
     needs=("steps",),
 )
 def gradients_added(summary: Summary) -> Iterator[Case]:
-    for _, each in summary.remarks("gradients-added"):
-        if each.count >= max(MIN_ADDED, each.of / 2):
+    for _, added in summary.evidence(GradientsAdded):
+        if added.steps >= max(MIN_ADDED, added.of / 2):
             yield Case(
-                f"In {each.count:,} of {some(each.of, 'step')}{of_optimizer(summary)} backward "
+                f"In {added.steps:,} of {some(added.of, 'step')}{of_optimizer(summary)} backward "
                 "added to gradients that the previous step had used: zero_grad did not clear them.",
             )
 

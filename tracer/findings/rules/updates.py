@@ -16,6 +16,7 @@ from tracer.findings.rule import (
     on_replicas,
     rule,
 )
+from tracer.model.evidence import OutsideModules, OwnStep, Scheduled, SharedByMembers
 from tracer.model.measures import (
     counting,
     dense,
@@ -27,7 +28,7 @@ from tracer.model.measures import (
     zeroed,
 )
 from tracer.model.phrases import accumulated_steps, class_of, replica_names, replica_noun, skipper
-from tracer.model.rates import SCHEDULE, of_all_workers
+from tracer.model.rates import of_all_workers
 from tracer.model.records import Effect, RateRun
 from tracer.model.summary import Pattern, Summary, summaries_of
 from tracer.model.timeline import Timeline
@@ -331,7 +332,9 @@ _AS_MUCH = {
 )
 def never_updated(summary: Summary) -> Iterator[Case]:
     by = skipper(summary.optimizers) or "the loss scale"
-    own_steps = (f"{class_of(each)}.{own.method}" for each, own in summary.remarks("own-step"))
+    own_steps = (
+        f"{class_of(optimizer)}.{own.method}" for optimizer, own in summary.evidence(OwnStep)
+    )
     by_itself = next((f" (what {own} assigns by itself is not seen)" for own in own_steps), "")
     any_was = any(pattern.total(updates) for pattern in summary.asked)
     some_ranks = not has_all_workers(summary.trace)
@@ -385,7 +388,7 @@ def _only_skipped(summary: Summary, pattern: Pattern) -> bool:
 def no_gradient(summary: Summary) -> Iterator[Case]:
     of_graph = any(each.kind == "v1" for each in summary.optimizers)
     every = summary.trace.variables
-    unowned = {name for _, each in summary.remarks("no-gradient") for name in each.variables}
+    unowned = {name for _, each in summary.evidence(OutsideModules) for name in each.variables}
     severity: Severity | None = "info" if of_graph or _only_schedules(summary) else None
     for pattern in summary.asked:
         if not pattern.total(missing) or pattern.total(_requests_or_updates):
@@ -415,7 +418,7 @@ def _only_schedules(summary: Summary) -> bool:
     """Whether the optimizer only moves a schedule, while another one trains everything."""
     others = summaries_of(summary.trace)
     return (
-        any(True for _ in summary.remarks(SCHEDULE))
+        any(summary.evidence(Scheduled))
         and not any(pattern.total(_requests_or_updates) for pattern in summary.asked)
         and any(each.total(updates) for each in others)
         and not any(each.optimizers[0].never_passed for each in others)
@@ -528,7 +531,7 @@ def _silence(summary: Summary, pattern: Pattern, replica: int) -> str:
     explains=MANY,
 )
 def updated_twice(summary: Summary) -> Iterator[Case]:
-    by_members = any(summary.remarks("updated-twice"))  # of a `vmap`, each once
+    by_members = any(summary.evidence(SharedByMembers))  # of a `vmap`, each once
     for pattern in () if by_members else summary.asked:
         timeline = pattern.timeline(updates, replica=pattern.replicas[0])
         parts = [(steps, made) for steps, (made,) in timeline.parts() if made > 1]

@@ -13,10 +13,11 @@ from tracer.findings.rule import (
     rule,
     with_line,
 )
+from tracer.model.evidence import Fitted, LossNotScaled, OutsideModules, StateRenewed
 from tracer.model.phrases import class_of
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
-from tracer.model.words import first_of
+from tracer.model.words import first_of, some
 
 MIN_RENEWED = 3  # optimizers in a row: fine-tuning has two, one a phase
 _SCALES = {
@@ -51,8 +52,8 @@ def never_passed(summary: Summary) -> Iterator[Case]:
     if names := summary.optimizers[0].never_passed:
         when, own = summary.dialect.advice("never-passed:when", thawed), summary.dialect.advice
         advice = own("never-passed:list") if all("[" in each for each in names) else ""
-        for optimizer, each in summary.remarks("no-gradient"):
-            lost = f"{len(each.variables):,} of {each.of:,}"
+        for optimizer, outside in summary.evidence(OutsideModules):
+            lost = f"{len(outside.variables):,} of {outside.of:,}"
             when += f". {lost} parameters of {optimizer.name} are in no module"
             advice = own("never-passed:unowned")
         words = {"of": of_optimizer(summary), "made": made_in(summary)}
@@ -125,7 +126,7 @@ def _traced_for_each(trace: Trace) -> Iterator[Case]:
 )
 def never_used(summary: Summary) -> Iterator[Case]:
     root = summary.optimizers[0]
-    fitted = any(remark.code == "fitted" for remark in root.remarks)
+    fitted = any(isinstance(evidence, Fitted) for evidence in root.evidence)
     built = root.settings.get("built") or (root.kind == "legacy" and root.iterations is not None)
     idle = not summary.replicas and not any(each.iterations for each in summary.optimizers)
     if fitted and idle:
@@ -159,20 +160,20 @@ def never_used(summary: Summary) -> Iterator[Case]:
     ),
 )
 def loss_not_scaled(summary: Summary) -> Iterator[Case]:
-    for optimizer, remark in summary.remarks("loss-not-scaled"):
+    for optimizer, scale in summary.evidence(LossNotScaled):
         settings = optimizer.settings
         scales = (
-            by.format(scale)
+            by.format(number)
             for key, by in _SCALES.items()
-            if isinstance(scale := settings.get(key), int | float)
+            if isinstance(number := settings.get(key), int | float)
         )
         # A scale of 1 changes nothing.
         if settings.get("initial_scale") != 1 or settings.get("dynamic_scale", 1) != 1:
             yield Case(
-                f"{class_of(optimizer)}.{remark.detail} divided each gradient{next(scales, '')}, "
-                f"but {remark.method} was never called: unless the loss was multiplied elsewhere, "
+                f"{class_of(optimizer)}.{scale.divided} divided each gradient{next(scales, '')}, "
+                f"but {scale.missing} was never called: unless the loss was multiplied elsewhere, "
                 "the gradients are too small by that factor.",
-                f"Compute the gradients of optimizer.{remark.method}(loss)"
+                f"Compute the gradients of optimizer.{scale.missing}(loss)"
                 f"{summary.dialect.advice('loss-not-scaled:where')}.",
             )
 
@@ -219,9 +220,10 @@ def optimizer_renewed(trace: Trace) -> Iterator[Case]:
 def _states_dropped(trace: Trace) -> Iterator[Case]:
     """A state was never passed to the next step."""
     for summary in summaries_of(trace) if trace.complete else ():
-        for optimizer, remark in summary.remarks("optimizer-renewed"):
+        for optimizer, renewed in summary.evidence(StateRenewed):
+            steps = some(renewed.steps, "step")
             text = (
-                f"{optimizer.name} started from zero in each of {remark.detail}: the state that "
+                f"{optimizer.name} started from zero in each of {steps}: the state that "
                 "update returned was never passed to the next step."
             )
             yield Case(

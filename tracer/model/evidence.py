@@ -1,0 +1,181 @@
+"""Defines the evidence in a trace: what was observed of an optimizer, and is not counted.
+
+A collector or a backend makes the records, a trace file keeps them, and the rules and facts read
+their fields. In a file, the name of the class tells the kinds apart. What the blocks show needs no
+record: skipped and accumulated steps, an optimizer without a step, who else updates a variable. The
+rates and decays of the steps are `tracer.model.records.Rate`.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from tracer.model.runs import Run
+
+
+class Observed(msgspec.Struct, frozen=True, tag=True):
+    """Base of the evidence on one optimizer."""
+
+
+# The class of the optimizer.
+
+
+class OverrideUnreached(Observed, frozen=True):
+    """The program defines a method that nothing calls."""
+
+    method: str
+    called: str
+    """The method that is called instead."""
+    line: str = ""
+    """The line of the definition: `train.py:12`; empty if unknown."""
+
+
+class OwnDense(Observed, frozen=True):
+    """The program defines the method for dense gradients: people ask why it never runs."""
+
+    method: str
+    line: str = ""
+
+
+class SparseMissing(Observed, frozen=True):
+    """The class has no `method` for sparse gradients."""
+
+    method: str
+
+
+class OwnStep(Observed, frozen=True):
+    """A step method of the program may update variables by itself."""
+
+    method: str
+
+
+class NothingReturned(Observed, frozen=True):
+    """An apply method returned None in a graph, where an op is needed."""
+
+    method: str
+
+
+class NeverAssigned(Observed, frozen=True):
+    """An apply method assigned nothing to these variables whenever it was traced."""
+
+    method: str
+    variables: tuple[str, ...]
+
+
+# Its steps.
+
+
+class Fitted(Observed, frozen=True):
+    """`fit` ended, and the optimizer made no step."""
+
+
+class NoStep(Observed, frozen=True):
+    """Why the optimizer made no step."""
+
+    why: Literal["all frozen", "not reached", "nothing passed"]
+    """`not reached`: `train_step` called no step method while it was traced."""
+
+
+class Iterations(Observed, frozen=True):
+    """The optimizer's own count of its steps, when the trace began and when it ended."""
+
+    begin: int
+    end: int
+
+
+class BackwardPasses(Observed, frozen=True):
+    """How many backward passes of PyTorch reached a parameter of the optimizer."""
+
+    passes: int
+
+
+class LossNotScaled(Observed, frozen=True):
+    """The gradients were divided by a loss scale, and `missing` was never called."""
+
+    missing: str
+    """The method that multiplies the loss."""
+    divided: str
+    """The method that divided the gradients."""
+
+
+class StateRenewed(Observed, frozen=True):
+    """In so many steps, the state was that of the first step."""
+
+    steps: int
+
+
+class SharedByMembers(Observed, frozen=True):
+    """So many members of a `vmap` update the same variables."""
+
+    members: int
+
+
+class GradientsAdded(Observed, frozen=True):
+    """In `steps` of `of` steps, backward added to gradients that the previous step had used."""
+
+    steps: int
+    of: int
+
+
+class GradientsLeft(Observed, frozen=True):
+    """Backward passes whose gradients no step used: `passes` of `of`."""
+
+    passes: int
+    of: int
+    every: int
+    """The number of passes that most steps use."""
+    line: str
+    """The line that calls `backward`; empty if unknown."""
+    numbers: tuple[Run, ...]
+    """The numbers of these passes."""
+
+
+class Scheduled(Observed, frozen=True):
+    """A schedule of PyTorch sets the learning rate."""
+
+    name: str
+    """Its class: `CosineAnnealingLR`."""
+
+
+# The model.
+
+
+class OutsideModules(Observed, frozen=True):
+    """Parameters of the optimizer that are in no module."""
+
+    variables: tuple[str, ...]
+    of: int
+    """How many parameters the optimizer has."""
+
+
+class NotUpdated(Observed, frozen=True):
+    """A variable of a model that the optimizer trains, without an update."""
+
+    variable: str
+    shape: tuple[int | None, ...]
+    why: Literal["frozen", "not passed", "no gradient", "set to zero", "unchanged"]
+    """`not passed`: no optimizer got it. `unchanged`: its updates changed no bit."""
+    since: int = 0
+    """The step after which this was so; 0 from the first step on."""
+
+
+Evidence = (
+    OverrideUnreached
+    | OwnDense
+    | SparseMissing
+    | OwnStep
+    | NothingReturned
+    | NeverAssigned
+    | Fitted
+    | NoStep
+    | Iterations
+    | BackwardPasses
+    | LossNotScaled
+    | StateRenewed
+    | SharedByMembers
+    | GradientsAdded
+    | GradientsLeft
+    | Scheduled
+    | OutsideModules
+    | NotUpdated
+)
