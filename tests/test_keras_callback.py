@@ -326,7 +326,6 @@ def test_lost_details_are_said_once(
 FAULTS = {
     "wrap": tracer.keras,
     "trace_of": tracer.keras,
-    "select": tracer.keras,
     "line": tracer.keras,
     "counts": tracer.keras,
     "print": tracer.keras,

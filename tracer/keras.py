@@ -18,8 +18,8 @@ from tracer.api import CallTrace, trace_of, wrap
 from tracer.core.interrupts import suppress_faults
 from tracer.errors import TraceFileError
 from tracer.files import local_path
-from tracer.model.records import Block, Effect
-from tracer.model.trace import Trace, select
+from tracer.model.records import OBSERVATIONS, Block, Effect
+from tracer.model.trace import Trace
 from tracer.model.words import some
 
 _EFFECTS: tuple[Literal["unchanged", "not_finite"], ...] = ("unchanged", "not_finite")
@@ -218,15 +218,16 @@ def line(trace: Trace, first: int, last: int) -> str:
     steps = f"steps {first:,} to {last:,}" if last > first else f"step {first:,}"
     if _has_lost(trace):
         return f"{steps}: updates are unknown, because the trace lost details of some steps"
-    excerpt = select(trace, steps=range(first, last + 1))
-    runs = list(excerpt.per_step("updates"))
-    least, most = min(count for *_, count in runs), max(count for *_, count in runs)
-    empty = sum(end - begin + 1 for begin, end, count in runs if not count)
-    dense, sparse = excerpt.updates(kind="dense"), excerpt.updates(kind="sparse")
+    within = range(first, last + 1)
+    every = trace.per_step("updates", step=within)
+    counts = [(max(a, first), min(b, last), n) for a, b, n in every if a <= last and first <= b]
+    least, most = min(count for *_, count in counts), max(count for *_, count in counts)
+    empty = sum(end - begin + 1 for begin, end, count in counts if not count)
+    dense, sparse = (trace.updates(kind=kind, step=within) for kind in ("dense", "sparse"))
     rate = some((least, most), "update")
     skipped = f"; {empty:,} of the steps updated nothing" if empty else ""
     per = "per step, all replicas," if len(trace.replicas) > 1 else "per step,"
-    weights = _weights(excerpt) if excerpt.has_effects else ""
+    weights = _weights(trace, within) if trace.has_effects else ""
     return f"{steps}: {rate} {per} {dense:,} dense and {sparse:,} sparse{skipped}{weights}"
 
 
@@ -239,10 +240,12 @@ def _has_lost(trace: Trace) -> bool:
     return any(record.total > sum(run.total for run in record.runs) for record in records)
 
 
-def _weights(trace: Trace) -> str:
-    """The effects on the weights: `; 1 of 4 not finite`; empty if all changed and are finite."""
-    compared = trace.count("compared", by="variable")
-    unchanged, broken = (trace.count(what, by="variable") for what in _EFFECTS)
+def _weights(trace: Trace, steps: range) -> str:
+    """The effects of these steps: `; 1 of 4 not finite`; empty if all changed and are finite."""
+    compared, unchanged, broken = (
+        {name: n for name, n in trace.count(what, by="variable", step=steps).items() if n}
+        for what in OBSERVATIONS
+    )
     still = sum(unchanged.get(name) == number for name, number in compared.items())
     every = some(len(compared), "variable")
     said = f"; no step changed {still:,} of {every}" if still else ""

@@ -15,7 +15,7 @@ from tracer.evidence.rates import _Values
 from tracer.model.rates import MOST, sentence
 from tracer.model.records import RateRun
 from tracer.model.summary import summaries_of
-from tracer.model.trace import Trace, select
+from tracer.model.trace import Trace
 
 
 def runs_of(trace: Any, what: str) -> list[tuple[int, int, float]]:
@@ -236,8 +236,6 @@ def test_a_schedule_is_said_as_it_was_made_and_never_called(traced: bool) -> Non
     assert sentence(summaries_of(trace)[0]) == text
     (rate,) = trace.data.rates
     assert (rate.schedule, rate.runs) == ("Halving(base=0.5, steps=10)", ())
-    part = select(trace, steps=range(2, 4))
-    assert sentence(summaries_of(part)[0]) == text
 
 
 def test_a_schedule_that_replaces_a_number_ends_what_is_known() -> None:

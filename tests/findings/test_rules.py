@@ -16,7 +16,7 @@ from support.traces import block, called, request, step, update
 from tracer import keras
 from tracer.api import CallTrace
 from tracer.errors import UnknownName
-from tracer.findings.run_rules import RULES, SEVERITIES, Finding, at_least, rule_of, to_report
+from tracer.findings.run_rules import RULES, SEVERITIES, Finding, at_least, rule_of
 from tracer.kinds import TORCH
 from tracer.model.evidence import (
     Evidence,
@@ -48,8 +48,8 @@ from tracer.model.records import (
     Setting,
 )
 from tracer.model.runs import Run, fold
-from tracer.model.trace import select
 from tracer.reporters import formats
+from tracer.reporters.columns import part_of
 from tracer.reporters.text import render
 
 ROOT = Path(__file__).parents[2]
@@ -659,12 +659,6 @@ def test_a_report_shows_what_is_wrong_and_not_what_is_good_to_know() -> None:
     assert "looks wrong" not in render(SILENT["healthy"]())
 
 
-def test_a_part_of_a_trace_has_no_findings_in_its_report() -> None:
-    whole = CASES["a gradient that is dropped"]()
-    assert [each.code for each in to_report(whole)] == ["never-updated"]
-    assert to_report(select(whole, steps=range(3, 9))) == []
-
-
 def test_at_least() -> None:
     found = traces.uneven_replicas().findings()
     assert [each.severity for each in found] == ["error", "warning"]
@@ -931,7 +925,7 @@ def test_one_is_singular() -> None:
     assert keras.line(alone, 1, 1).startswith("step 1: 1 update per step, ")
     assert repr(alone) == "<CallTrace of adam: 1 step, 1 update>"
     with pytest.raises(UnknownName, match="the trace holds 1 step"):
-        select(alone, steps=range(2, 3))
+        part_of(alone, step=range(2, 3))
 
 
 def test_a_finding_names_the_worker_of_its_replica() -> None:

@@ -13,7 +13,6 @@ from tracer.api import CallTrace
 from tracer.model.merge import combine
 from tracer.model.records import Effect, Note, TraceData
 from tracer.model.runs import Run
-from tracer.model.trace import select
 
 
 def test_counts_by_hand() -> None:
@@ -96,20 +95,6 @@ def test_a_damaged_file(tmp_path: Path, effect: dict[str, Any], reason: str) -> 
     assert reason in str(error.value)
 
 
-def test_an_excerpt_has_the_effects_of_its_part() -> None:
-    trace = traces.with_effects()
-    part = CallTrace(select(trace, steps=range(5, 10)).data)
-    assert part.count("unchanged", by=("variable", "step")) == {
-        ("dense/kernel", 1): 1,  # steps 5 and 6 of the run
-        ("dense/kernel", 2): 1,
-        ("dense/bias", 5): 1,
-    }
-    assert part.count("compared", by="variable") == {("dense/kernel",): 5, ("dense/bias",): 5}
-    part = CallTrace(select(trace, variable="dense/bias").data)
-    assert part.count("unchanged", by="variable") == {("dense/bias",): 2}
-    assert not select(traces.eager(), steps=range(2, 4)).has_effects
-
-
 def of_worker(name: str, unchanged: Run) -> TraceData:
     data = traces.with_effects().data
     replicas = tuple(replace(each, worker=name) for each in data.replicas)
@@ -137,4 +122,3 @@ def test_the_effects_of_optimizers_stay_apart() -> None:
         ("adam#2", "dense/bias#2"): 5,
     }
     assert trace.count("unchanged", by=(), optimizer="adam#2") == {(): 5}
-    assert CallTrace(select(trace, optimizer="adam#2").data).count("unchanged", by=()) == {(): 5}

@@ -32,7 +32,6 @@ from tracer.model.records import (
     Variable,
 )
 from tracer.model.runs import Run
-from tracer.model.trace import select
 
 CLUSTER = "worker:0, worker:1, worker:10, worker:2"
 
@@ -499,42 +498,6 @@ def test_what_is_not_one_run_is_refused(parts: list[TraceData], message: str) ->
     with pytest.raises(tracer.MergeError, match=message) as caught:
         merged(*parts)
     assert "\n" not in str(caught.value)
-
-
-def excerpt(part: TraceData, steps: range) -> TraceData:
-    return select(CallTrace(part), steps=steps).data
-
-
-def test_excerpts_of_the_same_steps_stay_excerpts(tmp_path: Path) -> None:
-    parts = [excerpt(part, range(3, 8)) for part in ALL]
-    trace = merged(*parts)
-    assert trace.excerpt == parts[0].excerpt
-    assert trace.excerpt.startswith("Only steps 3 to 7;")
-    assert trace.first_step == 3
-    assert trace.steps == 5
-    for part in parts:
-        CallTrace(part).save(tmp_path)
-    assert tracer.load(tmp_path) == trace
-    assert trace != merged(*(replace(part, excerpt="") for part in parts))
-
-
-@pytest.mark.parametrize(
-    ("parts", "message"),
-    [
-        (
-            [excerpt(ALL[1], range(3, 8)), ALL[2]],
-            r"worker:0 \(all of it\), worker:1 \(Only steps 3 to 7\)",
-        ),
-        (
-            [excerpt(ALL[1], range(3, 8)), excerpt(ALL[2], range(4, 9))],
-            r"worker:0 \(Only steps 4 to 8\), worker:1 \(Only steps 3 "
-            r"to 7\)",
-        ),
-    ],
-)
-def test_excerpts_of_different_parts_are_refused(parts: list[TraceData], message: str) -> None:
-    with pytest.raises(tracer.MergeError, match=f"of different parts of a run: {message}$"):
-        merged(*parts)
 
 
 def test_a_folder_is_a_run(tmp_path: Path) -> None:

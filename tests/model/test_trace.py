@@ -25,7 +25,6 @@ from tracer.model.records import (
     Variable,
 )
 from tracer.model.runs import Run
-from tracer.model.trace import select
 
 # A busy machine is no failure.
 
@@ -439,15 +438,6 @@ def test_a_trace_that_knows_its_variables_takes_no_other_of_the_name(trace: Call
         live.updates(variable=TensorFlowVariable("encoder/bios:0"))
     with pytest.raises(TypeError, match="variable must be a name, a glob or a variable"):
         live.updates(variable=3)
-
-
-def test_an_excerpt_knows_the_same_variables(trace: CallTrace) -> None:
-    own = TensorFlowVariable("encoder/bias:0")
-    live = CallTrace(trace.data, Objects(index_of=lambda each: 1 if each is own else None))
-    part = select(live, steps=range(1, 9))
-    assert part.updates(variable=own) == part.updates(variable="encoder/bias") > 0
-    with pytest.raises(UnknownName):
-        part.updates(variable=TensorFlowVariable("encoder/bias:0"))
 
 
 class ShardedVariable:

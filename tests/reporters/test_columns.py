@@ -8,11 +8,12 @@ from support import traces
 from support.traces import block, called, request, step, update
 
 from tracer.api import CallTrace
-from tracer.model.records import Graph, Line
+from tracer.errors import UnknownName
+from tracer.model.records import Graph, Line, Replica
 from tracer.model.runs import Run
 from tracer.model.summary import summaries_of
 from tracer.model.timeline import Steps
-from tracer.reporters.columns import By, table
+from tracer.reporters.columns import By, Part, part_of, sections, table
 from tracer.reporters.text import render
 
 
@@ -132,3 +133,61 @@ def test_a_layer_says_how_many_variables_were_never_updated() -> None:
     assert rows == [("block_0/*", 2, 0, 4), ("block_1/*", 2, 1, 2), ("block_2/*", 2, 2, 0)]
     text = render(trace, "layer")
     assert "  1 never updated\n" in text and "  never updated\n" in text
+
+
+# A part of a trace.
+
+
+def shown(trace: CallTrace, by: By | None = None, **names: Any) -> str:
+    return render(trace, by, part_of(trace, **names))
+
+
+def test_a_part_of_a_trace_with_lost_steps_says_what_the_whole_says() -> None:
+    """Rows are left out, and nothing else: a trace of these steps alone would be another one."""
+    trace = traces.incomplete()
+    whole, part = render(trace).splitlines(), shown(trace, step=range(1, 41)).splitlines()
+    assert part[0] == "Only the rows of steps 1 to 40; what they count is of the whole run."
+    assert set(part[1:]) < set(whole)
+    assert "step not known        12      12        0   in all; steps below may have more" in part
+    assert any(line.startswith("1-40 ") for line in part)
+    assert not any(line.startswith("47-100 ") for line in part)
+    assert any("INCOMPLETE" in line for line in part)
+
+
+def test_a_rank_is_asked_for_by_its_number_or_worker() -> None:
+    trace = traces.trained(["w"], Run(1, 1, 8), replicas=2)
+    ranks = tuple(Replica(f"rank:{number}", 0, "cpu") for number in range(2))
+    trace = traces.changed(trace, replicas=ranks)
+    for name in ("1", "rank:1"):
+        text = shown(trace, replica=name)
+        assert "Only the rows of rank 1;" in text
+        assert "\n1          8 " in text and "\n0          8 " not in text
+    with pytest.raises(UnknownName, match="no replica '2'"):
+        part_of(trace, replica="2")
+    several = traces.uneven_replicas()
+    assert shown(several, replica="worker:1").count("\nworker:1/") == 2
+    assert shown(several, "worker", replica="worker:1/0").count("\nworker:1 ") == 1
+
+
+def test_a_part_keeps_the_findings_of_the_whole() -> None:
+    trace = traces.no_gradients()
+    for names in ({"optimizer": "sgd"}, {"variable": "shared/kernel"}, {"step": range(1, 2)}):
+        text = shown(trace, **names)
+        assert "warning[no-gradient]: unused/kernel was never updated" in text
+    assert "\nbranch/kernel" not in shown(trace, variable="shared/kernel")
+
+
+def test_a_row_of_recurring_steps_is_asked_for_by_any_of_them() -> None:
+    labels = [
+        row.values["steps"]
+        for asked in (range(4, 5), range(61, 64), range(5, 9))
+        for _, (table_of,) in sections(traces.accumulation(), "step", Part(steps=asked, text="-"))
+        for row in table_of.rows
+    ]
+    often, seldom = "1-3, 5-7 \u2026 61-63", "4, 8 \u2026 64"
+    assert labels == [seldom, often, often, seldom]
+
+
+def test_optimizers_without_the_rows_are_left_out() -> None:
+    text = shown(traces.many_optimizers(), variable="part_3/*")
+    assert "\npart_3/kernel" in text and text.count(" steps, 2 variables") == 1

@@ -229,7 +229,7 @@ def report(
     variable: Annotated[
         str | None,
         typer.Option(
-            "--variable", metavar="GLOB", help="Only variables with this name or pattern."
+            "--variable", metavar="GLOB", help="Only rows of variables with this name or pattern."
         ),
     ] = None,
     step: Annotated[
@@ -238,8 +238,8 @@ def report(
             "--step",
             metavar="A:B",
             parser=_steps,
-            help="Only steps A up to, but not including, B; A: and :B also work. A-B includes B; "
-            "a single number is one step.",
+            help="Only rows of steps A up to, but not including, B; A: and :B also work. A-B "
+            "includes B; a single number is one step.",
         ),
     ] = None,
     optimizer: Annotated[
@@ -249,11 +249,12 @@ def report(
         ),
     ] = None,
     replica: Annotated[
-        int | None, typer.Option("--replica", metavar="N", help="Only the replica with this id.")
-    ] = None,
-    method: Annotated[
         str | None,
-        typer.Option("--method", metavar="NAME", help="Only methods with this name or pattern."),
+        typer.Option(
+            "--replica",
+            metavar="NAME",
+            help="Only rows of this replica or rank, or of this worker.",
+        ),
     ] = None,
 ) -> None:
     """Print what a trace file holds: the answer first, then the counts.
@@ -261,19 +262,12 @@ def report(
     A CSV file holds one table: the table of variables, unless --by names another.
     """
     from tracer.model import tracefile
-    from tracer.model.trace import select
-    from tracer.reporters import formats
+    from tracer.reporters import columns, formats
 
     _require_other(output, path)
-    trace = select(
-        tracefile.load_run(path),
-        variable=variable,
-        steps=step,
-        replica=replica,
-        method=method,
-        optimizer=optimizer,
-    )
-    formats.write(trace, format, by, output)
+    trace = tracefile.load_run(path)
+    part = columns.part_of(trace, optimizer, variable, step, replica)
+    formats.write(trace, format, by, output, part)
     _say_written(output)
 
 

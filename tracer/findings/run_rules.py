@@ -57,11 +57,8 @@ def findings(trace: Trace) -> list[Finding]:
 
 
 def causes(trace: Trace, failed: str, roots: Collection[int]) -> list[Finding]:
-    """Return the findings on these root optimizers that can explain a `failed` expectation.
-
-    Empty for an excerpt, because rules would take omitted data for missing.
-    """
-    known = {} if trace.excerpt else trace.derived(_found)
+    """Return the findings on these root optimizers that can explain a `failed` expectation."""
+    known = trace.derived(_found)
     codes = {rule.code for rule in RULES if failed in rule.explains}
     return [each for each in known if each.code in codes and known[each] & {None, *roots}]
 
@@ -97,10 +94,9 @@ def to_report(trace: Trace) -> list[Finding]:
     """Return the findings for a report: errors and warnings.
 
     Info findings repeat the counts above them, and a healthy run has some, too: TensorFlow traces a
-    function twice, the last batch is smaller. Empty for an excerpt, because rules would take
-    omitted data for missing.
+    function twice, the last batch is smaller.
     """
-    return [] if trace.excerpt else at_least(findings(trace), "warning")
+    return at_least(findings(trace), "warning")
 
 
 def rule_of(code: str) -> Rule:

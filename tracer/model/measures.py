@@ -1,6 +1,6 @@
 """Selects and counts entries of a trace. No TensorFlow.
 
-`select_entries` makes a `Selection` from filters by name; the queries of a `Trace`, excerpts and
+`select_entries` makes a `Selection` from filters by name; the queries of a `Trace` and
 assertions count with it. A filter that is not given admits everything.
 """
 

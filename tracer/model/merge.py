@@ -83,8 +83,6 @@ def _workers_of_one_run(every: Sequence[TraceData]) -> TraceData:
     found = match([*parts, *idle])
     for difference in _differences(parts, found):
         raise MergeError(f"not one run: {difference}")
-    for other in parts[1:]:
-        _require_same_part(parts[0], other)
     replicas = Counter(key for data in parts for key in {(e.worker, e.id) for e in data.replicas})
     if twice := [key for key, number in replicas.items() if number > 1]:
         name = replica_name(Replica(*min(twice), ""))
@@ -294,17 +292,6 @@ _DESCRIBED: Mapping[str, Callable[[Any], str]] = {
 }
 
 
-def _require_same_part(first: TraceData, other: TraceData) -> None:
-    if (first.excerpt, first.first_step) != (other.excerpt, other.first_step):
-        raise MergeError(
-            "the traces are of different parts of a run: "
-            + ", ".join(
-                f"{_workers_in(each)} ({each.excerpt.partition(';')[0].rstrip('.') or 'all of it'})"
-                for each in (first, other)
-            )
-        )
-
-
 # The processes of one launch.
 
 
@@ -314,8 +301,6 @@ def _processes(parts: Sequence[TraceData]) -> TraceData:
     The workers of one cluster that have one key are one training. Any other process is a training
     of its own, even with the same model as another: nothing shows whether they exchange gradients.
     """
-    for other in parts[1:]:
-        _require_same_part(parts[0], other)
     parts = sorted(parts, key=lambda data: data.launch.started if data.launch else 0)
     several = sum(bool(data.replicas) for data in parts) > 1
     groups: defaultdict[tuple[object, ...], list[tuple[int, TraceData]]] = defaultdict(list)
@@ -477,8 +462,6 @@ def _joined(
         programs=tuple(program for data in every for program in data.programs),
         launch=max((e.launch for e in every if e.launch), key=lambda e: e.started, default=None),
         processes=tuple(dict.fromkeys(name for data in every for name in data.processes)),
-        excerpt=every[0].excerpt if every else "",
-        first_step=every[0].first_step if every else 1,
     )
 
 

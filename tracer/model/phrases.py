@@ -288,7 +288,7 @@ def reason(summary: Summary) -> Reason:
     """Return why steps with gradients updated nothing, as far as the trace shows it."""
     in_steps = summary.spread(measures.updates, measures.requests)
     text, clause = _words(summary)
-    skips = None if summary.trace.excerpt else skipped(summary)  # an excerpt shows no fault
+    skips = skipped(summary)
     usual = bool(text) and not (skips and skips.hopeless)
     return Reason(text, clause, all(came for made, came in in_steps if not made), usual)
 

@@ -357,10 +357,6 @@ class TraceData(msgspec.Struct, frozen=True):
     """Versions and the strategy, for display: `{"tensorflow": "2.21.0", ...}`."""
     finished: bool = True
     """False if the run had not ended when this was written: after a kill, this is the last save."""
-    excerpt: str = ""
-    """The limits of an excerpt, as a sentence; empty for a whole trace."""
-    first_step: int = 1
-    """The number that an excerpt's step 1 has in the run."""
     programs: tuple[Program, ...] = ()
     """The processes under `tracer run`; empty if the program made its own trace."""
     lines: tuple[Line, ...] = ()

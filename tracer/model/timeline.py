@@ -86,12 +86,9 @@ class Stretch(NamedTuple):
     def last(self) -> int:
         return self.first + self.period * self.turns - 1
 
-    def parts(self, first_step: int = 1) -> Iterator[tuple[Steps, Values]]:
-        """Yield the steps of each part of the cycle, with the counts of each step.
-
-        `first_step` is the number of step 1 in the run.
-        """
-        begin = self.first + first_step - 1
+    def parts(self) -> Iterator[tuple[Steps, Values]]:
+        """Yield the steps of each part of the cycle, with the counts of each step."""
+        begin = self.first
         for length, values in self.cycle:
             last = begin + length - 1 + self.period * (self.turns - 1)
             yield Steps(begin, last, length, self.period if self.turns > 1 else None), values
@@ -165,10 +162,10 @@ class Timeline:
         rows = (_rows((first for first, *_ in of), size, _MIN_TURNS + 1) for size, of in by_length)
         return tuple(chain.from_iterable(rows))
 
-    def parts(self, first_step: int = 1) -> Iterator[tuple[Steps, Values]]:
+    def parts(self) -> Iterator[tuple[Steps, Values]]:
         """Yield steps with equal counts, each part of a cycle once: see `Stretch.parts`."""
         for stretch in self.stretches:
-            yield from stretch.parts(first_step)
+            yield from stretch.parts()
 
     @cached_property
     def spread(self) -> Counter[Values]:

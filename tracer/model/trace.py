@@ -1,27 +1,21 @@
-"""Implements `Trace`: the frozen counts of optimizers, the queries on them, and excerpts.
+"""Implements `Trace`: the frozen counts of optimizers, and the queries on them.
 
-No TensorFlow: a saved trace is read and queried on any machine. An excerpt is a trace limited to
-some variables, steps, replicas or methods; its records say so (`TraceData.excerpt`), and have the
-run's number of its first step.
+No TensorFlow: a saved trace is read and queried on any machine.
 """
 
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
-from itertools import chain
 from typing import Any, Literal, TypeVar
 
-from msgspec.structs import replace
-
-from tracer.errors import UnknownName, is_mistake, shown, unknown_name
+from tracer.errors import is_mistake, shown, unknown_name
 from tracer.model import callers
 from tracer.model.measures import ROLES, Selection, What, counted, require_effects, select_entries
-from tracer.model.names import NAMES_ONLY, Objects, optimizers_meant
+from tracer.model.names import NAMES_ONLY, Objects
 from tracer.model.records import (
     OBSERVATIONS,
     Block,
-    Effect,
     Entry,
     Graph,
     GraphTracing,
@@ -30,14 +24,11 @@ from tracer.model.records import (
     Optimizer,
     Program,
     Replica,
-    Role,
     TraceData,
     Variable,
-    rates_in,
-    with_indices,
 )
 from tracer.model.timeline import segments
-from tracer.model.words import plural, some, span
+from tracer.model.words import some
 
 T = TypeVar("T")
 
@@ -118,10 +109,6 @@ class Trace:
     """False if the run had not ended when `tracer run` wrote the file, or was killed."""
     programs: tuple[Program, ...] = _of_data("programs")
     """The processes that ran under `tracer run`, and how they ended."""
-    excerpt: str = _of_data("excerpt")
-    """A sentence on the limits of an excerpt; empty for a whole trace."""
-    first_step: int = _of_data("first_step")
-    """The number of the first step in the run; above 1 only in an excerpt."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -326,121 +313,7 @@ _KEYS: Mapping[str, Callable[[Trace, Block, Entry], Any]] = {
 """The keys to split a count by, except variables and steps."""
 
 
-# Excerpts.
-
-_Ran = TypeVar("_Ran", Block, Effect)
-
-
 def has_all_workers(trace: Trace) -> bool:
     """Whether all workers of the cluster, and so all shards, are in the trace."""
     cluster = trace.environment.get("cluster", "")
     return not cluster or {*cluster.split(", ")} <= {*trace.workers}
-
-
-def select(
-    trace: Trace,
-    *,
-    variable: str | None = None,
-    steps: range | None = None,
-    replica: int | None = None,
-    method: str | None = None,
-    optimizer: str | None = None,
-) -> Trace:
-    """Return the excerpt of a trace that passes the filters, which are those of `Trace.executions`.
-
-    `steps` is a range without a stride. An excerpt of some steps omits executions outside of steps
-    and in unknown steps; Python calls have no step, so the calls of the whole run stay.
-
-    Raises `tracer.UnknownName` for a name or step that the trace lacks.
-    """
-    if {variable, steps, replica, method, optimizer} == {None}:
-        return trace
-    if optimizer is not None:
-        trace = Trace(_of_optimizers(trace.data, optimizer), trace.objects)
-    if steps is not None:
-        found = range(max(1, steps.start), min(trace.steps + 1, steps.stop))
-        if not found:
-            raise UnknownName(f"no such step: the trace holds {some(trace.steps, 'step')}")
-        steps = found
-    filters: dict[str, Any] = {"method": method, "variable": variable, "replica": replica}
-    kept = select_entries(trace.data, trace.objects, "executions", **filters)
-    own = {index: index for index in range(len(trace.replicas)) if kept.holds_replica(index)}
-    data = _cut(trace.data, {"replicas": own.get, "variables": kept.kept})
-    if kept.methods is not None:
-        data = _of_methods(data, kept.methods)
-    if steps is not None:
-        data = _in_steps(data, steps)
-    limits = {
-        "optimizer": optimizer,
-        "variable": variable,
-        plural(len(steps or ()), "step"): steps and span((steps[0], steps[-1])),
-        "replica": replica,
-        "method": method,
-    }
-    only = ", ".join(f"{name} {limit}" for name, limit in limits.items() if limit is not None)
-    calls = "; Python calls have no step and are those of the whole run" if steps else ""
-    return Trace(replace(data, excerpt=f"Only {only}{calls}."), trace.objects)
-
-
-def _cut(
-    data: TraceData,
-    change: Mapping[str, Callable[[Any], Any]],
-    tables: Sequence[str] = ("blocks", "calls", "effects", "rates"),
-) -> TraceData:
-    """Remove the records that `change` leaves out: see `with_indices`."""
-    parts = {table: tuple(with_indices(getattr(data, table), change)) for table in tables}
-    return replace(data, **parts)
-
-
-def _of_optimizers(data: TraceData, wanted: str) -> TraceData:
-    """Keep only the wanted optimizers, together with their root and nested optimizers."""
-    roots = {data.optimizers[i].root for i in optimizers_meant(wanted, data.optimizers)}
-    change = {}
-    for table in ("optimizers", "graphs"):
-        kept = [n for n, record in enumerate(getattr(data, table)) if record.root in roots]
-        change[table] = {old: new for new, old in enumerate(kept)}.get
-    every = ("optimizers", "blocks", "calls", "graphs", "graph_tracings", "effects", "rates")
-    return _cut(data, change, every)
-
-
-def _of_methods(data: TraceData, methods: frozenset[int]) -> TraceData:
-    """Keep only some methods, with their variables.
-
-    Gradients belong to no method, so they stay. If no kept method makes updates, executions inside
-    other methods count as updates.
-    """
-    entries = [entry for block in data.blocks for entry in block.entries if entry.method in methods]
-    calls = tuple(each for each in data.calls if each.method in methods)
-    updates = any(entry.role in ("update", "discarded", "zeroed") for entry in entries)
-    roles: dict[Role, Role] = {} if updates else {"apply": "update"}
-    blocks = tuple(
-        replace(
-            block,
-            entries=tuple(
-                replace(entry, role=roles.get(entry.role, entry.role))
-                for entry in block.entries
-                if entry.role == "request" or entry.method in methods
-            ),
-        )
-        for block in data.blocks
-    )
-    lists = (*(each.variables for each in entries), *(each.variables for each in calls))
-    kept = Selection(variables=frozenset(chain(*lists))).kept
-    return _cut(replace(data, blocks=blocks, calls=calls), {"variables": kept})
-
-
-def _in_steps(data: TraceData, steps: range) -> TraceData:
-    """Keep only these steps, renumbered from step 1."""
-
-    def within(record: _Ran) -> _Ran:
-        found = (run.intersect(steps) for run in record.runs)
-        runs = tuple(run.moved(1 - steps.start) for run in found if run is not None)
-        return replace(record, runs=runs, total=sum(run.total for run in runs))
-
-    return replace(
-        data,
-        blocks=tuple(within(block) for block in data.blocks if not block.outside),
-        effects=tuple(effect for effect in map(within, data.effects) if effect.total),
-        rates=tuple(rates_in(data.rates, steps)),
-        first_step=data.first_step + steps.start - 1,
-    )

@@ -98,7 +98,6 @@ _SECONDS = 0.0, 2.0**37  # since 1970: the year 6325
 # Python at the first garbage collection after an error (https://github.com/msgspec/msgspec/issues/717).
 
 _BOUNDS: Mapping[type, Mapping[str, tuple[float, float]]] = {
-    _File: {"first_step": _SOME},
     Variable: {"shape": _ANY, "shards": _SOME},
     Replica: {"id": _ANY},
     Block: dict.fromkeys(("total", "graphs", "idle"), _ANY),

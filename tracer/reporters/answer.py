@@ -1,7 +1,7 @@
 """The question, "How often did `_resource_apply_dense` run?", and its answer for one run."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tracer.errors import shown
 from tracer.kinds import KINDS
@@ -39,11 +39,13 @@ def answer(trace: Trace) -> str:
     return "\n".join(" ".join(pair) for pair in sentences(trace))
 
 
-def sentences(trace: Trace) -> list[tuple[str, str]]:
-    """The two sentences of `answer` for each optimizer; they name it if there are several."""
+def sentences(trace: Trace, roots: Collection[int] | None = None) -> list[tuple[str, str]]:
+    """The two sentences of `answer` for each optimizer, or for `roots`, named if there are more."""
     summaries, lines = summaries_of(trace), program_lines(trace)
     pairs = []
     for summary in summaries:
+        if roots is not None and summary.root not in roots:
+            continue
         made = f" ({shown(lines[summary.root])})" if summary.root in lines else ""
         name = f"{shown(summary.optimizers[0].name)}{made}: " if len(summaries) > 1 else ""
         by_method = summary.dialect.apply_methods

@@ -5,13 +5,14 @@ and JSON have all of them, by name.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, Literal, NamedTuple, get_args
 
-from tracer.errors import shown
+from tracer.errors import UnknownName, shown
 from tracer.layout import Column, Figure, cut
 from tracer.model import callers, measures
+from tracer.model.names import named, optimizers_meant, variables_meant
 from tracer.model.phrases import (
     SET_TO_ZERO,
     Reason,
@@ -28,8 +29,10 @@ from tracer.model.phrases import (
     why_idle,
 )
 from tracer.model.records import Block, Line
-from tracer.model.summary import Pattern, Summary
-from tracer.model.words import all_true, dash, first_true, some
+from tracer.model.summary import Pattern, Summary, summaries_of
+from tracer.model.timeline import Steps
+from tracer.model.trace import Trace
+from tracer.model.words import all_true, dash, first_true, plural, some, span
 
 By = Literal["variable", "step", "replica", "worker", "method", "caller", "layer"]
 TABLES: tuple[By, ...] = get_args(By)
@@ -133,6 +136,8 @@ class Row(NamedTuple):
     note: str = ""
     level: str = ""
     """`error`, `warning`, or empty."""
+    of: Collection[int] | Steps | None = None
+    """The indices of its variables or replicas, or its steps; None for other rows."""
 
 
 class Table(NamedTuple):
@@ -169,13 +174,99 @@ class Table(NamedTuple):
         return [row for index, row in enumerate(self.rows) if index not in rest], more
 
 
-def table(summary: Summary, by: By) -> Table:
+class Part(NamedTuple):
+    """Which optimizers and rows are asked for, None for all: the trace stays whole."""
+
+    roots: frozenset[int] | None = None
+    variables: frozenset[int] | None = None
+    steps: range | None = None
+    replicas: frozenset[int] | None = None
+    text: str = ""
+    """The sentence on the rows; empty if all are asked for."""
+
+    def wanted(self, by: By) -> Collection[int] | None:
+        """What the rows of a table are picked by; None if all are asked for."""
+        if by == "step":
+            return self.steps
+        of_table = {"variable": self.variables, "layer": self.variables}
+        return {**of_table, "replica": self.replicas, "worker": self.replicas}.get(by)
+
+    def has(self, by: By, row: Row) -> bool:
+        """Whether a row is asked for: one of several steps if any of them is."""
+        wanted = self.wanted(by)
+        if isinstance(wanted, range) and isinstance(row.of, Steps):
+            return any(row.of.rows(wanted.start, wanted.stop))
+        return wanted is None or row.of is None or any(each in wanted for each in row.of)
+
+
+WHOLE = Part()
+
+
+def part_of(
+    trace: Trace,
+    optimizer: str | None = None,
+    variable: str | None = None,
+    step: range | None = None,
+    replica: str | None = None,
+) -> Part:
+    """The part that these names mean; a replica is named as in its table, or by its worker.
+
+    Raises `tracer.UnknownName`, with similar names, for a name or step that the trace lacks.
+    """
+    of, steps = trace.data, None
+    if step is not None:
+        steps = range(max(1, step.start), min(trace.steps + 1, step.stop))
+        if not steps:
+            raise UnknownName(f"no such step: the trace holds {some(trace.steps, 'step')}")
+    workers = [each.worker for each in of.replicas]
+    meant = optimizers_meant(optimizer, of.optimizers) if optimizer is not None else ()
+    rows = all_true(
+        (variable, f"variable {variable}"),
+        (steps, f"{plural(len(steps), 'step')} {span((steps[0], steps[-1]))}" if steps else ""),
+        (replica, f"{replica_noun(trace)} {(replica or '').removeprefix('rank:')}"),
+    )
+    return Part(
+        None if optimizer is None else frozenset(of.optimizers[index].root for index in meant),
+        None if variable is None else variables_meant(variable, of.variables, trace.objects),
+        steps,
+        None if replica is None else named("replica", replica, replica_ids(trace), workers),
+        f"Only the rows of {', '.join(rows)}; what they count is of the whole run." if rows else "",
+    )
+
+
+def sections(
+    trace: Trace, by: By | None = None, part: Part = WHOLE
+) -> list[tuple[Summary, list[Table]]]:
+    """The optimizers of a report, each with its tables: those with content, or the one `by`.
+
+    If only some rows are asked for, these are the tables and optimizers that have them. Raises
+    `tracer.UnknownName` for a table that does not exist or, with a part, has no such rows.
+    """
+    if by is not None and by not in TABLES:
+        raise UnknownName(f"no table {by!r}: by is one of {', '.join(TABLES)}")
+    if part.text and by and part.wanted(by) is None:
+        picked = ", ".join(each for each in TABLES if part.wanted(each) is not None)
+        raise UnknownName(f"the table by {by} has no such rows: by is one of {picked}")
+    found = []
+    for summary in summaries_of(trace):
+        names = [by] if by else in_report(summary, part)
+        tables = [table(summary, each, part) for each in names]
+        wanted = [each for each in tables if each.rows or not part.text]
+        if (part.roots is None or summary.root in part.roots) and (wanted or not part.text):
+            found.append((summary, wanted))
+    return found
+
+
+def table(summary: Summary, by: By, part: Part = WHOLE) -> Table:
     """One table of an optimizer."""
-    return Table(by, _columns(by, summary), *_TABLES[by](summary))
+    rows, below = _TABLES[by](summary)
+    return Table(by, _columns(by, summary), [row for row in rows if part.has(by, row)], below)
 
 
-def in_report(summary: Summary) -> list[By]:
-    """The tables of a whole report: those with content."""
+def in_report(summary: Summary, part: Part = WHOLE) -> list[By]:
+    """The tables of a whole report: those with content or, of a part, with such rows."""
+    if part.text:
+        return [by for by in ("variable", "step", "replica") if part.wanted(by) is not None]
     many = len(summary.replicas) > _MANY_REPLICAS
     has: dict[By, object] = {
         "variable": summary.variables,
@@ -264,7 +355,7 @@ def _by_variable(summary: Summary) -> _Made:
                 "dtype": variable.dtype,
                 "shards": variable.shards if variable.shards > 1 else None,
             }
-            made[index] = Row(own | figures, note, level)
+            made[index] = Row(own | figures, note, level, (index,))
     empty = summary.spread(measures.updates)[(0,)]
     known = not summary.step_unknown(measures.updates)
     heading = _columns("variable", summary)[5].header.replace("\n", " ")
@@ -362,7 +453,7 @@ def _by_step(summary: Summary) -> _Made:
         reached or measures.steps,
         *measures.effects,
     )
-    for steps, counted in timeline.parts(summary.trace.first_step):
+    for steps, counted in timeline.parts():
         on, dense, sparse, requests, missing, tried, accumulating, compared, *effects = counted
         unchanged, not_finite = effects if compared else (None, None)
         values = {
@@ -378,7 +469,7 @@ def _by_step(summary: Summary) -> _Made:
             "unchanged": unchanged,
             "not_finite": not_finite,
         }
-        rows.append(_step(values, summary, why))
+        rows.append(_step(steps, values, summary, why))
     compared_in = [row.values.get("unchanged") is not None for row in rows if "first" in row.values]
     copy, noun = replica_noun(summary.trace), f"{summary.dialect.variable}s"
     those = "shards" if any(map(summary.is_sharded, summary.patterns)) else "those"
@@ -393,7 +484,7 @@ def _by_step(summary: Summary) -> _Made:
     return rows, below
 
 
-def _step(values: dict[str, Any], summary: Summary, why: Reason) -> Row:
+def _step(steps: Steps, values: dict[str, Any], summary: Summary, why: Reason) -> Row:
     """The row, with a note that says why it has no update, or what is missing."""
     updates, on, missing = values["updates"], values["on_replicas"], values["without_gradient"]
     unknown = not updates and summary.step_unknown(measures.updates)
@@ -414,7 +505,7 @@ def _step(values: dict[str, Any], summary: Summary, why: Reason) -> Row:
     expected = not updates and why.usual and said in why.text and not on_some
     values |= dict.fromkeys(("updates", "dense", "sparse") if unknown else ())
     odd = note and not expected
-    return Row(values, note, first_true((values["not_finite"], "error"), (odd, "warning")))
+    return Row(values, note, first_true((values["not_finite"], "error"), (odd, "warning")), steps)
 
 
 # Replicas and workers.
@@ -456,7 +547,7 @@ def _groups(
         steps = max(summary.steps_on[replica] for replica in group)
         values = {"steps": steps, "updates": dense + sparse, "dense": dense, "sparse": sparse}
         odd = steps < summary.steps or late
-        rows.append(Row(name | values | {"behind": late}, level="warning" if odd else ""))
+        rows.append(Row(name | values | {"behind": late}, "", "warning" if odd else "", group))
     return rows, []
 
 
@@ -563,7 +654,7 @@ def _by_layer(summary: Summary) -> _Made:
         of_all = never == len(indices)
         note = "never updated" if of_all else f"{never:,} never updated" if never else ""
         level = first_true((of_all, "error"), (never, "warning"))
-        rows.append(Row(values, note, level))
+        rows.append(Row(values, note, level, indices))
     return rows, []
 
 

@@ -26,11 +26,10 @@ from tracer.findings.run_rules import findings
 from tracer.layout import Figure
 from tracer.model import rates
 from tracer.model.phrases import endings
-from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace
 from tracer.reporters import columns, text
 from tracer.reporters.answer import answer, question
-from tracer.reporters.columns import By
+from tracer.reporters.columns import TABLES, WHOLE, By, Part
 
 
 def print_report(
@@ -143,15 +142,16 @@ def render(
     trace: Trace,
     format: Format,
     by: By | None = None,
+    part: Part = WHOLE,
     width: int | None = None,
     color: bool = False,
 ) -> str:
     """The report in a format; imports only the module of that format."""
     if format == "text":
-        return text.render(trace, by, width=width, color=color, command=True)
+        return text.render(trace, by, part, width=width, color=color, command=True)
     if format == "html":
         return str(_html_module().render(trace))
-    return _MADE_HERE[format](trace, by)
+    return _MADE_HERE[format](trace, by, part)
 
 
 def _html_module() -> ModuleType:
@@ -164,18 +164,24 @@ def _html_module() -> ModuleType:
         raise MissingExtra(f"the html report {to_install(error.name)}") from error
 
 
-def write(trace: Trace, format: Format | None, by: By | None, output: Path | None) -> None:
+def write(
+    trace: Trace,
+    format: Format | None,
+    by: By | None,
+    output: Path | None,
+    part: Part = WHOLE,
+) -> None:
     """Write the report to a file, or to standard output.
 
-    Without a `format`, the file's ending decides: see `chosen`. `by` selects one table, in formats
-    that have single tables. Raises `OSError` if the file cannot be written, `MissingExtra` if the
-    format needs packages that are not installed, and `Mistake` for an unknown ending or a `by` that
-    the format does not support.
+    Without a `format`, the file's ending decides: see `chosen`. `by` selects one table and `part`
+    rows, in formats that have single tables. Raises `OSError` if the file cannot be written,
+    `MissingExtra` if the format needs packages that are not installed, and `Mistake` for an unknown
+    ending, or a `by` or `part` that the format does not support.
     """
     format = chosen(format, output)
-    if by is not None and format == "html":
-        raise Mistake("--by picks one table: the html report has all of them")
-    put(lambda width, color: render(trace, format, by, width, color), output)
+    if format == "html" and (by is not None or part != WHOLE):
+        raise Mistake("the html report has all tables and rows: pick some with text, csv or json")
+    put(lambda width, color: render(trace, format, by, part, width, color), output)
 
 
 # JSON: the text report as values.
@@ -185,13 +191,14 @@ VERSION = 3
 """New fields keep this number; any other change increases it."""
 
 
-def as_json(trace: Trace, by: By | None = None) -> str:
+def as_json(trace: Trace, by: By | None = None, part: Part = WHOLE) -> str:
     """The report as one JSON object in ASCII; `findings` includes those of severity `info`."""
     content = {
         "format": FORMAT,
         "version": VERSION,
         "question": question(trace),
         "answer": answer(trace),
+        "rows": part.text,
         "complete": trace.complete,
         "finished": trace.finished,
         "programs": msgspec.to_builtins(trace.programs),
@@ -209,12 +216,9 @@ def as_json(trace: Trace, by: By | None = None) -> str:
                 "steps": summary.steps,
                 "rates": [*rates.plain(summary)],
                 "graph_tracings": _records(columns.tracings(summary)),
-                "tables": {
-                    name: _records(columns.table(summary, name))
-                    for name in ((by,) if by else columns.in_report(summary))
-                },
+                "tables": {table.by: _records(table) for table in tables},
             }
-            for summary in summaries_of(trace)
+            for summary, tables in columns.sections(trace, by, part)
         ],
     }
     return json.dumps(content, indent=1) + "\n"
@@ -234,17 +238,17 @@ _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 """How formulas begin in a spreadsheet: owasp.org/www-community/attacks/CSV_Injection."""
 
 
-def as_csv(trace: Trace, by: By | None = None) -> str:
-    """The table `by` (of variables by default) of all optimizers, with a header."""
-    by = by or "variable"
-    names = [each.name or each.header for each in columns.COLUMNS[by]]
+def as_csv(trace: Trace, by: By | None = None, part: Part = WHOLE) -> str:
+    """The table `by` (the first one with the rows of `part`) of all optimizers, with a header."""
+    picked = [name for name in TABLES if not part.text or part.wanted(name) is not None]
+    first = by or picked[0]
+    names = [column.name or column.header for column in columns.COLUMNS[first]]
     out = io.StringIO()
     writer = csv.DictWriter(out, ["optimizer", *names, "note"], lineterminator="\n")
     writer.writeheader()
-    for summary in summaries_of(trace):
-        name = summary.optimizers[0].name
-        for row in _records(columns.table(summary, by)):
-            named = {"optimizer": name, **row}
+    for summary, (table,) in columns.sections(trace, first, part):
+        for row in _records(table):
+            named = {"optimizer": summary.optimizers[0].name, **row}
             writer.writerow({name: _csv_cell(value) for name, value in named.items()})
     return out.getvalue()
 
@@ -259,15 +263,15 @@ def _csv_cell(value: Figure) -> Figure:
 # Markdown, for a pull request or a page.
 
 
-def as_markdown(trace: Trace, by: By | None = None) -> str:
+def as_markdown(trace: Trace, by: By | None = None, part: Part = WHOLE) -> str:
     """The text report in a code fence, which is longer than any in it."""
-    report = text.render(trace, by, width=_WIDTH, command=True)
+    report = text.render(trace, by, part, width=_WIDTH, command=True)
     longest = max(map(len, re.findall("`+", report)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}text\n{report}{fence}\n"
 
 
-_MADE_HERE: dict[Format, Callable[[Trace, By | None], str]] = {
+_MADE_HERE: dict[Format, Callable[[Trace, By | None, Part], str]] = {
     "json": as_json,
     "csv": as_csv,
     "markdown": as_markdown,

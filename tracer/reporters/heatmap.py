@@ -73,15 +73,14 @@ def coarser(timeline: Timeline, size: int) -> Timeline:
 Lane = namedtuple("Lane", "timeline not_finite_since")
 """The history of a variable: a `timeline` with a `Cell` for each step from step 1 on.
 
-`not_finite_since` is the first step after which the variable was not finite; 0 if none, or if
-unknown because an excerpt does not include earlier steps.
+`not_finite_since` is the first step after which the variable was not finite; 0 if none.
 """
 
 
-def lane(timeline: Timeline, total: Timeline, first_step: int = 1) -> Lane:
+def lane(timeline: Timeline, total: Timeline) -> Lane:
     """The lane for dense and sparse updates and `OBSERVATIONS` in each step.
 
-    `total` has the updates of all variables. Step 1 is step `first_step` of the run.
+    `total` has the updates of all variables.
     """
     updated = any(dense or sparse for dense, sparse, *_ in timeline.spread)
     if updated and (0,) in total.spread and len(total.stretches) <= MAX_STRETCHES:
@@ -97,7 +96,7 @@ def lane(timeline: Timeline, total: Timeline, first_step: int = 1) -> Lane:
         never = int(not updated)
         return Cell(updates, updates, 1, dense, sparse, without, *seen, idle, never)
 
-    return Lane(timeline.map(cell), 0 if since == 1 < first_step else since)
+    return Lane(timeline.map(cell), since)
 
 
 View = namedtuple("View", "name per steps lanes")
@@ -161,7 +160,7 @@ class HeatMap:
             timeline = pattern.timeline(*counted, replica=replica)
             number = self._numbers.setdefault((id(timeline), id(total)), len(self.lanes))
             if number == len(self.lanes):
-                self.lanes.append(lane(timeline, total, summary.trace.first_step))
+                self.lanes.append(lane(timeline, total))
             numbers.append(number)
         return tuple(numbers)
 

@@ -157,7 +157,7 @@ def render(trace: Trace) -> str:
     columns = _columns(variable, empty)
     optimizers = [_drawn(summary, _MAX_CHARACTERS // parts) for summary in drawn]
     data = {
-        "first": trace.first_step,
+        "first": 1,
         "columns": columns,
         "fields": [*tables.VariableRow._fields, "pattern"],
         "variable": variable,

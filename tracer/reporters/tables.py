@@ -126,7 +126,7 @@ def by_step(summary: Summary) -> list[StepRow]:
         *measures.effects,
     )
     made = []
-    for steps, values in timeline.parts(summary.trace.first_step):
+    for steps, values in timeline.parts():
         on, dense, sparse, requests, missing, tried, accumulating, compared, *effects = values
         kept = None if reached is None else 0 if tried else min(on, accumulating)
         updates = (dense + sparse, dense, sparse)

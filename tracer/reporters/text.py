@@ -10,7 +10,7 @@ from itertools import chain
 from rich.text import Text
 
 from tracer import layout
-from tracer.errors import UnknownName, shown
+from tracer.errors import shown
 from tracer.findings.rule import Rule
 from tracer.findings.run_rules import to_report
 from tracer.layout import paragraph, printed
@@ -43,6 +43,7 @@ _STYLES = {"error": ERROR, "warning": WARNING, "": ""}
 def render(
     trace: Trace,
     by: By | None = None,
+    part: columns.Part = columns.WHOLE,
     *,
     width: int | None = None,
     color: bool = False,
@@ -52,29 +53,27 @@ def render(
 
     `by` selects one table and shows all its rows. Without it, the report has every table with
     content, shortened if it is long, or one line for each optimizer if there are more than three.
-    `width` is in terminal cells, 80 by default. `color` adds ANSI styles. With `command`, hints
-    name options of `tracer report` rather than arguments of `tracer.report`.
+    `part` picks rows. `width` is in terminal cells, 80 by default. `color` adds ANSI styles. With
+    `command`, hints name options of `tracer report` rather than arguments of `tracer.report`.
 
-    Raises `tracer.UnknownName` for a table that does not exist.
+    Raises `tracer.UnknownName` as `columns.sections` does.
     """
-    if by is not None and by not in columns.TABLES:
-        raise UnknownName(f"no table {by!r}: by is one of {', '.join(columns.TABLES)}")
     width = max(20, width or 80)
     see = "--by {}" if command else 'by="{}"'
-    summaries = summaries_of(trace)
-    many = len(summaries) > _MANY_OPTIMIZERS
-    lines = _head(trace, width, answered=not many)
+    sections = columns.sections(trace, by, part)
+    summaries = [summary for summary, _ in sections]
+    named = len(summaries_of(trace)) > 1
+    many = len(sections) > _MANY_OPTIMIZERS and not part.text
+    lines = _head(trace, part, width, answered=not many)
     if many:
         hint = f"{see.format('variable')} has a table for each of them" if by is None else ""
         lines += [Text(), *_drawn(columns.optimizers(summaries), width, len(summaries), hint)]
-    for summary in [] if many and by is None else summaries:
-        heading = headline(summary, named=len(summaries) > 1)
-        lines += [Text(), *paragraph(heading, width, style="bold")]
-        for each in columns.in_report(summary) if by is None else [by]:
-            most, hint = MAX_ROWS, see.format(each)
+    for summary, tables in [] if many and by is None else sections:
+        lines += [Text(), *paragraph(headline(summary, named), width, style="bold")]
+        for table in tables:
+            most, hint = MAX_ROWS, see.format(table.by)
             if by:
                 most, hint = MAX_ROWS_IN_FULL, f"--by {by} --format csv"
-            table = columns.table(summary, each)
             lines += [Text(), *_drawn(table, width, most, more=f"{hint} has them all")]
     for ran in runs(trace):
         lines += [Text(), *paragraph(f"Ran: {ran}", width)]
@@ -107,17 +106,18 @@ def _cell(value: layout.Figure) -> layout.Figure:
 # The top of the report.
 
 
-def _head(trace: Trace, width: int, answered: bool) -> list[Text]:
+def _head(trace: Trace, part: columns.Part, width: int, answered: bool) -> list[Text]:
     """The lines above the tables; if not `answered`, totals instead of answers."""
     unreached = (each for summary in summaries_of(trace) for each in never_reached(summary))
-    answers = chain.from_iterable(sentences(trace)) if answered else dict.fromkeys(unreached)
+    answers = chain.from_iterable(sentences(trace, part.roots))
+    said = answers if answered else dict.fromkeys(unreached)
     begin, indent = ("Note: ", "") if trace.complete else ("", "  - ")
     blank, findings = ("", "", ""), to_report(trace)
     parts = [  # text, indent and style
-        *((text, "", WARNING) for text in all_true((trace.excerpt, shown(trace.excerpt)))),
+        *((shown(text), "", WARNING) for text in all_true((part.text, part.text))),
         (question(trace), "", "bold"),
-        *((sentence, "  ", "") for sentence in (*answers, *in_all(trace, answered))),
-        *((said, "  ", "") for said in rates.sentences(trace) if answered),
+        *((sentence, "  ", "") for sentence in (*said, *in_all(trace, answered))),
+        *((rate, "  ", "") for rate in rates.sentences(trace) if answered),
         *chain.from_iterable(
             (blank, (warning, "", WARNING if warning is _UNFINISHED else ERROR))
             for warning in warnings(trace)

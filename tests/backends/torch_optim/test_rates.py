@@ -14,7 +14,6 @@ import tracer
 from tracer.model.rates import sentence
 from tracer.model.records import RateRun
 from tracer.model.summary import summaries_of
-from tracer.model.trace import select
 from tracer.reporters import formats
 from tracer.reporters.text import render
 
@@ -119,18 +118,6 @@ def test_a_rate_in_a_tensor_is_read() -> None:
     rate.fill_(0.25)
     step(model, optimizer)
     assert runs_of(tracer.trace_of(optimizer)) == (RateRun(1, 2, 0.5, 0.25, 2),)
-
-
-def test_part_of_a_trace_has_the_rates_that_it_knows() -> None:
-    model = torch.nn.Linear(3, 1)
-    optimizer = tracer.wrap(torch.optim.SGD(model.parameters(), 0.1, weight_decay=0.5))
-    for number in range(6):
-        optimizer.param_groups[0]["lr"] = 0.1 if number < 3 else 0.01
-        step(model, optimizer)
-    trace = tracer.trace_of(optimizer)
-    part = select(trace, steps=range(3, 6))
-    assert runs_of(part) == (RateRun(1, 1, 0.1, 0.1), RateRun(2, 2, 0.01, 0.01))
-    assert runs_of(part, "decay") == (RateRun(1, 3, 0.5, 0.5),)
 
 
 # What is as it should be; `fuzz/healthy_torch.py` draws schedules and groups that are usual.
