@@ -6,12 +6,12 @@ until a trace is read or `MOST` steps are queued. Recorded effects on a device a
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from tracer.backends.torch import compat
 from tracer.backends.torch.effects import Effects
-from tracer.backends.torch.steps import Step, Unsure
+from tracer.backends.torch.steps import Step
 from tracer.backends.torch.writes import Writes
 from tracer.core import backend
 from tracer.core.backend import Stepped
@@ -32,7 +32,6 @@ class _Waiting(NamedTuple):
     block: CountedBlock
     seen: Any
     skipped: Any
-    unsure: Sequence[Unsure]
 
 
 class Blocks(backend.Blocks):
@@ -49,16 +48,13 @@ class Blocks(backend.Blocks):
 
     def log(self, block: CountedBlock, seen: Any, call: Call | None = None) -> None:
         """Count a block now, or queue it until the device's answer is read."""
-        skipped: Any = None
-        unsure: Sequence[Unsure] = ()
+        skipped = call.skipped if isinstance(call, Step) else None
         with self.counters.lock:
-            if isinstance(call, Step):
-                skipped, unsure = call.skipped, call.unsure
             held_back = seen and getattr(seen, "held_back", ())
-            if skipped is None and not (unsure or held_back or self._waiting):
+            if skipped is None and not (held_back or self._waiting):
                 super().log(block, seen)
                 return
-            self._waiting.append(_Waiting(block, seen, skipped, unsure))
+            self._waiting.append(_Waiting(block, seen, skipped))
             if len(self._waiting) > MOST:
                 self._settle()
 
@@ -81,8 +77,7 @@ class Blocks(backend.Blocks):
 
     def doubts(self) -> Iterator[str]:
         """Notes about writes that may bypass versions."""
-        for writes in self.writes:
-            yield from writes.notes()
+        return filter(None, (writes.note() for writes in self.writes))
 
     def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
         """Notes about optimizers with a `step` attribute of their own, which calls no hooks."""
@@ -124,12 +119,9 @@ class Blocks(backend.Blocks):
 
     def _answered(self, waiting: _Waiting) -> tuple[CountedBlock, Any]:
         """The block of a queued step and its effects, once the device has answered."""
-        block, seen, skipped, unsure = waiting
-        sites = list(block.sites)
-        for parameter in unsure:
-            same = bool(parameter.is_same)
-            parameter.learn(same)
-            sites += [] if same else [parameter.site]
+        block, seen, skipped = waiting
         if skipped is not None and bool(float(skipped)):
-            sites = [number for number in sites if self._sites.sites[number].role != "update"]
-        return block._replace(sites=tuple(sites)), seen
+            sites = self._sites.sites
+            left = tuple(number for number in block.sites if sites[number].role != "update")
+            block = block._replace(sites=left)
+        return block, seen

@@ -9,10 +9,11 @@ import functools
 import inspect
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from math import prod
 from operator import attrgetter
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from torch.utils.hooks import RemovableHandle
 from tracer.model.records import Kind
 
 __all__ = [
+    "DENSE",
     "FROZEN",
     "HAS_CUDA",
     "Exchange",
@@ -50,7 +52,6 @@ __all__ = [
     "is_optimizer",
     "is_parameter",
     "kind_of",
-    "layout_if",
     "layouts_of",
     "names_data",
     "replaced_in",
@@ -163,11 +164,8 @@ def layouts_of(parameters: Sequence[Any]) -> list[Any]:
 _LAYOUT = attrgetter("grad.layout")
 
 
-def layout_if(has: bool | None) -> Any:
-    """The layout of a dense gradient (True), of a missing one (False), or `FROZEN` (None)."""
-    return torch.strided if has else FROZEN if has is None else None
-
-
+DENSE: Any = torch.strided
+"""The layout of a dense gradient."""
 _STRIDED = {torch.strided, getattr(torch, "_mkldnn", None)}
 
 
@@ -247,13 +245,29 @@ def steps_by_itself(cls: type) -> bool:
 
 
 def names_data(cls: type) -> bool:
-    """True if the program's code in this class names `data` or `numpy`, which bypass versions."""
-    own = [each for each in cls.__mro__ if not each.__module__.startswith("torch.")]
-    methods = [
-        inspect.unwrap(each) for base in own for each in vars(base).values() if callable(each)
-    ]
-    codes = [code for each in methods if (code := getattr(each, "__code__", None)) is not None]
-    return any({"data", "numpy"}.intersection(code.co_names) for code in codes)
+    """True if the program's code in this class names `.data` or NumPy, which bypass versions.
+
+    The functions that this code names are searched, too.
+    """
+    found = [each for base in cls.__mro__ for each in _functions(vars(base).values())]
+    for function in found:  # grows
+        if not str(function.__module__).startswith("torch."):
+            names = _names_in(function.__code__)
+            if not names.isdisjoint(("data", "numpy", "vector_to_parameters")):
+                return True
+            named = _functions(map(function.__globals__.get, names))
+            found += [each for each in named if each not in found]
+    return False
+
+
+def _functions(given: Iterable[Any]) -> list[FunctionType]:
+    functions = (inspect.unwrap(each) for each in given if isinstance(each, FunctionType))
+    return [each for each in functions if isinstance(each, FunctionType)]
+
+
+def _names_in(code: CodeType) -> set[str]:
+    inner = (_names_in(each) for each in code.co_consts if isinstance(each, CodeType))
+    return set(code.co_names).union(*inner)
 
 
 HAS_CUDA = torch.backends.cuda.is_built()

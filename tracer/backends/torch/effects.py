@@ -108,27 +108,16 @@ class Effects(Logs):
                 "replayed"
             )
             return None
-        copy = copy_of(tensor)
-        if copy is None:
-            plain = _plain(tensor)
-            self._note(
-                "effects are unknown for a parameter of the type "
-                f"{str(tensor.dtype).removeprefix('torch.')} ({type(plain).__name__}, "
-                f"{str(plain.layout).removeprefix('torch.')}, {plain.device.type}): it is not "
-                "compared"
-            )
-        return copy
-
-
-def copy_of(tensor: Any) -> Any | None:
-    """A copy of a tensor, without autograd; None if its bits cannot be compared."""
-    plain = _plain(tensor)
-    return plain.clone() if _is_comparable(plain) else None
-
-
-def is_left(before: Any, tensor: Any) -> Any:
-    """True if a tensor has the bits of its copy `before`; a bool, or a tensor on the device."""
-    return _is_same(before, _plain(tensor))
+        plain = _plain(tensor)
+        if _is_comparable(plain):
+            return plain.clone()
+        self._note(
+            "effects are unknown for a parameter of the type "
+            f"{str(tensor.dtype).removeprefix('torch.')} ({type(plain).__name__}, "
+            f"{str(plain.layout).removeprefix('torch.')}, {plain.device.type}): it is not "
+            "compared"
+        )
+        return None
 
 
 def tensor_of(variable: Any) -> Any:

@@ -19,7 +19,7 @@ from tracer.backends.torch import compat, dynamo, effects
 from tracer.backends.torch.dynamo import F
 from tracer.backends.torch.grad_scaler import found_inf
 from tracer.backends.torch.parameters import parameters_of
-from tracer.backends.torch.writes import Before, Writes
+from tracer.backends.torch.writes import Versions, Writes
 from tracer.core.calls import Call, known_by
 from tracer.core.registry import Binding
 
@@ -65,32 +65,22 @@ class Asked(NamedTuple):
     """The sites of the updates, if the step updates each parameter that has a gradient."""
 
 
-class Unsure(NamedTuple):
-    """A parameter for which only the device knows whether a step updated it."""
-
-    is_same: Any
-    """A tensor on the device: true if the parameter kept its bits."""
-    site: int
-    """The site of the update."""
-    learn: Any
-    """Called with the value of `is_same`."""
-
-
 class Step(Call):
     """A step under way; it keeps neither parameters nor tensors of the program alive."""
 
-    __slots__ = ("asked", "counter", "method", "skipped", "unsure", "written")
+    __slots__ = ("asked", "copies", "counter", "method", "skipped", "versions")
 
     def __init__(self, counter: "StepCounter", method: str = STEP) -> None:
         self.counter = counter
         self.method = method
         self.asked: Asked | None = None
         """The gradients of the step; None until they are known."""
-        self.written: Before | None = None
-        """The parameters as the step began, if their versions or bits decide what it updated."""
+        self.versions: Versions | None = None
+        """The versions as the step began, if they decide what it updated."""
+        self.copies: Mapping[int, Any] = {}
+        """Copies of the parameters, by `id`, if LBFGS may write to them."""
         self.skipped: Any = None
         """A number on the device, not 0 if the step was skipped; None if the host knows."""
-        self.unsure: Sequence[Unsure] = ()
 
     @property
     def interrupted(self) -> str:
@@ -138,7 +128,8 @@ class StepCounter:
         by_itself = compat.steps_by_itself(cls)
         if by_itself or _is_lbfgs(optimizer):
             blocks: Any = self.recorder.blocks
-            self._writes = Writes(self._name, by_itself, compat.names_data(cls))
+            hides = compat.names_data(cls) or _is_fused(optimizer)
+            self._writes = Writes(self._name, by_itself, hides)
             blocks.writes.append(self._writes)
         self.stopped = False
         """Whether `torch.compile` compiled a step: no later step is counted."""
@@ -167,10 +158,11 @@ class StepCounter:
         # A closure, or a hook of the program, may still change the gradients.
         if not (compat.hooks_before(optimizer) or _computes(given, named)):
             call.asked = self.asked_for(parameters, compat.layouts_of(parameters))
-        if self._writes is not None:
-            call.written = self._writes.before(parameters, bits=self._adds_zeros())
-        elif call.asked is None or len(recorder.optimizers.all) > 1:
-            call.written = Before(compat.versions_of(parameters), {})
+        if self._writes is not None or call.asked is None or len(recorder.optimizers.all) > 1:
+            call.versions = compat.versions_of(parameters)
+            if any(map(_is_lbfgs, recorder.optimizers.alive())):
+                known = [each for each in parameters if id(each) in call.versions]
+                call.copies = {id(each): each.detach().clone() for each in known}
         if recorder.effects is not None and call.parent is None:
             self._hold(call)
 
@@ -178,13 +170,6 @@ class StepCounter:
         self.recorder.open(call, self.index, call.method, "step", python)
         call.python = known_by(python)
         return call
-
-    def _adds_zeros(self) -> bool:
-        """True if versions do not show whether a step moves a parameter that has no gradient.
-
-        LBFGS writes to all parameters, but moves only those with a gradient in its history.
-        """
-        return any(map(_is_lbfgs, self.recorder.optimizers.alive()))
 
     def _hold(self, call: Step) -> None:
         """Copy all that the step may change, because effects are recorded.
@@ -215,7 +200,7 @@ class StepCounter:
             self.recorder.note(_CAPTURED.format(name=type(optimizer).__name__))
         found, skipped = found_inf(optimizer), False
         # When the kernel skips its work, writes by the program's own code remain: `_updated` then
-        # compares each parameter, and waits for the device.
+        # looks at each parameter, and waits for the device.
         looks = self._writes is not None and call.parent is not None
         if found is None and "grad_scaler" in named:
             self.recorder.note(_UNKNOWN_SKIP)
@@ -257,18 +242,13 @@ class StepCounter:
         layouts = self._layouts_of(call, optimizer, parameters)
         updated = self._updated(call, parameters, layouts, skipped, around)
         for place, parameter in enumerate(parameters):
-            if updated[place] is True and not _asks(layouts[place]):
+            if updated[place] and not _asks(layouts[place]):
                 (now,) = compat.layouts_of([parameter])
-                layouts[place] = now if _asks(now) else compat.layout_if(True)
+                layouts[place] = now if _asks(now) else compat.DENSE
         call.asked = self.asked_for(parameters, layouts)
         asking = [place for place, layout in enumerate(call.asked.layouts) if _asks(layout)]
-        site_at = dict(zip(asking, call.asked.updates, strict=True))
-        call.unsure = [
-            Unsure(updated[place], site, partial(self._writes.learn, id(parameters[place]), True))
-            for place, site in site_at.items()
-            if self._writes is not None and not isinstance(updated[place], bool)
-        ]
-        return [site for place, site in site_at.items() if updated[place] is True]
+        site_at = zip(asking, call.asked.updates, strict=True)
+        return [site for place, site in site_at if updated[place]]
 
     def _layouts_of(self, call: Step, optimizer: Any, parameters: Sequence[Any]) -> list[Any]:
         """The layouts of the gradients of a step that has ended.
@@ -289,39 +269,39 @@ class StepCounter:
         layouts: Sequence[Any],
         skipped: bool,
         around: bool,
-    ) -> list[Any]:
-        """Whether the step updated each parameter: bools, or tensors of `Writes.wrote_to`."""
+    ) -> list[bool]:
+        """Whether the step updated each parameter itself."""
         inner = {id(each) for each in self.recorder.variables_of(call.sites).values()}
         writes = self._writes or Writes(self._name, by_itself=False)
-        writes.seen |= bool(inner)
-        bits, waits = self._adds_zeros(), call.parent is not None
-        updated: list[Any] = []
+        updated = []
         for parameter, layout in zip(parameters, layouts, strict=True):
-            did: Any = _asks(layout) and not skipped
+            did = _asks(layout) and not skipped
             if did and self._writes is None and not around:
                 pass  # PyTorch's own code updates each parameter that has a gradient
             elif id(parameter) in inner:
                 did = False  # counted by the inner step
-            elif call.written is not None:
-                did = writes.wrote_to(call.written, parameter, did, bits=bits, waits=waits)
+            elif call.versions is not None:
+                did = writes.wrote_to(call.versions, call.copies, parameter, did)
             updated.append(did)
+        if not skipped:
+            writes.ended(bool(inner) or any(updated), any(map(_asks, layouts)))
         return updated
 
     def _wrote_to_all(self, call: Step, parameters: Sequence[Any]) -> bool:
         """True if each parameter has a gradient and a new version, as in nearly each step."""
-        if self._writes is None or call.written is None or call.asked is None or call.sites:
+        if self._writes is None or call.versions is None or call.asked is None or call.sites:
             return False
         asks = len(call.asked.updates) == len(parameters)
-        return asks and self._writes.wrote_to_all(call.written, parameters)
+        return asks and self._writes.wrote_to_all(call.versions, parameters)
 
     def _note_cleared(self, call: Step, optimizer: Any, layouts: Sequence[Any]) -> None:
         """Note that a hook may have cleared gradients of updates that no version shows.
 
         A fused kernel changes no version, and a step whose start was missed has none to compare.
         """
-        fused = any(group.get("fused") for group in optimizer.param_groups)
         cleared = compat.hooks_after(optimizer) and None in layouts
-        if cleared and ((fused and self._writes is None) or call.written is None):
+        hides = _is_fused(optimizer) and self._writes is None
+        if cleared and (hides or call.versions is None):
             self.recorder.note(_CLEARED.format(name=self._name))
 
     # Steps called by a `GradScaler`.
@@ -396,7 +376,7 @@ class StepCounter:
             variables: Any = self.recorder.variables
             variables.find_names(self.optimizer())
             # A parameter that is gone may leave its `id` to another one.
-            self._alive = [ref(each, partial(self._forget, id(each))) for each in parameters]
+            self._alive = [ref(each, self._forget) for each in parameters]
         # Checkpoints also give a gradient to parameters on other ranks: see `docs/facts.md`.
         layouts = [
             compat.FROZEN if compat.is_elsewhere(each) else layout
@@ -415,15 +395,17 @@ class StepCounter:
         self._last = Asked(ids, layouts, requests, updates)
         return self._last
 
-    def _forget(self, key: int, reference: Any) -> None:
+    def _forget(self, reference: Any) -> None:
         self._last = None
-        if self._writes is not None:
-            self._writes.forget(key)
 
 
 def _asks(layout: Any) -> bool:
     """True if a parameter with this layout of its gradient has a gradient."""
     return layout is not None and layout is not compat.FROZEN
+
+
+def _is_fused(optimizer: Any) -> bool:
+    return any(group.get("fused") for group in optimizer.param_groups)
 
 
 def _is_lbfgs(optimizer: Any) -> bool:
