@@ -28,14 +28,12 @@ import tracer
 STEPS = 5
 
 
-class Left(Odometer):
-    """Leaves empty shards alone, and writes past `DTensor` to the others."""
+class Local(Odometer):
+    """Writes past `DTensor` to the local tensors."""
 
     def step(self, closure: Any = None) -> None:
         for parameter in self.param_groups[0]["params"]:
-            local = parameter.detach().to_local()
-            if local.numel():
-                local.add_(1)
+            parameter.detach().to_local().add_(1)
 
 
 def sharded(model: Any) -> None:
@@ -91,7 +89,7 @@ def train(rank: int, way: str, folder: str) -> tuple[list[int], int]:
         inner[0].requires_grad_(way == "fsdp")
         cpu = torch.device("cpu")
         model = FullyShardedDataParallel(inner, use_orig_params=True, device_id=cpu)
-    elif way in ("fsdp2", "whole", "left", "none"):
+    elif way in ("fsdp2", "whole", "local", "none"):
         sharded(inner)
         inner.set_reshard_after_backward(way != "whole")
     else:
@@ -102,7 +100,7 @@ def train(rank: int, way: str, folder: str) -> tuple[list[int], int]:
         group: Any = {"params": [*model.parameters()], "weight_decay": 0.1}
         optimizer = ZeroRedundancyOptimizer([group], optimizer_class=Odometer, lr=1.0)
     else:
-        optimizer = (Left if way == "left" else Odometer)(model.parameters())
+        optimizer = (Local if way == "local" else Odometer)(model.parameters())
     tracer.wrap(optimizer, effects=True)
     scaler = ShardedGradScaler("cpu", init_scale=4.0, enabled=way == "scaled")
     for step in range(1, STEPS + 1):
@@ -136,7 +134,7 @@ if __name__ == "__main__":
         world_size=2,
         timeout=timedelta(seconds=60),
     )
-    ways = ("ddp", "zero", "fsdp", "fsdp2", "whole", "left", "scaled", "rates", "none")
+    ways = ("ddp", "zero", "fsdp", "fsdp2", "whole", "local", "scaled", "rates", "none")
     done = {way: train(int(rank), way, f"{folder}/{way}") for way in ways}
     done["backward"] = in_backward(f"{folder}/backward")
     done["order"] = in_another_order(int(rank), f"{folder}/order")

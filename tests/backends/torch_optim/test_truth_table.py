@@ -689,9 +689,9 @@ class ByKernel(Own):
     """As a kernel that the program has built: nothing in its code tells what it does."""
 
     def add(self, parameters: Any) -> None:
-        none, options = [], {"momentum": 0.0, "dampening": 0.0, "is_first_step": False}
-        options |= {"weight_decay": 0.0, "lr": 1.0, "nesterov": False, "maximize": True}
-        torch._fused_sgd_(parameters, [torch.ones(2) for _ in parameters], none, **options)
+        options = {"momentum": 0.0, "dampening": 0.0, "is_first_step": False, "lr": 1.0}
+        options |= {"weight_decay": 0.0, "nesterov": False, "maximize": True}
+        torch._fused_sgd_(parameters, [torch.ones(2) for _ in parameters], [], **options)
 
 
 class FusedInTurn(torch.optim.SGD):  # type: ignore[misc]

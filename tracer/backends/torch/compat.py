@@ -245,7 +245,7 @@ def steps_by_itself(cls: type) -> bool:
 
 
 def names_data(cls: type) -> bool:
-    """True if the program's code in this class names `.data` or NumPy, which bypass versions.
+    """True if the program's code in this class names `.data` or the like, which bypass versions.
 
     The functions that this code names are searched, too.
     """
@@ -253,11 +253,14 @@ def names_data(cls: type) -> bool:
     for function in found:  # grows
         if not str(function.__module__).startswith("torch."):
             names = _names_in(function.__code__)
-            if not names.isdisjoint(("data", "numpy", "vector_to_parameters")):
+            if not names.isdisjoint(_BYPASSING):
                 return True
             named = _functions(map(function.__globals__.get, names))
             found += [each for each in named if each not in found]
     return False
+
+
+_BYPASSING = ("data", "numpy", "vector_to_parameters", "to_local", "_local_tensor")
 
 
 def _functions(given: Iterable[Any]) -> list[FunctionType]:
