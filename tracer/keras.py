@@ -4,8 +4,6 @@ This module never imports Keras: it uses the Keras that the program imported. It
 TensorFlow before training begins.
 """
 
-import math
-import secrets
 import sys
 import threading
 from collections.abc import Mapping
@@ -16,7 +14,6 @@ from typing import Any, Literal
 
 from tracer.api import CallTrace, trace_of, wrap
 from tracer.core.interrupts import suppress_faults
-from tracer.errors import TraceFileError
 from tracer.files import local_path
 from tracer.model.records import OBSERVATIONS, Block, Effect
 from tracer.model.trace import Trace
@@ -46,7 +43,8 @@ class TraceCallback:
     the logs of batches, so Keras need not wait for the device on its account.
 
     Once training has begun, it raises nothing: after an error, such as an optimizer that cannot be
-    traced, it prints one line to standard error, and then no lines and no logs.
+    traced or a file that cannot be written, it prints one line to standard error, and then no lines
+    and no logs.
 
     Raises `ValueError` for an `every` below 1, and `RuntimeError` if no Keras was imported.
 
@@ -115,9 +113,9 @@ class TraceCallback:
             if self.effects or not registry.is_traced(self._model.optimizer):
                 wrap(self._model.optimizer, effects=self.effects)
             trace = self.trace
-            self._began = self._reported = trace.steps  # the last step of the last line
+            self._reported = trace.steps  # the last step of the last line
             self._before = self._epoch = 0  # batches before this epoch, and in it
-            self._due: float = math.inf if self.every is None else self.every
+            self._due = self.every or 0
             if self.logs:
                 self._logged = counts(trace, self.effects)  # at the end of the last epoch
 
@@ -133,9 +131,10 @@ class TraceCallback:
             self._epoch = max(self._epoch, batch + 1)
             batches = self._before + self._epoch
             if self.every is not None and batches >= self._due and not self._faults.seen:
-                trace, last = self.trace, self._reported
+                trace = self.trace
                 self._tell(trace, self.every)
-                self._due = batches + self._wait(trace, batches, is_told=self._reported > last)
+                # Each reading takes time, and a batch rarely makes more than one step.
+                self._due = batches + self._reported + self.every - trace.steps
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Add to the logs what was counted in this epoch."""
@@ -153,7 +152,7 @@ class TraceCallback:
                     self._tell(trace, self.every)
                     self._tell(trace, max(1, trace.steps - self._reported))
             if self.save is not None:
-                _save(trace, self.save)
+                trace.save(self.save)
 
     def _tell(self, trace: Trace, every: int) -> None:
         """Print a line about each `every` steps that have run since the last line.
@@ -166,18 +165,6 @@ class TraceCallback:
             self._reported = trace.steps if _has_lost(trace) else self._reported + every
             print(f"{start}tracer: {line(trace, first, self._reported)}", flush=True)
             start = ""
-
-    def _wait(self, trace: Trace, batches: int, *, is_told: bool) -> float:
-        """In how many batches to read the trace again: when the next line is due at the same pace.
-
-        At least in `every` batches if no line was due (`is_told`), since each reading takes time,
-        and at the latest after as many batches as there were, since the pace may change.
-        """
-        if self.every is None or _has_lost(trace):
-            return math.inf
-        least = 1 if is_told else self.every
-        missing, steps = self._reported + self.every - trace.steps, trace.steps - self._began
-        return max(least, min(batches, missing * batches // max(1, steps)))
 
 
 class _Faults(suppress_faults):
@@ -199,18 +186,6 @@ class _Faults(suppress_faults):
                 line = f"tracer: TraceCallback stopped, the training goes on: {text}"
                 print(line, file=sys.stderr, flush=True)
         return is_fault
-
-
-def _save(trace: CallTrace, path: str | Path) -> None:
-    """Save the trace; if that fails, to a new local file: `fit` must not lose the training."""
-    try:
-        trace.save(path)
-    except TraceFileError as error:
-        kept = Path(f"trace-{secrets.token_hex(4)}.json")
-        with suppress(TraceFileError):
-            trace.save(kept)
-        where = f"the trace is in {kept}" if kept.exists() else "the trace is lost"
-        print(f"tracer: {error}: {where}", file=sys.stderr, flush=True)
 
 
 def line(trace: Trace, first: int, last: int) -> str:
