@@ -7,10 +7,9 @@ variable must be true in any case.
 """
 
 import gc
-import threading
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from support.odometers import ODOMETERS, Reading, read, reading
 from support.twins import slots
 
 import tracer
-from tracer.backends.tensorflow.users import one_moment
 
 pytestmark = pytest.mark.wide
 
@@ -71,56 +69,69 @@ def test_wrapped_after_graph_tracing(
     assert len(traced) == usual + 1
 
 
-@pytest.mark.parametrize("where", ["another thread", "this thread"])
-def test_wrapped_while_a_block_begins(
-    kind: str,
-    optimizer: Any,
-    variables: dict[str, Any],
-    apply: Callable[[], None],
-    where: str,
+@pytest.mark.parametrize("how", ["kept", "held", "inside", "dataset", "under way", "being traced"])
+def test_an_older_graph_that_runs_is_noted(
+    optimizer: Any, variables: dict[str, Any], apply: Callable[[], None], how: str
 ) -> None:
-    """The block has already wrapped an optimizer when the function is traced."""
-    step = tf.function(apply)
+    """In the program's trace and in each block, and still when the graph is gone."""
 
-    def traced_and_wrapped() -> None:
-        step()
-        tracer.wrap(optimizer)
+    def wrap() -> None:
+        if not wraps:
+            tracer.wrap(optimizer, retrace=how != "kept")
+        wraps.append(how)
 
-    with one_moment():
-        tracer.wrap(ODOMETERS[kind]())
-        if where == "another thread":
-            thread = threading.Thread(target=traced_and_wrapped)
-            thread.start()
-            thread.join()
+    def steps() -> None:
+        apply()
+        if how == "being traced":
+            wrap()
+        elif how == "under way":
+            tf.py_function(wrap, [], [])
+        apply()
+
+    wraps: list[str] = []
+    tf.function(apply)()  # slot variables are made in the first call of a function
+    run: Any = tf.function(steps)
+    if how == "held" or how == "inside":
+        run = run.get_concrete_function()
+    elif how == "dataset":
+
+        def in_dataset(element: Any) -> Any:
+            apply()
+            return element
+
+        rows = tf.data.Dataset.range(1).map(in_dataset)
+        run = partial(list, rows)
+    run()
+    if not wraps:
+        wrap()
+    if how == "inside":
+        held = run
+        run = tf.function(lambda: held())
+    for block in range(2):
+        before = readings(variables)
+        with tracer.record() as recording:
+            run()
+        trace = recording.trace()
+        truth = minus(readings(variables), before)
+        assert truth["kernel"] == Reading(1 if how == "dataset" else 2)
+        if how == "under way":  # only the call in which it was wrapped
+            assert_right(trace, variables, truth)
         else:
-            traced_and_wrapped()
-    before = readings(variables)
-    for _ in range(3):
-        step()
-    truth = minus(readings(variables), before)
-    trace = tracer.trace_of(optimizer)
-    assert counted(trace, variables["kernel"]) == truth["kernel"] == Reading(3)
-    assert trace.complete
+            assert_right_or_incomplete(trace, variables, truth)
+            assert not trace.complete, block
+    run = held = rows = None
+    gc.collect()
+    wrapped = tracer.trace_of(optimizer)
+    tracer.unwrap(optimizer)
+    for trace in (wrapped, tracer.trace_of(optimizer)):
+        assert not trace.complete
+        assert any("and is not traced again: what it does" in note for note in trace.notes)
+    with tracer.record() as recording:
+        apply()
+    assert recording.trace().complete
 
 
-def test_graphs_that_are_to_be_kept(
-    optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
-) -> None:
-    """With `retrace=False` nothing is traced again, and the trace says what it does not count."""
-    step = tf.function(apply)
-    step()
-    tracer.wrap(optimizer, retrace=False)
-    before = readings(variables)
-    for _ in range(3):
-        step()
-    truth = minus(readings(variables), before)
-    trace = tracer.trace_of(optimizer)
-    assert not trace.complete
-    assert "3 calls of 'apply_all' are not counted" in trace.notes[0]
-    assert_right_or_incomplete(trace, variables, truth)
-
-
-def test_a_concrete_function_cannot_be_traced_again(
+def test_a_concrete_function_that_is_not_called_leaves_the_trace_complete(
     optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
 ) -> None:
     step = tf.function(apply)
@@ -129,52 +140,10 @@ def test_a_concrete_function_cannot_be_traced_again(
     tracer.wrap(optimizer)
     before = readings(variables)
     step()
+    assert_right(tracer.trace_of(optimizer), variables, minus(readings(variables), before))
+    tracer.unwrap(optimizer)
     held()
-    truth = minus(readings(variables), before)
-    assert truth["kernel"] == Reading(2)
-    trace = tracer.trace_of(optimizer)
-    assert counted(trace, variables["kernel"]) == Reading(1)
-    assert not trace.complete
-    assert any("1 call of 'apply_all' is not counted" in each for each in trace.notes)
-
-
-@pytest.mark.parametrize("again", [False, True], ids=["first block", "second block"])
-def test_what_a_block_cannot_count_is_said_in_each_block(
-    optimizer: Any, variables: dict[str, Any], apply: Callable[[], None], again: bool
-) -> None:
-    held = tf.function(apply).get_concrete_function()
-    held()
-    for _ in range(1 + again):
-        with tracer.record() as recording:
-            held()
-    trace = recording.trace()
-    assert not trace.complete
-    assert any("1 call of 'apply_all' is not counted" in each for each in trace.notes)
-
-
-def test_a_call_that_is_under_way_is_said(
-    optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
-) -> None:
-    """The optimizer is wrapped in the middle of a function's call: its other steps are missed."""
-
-    def wrap() -> None:
-        tracer.wrap(optimizer)
-
-    @tf.function
-    def steps() -> None:
-        apply()
-        tf.py_function(wrap, [], [])
-        apply()
-
-    tf.function(apply)()  # slot variables are made in the first call of a function
-    steps()
-    trace = tracer.trace_of(optimizer)
-    assert not trace.complete
-    assert any("1 call of 'steps' is not counted" in each for each in trace.notes)
-    before = readings(variables)
-    steps()
-    assert counted(tracer.trace_of(optimizer), variables["kernel"]) == Reading(2)
-    assert minus(readings(variables), before)["kernel"] == Reading(2)
+    assert tracer.trace_of(optimizer).complete
 
 
 def test_what_made_its_variables_in_its_first_call() -> None:
@@ -452,41 +421,6 @@ def test_a_late_wrap_leaves_training_as_it_is(kind: str, compiled: dict[str, boo
     assert (trace.steps, trace.updates(), trace.complete) == (8, 32, True)
 
 
-# Graphs that are counted in part.
-
-
-def test_a_function_that_calls_what_is_older_is_told_of_in_each_block(
-    optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
-) -> None:
-    """Also where the optimizer stays wrapped, and through functions between them; calls of such a
-    function are not seen, so that is said for as long as there is one.
-    """
-    held = tf.function(apply).get_concrete_function()
-    held()
-
-    @tf.function
-    def step() -> None:
-        apply()
-        held()
-
-    @tf.function
-    def steps() -> None:
-        for _ in tf.range(2):
-            step()
-
-    tracer.wrap(optimizer)
-    for function, counts in (step, 1), (step, 1), (steps, 2), (steps, 2), (apply, 1):
-        before = readings(variables)
-        with tracer.record() as recording:
-            function()
-        trace = recording.trace()
-        assert counted(trace, variables["kernel"]) == Reading(counts)
-        truth = minus(readings(variables), before)
-        assert truth["kernel"] == Reading(counts if function is apply else 2 * counts)
-        assert any("is called by 'step': what it does there" in each for each in trace.notes)
-        assert not trace.complete
-
-
 def test_an_uncounted_step_beside_a_function_that_counts(
     optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
 ) -> None:
@@ -516,112 +450,3 @@ def test_an_uncounted_step_beside_a_function_that_counts(
     assert_right(recording.trace(), variables, truth)
     (note,) = recording.trace().notes
     assert ": only and steps, traced before the optimizer was wrapped, were traced again" in note
-
-
-def test_wrapped_while_a_function_is_traced(
-    optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
-) -> None:
-    """What was traced of it before is not counted, and that is said in each block."""
-    tf.function(apply)()  # slot variables are made in the first call of a function
-
-    @tf.function
-    def steps() -> None:
-        apply()
-        tracer.wrap(optimizer)
-        apply()
-
-    steps()
-    assert not tracer.trace_of(optimizer).complete
-    for _ in range(2):
-        with tracer.record() as recording:
-            steps()
-        trace = recording.trace()
-        assert (counted(trace, variables["kernel"]), trace.complete) == (Reading(1), False)
-    tracer.unwrap(optimizer)
-    with tracer.record() as recording:
-        steps()
-    assert counted(recording.trace(), variables["kernel"]) == Reading(2)
-
-
-def test_a_block_that_begins_in_a_call(
-    optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
-) -> None:
-    blocks = ExitStack()
-    recordings: list[Any] = []
-
-    def begin() -> None:
-        if before:
-            recordings.append(blocks.enter_context(tracer.record()))
-
-    @tf.function
-    def steps() -> None:
-        apply()
-        tf.py_function(begin, [], [])
-        apply()
-
-    before: dict[str, Reading] = {}
-    steps()
-    before = readings(variables)
-    with blocks:
-        steps()
-    assert minus(readings(variables), before)["kernel"] == Reading(2)
-    (recording,) = recordings
-    assert not recording.trace().complete
-    assert "1 call of 'steps' is not counted" in recording.trace().notes[0]
-
-
-def test_a_dataset_that_steps(
-    optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
-) -> None:
-    """It runs the function that it was made with, and nobody is told when."""
-
-    def step(element: Any) -> Any:
-        apply()
-        return element
-
-    tf.function(apply)()
-    data = tf.data.Dataset.range(3).map(step)
-    tracer.wrap(optimizer)
-    before = readings(variables)
-    for _ in range(2):
-        with tracer.record() as recording:
-            assert len(list(data)) == 3
-        (note,) = recording.trace().notes
-        assert "'Dataset_map_step', which a dataset runs, was traced before" in note
-        assert not recording.trace().complete
-    assert minus(readings(variables), before)["kernel"] == Reading(6)
-    with tracer.record() as recording:
-        assert len(list(tf.data.Dataset.range(3).map(step))) == 3
-    assert counted(recording.trace(), variables["kernel"]) == Reading(3)
-
-
-@pytest.mark.parametrize("how", ["calling", "tracing", "dataset"])
-def test_what_ran_uncounted_is_said_when_it_is_gone(how: str) -> None:
-    """No call of such a graph is seen, so its note must not go with it, nor with the wrapping."""
-    optimizer = ODOMETERS["legacy"]()
-    variable = tf.Variable(tf.zeros(2))
-    optimizer.apply_gradients([(tf.ones(2), variable)])
-
-    def step(wrap: bool = False) -> None:
-        optimizer.apply_gradients([(tf.ones(2), variable)])
-        if wrap:
-            with tf.init_scope():
-                tracer.wrap(optimizer)
-
-    older: Any = tf.function(step, autograph=False)
-    if how == "calling":
-        concrete = older.get_concrete_function()
-        tracer.wrap(optimizer)
-        tf.function(lambda: concrete(), autograph=False)()
-    elif how == "tracing":
-        older(wrap=True)
-    else:
-        rows = tf.data.Dataset.range(3).map(lambda each: (older(), each)[1])
-        tracer.wrap(optimizer)
-        list(rows)
-        del rows
-    older = None
-    gc.collect()
-    assert not tracer.trace_of(optimizer).complete
-    tracer.unwrap(optimizer)
-    assert not tracer.trace_of(optimizer).complete

@@ -422,7 +422,7 @@ def test_a_fault_in_the_search_for_functions_is_said_and_leaves_the_program_alon
     def fail(*args: Any) -> Any:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr("tracer.backends.tensorflow.users.Functions.users_of", fail)
+    monkeypatch.setattr("tracer.backends.tensorflow.late_wrap._users_of", fail)
     with pytest.warns(RuntimeWarning, match="oops"), tracer.record() as recording:
         _step(optimizer, weight)
     assert weight.numpy() == [-2.0]

@@ -252,7 +252,10 @@ def test_a_train_op_from_before_a_block() -> None:
             with tracer.record() as recording:
                 session.run(train)
     assert not recording.trace().complete
-    assert "a graph of a Session has updates that were built before" in recording.trace().notes[0]
+    assert (
+        "a graph of a Session was traced before the optimizer was wrapped"
+        in recording.trace().notes[0]
+    )
 
 
 def test_a_train_op_outlives_any_number_of_blocks() -> None:

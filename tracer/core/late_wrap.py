@@ -1,8 +1,9 @@
-"""Finds calls of functions and graphs that were traced before their optimizer was wrapped."""
+"""Notes the functions and graphs that were traced before their optimizer was wrapped."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 from tracer.kinds import OptimizerKind
 from tracer.model.words import listed
@@ -12,41 +13,44 @@ SESSION_GRAPH = "v1 graph"
 
 
 class StaleFunction(NamedTuple):
-    """A stale function: traced before its optimizer was wrapped."""
+    """A function traced before its optimizer was wrapped."""
 
     optimizer: int
     """The optimizer's index."""
     function: str
-    caller: str = ""
-    """The later function that calls it, or a constant below; empty if the program calls it."""
 
 
-KEPT = "jit"
-"""The caller of a function that keeps its program; the tracer does not see the calls."""
+class Late(NamedTuple):
+    """An optimizer that is wrapped, perhaps after it was used."""
 
-PIPELINE = "tf.data"
-"""The caller of a dataset's function."""
-
-IN_PART = "in part"
-"""The caller of a function that was being traced when its optimizer was wrapped."""
+    number: int
+    """Its index among the optimizers of its recorder."""
+    optimizer: Any
+    kind: OptimizerKind
+    name: str
+    own_steps: bool
+    """Whether its step method may update variables by itself."""
 
 
 class StaleFunctions:
-    """Counts the calls of stale functions while their optimizer is traced."""
+    """The functions of a recorder's optimizers that were traced before the optimizers were wrapped.
+
+    Each one that can be is traced again. A call of one that cannot be is noted in the traces of
+    that time; if its calls are not seen, it is noted in each trace of a time at which it is alive.
+    """
 
     reads_again = ""
     """Appended to the remark on functions traced again: the state that they restarted."""
 
     def __init__(self) -> None:
-        self.calls: Counter[StaleFunction] = Counter()
+        self.kept: Counter[StaleFunction] = Counter()
+        """How often a function was called uncounted, or was found whose calls are not seen."""
+        self._alive: dict[StaleFunction, WeakSet[Any]] = defaultdict(WeakSet)
 
-    def find_and_watch(
-        self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
-    ) -> None:
-        """Find the stale functions that use an optimizer, watch them from now on, and `begin`.
+    def find(self, late: Late, retrace: bool) -> None:
+        """Find the stale functions of an optimizer whose class is replaced now.
 
-        If `retrace`, they are traced again at their next call. `own` says whether the optimizer's
-        step method may update variables by itself.
+        If `retrace`, they are traced again at their next call.
         """
 
     def begin(self, index: int) -> None:
@@ -55,30 +59,41 @@ class StaleFunctions:
     def let_go(self, index: int) -> None:
         """Handle the end, perhaps temporary, of tracing an optimizer."""
 
-    def unseen(self) -> list[StaleFunction]:
-        """The functions that run without being fully counted, and whose calls are not seen."""
-        return []
-
     def retraced(self) -> Counter[StaleFunction]:
         """The functions that were traced again after their graphs were cleared."""
         return Counter()
 
-    def missed(self, names: Sequence[str], before: Mapping[StaleFunction, int]) -> Iterator[str]:
-        """Yield notes on uncounted calls; `before` has the earlier calls of each function."""
-        calls = Counter(self.calls)
-        calls.subtract(before)
-        for stale in dict.fromkeys([*(+calls), *self.unseen()]):
-            yield note_of(stale, names[stale.optimizer], max(1, calls[stale]))
+    def keep(self, stale: StaleFunction, graph: Any) -> None:
+        """Note that a graph may run uncounted and unseen, in each trace while it is alive."""
+        if graph not in self._alive[stale]:
+            self._alive[stale].add(graph)
+            self.kept[stale] += 1
+
+    def past(self) -> dict[StaleFunction, int]:
+        """What need not be noted in a trace from now on."""
+        return {stale: times for stale, times in self.kept.items() if not self._alive.get(stale)}
+
+    def kept_since(self, past: Mapping[StaleFunction, int]) -> Counter[StaleFunction]:
+        """The functions kept at some time after `past` was taken."""
+        return self.kept - Counter(past)
+
+    def missed(self, names: Sequence[str], past: Mapping[StaleFunction, int]) -> Iterator[str]:
+        """Yield a note on each function kept since `past`."""
+        for stale in self.kept_since(past):
+            yield (
+                f"{names[stale.optimizer]}: {stale.function} was traced before the optimizer was "
+                "wrapped, and is not traced again: what it does is not counted; wrap the optimizer "
+                "before it trains"
+            )
 
     def remarks(self, names: Sequence[str], before: Mapping[StaleFunction, int]) -> Iterator[str]:
         """Yield a remark for each optimizer on functions that were traced again for the tracer.
 
         `before` has the earlier number of such functions of each name.
         """
-        again = Counter(self.retraced())
-        again.subtract(before)
+        again = self.retraced() - Counter(before)
         for index, name in enumerate(names):
-            functions = outermost(each.function for each in (+again) if each.optimizer == index)
+            functions = outermost(each.function for each in again if each.optimizer == index)
             if functions:
                 yield (
                     f"{name}: {listed(functions)}, traced before the optimizer was wrapped, "
@@ -96,33 +111,3 @@ def outermost(names: Iterable[str]) -> list[str]:
     return sorted(
         name for name in known if not any(name.startswith(f"{other}/") for other in known)
     )
-
-
-def note_of(stale: StaleFunction, name: str, calls: int) -> str:
-    """The note on `calls` of a stale function of the optimizer `name`."""
-    of_session = stale.function == SESSION_GRAPH and not stale.caller
-    text = _NOTES.get(SESSION_GRAPH if of_session else stale.caller, _CALLED_BY)
-    return f"{name}: " + text.format(
-        function=repr(stale.function),
-        caller=repr(stale.caller),
-        calls="1 call" if calls == 1 else f"{calls:,} calls",
-        are="is" if calls == 1 else "are",
-    )
-
-
-_NOTES = {
-    "": "{calls} of {function} {are} not counted, because the function was traced before the "
-    "optimizer was wrapped; wrap the optimizer before it trains",
-    KEPT: "{function} was traced before the optimizer was wrapped, and cannot be traced again: "
-    "what runs in it is not counted; wrap the optimizer before it trains",
-    PIPELINE: "{function}, which a dataset runs, was traced before the optimizer was wrapped: "
-    "what it does is not counted; wrap the optimizer before the dataset is made",
-    IN_PART: "{function} was being traced when the optimizer was wrapped: the part that was "
-    "traced before is not counted; wrap the optimizer before it trains",
-    SESSION_GRAPH: "a graph of a Session has updates that were built before the optimizer was "
-    "wrapped: they are not counted; wrap the optimizer before apply_gradients",
-}
-_CALLED_BY = (
-    "{function}, a function traced before the optimizer was wrapped, is called by {caller}: what "
-    "it does there is not counted; wrap the optimizer before it trains"
-)

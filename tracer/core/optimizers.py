@@ -11,6 +11,7 @@ from weakref import ref
 
 from tracer.core.backend import Backend, Blocks, Iterations, Stepped
 from tracer.core.interrupts import suppress_faults
+from tracer.core.late_wrap import Late
 from tracer.kinds import SETTINGS, OptimizerKind
 from tracer.model.evidence import Fitted, NothingReturned, OwnStep
 from tracer.model.names import distinct
@@ -146,15 +147,15 @@ class Optimizers:
     def begin(self, index: int, retrace: bool) -> None:
         """Begin or continue to trace an optimizer that may have been used before.
 
-        If `retrace`, functions traced with it meanwhile are traced again. They are watched in any
-        case.
+        Its class is replaced already. If `retrace`, functions traced with it before are traced
+        again; otherwise they are noted.
         """
         traced = self.all[index]
         optimizer = traced.optimizer()
         if traced.started is None:
             traced.started = self._backend.iterations_of(optimizer)
         own_steps = bool(traced.own_steps)
-        self.stale.find_and_watch(index, optimizer, traced.kind, traced.name(), own_steps, retrace)
+        self.stale.find(Late(index, optimizer, traced.kind, traced.name(), own_steps), retrace)
 
     def first_step(self, index: int) -> None:
         """Save the iterations of an optimizer whose first step begins, also if only traced.

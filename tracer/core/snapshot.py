@@ -61,7 +61,7 @@ class Baseline(NamedTuple):
     events: int
     """The number of graph tracings kept as events."""
     stale: Mapping[StaleFunction, int]
-    """The number of calls of each stale function."""
+    """The stale functions that were gone: see `StaleFunctions.past`."""
     retraced: dict[StaleFunction, int]
     """The number of stale functions of each name that had been traced again."""
     iterations: dict[int, Iterations]
@@ -156,11 +156,8 @@ class Reader:
             trace = self.trace()
             self._until_block = self.baseline(), trace
 
-    def baseline(self, missed: Mapping[StaleFunction, int] | None = None) -> Baseline:
-        """Return the counts so far, for a trace that counts from here.
-
-        `missed` has the number of calls of stale functions, if taken earlier.
-        """
+    def baseline(self) -> Baseline:
+        """Return the counts so far, for a trace that counts from here."""
         used = bool(self._root.sites.calls)  # most living optimizers are not used
         if used:
             self._root.blocks.wait()
@@ -170,9 +167,10 @@ class Reader:
             if sign is None or sign != self._so_far.sign:
                 self._so_far = self._counted_by_now(sign)
             stale = self._optimizers.stale
-            called = dict(stale.calls) if missed is None else missed
             retraced = dict(stale.retraced())
-            return self._so_far._replace(stale=called, retraced=retraced, iterations=iterations)
+            return self._so_far._replace(
+                stale=stale.past(), retraced=retraced, iterations=iterations
+            )
 
     # Callers of these hold the lock of the counters.
 
@@ -207,10 +205,8 @@ class Reader:
     def _nothing_since(self, since: Baseline) -> bool:
         """True if certainly nothing came after the baseline."""
         stale = self._optimizers.stale
-        if dict(stale.calls) != since.stale or dict(stale.retraced()) != since.retraced:
+        if stale.kept_since(since.stale) or dict(stale.retraced()) != since.retraced:
             return False  # a `Counter` compares itself in Python
-        if stale.unseen():
-            return False
         return since.sign is not None and since.sign == self._sign()
 
     def _counted(self) -> Counts:

@@ -8,14 +8,14 @@ patched when they are imported. This module imports no framework.
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
 from typing import Any, TypeVar
 from weakref import ref
 
-from tracer.backends.backend_list import backend_of, canonical, name_of
+from tracer.backends.backend_list import backend_of, canonical
 from tracer.backends.optax import makers, updates
 from tracer.core.instances import Living, report_new
 from tracer.core.interrupts import suppress_faults
@@ -148,18 +148,15 @@ class Recording:
     ) -> Recorder:
         """Trace an optimizer; `making` if its `__init__` is running. Returns its recorder."""
         effects = effects or self._effects
-        traced, known = is_traced(optimizer), recorder_of(optimizer)
+        known = recorder_of(optimizer)
         if known is not None and not wrapping.is_wrapped(known):
             known.reader.unwrapped()
-        missed = {} if known is None else dict(known.optimizers.stale.calls)
         if making:
             recorder = wrapping.adopt(optimizer, effects=effects)
         else:
             recorder = wrapping.join(optimizer, made, effects=effects, members=members)
         if recorder not in self._parts:
-            # Calls that are found to be under way count.
-            stale = None if traced else missed if recorder is known else {}
-            self._parts[recorder] = _Part(None if making else recorder.reader.baseline(stale))
+            self._parts[recorder] = _Part(None if making else recorder.reader.baseline())
             recorder.recordings.add(self)
         self._parts[recorder].compares |= effects
         return recorder
@@ -182,18 +179,10 @@ class Recording:
             except UnsupportedOptimizer as error:
                 self._refuse(optimizer, error)
         inner = {id(nested) for members in families for nested, _ in members[1:]}
-        one_moment: Any = nullcontext
-        if any(name_of(members[0][1]) == "tensorflow" for members in families):
-            from tracer.backends.tensorflow.users import one_moment
         with _lock:
-            try:
-                with one_moment():
-                    for members in families:
-                        if id(members[0][0]) not in inner:
-                            self.attach(members[0][0], members=members)
-            except Exception as error:  # raised by the search for functions, which comes last
-                for recorder in list(self._parts):
-                    recorder.fault(error)
+            for members in families:
+                if id(members[0][0]) not in inner:
+                    self.attach(members[0][0], members=members)
 
     def finish(self) -> None:
         """End the recording, and note the living optimizers that were not seen."""

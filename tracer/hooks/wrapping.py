@@ -268,7 +268,7 @@ def _trace(
     retrace: bool,
 ) -> None:
     """Begin to trace these optimizers of one recorder."""
-    blocks = []
+    blocks, begun = [], []
     for member, kind in members:
         binding = bindings.get(id(member))
         if binding is None or binding.recorder is not recorder:
@@ -278,7 +278,7 @@ def _trace(
             if member is members[0][0]:
                 recorder.optimizers.root = binding.index
         if not is_traced(member):
-            recorder.optimizers.begin(binding.index, retrace)
+            begun.append(binding.index)
             if kind.name == TORCH:
                 from tracer.backends.torch import optimizer_hooks
 
@@ -291,6 +291,8 @@ def _trace(
                     "counted"
                 )
             set_class(member, traced_class(plain_class(type(member)), kind))
+    for index in begun:  # last: until then, another thread may trace a function with one of them
+        recorder.optimizers.begin(index, retrace)
     for proxy in proxies:
         stood_for = bindings[id(members[0][0])]
         of_proxy = bindings[id(proxy)] = Binding(

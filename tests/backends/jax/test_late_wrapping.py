@@ -119,7 +119,7 @@ def test_what_keeps_its_program_is_said_to_run_uncounted() -> None:
     fit(trained)
     trace = tracer.trace_of(optimizer)
     assert (trace.steps, trace.complete) == (0, False)
-    assert any("'train_step' was traced before" in note for note in trace.notes)
+    assert any("train_step was traced before" in note for note in trace.notes)
     assert any("is 8 steps ahead" in note for note in trace.notes)
 
 

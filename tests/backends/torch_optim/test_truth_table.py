@@ -849,9 +849,9 @@ def test_no_thread_steps_before_a_block_has_noted_what_was_counted(
 ) -> None:
     baseline = Reader.baseline
 
-    def late(reader: Reader, missed: Any = None) -> Any:
+    def late(reader: Reader) -> Any:
         threading.Event().wait(0.05)
-        return baseline(reader, missed)
+        return baseline(reader)
 
     monkeypatch.setattr(Reader, "baseline", late)
     parameters = zeros(1)

@@ -23,9 +23,8 @@ import jax
 
 from tracer.backends.jax import compat
 from tracer.core import late_wrap
-from tracer.core.late_wrap import KEPT, StaleFunction
+from tracer.core.late_wrap import Late, StaleFunction
 from tracer.core.reachable import held_by, reachable
-from tracer.kinds import OptimizerKind
 
 _FAR = 5
 """How many references to follow from a function to an optimizer."""
@@ -47,24 +46,22 @@ class JaxStaleFunctions(late_wrap.StaleFunctions):
         self._traced: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         _of_recorders.add(self)
 
-    def find_and_watch(
-        self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
-    ) -> None:
+    def find(self, late: Late, retrace: bool) -> None:
         """Drop the traces of functions with an optimizer, or note that they run uncounted."""
-        self._optimizers[index] = optimizer
+        self._optimizers[late.number] = late.optimizer
         functions = {
             function: programs
-            for function, programs in functions_with(optimizer).items()
+            for function, programs in functions_with(late.optimizer).items()
             if self._traced.get(function) != programs  # else it was traced while the optimizer was
         }
         if retrace:
             forget(functions)
         for outermost in _outermost(functions):
-            stale = StaleFunction(index, str(getattr(outermost, "__name__", "program")))
+            stale = StaleFunction(late.number, str(getattr(outermost, "__name__", "program")))
             if retrace:
                 self._retraced[stale] += 1
             else:
-                self.calls[stale._replace(caller=KEPT)] += 1
+                self.kept[stale] += 1
 
     def let_go(self, index: int) -> None:
         """Store the functions traced so far, which keep counting in a later trace."""

@@ -6,7 +6,7 @@ from typing import Any
 from tracer.backends.jax import blocks, late_wrap
 from tracer.core.backend import Stepped
 from tracer.core.calls import Call
-from tracer.kinds import OptimizerKind
+from tracer.core.late_wrap import Late
 
 
 class OptaxBlocks(blocks.JaxBlocks):
@@ -37,8 +37,6 @@ class OptaxStaleFunctions(late_wrap.JaxStaleFunctions):
     They use the original transformation. Traced again, they may look up the traced copy.
     """
 
-    def find_and_watch(
-        self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
-    ) -> None:
+    def find(self, late: Late, retrace: bool) -> None:
         """Drop the traces of the functions that use the original transformation."""
-        super().find_and_watch(index, optimizer.sought, kind, name, own, retrace)
+        super().find(late._replace(optimizer=late.optimizer.sought), retrace)

@@ -24,14 +24,7 @@ from tracer.core.call_paths import frames_above, qualified
 from tracer.core.instances import instances
 from tracer.model.records import Line
 
-
-def newest_function() -> int:
-    """A number that changes when a function is traced."""
-    names = eager_context.context().list_function_names()
-    return hash(frozenset(names))
-
-
-_alive: tuple[int, list[ReferenceType[Any]]] = (-1, [])
+_alive: tuple[set[str], list[ReferenceType[Any]]] = (set(), [])
 
 
 def functions_alive() -> tuple[list[Any], list[Any]]:
@@ -42,9 +35,9 @@ def functions_alive() -> tuple[list[Any], list[Any]]:
     """
     global _alive
     classes = (concrete_function.ConcreteFunction, polymorphic_function.Function)
-    newest = newest_function()
-    if newest != _alive[0]:
-        _alive = (newest, [ref(each) for each in instances(classes)])
+    names = set(eager_context.context().list_function_names())
+    if not names <= _alive[0]:
+        _alive = (names, [ref(each) for each in instances(classes)])
     functions = [each for known in _alive[1] if (each := known()) is not None]
     concretes = [each for each in functions if isinstance(each, classes[0])]
     return concretes, [each for each in functions if not isinstance(each, classes[0])]
@@ -105,19 +98,14 @@ def forget_graphs_with(handles: Iterable[Any]) -> None:
 
 
 def running_functions() -> list[Any]:
-    """Each `tf.function` with a call under way in a thread, except functions traced inside it."""
-    running = []
-    for stack in _stacks().values():
-        traced = False
-        for frame in stack:
-            if frame.f_code is _CALL and not traced:
-                running.append(frame.f_locals["self"])
-            traced = frame.f_code is _TRACE or (traced and frame.f_code is not _CALL)
-    return running
+    """Each `ConcreteFunction` with a call under way in a thread."""
+    frames = (frame for stack in _stacks().values() for frame in stack)
+    return [frame.f_locals["self"] for frame in frames if frame.f_code is _CALL_FLAT]
 
 
 _CALL = polymorphic_function.Function._call.__code__
 _CALL_CONCRETE = concrete_function.ConcreteFunction._call_impl.__code__
+_CALL_FLAT = concrete_function.ConcreteFunction._call_flat.__code__
 _TRACE = func_graph.func_graph_from_py_func.__code__
 
 

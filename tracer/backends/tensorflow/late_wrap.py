@@ -1,50 +1,47 @@
-"""Find and watch functions that were traced before their optimizer was wrapped.
+"""Find functions that were traced before their optimizer was wrapped.
 
 Their graphs hold no counter, so their steps are not counted. The optimizer's own iterations cannot
 show this: they stand still while a loss scale skips, jump when a checkpoint is restored, and other
 code may change them. So the functions themselves are found when the optimizer is wrapped. The
-graphs of a `tf.function` are cleared, so that its next call traces a graph with a counter. Other
-functions cannot be traced again (a `ConcreteFunction` that the program holds, a function of a
-SavedModel, a call under way), so they are watched while the optimizer is wrapped: a trace is
-incomplete if one of them was called. Calls of a few functions are invisible (functions of a
-dataset, functions being traced at that moment, callers of a watched function): a trace is
-incomplete if one of these is alive.
-
-`users` finds the functions that use an optimizer. A function is watched through one of its
-captures, which TensorFlow evaluates at each call (`ConcreteFunction.captured_inputs`), in eager
-mode and while a function that calls it is traced.
+graphs of a `tf.function` are cleared, so that its next call traces a graph with a counter. An older
+graph that is called all the same is noted, such as a `ConcreteFunction` that the program holds, or
+a graph of a Session. Where calls are not seen, a graph is noted in each trace while it is alive:
+the function of a dataset, a function that is being traced, one that calls an older one.
 """
 
+import inspect
 import re
+from bisect import bisect
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, ref
 
 from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.functions import (
+    bound_to,
     concrete_functions,
     feeds_a_dataset,
     forget_graphs,
+    functions_alive,
+    graphs_being_traced,
+    ops_in,
     running_functions,
-)
-from tracer.backends.tensorflow.users import (
-    Functions,
-    has_updates_by,
-    look,
-    updates_by,
 )
 from tracer.backends.tensorflow.variables import canonical, iterations_of, own_handles
 from tracer.backends.tensorflow.writes import Written, written_by, written_so_far
 from tracer.core import late_wrap
-from tracer.core.late_wrap import IN_PART, PIPELINE, SESSION_GRAPH, StaleFunction
-from tracer.kinds import OptimizerKind
+from tracer.core.late_wrap import Late, StaleFunction
+from tracer.core.reachable import held_by, reachable
+from tracer.kinds import kind_of
 
 _UPDATE = re.compile("Apply|AssignAdd|AssignSub|Scatter(Add|Sub)")
 """The types of ops that update a variable; excludes assignments, as by an initializer."""
-
 _WRITE = re.compile("Apply|Assign|Scatter")
+_SESSION = "a graph of a Session"
+_MAX_STEPS = 6
+"""How many references to follow from a function's Python code to an optimizer."""
 
 
 class StaleFunctions(late_wrap.StaleFunctions):
@@ -56,228 +53,174 @@ class StaleFunctions(late_wrap.StaleFunctions):
 
     def __init__(self) -> None:
         super().__init__()
-        self._forgetful: list[tuple[StaleFunction, ref[Any]]] = []
+        self._cleared: list[tuple[StaleFunction, ref[Any]]] = []
         """Each `tf.function` whose graphs were cleared."""
-        self._listeners: dict[int, WeakKeyDictionary[Any, Callable[[], None]]] = defaultdict(
-            WeakKeyDictionary
-        )
-        """By optimizer, the listener of each watched function."""
-        self._unseen: dict[StaleFunction, WeakSet[Any]] = defaultdict(WeakSet)
-        """Graphs that run uncounted, or partly so, without visible calls."""
-        self._run_by_sessions: dict[int, WeakSet[Any]] = defaultdict(WeakSet)
-        self._since: dict[int, int] = {}
-        self._spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        self._looked_at: dict[int, tuple[int, bool]] = {}
+        self._watched: dict[int, WeakSet[Any]] = defaultdict(WeakSet)
+        self._sessions: dict[int, WeakSet[Any]] = defaultdict(WeakSet)
+        """By optimizer, the functions whose calls are noted, and the graphs of Sessions."""
+        self._bounds: dict[int, list[int]] = defaultdict(list)
+        """When tracing of each optimizer began, ended, began again, ..., as `unique_number`s."""
 
     def begin(self, index: int) -> None:
         """Note that functions traced with this optimizer from now on are counted."""
-        self._since.setdefault(index, compat.unique_number())
+        if not self._is_traced(index):
+            self._bounds[index].append(compat.unique_number())
 
-    def find_and_watch(
-        self, index: int, optimizer: Any, kind: OptimizerKind, name: str, own: bool, retrace: bool
-    ) -> None:
-        """Find the functions that use an optimizer uncounted, and watch them."""
-        look(partial(self._find_and_watch, index, optimizer, kind, name, own, retrace))
+    def let_go(self, index: int) -> None:
+        """Note that functions traced with this optimizer from now on are not counted."""
+        if self._is_traced(index):
+            self._bounds[index].append(compat.unique_number())
 
-    def _find_and_watch(
-        self,
-        index: int,
-        optimizer: Any,
-        kind: OptimizerKind,
-        name: str,
-        own: bool,
-        retrace: bool,
-        functions: Functions,
-    ) -> None:
-        looked_at = functions.newest, retrace
-        if self._looked_at.get(index) != looked_at or functions.being_traced:
-            self._looked_at[index] = looked_at
-            handles = frozenset(map(id, own_handles(optimizer)))
-            scope = name if kind.name == "v1" else ""
-            methods = {*kind.step_methods, *(method.name for method in kind.apply_methods)}
-            users = functions.users_of(optimizer, handles, methods, scope)
-            stale = self._note_users(index, users, handles, scope)
-            self._forget(index, stale, functions.polymorphic if stale else (), retrace)
-            for graph in functions.being_traced if index not in self._since else ():
-                if _uses(graph, written_so_far(graph), handles, scope):
-                    region = compat.called_graph(graph)
-                    known = StaleFunction(index, compat.function_name(region), IN_PART)
-                    self._note_unseen(known, region)
-        for function, listener in list(self._listeners[index].items()):
-            _listen(function, listener)
-        self._find_in_sessions(index, optimizer, kind, name, own, functions)
-        self.begin(index)
-
-    def _note_users(
-        self, index: int, users: Iterable[Any], handles: Collection[int], scope: str
-    ) -> set[int]:
-        """Watch the functions that use an optimizer in an uncounted graph.
-
-        Returns the ids of the functions that use it in their own graph.
+    def find(self, late: Late, retrace: bool) -> None:
+        """Clear the graphs of each `tf.function` that uses an optimizer, and watch them all: one
+        that is called again is not that of its `tf.function` alone.
         """
-        own = set()
-        for function in users:
-            graph = self._uncounted(index, function.graph, handles, scope)
-            if graph is None:
-                continue
-            stale = StaleFunction(index, compat.function_name(graph))
-            if graph is function.graph:
-                own.add(id(function))
-            else:
-                stale = stale._replace(caller=compat.function_name(function.graph))
+        self.begin(late.number)
+        handles = frozenset(map(id, own_handles(late.optimizer)))
+        scope = late.name if late.kind.name == "v1" else ""
+        users = {id(each): each for each in _users_of(late.optimizer, handles, scope)}
+        stale = {
+            key: function
+            for key, function in users.items()
+            if bisect(self._bounds[late.number], written_by(function.graph).time) % 2 == 0
+        }
+        running = [id(each) for each in running_functions()] if stale else ()
+        for key, function in stale.items():
+            found = StaleFunction(late.number, compat.function_name(function.graph))
+            if key in running:
+                self.kept[found] += 1
             if feeds_a_dataset(function):
-                self._note_unseen(stale._replace(caller=PIPELINE), function.graph)
-            elif function._captured_inputs:
-                # A function without captures gets its variables as arguments, from its caller.
-                self._listeners[index].setdefault(function, partial(self._called, stale))
-        return own
-
-    def _uncounted(
-        self, index: int, graph: Any, handles: Collection[int], scope: str
-    ) -> Any | None:
-        """The first uncounted graph that uses an optimizer, of a function or its callees, or None.
-
-        A function is counted if its tracing ended while the optimizer was traced.
-        """
-        inner = [each.graph for each in graph._functions.values()]
-        users = [each for each in inner if _uses(each, written_by(each), handles, scope)]
-        for each in (graph, *users):
-            time = written_by(each).time
-            since = self._since.get(index)
-            if any(
-                each in graphs for stale, graphs in self._unseen.items() if stale.caller == IN_PART
-            ) or not (
-                (since is not None and time >= since)
-                or any(begin <= time < end for begin, end in self._spans[index])
-            ):
-                return each
-        return None
-
-    def _forget(
-        self, index: int, stale: Collection[int], polymorphics: Iterable[Any], retrace: bool
-    ) -> None:
-        """Clear the `stale` graphs of each `tf.function`, and note which functions are running."""
-        running = {id(function) for function in running_functions()} if stale else ()
-        for function in polymorphics:
+                self.keep(found, function.graph)
+            elif function._captured_inputs and function not in self._watched[late.number]:
+                # A function without captures gets the variables from its caller.
+                self._watched[late.number].add(function)
+                _watch(function, partial(self._called, found))
+        for function in functions_alive()[1] if stale and retrace else ():
             graphs = [each.graph for each in concrete_functions(function) if id(each) in stale]
-            if graphs:
-                known = StaleFunction(index, compat.function_name(graphs[0]))
-                if id(function) in running:
-                    self.calls[known] += 1
-                if retrace and forget_graphs(function):
-                    self._forgetful.append((known, ref(function)))
+            if graphs and forget_graphs(function):
+                known = StaleFunction(late.number, compat.function_name(graphs[0]))
+                self._cleared.append((known, ref(function)))
+        for graph in graphs_being_traced():
+            if _uses(graph, written_so_far(graph), handles, scope):
+                region = compat.called_graph(graph)
+                self.keep(StaleFunction(late.number, compat.function_name(region)), region)
+        for graph in _session_graphs(late):
+            self._sessions[late.number].add(graph)
+            compat.watch_runs(graph, self)
 
-    def unseen(self) -> list[StaleFunction]:
-        """The functions that run uncounted, or partly so, without visible calls."""
-        return [
-            stale
-            for stale, graphs in list(self._unseen.items())
-            if graphs and stale.optimizer in self._since
-        ]
+    def _called(self, stale: StaleFunction) -> None:
+        """Note a call of a stale function: in eager mode, or by a function that is being traced."""
+        if not self._is_traced(stale.optimizer):
+            return
+        if compat.in_eager():
+            self.kept[stale] += 1
+        else:
+            self.keep(stale, compat.graphs_around(compat.current_graph())[-1])
+
+    def ran_by_session(self, graph: Any) -> None:
+        """Note that a Session runs a graph with uncounted updates."""
+        for index, graphs in list(self._sessions.items()):
+            if graph in graphs and self._is_traced(index):
+                self.kept[StaleFunction(index, _SESSION)] += 1
+
+    def _is_traced(self, index: int) -> bool:
+        return len(self._bounds[index]) % 2 == 1
 
     def retraced(self) -> Counter[StaleFunction]:
         """The functions that were traced again after their graphs were cleared."""
-        known = ((stale, function()) for stale, function in list(self._forgetful))
+        known = ((stale, function()) for stale, function in list(self._cleared))
         return Counter(
             stale for stale, function in known if function and concrete_functions(function)
         )
 
-    def _find_in_sessions(
-        self,
-        index: int,
-        optimizer: Any,
-        kind: OptimizerKind,
-        name: str,
-        own: bool,
-        functions: Functions,
-    ) -> None:
-        """Watch Session graphs that already contain updates by an optimizer.
 
-        A `legacy` or a `v1` optimizer called `name` puts them under `NAME/update...`
-        (`training/optimizer.py`, `optimizer_v2/optimizer_v2.py`). An optimizer whose class has its
-        `own` step may put them anywhere, so for it each update op counts as one.
-        """
-        graphs = []
-        if kind.name == "v1" or (kind.name == "legacy" and own):
-            graphs = functions.session_graphs
-        elif kind.name == "legacy" and iterations_of(optimizer) is None:
-            graph = getattr(canonical(getattr(optimizer, "_iterations", None)), "graph", None)
-            graphs = [] if graph is None else [graph]
-        by_name = updates_by(name)
-        for graph in graphs:
-            if graph not in self._run_by_sessions[index] and any(
-                (_UPDATE.search(op.type) if own else by_name.search(op.name))
-                and _WRITE.search(op.type)
-                and not compat.is_called_before(op)
-                for op in graph.get_operations()
-            ):
-                self._run_by_sessions[index].add(graph)
-                compat.watch_runs(graph, self)
+def _watch(function: Any, called: Callable[[], None]) -> None:
+    """Call `called` at each call of a function: it evaluates the captures
+    (`ConcreteFunction.captured_inputs`).
+    """
+    first, *others = function._captured_inputs
 
-    def ran_by_session(self, graph: Any) -> None:
-        """Note that a Session runs a graph with uncounted updates."""
-        for index in list(self._since):
-            if graph in self._run_by_sessions[index]:
-                self.calls[StaleFunction(index, SESSION_GRAPH)] += 1
+    def capture() -> Any:
+        called()
+        return first() if callable(first) else [first]
 
-    def let_go(self, index: int) -> None:
-        """Restore the captures of the functions that are watched for an optimizer."""
-        self.calls.update(stale for stale in self.unseen() if stale.optimizer == index)
-        for function, listener in list(self._listeners[index].items()):
-            _listen_no_more(function, listener)
-        self._spans[index].append((self._since.pop(index, 0), compat.unique_number()))
+    function._captured_inputs = [capture, *others]
 
-    def _called(self, stale: StaleFunction) -> None:
-        """Note a call of a stale function: in eager mode, or in the function being traced."""
-        if compat.in_eager():
-            self.calls[stale] += 1
-        else:
-            graph = compat.current_graph()
-            stale = stale._replace(caller=stale.caller or compat.function_name(graph))
-            self._note_unseen(stale, compat.graphs_around(graph)[-1])
 
-    def _note_unseen(self, stale: StaleFunction, graph: Any) -> None:
-        """Note that a graph runs uncounted, without visible calls, in traces that are open now.
+def _users_of(optimizer: Any, handles: Collection[int], scope: str) -> Iterator[Any]:
+    """Yield the living concrete functions that use an optimizer, some perhaps twice.
 
-        Later traces are affected only while the graph is alive.
-        """
-        if graph not in self._unseen[stale]:
-            self._unseen[stale].add(graph)
-            self.calls[stale] += 1
+    A function uses it if its graph writes to one of `handles`, the optimizer's own variables (its
+    iterations, a slot variable), or if its Python code reaches the optimizer and its graph writes
+    to any variable, or, for a v1 optimizer, if its ops have the optimizer's name, `scope`.
+    """
+    concretes, polymorphics = functions_alive()
+    for concrete in concretes:
+        if _uses(concrete.graph, written_by(concrete.graph), handles, scope):
+            yield concrete
+    for function in polymorphics:
+        for concrete in concrete_functions(function):
+            if written_by(concrete.graph).anything:
+                if concrete.graph not in _in_code:
+                    _in_code[concrete.graph] = _optimizers_in(function.python_function)
+                if id(optimizer) in _in_code[concrete.graph]:
+                    yield concrete
+
+
+_in_code: WeakKeyDictionary[Any, frozenset[int]] = WeakKeyDictionary()
+"""The ids of the optimizers that the Python code of a graph reaches."""
+
+
+def _optimizers_in(code: Any) -> frozenset[int]:
+    held = reachable(code, _follow, _MAX_STEPS)
+    owners = [owner for each in held if (owner := bound_to(each)) is not None]
+    return frozenset(id(each) for each in (*held, *owners) if kind_of(type(each)) is not None)
 
 
 def _uses(graph: Any, written: Written, handles: Collection[int], scope: str) -> bool:
     """True if a graph writes to one of `handles`, or has update ops under `scope`, if given."""
-    return not written.captured.isdisjoint(handles) or bool(scope and has_updates_by(graph, scope))
+    by_name = _updates_by(scope)
+    return not written.captured.isdisjoint(handles) or bool(
+        scope and any(by_name.search(op.name) for op in ops_in(graph))
+    )
 
 
-class _Question:
-    """Replaces a function's first capture, and calls the listeners whenever it is evaluated."""
+def _updates_by(name: str) -> re.Pattern[str]:
+    """A pattern in the names of the ops by which an optimizer of this name updates.
 
-    def __init__(self, first: Any) -> None:
-        self.first = first
-        self.listeners: list[Callable[[], None]] = []
-
-    def __call__(self) -> Any:
-        for listener in list(self.listeners):
-            listener()
-        return self.first() if callable(self.first) else [self.first]
+    A loss scale around it adds to its name (`training/experimental/loss_scale_optimizer.py`).
+    """
+    return re.compile(rf"(^|/){re.escape(name)}(-wrapped)?(_\d+)?/update")
 
 
-def _listen(function: Any, listener: Callable[[], None]) -> None:
-    """Call `listener` at each call of a function from now on."""
-    first, *others = function._captured_inputs
-    if not isinstance(first, _Question):
-        first = _Question(first)
-        function._captured_inputs = [first, *others]
-    if listener not in first.listeners:
-        first.listeners.append(listener)
+def _follow(value: Any) -> Iterator[Any]:
+    yield from held_by(value)
+    # Look at the class: a variable of a strategy answers any name by adding an op.
+    if hasattr(type(value), "python_function") and inspect.isroutine(value.python_function):
+        yield value.python_function
 
 
-def _listen_no_more(function: Any, listener: Callable[[], None]) -> None:
-    """Stop calling `listener`; the last listener restores the capture."""
-    first, *others = function._captured_inputs
-    if isinstance(first, _Question) and listener in first.listeners:
-        first.listeners.remove(listener)
-        if not first.listeners:
-            function._captured_inputs = [first.first, *others]
+def _session_graphs(late: Late) -> list[Any]:
+    """The living graphs of Sessions that already contain updates by an optimizer.
+
+    A `legacy` or a `v1` optimizer puts them under `NAME/update...` (`training/optimizer.py`,
+    `optimizer_v2/optimizer_v2.py`). An optimizer whose class has its own step may put them
+    anywhere, so for it each update op counts as one.
+    """
+    kind, graphs = late.kind.name, []
+    if kind == "v1" or (kind == "legacy" and late.own_steps):
+        graphs = compat.session_graphs_alive()
+    elif kind == "legacy" and iterations_of(late.optimizer) is None:
+        graph = getattr(canonical(getattr(late.optimizer, "_iterations", None)), "graph", None)
+        graphs = [] if graph is None else [graph]
+    by_name = _updates_by(late.name)
+    return [
+        graph
+        for graph in graphs
+        if any(
+            (_UPDATE.search(op.type) if late.own_steps else by_name.search(op.name))
+            and _WRITE.search(op.type)
+            and not compat.is_called_before(op)
+            for op in graph.get_operations()
+        )
+    ]
