@@ -54,7 +54,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         shown = terminal(run("train.py", TRAIN, folder), "tracer run train.py")
         (FOLDER / "terminal.svg").write_text(shown, encoding="utf-8")
-        (FOLDER / "page.png").write_bytes(screenshot(page_of("tracer.json", folder), "#heat"))
+        (FOLDER / "page.png").write_bytes(screenshot(page_of("tracer.json", folder), ".map"))
 
 
 def run(name: str, program: str, folder: str) -> CallTrace:
@@ -88,10 +88,9 @@ def screenshot(page: Path, chart: str) -> bytes:
         )
         opened = browser.new_page(viewport={"width": 1000, "height": 1200})
         opened.goto(page.as_uri())
-        opened.wait_for_selector("#heat .cell")
         end = opened.locator(chart).bounding_box()
         assert end is not None
-        clip: Any = {"x": 0, "y": 0, "width": 1000, "height": end["y"] + end["height"] + 40}
+        clip: Any = {"x": 0, "y": 0, "width": 1000, "height": end["y"] + end["height"] + 10}
         picture = opened.screenshot(clip=clip, full_page=True)
         browser.close()
     return picture
