@@ -98,19 +98,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     older = {"tensorflow": "2.15.0"}
     traces.changed(trace, blocks=fewer, environment=older).save(folder / "changed.json")
     traces.changed(trace, finished=False).save(folder / "unfinished.json")
-    called = traces.several_callers()
-    edited = {41: 43, 44: 46, 50: 52}
-    lines = tuple(
-        replace(each, number=edited.get(each.number, each.number)) for each in called.data.lines
-    )
-    traces.changed(called, lines=lines).save(folder / "edited.json")
-    elsewhere = tuple(replace(each, path=1) if each.path == 2 else each for each in called.blocks)
-    traces.changed(called, blocks=elsewhere).save(folder / "elsewhere.json")
-
-    seen = traces.with_effects()
-    compared = seen.data.effects[:1]
-    traces.changed(seen, effects=compared).save(folder / "healthy.json")
-    traces.changed(seen, effects=()).save(folder / "without_effects.json")
     return folder
 
 
@@ -134,14 +121,10 @@ OUTPUTS = {
     "report_callers_unknown": ["report", "eager.json", "--by", "caller"],
     "report_layers_csv": ["report", "several_callers.json", "-f", "csv", "--by", "layer"],
     "report_layers_markdown": ["report", "hostile_names.json", "-f", "markdown", "--by", "layer"],
-    "diff_edited": ["diff", "several_callers.json", "edited.json"],
-    "diff_elsewhere": ["diff", "several_callers.json", "elsewhere.json"],
     "diff_none": ["diff", "eager.json", "eager.json"],
     "diff_renamed": ["diff", "embedding_on_two_replicas.json", "renamed.json"],
     "diff": ["diff", "embedding_on_two_replicas.json", "changed.json"],
     "diff_much": ["diff", "accumulation.json", "eager.json"],
-    "diff_effects": ["diff", "with_effects.json", "healthy.json"],
-    "diff_effects_of_one": ["diff", "with_effects.json", "without_effects.json"],
     "diff_optimizers": ["diff", "two_optimizers.json", "incomplete.json"],
     "check": [
         *("check", "embedding_on_two_replicas.json", "-e", "dense=4/step", "-e", "steps=64"),
@@ -176,7 +159,6 @@ OUTPUTS = {
 }
 STATUS = {
     "diff": 1,
-    "diff_effects": 1,
     "diff_much": 1,
     "diff_optimizers": 1,
     "check": 1,

@@ -24,7 +24,6 @@ from tracer.check import verdicts
 from tracer.cli.autosave import Autosave
 from tracer.errors import MergeError, TraceFileError, UnknownName
 from tracer.model import tracefile
-from tracer.model.compare import differences
 from tracer.model.records import (
     INDICES,
     Block,
@@ -609,7 +608,7 @@ def test_no_text_of_a_stranger_acts_on_who_reads_it(path: Path, name: str) -> No
     trace = tracer.load(path)
     texts = [repr(trace), trace.answer(), *(f"{e.text}{e.advice}" for e in trace.findings())]
     texts += [formats.render(trace, each) for each in ("text", "json", "csv", "markdown")]
-    texts += [comparison.render(trace, healthy, differences(trace, healthy))]
+    texts += [comparison.render(trace, healthy, comparison.differences(trace, healthy))]
     wanted = [verdicts.read(each) for each in ("updates=99999", "updates=99999/step")]
     found = verdicts.check(trace, wanted, "info")
     texts += [

@@ -286,15 +286,15 @@ def diff(
     The exit status is 0 if all counts are equal, 1 if not. Layers that Keras numbered differently
     (dense_3 and dense) are matched by order and shape, and the output says so.
     """
-    from tracer.model import compare, tracefile
+    from tracer.model import tracefile
     from tracer.reporters import comparison, formats
 
     traces = tracefile.load(before), tracefile.load(after)
-    differences = compare.differences(*traces)
+    differences = comparison.differences(*traces)
     formats.print_text(
         lambda width, color: comparison.render(*traces, differences, width=width, color=color)
     )
-    return int(any(differences))
+    return int(bool(differences))
 
 
 @app.command(

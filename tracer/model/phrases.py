@@ -86,11 +86,8 @@ def replica_name(replica: Replica, *, with_worker: bool = True) -> str:
     >>> replica_name(Replica("rank:1", 0, "cpu"))
     'rank 1'
     """
-    rank = replica.worker.removeprefix(_RANK)
-    if rank != replica.worker:
-        return f"rank {rank}"
-    worker = f"{replica.worker} " if replica.worker and with_worker else ""
-    return f"{worker}replica {replica.id}"
+    short = not with_worker and not replica.worker.startswith(_RANK)
+    return f"replica {replica.id}" if short else replica.label
 
 
 def replica_names(trace: Trace, *others: Trace) -> list[str]:

@@ -120,6 +120,14 @@ class Replica(msgspec.Struct, frozen=True):
     id: int
     device: str
 
+    @property
+    def label(self) -> str:
+        """The name of the replica: `replica 1`, `worker:1 replica 0`, `rank 1`."""
+        kind, _, number = self.worker.partition(":")
+        if kind == "rank":
+            return f"rank {number}"
+        return f"{self.worker} replica {self.id}".lstrip()
+
 
 class Line(msgspec.Struct, frozen=True):
     """An element of a path of calls: a program line or a call of the framework."""

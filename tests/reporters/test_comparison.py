@@ -1,0 +1,296 @@
+"""What counts as a difference, and which variables of two runs are the same."""
+
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import replace
+from support import traces
+from support.traces import block, request, step, update
+
+from tracer.api import CallTrace
+from tracer.model.records import Replica, Variable, with_indices
+from tracer.model.runs import Run
+from tracer.reporters.comparison import Change, differences, render
+
+FIVE = Run(1, 1, 5)
+
+
+def rows(before: CallTrace, after: CallTrace, table: str = "updates of") -> list[Change]:
+    return [change for change in differences(before, after) if change.table == table]
+
+
+def names(before: CallTrace, after: CallTrace) -> list[str]:
+    return [change.name for change in differences(before, after)]
+
+
+@pytest.mark.parametrize("name", traces.ALL)
+def test_a_trace_differs_from_others_and_not_from_itself(name: str) -> None:
+    trace = traces.ALL[name]()
+    assert not differences(trace, traces.ALL[name]())
+    assert trace.executions() == 0 or differences(traces.nothing(), trace)
+
+
+# Which variables are the same.
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "alone"),
+    [
+        ("a/kernel a/bias", "a/bias a/kernel", ""),
+        ("dense_1/kernel", "dense/kernel", ""),
+        ("dense/kernel dense_1/kernel", "dense_1/kernel dense_2/kernel", ""),
+        ("dense_9/kernel dense_10/kernel", "dense/kernel dense_1/kernel", ""),
+        ("m_1/dense_4/kernel m_1/conv2d/kernel", "m/dense/kernel m/conv2d/kernel", ""),
+        ("Variable_3 Variable_4", "Variable Variable_1", ""),
+        ("a/kernel#2", "a_1/kernel#2", ""),
+        ("0.weight 2.weight", "0.weight 2.weight", ""),
+        # Layers came or went, and the others keep their names.
+        ("dense/kernel dense_1/kernel", "dense_1/kernel", "dense/kernel"),
+        ("a_1/kernel a_9/kernel", "a_2/kernel a_3/kernel a_9/kernel", "a_9/kernel"),
+        ("dense/k dense_1/k", "dense_4/k dense_5/k dense_6/k", "dense_6/k"),
+        # Layers with other variables are others.
+        ("a/kernel b/kernel", "a/kernel c/kernel", "b/kernel c/kernel"),
+        ("b/kernel a/kernel a/bias", "b/kernel a_1/kernel", "a/kernel a/bias a_1/kernel"),
+    ],
+)
+def test_names(before: str, after: str, alone: str) -> None:
+    both = traces.trained(before.split(), FIVE), traces.trained(after.split(), FIVE)
+    assert [row.name for row in rows(*both)] == alone.split()
+    assert all((row.before, row.after) in ((5, None), (None, 5)) for row in rows(*both))
+    assert bool(differences(*both)) == bool(alone)
+
+
+@pytest.mark.parametrize(
+    ("after", "alone"),
+    [
+        ({"dense_7": (4, 2), "dense_8": (8, 4), "dense_9": (4, 4)}, []),
+        ({"dense_8": (8, 4), "dense_9": (4, 2)}, ["dense_2/k"]),
+        ({"dense": (8, 4), "dense_3": (2, 2)}, ["dense_1/k", "dense_2/k", "dense_3/k"]),
+        ({"dense": (9, 9), "dense_1": (4, 2), "dense_2": (4, 4)}, []),  # no count differs
+    ],
+)
+def test_layers_are_matched_by_shapes_and_then_in_order(
+    after: dict[str, tuple[int, ...]], alone: list[str]
+) -> None:
+    before = {"dense": (8, 4), "dense_1": (4, 2), "dense_2": (4, 4)}
+    one, other = (
+        traces.changed(
+            traces.trained([f"{layer}/k" for layer in shapes], FIVE),
+            variables=tuple(Variable(f"{n}/k", shapes[n], "float32") for n in shapes),
+        )
+        for shapes in (before, after)
+    )
+    assert [row.name for row in rows(one, other)] == alone
+
+
+def of_keras_2(names: Sequence[str]) -> CallTrace:
+    """The same training as `traces.trained` has it, by an optimizer of tf_keras legacy."""
+    trace = traces.trained(names, FIVE)
+    (optimizer,) = trace.optimizers
+    return traces.changed(
+        trace,
+        optimizers=(replace(optimizer, kind="legacy", class_name="tf_keras.SGD"),),
+        methods=(traces.APPLY_GRADIENTS, traces.DENSE),
+    )
+
+
+OF_KERAS_2 = [f"{layer}/{word}" for layer in ("in", "dense_3", "dense_4") for word in "kb"]
+OF_KERAS_3 = [f"net/{layer}/{word}" for layer in ("in", "dense", "dense_1") for word in "kb"]
+
+
+def test_keras_2_against_keras_3() -> None:
+    before, after = of_keras_2(OF_KERAS_2), traces.trained(OF_KERAS_3, FIVE)
+    assert names(before, after) == names(after, before) == ["class"]
+    fewer = traces.trained([*OF_KERAS_3[:-1], "net/other/b"], Run(1, 1, 4))
+    assert [change[2:5] for change in differences(before, fewer)][1:] == [
+        ("steps", 5, 4),
+        ("apply_gradients: executions", 5, 4),
+        ("apply_gradients: eager calls", 5, 4),
+        ("net/in/k (in/k)", 5, 4),
+        ("net/in/b (in/b)", 5, 4),
+        ("net/dense/k (dense_3/k)", 5, 4),
+        ("net/dense/b (dense_3/b)", 5, 4),
+        ("dense_4/k", 5, None),
+        ("dense_4/b", 5, None),
+        ("net/dense_1/k", None, 4),
+        ("net/other/b", None, 4),
+        ("step 5", 6, 0),
+    ]
+
+
+def test_ends_of_names_count_between_kinds_of_optimizers_alone() -> None:
+    one, other = (traces.trained(["x", f"{end}/kernel"], FIVE) for end in ("dense", "net/dense"))
+    assert names(one, other) == ["dense/kernel", "net/dense/kernel"]
+
+
+def test_traces_without_a_variable_in_common_have_one_line() -> None:
+    one, other = (traces.trained([name], FIVE) for name in ("a/kernel", "b/kernel"))
+    found = differences(one, other)
+    assert found
+    assert render(one, other, found) == "The traces have no variable in common.\n"
+
+
+# Which counts differ.
+
+
+def _trace(*runs: Run, of: tuple[int, ...] = (0, 1), kind: str = "dense") -> CallTrace:
+    is_sparse = kind == "sparse"
+    work = [
+        step(),
+        request(0, 1, kind="sparse" if is_sparse else "dense"),
+        update(*of, kind="sparse" if is_sparse else "dense"),
+    ]
+    return traces.keras3(("a", "b"), (block(work, *runs),), ())
+
+
+def test_where_steps_differ_with_equal_totals() -> None:
+    def once(at: int) -> CallTrace:
+        every = block([step(), request(0)], Run(1, 1, 9))
+        return traces.keras3(("a",), (every, block([update(0)], Run(at, 1, 1), is_step=False)), ())
+
+    assert [change[1:] for change in differences(once(3), once(5))] == [
+        ("updates of", "a", 1, 1, "1 to 0 in step 3; 0 to 1 in step 5"),
+        ("updates in", "step 3", 1, 0, ""),
+        ("updates in", "step 5", 0, 1, ""),
+    ]
+
+
+def test_a_kind_that_changed() -> None:
+    assert [row[2:5] for row in rows(_trace(FIVE), _trace(FIVE, kind="sparse"))] == [
+        ("a", 5, 0),
+        ("b", 5, 0),
+        ("a, sparse", None, 5),
+        ("b, sparse", None, 5),
+    ]
+
+
+def test_more_steps() -> None:
+    changes = differences(_trace(FIVE), _trace(Run(1, 1, 8)))
+    assert [change[2:5] for change in changes] == [
+        ("steps", 5, 8),
+        ("apply_gradients: executions", 5, 8),
+        ("update_step: executions", 10, 16),
+        ("apply_gradients: eager calls", 5, 8),
+        ("a", 5, 8),
+        ("b", 5, 8),
+        ("steps 6-8", 0, 2),
+    ]
+    assert {change.where for change in changes[4:6]} == {"0 to 1 in steps 6-8"}
+
+
+def test_how_runs_were_recorded_makes_no_difference() -> None:
+    parts = Run(4, 4, 2), Run(12, 8, 2), Run(16, 8, 2)
+    one, other = traces.trained(["a"], Run(4, 4, 6)), traces.trained(["a"], *parts)
+    assert not differences(one, other)
+
+
+def of_ranks(*updates: Sequence[Run]) -> CallTrace:
+    """Ranks with five steps each, which update the variable in these steps."""
+    blocks = []
+    for rank, runs in enumerate(updates):
+        blocks.append(block([step(), request(0)], FIVE, replica=rank))
+        blocks.append(block([update(0)], *runs, replica=rank, is_step=False))
+    replicas = tuple(Replica(f"rank:{rank}", 0, "") for rank in range(len(updates)))
+    return traces.changed(traces.keras3(("w",), tuple(blocks), ()), replicas=replicas)
+
+
+ALL_BUT_3 = Run(1, 1, 2), Run(4, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "updates", "steps"),
+    [
+        # The other rank misses step 3.
+        (
+            (ALL_BUT_3, [FIVE]),
+            ([FIVE], ALL_BUT_3),
+            [
+                ("w, rank 0", 4, 5, "0 to 1 in step 3"),
+                ("w, rank 1", 5, 4, "1 to 0 in step 3"),
+            ],
+            [("step 3, rank 0", 0, 1), ("step 3, rank 1", 1, 0)],
+        ),
+        # An update moves from rank 0 to rank 1.
+        (
+            ([FIVE], []),
+            ([], [FIVE]),
+            [
+                ("w, rank 0", 5, 0, "1 to 0 in steps 1-5"),
+                ("w, rank 1", 0, 5, "0 to 1 in steps 1-5"),
+            ],
+            [("steps 1-5, rank 0", 1, 0), ("steps 1-5, rank 1", 0, 1)],
+        ),
+        # One rank misses step 3.
+        (
+            ([FIVE], [FIVE]),
+            ([FIVE], ALL_BUT_3),
+            [("w, rank 1", 5, 4, "1 to 0 in step 3")],
+            [("step 3, rank 1", 1, 0)],
+        ),
+        # Three of four do.
+        (
+            ([FIVE], [FIVE], [FIVE], [FIVE]),
+            (ALL_BUT_3, ALL_BUT_3, [FIVE], ALL_BUT_3),
+            [("w, rank 0 and 2 like it", 5, 4, "1 to 0 in step 3")],
+            [("step 3, rank 0 and 2 like it", 1, 0)],
+        ),
+        # All of them do.
+        (
+            ([FIVE], [FIVE]),
+            (ALL_BUT_3, ALL_BUT_3),
+            [("w", 5, 4, "1 to 0 in step 3")],
+            [("step 3", 1, 0)],
+        ),
+        # One trace has another rank.
+        (
+            ([FIVE],),
+            ([FIVE], ALL_BUT_3),
+            [("w, rank 1", 0, 4, "0 to 1 in steps 1-2; 0 to 1 in steps 4-5")],
+            [("steps 1-2, rank 1", 0, 1), ("steps 4-5, rank 1", 0, 1)],
+        ),
+    ],
+)
+def test_ranks_are_compared_one_by_one(
+    before: Sequence[Sequence[Run]],
+    after: Sequence[Sequence[Run]],
+    updates: list[tuple[str, int, int, str]],
+    steps: list[tuple[str, int, int]],
+) -> None:
+    both = of_ranks(*before), of_ranks(*after)
+    assert [row[2:] for row in rows(*both)] == updates
+    assert [row[2:5] for row in rows(*both, "updates in")] == steps
+    assert "Counts are for each of " in render(*both, differences(*both))
+
+
+# Which optimizers are the same.
+
+
+def test_optimizers_are_matched_by_class_then_by_variables() -> None:
+    gan = traces.two_optimizers()
+    data = gan.data
+    for kinds in (["keras.Adam"] * 2, ["keras.Adam", "tf_keras.Adam"]):
+        named = tuple(replace(e, class_name=k) for e, k in zip(data.optimizers, kinds, strict=True))
+        swap = {"optimizers": lambda index: 1 - index}
+        other = traces.changed(
+            gan,
+            optimizers=tuple(with_indices(named[::-1], swap)),
+            blocks=tuple(with_indices(data.blocks, swap)),
+            calls=tuple(with_indices(data.calls, swap)),
+            graphs=tuple(with_indices(data.graphs, swap)),
+        )
+        assert not differences(traces.changed(gan, optimizers=named), other)
+
+
+def test_an_optimizer_more_leaves_the_other_what_it_is() -> None:
+    gan = traces.two_optimizers()
+    generator = traces.changed(
+        gan,
+        optimizers=gan.optimizers[:1],
+        variables=gan.variables[:2],
+        blocks=gan.blocks[:1],
+        calls=gan.data.calls[:1],
+    )
+    _, other = gan.optimizers
+    assert differences(generator, gan) == [
+        Change(other.name, "optimizer", "class", None, other.class_name)
+    ]
