@@ -14,51 +14,19 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
 import tracer
 
 if TYPE_CHECKING:
-    from weakref import finalize
-
     from tracer.api import CallTrace, Recording
-    from tracer.testing.assertions import Assertion, Unused
+    from tracer.testing.assertions import Assertion, Place
 
 T = TypeVar("T")
 
 MARKER = "optimizer_updates"
-
-
-class MadeInTest(NamedTuple):
-    """The assertions that the body of a test made; `tracer.testing.assertions` adds them."""
-
-    watches: "list[finalize[[Any, Any], Any]]"
-    """They add an assertion to `unused` when it is deleted, unless it was used."""
-    unused: "list[Unused]"
-
-    def said(self, config: pytest.Config) -> list[str]:
-        """What to say of those that were deleted unused; says it once."""
-        unused, root = self.unused.copy(), config.rootpath
-        self.unused.clear()
-        return [f"{os.path.relpath(each.path, root)}:{each.line}: {each}" for each in unused]
-
-    def said_at_end(self, config: pytest.Config) -> list[str]:
-        """What to say of those that still live, and are unused or in their blocks."""
-        for watch in self.watches:
-            watch()
-        return self.said(config)
-
-    def forget(self) -> None:
-        """Say nothing: an error ended the test, and its traceback keeps assertions alive."""
-        for watch in self.watches:
-            watch.detach()
-        self.unused.clear()
-
-
-made_in_test: MadeInTest | None = None
-"""The assertions of the test whose body runs now."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -72,14 +40,12 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and make the folder for traces."""
     config.addinivalue_line(
         "markers",
-        f"{MARKER}(dense=, sparse=, total=, per_step=, per_replica=, variable=, at_least=, "
-        "at_most=, effects=): the updates that optimizers make in this test, as for "
-        "tracer.assert_updates; with effects=True the weights are compared, too",
+        f"{MARKER}(dense=, sparse=, total=, per_step=, variable=, at_least=, at_most=, "
+        "effects=): the updates that optimizers make in this test, as for tracer.assert_updates; "
+        "with effects=True the weights are compared, too",
     )
     folder = _folder(config)
     if folder is not None:
-        if re.search(r"[\w+.-]{2,}:/", str(folder)):  # a path has one slash of each two
-            raise pytest.UsageError("--tracer-save: must be a folder of this machine, not a URL")
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -138,16 +104,27 @@ class OptimizerTracer:
         """Why the trace is not as expected, once the test has ended."""
         from tracer.check.failure import incomplete
 
-        messages = [each.failure() for each in self._assertions]
+        messages = [each.check(each.trace) for each in self._assertions]
         if not any(messages) and self.trace.optimizers:
-            messages = [incomplete(self.trace)]
+            messages = [incomplete(self.trace, [])]
         return [message for message in messages if message]
 
 
 _fixture = pytest.StashKey[OptimizerTracer]()
+_before = pytest.StashKey[set[object]]()
+"""The assertions before the body of a test whose blocks had not ended."""
 
 
-_made = pytest.StashKey[MadeInTest]()
+def _never_ended() -> "dict[object, Place]":
+    """The assertions whose blocks have not ended."""
+    return getattr(sys.modules.get("tracer.testing.assertions"), "never_ended", {})
+
+
+def _taken(item: pytest.Item) -> "list[Place]":
+    """The assertions of a test's body whose blocks have not ended; each is returned once."""
+    known, never_ended = item.stash.get(_before, None), _never_ended()
+    keys = [] if known is None else [key for key in never_ended if key not in known]
+    return [never_ended.pop(key) for key in keys]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -201,22 +178,19 @@ def _body(
     __tracebackhide__ = True
     effects = any(marker.kwargs.get("effects") for marker in item.iter_markers(MARKER))
     traced = item.stash.get(_fixture, None)
-    made = item.stash[_made] = MadeInTest([], [])
+    item.stash[_before] = {*_never_ended()}
     recording: Recording | None = None
     passed = False
     try:
-        block = tracer.record(effects=effects) if checks else nullcontext()
-        with pytest.MonkeyPatch.context() as patch, block as recording:
-            patch.setattr(sys.modules[__name__], "made_in_test", made)
+        with tracer.record(effects=effects) if checks else nullcontext() as recording:
             yield
         passed = True
     finally:
         unsaved = _save(item, recording or traced)
         if not passed:
-            made.forget()
+            _taken(item)  # the traceback says enough
             if unsaved:
                 item.add_report_section("call", "tracer", unsaved)
-    failures += made.said(item.config)
     failures += [message for check in checks if recording and (message := check(recording.trace()))]
     failures += [] if traced is None else traced.failures()
     if len(list(item.iter_markers(MARKER))) > len(checks):
@@ -229,11 +203,12 @@ def _body(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
-    """Fail a test if an assertion that its body made is still unused, or still in its block."""
+    """Fail a test if the block of an assertion that its body made has not ended."""
     result = yield
-    made = item.stash.get(_made, None)
-    if made is not None and (unused := made.said_at_end(item.config)):
-        pytest.fail("\n\n".join(unused), pytrace=False)
+    if unused := _taken(item):
+        root = item.config.rootpath
+        lines = (f"{os.path.relpath(each.path, root)}:{each.line}: {each}" for each in unused)
+        pytest.fail("\n\n".join(lines), pytrace=False)
     return result
 
 
@@ -245,15 +220,9 @@ def _checks(item: pytest.Item) -> "list[Callable[[CallTrace], str]]":
     from tracer.testing.assertions import expect_updates, judged
 
     try:
-        return [
-            partial(
-                judged,
-                expect_updates(
-                    *each.args, **{k: v for k, v in each.kwargs.items() if k != "effects"}
-                ),
-            )
-            for each in markers
-        ]
+        wanted = [{k: v for k, v in each.kwargs.items() if k != "effects"} for each in markers]
+        pairs = zip(markers, wanted, strict=True)
+        return [partial(judged, expect_updates(*each.args, **kwargs)) for each, kwargs in pairs]
     except (TypeError, ValueError) as error:
         path, line, _ = item.location
         reason = str(error).replace("expect_updates", MARKER)

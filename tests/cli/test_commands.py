@@ -19,10 +19,7 @@ from support.golden import assert_golden
 from support.traces import block, called, request, step, update
 
 from tracer.api import CallTrace
-from tracer.check import verdicts
 from tracer.cli.commands import app, main
-from tracer.findings.run_rules import findings
-from tracer.model.records import Program
 from tracer.model.runs import Run
 
 COMMANDS = sorted(each.callback.__name__ for each in app.registered_commands if each.callback)
@@ -208,22 +205,10 @@ def as_github_reads(line: str) -> tuple[str, dict[str, str], str]:
     return found[1], properties, read(found[3], *coded[:2], coded[4])
 
 
-@pytest.mark.parametrize(
-    ("command", "file"),
-    [
-        ("train.py --epochs 3", {"file": "train.py"}),
-        ("'my scripts/train,1.py'", {"file": "my scripts/train,1.py"}),
-        ("-m train", {}),
-        ("/somewhere/else/train.py", {}),
-        ("../train.py", {}),
-    ],
-)
-def test_annotations_say_what_is_wrong(tmp_path: Path, command: str, file: dict[str, str]) -> None:
+def test_annotations_say_what_is_wrong(tmp_path: Path) -> None:
     """Names cannot end the annotation, begin another one, or hide in it."""
     name = "100%, net:a%0A::error::b"
-    trace = traces.trained([name], Run(1, 1, 5))
-    programs = (Program(command, 0.0, 1.0, status=0),)
-    traces.changed(trace, programs=programs).save(tmp_path / "t.json")
+    traces.trained([name], Run(1, 1, 5)).save(tmp_path / "t.json")
     done = tracer(
         *("check", "t.json", "-f", "github", "-e", "steps=5", "-e", f"dense[{name}]=7"),
         folder=tmp_path,
@@ -231,24 +216,9 @@ def test_annotations_say_what_is_wrong(tmp_path: Path, command: str, file: dict[
     holds, annotation = done.stdout.splitlines()
     assert (done.returncode, done.stderr, holds) == (1, "", "holds  steps=5")
     kind, properties, message = as_github_reads(annotation)
-    assert (kind, properties) == ("error", {**file, "title": f"tracer check: dense[{name}]=7"})
+    assert (kind, properties) == ("error", {"title": f"tracer check: dense[{name}]=7"})
     assert message.splitlines()[0] == f"dense updates of {name}: expected 7, got 5"
     assert len(message.splitlines()) > 1
-
-
-def test_annotations_are_as_bad_as_the_findings(files: Path) -> None:
-    def annotations(name: str, *arguments: str) -> tuple[int, list[str]]:
-        done = tracer("check", f"{name}.json", "-f", "github", *arguments, folder=files)
-        return done.returncode, re.findall(r"^::(\w+)", done.stdout, re.M)
-
-    mild = [each.severity for each in findings(traces.no_gradients())]
-    bad = [each.severity for each in findings(traces.uneven_replicas())]
-    assert (mild, bad) == (["warning", "info"], ["error", "warning"])
-    assert annotations("no_gradients", "--findings", "error") == (0, ["warning", "notice"])
-    assert annotations("no_gradients", "--findings", "warning") == (1, ["warning", "notice"])
-    assert annotations("uneven_replicas", "--findings", "warning") == (1, ["error", "warning"])
-    assert annotations("uneven_replicas", "-e", "steps=10") == (0, [])  # nobody asked for findings
-    assert annotations("uneven_replicas", "-e", "steps=9") == (1, ["error"])
 
 
 @pytest.mark.parametrize(
@@ -535,29 +505,6 @@ def test_a_project_ignores_findings(files: Path, tmp_path: Path) -> None:
         project.write_text(f"[tool.tracer]\n{text}\n")
         done = tracer("check", path, "--findings", "error", folder=tmp_path)
         assert (done.returncode, done.stdout, said in done.stderr) == (2, "", True), done
-
-
-@pytest.mark.parametrize(
-    ("command", "text", "at"),
-    [
-        (
-            "train.py",
-            "load_state_dict (src/train.py:28) put that in place",
-            "file=src/train.py,line=28,",
-        ),
-        ("train.py", "in /usr/lib/x.py:3 and ../y.py:4", "file=train.py,"),
-        ("-m train", "nothing", ""),
-        pytest.param("train.py", "x.py:" + 5000 * "9", "file=train.py,", id="a long number"),
-        pytest.param("train.py", 500_000 * "x", "file=train.py,", id="a long name, at once"),
-    ],
-)
-def test_an_annotation_names_the_line(command: str, text: str, at: str) -> None:
-    trace = traces.changed(traces.eager(), programs=(Program(command, 0.0, 1.0, status=0),))
-    verdict = verdicts.Verdict("finding unchanged", text, "warning", "unchanged")
-    (line,) = verdicts.as_github([verdict], [], trace).splitlines(keepends=True)
-    _, head, message = line.split("::")
-    assert head == f"warning {at}title=tracer check%3A finding unchanged"
-    assert message == f"{text}\n"
 
 
 def test_help_has_examples() -> None:

@@ -571,11 +571,9 @@ def test_assertions_by_a_glob(kind: str, wrapper: str, strategy: str) -> None:
         tracer.assert_never_updated("*encoder*"),
     ):
         fit(model)
-    with tracer.assert_updates(variable="*encoder*", dense=2, per_step=True, per_replica=True):
+    with tracer.assert_updates(variable="*encoder*", dense=2, per_step=True):
         fit(model)
-    with tracer.assert_updates(
-        variable="net/head/kernel", dense=1, per_step=True, per_replica=True
-    ):
+    with tracer.assert_updates(variable="net/head/kernel", dense=1, per_step=True):
         fit(model)
     model.encoder.trainable = False
     with strategy_of(strategy).scope():

@@ -11,6 +11,7 @@ from support.traces import block, request, step, update
 import tracer
 from tracer import CallTrace
 from tracer.check import verdicts
+from tracer.check.expectation import read
 from tracer.model.measures import updates
 from tracer.model.phrases import Skipped, endings, every, reason, runs, skipped
 from tracer.model.records import Launch, Program, Setting
@@ -191,14 +192,12 @@ def test_every_report_says_it() -> None:
 
 
 def test_a_run_that_failed_is_no_proof() -> None:
-    found = verdicts.check(with_programs(GOOD, FAILED), [verdicts.read("steps=10")])
+    found = verdicts.check(with_programs(GOOD, FAILED), [read("steps=10")])
     assert [(each.text, bool(each.reason)) for each in found] == [
         ("steps=10", False),
         ("the program ended well", True),
     ]
-    found = verdicts.check(
-        with_programs(GOOD, FAILED), [verdicts.read("steps=10")], allow_unfinished=True
-    )
+    found = verdicts.check(with_programs(GOOD, FAILED), [read("steps=10")], allow_unfinished=True)
     assert [(each.text, bool(each.reason)) for each in found] == [("steps=10", False)]
     assert not any(each.reason for each in verdicts.check(with_programs(GOOD), []))
 

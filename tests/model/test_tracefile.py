@@ -21,6 +21,7 @@ from support import traces
 import tracer
 from tracer.api import CallTrace
 from tracer.check import verdicts
+from tracer.check.expectation import read
 from tracer.cli.autosave import Autosave
 from tracer.errors import MergeError, TraceFileError, UnknownName
 from tracer.model import tracefile
@@ -609,12 +610,12 @@ def test_no_text_of_a_stranger_acts_on_who_reads_it(path: Path, name: str) -> No
     texts = [repr(trace), trace.answer(), *(f"{e.text}{e.advice}" for e in trace.findings())]
     texts += [formats.render(trace, each) for each in ("text", "json", "csv", "markdown")]
     texts += [comparison.render(trace, healthy, comparison.differences(trace, healthy))]
-    wanted = [verdicts.read(each) for each in ("updates=99999", "updates=99999/step")]
+    wanted = [read(each) for each in ("updates=99999", "updates=99999/step")]
     found = verdicts.check(trace, wanted, "info")
     texts += [
         verdicts.as_text(found),
         verdicts.as_junit(found),
-        verdicts.as_github(found, [], trace),
+        verdicts.as_github(found),
     ]
     asked: list[Callable[[], object]] = [
         lambda: trace.updates(variable="nothing"),

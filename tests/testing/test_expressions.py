@@ -9,6 +9,7 @@ from support import traces
 import tracer
 from tracer.api import CallTrace
 from tracer.check import verdicts
+from tracer.check.expectation import BadExpectation, read
 from tracer.errors import UnknownName
 from tracer.model.records import Effect
 from tracer.model.runs import Run
@@ -18,7 +19,7 @@ from tracer.testing.assertions import Check, expect_updates
 
 def reasons(trace: Trace, *texts: str) -> list[str]:
     """The first line of why each expression does not hold; empty if it does."""
-    found = verdicts.check(trace, [verdicts.read(text) for text in texts])
+    found = verdicts.check(trace, [read(text) for text in texts])
     return [verdict.reason.partition("\n")[0] for verdict in found]
 
 
@@ -28,14 +29,14 @@ def reasons(trace: Trace, *texts: str) -> list[str]:
         (
             "unchanged=0",
             "unchanged: expected 0, got 5",
-            ["dense/kernel 4-6 1 3", "dense/bias 9-10 1 2"],
+            ["dense/kernel 4-6 1", "dense/bias 9-10 1"],
         ),
         (
             "unchanged[*bias]<=1",
             "unchanged of *bias: expected at most 1, got 2",
-            ["dense/bias 9-10 1 2"],
+            ["dense/bias 9-10 1"],
         ),
-        ("not_finite=0", "not finite: expected 0, got 3", ["dense/bias 8-10 1 3"]),
+        ("not_finite=0", "not finite: expected 0, got 3", ["dense/bias 8-10 1"]),
         (
             "unchanged=0/step",
             "unchanged: expected 0 in each step, got 1 in 5 of 10 steps",
@@ -49,13 +50,13 @@ def reasons(trace: Trace, *texts: str) -> list[str]:
         (
             "unchanged[*kernel]>=4",
             "unchanged of *kernel: expected at least 4, got 3",
-            ["dense/kernel 1-3, 7-10 0 0", "dense/kernel 4-6 1 3"],
+            ["dense/kernel 4-6 1"],
         ),
     ],
 )
 def test_what_steps_did_to_the_weights(text: str, said: str, rows: list[str]) -> None:
-    """The rows have the steps of a variable, the count of one of them, and that of all of them."""
-    (verdict,) = verdicts.check(traces.with_effects(), [verdicts.read(text)])
+    """The rows have the steps of a variable, and the count of one of them."""
+    (verdict,) = verdicts.check(traces.with_effects(), [read(text)])
     head, _, _, *table = verdict.reason.partition("\nLikely")[0].strip().splitlines()
     assert head == said
     assert [" ".join(row.split()) for row in table] == rows
@@ -63,12 +64,12 @@ def test_what_steps_did_to_the_weights(text: str, said: str, rows: list[str]) ->
 
 def test_what_steps_did_not_do_to_the_weights() -> None:
     texts = ("not_finite[*kernel]=0", "unchanged=5", "unchanged[*kernel]<=1/step", "unchanged>4")
-    found = verdicts.check(traces.with_effects(), [verdicts.read(each) for each in texts])
+    found = verdicts.check(traces.with_effects(), [read(each) for each in texts])
     assert [verdict.reason for verdict in found] == [""] * 4
     with pytest.raises(UnknownName, match="the trace has no effects"):
-        verdicts.check(traces.eager(), [verdicts.read("unchanged=0")])
+        verdicts.check(traces.eager(), [read("unchanged=0")])
     with pytest.raises(UnknownName, match="no variable"):
-        verdicts.check(traces.with_effects(), [verdicts.read("unchanged[kernel]=0")])
+        verdicts.check(traces.with_effects(), [read("unchanged[kernel]=0")])
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,7 @@ def test_what_steps_did_not_do_to_the_weights() -> None:
         ),
         (
             "updates[dense/*]=3/step",
-            expect_updates(total=3, per_step=True, per_replica=True, variable="dense/*"),
+            expect_updates(total=3, per_step=True, variable="dense/*"),
             traces.uneven_replicas,
         ),
         (
@@ -104,7 +105,7 @@ def test_an_expression_fails_as_the_assertion_does(
     text: str, expected: Check, make: Callable[[], CallTrace]
 ) -> None:
     """But for the hints, which name what else could be written."""
-    (verdict,) = verdicts.check(make(), [verdicts.read(text)])
+    (verdict,) = verdicts.check(make(), [read(text)])
     said, _, causes = verdict.reason.partition("Likely cause")
     assert said == expected(make()).partition("Likely cause")[0] != ""
     assert "per_step=" not in causes and "tracer.assert_" not in causes
@@ -121,7 +122,7 @@ def test_relations_are_exact(relation: str, holding: set[int]) -> None:
 
 
 def test_expressions_hint_at_expressions() -> None:
-    (verdict,) = verdicts.check(traces.eager(), [verdicts.read("dense=2")])
+    (verdict,) = verdicts.check(traces.eager(), [read("dense=2")])
     assert "did you mean 2/step?" in verdict.reason
     trace = traces.changed(
         traces.uneven_replicas(),
@@ -129,10 +130,8 @@ def test_expressions_hint_at_expressions() -> None:
         replicas=traces.uneven_replicas().replicas[:2],
         calls=(),
     )
-    (verdict,) = verdicts.check(trace, [verdicts.read("dense=2")])
+    (verdict,) = verdicts.check(trace, [read("dense=2")])
     assert "2 in each of 10 steps on each of 2 replicas: did you" in verdict.reason
-    (verdict,) = verdicts.check(traces.accumulation(), [verdicts.read("updates=8")])
-    assert "tracer check" in verdict.reason and "assert_calls" not in verdict.reason
 
 
 def test_a_method_that_was_never_called_ran_0_times() -> None:
@@ -152,9 +151,9 @@ def test_a_method_that_was_never_called_ran_0_times() -> None:
 def test_a_step_method_has_no_variable() -> None:
     """It would be counted 0 times for each, so that a misspelt gate held."""
     (method,) = {m.name for m in traces.eager().methods} & {"apply_gradients", "apply"}
-    with pytest.raises(verdicts.BadExpectation, match="runs once for all variables; write upd"):
+    with pytest.raises(BadExpectation, match="runs once for all variables; write upd"):
         reasons(traces.eager(), f"{method}[dense/kernel]=0")
-    with pytest.raises(verdicts.BadExpectation, match="runs once for all variables"):
+    with pytest.raises(BadExpectation, match="runs once for all variables"):
         reasons(traces.eager(), "step[dense/kernel]=0")  # it never ran
     for assertion in (tracer.assert_executions, tracer.assert_calls):
         text = assertion(method, 0, variable="dense/kernel").check(traces.eager())
@@ -193,5 +192,5 @@ def test_effects_of_one_optimizer_are_no_proof_of_another() -> None:
     ],
 )
 def test_numbers_that_cannot_be_read(text: str, said: str) -> None:
-    with pytest.raises(verdicts.BadExpectation, match=said):
-        verdicts.read(text)
+    with pytest.raises(BadExpectation, match=said):
+        read(text)

@@ -1,6 +1,5 @@
 """What is said of a run must be so: names that nothing has, and causes that are none."""
 
-import contextlib
 import re
 from typing import Any
 
@@ -107,59 +106,25 @@ def test_a_failure_names_the_layer_that_is_frozen(library: Any, kind: str, prefi
     model = net_of(library, kind)
     hidden = model.get_layer("hidden")
     before = model.get_weights()
-    name = model.optimizer.name
-    said = f"{prefix}/kernel and bias were not passed to {name}: layer hidden is frozen"
-    for assertion in (
+    parts = (model.get_layer(name) for name in ("first", "hidden"))
+    assertions = [
         tracer.assert_updates(model.optimizer, dense=6, per_step=True),
-        tracer.assert_updates(dense=12),
         tracer.assert_updates(at_least=12),
-        tracer.assert_executions("update_step", 6, per_step=True),
         tracer.assert_updates(dense=2, per_step=True, variable="*hidden*"),
         tracer.assert_updates(dense=2, per_step=True, variable=hidden),
-    ):
+        tracer.assert_all_updated(hidden),
+        tracer.assert_all_updated(parts),
+        tracer.assert_all_updated([model, [hidden]]),
+    ]
+    for assertion in assertions:
         with pytest.raises(AssertionError) as caught, assertion:
             fit(model)
-        assert said in words(caught.value)
-        assert "first/" not in str(caught.value), "rows of what is right"
-    parts = (model.get_layer(name) for name in ("first", "hidden"))
-    for given in (hidden, parts, [model, (each for each in [hidden])], [model, [hidden]]):
-        with pytest.raises(AssertionError) as caught, tracer.assert_all_updated(given):
-            fit(model)
-        assert "at least 1, but there is no trainable variable" in words(caught.value)
-        said = f"layer hidden is frozen (trainable=False), with {prefix}/kernel and bias"
-        assert said in words(caught.value)
+        assert f"{prefix}/kernel 0 0 frozen {prefix}/bias 0 0 frozen" in words(caught.value)
     with tracer.assert_all_updated([model, library.layers.Dropout(0.5)]):  # which has nothing
         fit(model)
+    steps = 2 * (len(assertions) + 1)
     for each, (now, was) in enumerate(zip(model.get_weights(), before, strict=True)):
-        np.testing.assert_allclose(now, was + (0 if each in (2, 3) else 22), rtol=1e-5)
-
-
-@pytest.mark.parametrize(("library", "kind", "prefix"), LIBRARIES)
-def test_a_frozen_layer_is_no_cause_of_another_number(library: Any, kind: str, prefix: str) -> None:
-    """It is frozen on purpose; something else is wrong."""
-    model = net_of(library, kind)
-    optimizer, names = model.optimizer, [v.name for v in model.trainable_variables]
-    assert len(names) == 4
-    for assertion in (
-        tracer.assert_updates(optimizer, dense=5, per_step=True),
-        tracer.assert_updates(optimizer, dense=7, per_step=True),
-        tracer.assert_updates(optimizer, dense=3, per_step=True),
-        tracer.assert_updates(dense=6, variable="*encodr*"),
-    ):
-        with pytest.raises(AssertionError) as caught, assertion:
-            fit(model)
-        assert "frozen" not in str(caught.value)
-    none = contextlib.nullcontext()
-    pairs = [(tf.ones_like(v), v) for v in model.trainable_variables]
-    gradients = [(None, v) if i < 2 else (g, v) for i, (g, v) in enumerate(pairs)]
-    with (
-        pytest.warns(UserWarning, match="Gradients do not exist") if kind == "keras3" else none,
-        pytest.raises(AssertionError, match="no gradient") as caught,
-        tracer.assert_updates(optimizer, dense=4, per_step=True),
-    ):
-        optimizer.apply_gradients(gradients)
-    called = test_a_frozen_layer_is_no_cause_of_another_number.__name__  # and that is said
-    assert "frozen" not in str(caught.value).replace(called, "")
+        np.testing.assert_allclose(now, was + (0 if each in (2, 3) else steps), rtol=1e-5)
 
 
 @pytest.mark.parametrize(("library", "kind", "prefix"), LIBRARIES)
@@ -176,7 +141,7 @@ def test_a_model_that_was_trained_before_it_was_frozen(
     assert moved == [True, True, False, False, True, True]
     layers = [model.get_layer("first"), model.get_layer("hidden")]
     with (
-        pytest.raises(AssertionError, match=f"frozen .*, with {prefix}/kernel"),
+        pytest.raises(AssertionError, match=rf"{prefix}/kernel +0 +0 +frozen"),
         tracer.assert_all_updated(layers),
     ):
         pairs = [(tf.ones_like(each), each) for each in layers[0].variables]
@@ -189,17 +154,15 @@ def test_of_a_model_that_is_frozen_as_a_whole() -> None:
     model.trainable = False
     for assertion in (
         tracer.assert_updates(model.optimizer, dense=6, per_step=True),
-        tracer.assert_calls("update_step", 6, optimizer=model.optimizer),
         tracer.assert_all_updated(model, optimizer=model.optimizer),
     ):
         with (
             pytest.warns(UserWarning, match="does not have any trainable weights"),
-            pytest.raises(AssertionError) as caught,
+            pytest.raises(AssertionError, match=r"net/hidden/kernel +0 +0 +frozen") as caught,
             assertion,
         ):
             model.compile(model.optimizer, "mse")
             fit(model)
-        assert "are frozen (trainable=False)" in words(caught.value)
         assert "another optimizer" not in str(caught.value)
 
 
@@ -275,7 +238,7 @@ def test_an_optimizer_whose_constructor_raised_is_none(where: str) -> None:
 def test_of_an_optimizer_that_was_not_used() -> None:
     wrapped, other = odometers.ODOMETERS["v1"](), odometers.ODOMETERS["v1"]()
     weight = tf.Variable([0.0])
-    pattern = "was not used in the block: did another optimizer train"
+    pattern = "was not used: did another optimizer train|no step ran"
     for assertion in (
         tracer.assert_updates(wrapped, dense=1),
         tracer.assert_executions("_resource_apply_dense", 1, optimizer=wrapped),

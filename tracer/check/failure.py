@@ -1,554 +1,206 @@
-"""Explain why a trace is not as expected, as text: the counts, the differences, the likely cause.
+"""Say why a trace is not as expected: the counts, the rows that differ, the findings on them."""
 
-`judge` handles every expectation; `not_judged` handles traces that cannot be judged. The cause
-comes from findings; hints cover causes without a finding, such as frozen layers.
-"""
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
-from itertools import chain, islice
-from typing import Any
-
-from tracer.check.expectation import (
-    MAX_NAMES,
-    MISSED,
-    Claim,
-    Expectation,
-    JudgedSteps,
-    Limits,
-    Quantity,
-    WrongSteps,
-    claim_of,
-    columns_of,
-    rows_of,
-    why_none,
-)
+from tracer.check import judge
+from tracer.check.expectation import Expectation
+from tracer.check.judge import Difference, Row
 from tracer.findings.run_rules import causes
-from tracer.layout import Column, Row, Table, paragraph, shown
-from tracer.model import callers
-from tracer.model.measures import (
-    ROLES,
-    counted,
-    observing,
-    require_effects,
-    unknown_effects,
-    updates,
-)
+from tracer.layout import Column, Row as Line, Table, paragraph, shown
 from tracer.model.names import is_meant
-from tracer.model.phrases import never_reached, reason, replica_ids, replica_names, steps_label
-from tracer.model.records import OBSERVATIONS, Block
+from tracer.model.phrases import reason, replica_ids, steps_label
+from tracer.model.summary import Summary, summaries_of
 from tracer.model.timeline import Steps
 from tracer.model.trace import Trace
-from tracer.model.words import dialect_of, first_of, first_true, listed, plural, some
+from tracer.model.words import dialect_of, first_of, listed, plural, some
+from tracer.reporters.answer import answer
 
 WIDTH = 76  # pytest indents a message by 4
+_MAX_NAMES = 3  # of replicas, methods or stretches of steps
 _MAX_ROWS = 30
 _MAX_APART = 8  # variables with a row each
 
-# Frozen layers of living models, which were not passed.
 
-Frozen = tuple[str, tuple[str, ...]]
-"""The name of a frozen layer, and the names of its variables."""
-
-
-def together(names: Sequence[str]) -> str:
-    """The names, shortened for a sentence.
-
-    >>> together(["net/encoder/kernel", "net/encoder/bias"])
-    'net/encoder/kernel and bias'
-    >>> together(["a/kernel", "a/bias", "b/kernel", "b/bias"])
-    'a/kernel, a/bias, b/kernel and 1 more'
-    """
-    names = [shown(name) for name in names]
-    heads = {name.rpartition("/")[0] for name in names}
-    if len(heads) == 1 and heads != {""}:
-        names = [names[0], *(name.rpartition("/")[2] for name in names[1:])]
-    return listed(names, MAX_NAMES)
-
-
-def are_frozen(layers: Sequence[Frozen]) -> str:
-    """`layer encoder is frozen (trainable=False)`."""
-    layer, are = plural(len(layers), "layer"), plural(len(layers), "is", "are")
-    return f"{layer} {together([name for name, _ in layers])} {are} frozen (trainable=False)"
-
-
-def not_passed(trace: Trace, names: Sequence[str]) -> str:
-    """A sentence that these variables were not passed; if some are frozen, only on these."""
-    layers = [each for each in trace.objects.frozen() if not set(names).isdisjoint(each[1])]
-    names = [name for _, own in layers for name in own if name in names] or names
-    roots = [each.name for i, each in enumerate(trace.optimizers) if each.root == i]
-    optimizer = shown(roots[0]) if len(roots) == 1 else "the optimizer"
-    why = f": {are_frozen(layers)}" if layers else ""
-    return f"{together(names)} {plural(len(names), 'was', 'were')} not passed to {optimizer}{why}"
-
-
-def names_in(layers: Sequence[Frozen]) -> list[str]:
-    """The names of the variables of these layers."""
-    return [name for _, names in layers for name in names]
-
-
-def explaining(claim: Claim) -> list[str]:
-    """The variables of frozen layers, if their number is the updates missing in each step.
-
-    All of these variables, or those of the only layer with that number.
-    """
-    expected = claim.expected
-    meant = "*" if expected.variable is None else expected.variable
-    is_counted = claim.of_work and not claim.of_steps and len(claim.summaries) == 1
-    if not is_counted or not isinstance(meant, str):
-        return []
-    (summary,), frozen = claim.summaries, claim.trace.objects.frozen()
-    times = summary.steps if expected.per_step else 1
-    times *= len(summary.replicas) if expected.per_replica else 1
-    missing = {(each.low or 0) * times - claim.total(each) for each in claim.failed}
-    layers = [[each for each in names if is_meant(meant, each)] for _, names in frozen]
-    every, a_step = [*chain(*layers)], sum(summary.steps_on.values())
-    fitting = [each for each in (every, *layers) if {len(each) * a_step} == missing]
-    explains = claim.trace.complete and (len(fitting) == 1 or every in fitting)
-    return fitting[0] if explains and missing != {0} else []
-
-
-# The likely causes.
-
-_MAX_STRETCHES = 100
-"""The most stretches of steps in which callers are looked up."""
-
-
-def found(claim: Claim, names: Set[str] = frozenset(), short: bool = False) -> dict[str, str]:
-    """Texts of findings on these variables, or on all that are meant, with their codes.
-
-    They explain why too little ran if it is `short`, else why too much did. They include advice,
-    except for mere information.
-    """
-    trace, only = claim.trace, claim.selection.variables
-    known = [each.name for each in trace.variables]
-    names = names or set(known if only is None else map(known.__getitem__, only))
-    others = set(known) - names
-    failed: str = claim.expected.what
-    if claim.of_work:
-        failed = f"{'few' if short else 'many'} {'steps' if claim.of_steps else failed}"
-    said: dict[str, str] = {}
-    for finding in causes(trace, failed, [each.root for each in claim.summaries]):
-        concerned = set(finding.variables)
-        is_meant = not concerned.isdisjoint(names) or (only is None and not concerned <= others)
-        if is_meant if concerned else short or finding.code != "replicas-disagree":
-            advice = "" if finding.severity == "info" else f" {finding.advice}"
-            said[f"{finding.text}{advice}"] = finding.code
-    return said
-
-
-def likely(
-    claim: Claim,
-    names: Set[str] = frozenset(),
-    short: bool = False,
-    parts: Sequence[JudgedSteps] = (),
-) -> Iterator[str]:
-    """The likely causes of a claim's failure; the arguments are as for `found`."""
-    trace, summaries = claim.trace, claim.summaries
-    unreached = [each.removesuffix(".") for summary in summaries for each in never_reached(summary)]
-    if not any(summary.steps for summary in summaries) and not (trace.calls() and trace.blocks):
-        yield from (*unreached, *_unused(claim))
-        return
-    if claim.selection.methods == frozenset():
-        if trace.complete:
-            called = ", ".join(shown(method.name) for method in trace.methods)
-            yield f"this method was never called; those that were: {called}"
-        return
-    said = found(claim, names, short)
-    yield from () if "override-unreached" in said.values() else unreached
-    yield from said
-    yield from _graphs(claim, said)
-    if claim.selection.methods is None and "steps-skipped" not in said.values():
-        yield from _unapplied(parts)
-    for wanted in claim.failed:
-        yield from _slips(claim, wanted)
-
-
-def _unused(claim: Claim) -> Iterator[str]:
-    """A sentence that no optimizer of the trace was used; none if the trace is incomplete."""
-    trace, scope = claim.trace, "the run" if claim.expected.text else "the block"
-    names = [shown(each.name) for i, each in enumerate(trace.optimizers) if each.root == i]
-    used = f"{plural(len(names), 'was', 'were')} not used in {scope}: did another optimizer train?"
-    methods = first_of([shown(method.name) for method in trace.methods], MAX_NAMES)
-    frozen = trace.objects.frozen()
-    if trace.complete:
-        yield first_true(
-            (trace.calls(), f"each call of {methods} raised an error: nothing was updated"),
-            (frozen, not_passed(trace, names_in(frozen))),
-            (names, f"{first_of(names, MAX_NAMES)} {used}"),
-            (True, f"no optimizer was used in {scope}"),
-        )
-
-
-def _graphs(claim: Claim, said: Mapping[str, str]) -> Iterator[str]:
-    """A sentence that several graphs were traced, or that none ran, unless a finding says so."""
-    for summary in claim.summaries:
-        graphs, idle = summary.graphs(claim.selection)
-        failed = sum(each.failed for each in claim.trace.graphs if each.root == summary.root)
-        never_ran = graphs and not summary.total(claim.selection)
-        if claim.expected.what == "calls":
-            never = f" ({idle:,} of them never ran)" if idle else ""
-            name = claim.expected.method or "the optimizer"
-            if graphs > 1 and not said:
-                yield f"retraced: {name} was called for each of {graphs:,} graphs{never}"
-        elif never_ran and "graph-never-ran" not in said.values():
-            tracing = f"called while tracing {some(graphs, 'graph')}, and no step reached it"
-            raised = (
-                "an error in the optimizer ended the graph tracing, so there is no graph to run"
-            )
-            yield raised if idle and failed >= idle else f"traced but never executed: {tracing}"
-
-
-def _unapplied(parts: Iterable[JudgedSteps]) -> Iterator[str]:
-    """A sentence on steps that got gradients but applied none, so that too little ran."""
-    short = [each for each in parts if each.short]
-    steps = {each for part in short for each in part.unapplied_steps}
-    if steps:
-        reasons = [reason(part.summary) for part in short]
-        clauses = dict.fromkeys(each.clause for each in reasons if each.text)
-        why = ", or ".join(clauses) or reasons[0].clause
-        yield f"gradients of {in_steps(sorted(steps))} were not applied: {why}"
-
-
-def _slips(claim: Claim, wanted: Limits) -> Iterator[str]:
-    """Hints for a number that is right for another expectation."""
-    expected, number, total = claim.expected, wanted.low, claim.total(wanted)
-    if expected.what == "calls" and expected.method is not None and wanted.holds(total):
-        use = "use tracer.assert_executions to count that"
-        yield f"{total:,} is how often it was executed: {use}"
-    if expected.per_replica or not claim.of_work or not number or number != wanted.high:
-        return
-    steps = max((each.steps for each in claim.summaries), default=0)
-    replicas = max((len(each.replicas) for each in claim.summaries), default=1)
-    on = replicas if expected.per_step or expected.text else 1
-    on_each = f" on each of {on:,} replicas" if on > 1 else ""
-    if steps and total == number * steps * on and not expected.per_step:
-        in_each = f" in each of {steps:,} steps" if steps > 1 else " in the step"
-        per_step = f"{number}/step" if expected.text else "per_step=True"
-        yield f"that is {number:,}{in_each}{on_each}: did you mean {per_step}?"
-    elif steps and total == number * steps * on and on > 1:
-        yield f"that is {number:,}{on_each}: did you mean per_replica=True?"
-    if not expected.per_step and number == _calls(claim, wanted) != total:
-        who = (
-            "; tracer check counts what ran"
-            if expected.text
-            else ", and so does tracer.assert_calls"
-        )
-        yield f"{number:,} is how often Python called it: a mock counts that{who}"
-
-
-def _calls(claim: Claim, wanted: Limits) -> int:
-    """How often Python called the methods in question, with the wanted kinds of gradients."""
-    selection, blocks = claim.selection, claim.trace.blocks
-    entries = (each for block in blocks for each in block.entries)
-    methods = selection.methods or frozenset(e.method for e in entries if selection.holds(e))
-    of_calls = replace(selection, roles=ROLES["calls"], kinds=wanted.kinds, methods=methods)
-    return sum(each.total * of_calls(each) for each in counted(claim.trace.data))
-
-
-def callers_at_fault(claim: Claim, parts: Iterable[JudgedSteps]) -> list[str]:
-    """The lines that called what failed, the most frequent first.
-
-    They are the lines nearest to the optimizer: of counts that failed, and of steps that ran too
-    little. Empty if the trace has no callers.
-    """
-    counts: Counter[str] = Counter()
-    data = claim.trace.data
-    blocks: defaultdict[tuple[int, int | None], list[Block]] = defaultdict(list)
-    for summary in claim.summaries:
-        for block in summary.by_path():
-            for replica in (None, block.replica):
-                blocks[summary.root, replica].append(block)
-    failed = [replace(claim.selection, kinds=each.kinds) for each in claim.failed]
-    for part in parts:
-        spans = islice(part.timeline.spans(part.wrong.__contains__), _MAX_STRETCHES)
-        wrong = [range(first, last + 1) for first, last, _ in spans]
-        for block in blocks[part.summary.root, part.replica]:
-            ran = not block.runs or any(run.intersect(each) for run in block.runs for each in wrong)
-            is_meant = any(each(block) for each in failed) or (block.step and part.short)
-            line = callers.nearest(data, block.path)
-            if ran and is_meant and line:
-                counts[callers.label(line)] += block.total
-    return [shown(line) for line, _ in (+counts).most_common()]
-
-
-# The table of differences.
-
-
-def table_of_work(claim: Claim, rows: Mapping[WrongSteps, Sequence[int]]) -> list[str]:
-    """The rows that differ, each with its replicas, and executions outside any step."""
-    columns, several = columns_of(claim), len(claim.trace.replicas) > 1
-    in_all = [] if claim.expected.per_step else ["in all"]
-    noun = dialect_of(claim.trace.data).variable
-    every = {index for each in claim.summaries for index in each.variables}
-    few = len({row.name for row in rows}) <= _MAX_APART
-    alike: dict[tuple[Any, ...], list[str]] = {}
-    for row in sorted(rows):
-        is_named = (few and any(row.counts)) or len(claim.summaries) > 1
-        apart = row.name if is_named else ""
-        same = row.steps, row.counts, row.note, tuple(rows[row]), apart
-        alike.setdefault(same, []).append(row.name)
-    lines = []
-    for (steps, counts, note, replicas, _), names in _fewest_first(alike):
-        total = sum(counts) * sum(each.number for each in steps) * len(replicas) * len(names)
-        on = [_ids(claim, replicas)] * several
-        cells = [steps_text(steps), *on, *counts, *[total for _ in in_all]]
-        of_all = len(names) == len(every) > 1 and claim.selection.variables is None
-        lines.append(row_of(f"each {noun}" if of_all else _named(names), cells, note))
-    for summary in claim.summaries if not claim.of_steps else ():
-        outside = [summary.outside(each) for each in columns.values()]
-        if any(outside):
-            cells = [*"-" * (1 + several), *outside, *[sum(outside) for _ in in_all]]
-            lines.append(row_of("outside any step", cells, "a direct call"))
-    header = "method" if claim.of_steps else noun
-    return as_lines(header, ["per step", *["replica"] * several, *columns, *in_all], lines)
-
-
-def _fewest_first(alike: Mapping[Any, list[str]]) -> list[tuple[Any, list[str]]]:
-    """The rows with the names they apply to: rows of few variables first."""
-    return sorted(alike.items(), key=lambda each: len(each[1]))
-
-
-def _named(names: Sequence[str]) -> str:
-    """The names; the first one and the number of others if they are longer than half a line."""
-    return text if len(text := listed(names)) <= WIDTH // 2 else first_of(names, 1)
-
-
-def table_of_calls(claim: Claim) -> list[str]:
-    """How often each method or variable was called, by context."""
-    calls, contexts = claim.calls(), ["eager", "tracing"]
-    names = dict.fromkeys(name for name, _ in calls)
-    rows = [row_of(name, [calls.get((name, each), 0) for each in contexts]) for name in names]
-    return as_lines("calls of", contexts, rows)
-
-
-def rows_of_missed(claim: Claim) -> list[tuple[str, Row]]:
-    """The targets that were not updated, with what happened to each instead."""
-    missed = []
-    for target in claim.expected.targets or ():
-        patterns = [] if target.index is None else claim.patterns_of.get(target.index, [])
-        if not patterns and _is_sharded(claim, target.index):
-            continue  # other ranks hold the whole variable
-        made, *counts = (sum(each.total(of) for each in patterns) for of in (updates, *MISSED))
-        traced = any(each.entries for each in patterns)
-        nothing = first_true(
-            (not claim.trace.complete, "not seen"),
-            (
-                not (claim.patterns_of or any(each.steps for each in claim.summaries)),
-                "no step ran",
-            ),
-            (True, "never passed to the optimizer"),
-        )
-        note = why_none(made, counts, "its graph never ran" if traced else nothing)
-        if note:
-            missed.append((target.name, row_of(target.name, counts[1::-1], note)))
-    return missed
-
-
-def _is_sharded(claim: Claim, index: int | None) -> bool:
-    return index is not None and claim.trace.variables[index].shards > 1
-
-
-def row_of(name: str, cells: Iterable[object], note: str = "") -> Row:
-    texts = (f"{each:,}" if isinstance(each, int) else str(each) for each in cells)
-    return Row(shown(name) or "''", tuple(texts), note)
-
-
-def _ids(claim: Claim, replicas: Sequence[int]) -> str:
-    """`0, 1`, or `all 8`."""
-    ids = replica_ids(claim.trace)
-    names = shown(first_of([ids[index] for index in replicas], MAX_NAMES))
-    return f"all {len(ids):,}" if len(replicas) == len(ids) > MAX_NAMES else names
-
-
-def steps_text(steps: Sequence[Steps]) -> str:
-    """The steps as text; of many stretches, only the first.
-
-    >>> steps_text([Steps(1, 15, 3, 4), Steps(20, 20, 1), Steps(24, 25, 2), Steps(31, 33, 3)])
-    '1-3, 5-7 … 13-15, 20, 24-25 and 3 more'
-    """
-    names = ", ".join(map(steps_label, steps[:MAX_NAMES]))
-    rest = sum(each.number for each in steps[MAX_NAMES:])
-    return f"{names} and {rest:,} more" if rest else names
-
-
-def in_steps(steps: Sequence[Steps]) -> str:
-    """`step 33`, or `steps 1-3, 5-7 … 13-15`."""
-    return f"{plural(sum(each.number for each in steps), 'step')} {steps_text(steps)}"
-
-
-def as_lines(header: str, columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """The lines of the table with these rows, at most `_MAX_ROWS` of them; empty without rows."""
-    ranked = sorted(range(len(rows)), key=lambda index: (not rows[index].note, index))
-    kept = [rows[index] for index in sorted(ranked[:_MAX_ROWS])]  # rows with notes first
-    below = [f"… and {some(len(rows) - _MAX_ROWS, 'more row')}"] * (len(rows) > _MAX_ROWS)
-    named = [Column(each, left=each in ("per step", "replica")) for each in columns]
-    table = Table(header, named, kept, below=below)
-    return [line.plain for line in table.lines(WIDTH)] if rows else []
-
-
-# The judge.
-
-_TABLES: Mapping[Quantity, Callable[[Claim], list[str]]] = {
-    "steps": lambda claim: [],
-    "calls": table_of_calls,
-}
-"""The tables of failures that do not concern single variables."""
-
-
-def of_expected(trace: Trace, expected: Expectation, *, partial: bool = False) -> str:
-    """Why the trace is not as `expected`; empty if it is.
+def failure(trace: Trace, expected: Sequence[Expectation], *, partial: bool = False) -> str:
+    """Why the trace is not as expected; empty if it is. The expectations are of the same variables.
 
     An incomplete trace is never as expected; with `partial`, its counts are judged all the same.
 
     Raises `tracer.UnknownName` for a variable that the trace does not have, and for effects if it
     has none.
     """
-    text = judge(trace, expected, notes=not partial)
-    unseen = unknown_effects(trace.data) if is_of_effects(expected) else []
-    if text or partial or (trace.complete and not unseen):
-        return text
-    why = first_of(unseen, 1) if trace.complete else "the trace is incomplete"
-    return text_of(trace, [_head(expected, each, f"but {why}") for each in expected.wanted])
+    judged = {each: wrong for each in expected if (wrong := judge.difference(trace, each))}
+    if not judged:
+        return "" if partial else incomplete(trace, expected)
+    few = any(wrong.few for wrong in judged.values())
+    columns, rows = judge.rows(trace, [*judged], few)
+    if few and not any(each.method for each in judged):
+        rows += frozen(trace, expected[0].names)
+    why = _causes(trace, judged, rows, few)
+    heads = [_head(each, wrong.got) for each, wrong in judged.items()]
+    return _text(trace, heads, _table(trace, columns, rows), why, notes=not partial)
 
 
-def is_of_effects(expected: Expectation) -> bool:
-    """True if it concerns effects, which must have been recorded."""
-    return expected.what in OBSERVATIONS
+def never_updated(trace: Trace, variables: Sequence[tuple[str, int | None]]) -> str:
+    """Which of these variables were never updated, and why; empty if each of them was.
 
-
-def judge(trace: Trace, expected: Expectation, notes: bool = True) -> str:
-    """How the trace differs from `expected`; empty if it does not. Raises as `of_expected`."""
-    claim = claim_of(trace, expected)
-    if expected.targets is not None:
-        return _of_targets(claim, notes)
-    if is_of_effects(expected):
-        require_effects(trace.data, expected.what, trace.steps)
-        noted = unknown_effects(trace.data)  # `of_expected` and `check` fail for these
-        if not noted and (apart := _not_compared(claim)):
-            return not_judged(
-                trace, expected.wanted, f"nothing was compared in some steps of {apart}"
-            )
-    parts = [
-        JudgedSteps(claim, each, on) for each in claim.summaries for on in claim.replicas(each)
-    ]
-    got = {each: _got(claim, parts, at) for at, each in enumerate(expected.wanted)}
-    claim = replace(claim, failed=tuple(each for each in got if got[each]))
-    heads = [_head(expected, each, got[each]) for each in claim.failed]
-    if not heads:
-        return ""
-    if expected.what in _TABLES:
-        table = _TABLES[expected.what](claim)
-        return text_of(trace, heads, table, likely(claim), notes=notes)
-    rows = rows_of(parts)
-    if all(any(row.counts) for row in rows) and (frozen := explaining(claim)):
-        cause = not_passed(trace, frozen)
-        return text_of(trace, heads, causes=[cause], notes=notes)
-    table = table_of_work(claim, rows)
-    names = {trace.variables[row.variable].name for row in rows if row.variable >= 0}
-    why = likely(claim, names, any(each.short for each in parts), parts)
-    return text_of(trace, heads, table, why, callers_at_fault(claim, parts), notes)
-
-
-def _not_compared(claim: Claim) -> str:
-    """The optimizers that made updates in steps whose effects are not known."""
-    names = claim.trace.derived(replica_names)
-    compared = observing("compared")
-    apart = (
-        f"{shown(summary.optimizers[0].name)}{f' on {names[on]}' * (len(names) > 1)}"
-        for summary in claim.summaries
-        for on in summary.replicas
-        if any(made and not seen for made, seen in summary.spread(updates, compared, replica=on))
-    )
-    return first_of(list(apart), MAX_NAMES)
-
-
-def _head(expected: Expectation, wanted: Limits, got: str) -> str:
-    """`updates: expected 4 in each step, got 3 in each of 8 steps`."""
-    return f"{wanted.what}: expected {wanted}{expected.where}, {got}"
-
-
-def _got(claim: Claim, parts: Iterable[JudgedSteps], number: int) -> str:
-    """The actual counts, with their replicas or steps; empty if as wanted.
-
-    `number` is the index of the asserted count.
+    Each has its name and its index in the trace, None if the trace does not have it.
     """
-    trace, expected, wanted = claim.trace, claim.expected, claim.expected.wanted[number]
-    if expected.per_step and not any(summary.steps for summary in claim.summaries):
-        return "but no step ran"
-    got: dict[str, list[str]] = {}
-    if expected.per_step:
-        for part in parts:
-            got.setdefault(part.got(number), []).append(part.name)
-    else:
-        for replica in dict.fromkeys(part.replica for part in parts) or [None]:
-            total = claim.counted(wanted, replica)
-            text = "" if wanted.holds(total) else f"got {total:,}"
-            name = "" if replica is None else shown(trace.derived(replica_names)[replica])
-            got.setdefault(text, []).append(name)
-    texts = (
-        f"{each} ({first_of(got[each], 3)})" if any(got[each]) else each for each in got if each
-    )
-    return first_of([*texts], 5, "; ")
-
-
-def _of_targets(claim: Claim, notes: bool) -> str:
-    """Why some targets were not updated; empty if all were."""
-    missed = rows_of_missed(claim)
+    expected, summaries = Expectation("updates", 1, None), summaries_of(trace)
+    updated = frozenset[int]().union(*(summary.updated for summary in summaries))
+    passed = frozenset(index for summary in summaries for index in summary.variables)
+    missed = [(name, index) for name, index in variables if index not in updated]
+    elsewhere = {i for i, each in enumerate(trace.variables) if each.shards > 1} - passed
+    missed = [each for each in missed if each[1] not in elsewhere]  # on other ranks
     if not missed:
-        return ""
-    got = f"got none for {len(missed):,} of them"
-    columns = ["gradients", "None"]
-    alike: dict[tuple[Any, ...], list[str]] = {}
-    for name, row in missed:
-        apart = name if len(missed) <= _MAX_APART else ""
-        alike.setdefault((row.cells, row.note, apart), []).append(name)
-    rows = [row_of(_named(names), *same) for (*same, _), names in _fewest_first(alike)]
-    table = as_lines("variable", columns, rows)
-    why = likely(claim, {name for name, _ in missed}, short=True)
-    heads = [_head(claim.expected, each, got) for each in claim.expected.wanted]
-    return text_of(claim.trace, heads, table, why, notes=notes)
+        return incomplete(trace, [expected])
+    known = frozenset(index for _, index in missed if index is not None)
+    columns, rows = judge.rows(trace, [Expectation("updates", 1, None, rows=known)], True)
+    still = {name for row in frozen(trace) for name in row.names}
+    ran = any(summary.steps for summary in summaries)
+    otherwise = "not passed to the optimizer" if ran else "no step ran"
+    otherwise = otherwise if trace.complete else "not seen"
+    for name, index in missed:
+        if index not in passed:
+            rows.append(Row((name,), (0, 0), "frozen" if name in still else otherwise))
+    why = _causes(trace, {expected: Difference("", True)}, rows, True)
+    each_of = f"at least 1 of each of {some(len(variables), 'variable')}"
+    heads = [f"updates: expected {each_of}, got none for {len(missed):,} of them"]
+    return _text(trace, heads, _table(trace, columns, rows), why)
 
 
-def not_judged(
+def frozen(trace: Trace, names: Sequence[str] = ()) -> list[Row]:
+    """The variables of frozen layers, which were not passed: those with these names, or all."""
+    layers = trace.objects.frozen() if trace.complete else ()
+    every = [name for _, own in layers for name in own]
+    patterns = [pattern for name in names for pattern in (name, f"{name}/*")] or ["*"]
+    meant = [name for name in every if any(is_meant(pattern, name) for pattern in patterns)]
+    return [Row((name,), (0, 0), "frozen") for name in meant]
+
+
+def unknown(
     trace: Trace,
-    wanted: Iterable[Limits],
+    expected: Iterable[Expectation],
     why: str,
     instead: str = "",
-    causes: Iterable[str] = (),
+    rows: Sequence[Row] = (),
 ) -> str:
     """A text that the counts cannot be judged, why, and what the trace has instead."""
-    heads = [f"{each.what}: expected {each}, but {why}" for each in wanted]
     lines = [line.plain for line in paragraph(shown(instead), WIDTH)] if instead else []
-    return text_of(trace, heads, lines, causes)
+    lines = _table(trace, ["dense", "sparse"], rows) if rows else lines
+    return _text(trace, [_head(each, f"but {why}") for each in expected], lines)
 
 
-def incomplete(trace: Trace) -> str:
-    """Why an incomplete trace cannot be judged; empty for a complete one."""
-    head = "what was not seen cannot be asserted"
-    return "" if trace.complete else text_of(trace, [head])
+def incomplete(trace: Trace, expected: Iterable[Expectation]) -> str:
+    """Why an incomplete trace is not as expected; empty for a complete one."""
+    heads = [_head(each, "but the trace is incomplete") for each in expected]
+    return "" if trace.complete else _text(trace, heads or ["what was not seen cannot be asserted"])
 
 
-def text_of(
+# The likely causes.
+
+
+def _causes(
+    trace: Trace, judged: Mapping[Expectation, Difference], rows: Sequence[Row], few: bool
+) -> Iterator[str]:
+    """The findings on the rows that differ; without any, the answer of the report."""
+    first = next(iter(judged))
+    measure = judge.selection_of(trace, first)
+    summaries = judge.optimizers_of(trace, measure)
+    called = first_of([shown(method.name) for method in trace.methods], _MAX_NAMES)
+    if not called and trace.complete and not rows:
+        names = [shown(each.optimizers[0].name) for each in summaries]
+        was = f"{listed(names, _MAX_NAMES)} {plural(len(names), 'was', 'were')} not used"
+        yield f"{was}: did another optimizer train?" if names else "no optimizer was used"
+    if called and measure.methods == frozenset():
+        yield f"{first.method} was never called; those that were: {called}"
+    if not called or measure.methods == frozenset():
+        return
+    failed: str = first.what
+    if first.what in ("updates", "executions"):
+        of_steps = judge.runs_for_all(trace, first.method)
+        failed = f"{'few' if few else 'many'} {'steps' if of_steps else failed}"
+    concerned = {name for row in rows for name in row.names}
+    found = False
+    for finding in causes(trace, failed, [summary.root for summary in summaries]):
+        if not finding.variables or not concerned.isdisjoint(finding.variables):
+            found = True
+            yield finding.text + (f" {finding.advice}" if finding.severity != "info" else "")
+    for expected, wrong in judged.items():
+        if hint := _confused(expected, wrong, summaries):
+            found = True
+            yield hint
+    if not found and any(row.note == "not applied" for row in rows):
+        clauses = (f"the gradients were not applied: {reason(each).clause}" for each in summaries)
+        yield from dict.fromkeys(clauses)
+    elif not found and (first.what == "calls" or not any(each.has_run for each in summaries)):
+        yield from answer(trace).split("\n")
+
+
+def _confused(expected: Expectation, wrong: Difference, summaries: Sequence[Summary]) -> str:
+    """A hint if the number of one step was expected of the whole run; else empty."""
+    number, steps = expected.low, max(each.steps for each in summaries)
+    replicas = max(len(each.replicas) for each in summaries)
+    a_step = (wrong.total or 0) / (steps * replicas or 1)
+    if not number or number != expected.high or number not in (a_step, a_step * replicas):
+        return ""
+    on_each = f" on each of {replicas:,} replicas" if replicas > 1 else ""
+    per_step = f"{a_step:.0f}/step" if expected.text else "per_step=True"
+    return f"that is {a_step:,.0f} in each of {steps:,} steps{on_each}: did you mean {per_step}?"
+
+
+# The text.
+
+
+def _head(expected: Expectation, got: str) -> str:
+    return f"{expected.noun}: expected {expected.limits}, {got}"
+
+
+def _table(trace: Trace, columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    """The lines of a table of the rows; at most `_MAX_ROWS` of them, those with notes first."""
+    ids, noun = replica_ids(trace), dialect_of(trace.data).variable
+    noun = "method" if columns[0] in ("eager", "executions") else noun
+    of_steps = any(row.steps for row in rows)
+    left = [Column("step", left=True), Column("replica", left=True)][: 1 + (len(ids) > 1)]
+    lines = []
+    if sum(len(row.names) for row in rows) <= _MAX_APART:
+        rows = [row._replace(names=(name,)) for row in rows for name in row.names]
+    for row in sorted(rows, key=lambda row: not row.note)[:_MAX_ROWS]:
+        name = f"{row.of}: {row.names[0]}" if row.of else row.names[0] or "''"
+        name = first_of([name, *row.names[1:]], 1)
+        on = first_of([ids[index] for index in row.replicas], _MAX_NAMES)
+        cells = [_steps(row.steps), on][: len(left)] if of_steps else []
+        lines.append(Line(shown(name), [*cells, *row.counts], row.note))
+    more = len(rows) - _MAX_ROWS
+    below = [f"… and {some(more, 'more row')}"] if more > 0 else []
+    table = Table(noun, [*(left if of_steps else ()), *map(Column, columns)], lines, below=below)
+    return [line.plain for line in table.lines(WIDTH)] if rows else []
+
+
+def _steps(steps: Sequence[Steps]) -> str:
+    """The steps as text; of many stretches, only the first.
+
+    >>> _steps([Steps(1, 15, 3, 4), Steps(20, 20, 1), Steps(24, 25, 2), Steps(31, 33, 3)])
+    '1-3, 5-7 … 13-15, 20, 24-25 and 3 more'
+    """
+    names = ", ".join(map(steps_label, steps[:_MAX_NAMES]))
+    more = sum(each.number for each in steps[_MAX_NAMES:])
+    return f"{names} and {more:,} more" if more else names
+
+
+def _text(
     trace: Trace,
     heads: Iterable[str],
-    table: Iterable[str] = (),
+    table: Sequence[str] = (),
     causes: Iterable[str] = (),
-    callers: Sequence[str] = (),
     notes: bool = True,
 ) -> str:
-    """The text of a failure: the wrong counts, the table, the callers and the likely causes.
-
-    With `notes`, it includes the notes of an incomplete trace.
-    """
+    """The text of a failure: the wrong counts, the notes of the trace, the table, the causes."""
     why = list(dict.fromkeys(causes))
-    called = paragraph(f"Called from {first_of(callers, MAX_NAMES)}", WIDTH) if callers else []
     lines = list(heads)
     if notes and not trace.complete:
         lines += _items('The trace is incomplete, so its counts are "at least":', trace.notes)
     lines += ["", *table] if table else []
-    lines += ["", *(line.plain for line in called)] if called else []
     lines += _items("Likely cause:" if len(why) == 1 else "Likely causes:", why) if why else []
     return "\n".join(lines)
 

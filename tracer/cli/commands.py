@@ -361,13 +361,13 @@ def check(
     The exit status is 0 if everything holds, 1 if not, 2 for a mistake in the command. A trace does
     not pass if it is incomplete, or if its program failed, was interrupted or still runs.
     """
-    from tracer.check import verdicts
+    from tracer.check import expectation, verdicts
     from tracer.model.tracefile import load_run
     from tracer.reporters import formats
 
     needed = findings or not expect
     project = verdicts.from_project(Path.cwd()) if needed else verdicts.Project()
-    wanted = list(map(verdicts.read, expect or ())) or project.expect
+    wanted = list(map(expectation.read, expect or ())) or project.expect
     codes = [*(ignore or ()), *project.ignore]
     if ignore and findings is None:
         raise Mistake("--ignore is for findings: give --findings too")
@@ -384,11 +384,10 @@ def check(
         ignore=codes,
         allow_unfinished=allow_unfinished,
     )
-    milder = verdicts.milder(trace, findings, codes) if findings else []
     content = {
         "text": partial(verdicts.as_text, results),
         "junit": partial(verdicts.as_junit, results),
-        "github": partial(verdicts.as_github, results, milder, trace),
+        "github": partial(verdicts.as_github, results),
     }[format]()
     formats.put(lambda width, color: content, output)
     _say_written(output)

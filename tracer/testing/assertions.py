@@ -2,14 +2,14 @@
 
 Each assertion is a context manager. It counts only what runs in its block, and yields an
 `Assertion`, whose `trace` can be read in the block and after it. If an exception leaves the block,
-nothing is asserted. If the block never begins or never ends, a warning says so when the object is
-deleted or the program ends, as for a coroutine that was never awaited. An incomplete trace fails
-every assertion, because it may have missed something.
+nothing is asserted. If a block never ends, a warning says so when the program ends; the pytest
+plugin fails the test. An incomplete trace fails every assertion, because it may have missed
+something.
 """
 
+import atexit
 import sys
 import warnings
-import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -18,27 +18,22 @@ from types import FrameType, TracebackType
 from typing import Any, NamedTuple
 
 from tracer.api import CallTrace, Recording, record, recording_of
-from tracer.backends.objects import frozen_in, frozen_near, leaves_of, name_of, names_alive
+from tracer.backends.objects import frozen_near
 from tracer.check import failure
-from tracer.check.expectation import (
-    Expectation,
-    Limits,
+from tracer.check.expectation import METHODS, Expectation
+from tracer.check.judge import runs_for_all
+from tracer.errors import UnknownName, UnsupportedOptimizer, unknown_name
+from tracer.model.trace import Trace
+from tracer.testing.objects import (
     Target,
-    each_given,
     indices,
-    known_methods,
-    of_given,
+    indices_of,
+    names_of,
     read_once,
-    require_sense,
-    targets_meant,
-    variables_in,
-    why_no_variable,
+    targets_of,
+    trainable,
     why_unknown,
 )
-from tracer.check.failure import are_frozen, names_in, not_passed, together
-from tracer.errors import UnknownName, UnsupportedOptimizer, unknown_name
-from tracer.model.names import is_meant
-from tracer.model.trace import Trace
 
 Check = Callable[[Trace], str]
 """Returns why a trace is not as expected; empty if it is."""
@@ -46,11 +41,36 @@ Check = Callable[[Trace], str]
 __tracebackhide__ = True  # pytest shows the line of the assertion, without these frames
 
 
+class Place(NamedTuple):
+    """The line of a program that made an assertion, and the function that it called."""
+
+    path: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        call = f"tracer.{self.function}"
+        return (
+            f"{call}() asserts nothing, because its block never ended: write `with {call}(...):` "
+            "above the code that trains"
+        )
+
+
+never_ended: dict[object, Place] = {}
+"""The assertions whose blocks have not ended."""
+
+
+@atexit.register
+def _warn() -> None:
+    """Warn of blocks that never ended, as Python does of a coroutine that was never awaited."""
+    for place in never_ended.values():
+        warnings.warn_explicit(str(place), RuntimeWarning, place.path, place.line)
+
+
 class Assertion:
     """What the assertions yield; `trace` is the trace of the block.
 
-    Raises `tracer.UnsupportedOptimizer` if `optimizer` is not a supported optimizer. An assertion
-    that is never used in a `with` asserts nothing; there is a warning.
+    Raises `tracer.UnsupportedOptimizer` if `optimizer` is not a supported optimizer.
     """
 
     def __init__(self, optimizer: object, check: Check) -> None:
@@ -62,14 +82,8 @@ class Assertion:
             from tracer.hooks import wrapping
 
             wrapping.require_optimizer(optimizer)
-        self._made = _being_made()
-        self._watch = _watch_use(self, self._made)
-
-    @property
-    def check(self) -> Check:
-        """What is asserted when the block ends."""
-        self._watch.detach()
-        return self._check
+        self._key = object()
+        never_ended[self._key] = _place()
 
     @property
     def trace(self) -> CallTrace:
@@ -77,14 +91,12 @@ class Assertion:
         return self._recording.trace()
 
     def __enter__(self) -> "Assertion":
-        self._watch.detach()
         block = record() if self._optimizer is None else recording_of(self._optimizer)
         try:
             self._recording = self._stack.enter_context(block)
         except UnsupportedOptimizer as error:
+            self.close()
             raise error.with_traceback(None) from None  # hides frames of contextlib
-        why = "its block was entered and never left"
-        self._watch = _watch_use(self, self._made._replace(why=why))
         return self
 
     def __exit__(
@@ -94,31 +106,41 @@ class Assertion:
         traceback: TracebackType | None,
     ) -> None:
         __tracebackhide__ = True
+        if isinstance(error, GeneratorExit):  # the generator around the block was closed
+            self._stack.close()
+            return
         self.close()
-        if isinstance(error, GeneratorExit):
-            why = "its block is in a generator that was closed before it ended"
-            _say_unused(self._made._replace(why=why), _made_in_test())
-        if error is None:
-            message = self.failure()
-            if message:
-                raise AssertionError(message)
+        if error is None and (message := self.check(self.trace)):
+            raise AssertionError(message)
 
-    def failure(self) -> str:
-        """Why what ran so far is not as expected; empty if it is."""
-        return judged(self._check, self.trace, self._optimizer)
+    def check(self, trace: Trace) -> str:
+        """Why a trace is not as expected; empty if it is."""
+        never_ended.pop(self._key, None)
+        return judged(self._check, trace, self._optimizer)
 
     def close(self) -> None:
         """End the block without asserting anything."""
-        self._watch.detach()
+        never_ended.pop(self._key, None)
         self._stack.close()
 
 
-def judged(check: Check, trace: CallTrace, optimizer: object = None) -> str:
+def _place() -> Place:
+    """The line of the program that makes an assertion."""
+    frame: FrameType | None = sys._getframe(1)
+    function = ""
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("tracer."):
+        function, frame = frame.f_code.co_name, frame.f_back
+    return Place(frame.f_code.co_filename, frame.f_lineno, function) if frame else Place("", 0, "")
+
+
+def judged(check: Check, trace: Trace, optimizer: object = None) -> str:
     """The result of `check` for `trace`, with the frozen layers of living models.
 
     `optimizer` is the optimizer of the trace, if one was given.
     """
-    frozen = partial(frozen_near, trace, optimizer)
+    frozen = trace.objects.frozen
+    if trace.objects.index_of is not None or optimizer is not None:
+        frozen = partial(frozen_near, trace, optimizer)
     return check(CallTrace(trace.data, trace.objects._replace(frozen=frozen)))
 
 
@@ -129,7 +151,6 @@ def assert_updates(
     sparse: int | None = None,
     total: int | None = None,
     per_step: bool = False,
-    per_replica: bool = False,
     variable: object = None,
     at_least: int | None = None,
     at_most: int | None = None,
@@ -140,11 +161,11 @@ def assert_updates(
     `dense`, `sparse` and `total` (both kinds) are exact numbers; `at_least` and `at_most` are
     inclusive limits of the total.
 
-    The numbers are for the whole block or, with `per_step`, for each step of each optimizer; for
-    all replicas together or, with `per_replica`, for each replica. A step that loss scaling skips,
-    or that only accumulates gradients, has 0 updates. `per_step` fails if there is an update
-    outside any step, or no step. `variable` (a name, a glob, a variable, or a layer or model, for
-    all its variables) selects the updates that count.
+    The numbers are for the whole block, all replicas together, or with `per_step` for each step of
+    each optimizer on each replica. A step that loss scaling skips, or that only accumulates
+    gradients, has 0 updates. `per_step` fails if there is an update outside any step, or no step.
+    `variable` (a name, a glob, a variable, or a layer or model, for all its variables) selects the
+    updates that count.
 
     Raises `TypeError` if no number is given, and `AssertionError` when the block ends, with the
     expected and the actual numbers, the variables and steps that differ, and the likely cause.
@@ -163,7 +184,6 @@ def assert_updates(
         sparse=sparse,
         total=total,
         per_step=per_step,
-        per_replica=per_replica,
         variable=variable,
         at_least=at_least,
         at_most=at_most,
@@ -177,7 +197,6 @@ def assert_executions(
     *,
     optimizer: object = None,
     per_step: bool = False,
-    per_replica: bool = False,
     variable: object = None,
     at_least: int | None = None,
     at_most: int | None = None,
@@ -199,10 +218,9 @@ def assert_executions(
     ...     for _ in range(10):
     ...         run()
     """
-    expected = Expectation(
-        "executions", (), method, variable, per_step=per_step, per_replica=per_replica
-    )
-    return Assertion(optimizer, _of_method(expected, count, at_least, at_most))
+    limits = _limits("assert_executions", method, count, at_least, at_most)
+    expected = Expectation("executions", *limits, None, method, names_of(variable), None, per_step)
+    return Assertion(optimizer, _check([expected], variable))
 
 
 def assert_calls(
@@ -230,8 +248,9 @@ def assert_calls(
     ...     for _ in range(10):
     ...         run()
     """
-    expected = Expectation("calls", (), method, variable)
-    return Assertion(optimizer, _of_method(expected, count, at_least, at_most))
+    limits = _limits("assert_calls", method, count, at_least, at_most)
+    expected = Expectation("calls", *limits, None, method, names_of(variable))
+    return Assertion(optimizer, _check([expected], variable))
 
 
 def assert_all_updated(model_or_variables: object, *, optimizer: object = None) -> Assertion:
@@ -257,42 +276,12 @@ def assert_all_updated(model_or_variables: object, *, optimizer: object = None) 
     given = read_once(model_or_variables)
 
     def check(trace: Trace) -> str:
-        targets, idle = targets_meant(trace, given, "trainable_variables"), []
-        for each in () if leaves_of(given) else each_given(given):
-            if not variables_in(each, "trainable_variables"):
-                own = [of for of in targets_meant(trace, each, "variables") if of.index is not None]
-                targets += own  # it was trained and then frozen, as a GAN's discriminator is
-                idle += [] if own else [each]
-        expected = Expectation("updates", (Limits("updates", 1, None),), targets=tuple(targets))
-        layers = [layer for each in idle for layer in frozen_in(each)]
-        frozen = [
-            each
-            for each in idle
-            if not getattr(each, "trainable", False) and variables_in(each, "variables")
-        ]
-        if trace.complete and (layers or frozen):
-            cause = (
-                f"{are_frozen(layers)}, with {together(names_in(layers))}"
-                if layers
-                else f"frozen: {of_given(frozen[0], '')}"
-            )
-            why = "there is no trainable variable"
-            return failure.not_judged(trace, expected.wanted, why, causes=[cause])
-        return _of_targets(trace, expected, targets, given)
+        targets = trainable(trace, given)
+        if text := _unknown(trace, Expectation("updates", 1, None), targets, given):
+            return text
+        return failure.never_updated(trace, [(each.name, each.index) for each in targets])
 
     return Assertion(optimizer, check)
-
-
-def _of_targets(
-    trace: Trace, expected: Expectation, targets: Sequence[Target], given: object
-) -> str:
-    """Why the trace is not as `expected` for the targets in `given`; empty if it is."""
-    why, instead = why_unknown(trace, targets, leaves_of(given))
-    if trace.complete and not targets:
-        why = "there is no variable"
-    if why:
-        return failure.not_judged(trace, expected.wanted, why, instead)
-    return failure.of_expected(trace, expected)
 
 
 def assert_never_updated(variables: object, *, optimizer: object = None) -> Assertion:
@@ -311,16 +300,15 @@ def assert_never_updated(variables: object, *, optimizer: object = None) -> Asse
     given = read_once(variables)
 
     def check(trace: Trace) -> str:
-        targets = targets_meant(trace, given, "variables")
+        targets = targets_of(trace, given, "variables")
         names = [each.given if isinstance(each.given, str) else each.name for each in targets]
-        named = f" of {together(list(dict.fromkeys(names)))}" if names else ""
-        wanted = (Limits(f"updates{named}", 0, 0),)
-        expected = Expectation("updates", wanted, indices=indices(targets))
-        message = _of_targets(trace, expected, targets, given)
-        if message or trace.updates():
-            return message
+        named = tuple(dict.fromkeys(names))
+        expected = Expectation("updates", 0, 0, names=named, rows=indices(targets))
+        text = _unknown(trace, expected, targets, given) or failure.failure(trace, [expected])
+        if text or trace.updates():
+            return text
         why = "nothing at all was updated, which proves nothing"
-        return failure.not_judged(trace, wanted, why)
+        return failure.unknown(trace, [expected], why)
 
     return Assertion(optimizer, check)
 
@@ -331,123 +319,67 @@ def expect_updates(
     sparse: int | None = None,
     total: int | None = None,
     per_step: bool = False,
-    per_replica: bool = False,
     variable: object = None,
     at_least: int | None = None,
     at_most: int | None = None,
 ) -> Check:
     """The check of `assert_updates`, for the marker and the fixture of the pytest plugin."""
-    what = f"updates{of_given(variable)}"
-    wanted = [
-        Limits(f"dense {what}", dense, dense, frozenset({"dense"})),
-        Limits(f"sparse {what}", sparse, sparse, frozenset({"sparse"})),
-        Limits(what, total, total),
-        Limits(what, at_least, at_most),
+    names = names_of(variable)
+    wanted: list[tuple[Any, int | None, int | None]] = [
+        ("dense", dense, dense),
+        ("sparse", sparse, sparse),
+        (None, total, total),
+        (None, at_least, at_most),
     ]
-    needed = "give one of dense=, sparse=, total=, at_least= and at_most="
-    given = require_sense(wanted, needed)
-    return _check(
-        Expectation("updates", given, variable=variable, per_step=per_step, per_replica=per_replica)
-    )
+    expected = [
+        Expectation("updates", low, high, kind, None, names, None, per_step)
+        for kind, low, high in wanted
+        if (low, high) != (None, None)
+    ]
+    if not expected:
+        raise TypeError("give one of dense=, sparse=, total=, at_least= and at_most=")
+    return _check(expected, variable)
 
 
 # Checks.
 
 
-def _check(expected: Expectation) -> Check:
-    """The check that a trace is as `expected`; fails for a variable that the trace lacks."""
+def _check(expected: Sequence[Expectation], variable: object) -> Check:
+    """The check of expectations; it fails for a variable that the trace lacks."""
 
     def check(trace: Trace) -> str:
-        if why := why_no_variable(trace, expected):
-            return failure.not_judged(trace, expected.wanted, f"{why}: use assert_updates")
+        method = expected[0].method
+        if variable is not None and runs_for_all(trace, method):
+            why = f"{method} runs once for all variables: use assert_updates"
+            return failure.unknown(trace, expected, why)
         try:
-            return failure.of_expected(trace, expected)
+            rows = None if variable is None else indices_of(trace, variable)
         except UnknownName as error:
-            why, names = "no such variable was passed", _alive(expected.variable)
-            known = names and trace.complete
-            causes = [not_passed(trace, names)] if known else []
-            instead = "" if known else error.instead
-            return failure.not_judged(trace, expected.wanted, why, instead, causes)
+            still = failure.frozen(trace, expected[0].names)
+            why = "no such variable was passed"
+            return failure.unknown(trace, expected, why, error.instead, still)
+        return failure.failure(trace, [replace(each, rows=rows) for each in expected])
 
     return check
 
 
-def _alive(variable: object) -> list[str]:
-    """The names of living variables that `variable` means."""
-    if isinstance(variable, str):
-        return sorted(name for name in names_alive() if is_meant(variable, name))
-    return [name_of(each) for each in variables_in(variable, "variables")]
+def _unknown(trace: Trace, expected: Expectation, targets: Sequence[Target], given: object) -> str:
+    """Why the trace cannot be judged for the targets in `given`; empty if it can."""
+    why, instead = why_unknown(trace, targets, given)
+    if trace.complete and not targets:
+        why = "there is no variable"
+    return failure.unknown(trace, [expected], why, instead) if why else ""
 
 
-def _of_method(
-    expected: Expectation, count: int | None, at_least: int | None, at_most: int | None
-) -> Check:
-    """The check of the `expected` count of a method, with its limits."""
-    what, method = expected.what, expected.method
-    if method not in known_methods():
-        raise unknown_name("method", method, known_methods(), "tracer counts")
+def _limits(
+    function: str, method: str, count: int | None, at_least: int | None, at_most: int | None
+) -> tuple[int | None, int | None]:
+    """The limits of the count of a method, which must be known."""
+    if method not in METHODS:
+        raise unknown_name("method", method, METHODS, "tracer counts")
     if count is not None and (at_least, at_most) != (None, None):
-        raise TypeError(f"assert_{what}() takes a count or limits (at_least=, at_most=), not both")
-    noun = f"{what} of {method}{of_given(expected.variable, ' on ')}"
+        raise TypeError(f"{function}() takes a count or limits (at_least=, at_most=), not both")
     limits = (at_least, at_most) if count is None else (count, count)
-    needed = f"assert_{what}() needs a count, at_least= or at_most="
-    return _check(replace(expected, wanted=require_sense([Limits(noun, *limits)], needed)))
-
-
-# Assertions whose block never began or never ended: they assert nothing, which is reported.
-#
-# Like Python for a coroutine that was never awaited, this reports it when the object is deleted or
-# the program ends: by a `RuntimeWarning` at the line of the assertion, or to the pytest plugin,
-# which fails the test, at its end at the latest. A closed generator leaves the block early, which
-# is reported at once.
-
-_PLUGIN = "tracer.pytest_plugin"
-"""Looked up in `sys.modules`, because the plugin imports `tracer` only when a test needs it."""
-
-
-class Unused(NamedTuple):
-    """An assertion that asserted nothing."""
-
-    function: str
-    """The function that made it: `assert_updates`."""
-    path: str
-    line: int
-    why: str = ""
-    """How its block ended; empty if it never began."""
-
-    def __str__(self) -> str:
-        call = f"tracer.{self.function}"
-        never = f" without `with`: write `with {call}(...):` above the code that trains"
-        return f"{call}() asserts nothing{f': {self.why}' if self.why else never}"
-
-
-def _being_made() -> Unused:
-    """The assertion being made, with the line of the program that makes it."""
-    frame: FrameType | None = sys._getframe(1)
-    function = ""
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("tracer."):
-        function, frame = frame.f_code.co_name, frame.f_back
-    place = (frame.f_code.co_filename, frame.f_lineno) if frame else ("", 0)
-    return Unused(function, *place)
-
-
-def _watch_use(assertion: object, unused: Unused) -> "weakref.finalize[[Unused, Any], Any]":
-    """Report `unused` when the assertion is deleted, unless this is detached first."""
-    made = _made_in_test()
-    watch = weakref.finalize(assertion, _say_unused, unused, made)
-    if made is not None:
-        made.watches.append(watch)
-    return watch
-
-
-def _made_in_test() -> Any:
-    """The pytest plugin's `MadeInTest` of the current test; None outside tests."""
-    return getattr(sys.modules.get(_PLUGIN), "made_in_test", None)
-
-
-def _say_unused(unused: Unused, made: Any) -> None:
-    """Report that an assertion asserted nothing: to the pytest plugin, or as a warning."""
-    if made is None:
-        warnings.warn_explicit(str(unused), RuntimeWarning, unused.path, unused.line)
-    else:
-        made.unused.append(unused)
+    if limits == (None, None):
+        raise TypeError(f"{function}() needs a count, at_least= or at_most=")
+    return limits

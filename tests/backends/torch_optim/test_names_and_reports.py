@@ -362,7 +362,7 @@ def test_layers_and_failures_have_the_names_of_pytorch() -> None:
     assert re.search(r"^0\.\* +2 +4", text, re.M) and "1.weight" in text
     optimizer = Odometer(model.parameters())
     with (
-        pytest.raises(AssertionError, match=r"parameter +per step"),
+        pytest.raises(AssertionError, match=r"parameter +dense"),
         tracer.assert_updates(optimizer, dense=9),
     ):
         stepped(optimizer)
@@ -410,14 +410,14 @@ def test_each_assertion() -> None:
         step()
     with tracer.assert_all_updated([model.weight]):
         step()
-    missing = pytest.raises(AssertionError, match=r"bias +0 +1 +no gradient")
+    missing = pytest.raises(AssertionError, match=r"bias +0 +0 +no gradient")
     with missing, tracer.assert_all_updated(model):
         step()
     model.bias.requires_grad_(False)
     with tracer.assert_all_updated(model):
         step()
     other.requires_grad_(False)
-    frozen = pytest.raises(AssertionError, match="frozen: weight, bias")
+    frozen = pytest.raises(AssertionError, match="got none for 2 of them")
     with frozen, tracer.assert_all_updated([model, other]):
         step()
 

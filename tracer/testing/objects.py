@@ -1,0 +1,192 @@
+"""Find the variables of a trace that variables, layers, models, trees and names mean."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tracer.backends.objects import (
+    frozen_in,
+    is_loose_tensor,
+    leaves_of,
+    name_of,
+    names_alive,
+)
+from tracer.errors import UnknownName, shown, unknown_name
+from tracer.model.names import (
+    is_meant,
+    near_patterns,
+    shards_of,
+    variables_meant,
+    with_namesakes,
+)
+from tracer.model.records import Variable
+from tracer.model.trace import Trace
+
+__tracebackhide__ = True  # for wrong arguments, pytest shows the line that passes them
+
+
+@dataclass(frozen=True)
+class Target:
+    """A variable that an assertion concerns."""
+
+    name: str
+    index: int | None = None
+    """Its index in the trace; None if the trace does not have it."""
+    given: object = None
+    """The argument that means it, a name or a variable; None for a leaf of a tree."""
+
+
+def names_of(variable: object) -> tuple[str, ...]:
+    """The names of what `variable=` selects: a name, a glob, a variable, a layer or a model.
+
+    Raises `TypeError` for any other object.
+    """
+    if variable is None:
+        return ()
+    parts = shards_of(variable) or [variable]
+    if not hasattr(variable, "name"):  # a PyTorch module has no name; its parameters have
+        parts = list(_own(variable) or parts)
+    try:
+        return tuple(each if isinstance(each, str) else name_of(each) for each in parts)
+    except TypeError:
+        raise TypeError(
+            f"variable must be a name, a glob, a variable, a layer or a model, not {variable!r}"
+        ) from None
+
+
+def indices_of(trace: Trace, given: object) -> frozenset[int]:
+    """The indices of the variables that `variable=` selects.
+
+    A name means all variables with that name, also in several models.
+
+    Raises `tracer.UnknownName` if the trace has none of them.
+    """
+    known = indices(targets_of(trace, given, "variables"))
+    first = next(iter(_own(given) or ()), given)
+    return known or variables_meant(first, trace.variables, trace.objects)  # which raises
+
+
+def targets_of(trace: Trace, given: Any, attribute: str) -> list[Target]:
+    """The targets for each given variable or name; those of a layer or model by `attribute`."""
+    if leaves := leaves_of(given):
+        return _leaves(trace, leaves)
+    targets: list[Target] = []
+    for variable in variables_in(given, attribute):
+        try:
+            meant = variables_meant(variable, trace.variables, trace.objects)
+        except UnknownName:
+            name = variable if isinstance(variable, str) else name_of(variable)
+            targets.append(Target(name, None, variable))
+        else:
+            is_name = isinstance(variable, str)
+            meant = with_namesakes(meant, trace.variables) if is_name else meant
+            targets += [Target(trace.variables[i].name, i, variable) for i in sorted(meant)]
+    return targets
+
+
+def _leaves(trace: Trace, leaves: Iterable[Variable]) -> list[Target]:
+    """The targets for these leaves of a tree, in each transformation that has them.
+
+    The tree does not tell which transformation is meant: `kernel` also means `kernel#2` if both
+    have its shape. A leaf of a model trained by `vmap` or `pmap` may have more leading dimensions.
+    """
+    meant: list[Target] = []
+    for leaf in leaves:
+        path = leaf.name.removesuffix("/value")  # Flax NNX has it, optax does not
+        same = re.compile(rf"({re.escape(leaf.name)}|{re.escape(path)})(#\d+)?")
+        named = [i for i, each in enumerate(trace.variables) if same.fullmatch(each.name)]
+        shapes = [leaf.shape[more:] for more in range(len(leaf.shape) + 1)]
+        alike = ([i for i in named if trace.variables[i].shape == shape] for shape in shapes)
+        known = next(filter(None, alike), [])
+        meant += [Target(trace.variables[i].name, i) for i in known] or [Target(leaf.name)]
+    return meant
+
+
+def trainable(trace: Trace, given: Any) -> list[Target]:
+    """The targets that should be updated; of a frozen layer or model those that it would train.
+
+    It may have been trained and then frozen, as the discriminator of a GAN is.
+    """
+    targets = targets_of(trace, given, "trainable_variables")
+    for layer in () if leaves_of(given) else each_given(given):
+        if not variables_in(layer, "trainable_variables"):
+            every = targets_of(trace, layer, "variables")
+            names = {name for _, own in frozen_in(layer) for name in own}
+            is_frozen = not getattr(layer, "trainable", False)
+            never = [each for each in every if each.name in names or (is_frozen and not names)]
+            targets += [each for each in every if each.index is not None] or never
+    return targets
+
+
+def indices(targets: Iterable[Target]) -> frozenset[int]:
+    """The indices of the targets that the trace has."""
+    return frozenset(target.index for target in targets if target.index is not None)
+
+
+def each_given(given: Any) -> Iterator[Any]:
+    """Each layer, model, variable or name in `given`, also in nested lists."""
+    shards = shards_of(given)
+    is_one = hasattr(given, "dtype") or isinstance(given, str) or _own(given) is not None
+    if is_one and not shards:
+        yield given
+    else:
+        for item in shards or given:
+            yield from each_given(item)
+
+
+def read_once(given: Any) -> Any:
+    """`given`, with its items in a list if they can be read only once, as those of a generator."""
+    if isinstance(given, Iterator):
+        given = list(given)
+    return list(map(read_once, given)) if type(given) is list else given
+
+
+def variables_in(given: Any, attribute: str) -> list[Any]:
+    """The variables in `given`, including those of models and layers; a name stays a name."""
+    variables: list[Any] = []
+    for item in each_given(given):
+        own = _own(item, attribute)
+        variables += [item] if own is None else own
+    return variables
+
+
+def _own(given: Any, attribute: str = "variables") -> Iterable[Any] | None:
+    """The variables of a layer, a model or a PyTorch module; None for a variable or a name."""
+    is_layer = hasattr(given, "trainable_variables")  # a Keras layer may be a module, too
+    if callable(getattr(given, "named_parameters", None)) and not is_layer:
+        trained = attribute == "trainable_variables"
+        return [own for own in given.parameters() if own.requires_grad or not trained]
+    variables = getattr(given, "variables", None)
+    return None if variables is None or callable(variables) else getattr(given, attribute)
+
+
+def why_unknown(trace: Trace, targets: Sequence[Target], given: object) -> tuple[str, str]:
+    """Why a target cannot be judged, and what the trace has instead.
+
+    Both are empty if each target may be a variable of the program that was never passed.
+    """
+    known = [variable.name for variable in trace.variables]
+    unknown = [each for each in targets if each.index is None and trace.complete]
+    missing, found = {each.name for each in unknown}, indices(targets)
+    others = [each for i, each in enumerate(trace.variables) if i not in found]
+    for leaf in (each for each in leaves_of(given) if each.name in missing):
+        alike = [each.name for each in others if each.shape == leaf.shape]
+        if alike:
+            like = min(alike, key=lambda name: not name.endswith(leaf.name.rpartition("/")[2]))
+            why = (
+                f"no path in the parameters is {shown(leaf.name)!r}, and {shown(like)} may be the "
+                "same leaf: give the whole tree that the optimizer gets, a part of it with its "
+                "keys from the root on, or a variable of Keras"
+            )
+            return why, unknown_name("variable", leaf.name, known, meant=[like]).instead
+    if any(is_loose_tensor(each.given) for each in unknown):
+        return "this tensor is not a parameter: give the parameter itself, not a copy", ""
+    named = [each.name for each in unknown if isinstance(each.given, str)]
+    alive = names_alive() if named else set()
+    for name in named:
+        if not any(is_meant(name, each) for each in alive):
+            meant = near_patterns(name, known) or near_patterns(name, sorted(alive - {*known}))
+            instead = unknown_name("variable", name, known, meant=meant).instead
+            return f"the program holds no variable {shown(name)!r}", instead
+    return "", ""
