@@ -59,7 +59,6 @@ __all__ = [
     "shards_of",
     "steps_by_itself",
     "steps_with_hooks",
-    "trains_inputs",
     "version_of",
     "versions_of",
 ]
@@ -294,21 +293,6 @@ def is_generated(module: Any) -> bool:
     """True for a graph that Dynamo made, which holds parameters of other modules."""
     meta = vars(module).get("meta")
     return isinstance(meta, dict) and any("dynamo" in str(key) for key in meta)
-
-
-def trains_inputs(results: Any) -> bool:
-    """True if a backward pass of `results` computes gradients of tensors other than parameters."""
-    tensors = [results] if isinstance(results, torch.Tensor) else results
-    todo, seen = [each.grad_fn for each in tensors], {None}
-    while todo:
-        node = todo.pop()
-        if node not in seen:
-            seen.add(node)
-            leaf = getattr(node, "variable", None)
-            if isinstance(leaf, torch.Tensor) and not is_parameter(leaf):
-                return True
-            todo += [inner for inner, _ in node.next_functions]
-    return False
 
 
 def is_lazy(parameter: Any) -> bool:
