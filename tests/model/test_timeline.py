@@ -1,8 +1,10 @@
-"""Folding runs that come again and again, as a partial batch in each epoch leaves them."""
+"""What each step did: kinds of step against plain expansion, and how long they take."""
 
+import random
 import re
 import time
 from collections import Counter
+from itertools import chain, pairwise
 
 import pytest
 from hypothesis import given, strategies as st
@@ -10,39 +12,65 @@ from support import traces
 from support.traces import block, request, step, update
 
 from tracer.model.measures import updates
-from tracer.model.runs import Run
+from tracer.model.runs import Run, fold
 from tracer.model.summary import Summary
-from tracer.model.timeline import Steps, Timeline, Values, union
+from tracer.model.timeline import Steps, Timeline, Values, step_kinds, union, weighed
 from tracer.reporters.text import render
 
 
+def randomly(steps: int, functions: int) -> list[list[Run]]:
+    """The runs of functions, one of which a program draws in each step."""
+    ran: list[list[tuple[int, int]]] = [[] for _ in range(functions)]
+    drawn = random.Random(0)
+    for at in range(1, steps + 1):
+        ran[drawn.randrange(functions)].append((at, 1))
+    return [fold(each) for each in ran]
+
+
 @st.composite
-def _recurring(draw: st.DrawFn) -> list[tuple[Run, Values]]:
-    weights = draw(st.tuples(st.integers(0, 2), st.integers(0, 2)))
+def _recurring(draw: st.DrawFn) -> list[Run]:
+    """Runs as in epochs, or as a program leaves them that draws which function it calls."""
     first, period, turns = (draw(st.integers(1, most)) for most in (30, 9, 9))
-    count, stride = draw(st.integers(1, 20)), draw(st.integers(1, 6))
+    count, stride = draw(st.integers(1, 40)), draw(st.integers(1, 6))
     times = draw(st.integers(1, 2))
-    return [(Run(first + period * n, stride, count, times), weights) for n in range(turns)]
+    return [Run(first + period * n, stride, count, times) for n in range(turns)]
 
 
-@given(st.lists(_recurring(), max_size=6), st.integers(0, 90))
-def test_recurring_runs_fold_to_the_steps_they_are(
-    groups: list[list[tuple[Run, Values]]], steps: int
+_BLOCKS = st.lists(st.lists(_recurring(), max_size=2).map(lambda of: [*chain(*of)]), max_size=4)
+
+
+@given(_BLOCKS, st.integers(0, 120), st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2))))
+def test_kinds_of_step_are_what_ran_in_each_step(
+    blocks: list[list[Run]], steps: int, drawn: list[Values]
 ) -> None:
-    weighted = [each for group in groups for each in group]
-    timeline = Timeline.of(weighted, steps, 2)
-    assert written_out(timeline) == counts_of(weighted, steps)
-    for each in timeline.stretches:
-        assert each.period * each.turns == each.last - each.first + 1
+    kinds, timeline = step_kinds(dict(enumerate(blocks)), steps)
+    ran = plain_expansion(blocks, steps)
+    numbers = [number for (number,) in written_out(timeline)]
+    assert len(numbers) == steps
+    assert len({(*map(tuple, sorted(each.items())),) for each in ran}) == len({*numbers})
+    weights = dict(enumerate(drawn[: len(blocks)]))
+    counts = weighed(kinds, weights, 2)
+    expected = [
+        tuple(sum(n * weights.get(block, (0, 0))[at] for block, n in each.items()) for at in (0, 1))
+        for each in ran
+    ]
+    assert [counts[number] for number in numbers] == expected
+    assert written_out(timeline.map(lambda kind: counts[kind[0]])) == expected
 
 
-@given(st.lists(_recurring(), min_size=1, max_size=3), st.data())
+@given(_BLOCKS.filter(any), st.data())
 def test_what_a_timeline_answers_is_true_of_its_steps(
-    groups: list[list[tuple[Run, Values]]], more: st.DataObject
+    blocks: list[list[Run]], more: st.DataObject
 ) -> None:
-    weighted = [each for group in groups for each in group]
+    weights = more.draw(st.lists(st.tuples(st.integers(0, 2)), min_size=4, max_size=4))
+    weighted = [(run, weights[block]) for block, runs in enumerate(blocks) for run in runs]
     steps = max(run.last for run, _ in weighted)
-    timeline, every = Timeline.of(weighted, steps, 2), counts_of(weighted, steps)
+    timeline = Timeline.of(weighted, steps, 1)
+    every = [
+        (sum(n * weights[block][0] for block, n in ran.items()),)
+        for ran in plain_expansion(blocks, steps)
+    ]
+    assert written_out(timeline) == every
     first = more.draw(st.integers(1, steps))
     last = more.draw(st.integers(first, steps))
     within = Counter[Values]()
@@ -52,30 +80,36 @@ def test_what_a_timeline_answers_is_true_of_its_steps(
     kept = {at for low, high, _ in timeline.spans() for at in range(low, high + 1)}
     assert kept == {at for at, values in enumerate(every, 1) if any(values)}
     wanted = set(more.draw(st.lists(st.sampled_from(every))))
-    found = {at: values for part, values in timeline.parts() for at in numbers_of(part)}
-    assert [found[at] for at in range(1, steps + 1)] == every
     of_wanted = [at for part in timeline.steps_with(wanted) for at in numbers_of(part)]
     assert sorted(of_wanted) == [at for at, values in enumerate(every, 1) if values in wanted]
     for part, _ in timeline.parts():
         before = [at for at in numbers_of(part) if at < last]
         assert part.last_before(last) == max(before, default=0)
-    joined = Timeline.of(weighted[:1], steps, 2).joined(timeline)
-    assert [values[2:] for values in written_out(joined)] == every
+        assert sorted(at for run in part.runs() for at in run.steps) == numbers_of(part)
+    joined = Timeline.of(weighted[:1], steps, 1).joined(timeline)
+    assert [values[1:] for values in written_out(joined)] == every
+    runs = [run for own in blocks for run in own]
+    united = union(runs)
+    assert all(before.last < after.first for before, after in pairwise(united))
+    assert plain_expansion([united], steps) == [
+        {0: sum(ran.values())} if ran else {} for ran in plain_expansion(blocks, steps)
+    ]
+
+
+def plain_expansion(blocks: list[list[Run]], steps: int) -> list[Counter[int]]:
+    """What ran in each step, step by step."""
+    ran = [Counter[int]() for _ in range(steps)]
+    for number, runs in enumerate(blocks):
+        for run in runs:
+            for at in run.steps:
+                if at <= steps:
+                    ran[at - 1][number] += run.times
+    return ran
 
 
 def numbers_of(part: Steps) -> list[int]:
     firsts = range(part.first, part.last + 1, part.every or part.length)
     return [first + more for first in firsts for more in range(part.length)]
-
-
-def counts_of(weighted: list[tuple[Run, Values]], steps: int) -> list[Values]:
-    """What each step counts, by a loop over each step of each run."""
-    expected = Counter[tuple[int, int]]()
-    for run, weights in weighted:
-        for at in range(run.first, run.last + 1, run.stride):
-            for place, weight in enumerate(weights):
-                expected[at, place] += weight * run.times
-    return [(expected[at, 0], expected[at, 1]) for at in range(1, steps + 1)]
 
 
 def written_out(timeline: Timeline) -> list[Values]:
@@ -151,20 +185,23 @@ def test_variables_of_the_same_entries_are_alike() -> None:
     assert counts == {(0, 1): 6, (2,): 4, (3,): 8}
 
 
-def test_equal_runs_of_many_replicas_are_not_compared_with_each_other() -> None:
-    begun = time.perf_counter()
-    (stretch,) = Timeline.of([(Run(1, 1, 10**6), (1,))] * 30_000, 10**6, 1).stretches
-    assert stretch.cycle == ((10**6, (30_000,)),)
-    assert time.perf_counter() - begun < 10  # a minute and more, if each is
-
-
-def test_runs_that_rise_are_put_together_without_a_timeline(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("blocks", "steps", "most"),
+    [
+        ([[Run(1, 1, 10**18)]], 10**18, 1),
+        ([[Run(1, 2, 50_000)], [Run(2, 2, 50_000)]], 100_000, 1),
+        ([[Run(1, 1, 10**6)] * 30_000], 10**6, 1),
+        ([[Run(1, 1, 10**6 + n)] for n in range(4_096)], 10**6 + 4_095, 4_096),
+        (randomly(50_000, functions=50), 50_000, 50_000),
+    ],
+    ids=["equal", "alternating", "the same runs", "ranks end one by one", "irregular"],
+)
+def test_kinds_of_step_cost_as_much_as_the_changes(
+    blocks: list[list[Run]], steps: int, most: int
 ) -> None:
-    """A program that draws which function it calls leaves a run for nearly each step."""
-    steps = [step for step in range(1, 400) if (step * step) % 7 % 3 or step % 11 == 4]
-    expected = union([*(Run(step, 1, 1) for step in reversed(steps))])
-    monkeypatch.delattr(Timeline, "of")
-    found = union([Run(step, 1, 1) for step in steps])
-    assert [step for run in found for step in range(run.first, run.last + 1, run.stride)] == steps
-    assert sum(run.total for run in expected) == sum(run.total for run in found)
+    start = time.thread_time()
+    kinds, timeline = step_kinds(dict(enumerate(blocks)), steps)
+    assert time.thread_time() - start < 5  # the irregular ones took minutes
+    assert len(timeline.stretches) <= most
+    assert timeline.stretches[-1].last == steps
+    assert len(weighed(kinds, {0: (1,)}, 1)) == len(kinds)

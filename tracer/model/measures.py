@@ -5,7 +5,7 @@ assertions count with it. A filter that is not given admits everything.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from tracer.errors import UnknownName, is_mistake, unknown_name
@@ -21,7 +21,6 @@ from tracer.model.records import (
     TraceData,
     contribution,
 )
-from tracer.model.runs import Run, split_pairs
 
 __tracebackhide__ = is_mistake
 
@@ -61,7 +60,6 @@ class Selection:
     variables: frozenset[int] | None = None
     replicas: frozenset[int] | None = None
     optimizers: frozenset[int] | None = None
-    steps: range | None = None
 
     def holds(self, entry: Entry) -> bool:
         """Whether an entry is selected, for its selected variables."""
@@ -71,6 +69,10 @@ class Selection:
             and (self.methods is None or entry.method in self.methods)
             and (self.optimizers is None or entry.optimizer in self.optimizers)
         )
+
+    def on(self, replicas: Iterable[int]) -> "Selection":
+        """The same entries, on these replicas only."""
+        return replace(self, replicas=frozenset(replicas))
 
     def holds_replica(self, replica: int) -> bool:
         """Whether a replica is selected."""
@@ -83,7 +85,7 @@ class Selection:
         return tuple(index for index in variables if index in self.variables)
 
     def count(self, block: Block) -> int:
-        """The count of one execution of `block`, in any step."""
+        """The count of one execution of `block`."""
         number = 0  # no generator: this dominates reports of many replicas
         for entry in block.entries if self.holds_replica(block.replica) else ():
             if self.holds(entry):
@@ -92,22 +94,12 @@ class Selection:
 
     __call__ = count
 
-    def runs(self, block: Block) -> Iterable[Run]:
-        """The runs of `block` within the selected steps."""
-        if self.steps is None:
-            return block.runs
-        return [within for run in block.runs if (within := run.intersect(self.steps)) is not None]
-
-    def executions(self, block: Block) -> int:
-        """The executions of `block` in the selected steps."""
-        return block.total if self.steps is None else sum(run.total for run in self.runs(block))
-
 
 def as_block(effect: Effect) -> Block:
     """Convert an effect to a block that executes in its steps, so that it is counted like one."""
     role: Any = effect.what
     entry = Entry(effect.root, -1, role, None, effect.variables)
-    parts = effect.total, split_pairs(effect.runs)
+    parts = effect.total, effect.runs
     return Block(effect.root, effect.replica, "eager", "", False, (entry,), *parts)
 
 
@@ -152,7 +144,6 @@ def select_entries(
     what: What,
     kind: Kind | None = None,
     variable: object = None,
-    step: int | range | None = None,
     replica: int | None = None,
     worker: str | None = None,
     optimizer: str | None = None,
@@ -185,17 +176,14 @@ def select_entries(
         variables=None if variable is None else variables_meant(variable, data.variables, objects),
         replicas=replicas,
         optimizers=optimizers,
-        steps=_rising(step),
     )
 
 
-def _rising(step: int | range | None) -> range | None:
+def rising(step: int | range) -> range:
     """Return the steps as an ascending range.
 
     Raises `tracer.UnknownName` for steps before 1: counting from 0 would give wrong counts.
     """
-    if step is None:
-        return None
     if isinstance(step, bool) or not isinstance(step, int | range):
         raise TypeError(f"step must be an int or a range, not {step!r}")
     steps = range(step, step + 1) if isinstance(step, int) else step

@@ -7,10 +7,8 @@ up.
 
 import math
 from collections.abc import Iterable
-from itertools import chain
 
 import msgspec
-from msgspec.structs import replace
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True):
@@ -34,6 +32,11 @@ class Run(msgspec.Struct, frozen=True, array_like=True):
     def total(self) -> int:
         """The executions in the whole run."""
         return self.count * self.times
+
+    @property
+    def steps(self) -> range:
+        """The numbers of its steps."""
+        return range(self.first, self.last + 1, self.stride)
 
     def intersect(self, steps: range) -> "Run | None":
         """The part of the run in `steps` (a range with a positive step); None if empty.
@@ -98,19 +101,3 @@ def join(runs: Iterable[Run]) -> list[Run]:
         else:
             joined.append(run)
     return joined
-
-
-def split_pairs(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Split runs of two distant steps: two steps are no regular pattern.
-
-    >>> split_pairs([Run(3, 1, 2), Run(7, 40, 2)])
-    (Run(first=3, stride=1, count=2, times=1), Run(first=7, stride=1, count=1, times=1), \
-Run(first=47, stride=1, count=1, times=1))
-    """
-    parts = (
-        [replace(run, first=step, stride=1, count=1) for step in (run.first, run.last)]
-        if run.count == 2 and run.stride > 1
-        else [run]
-        for run in runs
-    )
-    return tuple(chain.from_iterable(parts))

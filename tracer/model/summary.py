@@ -6,12 +6,14 @@ step. A measure is a `Selection`, as in `tracer.model.measures`; the counts by s
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, cached_property
+from itertools import chain
 from typing import TypeVar
 
 from msgspec import structs
 
+from tracer.model.counts import Counts, StepKinds
 from tracer.model.evidence import Observed
 from tracer.model.measures import (
     Measure,
@@ -28,103 +30,11 @@ from tracer.model.records import (
     Graph,
     Optimizer,
 )
-from tracer.model.runs import Run
-from tracer.model.timeline import Timeline, Values, added, union
+from tracer.model.timeline import Values, added, union
 from tracer.model.trace import Trace
 from tracer.model.words import dialect_of
 
 Seen = TypeVar("Seen", bound=Observed)
-
-
-class _Folds:
-    """The timelines of one optimizer; counts with the same runs are folded once.
-
-    Finding the changes takes the most time, and most measures change alike.
-    """
-
-    def __init__(self, blocks: Iterable[Block], steps_on: Mapping[int, int]) -> None:
-        self.steps_on = steps_on
-        numbers: dict[tuple[Run, ...], int] = {}  # replicas do the same in each step
-        self._numbers = {
-            id(block.runs): numbers.setdefault(block.runs, len(numbers)) for block in blocks
-        }
-        self._runs = list(numbers)
-        self._known: dict[tuple[object, ...], Timeline] = {}
-
-    def timeline(
-        self, weighted: Iterable[tuple[Block, Values]], replica: int | None, width: int
-    ) -> Timeline:
-        """The steps of one replica or of all, from blocks with the values of one execution."""
-        sums: dict[int, Values] = {}
-        for block, values in weighted:
-            number = self._numbers[id(block.runs)]
-            sums[number] = added(sums.get(number, (0,) * width), values)
-        on = self.steps_on if replica is None else (replica,)
-        return self._folded(sums, max((self.steps_on[each] for each in on), default=0), width)
-
-    def _folded(self, sums: Mapping[int, Values], steps: int, width: int) -> Timeline:
-        key = steps, width, frozenset(sums.items())
-        if key not in self._known:
-            different = set(sums.values())
-            if len(different) == 1 and different != {(1,)}:
-                alike = self._folded(dict.fromkeys(sums, (1,)), steps, 1)
-                (weights,) = different
-                self._known[key] = alike.map(lambda once: tuple(n * once[0] for n in weights))
-            else:
-                weighted = (
-                    (run, values) for number, values in sums.items() for run in self._runs[number]
-                )
-                self._known[key] = Timeline.of(weighted, steps, width)
-        return self._known[key]
-
-
-class Counts:
-    """The counts of one root optimizer's blocks, by measures: in all, and in each step."""
-
-    def __init__(self, counted: Iterable[Block], folds: _Folds) -> None:
-        self._folds = folds
-        self._on: dict[int | None, list[Block]] = {None: list(counted)}
-        for block in self._on[None]:
-            self._on.setdefault(block.replica, []).append(block)
-        self._timelines: dict[tuple[object, ...], Timeline] = {}
-
-    @property
-    def entries(self) -> list[tuple[Block, Entry]]:
-        """The entries of each block, with the block."""
-        entries = ((block, entry) for block in self._on[None] for entry in block.entries)
-        return [(block, entry) for block, entry in entries if entry.method >= 0]
-
-    def total(self, measure: Measure, replica: int | None = None) -> int:
-        """The count over the whole trace, or on one replica."""
-        return sum(block.total * measure(block) for block in self._on.get(replica, ()))
-
-    def runs(self, measure: Measure, replica: int | None = None) -> list[tuple[Run, int]]:
-        """The steps of the counted blocks, with the count of one execution."""
-        counted = ((block, measure(block)) for block in self._on.get(replica, ()))
-        return [(run, times) for block, times in counted if times for run in block.runs]
-
-    def step_unknown(self, measure: Measure) -> int:
-        """The part of the total that ran in unknown steps."""
-        return sum(number * measure(block) for block, number in self._step_unknown)
-
-    @cached_property
-    def _step_unknown(self) -> list[tuple[Block, int]]:
-        short = ((block, block.step_unknown) for block in self._on[None] if not block.outside)
-        return [(block, number) for block, number in short if number]
-
-    def timeline(self, *measures: Measure, replica: int | None = None) -> Timeline:
-        """The counts of each step by each of `measures`, from step 1 on."""
-        key = (replica, *measures)
-        if key not in self._timelines:
-            blocks = [each for each in self._on.get(replica, ()) if not each.outside]
-            weighted = ((each, tuple(measure(each) for measure in measures)) for each in blocks)
-            found = ((block, values) for block, values in weighted if any(values))
-            self._timelines[key] = self._folds.timeline(found, replica, len(measures))
-        return self._timelines[key]
-
-    def spread(self, *measures: Measure, replica: int | None = None) -> Counter[Values]:
-        """The number of steps with each combination of counts by `measures`."""
-        return self.timeline(*measures, replica=replica).spread
 
 
 class Pattern(Counts):
@@ -134,9 +44,9 @@ class Pattern(Counts):
     """
 
     def __init__(
-        self, variables: Sequence[int], argument: bool, counted: Iterable[Block], folds: _Folds
+        self, variables: Sequence[int], argument: bool, counted: Iterable[Block], kinds: StepKinds
     ) -> None:
-        super().__init__(counted, folds)
+        super().__init__(counted, kinds)
         self.variables = tuple(variables)
         """The indices of the variables, in the order of the trace."""
         self.argument = argument
@@ -186,7 +96,12 @@ class Summary(Counts):
         self.replicas = tuple(sorted({block.replica for block in self.blocks}))
         known = trace.steps_by_replica()
         self.steps_on = {replica: known.get((root, replica), 0) for replica in self.replicas}
-        super().__init__(self._counted, _Folds(self._counted, self.steps_on))
+        super().__init__(self._counted, StepKinds(self._counted, self.steps_on))
+
+    @cached_property
+    def entries(self) -> list[tuple[Block, Entry]]:
+        """The entries of each block, with the block."""
+        return [(block, entry) for block in self.blocks for entry in block.entries]
 
     @property
     def steps(self) -> int:
@@ -236,8 +151,8 @@ class Summary(Counts):
     @cached_property
     def variables(self) -> tuple[int, ...]:
         """The indices of the variables that this optimizer was asked to update, or traced for."""
-        asked = {variable for _, entry in self.entries for variable in entry.variables}
-        return tuple(sorted(asked.union(*(calls.variables for calls in self._calls))))
+        lists = {entry.variables for _, entry in self.entries}
+        return tuple(sorted({*chain(*lists, *(calls.variables for calls in self._calls))}))
 
     @cached_property
     def methods(self) -> tuple[int, ...]:
@@ -271,14 +186,10 @@ class Summary(Counts):
 
         The step is None if all known steps are equal.
         """
-        weighted = [
-            (run, (0, number) if replica in leaders else (number, 0))
-            for replica in (*replicas, *leaders)
-            for run, number in self.runs(updates, replica)
-        ]
-        parts = Timeline.of(weighted, self.steps, 2).parts()
-        own, most = (sum(self.total(updates, e) for e in group) for group in (replicas, leaders))
-        return most - own, next((at.first for at, (own, most) in parts if own < most), None)
+        own, most = updates.on(replicas), updates.on(leaders)
+        parts = self.timeline(own, most).parts()
+        since = next((at.first for at, (less, more) in parts if less < more), None)
+        return self.total(most) - self.total(own), since
 
     def by_path(self) -> Iterator[Block]:
         """The blocks with their paths; `blocks` has them without paths."""
@@ -415,7 +326,7 @@ class Summary(Counts):
                 variables,
                 argument,
                 (structs.replace(self._counted[at], entries=(each,)) for at, each in parts),
-                self._folds,
+                self._kinds,
             )
             for (argument, parts), variables in together.items()
         ]

@@ -1,29 +1,35 @@
-"""Implements `Timeline`: the counts of each step of a run, with equal steps grouped.
+"""Works out what each step did: `step_kinds`, and the `Timeline` of counts that is made from it.
 
-Steps are not visited one by one. Between steps at which a run starts or ends, the counts repeat, so
-they are computed for one period, and equal neighbours are merged. Runs at equal distances, such as
-one in each epoch, are treated as one recurring run. No TensorFlow.
+Steps are not visited one by one. A step like the one before it costs nothing, nor do steps that
+repeat in the same order. No TensorFlow.
 """
 
 import math
 import operator
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, groupby, pairwise, repeat
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from tracer.model.runs import Run, fold, join
+from tracer.model.runs import Run, join
 
 Values = tuple[int, ...]
 Part = tuple[int, Values]
 """A number of consecutive steps, and the counts of each."""
+Kind = tuple[tuple[int, int], ...]
+"""What ran in a step more often than in a step of the kind before it: blocks, each with how much
+more often. So many replicas that end one by one take no longer."""
 
-_head = operator.itemgetter(0)  # the first step of a stretch, the length of a part
+_Piece = tuple[int, tuple[Part, ...]]
+"""A number of consecutive steps, and the cycle that they repeat."""
+_Key = TypeVar("_Key")
+
 _MAX_CYCLE = 8  # parts; each is a row of a report
 _MIN_TURNS = 3  # fewer turns than this are clearer written out
-_MIN_ROWS = 16  # runs at equal distances: fewer may be chance, and cost little
+_MIN_REGULAR = 16  # steps at equal distances: fewer may be chance, and cost little
+_first, _second = operator.itemgetter(0), operator.itemgetter(1)
 
 
 class Steps(NamedTuple):
@@ -53,21 +59,18 @@ class Steps(NamedTuple):
         >>> [Steps(1, 63, 3, 4).last_before(end) for end in (1, 3, 5, 99)]
         [0, 2, 3, 63]
         """
-        end = min(end, self.last + 1)
-        rows = self.rows(end - (self.every or self.length), end)
-        return max((after for _, after in rows), default=1) - 1
+        at = min(end - 1, self.last)
+        row = at - (at - self.first) % (self.every or self.last)
+        return min(at, row + self.length - 1) if at >= self.first else 0
 
-    def rows(self, begin: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the rows from `begin` to before `end`, each as (first step, step after it).
-
-        >>> list(Steps(1, 63, 3, 4).rows(6, 10))
-        [(6, 8), (9, 10)]
-        """
-        every = self.every or self.length
-        start = self.first + max(0, (begin - self.first) // every) * every
-        for first in range(start, min(end, self.last + 1), every):
-            if begin < first + self.length:
-                yield max(first, begin), min(first + self.length, end)
+    def runs(self) -> Iterator[Run]:
+        """Yield the same steps as runs."""
+        turns = self.number // self.length
+        if self.every is None or turns < self.length:
+            for first in range(self.first, self.last + 1, self.every or self.length):
+                yield Run(first, 1, self.length)
+        else:
+            yield from (Run(self.first + more, self.every, turns) for more in range(self.length))
 
 
 class Stretch(NamedTuple):
@@ -80,7 +83,7 @@ class Stretch(NamedTuple):
     @property
     def period(self) -> int:
         """The number of steps of one turn."""
-        return sum(map(_head, self.cycle))
+        return sum(map(_first, self.cycle))
 
     @property
     def last(self) -> int:
@@ -88,13 +91,13 @@ class Stretch(NamedTuple):
 
     def parts(self) -> Iterator[tuple[Steps, Values]]:
         """Yield the steps of each part of the cycle, with the counts of each step."""
-        begin = self.first
+        begin, period = self.first, self.period
         for length, values in self.cycle:
-            last = begin + length - 1 + self.period * (self.turns - 1)
-            yield Steps(begin, last, length, self.period if self.turns > 1 else None), values
+            last = begin + length - 1 + period * (self.turns - 1)
+            yield Steps(begin, last, length, period if self.turns > 1 else None), values
             begin += length
 
-    def within(self, start: int, length: int) -> Iterator[tuple[int, Values]]:
+    def within(self, start: int, length: int) -> Iterator[Part]:
         """Yield (number of steps, counts) for `length` steps from `start` on (counted from 0)."""
         period, begin = self.period, 0
         for size, values in self.cycle:
@@ -105,10 +108,6 @@ class Stretch(NamedTuple):
             if until > before:
                 yield until - before, values
             begin += size
-
-
-Active = tuple[Steps, Values]
-"""Steps, and the counts of each."""
 
 
 class Timeline:
@@ -124,20 +123,27 @@ class Timeline:
         >>> Timeline.of([(Run(1, 1, 12), (0, 1)), (Run(4, 4, 3), (5, 0))], 12, 2).stretches
         (Stretch(first=1, cycle=((3, (0, 1)), (1, (5, 1))), turns=3),)
         """
-        return cls.folded(_recurring(weighted), steps, size)
-
-    @classmethod
-    def folded(cls, active: Iterable[Active], steps: int, size: int) -> "Timeline":
-        """Make the timeline of steps 1 to `steps`, to which `active` adds `size` counts."""
-        return cls(_cycles(_merged(_regions(active, 1, steps + 1, (0,) * size))))
+        runs: dict[Values, list[Run]] = {}
+        for run, values in weighted:
+            runs.setdefault(values, []).append(run)
+        kinds, timeline = step_kinds(dict(enumerate(runs.values())), steps)
+        counts = weighed(kinds, dict(enumerate(runs)), size)
+        return timeline.map(lambda kind: counts[kind[0]])
 
     def map(self, change: Callable[[Values], Values]) -> "Timeline":
         """Return the same steps with the counts replaced by `change`."""
         changed = {values: change(values) for values in self.spread}
-        return Timeline(
-            each._replace(cycle=tuple((length, changed[values]) for length, values in each.cycle))
-            for each in self.stretches
-        )
+        once = {values: ((1, counts),) for values, counts in changed.items()}
+
+        def pieces() -> Iterator[_Piece]:
+            for _, cycle, turns in self.stretches:
+                if len(cycle) == 1:
+                    yield cycle[0][0] * turns, once[cycle[0][1]]
+                else:
+                    steps = turns * sum(map(_first, cycle))
+                    yield steps, _shortest((length, changed[values]) for length, values in cycle)
+
+        return Timeline(_folded(pieces()))
 
     def joined(self, other: "Timeline") -> "Timeline":
         """Return the counts of both timelines in each step, the other's last.
@@ -146,21 +152,20 @@ class Timeline:
         Counter({(7, 0): 4})
         """
         width, more = (len(each.stretches[0].cycle[0][1]) for each in (self, other))
-        active = [(steps, (*values, *(0,) * more)) for steps, values in self.parts()]
-        active += [(steps, (*(0,) * width, *values)) for steps, values in other.parts()]
-        return Timeline.folded(active, self.stretches[-1].last, width + more)
+        counts = [(steps, (*values, *(0,) * more)) for steps, values in self.parts()]
+        counts += [(steps, (*(0,) * width, *values)) for steps, values in other.parts()]
+        weighted = [(run, values) for steps, values in counts for run in steps.runs()]
+        return Timeline.of(weighted, self.stretches[-1].last, width + more)
 
     def steps_with(self, counts: Container[Values]) -> tuple[Steps, ...]:
-        """Return the steps with one of `counts`; more than three rows at equal distances are one.
+        """Return the steps with one of `counts`.
 
         >>> timeline = Timeline([Stretch(1, ((1, (3,)), (1, (2,)), (2, (0,))), turns=4)])
         >>> timeline.steps_with([(3,), (2,)])
         (Steps(first=1, last=14, length=2, every=4),)
         """
-        spans = self.map(lambda values: (int(values in counts),)).spans()
-        by_length = groupby(spans, key=lambda span: span[1] - span[0] + 1)
-        rows = (_rows((first for first, *_ in of), size, _MIN_TURNS + 1) for size, of in by_length)
-        return tuple(chain.from_iterable(rows))
+        chosen = self.map(lambda values: (int(values in counts),))
+        return tuple(steps for steps, (is_one,) in chosen.parts() if is_one)
 
     def parts(self) -> Iterator[tuple[Steps, Values]]:
         """Yield steps with equal counts, each part of a cycle once: see `Stretch.parts`."""
@@ -182,7 +187,7 @@ class Timeline:
         Cycles are written out turn by turn; cycles with nothing to keep are skipped.
         """
         end = 1
-        for values, parts in groupby(self._written_out(keep), key=lambda part: part[1]):
+        for values, parts in groupby(self._written_out(keep), key=_second):
             begin, end = end, end + sum(length for length, _ in parts)
             if keep(values):
                 yield begin, end - 1, values
@@ -194,13 +199,13 @@ class Timeline:
             else:
                 yield stretch.period * stretch.turns, stretch.cycle[0][1]
 
-    def within(self, first: int, last: int) -> Iterator[tuple[int, Values]]:
+    def within(self, first: int, last: int) -> Iterator[Part]:
         """Yield (number of steps, counts) for the steps from `first` to `last`.
 
         >>> list(Timeline([Stretch(1, ((3, (0,)), (1, (2,))), turns=4)]).within(3, 9))
         [(5, (0,)), (2, (2,))]
         """
-        at = max(0, bisect_right(self.stretches, first, key=_head) - 1)
+        at = max(0, bisect_right(self.stretches, first, key=_first) - 1)
         for number in range(at, len(self.stretches)):  # a slice may copy half a million
             stretch = self.stretches[number]
             if stretch.first > last:
@@ -209,22 +214,171 @@ class Timeline:
             if low <= high:
                 yield from stretch.within(low - stretch.first, high - low + 1)
 
-    def runs(self) -> list[Run]:
-        """Return the steps with a count as ascending runs, for a timeline of one count.
 
-        >>> Timeline.of([(Run(4, 4, 500_000), (1,))], 2_000_000, 1).runs()
-        [Run(first=4, stride=4, count=500000, times=1)]
-        """
-        found: list[Run] = []
-        for stretch in self.stretches:
-            counted = [(steps, times) for steps, (times,) in stretch.parts() if times]
-            if len(counted) > 1 or any(steps.length > 1 for steps, _ in counted):
-                rows = ((steps.rows(1, stretch.last + 1), times) for steps, times in counted)
-                written_out = sorted((low, high - low, n) for each, n in rows for low, high in each)
-                found += [Run(low, 1, length, times) for low, length, times in written_out]
-            else:
-                found += [Run(e.first, e.every or 1, e.number, times) for e, times in counted]
-        return join(found)
+def step_kinds(blocks: Mapping[int, Iterable[Run]], steps: int) -> tuple[list[Kind], Timeline]:
+    """Return what ran in the steps 1 to `steps`: the kinds of step, and the kind of each step.
+
+    `blocks` has the runs of each block. The timeline has one count: the number of the kind.
+
+    >>> kinds, timeline = step_kinds({0: [Run(1, 1, 12)], 1: [Run(4, 4, 3, times=2)]}, 12)
+    >>> kinds
+    [((0, 1),), ((1, 2),)]
+    >>> timeline.stretches
+    (Stretch(first=1, cycle=((3, (0,)), (1, (1,))), turns=3),)
+    """
+    changes: dict[int, list[tuple[int, Run, int]]] = {1: [], steps + 1: []}
+    for block, runs in blocks.items():
+        for run in chain.from_iterable(map(_regular, runs)):
+            gap = run.stride - 1  # the run is regular in the gaps around it, too
+            for at, times in ((run.first - gap, run.times), (run.last + gap + 1, -run.times)):
+                changes.setdefault(min(max(at, 1), steps + 1), []).append((block, run, times))
+    active = _Active()
+    pieces: list[_Piece] = []
+    for low, high in pairwise(sorted(changes)):
+        for block, run, times in changes[low]:
+            active.change(block, run, times)
+        pieces += active.pieces(low, high)
+    return active.kinds, Timeline(_folded(pieces))
+
+
+def weighed(kinds: Iterable[Kind], weights: Mapping[int, Values], size: int) -> list[Values]:
+    """Return `size` counts of each kind of step, from those of one execution of each block.
+
+    >>> weighed([((0, 1),), ((1, 2),), ((0, -1),)], {0: (3, 0), 1: (5, 1)}, 2)
+    [(3, 0), (13, 2), (10, 2)]
+    """
+    total = (0,) * size
+    totals = []
+    for kind in kinds:
+        for block, times in kind:
+            if counts := weights.get(block):
+                total = added(total, (times * number for number in counts))
+        totals.append(total)
+    return totals
+
+
+def added(left: Iterable[int], right: Iterable[int]) -> Values:
+    return tuple(map(operator.add, left, right))
+
+
+class _Active:
+    """The runs of the steps in question, and the kinds of step so far."""
+
+    def __init__(self) -> None:
+        self.kinds: list[Kind] = []
+        self._numbers: dict[tuple[int, ...], tuple[Part]] = {}
+        self._last: dict[int, int] = {}  # what ran in the last kind
+        self._always: dict[int, int] = {}  # blocks that run in each step, and how often
+        self._at_times: dict[tuple[int, Run], int] = {}
+
+    def change(self, block: int, run: Run, times: int) -> None:
+        """Begin a run of a block, or end it if `times` is negative."""
+        if run.stride == 1:
+            _add(self._always, block, times)
+        else:
+            _add(self._at_times, (block, run), times)
+
+    def pieces(self, low: int, high: int) -> Iterator[_Piece]:
+        """Yield the steps from `low` to before `high`."""
+        if not self._at_times:
+            yield high - low, self._once(self._always)
+            return
+        period = math.lcm(*(run.stride for _, run in self._at_times))
+        turns = (high - low) // period
+        if turns >= _MIN_TURNS:
+            parts = self._pieces(low, low + period)
+            cycle = _shortest((length, once[0][1]) for length, once in parts)
+            if len(cycle) <= _MAX_CYCLE:
+                yield period * turns, cycle
+                low += period * turns
+        yield from self._pieces(low, high)
+
+    def _pieces(self, low: int, high: int) -> Iterator[_Piece]:
+        rows: dict[int, dict[int, int]] = {}
+        for (block, run), times in self._at_times.items():
+            for step in range(low + (run.first - low) % run.stride, high, run.stride):
+                if step not in rows:
+                    rows[step] = self._always.copy()
+                _add(rows[step], block, times)
+        for step in sorted(rows):
+            if step > low:
+                yield step - low, self._once(self._always)
+            yield 1, self._once(rows[step])
+            low = step + 1
+        if low < high:
+            yield high - low, self._once(self._always)
+
+    def _once(self, ran: Mapping[int, int]) -> tuple[Part]:
+        """A step in which this ran; a new kind if nothing like it ran before."""
+        blocks = sorted(ran)
+        key = (*blocks, *(ran[block] for block in blocks))
+        if key not in self._numbers:
+            changed = {block for block, _ in ran.items() ^ self._last.items()}
+            more = ((block, ran.get(block, 0) - self._last.get(block, 0)) for block in changed)
+            self._numbers[key] = ((1, (len(self.kinds),)),)
+            self.kinds.append(tuple(sorted(more)))
+            self._last = dict(ran)
+        return self._numbers[key]
+
+
+def _add(counts: dict[_Key, int], key: _Key, more: int) -> None:
+    counts[key] = counts.get(key, 0) + more
+    if not counts[key]:
+        del counts[key]
+
+
+def _regular(run: Run) -> Iterable[Run]:
+    """The run itself if it is regular, else a run for each of its steps."""
+    if run.stride == 1 or run.count >= _MIN_REGULAR:
+        return (run,)
+    return (Run(step, 1, 1, run.times) for step in run.steps)
+
+
+def _shortest(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """The shortest cycle that these parts repeat, with equal neighbours merged."""
+    merged = tuple(
+        (sum(map(_first, group)), values) for values, group in groupby(parts, key=_second)
+    )
+    if len(merged) == 1:
+        return ((1, merged[0][1]),)
+    sizes = (n for n in range(2, len(merged)) if merged[:n] * (len(merged) // n) == merged)
+    return merged[: next(sizes, len(merged))]
+
+
+def _folded(pieces: Iterable[_Piece]) -> Iterator[Stretch]:
+    """Yield the stretches of all steps; pieces that repeat in the same order become a cycle."""
+    merged = [(sum(map(_first, group)), cycle) for cycle, group in groupby(pieces, key=_second)]
+    first, at = 1, 0
+    for size, turns in _repeats(merged):
+        steps, cycle = merged[at]
+        if size == 1 and len(cycle) > 1:
+            turns = steps // sum(map(_first, cycle))
+        else:
+            cycle = tuple((steps, once[0][1]) for steps, once in merged[at : at + size])
+        yield (stretch := Stretch(first, cycle, turns))
+        first, at = stretch.last + 1, at + size * (turns if size > 1 else 1)
+
+
+def _repeats(pieces: Sequence[_Piece]) -> Iterator[tuple[int, int]]:
+    """Yield a number of pieces and how often they repeat, for all pieces in order."""
+    keys = [each if len(each[1]) == 1 else at for at, each in enumerate(pieces)]  # no nested cycle
+    found = []
+    for size in range(2, _MAX_CYCLE + 1):
+        begin = 0
+        for is_repeated, group in groupby(map(operator.eq, keys, keys[size:])):
+            length = sum(1 for _ in group)
+            if is_repeated and length >= size * (_MIN_TURNS - 1):
+                found.append((begin, size, length))
+            begin += length
+    at = 0
+    for begin, size, length in sorted(found):
+        start = max(begin, at)
+        turns = (begin + length - start) // size + 1
+        if turns >= _MIN_TURNS:
+            yield from repeat((1, 1), start - at)
+            yield size, turns
+            at = start + size * turns
+    yield from repeat((1, 1), len(pieces) - at)
 
 
 def segments(weighted: Iterable[tuple[Run, int]], steps: int) -> Iterator[tuple[int, int, int]]:
@@ -240,152 +394,21 @@ def union(runs: Iterable[Run]) -> list[Run]:
 
     >>> union([Run(2, 2, 500_000), Run(1, 2, 500_000)])
     [Run(first=1, stride=1, count=1000000, times=1)]
+    >>> union([Run(8, 4, 499_999), Run(4, 1, 1)])
+    [Run(first=4, stride=4, count=500000, times=1)]
     """
     joined = join(runs)
     if all(before.last < after.first for before, after in pairwise(joined)):
         return joined
-    weighted = [(run, (1,)) for run in joined]
-    return Timeline.of(weighted, max((run.last for run, _ in weighted), default=0), 1).runs()
-
-
-def _recurring(weighted: Iterable[tuple[Run, Values]]) -> list[Active]:
-    """Return the steps of all runs, with their counts; equally distant steps are grouped."""
-    sums: dict[Steps, Values] = {}
-    for run, weights in weighted:
-        is_row = run.stride == 1 or run.count == 1
-        shape = (run.count, None) if is_row else (1, run.stride)
-        steps, values = Steps(run.first, run.last, *shape), tuple(n * run.times for n in weights)
-        sums[steps] = added(sums[steps], values) if steps in sums else values
-    active = [(steps, values) for steps, values in sums.items() if steps.every]
-    rows: dict[tuple[int, Values], list[int]] = {}
-    for steps, values in sums.items():
-        if not steps.every:
-            rows.setdefault((steps.length, values), []).append(steps.first)
-    for (length, values), firsts in rows.items():
-        active += [(steps, values) for steps in _rows(sorted(firsts), length, _MIN_ROWS)]
-    return active
-
-
-def _rows(firsts: Iterable[int], length: int, least: int) -> Iterator[Steps]:
-    """Yield `length` steps from each of `firsts`; at least `least` equally distant rows are one."""
-    for run in fold((first, 1) for first in firsts):
-        if run.count >= least and run.stride > length:
-            yield Steps(run.first, run.last + length - 1, length, run.stride)
+    timeline = Timeline.of(((run, (1,)) for run in joined), max(run.last for run in joined), 1)
+    found: list[Run] = []
+    for stretch in timeline.stretches:
+        counted = [(steps, times) for steps, (times,) in stretch.parts() if times]
+        if len(counted) == 1 and counted[0][0].length == 1:
+            ((steps, times),) = counted
+            found.append(Run(steps.first, steps.every or 1, steps.number, times))
         else:
-            each = range(run.first, run.last + 1, run.stride)
-            yield from (Steps(first, first + length - 1, length) for first in each)
-
-
-def _window(steps: Steps) -> tuple[int, int]:
-    """The range in which the steps recur regularly, including gaps, as (first, after)."""
-    gap = (steps.every or steps.length) - steps.length
-    return steps.first - gap, steps.last + gap + 1
-
-
-def _regions(weighted: Iterable[Active], begin: int, end: int, base: Values) -> Iterator[Stretch]:
-    """Yield the steps from `begin` to before `end`, with `base` added, cut where anything starts or
-    ends.
-
-    Recurring steps are computed for each region; consecutive ones are added once and subtracted
-    once, as many may overlap.
-    """
-    edges: dict[int, list[tuple[bool, Active]]] = {begin: [], end: []}
-    for each in weighted:
-        for begins, edge in zip((True, False), _window(each[0]), strict=True):
-            edges.setdefault(min(max(edge, begin), end), []).append((begins, each))
-    recurring: dict[int, Active] = {}
-    for low, high in pairwise(sorted(edges)):
-        for begins, each in edges[low]:
-            steps, values = each
-            if steps.every is None:
-                base = added(base, values if begins else negative(values))
-            elif begins:
-                recurring[id(each)] = each
-            else:
-                del recurring[id(each)]
-        yield from _region(low, high, [*recurring.values()], base)
-
-
-def _region(begin: int, end: int, active: Sequence[Active], base: Values) -> Iterator[Stretch]:
-    """Yield the steps from `begin` to before `end`, in which all of `active` recur regularly."""
-    period = math.lcm(*(steps.every or 1 for steps, _ in active))
-    turns = (end - begin) // period
-    cycle = _parts(begin, begin + period, active, base) if turns >= _MIN_TURNS else ()
-    if 0 < len(cycle) <= _MAX_CYCLE:
-        alike = Stretch(begin, ((period * turns, cycle[0][1]),))
-        yield alike if len(cycle) == 1 else Stretch(begin, cycle, turns)
-        begin += period * turns
-    elif any(steps.length > 1 for steps, _ in active):
-        apart = [each for each in active if each[0].length == 1]
-        for steps, values in active:
-            if steps.length > 1:
-                rows = steps.rows(begin, end)
-                apart += [(Steps(low, high - 1, high - low), values) for low, high in rows]
-        yield from _regions(apart, begin, end, base)
-        return
-    for length, values in _parts(begin, end, active, base):
-        yield Stretch(begin, ((length, values),))
-        begin += length
-
-
-def _parts(begin: int, end: int, active: Iterable[Active], base: Values) -> tuple[Part, ...]:
-    """Return the steps from `begin` to before `end`, with equal neighbours merged."""
-    zero = (0,) * len(base)
-    changes = {begin: base, end: zero}
-    for steps, values in active:
-        for low, high in steps.rows(begin, end):
-            changes[low] = added(changes.get(low, zero), values)
-            changes[high] = added(changes.get(high, zero), negative(values))
-    parts: list[Part] = []
-    values = zero
-    for low, high in pairwise(sorted(changes)):
-        values = added(values, changes[low])
-        length = parts.pop()[0] if parts and parts[-1][1] == values else 0
-        parts.append((length + high - low, values))
-    return tuple(parts)
-
-
-def added(left: Values, right: Values) -> Values:
-    return tuple(map(operator.add, left, right))
-
-
-def negative(values: Values) -> Values:
-    return tuple(map(operator.neg, values))
-
-
-def _merged(stretches: Iterable[Stretch]) -> list[Stretch]:
-    """Merge neighbouring stretches that continue each other."""
-    found: list[Stretch] = []
-    for stretch in stretches:
-        before = found[-1] if found else None
-        ((length, values), *more) = stretch.cycle
-        if before and not more and len(before.cycle) == 1 and before.cycle[0][1] == values:
-            found[-1] = Stretch(before.first, ((before.period + length, values),))
-        elif before and more and before.cycle == stretch.cycle:
-            found[-1] = Stretch(before.first, stretch.cycle, before.turns + stretch.turns)
-        else:
-            found.append(stretch)
-    return found
-
-
-def _cycles(pieces: Sequence[Stretch]) -> Iterator[Stretch]:
-    """Group parts that repeat in the same order into cycles."""
-    at = 0
-    while at < len(pieces):
-        size, turns = _repeats(pieces, at)
-        cycle = tuple(piece.cycle[0] for piece in pieces[at : at + size])
-        yield pieces[at] if turns == 1 else Stretch(pieces[at].first, cycle, turns)
-        at += size * turns
-
-
-def _repeats(pieces: Sequence[Stretch], at: int) -> tuple[int, int]:
-    """The fewest parts that repeat at least three times from `at` on, and how often they do."""
-    for size in range(2, min(_MAX_CYCLE, (len(pieces) - at) // _MIN_TURNS) + 1):
-        end = at + size
-        while end < len(pieces) and pieces[end].cycle == pieces[end - size].cycle:
-            if len(pieces[end].cycle) > 1:
-                break
-            end += 1
-        if (end - at) // size >= _MIN_TURNS:
-            return size, (end - at) // size
-    return 1, 1
+            every = stretch.period
+            rows = range(0, every * stretch.turns, every)
+            found += [Run(s.first + more, 1, s.length, n) for more in rows for s, n in counted]
+    return join(found)

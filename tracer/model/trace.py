@@ -7,16 +7,24 @@ import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from tracer.errors import is_mistake, shown, unknown_name
 from tracer.model import callers
-from tracer.model.measures import ROLES, Selection, What, counted, require_effects, select_entries
+from tracer.model.counts import Counts, StepKinds
+from tracer.model.measures import (
+    ROLES,
+    Selection,
+    What,
+    counted,
+    require_effects,
+    rising,
+    select_entries,
+)
 from tracer.model.names import NAMES_ONLY, Objects
 from tracer.model.records import (
     OBSERVATIONS,
     Block,
-    Entry,
     Graph,
     GraphTracing,
     Kind,
@@ -27,7 +35,6 @@ from tracer.model.records import (
     TraceData,
     Variable,
 )
-from tracer.model.timeline import segments
 from tracer.model.words import some
 
 T = TypeVar("T")
@@ -155,7 +162,15 @@ class Trace:
         optimizer: str | None = None,
     ) -> int:
         """How many updates really ran: executions of the outermost apply method on a variable."""
-        return self._total("updates", kind, variable, step, replica, worker, optimizer)
+        return self._total(
+            "updates",
+            step=step,
+            kind=kind,
+            variable=variable,
+            replica=replica,
+            worker=worker,
+            optimizer=optimizer,
+        )
 
     def executions(
         self,
@@ -168,7 +183,16 @@ class Trace:
         optimizer: str | None = None,
     ) -> int:
         """How often the work of a method really ran; without `method`, of all traced methods."""
-        return self._total("executions", kind, variable, step, replica, worker, optimizer, method)
+        return self._total(
+            "executions",
+            step=step,
+            kind=kind,
+            variable=variable,
+            replica=replica,
+            worker=worker,
+            optimizer=optimizer,
+            method=method,
+        )
 
     def requests(
         self,
@@ -180,7 +204,15 @@ class Trace:
         optimizer: str | None = None,
     ) -> int:
         """How many gradients the outermost `apply_gradients` got; kind `"none"` counts `None`."""
-        return self._total("requests", kind, variable, step, replica, worker, optimizer)
+        return self._total(
+            "requests",
+            step=step,
+            kind=kind,
+            variable=variable,
+            replica=replica,
+            worker=worker,
+            optimizer=optimizer,
+        )
 
     def calls(
         self,
@@ -192,7 +224,15 @@ class Trace:
         optimizer: str | None = None,
     ) -> int:
         """How often Python called a method, eagerly or while a graph was traced."""
-        return self._total("calls", kind, variable, None, replica, worker, optimizer, method)
+        return self._total(
+            "calls",
+            kind=kind,
+            variable=variable,
+            replica=replica,
+            worker=worker,
+            optimizer=optimizer,
+            method=method,
+        )
 
     def count(
         self, what: What, by: SplitBy | Iterable[SplitBy], **filters: Any
@@ -216,25 +256,15 @@ class Trace:
         names = (by,) if isinstance(by, str) else tuple(by)
         if what not in ROLES:
             raise unknown_name("count", what, ROLES)
-        known = {"variable", "step", *_KEYS} - {"step" if what == "calls" else "context"}
+        known = {*get_args(SplitBy)} - {"step" if what == "calls" else "context"}
         known = set(_FILTERS[what]) if what in OBSERVATIONS else known
         for name in names:
             if name not in known:
                 raise unknown_name(f"key to split {what} by:", name, sorted(known))
-        selection = self._selection_from(what, filters)
         counts: dict[tuple[Any, ...], int] = defaultdict(int)
-        for block, _ in self._blocks_with(selection):
-            steps = [(0, selection.executions(block))]
-            if "step" in names:
-                runs = selection.runs(block)
-                steps = [(n, r.times) for r in runs for n in range(r.first, r.last + 1, r.stride)]
-            for entry in filter(selection.holds, block.entries):
-                key = {name: _KEYS[name](self, block, entry) for name in names if name in _KEYS}
-                none = [None] if selection.variables is None else []
-                for index in selection.kept(entry.variables) or none:
-                    key["variable"] = None if index is None else self.variables[index].name
-                    for key["step"], number in steps:
-                        counts[tuple(key[name] for name in names)] += number * entry.times
+        counted, selection = self._selected(what, filters)
+        for key, number in counted.by([_KEYS.get(name, name) for name in names], selection).items():
+            counts[tuple(self._named(*each) for each in zip(names, key, strict=True))] += number
         return dict(counts)
 
     def per_step(
@@ -257,10 +287,9 @@ class Trace:
         """
         if what not in (known := [each for each in ROLES if each != "calls"]):
             raise unknown_name("count per step", what, known)
-        selection = self._selection_from(what, filters)
-        counted = self._blocks_with(selection)
-        weighted = [(run, number) for block, number in counted for run in selection.runs(block)]
-        return segments(weighted, self.steps)
+        counted, selection = self._selected(what, filters)
+        timeline = counted.timeline(selection)
+        return ((first, last, n) for first, last, (n,) in timeline.spans(lambda counts: True))
 
     def __repr__(self) -> str:
         names = ", ".join(shown(each.name) for each in self.optimizers) or "no optimizer"
@@ -275,42 +304,44 @@ class Trace:
 
     # Implementation.
 
-    def _selection_from(self, what: What, filters: Mapping[str, Any]) -> Selection:
+    @cached_property
+    def _counts(self) -> Counts:
+        blocks = [*counted(self._data)]
+        return Counts(blocks, StepKinds(blocks, {0: self.steps}))
+
+    def _selected(self, what: What, filters: Mapping[str, Any]) -> tuple[Counts, Selection]:
         if what in OBSERVATIONS:
             require_effects(self._data, what, self.steps)
         for name in filters:
             if name not in _FILTERS[what]:
                 known = ", ".join(_FILTERS[what])
                 raise TypeError(f"{what} has no filter {name!r}; it has {known}")
-        return select_entries(self._data, self._objects, what, **filters)
+        step = filters.get("step")
+        others = {name: wanted for name, wanted in filters.items() if name != "step"}
+        selection = select_entries(self._data, self._objects, what, **others)
+        return self._counts if step is None else self._counts.within(rising(step)), selection
 
-    @cached_property
-    def _counted(self) -> tuple[Block, ...]:
-        return tuple(counted(self._data))
+    def _total(self, what: What, **filters: Any) -> int:
+        counts, selection = self._selected(what, filters)
+        return counts.total(selection)
 
-    def _blocks_with(self, selection: Selection) -> Iterator[tuple[Block, int]]:
-        """Yield the blocks with selected entries, with the count of one execution."""
-        for block in self._counted:
-            if number := selection.count(block):
-                yield block, number
+    def _named(self, name: str, value: Any) -> Any:
+        """The value of a key of `count`, for an index or a value of the records."""
+        data = self._data
+        match name:
+            case "replica":
+                return data.replicas[value].id
+            case "worker":
+                return data.replicas[value].worker
+            case "caller":
+                return callers.path_text(data, value)
+            case "variable" | "optimizer" | "method" if value is not None:
+                return getattr(data, f"{name}s")[value].name
+        return value
 
-    def _total(self, what: What, *filters: Any) -> int:
-        selection = select_entries(self._data, self._objects, what, *filters)
-        return sum(
-            number * selection.executions(block) for block, number in self._blocks_with(selection)
-        )
 
-
-_KEYS: Mapping[str, Callable[[Trace, Block, Entry], Any]] = {
-    "replica": lambda trace, block, entry: trace.replicas[block.replica].id,
-    "worker": lambda trace, block, entry: trace.replicas[block.replica].worker,
-    "optimizer": lambda trace, block, entry: trace.optimizers[entry.optimizer].name,
-    "method": lambda trace, block, entry: trace.methods[entry.method].name,
-    "kind": lambda trace, block, entry: entry.kind,
-    "context": lambda trace, block, entry: block.context,
-    "caller": lambda trace, block, entry: callers.path_text(trace.data, block.path),
-}
-"""The keys to split a count by, except variables and steps."""
+_KEYS = {"worker": "replica", "caller": "path"}
+"""The field of the records for each key of `count` that has another name."""
 
 
 def has_all_workers(trace: Trace) -> bool:

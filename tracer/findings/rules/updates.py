@@ -31,7 +31,6 @@ from tracer.model.phrases import accumulated_steps, class_of, replica_names, rep
 from tracer.model.rates import of_all_workers
 from tracer.model.records import Effect, RateRun
 from tracer.model.summary import Pattern, Summary, summaries_of
-from tracer.model.timeline import Timeline
 from tracer.model.trace import has_all_workers
 from tracer.model.words import first_true, listed, plural, some
 
@@ -227,10 +226,8 @@ def replicas_disagree(summary: Summary) -> Iterator[Case]:
         if summary.is_sharded(pattern) and not (total[least] or pattern.total(missing, least)):
             continue  # an empty shard needs no update
         steps = min(summary.steps_on[most], summary.steps_on[least])
-        runs = [(run, (number, 0)) for run, number in pattern.runs(updates, most)]
-        runs += [(run, (0, number)) for run, number in pattern.runs(updates, least)]
-        parts = Timeline.of(runs, steps, 2).parts()
-        differ = ((at.first, *made) for at, made in parts if len({*made}) > 1)
+        parts = pattern.timeline(updates.on([most]), updates.on([least])).parts()
+        differ = ((at.first, *made) for at, made in parts if len({*made}) > 1 and at.first <= steps)
         for step, more, less in islice(differ, 1):
             yield Case(
                 "{which} {were} updated {more:times} on {most} and {less:times} on {least} in step "
