@@ -100,10 +100,11 @@ def check(
         verdicts += [Verdict(f"finding {each.code}", f"{each.text} {each.advice}") for each in bad]
         verdicts += [] if bad else [Verdict(f"no {worse} is found{apart}")]
     if not trace.complete:
-        verdicts.append(Verdict("the trace is complete", "\n".join(trace.notes) or "it is not"))
+        notes = "\n".join(map(shown, trace.notes))
+        verdicts.append(Verdict("the trace is complete", notes or "it is not"))
     unseen = unknown_effects(trace.data)
     if unseen and any(each.what in OBSERVATIONS for each in expectations):
-        verdicts.append(Verdict("all effects are known", "\n".join(unseen)))
+        verdicts.append(Verdict("all effects are known", "\n".join(map(shown, unseen))))
     unfinished = "the run went on, or was killed, after it was written"
     ends = [*([] if trace.finished else [unfinished]), *endings(trace)]
     if ends and not allow_unfinished:
