@@ -13,8 +13,8 @@ from tracer import CallTrace
 from tracer.check import verdicts
 from tracer.check.expectation import read
 from tracer.model.measures import updates
-from tracer.model.phrases import Skipped, endings, every, reason, runs, skipped
-from tracer.model.records import Launch, Program, Setting
+from tracer.model.phrases import Skipped, brand_of, endings, every, reason, runs, skipped
+from tracer.model.records import Launch, Optimizer, Program, Setting
 from tracer.model.runs import Run
 from tracer.model.summary import Summary
 from tracer.reporters import formats, html, text
@@ -331,3 +331,23 @@ def test_why_steps_updated_nothing(
 ) -> None:
     found = reason(_summary(64, *updated, **settings))
     assert (found.text, found.clause, found.everywhere) == (text, clause, True)
+
+
+@pytest.mark.parametrize(
+    ("class_name", "kind", "environment", "expected"),
+    [
+        ("keras.src.optimizers.adam.Adam", "keras3", {}, "Keras 3"),
+        ("keras.optimizers.legacy.adam.Adam", "legacy", {}, "Keras 2 legacy"),
+        ("keras.optimizers.adam.Adam", "keras2", {"tf_keras": "2.16"}, "Keras 2"),
+        ("tensorflow.python.keras.adam.Adam", "legacy", {}, "tensorflow.python.keras legacy"),
+        ("my.Adam", "legacy", {"tf_keras": "2.16"}, "tf_keras legacy"),
+        ("my.Adam", "keras2", {}, "Keras 2"),
+        ("torch.optim.adam.Adam", "torch", {}, "torch.optim"),
+        ("optax.adam", "optax", {}, "optax"),
+    ],
+)
+def test_the_library_of_an_optimizer_is_named_as_people_call_it(
+    class_name: str, kind: str, environment: dict[str, str], expected: str
+) -> None:
+    trace = traces.changed(traces.eager(), environment=environment)
+    assert brand_of(Optimizer("adam", class_name, kind, 0), trace) == expected

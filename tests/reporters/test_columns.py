@@ -1,5 +1,6 @@
 """The tables of all formats: what a row stands for, and that rows add up."""
 
+import re
 from typing import Any
 
 import pytest
@@ -9,10 +10,13 @@ from support.traces import block, called, request, step, update
 
 from tracer.api import CallTrace
 from tracer.errors import UnknownName
-from tracer.model.records import Graph, Line, Replica
+from tracer.model.merge import combine
+from tracer.model.phrases import reason
+from tracer.model.records import Effect, Entry, Graph, Line, Replica
 from tracer.model.runs import Run
 from tracer.model.summary import summaries_of
 from tracer.model.timeline import Steps
+from tracer.model.trace import Trace
 from tracer.reporters.columns import By, Part, part_of, sections, table
 from tracer.reporters.text import render
 
@@ -133,6 +137,129 @@ def test_a_layer_says_how_many_variables_were_never_updated() -> None:
     assert rows == [("block_0/*", 2, 0, 4), ("block_1/*", 2, 1, 2), ("block_2/*", 2, 2, 0)]
     text = render(trace, "layer")
     assert "  1 never updated\n" in text and "  never updated\n" in text
+
+
+# What is odd in a row.
+
+
+@pytest.mark.parametrize(
+    ("compared", "expected"),
+    [(Run(1, 1, 10), False), (Run(1, 1, 6), True)],
+)
+def test_steps_in_which_nothing_was_compared_have_a_dash(compared: Run, expected: bool) -> None:
+    trace = traces.with_effects()
+    effects = (Effect(0, 0, "compared", (0, 1), compared.count, (compared,)), trace.data.effects[1])
+    text = render(traces.changed(trace, effects=effects), "step")
+    assert ("(-: none was compared in these steps)" in text) == expected
+    assert (text.split("\n7")[-1].split("\n")[0].split()[-2:] == ["-", "-"]) == expected
+
+
+def test_steps_that_were_not_recorded_say_so() -> None:
+    blocks = (
+        block([step(), request(0)], Run(1, 1, 4), Run(7, 1, 4), total=10, graphs=1),
+        block([update(0)], Run(1, 1, 4), Run(7, 1, 4), is_step=False, graphs=1),
+    )
+    text = render(traces.keras3(("a",), blocks, ()), "step")
+    assert re.search(r"\n5-6 .* 0   not recorded\n", text)
+    assert "\nstep not known         0       0        0   in all; steps below" in text
+
+
+def test_steps_of_the_optimizer_inside_are_no_steps() -> None:
+    """An inner `apply` is a step entry of its own method, on one replica that ran 3 steps."""
+    blocks = (
+        block([step(), step(), request(0), update(0)], Run(1, 1, 3), graphs=1),
+        block([step(), request(0), update(0)], Run(1, 1, 2), replica=1, graphs=1),
+    )
+    text = render(traces.keras3(("a",), blocks, ()))
+    assert "\n3                    1       1        0   on 1 of 2 replicas" in text
+
+
+def with_optimizer(trace: CallTrace, **changes: object) -> CallTrace:
+    first = replace(trace.optimizers[0], **changes)
+    return CallTrace(replace(trace.data, optimizers=(first,)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"settings": {"gradient_accumulation_steps": 4}}, "accumulated (4 steps)"),
+        ({}, "accumulating, it seems"),
+        ({"class_name": "keras.LossScaleOptimizer"}, "skipped by the loss scale"),
+    ],
+)
+def test_steps_without_updates_say_why_and_are_no_fault(
+    changes: dict[str, object], reason: str
+) -> None:
+    text = render(with_optimizer(traces.accumulation(), **changes), color=True)
+    (line,) = [line for line in text.splitlines() if "61-63" in line]
+    assert line.endswith(f"0   {reason}")  # and no colour
+    plain = reason.replace(" (", ", ").rstrip(")")
+    assert f"updated nothing ({plain})" in " ".join(text.split())
+
+
+def test_a_loss_scale_that_finds_no_scale_is_a_fault() -> None:
+    work = [step(), request(0)]
+    blocks = (
+        block(work, Run(1, 1, 40), graphs=1),
+        block([update(0)], Run(1, 1, 10), is_step=False, graphs=1),
+    )
+    trace = with_optimizer(traces.keras3(("a",), blocks, ()), class_name="keras.LossScaleOptimizer")
+    assert "\x1b[1;33m11-40" in render(trace, color=True)
+
+
+def test_steps_in_which_gradients_were_dropped_stay_a_fault() -> None:
+    work = [step(), request(0)]
+    blocks = (
+        block(work, Run(1, 1, 40), graphs=1),
+        block([update(0)], Run(1, 1, 10), Run(12, 1, 29), is_step=False, graphs=1),
+    )
+    text = render(traces.keras3(("a",), blocks, ()), color=True)
+    assert "\x1b[1;33m11 " in text
+    assert "gradients came, none was applied" in text
+
+
+@pytest.mark.parametrize(
+    ("work", "note"),
+    [
+        ([], "nothing was passed"),
+        ([request(0, kind="none")], "no gradient came"),
+        ([request(0)], "gradients came, none was applied"),
+        ([request(0), request(1, kind="none"), update(0)], "1 without gradient"),
+    ],
+)
+def test_a_step_says_what_it_lacks(work: list[Entry], note: str) -> None:
+    blocks = (
+        block([step(), *work], Run(1, 1, 2)),
+        block([step(), request(0, 1), update(0, 1)], Run(3, 1, 5)),
+    )
+    text = render(traces.keras3(("a", "b"), blocks, ()), "step")
+    (line,) = [line for line in text.splitlines() if line.startswith("1-2 ")]
+    assert line.endswith(note)
+
+
+def test_a_fault_of_another_optimizer_is_not_shown_here() -> None:
+    bad = traces.all_skipped()
+    calm = with_optimizer(traces.accumulation(), class_name="keras.LossScaleOptimizer")
+    parts = [(each.data, [None] * len(each.variables)) for each in (bad, calm)]
+    one, other = summaries_of(Trace(combine(parts)[0]))
+    assert (reason(one).text, reason(one).usual) == ("skipped by the loss scale", False)
+    assert (reason(other).text, reason(other).usual) == ("skipped by the loss scale", True)
+
+
+def test_workers_of_different_size_are_not_behind_one_another() -> None:
+    workers = [Replica(f"worker:{each // 2}", each % 2, "CPU:0") for each in range(3)]
+    trace = traces.changed(traces.trained(["a"], Run(1, 1, 3), replicas=3), replicas=tuple(workers))
+    text = render(trace, "worker")
+    assert "\nworker:1 " in text and "behind" not in text
+
+
+def test_a_replica_that_ran_fewer_steps_is_odd_also_if_it_updated_as_often() -> None:
+    blocks = (
+        block([step(), request(0), update(0)], Run(1, 1, 4)),
+        block([step(), request(0), update(0), update(0)], Run(1, 1, 2), replica=1),
+    )
+    text = render(traces.keras3(("a",), blocks, ()), "replica", color=True)
+    assert "\x1b[1;33m1 " in text and "\x1b[1;33m0 " not in text
 
 
 # A part of a trace.

@@ -106,10 +106,6 @@ class Dialect:
     """The question of a report; empty for the question about apply methods."""
     made: str = "made"
     """The verb for what a step does with an update, in the past tense."""
-    compiled: str = ""
-    """The phrase for a step method that was called during tracing. `{eager}` is the number of other
-    Python calls, `{calls}` the number of all calls, `{of_them}` the number that traced a program,
-    if not all did, and `{programs}` the number of programs."""
     find_nan: str = "tf.debugging.enable_check_numerics()"
     """What stops the program at the first inf or NaN."""
     text: Mapping[str, str] = field(default_factory=dict)
@@ -164,7 +160,6 @@ _OPTAX = replace(
     named_by_class=True,
     question="How often did update run, and what did it compute?",
     made="computed",
-    compiled="was called {calls} from Python, {of_them}to build {programs}",
     text={
         **_JAX.text,
         "never-updated": "Look for what the transformation returns instead of an update, as None.",
@@ -197,7 +192,6 @@ _TORCH = replace(
     step_method="step",
     apply_methods=False,
     question="How often did step run, and what did it update?",
-    compiled="was called {eager} from Python, and ran in {programs} of torch.compile",
     text={
         **_KERAS_ON_TORCH.text,
         "never-updated": _TAKEN_AWAY.format("step"),

@@ -633,7 +633,7 @@ def test_calls_that_build_a_program_are_said_apart_from_eager_ones() -> None:
     once(tx)
     tx.update(params(), tx.init(params()), params())
     answer = tracer.trace_of(tx).answer()
-    assert "called twice from Python, one of them to build 1 program." in answer
+    assert "called twice: 1 eagerly, 1 while tracing 1 program." in answer
 
 
 def test_steps_that_a_schedule_accumulates_were_not_merely_skipped() -> None:

@@ -1,0 +1,139 @@
+"""The question and its answer: what is said, and that a rate multiplies to its total."""
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, strategies as st
+from support import traces
+from support.traces import block, called, request, step, update
+
+from tracer.api import CallTrace
+from tracer.model.records import Block, Graph, Method, Optimizer
+from tracer.model.runs import Run
+from tracer.reporters.answer import answer, question
+from tracer.reporters.text import render
+
+TIMES = {"once": 1, "twice": 2}
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(1, 3))
+def test_a_rate_multiplies_to_its_total(counts: list[int], replicas: int) -> None:
+    """The rate in a step, its steps and the replicas give the executions, or a range of them."""
+    steps, blocks = len(counts), []
+    for replica in range(replicas):
+        blocks.append(block([step(), request(0)], Run(1, 1, steps), replica=replica))
+        runs = [Run(at, 1, 1, n) for at, n in enumerate(counts, 1) if n]
+        if runs:
+            blocks.append(block([update(0)], *runs, is_step=False, replica=replica))
+    trace = traces.trained(["a"], Run(1, 1, 1), replicas=replicas)
+    said = answer(traces.changed(trace, blocks=tuple(blocks), calls=()))
+    ran = re.match(
+        r"update_step ran (?:(once|twice)|(\d+)(?: to (\d+))? times) "
+        r"(?:a step|in (?:each of )?(\d+) steps?)(?: on each of (\d+) replicas)?: "
+        r"(\d+) executions? in (\d+) steps?(?:, (\d+) of which updated nothing)?",
+        said,
+    )
+    if ran is None:
+        assert said.startswith(f"No apply method ran in {steps} step")
+        assert not any(counts)
+        return
+    word, low, high, within, on, total, of, empty = ran.groups()
+    least = TIMES[word] if word else int(low)
+    places = int(within or of) * int(on or 1)
+    assert least * places <= int(total) <= int(high or least) * places
+    assert (int(total), int(of)) == (sum(counts) * replicas, steps)
+    assert int(within or of) + int(empty or 0) == steps
+    assert (least, int(high or least)) == (min(filter(None, counts)), max(counts))
+
+
+def by_pytorch(*blocks: Block) -> CallTrace:
+    """The same blocks as steps of `torch.optim`, in which no method makes the updates."""
+    optimizer = Optimizer("SGD", "torch.optim.sgd.SGD", "torch", 0)
+    trace = traces.keras3(("weight",), blocks, (), methods=(Method("step", "step"),))
+    return traces.changed(trace, optimizers=(optimizer,), environment={"torch": "2.9.0"})
+
+
+STEP = block([step(), request(0)], Run(1, 1, 5))
+DIRECT = block([update(0)], is_step=False, total=3, outside=True)
+EAGER = block([step(), update(0)], Run(1, 1, 2))
+COMPILED = msgspec.structs.replace(
+    block([step(), request(0), update(0)], Run(1, 1, 5)), context="graph"
+)
+
+
+def run(*blocks: Block, **calls: Any) -> CallTrace:
+    return traces.keras3(("a",), blocks, (called(1, (0,), **calls),) if calls else ())
+
+
+@pytest.mark.parametrize(
+    ("trace", "expected"),
+    [
+        (
+            run(EAGER, block([step(), update(0)], Run(3, 1, 7), graphs=1), eager=2, tracing=1),
+            "update_step ran once a step: 9 executions in 9 steps. "
+            "Its Python body was called 3 times: 2 eagerly, 1 while tracing 1 graph.",
+        ),
+        (
+            run(STEP, DIRECT),
+            "update_step: 0 executions in 5 steps and 3 outside any step",
+        ),
+        (run(tracing=1), "Its Python body was called once, while tracing."),
+        (run(COMPILED), "Its Python body was not called while the tracer watched."),
+        (
+            traces.incomplete(),
+            "update_step: at least 200 executions in at least 100 steps; the step of 12 of them is",
+        ),
+        (traces.no_steps(), "No apply method ran in 0 steps. Python did not call one either."),
+        (by_pytorch(STEP), "No update was made: 0 updates in 5 steps. step was called 5 times."),
+        (
+            by_pytorch(STEP, block([update(0, method=0, role="discarded")], Run(1, 1, 5))),
+            "No update was kept: 0 updates in 10 steps; 5 more were computed and thrown away.",
+        ),
+        (
+            by_pytorch(STEP, block([update(0, method=0)], Run(3, 1, 3))),
+            "Each of 3 steps made 1 update: 3 updates in 8 steps, 5 of which updated nothing",
+        ),
+    ],
+)
+def test_what_is_said(trace: CallTrace, expected: str) -> None:
+    assert expected in answer(trace)
+
+
+def test_question_names_the_method_that_people_override() -> None:
+    trace = traces.embedding_on_two_replicas()
+    assert question(trace) == "How often did _resource_apply_dense and _resource_apply_sparse run?"
+
+
+def with_graphs(trace: CallTrace, *graphs: Graph) -> CallTrace:
+    return CallTrace(msgspec.structs.replace(trace.data, graphs=graphs))
+
+
+def test_a_first_tracing_that_never_ran_is_told_in_the_details_only() -> None:
+    usual = Graph(0, 0, "train_function", "x: float32[32, 4]", 2, 1, 64, 0)
+    trace = with_graphs(traces.accumulation(), usual)
+    assert trace.answer().endswith("all while tracing 2 graphs.")
+    assert "(graphs that never ran are usual: a first tracing only makes" in render(trace)
+    assert not [each for each in trace.findings() if each.code == "graph-never-ran"]
+
+
+def test_another_graph_that_never_ran_is_told() -> None:
+    other = Graph(0, 0, "train_function", "x: float32[?, 4]", 1, 1, 0, 0)
+    ran = Graph(0, 0, "train_function", "x: float32[32, 4]", 1, 0, 64, 0)
+    trace = with_graphs(traces.accumulation(), ran, other)
+    assert trace.answer().endswith("2 graphs; 1 of them never ran.")
+    assert "usual" not in render(trace)
+
+
+def test_a_loss_scale_that_skipped_all_steps_is_named_in_each_place() -> None:
+    trace = traces.all_skipped()
+    assert "update_step never ran: 0 executions in 40 steps (skipped by the loss" in trace.answer()
+    assert trace.answer().endswith("both times while tracing 2 graphs.")
+    text = render(trace, color=True)
+    assert "never updated: skipped by the loss scale" in text
+    assert re.search(r"\x1b\[1;33m1-40 .*skipped by the loss scale", text)
+    assert "gradients came" not in text
+    told = " ".join(render(trace).split())
+    assert "what else never ran is in a part of a graph that no step reached)" in told
+    assert "graphs that never ran are usual" not in told
