@@ -13,9 +13,6 @@ from tracer.core.instances import instances
 from tracer.core.interrupts import suppress_faults
 from tracer.model.evidence import Evidence, Scheduled
 
-TRIES = 10
-"""In how many steps to look for schedules; programs make them before the first step."""
-
 
 class Schedules(Collector):
     """The schedules of the optimizers of one recorder."""
@@ -23,16 +20,15 @@ class Schedules(Collector):
     def __init__(self, root: Any) -> None:
         super().__init__(root)
         self._names: list[str] = []
-        self._tries = TRIES
 
-    def step_ends(self, call: Call) -> None:
-        """Look for schedules, until one is found or in the first steps."""
-        if self._tries:
-            self._tries -= 1
-            self._find()
+    def first_step_ends(self, call: Call) -> None:
+        """Look for schedules: programs make them before the first step."""
+        self._find()
 
     def evidence(self) -> Iterator[Evidence]:
-        """The name of each schedule."""
+        """The name of each schedule; one may have been made since."""
+        if not self._names:
+            self._find()
         for name in self._names:
             yield Scheduled(name)
 
@@ -41,7 +37,6 @@ class Schedules(Collector):
         alive = self.root.optimizers.alive()
         if not any(compat.is_of_scheduler(vars(each).get("step")) for each in alive):
             return
-        self._tries = 0
         with suppress_faults():
             ids = {*map(id, alive)}
             every = [each for each in instances([compat.LRScheduler]) if id(each.optimizer) in ids]

@@ -98,16 +98,13 @@ def counting(method: F) -> F:
     def guarded(self: Any, *given: Any, **named: Any) -> Any:
         if self.recorder.broken:
             return None
-        compiler = dynamo.set_compiler(None)
         try:
             return method(self, *given, **named)
         except Exception as error:
             self.recorder.fault(error)
             return None
-        finally:
-            dynamo.set_compiler(compiler)
 
-    return cast(F, dynamo.without_dynamo(guarded))
+    return cast(F, dynamo.left_alone(guarded))
 
 
 class StepCounter:
