@@ -78,28 +78,13 @@ def texts_of_all_rules() -> str:
 
 
 def help_of_all_commands() -> str:
-    """What `tracer --help` and `tracer COMMAND --help` say, as Markdown, made by Typer."""
-    import typer
-    import typer.cli
-    import typer.core
-    import typer.main
+    """What `tracer --help` and `tracer COMMAND --help` say, as Markdown."""
+    from tracer.cli.commands import COMMANDS, help_of
 
-    from tracer.cli.commands import app
-
-    command = typer.main.get_command(app)
-    assert isinstance(command, typer.core.TyperGroup)
-    for each in command.commands.values():
-        each.short_help = (each.help or "").split("\n")[0]  # else it is cut to 45 characters
-    context = typer.Context(command, info_name="tracer")
-    text = typer.cli.get_docs_for_click(obj=command, ctx=context, name="tracer")
-    text = text.split("\n", 2)[2]  # the page has a title
-    return re.sub(r"^\x08?\nExamples:\n((?:  .*\n)+)", _examples, text, flags=re.M)
-
-
-def _examples(block: re.Match[str]) -> str:
-    """Examples as code; without this they would be one paragraph."""
-    lines = re.sub(r"^  ", "", block[1], flags=re.M)
-    return f"**Examples**:\n\n```text\n{lines}```\n"
+    return "\n".join(
+        f"## `{f'tracer {name}'.rstrip()}`\n\n```text\n{help_of(name)}\n```\n"
+        for name in ("", *COMMANDS)
+    )
 
 
 def _with_pages(entry: Any) -> list[Any]:

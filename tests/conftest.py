@@ -64,7 +64,7 @@ def pytest_unconfigure() -> None:
 
 def pytest_report_header() -> str:
     """What the tests run with, read without importing it."""
-    names = (*FRAMEWORKS, "numpy", "msgspec", "rich", "typer", "wrapt")
+    names = (*FRAMEWORKS, "numpy", "msgspec", "rich", "wrapt")
     versions = {d.name.lower().replace("-", "_"): d.version for d in metadata.distributions()}
     return ", ".join(f"{name} {versions[name]}" for name in names if name in versions)
 

@@ -7,7 +7,6 @@ import pkgutil
 import runpy
 import secrets
 import shlex
-import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -26,15 +25,12 @@ from tracer.model.trace import Trace
 from tracer.model.tracefile import (
     file_in,
     file_name,
-    head,
     is_one_of_several,
     is_other,
     is_trace,
     load,
 )
-from tracer.model.words import first_true
 from tracer.reporters import formats
-from tracer.reporters.columns import By
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
@@ -124,43 +120,19 @@ FOLDER = "traces"
 """The default folder for the files of several processes."""
 
 
-def check(
-    name: str, output: str | None = None, *, module: bool = False, children: bool = False
-) -> None:
-    """Raise `tracer.TraceFileError` if a launch with these arguments of `launch` cannot begin."""
-    path, script = _path(output, children), Path(name)
-    exists = path.exists()
-    is_folder = exists and path.is_dir()
-    is_file = not module and script.exists()
-    # In a folder, each of several processes writes a file, which may be named like the program.
-    hit = script.parent if is_folder and script.suffix == ".json" else script
-    is_command = head(script).startswith(b"\x7fELF") if is_file else shutil.which(name)
-    reason = first_true(
-        (
-            not module and is_command,
-            f"{name} is a command, not a Python file: have it start the tracer, as in "
-            "mpirun tracer run PROGRAM or torchrun -m tracer run PROGRAM",
-        ),
-        (not module and not is_file, f"cannot open {name}: No such file or directory"),
-        (
-            is_file and is_trace(script),
-            f"{name} is a trace, not a program: did you mean tracer report {name}?",
-        ),
-        (
-            is_file and exists and path.samefile(hit),
-            f"{path}: the trace would overwrite the program: choose another name",
-        ),
-        (
-            not children and exists and is_other(path),
-            f"{path}: is not a trace file, and would be overwritten: choose another name",
-        ),
-        (
-            children and exists and not is_folder,
-            f"{path}: is not a folder, which --children needs: choose another name",
-        ),
-    )
-    if reason:
-        raise TraceFileError(reason)
+def check(program: str, output: str | None, *, module: bool, children: bool) -> None:
+    """Raise `tracer.TraceFileError` if a launch could not begin, or would overwrite a file."""
+    path, script = _path(output, children), Path(program)
+    if not module:
+        if not script.exists():
+            raise TraceFileError(f"cannot open {program}: No such file or directory")
+        if is_trace(script):
+            meant = f"did you mean tracer report {program}?"
+            raise TraceFileError(f"{program} is a trace, not a program: {meant}")
+        if path.exists() and path.samefile(script):
+            raise TraceFileError(f"{path}: the trace would overwrite the program")
+    if is_other(path):
+        raise TraceFileError(f"{path}: is not a trace file, and would be overwritten")
 
 
 def launch(
@@ -169,7 +141,6 @@ def launch(
     *,
     module: bool,
     output: str | None,
-    by: By | None,
     quiet: bool,
     seconds: float,
     children: bool,
@@ -201,7 +172,7 @@ def launch(
         shlex.join(["-m", name] if module else [name]),
         place,
         say=None if quiet else say,
-        report=partial(_report, by, quiet, children, path if output and not in_folder else None),
+        report=partial(_report, quiet, children, path if output and not in_folder else None),
         unfollowed=note_children(forks_only=children),
         **options,
     )
@@ -220,7 +191,6 @@ def _path(output: str | None, children: bool) -> Path:
 
 
 def _report(
-    by: By | None,
     quiet: bool,
     children: bool,
     file: Path | None,
@@ -246,7 +216,7 @@ def _report(
             say(str(error))
     with suppress(OSError, ValueError):  # standard error is closed
         print(file=sys.__stderr__)
-        formats.print_report(trace, by=by, file=sys.__stderr__, command=True)
+        formats.print_report(trace, file=sys.__stderr__, command=True)
         print(file=sys.__stderr__)
     if children and not trace.optimizers:
         say("no process used an optimizer, or lived until its trace was saved")
