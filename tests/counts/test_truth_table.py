@@ -78,7 +78,6 @@ from support.odometers import (
 from support.saved import assert_saved, block_of
 
 import tracer
-from tracer.model.records import Line
 
 pytestmark = pytest.mark.wide
 
@@ -411,12 +410,10 @@ def check_methods(rig: Rig, trace: Any) -> None:
 
 
 def check_paths(rig: Rig, trace: Any) -> None:
-    """Each path leads through the function of this way, on its lines; by path all adds up."""
+    """Each path is a line of the program, or two with the graph between them; all adds up."""
     planned: Reading = functools.reduce(
         Reading.plus, (planned_sum(rig.plan, label) for label in rig.variables), NONE
     )
-    code = rig.way.run.__code__
-    numbers = {number for _, _, number in code.co_lines() if number is not None}
     updates: Counter[int | None] = Counter()
     for block in trace.blocks:
         for entry in block.entries:
@@ -434,13 +431,10 @@ def check_paths(rig: Rig, trace: Any) -> None:
         return
     for path in used - {None}:
         lines = [trace.data.lines[index] for index in trace.data.paths[path]]
-        (at,) = (line for line in lines if line.function == code.co_name and not line.graph)
-        assert at.number in numbers
-        assert at.file.endswith("test_truth_table.py")
-        assert lines[0].graph == (rig.way.session and not lines[0].file)
-        assert (Line("Model.fit") in lines) == code.co_name.startswith(("fit", "model_fit"))
-        assert any(line.function.endswith((".apply_gradients", ".apply")) for line in lines)
-        assert not lines[-1].file
+        graphs = [line.graph for line in lines]
+        assert graphs in ([False], [False, True], [False, True, False], [True, False])
+        assert rig.way.session or not lines[0].graph
+        assert all(line.file.endswith("test_truth_table.py") for line in lines if not line.graph)
     assert None not in {block.path for block in trace.blocks if block.total}
 
 

@@ -257,8 +257,7 @@ class Blocks:
 
     def find_path(self, call: Call, python: Any) -> None:
         """Set the path of `call`, which the Python frame `python` made in eager mode."""
-        called = self._sites.sites[call.own[0]][:2] if call.own else None
-        call.path = self.callers.paths.above(python, called)
+        call.path = self.callers.paths.above(python)
 
     def is_calm(self) -> bool:
         """Whether no other thread can be running a program with a block now."""

@@ -31,7 +31,7 @@ def traced_method(
     The result is a plain function that AutoGraph converts exactly if it would convert the original:
     it decides by `__module__`. Optimizers also read the signatures of their apply methods.
     """
-    intercepted = InterceptedMethod(base, name, role, apply)  # `core.call_paths` reads this name
+    intercepted = InterceptedMethod(base, name, role, apply)
 
     def step_method(self: Any, *args: Any, **kwargs: Any) -> Any:
         with TracedCall(intercepted, self, args, kwargs) as call:

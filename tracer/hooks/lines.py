@@ -1,15 +1,11 @@
 """Names lines of the program: `train.py:12`. No TensorFlow."""
 
-import inspect
 import sys
 from types import CodeType, FrameType
 from typing import Any
 
 from tracer.core.call_paths import is_cell, shown_file, sort_of, starts_programs
 from tracer.core.optimizers import NOT_SEEN, Made, ProgramLine
-from tracer.kinds import FRAMEWORKS
-
-_NOT_THE_PROGRAM = (*FRAMEWORKS, "contextlib", "functools", "tracer", "wrapt")
 
 
 def line(file: str, number: int) -> str:
@@ -38,10 +34,10 @@ def line_of_caller(made: object) -> str:
     frame: FrameType | None = sys._getframe(1)
     found = ""
     while frame is not None and not starts_programs(frame):
-        module = str(frame.f_globals.get("__name__", ""))
-        if module.partition(".")[0] not in _NOT_THE_PROGRAM and not _constructs(frame, made):
+        sort = sort_of(frame)
+        if sort != "other" and not _constructs(frame, made):
             here = line(frame.f_code.co_filename, frame.f_lineno)
-            if sort_of(frame) == "program":
+            if sort == "program":
                 return here
             found = found or here
         frame = frame.f_back
@@ -70,13 +66,9 @@ def forget_numbers() -> None:
 
 
 def _constructs(frame: FrameType, made: Any) -> bool:
-    """Whether a frame runs an `__init__` of `made`, or a decorator of one."""
+    """Whether a frame runs an `__init__` of `made`."""
     code = frame.f_code
-    if code.co_argcount:
-        if code.co_name != "__init__":
-            return False  # `f_locals` of any other function keeps its objects alive
-        return frame.f_locals.get(code.co_varnames[0]) is made
-    if not code.co_flags & inspect.CO_VARARGS:
-        return False
-    given = frame.f_locals.get(code.co_varnames[code.co_kwonlyargcount])
-    return isinstance(given, tuple) and bool(given) and given[0] is made
+    # `f_locals` of any other function keeps its objects alive.
+    return code.co_name == "__init__" and any(
+        frame.f_locals.get(name) is made for name in code.co_varnames[:1]
+    )

@@ -291,7 +291,6 @@ def test_the_report_is_in_the_words_of_pytorch() -> None:
     )
     (finding,) = trace.findings()
     assert (finding.code, finding.severity) == ("steps-skipped", "info")
-    assert all("> GradScaler.step" in path for (path,) in trace.count("updates", by="caller"))
     assert finding.text == "1 step of 4 was skipped by GradScaler: step 1."
 
 

@@ -120,8 +120,7 @@ class GraphBlocks(backend.Blocks):
 
     def find_path(self, call: Call, python: Any) -> None:
         """Store the path by which the frame `python` made `call`, in eager mode."""
-        called = self._sites.sites[call.own[0]][:2] if call.own else None
-        call.path = self.callers.here(python, call.distributed, called)
+        call.path = self.callers.here(python, call.distributed)
 
     def _count_in_graph(self, block: CountedBlock, call: Call, failed: bool) -> None:
         """Add the counter of a block to its graph, after its work: failed steps do not count.

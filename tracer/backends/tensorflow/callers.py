@@ -6,7 +6,7 @@ of the thread that started it and waits for it.
 
 import sys
 import threading
-from collections.abc import Callable, Hashable, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from threading import get_ident
 from time import perf_counter
 from types import FrameType
@@ -15,11 +15,10 @@ from typing import Any
 from tracer.backends.tensorflow import compat, functions
 from tracer.backends.tensorflow.compat import contexts
 from tracer.backends.tensorflow.counters import LedgerCounters
-from tracer.backends.tensorflow.stacks import frames_around, traced_in
+from tracer.backends.tensorflow.stacks import frames_around, outermost_tracing
 from tracer.backends.tensorflow.tracings import Definitions
 from tracer.core import callers
 from tracer.core.call_paths import UNKNOWN
-from tracer.core.callers import Lines
 from tracer.core.calls import CallsUnderWay
 from tracer.core.late_wrap import SESSION_GRAPH
 from tracer.core.tracings import Definition
@@ -34,16 +33,21 @@ class Callers(callers.Callers):
         self._definitions = Definitions()
         self._lock = threading.Lock()
 
-    def here(self, frame: FrameType | None, distributed: bool, end: Hashable = None) -> int:
-        """The path to an eager call by `frame`, of this thread; `end` tells apart what it calls."""
-        if distributed:
-            return self.paths.of(frames_around(frame))
-        return self.paths.above(frame, end)
+    def here(self, frame: FrameType | None, distributed: bool) -> int:
+        """The path to an eager call by `frame`, of this thread."""
+        return self.paths.of(frames_around(frame)) if distributed else self.paths.above(frame)
 
     def inside(self, sites: Sequence[int]) -> int:
-        """The path to a block that this thread traces into a function, from calls of `sites`."""
+        """The path to a block that this thread traces into a function, from calls of `sites`.
+
+        It is the line that traces the outermost function, this function, and the line in it.
+        """
         frames = frames_around(sys._getframe(1))
-        path = self.paths.number(self._lines_to(frames, traced_in(frames)))
+        place = outermost_tracing(frames)
+        outermost = compat.graphs_around(compat.current_graph())[-1]
+        function = Line(compat.function_name(outermost), graph=True)
+        around, within = self.paths.of(frames[place + 1 :]), self.paths.of(frames[:place])
+        path = self.paths.number([*self.lines(around), function, *self.lines(within)])
         self._note_traced(sites, path)
         return path
 
@@ -52,9 +56,8 @@ class Callers(callers.Callers):
         and the path of its call.
         """
         frames = frames_around(sys._getframe(1))
-        lines = self._lines_to(frames, traced_in(frames))
-        begins = next((n for n, line in enumerate(lines, start=1) if line.graph), len(lines))
-        return self._definitions.of(root, frames), self.paths.number(lines[:begins])
+        around = frames[outermost_tracing(frames) + 1 :]
+        return self._definitions.of(root, frames), self.paths.of(around)
 
     def in_session(self, sites: Sequence[int]) -> int:
         """The path to a block that this thread adds to the graph of a Session."""
@@ -62,17 +65,6 @@ class Callers(callers.Callers):
         path = self.paths.number([Line(SESSION_GRAPH, graph=True), *lines]) if lines else UNKNOWN
         self._note_traced(sites, path)
         return path
-
-    def _lines_to(self, frames: Sequence[FrameType], traced: Sequence[tuple[Any, int]]) -> Lines:
-        """The whole path of a graph being traced, from the call that traces it inwards."""
-        lines: Lines = ()
-        end = len(frames)
-        for graph, place in reversed(traced):
-            outermost = end == len(frames)
-            lines += self.lines(self.paths.of(frames[place + 1 : end], outermost))
-            lines += (_begin_of(compat.function_name(graph)),)
-            end = place
-        return lines + self.lines(self.paths.of(frames[:end], outermost=not traced))
 
     def _note_traced(self, sites: Sequence[int], path: int) -> None:
         with self._lock:
@@ -115,8 +107,3 @@ class CalledAlone:
         if perf_counter() >= self._counters.next_look:
             self._look()
         return True
-
-
-def _begin_of(function: str) -> Line:
-    """The line that marks the beginning of a function's graph."""
-    return Line(function.rpartition("/")[2], graph=True)

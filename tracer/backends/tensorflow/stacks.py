@@ -8,18 +8,10 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from tracer.backends.tensorflow import compat, functions
 from tracer.core.call_paths import frames_above
-
-
-class Traced(NamedTuple):
-    """A function that is being traced."""
-
-    graph: Any
-    place: int
-    """The position in the stack of the frame that traces it."""
 
 
 def stacks_around(frame: FrameType | None) -> Iterator[tuple[int, list[FrameType]]]:
@@ -62,14 +54,7 @@ def runs_under_way() -> tuple[set[int], set[int]]:
     return known, {thread for thread, _ in stacks}
 
 
-def traced_in(frames: Sequence[FrameType]) -> list[Traced]:
-    """The functions that `frames`, innermost first, are tracing, innermost first.
-
-    Branches and loops are parts of the function that contains them.
-    """
-    return [
-        Traced(graph, place)
-        for place, frame in enumerate(frames)
-        if (graph := functions.graph_traced_by(frame)) is not None
-        and compat.called_graph(graph) is graph
-    ]
+def outermost_tracing(frames: Sequence[FrameType]) -> int:
+    """The position of the outermost of `frames`, innermost first, that traces; 0 if none does."""
+    places = (n for n, frame in enumerate(frames) if functions.graph_traced_by(frame) is not None)
+    return max(places, default=0)

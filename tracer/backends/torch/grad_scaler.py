@@ -13,7 +13,6 @@ from tracer.backends.torch import compat, dynamo
 from tracer.backends.torch.listeners import counter_of
 
 
-# `core.call_paths` looks for this name.
 @dynamo.without_dynamo
 def _step_of_scaler(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
     counter = counter_of(optimizer)
