@@ -176,12 +176,11 @@ def endings(trace: Trace) -> list[str]:
 
 
 def runs(trace: Trace) -> Iterator[str]:
-    """Yield a sentence for each of the first processes: its command and time."""
+    """Yield a sentence for each of the first processes: its command and when it began."""
     for program in trace.programs[:_MAX_PROGRAMS]:
         whose = f"{program.worker}: " if program.worker else ""
         yield shown(
-            f"{whose}{program.command}, on {_utc(program.started):%Y-%m-%d at %H:%M:%S} UTC, "
-            f"for {_seconds(program.seconds)}, startup included"
+            f"{whose}{program.command}, on {_utc(program.started):%Y-%m-%d at %H:%M:%S} UTC"
         )
     if len(trace.programs) > _MAX_PROGRAMS:
         yield f"{len(trace.programs) - _MAX_PROGRAMS:,} more processes"
@@ -247,16 +246,6 @@ def _steps_by_worker(trace: Trace) -> Counter[str]:
 
 def _utc(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, timezone.utc)
-
-
-def _seconds(seconds: float) -> str:
-    """`12.3 s`, `4 min 10 s`, `3 h 5 min`."""
-    minutes, rest = divmod(round(seconds), 60)
-    return first_true(
-        (seconds < 60, f"{seconds:.1f} s"),
-        (minutes < 60, f"{minutes} min {rest} s"),
-        (True, f"{minutes // 60:,} h {minutes % 60} min"),
-    )
 
 
 # Why steps update nothing.
