@@ -538,7 +538,7 @@ def _by_worker(summary: Summary) -> _Made:
 def _groups(
     summary: Summary, names: Iterable[dict[str, Figure]], groups: Sequence[Sequence[int]]
 ) -> _Made:
-    rows = []
+    rows, most = [], summary.steps
     for name, group, late in zip(names, groups, _behind(summary, groups), strict=True):
         dense, sparse = (
             sum(summary.total(kind, replica) for replica in group)
@@ -546,7 +546,7 @@ def _groups(
         )
         steps = max(summary.steps_on[replica] for replica in group)
         values = {"steps": steps, "updates": dense + sparse, "dense": dense, "sparse": sparse}
-        odd = steps < summary.steps or late
+        odd = steps < most or late
         rows.append(Row(name | values | {"behind": late}, "", "warning" if odd else "", group))
     return rows, []
 
@@ -557,8 +557,12 @@ def _behind(summary: Summary, groups: Sequence[Sequence[int]]) -> list[str | Non
     parts = summary.is_partitioned or any(map(summary.is_sharded, summary.patterns))
     if parts or len({len(group) for group in groups}) != 1 or len(set(totals)) == 1:
         return [None] * len(groups)
-    leaders = groups[totals.index(max(totals))]
-    found = [summary.behind(group, leaders) for group in groups]
+    most = max(totals)
+    leaders = groups[totals.index(most)]
+    found = [
+        summary.behind(group, leaders) if total < most else (0, None)
+        for group, total in zip(groups, totals, strict=True)
+    ]
     return [
         f"{missing:,}{f' since step {since:,}' if since else ''}" if missing else None
         for missing, since in found
@@ -627,11 +631,10 @@ def _by_caller(summary: Summary) -> _Made:
 def _by_layer(summary: Summary) -> _Made:
     """A row for each path that variables share, up to the first part in which paths differ."""
     variables, separator = summary.trace.variables, summary.dialect.separator
-    counts = {
-        index: (pattern.total(measures.dense), pattern.total(measures.sparse))
-        for pattern in summary.patterns
-        for index in pattern.variables
-    }
+    counts: dict[int, tuple[int, int]] = {}
+    for pattern in summary.patterns:
+        figures = pattern.total(measures.dense), pattern.total(measures.sparse)
+        counts |= dict.fromkeys(pattern.variables, figures)
     paths = [variables[index].name.split(separator) for index in summary.variables]
     outer = zip(*(path[:-1] for path in paths), strict=False)
     first = 1 + sum(1 for _ in takewhile(lambda parts: len({*parts}) == 1, outer))
