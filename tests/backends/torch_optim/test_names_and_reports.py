@@ -287,7 +287,7 @@ def test_the_report_is_in_the_words_of_pytorch() -> None:
     trace = tracer.trace_of(optimizer)
     assert trace.answer() == (
         "Each of 3 steps made 2 updates: 6 updates in 4 steps, 1 of which updated nothing (skipped "
-        "by GradScaler). step was called 3 times and GradScaler.step was called 4 times."
+        "by GradScaler). step and GradScaler.step were called 3 and 4 times."
     )
     (finding,) = trace.findings()
     assert (finding.code, finding.severity) == ("steps-skipped", "info")
