@@ -273,12 +273,15 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_file_gets_no_ansi(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "33")
+@pytest.mark.parametrize("forced", ["", "1"])
+def test_a_file_gets_no_ansi_unless_it_is_asked_for(
+    forced: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", forced)
+    monkeypatch.setenv("COLUMNS", "80" if forced else "33")
     file = io.StringIO()
     formats.print_report(traces.no_gradients(), file=file)
-    assert file.getvalue() == render(traces.no_gradients())
+    assert file.getvalue() == render(traces.no_gradients(), color=bool(forced))
 
 
 def test_stdout_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
@@ -293,7 +296,8 @@ def test_stdout_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_terminal_gets_colors(
     variable: str, value: str, colored: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv(variable, value)
     file = Terminal()

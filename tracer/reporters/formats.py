@@ -6,14 +6,11 @@ JSON, CSV and Markdown are made here; text and HTML have their own modules.
 import csv
 import io
 import json
-import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Literal, TextIO
 
 import msgspec
@@ -37,10 +34,9 @@ def print_report(
 ) -> None:
     """Print the text report on a trace to `file`, or to `sys.stdout`.
 
-    In a terminal it has the terminal's width and colours, unless `NO_COLOR` is set in the
-    environment; elsewhere it has 80 columns and no ANSI codes. Characters that the file's encoding
-    lacks are escaped. `command` means that the reader uses the `tracer` command. Raises
-    `tracer.UnknownName` for a table that does not exist.
+    In a terminal it has the terminal's width and colours; elsewhere it has 80 columns and no ANSI
+    codes. Characters that the file's encoding lacks are escaped. `command` means that the reader
+    uses the `tracer` command. Raises `tracer.UnknownName` for a table that does not exist.
     """
     print_text(
         lambda width, color: text.render(trace, by, width=width, color=color, command=command),
@@ -49,9 +45,14 @@ def print_report(
 
 
 def print_text(render: Callable[[int | None, bool], str], file: TextIO | None = None) -> None:
-    """Print the text that `render` makes for a width (None if unknown), coloured or not."""
+    """Print the text that `render` makes for a width (None if unknown), coloured or not.
+
+    Rich decides on both, as `NO_COLOR`, `FORCE_COLOR`, `TERM` and `COLUMNS` say.
+    """
     file = sys.stdout if file is None else file
-    written = render(*_terminal(file, os.environ))
+    terminal = Console(file=file, force_jupyter=False)
+    colored = terminal.color_system is not None and not terminal.no_color
+    written = render(terminal.width if terminal.is_terminal else None, colored)
     file.write(_encodable(written, file.encoding))
 
 
@@ -65,17 +66,6 @@ def put(render: Callable[[int | None, bool], str], output: Path | None) -> None:
 
 _ASCII = {ord("…"): "..."}
 """The ASCII substitute for the ellipsis of tables."""
-
-
-def _terminal(file: TextIO, environment: Mapping[str, str]) -> tuple[int | None, bool]:
-    """The terminal's width (None if `file` is not a terminal), and whether to use colours."""
-    if not file.isatty():
-        return None, False
-    width = None
-    with suppress(OSError, ValueError):  # a terminal without a size, or a substitute
-        width = os.get_terminal_size(file.fileno()).columns or None
-    plain = environment.get("NO_COLOR") or environment.get("TERM") == "dumb"
-    return width, not plain
 
 
 def _encodable(text: str, encoding: str | None) -> str:
@@ -146,22 +136,10 @@ def render(
     width: int | None = None,
     color: bool = False,
 ) -> str:
-    """The report in a format; imports only the module of that format."""
+    """The report in a format; the text fits the width."""
     if format == "text":
         return text.render(trace, by, part, width=width, color=color, command=True)
-    if format == "html":
-        return str(_html_module().render(trace))
-    return _MADE_HERE[format](trace, by, part)
-
-
-def _html_module() -> ModuleType:
-    """The module of the page; raises `MissingExtra`, an `ImportError`, without jinja2."""
-    try:
-        return import_module("tracer.reporters.html")
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("tracer"):
-            raise
-        raise MissingExtra(f"the html report {to_install(error.name)}") from error
+    return _FORMATS[format](trace, by, part)
 
 
 def write(
@@ -174,13 +152,9 @@ def write(
     """Write the report to a file, or to standard output.
 
     Without a `format`, the file's ending decides: see `chosen`. `by` selects one table and `part`
-    rows, in formats that have single tables. Raises `OSError` if the file cannot be written,
-    `MissingExtra` if the format needs packages that are not installed, and `Mistake` for an unknown
-    ending, or a `by` or `part` that the format does not support.
+    rows. Raises `OSError` if the file cannot be written, and what `chosen` and `as_page` raise.
     """
     format = chosen(format, output)
-    if format == "html" and (by is not None or part != WHOLE):
-        raise Mistake("the html report has all tables and rows: pick some with text, csv or json")
     put(lambda width, color: render(trace, format, by, part, width, color), output)
 
 
@@ -271,8 +245,25 @@ def as_markdown(trace: Trace, by: By | None = None, part: Part = WHOLE) -> str:
     return f"{fence}text\n{report}{fence}\n"
 
 
-_MADE_HERE: dict[Format, Callable[[Trace, By | None, Part], str]] = {
+# The page.
+
+
+def as_page(trace: Trace, by: By | None = None, part: Part = WHOLE) -> str:
+    """The report as a page; raises `MissingExtra` without jinja2, `Mistake` for a part of it."""
+    if by is not None or part != WHOLE:
+        raise Mistake("the html report has all tables and rows: pick some with text, csv or json")
+    try:
+        from tracer.reporters import html
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("tracer"):
+            raise
+        raise MissingExtra(f"the html report {to_install(error.name)}") from error
+    return html.render(trace)
+
+
+_FORMATS: dict[str, Callable[[Trace, By | None, Part], str]] = {
     "json": as_json,
     "csv": as_csv,
     "markdown": as_markdown,
+    "html": as_page,
 }
