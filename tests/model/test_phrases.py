@@ -13,7 +13,8 @@ from tracer import CallTrace
 from tracer.check import verdicts
 from tracer.check.expectation import read
 from tracer.model.measures import updates
-from tracer.model.phrases import Skipped, brand_of, endings, every, reason, runs, skipped
+from tracer.model.phrases import brand_of, clause_of, endings, runs, text_of
+from tracer.model.reasons import Skips, every, reason, skipped
 from tracer.model.records import Launch, Optimizer, Program, Setting
 from tracer.model.runs import Run
 from tracer.model.summary import Summary
@@ -281,7 +282,7 @@ def test_what_a_loss_scale_skipped(
     found = None
     if expected is not None:
         number, first, longest, hopeless = expected
-        found = Skipped(number, first, longest, scale, hopeless)
+        found = Skips(number, first, longest, scale, hopeless)
     assert skipped(summary) == found
     assert reason(summary).usual is not (found is not None and found.hopeless)
 
@@ -330,7 +331,7 @@ def test_why_steps_updated_nothing(
     updated: list[Run], settings: dict[str, Setting], text: str, clause: str
 ) -> None:
     found = reason(_summary(64, *updated, **settings))
-    assert (found.text, found.clause, found.everywhere) == (text, clause, True)
+    assert (text_of(found.facts), clause_of(found), found.everywhere) == (text, clause, True)
 
 
 @pytest.mark.parametrize(

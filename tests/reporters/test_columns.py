@@ -11,7 +11,7 @@ from support.traces import block, called, request, step, update
 from tracer.api import CallTrace
 from tracer.errors import UnknownName
 from tracer.model.merge import combine
-from tracer.model.phrases import reason
+from tracer.model.reasons import Skipped, reason
 from tracer.model.records import Effect, Entry, Graph, Line, Replica
 from tracer.model.runs import Run
 from tracer.model.summary import summaries_of
@@ -242,8 +242,9 @@ def test_a_fault_of_another_optimizer_is_not_shown_here() -> None:
     calm = with_optimizer(traces.accumulation(), class_name="keras.LossScaleOptimizer")
     parts = [(each.data, [None] * len(each.variables)) for each in (bad, calm)]
     one, other = summaries_of(Trace(combine(parts)[0]))
-    assert (reason(one).text, reason(one).usual) == ("skipped by the loss scale", False)
-    assert (reason(other).text, reason(other).usual) == ("skipped by the loss scale", True)
+    facts = (Skipped("the loss scale"),)
+    assert (reason(one).facts, reason(one).usual) == (facts, False)
+    assert (reason(other).facts, reason(other).usual) == (facts, True)
 
 
 def test_workers_of_different_size_are_not_behind_one_another() -> None:

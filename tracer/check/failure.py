@@ -8,7 +8,8 @@ from tracer.check.judge import Difference, Row
 from tracer.findings.run_rules import causes
 from tracer.layout import Column, Row as Line, Table, paragraph, shown
 from tracer.model.names import is_meant
-from tracer.model.phrases import reason, replica_ids, steps_label
+from tracer.model.phrases import clause_of, replica_ids, steps_label
+from tracer.model.reasons import reason
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.timeline import Steps
 from tracer.model.trace import Trace
@@ -131,7 +132,9 @@ def _causes(
             found = True
             yield hint
     if not found and any(row.note == "not applied" for row in rows):
-        clauses = (f"the gradients were not applied: {reason(each).clause}" for each in summaries)
+        clauses = (
+            f"the gradients were not applied: {clause_of(reason(each))}" for each in summaries
+        )
         yield from dict.fromkeys(clauses)
     elif not found and (first.what == "calls" or not any(each.has_run for each in summaries)):
         yield from answer(trace).split("\n")

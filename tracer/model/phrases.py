@@ -8,16 +8,16 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from tracer.errors import shown
 from tracer.model import measures
 from tracer.model.evidence import OverrideUnreached, OwnDense
-from tracer.model.records import Block, Optimizer, Program, Replica
+from tracer.model.reasons import Accumulated, Fact, Reason, SetToZero, Skipped
+from tracer.model.records import Optimizer, Program, Replica
 from tracer.model.summary import Summary
-from tracer.model.timeline import Steps, Stretch
+from tracer.model.timeline import Steps
 from tracer.model.trace import Trace
 from tracer.model.words import KIND_WORDS, first_of, first_true, listed
 
@@ -251,111 +251,51 @@ def _utc(seconds: float) -> datetime:
 # Why steps update nothing.
 
 
-class Reason(NamedTuple):
-    """Why passed gradients were not applied."""
+def words_of(fact: Fact, *, in_brackets: bool = False) -> str:
+    """The words for one fact: `accumulated (4 steps)`, or `accumulated, 4 steps` in brackets."""
+    match fact:
+        case Skipped(by):
+            return f"skipped by {by}"
+        case Accumulated(seems=True):
+            return "accumulating, it seems"
+        case Accumulated(every=1):
+            return "accumulated"
+        case Accumulated(number):
+            return (
+                f"accumulated, {number:,} steps"
+                if in_brackets
+                else f"accumulated ({number:,} steps)"
+            )
+    return SET_TO_ZERO
 
-    text: str
-    """The reason: `accumulated (4 steps)`; empty if the trace does not show it."""
-    clause: str
+
+def text_of(facts: Iterable[Fact], *, in_brackets: bool = False) -> str:
+    """Why a step updated nothing, one of these: `accumulated (4 steps)`; empty without any."""
+    return ", or ".join(words_of(fact, in_brackets=in_brackets) for fact in facts)
+
+
+def bracket_of(reason: Reason) -> str:
+    """` (accumulated, 4 steps)` if the reason holds for all steps without updates; else empty."""
+    return (
+        f" ({text_of(reason.facts, in_brackets=True)})"
+        if reason.facts and reason.everywhere
+        else ""
+    )
+
+
+def clause_of(reason: Reason) -> str:
     """The reason as a clause: `gradients are being accumulated`."""
-    everywhere: bool
-    """Whether all steps that updated nothing got gradients: the reason holds for each."""
-    usual: bool
-    """Whether the reason is known, and no fault."""
-
-    @property
-    def in_brackets(self) -> str:
-        """` (accumulated, 4 steps)` if the reason holds for all these steps; else empty."""
-        plain = self.text.replace(" (", ", ").replace(")", "")
-        return f" ({plain})" if plain and self.everywhere else ""
-
-
-def reason(summary: Summary) -> Reason:
-    """Return why steps with gradients updated nothing, as far as the trace shows it."""
-    in_steps = summary.spread(measures.updates, measures.requests)
-    text, clause = _words(summary)
-    skips = skipped(summary)
-    usual = bool(text) and not (skips and skips.hopeless)
-    return Reason(text, clause, all(came for made, came in in_steps if not made), usual)
-
-
-class Skipped(NamedTuple):
-    """The steps skipped by a loss scale."""
-
-    number: int
-    first: int
-    longest: tuple[int, int]
-    """The first and last step of the longest streak."""
-    by: Optimizer
-    hopeless: bool
-    """Whether no loss scale can help: gradients are infinite or NaN at any scale."""
-
-
-_FIRST_SCALE = 2**15
-"""The initial loss scale of TensorFlow and Keras, unless set."""
-
-
-def skipped(summary: Summary) -> Skipped | None:
-    """The steps that a loss scale skipped; None if none, or if unknown."""
-    scale = next((each for each in summary.optimizers if skipper([each])), None)
-    reached = accumulations(summary) if accumulated_steps(summary) > 1 else measures.updates
-    if scale is None or not summary.trace.complete or not summary.steps:
-        return None
-    if reached is None or summary.step_unknown(reached) or not summary.asked_on:
-        return None
-    replica = summary.asked_on[0]  # a loss scale decides for all replicas
-    timeline = summary.timeline(reached, replica=replica)
-    streaks = [(first, last) for first, last, _ in timeline.spans(lambda made: not any(made))]
-    if not streaks:
-        return None
-    longest = max(streaks, key=lambda each: each[1] - each[0])
-    in_a_row = longest[1] - longest[0] + 1
-    scales = (scale.settings.get("initial_scale"), _FIRST_SCALE)
-    initial = next(n for n in scales if isinstance(n, int | float) and n >= 1)
-    hopeless = (
-        scale.settings.get("dynamic_scale") == 0
-        or in_a_row > math.ceil(math.log2(initial))  # the number of halvings down to 1
-        or in_a_row == summary.steps_on[replica]
-    )
-    return Skipped(timeline.spread[(0,)], streaks[0][0], longest, scale, hopeless)
-
-
-def reason_for_all(summary: Summary) -> Reason | None:
-    """Why no step of the run updated anything; None if one did, or if unknown."""
-    if not summary.steps or summary.total(measures.updates):
-        return None
-    why = reason(summary)
-    return why if why.text and why.everywhere else None
-
-
-def accumulated(summary: Summary) -> str:
-    """The phrase for a step that kept its gradients for later: `accumulated (4 steps)`.
-
-    Without a number if a schedule sets it.
-    """
-    number = accumulated_steps(summary)
-    return f"accumulated ({number:,} steps)" if number > 1 else "accumulated"
-
-
-def _words(summary: Summary) -> tuple[str, str]:
-    """Why steps updated nothing: the text and the clause of a `Reason`."""
-    by, kept = skipper(summary.optimizers), "gradients are being accumulated"
-    accumulates = accumulated_steps(summary) > 1 or summary.total(measures.discarded)
-    reached = accumulations(summary)
-    number = None if reached is None else summary.total(reached)
-    all_reached = not by or (number is not None and number >= summary.total(measures.steps))
-    seems = summary.replicas and every(summary, measures.updates, summary.replicas[0])
-    both = f"{accumulated(summary)}, or skipped by {by}", f"{kept}, or {by} skipped them"
-    why = f"skipped by {by}: {_WHY.get(by, 'a gradient was inf or NaN')}"
-    cases = (
-        (accumulates and all_reached, (accumulated(summary), kept)),
-        (accumulates and number != 0, both),
-        (by, (f"skipped by {by}", why)),
-        (summary.total(measures.zeroed), (SET_TO_ZERO, "set_to_zero replaced them by 0")),
-        (seems, ("accumulating, it seems", f"{kept}, it seems")),
-        (True, ("", f"{kept}, or a condition skipped them")),
-    )
-    return next(words for case, words in cases if case)
+    kept = "gradients are being accumulated"
+    match reason.facts:
+        case (Accumulated(seems=seems),):
+            return f"{kept}, it seems" if seems else kept
+        case (Accumulated(), Skipped(by)):
+            return f"{kept}, or {by} skipped them"
+        case (Skipped(by),):
+            return f"skipped by {by}: {_WHY.get(by, 'a gradient was inf or NaN')}"
+        case (SetToZero(),):
+            return "set_to_zero replaced them by 0"
+    return f"{kept}, or a condition skipped them"
 
 
 _WHY = {
@@ -363,61 +303,6 @@ _WHY = {
     "the loss scale": "a gradient was not finite",
 }
 """Why each of these skips a step."""
-
-
-def skipper(optimizers: Iterable[Optimizer]) -> str:
-    """The name of what skips steps, for example if gradients are not finite; empty if nothing does.
-
-    For optax, `skipped_by` has the name of a transformation.
-    """
-    for each in optimizers:
-        by = "GradScaler" if each.settings.get("grad_scaler") else each.settings.get("skipped_by")
-        if by or "LossScale" in class_of(each):
-            return str(by or "the loss scale")
-    return ""
-
-
-def accumulated_steps(summary: Summary) -> int:
-    """How many steps of gradients the optimizer accumulates."""
-    return max(map(_accumulated, summary.optimizers), default=1)
-
-
-def _accumulated(optimizer: Optimizer) -> int:
-    setting = optimizer.settings.get("gradient_accumulation_steps")
-    return setting if isinstance(setting, int) else 1
-
-
-def accumulations(summary: Summary) -> measures.Measure | None:
-    """Return a measure of the steps that reached an accumulating optimizer; None if unknown.
-
-    Each of these steps added gradients up, or applied a whole group. A step that a loss scale
-    skipped is not counted: it did not reach the optimizer inside. An optax transformation was
-    reached if it computed anything, even for a later step.
-    """
-    optimizers = summary.trace.optimizers
-
-    def reached(block: Block) -> int:
-        steps = (entry for entry in block.entries if entry.role == "step")
-        kept = (each.times for each in steps if _accumulated(optimizers[each.optimizer]) > 1)
-        return max(kept, default=0)
-
-    if any(each.settings.get("skipped_by") for each in summary.optimizers):
-        return lambda block: int(block.step and any(map(_computed.holds, block.entries)))
-    known = summary.total(reached) or not summary.total(measures.updates)
-    return reached if known and accumulated_steps(summary) > 1 else None
-
-
-_computed = measures.counting(["update", "discarded"], None)
-
-
-def every(summary: Summary, measure: measures.Measure, replica: int) -> int:
-    """Return `n` if the executions came every nth step from the nth to the end, else 0."""
-    match summary.timeline(measure, replica=replica).stretches:
-        case [Stretch(cycle=((_, (0,)), (1, _))) as regular]:
-            return regular.period
-        case [Stretch(cycle=((_, (0,)), (1, _))) as regular, Stretch(cycle=((rest, (0,)),))]:
-            return regular.period if rest < regular.period else 0
-    return 0
 
 
 # Methods that never ran.

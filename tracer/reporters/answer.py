@@ -5,13 +5,8 @@ from collections.abc import Collection
 from tracer.errors import shown
 from tracer.kinds import KINDS
 from tracer.model import measures
-from tracer.model.phrases import (
-    never_reached,
-    program_lines,
-    reason,
-    reason_for_all,
-    replica_noun,
-)
+from tracer.model.phrases import bracket_of, never_reached, program_lines, replica_noun
+from tracer.model.reasons import reason, reason_for_all
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.words import dialect_of, first_true, listed, plural, some, span, times
@@ -124,14 +119,14 @@ def _nothing_updated(summary: Summary) -> str:
     empty = [summary.spread(measures.updates, replica=each)[(0,)] for each in summary.asked_on]
     by = f", by {replica_noun(summary.trace)}" if len({*empty}) > 1 else ""
     none, lost = reason_for_all(summary), summary.total(measures.discarded)
-    said = none.in_brackets if none else ""
+    said = bracket_of(none) if none else ""
     if (
         any(empty)
         and summary.total(measures.updates)
         and not summary.step_unknown(measures.updates)
     ):
         number = span((min(empty), max(empty)))
-        said = f", {number} of which updated nothing{reason(summary).in_brackets}{by}"
+        said = f", {number} of which updated nothing{bracket_of(reason(summary))}{by}"
     were = f"{plural(lost, 'was', 'were')} computed and thrown away"
     no_update = f"of them {were}, so {plural(lost, 'it is no update', 'they are no updates')}"
     thrown = no_update if summary.dialect.apply_methods else f"more {were}"

@@ -14,19 +14,26 @@ from tracer.layout import Column, Figure, cut
 from tracer.model import callers, measures
 from tracer.model.names import named, optimizers_meant, variables_meant
 from tracer.model.phrases import (
-    SET_TO_ZERO,
-    Reason,
-    accumulated,
-    accumulations,
     class_of,
     program_lines,
-    reason,
-    reason_for_all,
     replica_ids,
     replica_noun,
-    skipper,
     steps_label,
+    text_of,
     why_idle,
+    words_of,
+)
+from tracer.model.reasons import (
+    Accumulated,
+    Fact,
+    Reason,
+    SetToZero,
+    Skipped,
+    accumulated_steps,
+    accumulations,
+    reason,
+    reason_for_all,
+    skipper,
 )
 from tracer.model.records import Block, Line
 from tracer.model.summary import Pattern, Summary, summaries_of
@@ -393,7 +400,7 @@ def _figures(summary: Summary, pattern: Pattern, unapplied: Reason | None) -> tu
     said = ": ".join(all_true((not updates, "never updated"), (why, why)))
     meaning = "stands for each variable passed"
     note = "; ".join(all_true((pattern.argument, meaning), (said, said)))
-    idle = not updates and why != SET_TO_ZERO
+    idle = not updates and not pattern.total(measures.zeroed)
     return values, note, first_true((idle or not_finite, "error"), (why, "warning"))
 
 
@@ -414,9 +421,10 @@ def _why_without(pattern: Pattern, unapplied: Reason | None) -> str:
     when = f" in {some(zeroed, 'step')}" if pattern.total(measures.updates) else ""
     lost = pattern.step_unknown(measures.missing)
     missing = f"no gradient in {'at least ' if lost else ''}{some(steps, 'step')}"
-    parts = all_true((zeroed, f"{SET_TO_ZERO}{when}"), (steps or lost, missing))
-    if unapplied and unapplied.text not in parts and pattern.has(measures.requests):
-        parts.append(f"else {unapplied.text}" if parts else unapplied.text)
+    parts = all_true((zeroed, f"{words_of(SetToZero())}{when}"), (steps or lost, missing))
+    is_said = bool(zeroed) and unapplied is not None and SetToZero() in unapplied.facts
+    if unapplied and not is_said and pattern.has(measures.requests):
+        parts.append(f"else {text_of(unapplied.facts)}" if parts else text_of(unapplied.facts))
     return ", ".join(parts)
 
 
@@ -490,19 +498,22 @@ def _step(steps: Steps, values: dict[str, Any], summary: Summary, why: Reason) -
     unknown = not updates and summary.step_unknown(measures.updates)
     on_some = 0 < on < len(summary.replicas) and not unknown
     copies = some(len(summary.replicas), replica_noun(summary.trace))
+    facts: tuple[Fact, ...] = why.facts
+    if values["accumulated"] is not None:
+        kept, by = Accumulated(accumulated_steps(summary)), skipper(summary.optimizers)
+        facts = (kept,) if values["accumulated"] else (Skipped(by),)
     said = first_true(
         (unknown, "not known"),
         (not on, "not recorded"),
         (updates, f"{missing:,} without gradient" if missing else ""),
         (not values["requests"], "nothing was passed"),
         (values["requests"] == missing, "no gradient came"),
-        (values["accumulated"], accumulated(summary)),
-        (values["accumulated"] == 0, f"skipped by {skipper(summary.optimizers)}"),
-        (why.text, why.text),
-        (True, "gradients came, none was applied"),
     )
+    was_dropped = not (said or updates)
+    if was_dropped:
+        said = text_of(facts) or "gradients came, none was applied"
     note = "; ".join(all_true((said, said), (on_some, f"on {on:,} of {copies}")))
-    expected = not updates and why.usual and said in why.text and not on_some
+    expected = was_dropped and why.usual and {*facts} <= {*why.facts} and not on_some
     values |= dict.fromkeys(("updates", "dense", "sparse") if unknown else ())
     odd = note and not expected
     return Row(values, note, first_true((values["not_finite"], "error"), (odd, "warning")), steps)

@@ -9,7 +9,8 @@ from itertools import groupby
 from typing import NamedTuple
 
 from tracer.model import measures
-from tracer.model.phrases import reason
+from tracer.model.phrases import text_of
+from tracer.model.reasons import reason
 from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Timeline, Values
 from tracer.model.words import first_true, some
@@ -81,7 +82,7 @@ class HeatMap:
         shades = {1: "2", 2: "13"}.get(len(levels), "123")
         self._levels = [(f"level{n}", e[0], e[-1]) for n, e in zip(shades, levels, strict=False)]
         why = reason(summary)
-        self._why = why.text if why.everywhere else ""
+        self._why = text_of(why.facts) if why.everywhere else ""
         self._nothing = "expected" if self._why and why.usual else "nothing"
         words = {
             **{state: some((least, most), "update") for state, least, most in self._levels},

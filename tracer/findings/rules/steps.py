@@ -28,14 +28,8 @@ from tracer.model.evidence import (
     SparseMissing,
 )
 from tracer.model.measures import updates
-from tracer.model.phrases import (
-    accumulated_steps,
-    accumulations,
-    class_of,
-    has_ended,
-    skipped,
-    skipper,
-)
+from tracer.model.phrases import class_of, has_ended
+from tracer.model.reasons import accumulated_steps, accumulations, skipped, skipper
 from tracer.model.records import Graph, GraphTracing, Optimizer
 from tracer.model.summary import Summary, is_first_only
 from tracer.model.words import first_true, listed, plural, some, times

@@ -27,8 +27,9 @@ from tracer.model.measures import (
     updates,
     zeroed,
 )
-from tracer.model.phrases import accumulated_steps, class_of, replica_names, replica_noun, skipper
+from tracer.model.phrases import class_of, replica_names, replica_noun
 from tracer.model.rates import of_all_workers
+from tracer.model.reasons import accumulated_steps, skipper
 from tracer.model.records import Effect, RateRun
 from tracer.model.summary import Pattern, Summary, summaries_of
 from tracer.model.trace import has_all_workers
