@@ -2,14 +2,17 @@
 
 import functools
 import gc
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import chain, compress
 from typing import Any
 from weakref import ref
 
 
-def instances(bases: Iterable[type]) -> list[Any]:
+def instances(bases: Iterable[type], *, young: bool = False) -> list[Any]:
     """All living instances of `bases` and of their subclasses.
+
+    If `young`, only the objects that the last full garbage collection has not seen: these are few,
+    however many objects there are in all.
 
     >>> class Base: pass
     >>> class Derived(Base): pass
@@ -24,11 +27,11 @@ def instances(bases: Iterable[type]) -> list[Any]:
         if id(cls) not in classes:
             classes[id(cls)] = cls
             todo += type.__subclasses__(cls)
-    return _objects_of(classes)
+    return _objects_of(classes, (0, 1) if young else (None,))
 
 
-def _objects_of(classes: Container[int]) -> list[Any]:
-    """The objects whose class has its id in `classes`.
+def _objects_of(classes: Container[int], generations: Sequence[int | None]) -> list[Any]:
+    """The objects of some generations whose class has its id in `classes`.
 
     The list of `gc.get_objects` must be gone before another thread runs: it refers to tuples that
     such a thread is still filling, and `_PyTuple_Resize` requires the only reference. Threads
@@ -36,9 +39,11 @@ def _objects_of(classes: Container[int]) -> list[Any]:
     `gc.get_referrers` of the classes would need no such list, but it crashed in a large process
     with TensorFlow.
     """
-    lists: dict[None, list[Any]] = {}
-    objects = chain.from_iterable(map(lists.setdefault, (None,), map(gc.get_objects, (None,))))
-    same = chain.from_iterable(map(lists.pop, (None,)))
+    lists: dict[int | None, list[Any]] = {}
+    objects = chain.from_iterable(
+        map(lists.setdefault, generations, map(gc.get_objects, generations))
+    )
+    same = chain.from_iterable(map(lists.pop, generations))
     # The lists contain these iterators, which therefore must not stop in the middle of a list:
     # the None makes `compress` ask both for one more.
     classified = map(classes.__contains__, map(id, map(type, same)))

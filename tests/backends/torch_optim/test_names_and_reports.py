@@ -102,9 +102,9 @@ def test_models_are_searched_once_for_many_optimizers(monkeypatch: pytest.Monkey
     searches = []
     search = instances.instances
 
-    def counted(classes: Any) -> Any:
-        searches.append(1)
-        return search(classes)
+    def counted(classes: Any, young: bool = False) -> Any:
+        searches.extend([1] * (not young))
+        return search(classes, young=young)
 
     monkeypatch.setattr(parameters, "instances", counted)
     monkeypatch.setattr(parameters.models, "_due", 0.0)  # no search of another test found nothing
@@ -134,9 +134,9 @@ def test_models_are_not_searched_for_each_new_loose_tensor(
     searches = []
     search, clock = instances.instances, iter(range(10**6))
 
-    def counted(classes: Any) -> Any:
-        searches.append(1)
-        return search(classes)
+    def counted(classes: Any, young: bool = False) -> Any:
+        searches.extend([1] * (not young))
+        return search(classes, young=young)
 
     monkeypatch.setattr(parameters, "instances", counted)
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock) / 100)

@@ -103,8 +103,9 @@ class Models:
     """The names of parameters in the living models, as of the last search.
 
     A search looks at all objects, which takes about 100 ms. A program may make an optimizer in each
-    step, of parameters that no model holds. So after a search that found nothing, the next one
-    waits, at most until a trace is read.
+    step, of parameters that no model holds. So after a search that found nothing, the next full
+    search waits, at most until a trace is read. Meanwhile only young objects are searched, which
+    mostly include the model of a new optimizer.
     """
 
     def __init__(self) -> None:
@@ -124,8 +125,9 @@ class Models:
         if not all(map(self.knows, parameters)):
             self._asked |= {id(each): ref(each) for each in parameters}
             begin, before = time.perf_counter(), self.names_of(wanted)
-            if begin >= self._due:
-                self.search()
+            young = begin < self._due
+            self.search(young=young)
+            if not young:
                 end = time.perf_counter()
                 self._due = end + _REST * (end - begin) * (self.names_of(wanted) == before)
         return self.names_of(wanted)
@@ -176,11 +178,12 @@ class Models:
         """All names of parameters in all models."""
         return {name for _, model in self._models.values() for _, name in model.values()}
 
-    def search(self) -> None:
-        """Search all objects for models."""
-        modules = instances([compat.Module])
-        self._asked = {key: each for key, each in self._asked.items() if each() is not None}
-        self._seen, self._models, self._flattened = dict(self._asked), {}, {}
+    def search(self, *, young: bool = False) -> None:
+        """Search all objects for models; if `young`, add those among young objects."""
+        modules = instances([compat.Module], young=young)
+        if not young:
+            self._asked = {key: each for key, each in self._asked.items() if each() is not None}
+            self._seen, self._models, self._flattened = dict(self._asked), {}, {}
         inner = {id(c) for each in modules for c in list(vars(each).get("_modules", {}).values())}
         sharded: dict[int, Any] = {}
         for module in modules:
