@@ -12,7 +12,7 @@ import operator
 from collections.abc import Iterator
 from itertools import chain
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakSet, ref
 
 from msgspec.structs import replace
@@ -30,20 +30,29 @@ _all: "WeakSet[FreezeMonitor]" = WeakSet()
 """One for each recorder."""
 
 
-class _Other(NamedTuple):
+class _Other:
     """A parameter that is not in the optimizer."""
 
-    parameter: "ref[Any]"
-    name: str
-    same_model: bool
+    def __init__(self, parameter: Any, name: str, same_model: bool) -> None:
+        self.parameter = ref(parameter)
+        self.name = name
+        self.same_model = same_model
+        self.late: int | None = None
+        """Its version when it got a new gradient; None if it got none since it was updated."""
+        self._seen: tuple[int, ref[Any], int] | None = None
+        """Its version, its gradient and the version of that when it was first seen."""
 
-
-class _Gradient(NamedTuple):
-    """The gradient of such a parameter, with the versions of both when it was seen."""
-
-    gradient: "ref[Any]"
-    version: int
-    of_parameter: int
+    def look(self) -> None:
+        """Look at the gradient, which may be an old one."""
+        own = self.parameter()
+        if own is None or not (own.is_leaf and own.requires_grad) or own.grad is None:
+            return
+        # `fully_shard` accumulates gradients in the local tensor of the `DTensor`.
+        version = getattr(own.grad, "_local_tensor", own.grad)._version
+        if self._seen is None or self._seen[0] != own._version:
+            self.late, self._seen = None, (own._version, ref(own.grad), version)
+        elif self._seen[1]() is not own.grad or self._seen[2] != version:
+            self.late = own._version
 
 
 class FreezeMonitor(Collector):
@@ -56,9 +65,6 @@ class FreezeMonitor(Collector):
         """The parameters in the optimizers, as of the last look."""
         self._passed: dict[int, tuple[ref[Any], str]] = {}
         self._others: dict[int, _Other] = {}
-        self._gradients: dict[int, _Gradient] = {}
-        self._late: dict[int, int] = {}
-        """By id, the version of each other parameter that got a new gradient between steps."""
         self._frozen: dict[int, str] = {}
         self._unowned: tuple[str, ...] = ()
         """Parameters of the optimizer that no module holds and that had no gradient at first."""
@@ -76,24 +82,21 @@ class FreezeMonitor(Collector):
         """Add the parameters that get gradients but no updates, and those updated though frozen."""
         if index != record.root:
             return record
-        in_optimizers: set[int] = set()
-        if self._late:
-            for optimizer in instances([compat.Optimizer]):
-                in_optimizers.update(
-                    map(id, parameters_of(vars(optimizer).get("param_groups", ())))
-                )
-        monitors, astray = list(_all), bool(self._late) and self._is_astray()
-        never = (
+        late = [other for other in self._others.values() if other.late is not None]
+        optimizers = instances([compat.Optimizer]) if late else ()
+        groups = [vars(optimizer).get("param_groups", ()) for optimizer in optimizers]
+        owned = {id(own) for each in groups for own in parameters_of(each)}
+        monitors, astray = list(_all), bool(late) and self._is_astray()
+        found = tuple(
             other.name
-            for other, version in ((self._others[key], each) for key, each in self._late.items())
+            for other in late
             if (astray or other.same_model)
-            and not any(each.trains(other.parameter) for each in monitors)
+            and not any(monitor.trains(other.parameter) for monitor in monitors)
             and (
                 (own := other.parameter()) is None  # as last seen
-                or (id(own) not in in_optimizers and own._version == version)
+                or (id(own) not in owned and own._version == other.late)
             )
         )
-        found = tuple(never)
         evidence = record.evidence
         if found and self._unowned:
             evidence += (OutsideModules(self._unowned, len(self._refs)),)
@@ -115,10 +118,8 @@ class FreezeMonitor(Collector):
             if self._looks == 1 and self._is_astray():
                 self._add_others(parameters, same_model=False)
             self._looks += 1
-            for key, other in self._others.items():
-                own = other.parameter()
-                if own is not None and own.is_leaf and own.requires_grad and own.grad is not None:
-                    self._note(key, own)
+            for other in self._others.values():
+                other.look()
             for key, (reference, name) in self._passed.items():
                 own = reference()
                 if own is not None and own.grad is not None:
@@ -130,7 +131,7 @@ class FreezeMonitor(Collector):
         """Store the parameters that the optimizers have now."""
         self._refs, names = [*map(ref, parameters)], models.names_of(parameters)
         for parameter in parameters:
-            self._forget(id(parameter))
+            self._others.pop(id(parameter), None)
             if parameter.requires_grad:
                 name = names.get(id(parameter), "parameter")
                 self._passed[id(parameter)] = ref(parameter), name
@@ -142,30 +143,12 @@ class FreezeMonitor(Collector):
             passed, other = self._passed.get(id(own)), self._others.get(id(own))
             is_known = passed is not None and passed[0]() is own
             if not (is_known or (other is not None and other.parameter() is own)):
-                self._forget(id(own))
-                self._others[id(own)] = _Other(ref(own), name, same_model)
-
-    def _forget(self, key: int) -> None:
-        """Forget what is known of the parameter outside the optimizers with this `id`."""
-        for table in (self._others, self._gradients, self._late):
-            table.pop(key, None)
-
-    def _note(self, key: int, own: Any) -> None:
-        """Note the gradient of a parameter outside the optimizer; it may be an old one."""
-        known, gradient = self._gradients.get(key), own.grad
-        # `fully_shard` accumulates gradients in the local tensor of the `DTensor`.
-        version = getattr(gradient, "_local_tensor", gradient)._version
-        if known is None or known.of_parameter != own._version:
-            self._late.pop(key, None)
-            self._gradients[key] = _Gradient(ref(gradient), version, own._version)
-        elif known.version != version or known.gradient() is not gradient:
-            self._late[key] = own._version
+                self._others[id(own)] = _Other(own, name, same_model)
 
     def _is_astray(self) -> bool:
         """True if the optimizer's parameters look wrong: no gradients, or also in another one."""
-        return not self._useful or any(
-            each._references() == self._references() for each in list(_all) if each is not self
-        )
+        others = [monitor for monitor in list(_all) if monitor is not self]
+        return not self._useful or any(each._references() == self._references() for each in others)
 
     def _references(self) -> dict[int, int]:
         """By id of each parameter, the id of its weak reference, which Python makes only once."""
