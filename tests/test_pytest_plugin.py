@@ -282,9 +282,9 @@ def test_what_fails_and_how(suite: pytest.Pytester) -> None:
         ours = re.search(r"/tracer/(hooks|core|backends|check|testing|pytest_plugin)\b", text)
         assert not ours and "hidden" not in text, f"{name}: a frame of ours"
     marker, block = found["test_one_too_many"], found["test_block"]
-    assert {"w0         1-3        1        0", "w1         1-3        1        0"} <= {*marker}
-    assert "E       variable   dense   sparse" in block
-    assert "E       w1             3        0" in block
+    assert {f"w{n}               3          1       3        0" for n in (0, 1)} <= {*marker}
+    assert "E       variable   updates   per step   dense   sparse" in block
+    assert "E       w1               3          1       3        0" in block
     assert [line for line in block if line.startswith(">")] == [
         ">       with tracer.assert_updates(dense=7):"
     ]

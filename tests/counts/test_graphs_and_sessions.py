@@ -196,7 +196,7 @@ def test_graphs_are_counted_and_not_their_parts() -> None:
     assert (graphs["_resource_apply_dense"], graphs["apply_gradients"]) == (2, 2)
     assert (one.numpy()[0], other.numpy()[0]) == (7, 0)
     with (
-        pytest.raises(AssertionError, match=r"Variable#2 +0 +0 +never ran"),
+        pytest.raises(AssertionError, match=r"Variable#2 [0 ]+ never updated"),
         tracer.assert_updates(total=1, variable=other),
     ):
         tf.function(either.python_function)(tf.constant(True))

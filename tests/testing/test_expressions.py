@@ -24,42 +24,19 @@ def reasons(trace: Trace, *texts: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("text", "said", "rows"),
+    ("text", "got"),
     [
-        (
-            "unchanged=0",
-            "unchanged: expected 0, got 5",
-            ["dense/kernel 4-6 1", "dense/bias 9-10 1"],
-        ),
-        (
-            "unchanged[*bias]<=1",
-            "unchanged of *bias: expected at most 1, got 2",
-            ["dense/bias 9-10 1"],
-        ),
-        ("not_finite=0", "not finite: expected 0, got 3", ["dense/bias 8-10 1"]),
-        (
-            "unchanged=0/step",
-            "unchanged: expected 0 in each step, got 1 in 5 of 10 steps",
-            ["dense/kernel 4-6 1", "dense/bias 9-10 1"],
-        ),
-        (
-            "not_finite[*bias]<1/step",
-            "not finite of *bias: expected at most 0 in each step, got 1 in 3 of 10 steps",
-            ["dense/bias 8-10 1"],
-        ),
-        (
-            "unchanged[*kernel]>=4",
-            "unchanged of *kernel: expected at least 4, got 3",
-            ["dense/kernel 4-6 1"],
-        ),
+        ("unchanged=0", "expected 0, got 5 in steps 4-6, 9-10"),
+        ("unchanged[*bias]<=1", "expected at most 1, got 2 in steps 9-10"),
+        ("not_finite=0", "expected 0, got 3 in steps 8-10"),
+        ("unchanged=0/step", "expected 0 in each step, got 1 in 5 of 10 steps (4-6, 9-10)"),
+        ("not_finite[*bias]<1/step", "at most 0 in each step, got 1 in 3 of 10 steps (8-10)"),
+        ("unchanged[*kernel]>=4", "expected at least 4, got 3 in steps 4-6"),
     ],
 )
-def test_what_steps_did_to_the_weights(text: str, said: str, rows: list[str]) -> None:
-    """The rows have the steps of a variable, and the count of one of them."""
-    (verdict,) = verdicts.check(traces.with_effects(), [read(text)])
-    head, _, _, *table = verdict.reason.partition("\nLikely")[0].strip().splitlines()
-    assert head == said
-    assert [" ".join(row.split()) for row in table] == rows
+def test_what_steps_did_to_the_weights(text: str, got: str) -> None:
+    (reason,) = reasons(traces.with_effects(), text)
+    assert reason.endswith(got)
 
 
 def test_what_steps_did_not_do_to_the_weights() -> None:

@@ -119,7 +119,8 @@ def test_a_failure_names_the_layer_that_is_frozen(library: Any, kind: str, prefi
     for assertion in assertions:
         with pytest.raises(AssertionError) as caught, assertion:
             fit(model)
-        assert f"{prefix}/kernel 0 0 frozen {prefix}/bias 0 0 frozen" in words(caught.value)
+        rows = rf"{prefix}/kernel [0 -]+ frozen {prefix}/bias [0 -]+ frozen"
+        assert re.search(rows, words(caught.value))
     with tracer.assert_all_updated([model, library.layers.Dropout(0.5)]):  # which has nothing
         fit(model)
     steps = 2 * (len(assertions) + 1)
@@ -141,7 +142,7 @@ def test_a_model_that_was_trained_before_it_was_frozen(
     assert moved == [True, True, False, False, True, True]
     layers = [model.get_layer("first"), model.get_layer("hidden")]
     with (
-        pytest.raises(AssertionError, match=rf"{prefix}/kernel +0 +0 +frozen"),
+        pytest.raises(AssertionError, match=rf"{prefix}/kernel [0 -]+ frozen"),
         tracer.assert_all_updated(layers),
     ):
         pairs = [(tf.ones_like(each), each) for each in layers[0].variables]
@@ -158,7 +159,7 @@ def test_of_a_model_that_is_frozen_as_a_whole() -> None:
     ):
         with (
             pytest.warns(UserWarning, match="does not have any trainable weights"),
-            pytest.raises(AssertionError, match=r"net/hidden/kernel +0 +0 +frozen") as caught,
+            pytest.raises(AssertionError, match=r"net/hidden/kernel [0 -]+ frozen") as caught,
             assertion,
         ):
             model.compile(model.optimizer, "mse")

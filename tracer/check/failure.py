@@ -1,25 +1,26 @@
-"""Say why a trace is not as expected: the counts, the rows that differ, the findings on them."""
+"""Say why a trace is not as expected: the counts, the report's rows of them, the findings."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from tracer.check import judge
 from tracer.check.expectation import Expectation
-from tracer.check.judge import Difference, Row
+from tracer.check.judge import Difference
 from tracer.findings.run_rules import causes
-from tracer.layout import Column, Row as Line, Table, paragraph, shown
+from tracer.layout import paragraph, shown
+from tracer.model.measures import requests, updates
 from tracer.model.names import is_meant
-from tracer.model.phrases import clause_of, replica_ids, steps_label
+from tracer.model.phrases import clause_of
 from tracer.model.reasons import reason
 from tracer.model.summary import Summary, summaries_of
-from tracer.model.timeline import Steps
 from tracer.model.trace import Trace
-from tracer.model.words import dialect_of, first_of, listed, plural, some
+from tracer.model.words import first_of, listed, plural, some
+from tracer.reporters import columns, text
 from tracer.reporters.answer import answer
+from tracer.reporters.columns import Row
 
 WIDTH = 76  # pytest indents a message by 4
 _MAX_NAMES = 3  # of replicas, methods or stretches of steps
-_MAX_ROWS = 30
-_MAX_APART = 8  # variables with a row each
+_MAX_ROWS = 12
 
 
 def failure(trace: Trace, expected: Sequence[Expectation], *, partial: bool = False) -> str:
@@ -34,12 +35,11 @@ def failure(trace: Trace, expected: Sequence[Expectation], *, partial: bool = Fa
     if not judged:
         return "" if partial else incomplete(trace, expected)
     few = any(wrong.few for wrong in judged.values())
-    columns, rows = judge.rows(trace, [*judged], few)
-    if few and not any(each.method for each in judged):
-        rows += frozen(trace, expected[0].names)
-    why = _causes(trace, judged, rows, few)
+    first = next(iter(judged))
+    rows = frozen(trace, first.names) if few and first.method is None else []
+    lines, names = _table(trace, first, few, rows)
     heads = [_head(each, wrong.got) for each, wrong in judged.items()]
-    return _text(trace, heads, _table(trace, columns, rows), why, notes=not partial)
+    return _text(trace, heads, lines, _causes(trace, judged, names, few), notes=not partial)
 
 
 def never_updated(trace: Trace, variables: Sequence[tuple[str, int | None]]) -> str:
@@ -47,27 +47,29 @@ def never_updated(trace: Trace, variables: Sequence[tuple[str, int | None]]) -> 
 
     Each has its name and its index in the trace, None if the trace does not have it.
     """
-    expected, summaries = Expectation("updates", 1, None), summaries_of(trace)
+    summaries = summaries_of(trace)
     updated = frozenset[int]().union(*(summary.updated for summary in summaries))
     passed = frozenset(index for summary in summaries for index in summary.variables)
     missed = [(name, index) for name, index in variables if index not in updated]
     elsewhere = {i for i, each in enumerate(trace.variables) if each.shards > 1} - passed
     missed = [each for each in missed if each[1] not in elsewhere]  # on other ranks
+    expected = Expectation("updates", 1, None, rows=frozenset(i for _, i in missed if i in passed))
     if not missed:
         return incomplete(trace, [expected])
-    known = frozenset(index for _, index in missed if index is not None)
-    columns, rows = judge.rows(trace, [Expectation("updates", 1, None, rows=known)], True)
-    still = {name for row in frozen(trace) for name in row.names}
+    still = {row.values["variable"] for row in frozen(trace)}
     ran = any(summary.steps for summary in summaries)
     otherwise = "not passed to the optimizer" if ran else "no step ran"
     otherwise = otherwise if trace.complete else "not seen"
-    for name, index in missed:
-        if index not in passed:
-            rows.append(Row((name,), (0, 0), "frozen" if name in still else otherwise))
-    why = _causes(trace, {expected: Difference("", True)}, rows, True)
+    rows = [
+        _row(name, "frozen" if name in still else otherwise)
+        for name, index in missed
+        if index not in passed
+    ]
+    lines, names = _table(trace, expected, True, rows)
     each_of = f"at least 1 of each of {some(len(variables), 'variable')}"
     heads = [f"updates: expected {each_of}, got none for {len(missed):,} of them"]
-    return _text(trace, heads, _table(trace, columns, rows), why)
+    why = _causes(trace, {expected: Difference("", True)}, names, True)
+    return _text(trace, heads, lines, why)
 
 
 def frozen(trace: Trace, names: Sequence[str] = ()) -> list[Row]:
@@ -76,7 +78,12 @@ def frozen(trace: Trace, names: Sequence[str] = ()) -> list[Row]:
     every = [name for _, own in layers for name in own]
     patterns = [pattern for name in names for pattern in (name, f"{name}/*")] or ["*"]
     meant = [name for name in every if any(is_meant(pattern, name) for pattern in patterns)]
-    return [Row((name,), (0, 0), "frozen") for name in meant]
+    return [_row(name, "frozen") for name in meant]
+
+
+def _row(name: str, note: str) -> Row:
+    """The row of a variable that was not passed, as the report's table of variables has rows."""
+    return Row({"variable": name, "updates": 0, "dense": 0, "sparse": 0}, note)
 
 
 def unknown(
@@ -88,7 +95,9 @@ def unknown(
 ) -> str:
     """A text that the counts cannot be judged, why, and what the trace has instead."""
     lines = [line.plain for line in paragraph(shown(instead), WIDTH)] if instead else []
-    lines = _table(trace, ["dense", "sparse"], rows) if rows else lines
+    if rows:
+        nothing = Expectation("updates", 0, 0, rows=frozenset())
+        lines, _ = _table(trace, nothing, True, rows)
     return _text(trace, [_head(each, f"but {why}") for each in expected], lines)
 
 
@@ -102,17 +111,17 @@ def incomplete(trace: Trace, expected: Iterable[Expectation]) -> str:
 
 
 def _causes(
-    trace: Trace, judged: Mapping[Expectation, Difference], rows: Sequence[Row], few: bool
+    trace: Trace, judged: Mapping[Expectation, Difference], names: Set[str], few: bool
 ) -> Iterator[str]:
-    """The findings on the rows that differ; without any, the answer of the report."""
+    """The findings on the variables with these names; without any, the answer of the report."""
     first = next(iter(judged))
     measure = judge.selection_of(trace, first)
     summaries = judge.optimizers_of(trace, measure)
     called = first_of([shown(method.name) for method in trace.methods], _MAX_NAMES)
-    if not called and trace.complete and not rows:
-        names = [shown(each.optimizers[0].name) for each in summaries]
-        was = f"{listed(names, _MAX_NAMES)} {plural(len(names), 'was', 'were')} not used"
-        yield f"{was}: did another optimizer train?" if names else "no optimizer was used"
+    if not called and trace.complete and not names:
+        unused = [shown(each.optimizers[0].name) for each in summaries]
+        was = f"{listed(unused, _MAX_NAMES)} {plural(len(unused), 'was', 'were')} not used"
+        yield f"{was}: did another optimizer train?" if unused else "no optimizer was used"
     if called and measure.methods == frozenset():
         yield f"{first.method} was never called; those that were: {called}"
     if not called or measure.methods == frozenset():
@@ -121,23 +130,26 @@ def _causes(
     if first.what in ("updates", "executions"):
         of_steps = judge.runs_for_all(trace, first.method)
         failed = f"{'few' if few else 'many'} {'steps' if of_steps else failed}"
-    concerned = {name for row in rows for name in row.names}
     found = False
     for finding in causes(trace, failed, [summary.root for summary in summaries]):
-        if not finding.variables or not concerned.isdisjoint(finding.variables):
+        if not finding.variables or not names.isdisjoint(finding.variables):
             found = True
             yield finding.text + (f" {finding.advice}" if finding.severity != "info" else "")
     for expected, wrong in judged.items():
         if hint := _confused(expected, wrong, summaries):
             found = True
             yield hint
-    if not found and any(row.note == "not applied" for row in rows):
-        clauses = (
-            f"the gradients were not applied: {clause_of(reason(each))}" for each in summaries
-        )
-        yield from dict.fromkeys(clauses)
-    elif not found and (first.what == "calls" or not any(each.has_run for each in summaries)):
+    without = [each for each in summaries if (0, True) in _applied(each)]
+    if few and without and not found and first.what == "updates":
+        clauses = dict.fromkeys(clause_of(reason(each)) for each in without)
+        yield from (f"the gradients were not applied: {clause}" for clause in clauses)
+    elif not found and not any(summary.has_run for summary in summaries):
         yield from answer(trace).split("\n")
+
+
+def _applied(summary: Summary) -> set[tuple[int, bool]]:
+    """The numbers of updates in a step, and whether the step got gradients."""
+    return {(made, got > 0) for made, got in summary.spread(updates, requests)}
 
 
 def _confused(expected: Expectation, wrong: Difference, summaries: Sequence[Summary]) -> str:
@@ -159,36 +171,32 @@ def _head(expected: Expectation, got: str) -> str:
     return f"{expected.noun}: expected {expected.limits}, {got}"
 
 
-def _table(trace: Trace, columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """The lines of a table of the rows; at most `_MAX_ROWS` of them, those with notes first."""
-    ids, noun = replica_ids(trace), dialect_of(trace.data).variable
-    noun = "method" if columns[0] in ("eager", "executions") else noun
-    of_steps = any(row.steps for row in rows)
-    left = [Column("step", left=True), Column("replica", left=True)][: 1 + (len(ids) > 1)]
-    lines = []
-    if sum(len(row.names) for row in rows) <= _MAX_APART:
-        rows = [row._replace(names=(name,)) for row in rows for name in row.names]
-    for row in sorted(rows, key=lambda row: not row.note)[:_MAX_ROWS]:
-        name = f"{row.of}: {row.names[0]}" if row.of else row.names[0] or "''"
-        name = first_of([name, *row.names[1:]], 1)
-        on = first_of([ids[index] for index in row.replicas], _MAX_NAMES)
-        cells = [_steps(row.steps), on][: len(left)] if of_steps else []
-        lines.append(Line(shown(name), [*cells, *row.counts], row.note))
-    more = len(rows) - _MAX_ROWS
-    below = [f"… and {some(more, 'more row')}"] if more > 0 else []
-    table = Table(noun, [*(left if of_steps else ()), *map(Column, columns)], lines, below=below)
-    return [line.plain for line in table.lines(WIDTH)] if rows else []
+def _table(
+    trace: Trace, expected: Expectation, few: bool, more: Sequence[Row]
+) -> tuple[list[str], set[str]]:
+    """The report's rows of what is expected, as lines, and the names of their variables.
 
-
-def _steps(steps: Sequence[Steps]) -> str:
-    """The steps as text; of many stretches, only the first.
-
-    >>> _steps([Steps(1, 15, 3, 4), Steps(20, 20, 1), Steps(24, 25, 2), Steps(31, 33, 3)])
-    '1-3, 5-7 … 13-15, 20, 24-25 and 3 more'
+    If a count is too small, these are the odd rows, if any, and `more`.
     """
-    names = ", ".join(map(steps_label, steps[:_MAX_NAMES]))
-    more = sum(each.number for each in steps[_MAX_NAMES:])
-    return f"{names} and {more:,} more" if more else names
+    measure, lines, names = judge.selection_of(trace, expected), list[str](), set[str]()
+    of_method = expected.what == "calls" or judge.runs_for_all(trace, expected.method)
+    by: columns.By = "method" if of_method else "variable"
+    summaries = judge.optimizers_of(trace, measure)
+    if expected.what == "steps" or measure.methods == frozenset():
+        return [], set()
+    for summary in summaries:
+        table = columns.table(summary, by, columns.Part(variables=measure.variables))
+        wanted = expected.method if of_method else None
+        rows = [row for row in table.rows if wanted in (None, row.values[by])]
+        odd = [row for row in rows if row.note] if few else []
+        rows = [*(odd or ([] if more else rows)), *more]
+        more = ()
+        names |= {row.values[by] for row in rows}
+        if rows:
+            several = [f"{shown(summary.optimizers[0].name)}:"] if len(summaries) > 1 else []
+            drawn = text.drawn(table._replace(rows=rows, below=()), WIDTH, _MAX_ROWS)
+            lines += [*several, *(line.plain for line in drawn)]
+    return lines, names
 
 
 def _text(

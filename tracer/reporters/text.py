@@ -67,20 +67,20 @@ def render(
     lines = _head(trace, part, width, answered=not many)
     if many:
         hint = f"{see.format('variable')} has a table for each of them" if by is None else ""
-        lines += [Text(), *_drawn(columns.optimizers(summaries), width, len(summaries), hint)]
+        lines += [Text(), *drawn(columns.optimizers(summaries), width, len(summaries), hint)]
     for summary, tables in [] if many and by is None else sections:
         lines += [Text(), *paragraph(headline(summary, named), width, style="bold")]
         for table in tables:
             most, hint = MAX_ROWS, see.format(table.by)
             if by:
                 most, hint = MAX_ROWS_IN_FULL, f"--by {by} --format csv"
-            lines += [Text(), *_drawn(table, width, most, more=f"{hint} has them all")]
+            lines += [Text(), *drawn(table, width, most, more=f": {hint} has them all")]
     for ran in runs(trace):
         lines += [Text(), *paragraph(f"Ran: {ran}", width)]
     return printed(lines, width, color)
 
 
-def _drawn(
+def drawn(
     table: columns.Table, width: int, most: int, below: str = "", more: str = ""
 ) -> list[Text]:
     """The first rows of a table as lines; `more` says where those left out are."""
@@ -95,7 +95,7 @@ def _drawn(
         )
         for row in rows
     ]
-    remarks = [*all_true((left, f"... and {left}: {more}"), (below, below)), *table.below]
+    remarks = [*all_true((left, f"... and {left}{more}"), (below, below)), *table.below]
     return layout.Table(names.header, figures, cells, remarks).lines(width)
 
 

@@ -345,7 +345,7 @@ def test_an_optimizer_that_never_steps_was_not_denied_its_parameters() -> None:
     model = torch.nn.Linear(3, 1)
     torch.optim.Adam(model.parameters())
     with (
-        pytest.raises(AssertionError, match=r"weight +0 +0 +no step ran"),
+        pytest.raises(AssertionError, match="no optimizer was used"),
         tracer.assert_all_updated(model),
     ):
         model(torch.randn(4, 3)).mean().backward()
@@ -361,7 +361,7 @@ def test_layers_and_failures_have_the_names_of_pytorch() -> None:
     assert re.search(r"^0\.\* +2 +4", text, re.M) and "1.weight" in text
     optimizer = Odometer(model.parameters())
     with (
-        pytest.raises(AssertionError, match=r"parameter +dense"),
+        pytest.raises(AssertionError, match=r"parameter +updates"),
         tracer.assert_updates(optimizer, dense=9),
     ):
         stepped(optimizer)
@@ -409,7 +409,7 @@ def test_each_assertion() -> None:
         step()
     with tracer.assert_all_updated([model.weight]):
         step()
-    missing = pytest.raises(AssertionError, match=r"bias +0 +0 +no gradient")
+    missing = pytest.raises(AssertionError, match=r"bias [0 ]+\n +never updated: no gradient")
     with missing, tracer.assert_all_updated(model):
         step()
     model.bias.requires_grad_(False)
