@@ -186,10 +186,12 @@ class Summary(Counts):
 
         The step is None if all known steps are equal.
         """
+        blocks = [block for each in (*replicas, *leaders) for block in self._on.get(each, ())]
+        compared = Counts(blocks, self._kinds)
         own, most = updates.on(replicas), updates.on(leaders)
-        parts = self.timeline(own, most).parts()
+        parts = compared.timeline(own, most).parts()
         since = next((at.first for at, (less, more) in parts if less < more), None)
-        return self.total(most) - self.total(own), since
+        return compared.total(most) - compared.total(own), since
 
     def by_path(self) -> Iterator[Block]:
         """The blocks with their paths; `blocks` has them without paths."""
@@ -336,16 +338,10 @@ class Summary(Counts):
         """The patterns of passed or updated variables, without arguments."""
         return [each for each in self.patterns if each.replicas and not each.argument]
 
-    def rates(self, measure: Measure, replica: int) -> Counter[int]:
-        """The distribution of the count of `measure` over the steps that asked for an update.
-
-        A step whose work was thrown away is included if `measure` counts in it.
-        """
-        counts: Counter[int] = Counter()
-        for (made, count), number in self.spread(updates, measure, replica=replica).items():
-            if made or count:
-                counts[count] += number
-        return counts
+    @cached_property
+    def idle_on(self) -> dict[int, int]:
+        """How many steps updated nothing, by replica."""
+        return {each: self.spread(updates, replica=each)[(0,)] for each in self.replicas}
 
 
 def is_first_only(graph: Graph) -> bool:

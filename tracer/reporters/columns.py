@@ -329,18 +329,23 @@ def _optimizer(summary: Summary) -> Row:
         "worker": summary.only_worker or None,
         "steps": summary.steps,
         "updates": updates,
-        "per_step": _per_step(summary, measures.updates, summary.replicas),
+        "per_step": _per_step(summary, summary, summary.replicas),
         "calls": sum(sum(summary.calls(index)) for index in summary.apply_methods),
         "updates_of": cut(shown(first), 30, 15) + (f" +{len(more):,}" if more else ""),
     }
     return Row(values, level="" if updates else "error")
 
 
-def _per_step(summary: Summary, measure: measures.Selection, replicas: Iterable[int]) -> str:
+def _per_step(summary: Summary, counted: Summary | Pattern, replicas: Iterable[int]) -> str:
     """The updates per step on `replicas`, in steps with any: `4`, `2-4`, or `?` if unknown."""
-    if summary.step_unknown(measure):
+    if counted.step_unknown(measures.updates):
         return "?"
-    rates = {n for replica in replicas for n in summary.rates(measure, replica)} or {0}
+    rates = {
+        number
+        for replica in replicas
+        for (number,), steps in counted.spread(measures.updates, replica=replica).items()
+        if number or steps > summary.idle_on[replica]
+    } or {0}
     return dash(min(rates), max(rates))
 
 
@@ -383,14 +388,13 @@ def _by_variable(summary: Summary) -> _Made:
 def _figures(summary: Summary, pattern: Pattern, unapplied: Reason | None) -> tuple[Any, str, str]:
     """The values that the variables of a pattern share, with their note and level."""
     dense, sparse = pattern.total(measures.dense), pattern.total(measures.sparse)
-    of_one = measures.counting(["update"], variable=pattern.variables[0])
     by_replica = [pattern.total(measures.updates, each) for each in summary.replicas]
     unchanged, not_finite = _effects(summary, pattern) if summary.effects else (None, None)
     values = {
         "updates": dense + sparse,
         "dense": dense,
         "sparse": sparse,
-        "per_step": _per_step(summary, of_one, summary.replicas_with(pattern)),
+        "per_step": _per_step(summary, pattern, summary.replicas_with(pattern)),
         "by_replica": _split(by_replica) if len({*by_replica}) > 1 else None,
         "without_gradient": pattern.total(measures.missing),
         "unchanged": unchanged,
