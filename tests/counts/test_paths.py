@@ -465,9 +465,14 @@ def test_why_a_function_was_traced(program: Program) -> None:
         ("first", "", "first", 0),
         ("argument", "x: float32[3] -> float32[4]", "shape", 2),
         ("argument", "x: float32[4] -> float64[4]", "type", 3),
-        ("value", "training: True -> False", "value", 4),
-        ("argument", "more: None -> (1, float32[2])", "structure", 5),
-        ("value", "more['a']: 1 -> 2", "inside", 6),
+        ("argument", "training: True -> False", "value", 4),
+        (
+            "argument",
+            "more: None -> nothing; more['a']: nothing -> 1; more['b']: nothing -> float32[2]",
+            "structure",
+            5,
+        ),
+        ("argument", "more['a']: 1 -> 2", "inside", 6),
         ("function", "", "function", 8),
     ]
     assert [trace.graphs[each.graph].function for each in trace.data.graph_tracings] == ["step"] * 7

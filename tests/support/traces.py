@@ -267,7 +267,7 @@ def by_a_stranger(trace: CallTrace) -> CallTrace:
     """The trace with all that is text written to harm who reads it: escapes, lines and paths."""
     harm = "\x1b[2J\x1b]0;x\x07\r\nholds  all\u202e\x9b31m[red]</script>../../"
     fixed = {*get_args(Kind), *get_args(Role), *get_args(Observation), "eager", "graph", "keras3"}
-    fixed |= {"first", "variables", "argument", "value", "function", *get_args(NoteKind)}  # causes
+    fixed |= {"first", "variables", "argument", "function", *get_args(NoteKind)}  # causes
 
     def harmed(value: Any) -> Any:
         if isinstance(value, dict):

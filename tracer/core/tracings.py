@@ -7,7 +7,7 @@ run no more is only added to sums.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -21,16 +21,16 @@ MAX_SIGNATURES = 256
 OTHERS = "(others)"
 """The signature that stands for all further ones."""
 
-MAX_KEPT = 1000
+MAX_KEPT = 100
 """The most tracings kept, from the first on; the rest are only counted."""
 
 MAX_NAMES = 3
-"""The most changed arguments, or parts of one, that are named."""
+"""The most changed parts of arguments that are named."""
 
 TotalOf = Callable[[int, int], int]
 """From a replica and the number of a counter to the counter's total."""
 
-Cause = Literal["first", "variables", "argument", "value", "function", "forgotten", "unknown"]
+Cause = Literal["first", "variables", "argument", "function", "forgotten", "unknown"]
 
 
 class Key(NamedTuple):
@@ -42,18 +42,8 @@ class Key(NamedTuple):
     """The first of the replicas that it updates."""
 
 
-class Leaf(NamedTuple):
-    """A part of an argument by which a framework distinguishes programs."""
-
-    text: str
-    value: bool = False
-    """Whether the part is a Python value."""
-    identity: int = 0
-    """The identity of a value that is compared by identity; 0 for others."""
-
-
-Arguments = Mapping[str, Mapping[str, Leaf]]
-"""The parts of each argument of a function, by name."""
+Arguments = Mapping[str, str]
+"""The text of each part of a function's arguments by which a framework distinguishes programs."""
 
 
 class Definition(NamedTuple):
@@ -231,33 +221,18 @@ def _why(definition: Definition) -> tuple[Cause, str]:
     """Why a function is traced, and how its arguments differ from the most similar ones."""
     if definition.cause is not None:
         return definition.cause, ""
-    changes = [list(_changes(each, definition.arguments)) for each in definition.known]
+    changes = [_changes(known, definition.arguments) for known in definition.known]
     if not all(changes):  # known arguments: it is called elsewhere
         return "unknown", ""
     least = min(reversed(changes), key=len)
     more = f"; and {len(least) - MAX_NAMES} more" if len(least) > MAX_NAMES else ""
-    text = "; ".join(change for change, _ in least[:MAX_NAMES])
-    return ("value" if all(value for _, value in least) else "argument"), text + more
+    return "argument", "; ".join(least[:MAX_NAMES]) + more
 
 
-def _changes(old: Arguments, new: Arguments) -> Iterator[tuple[str, bool]]:
-    """Yield each argument that differs between two tracings, and whether only a value differs."""
-    for name in dict.fromkeys([*old, *new]):
-        before, after = old.get(name, {}), new.get(name, {})
-        if list(before) != list(after):
-            yield f"{name}: {_structure(before)} -> {_structure(after)}", False
-            continue
-        for part, one in before.items():
-            other = after[part]
-            if one != other:
-                again = "another " if one.text == other.text else ""
-                yield f"{part}: {one.text} -> {again}{other.text}", one.value and other.value
-
-
-def _structure(argument: Mapping[str, Leaf]) -> str:
-    """The structure of an argument; "nothing" if it is empty."""
-    texts = [leaf.text for leaf in argument.values()]
-    if len(texts) < 2:
-        return texts[0] if texts else "nothing"
-    more = ", ..." if len(texts) > MAX_NAMES else ""
-    return f"({', '.join(texts[:MAX_NAMES])}{more})"
+def _changes(old: Arguments, new: Arguments) -> list[str]:
+    """The parts that differ between the arguments of two tracings, with their texts."""
+    return [
+        f"{part}: {old.get(part, 'nothing')} -> {new.get(part, 'nothing')}"
+        for part in dict.fromkeys([*old, *new])
+        if old.get(part) != new.get(part)
+    ]

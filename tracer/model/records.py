@@ -216,12 +216,12 @@ class GraphTracing(msgspec.Struct, frozen=True):
     """The index of the `Graph`."""
     path: int | None
     """The index of the path to the causing call; None if unknown."""
-    cause: Literal["first", "variables", "argument", "value", "function", "forgotten", "unknown"]
+    cause: Literal["first", "variables", "argument", "function", "forgotten", "unknown"]
     """Why: `first`, the first call; `variables`, the first call made variables; `argument`, another
-    shape, type or structure; `value`, another Python value; `function`, a new function object of
-    the same code; `forgotten`, the optimizer was wrapped late or the program compiled again."""
+    shape, type, structure or Python value; `function`, a new function object of the same code;
+    `forgotten`, the optimizer was wrapped late or the program compiled again."""
     detail: str
-    """For `argument` and `value`, what changed: `x: float32[32, 4] -> float32[8, 4]`."""
+    """For `argument`, what changed: `x: float32[32, 4] -> float32[8, 4]`."""
     after: int
     """The number of steps run before."""
     at: float

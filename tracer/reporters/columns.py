@@ -693,7 +693,6 @@ CAUSES = {
     "first": "the first call",
     "variables": "variables were made in the first call",
     "argument": "another argument",
-    "value": "another Python value",
     "function": "a new function object",
     "forgotten": "its graphs were forgotten: wrapped late, or compiled again",
     "unknown": "not known",

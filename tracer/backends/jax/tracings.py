@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from tracer.backends.jax import compat
-from tracer.core.tracings import MAX_KEPT, MAX_NAMES, Arguments, Definition, Leaf
+from tracer.core.tracings import MAX_KEPT, MAX_NAMES, Arguments, Definition
 
 Leaves = dict[str, str]
 """The dtypes and shapes of the arrays that a function is traced for, by name."""
@@ -24,22 +24,16 @@ class Definitions:
     def of(self, trace: Any) -> Definition:
         """The definition of the function that `trace`, an outermost one, traces."""
         leaves, place = compat.arguments_of(trace), compat.function_place(trace)
-        arguments = {
-            name: {part: Leaf(text) for part, text in own.items()}
-            for name, own in _by_argument(leaves).items()
-        }
         known = self._known.setdefault(place, [])
         definition = Definition(
             compat.function_name(trace),
             signature_of(leaves),
             None if known else "first",
-            arguments,
+            leaves,
             tuple(known),
         )
-        if (
-            len(known) < MAX_KEPT and arguments not in known
-        ):  # a function may be traced in each step
-            known.append(arguments)
+        if len(known) < MAX_KEPT and leaves not in known:  # each step may trace it again
+            known.append(leaves)
         return definition
 
 

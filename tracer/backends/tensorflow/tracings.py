@@ -12,7 +12,7 @@ from weakref import ref
 from tensorflow.python.eager.polymorphic_function import polymorphic_function, tracing_compilation
 
 from tracer.backends.tensorflow import compat
-from tracer.core.tracings import Arguments, Cause, Definition, Leaf
+from tracer.core.tracings import Arguments, Cause, Definition
 
 _COMPARED = 64
 """With how many of the latest earlier tracings a new one is compared."""
@@ -72,14 +72,14 @@ def _is_of_tensorflow(frame: FrameType) -> bool:
 
 def _arguments(kind: Any) -> Arguments:
     """The arguments that a function is traced for, from its TensorFlow function type."""
-    return {
-        name: dict(_leaves(name, parameter.type_constraint))
-        for name, parameter in kind.parameters.items()
-    }
+    parameters = kind.parameters.items()
+    return dict(
+        part for name, parameter in parameters for part in _parts(name, parameter.type_constraint)
+    )
 
 
-def _leaves(name: str, kind: Any) -> Iterator[tuple[str, Leaf]]:
-    """The leaves of an argument's trace type (`core/function/trace_type/default_types.py`)."""
+def _parts(name: str, kind: Any) -> Iterator[tuple[str, str]]:
+    """The parts of an argument's trace type (`core/function/trace_type/default_types.py`)."""
     of = type(kind).__name__
     inner: Any = ()
     if of in _SAME_AS:
@@ -89,15 +89,15 @@ def _leaves(name: str, kind: Any) -> Iterator[tuple[str, Leaf]]:
     elif of == "Dict":
         inner = [(f"{name}[{key!r}]", each) for key, each in kind.mapping.items()]
     elif of == "Literal":
-        yield name, Leaf(compat.shown(kind.value), True)
+        yield name, compat.shown(kind.value)
     elif of == "Weakref":
         value = kind._ref()
-        yield name, Leaf(type(value).__name__, True, id(value))
+        yield name, f"{type(value).__name__} at {id(value):#x}"
     else:
         prefix = f"{kind.name}: " if getattr(kind, "name", None) else ""
-        yield name, Leaf(compat.shown(kind).removeprefix(prefix))
+        yield name, compat.shown(kind).removeprefix(prefix)
     for each, part in inner:
-        yield from _leaves(each, part)
+        yield from _parts(each, part)
 
 
 _SAME_AS = {
