@@ -131,7 +131,7 @@ class Rule:
 def with_line(summary: Summary, text: str) -> str:
     """Add the line that makes the steps to a sentence, if unique and no line is in it yet."""
     data = summary.trace.data
-    ran = (each.path for each in summary.by_path() if each.step and each.total)
+    ran = (each.path for each in summary.blocks if each.step and each.total)
     lines = {nearest(data, path) for path in ran}
     line = lines.pop() if len(lines) == 1 and ".py:" not in text else None
     return text if line is None else f"{text[:-1]} (stepped in {line.file}:{line.number})."

@@ -61,17 +61,6 @@ class StepKinds:
             self._timelines[known] = self._kinds[key][1].map(lambda kind: counts[kind[0]])
         return self._timelines[known]
 
-    def spread(
-        self, weighted: Iterable[tuple[Block, Values]], replica: int | None, size: int
-    ) -> Counter[Values]:
-        """The number of steps with each combination of counts."""
-        kinds, timeline = self._kinds[self._key(replica)]
-        counts = weighed(kinds, self._weights(weighted), size)
-        spread: Counter[Values] = Counter()
-        for (kind,), number in timeline.spread.items():
-            spread[counts[kind]] += number
-        return spread
-
     def _key(self, replica: int | None) -> object:
         runs = self._on.get(replica, {})
         on = self.steps_on if replica is None else (replica,)
@@ -138,11 +127,6 @@ class Counts:
             blocks.append(replace(block, runs=runs, total=sum(run.total for run in runs)))
         return Counts(blocks, StepKinds(blocks, self._kinds.steps_on))
 
-    def runs(self, measure: Measure, replica: int | None = None) -> list[tuple[Run, int]]:
-        """The steps of the counted blocks, with the count of one execution."""
-        counted = ((block, measure(block)) for block in self._on.get(replica, ()))
-        return [(run, times) for block, times in counted if times for run in block.runs]
-
     def step_unknown(self, measure: Measure) -> int:
         """The part of the total that ran in unknown steps."""
         return sum(number * measure(block) for block, number in self._step_unknown)
@@ -158,7 +142,7 @@ class Counts:
 
     def spread(self, *measures: Measure, replica: int | None = None) -> Counter[Values]:
         """The number of steps with each combination of counts by `measures`."""
-        return self._kinds.spread(self._weighted(measures, replica), replica, len(measures))
+        return self.timeline(*measures, replica=replica).spread
 
     def _weighted(
         self, measures: Sequence[Measure], replica: int | None

@@ -333,10 +333,8 @@ def _only_sparse(summary: Summary, optimizer: Optimizer, method: str) -> bool:
     """Whether an optimizer got only sparse gradients, so that `method` never ran."""
     trace = summary.trace
     index = trace.optimizers.index(optimizer)
-    done = {
-        (entry.kind, trace.methods[entry.method].name)
-        for block, entry in summary.entries
-        if block.total and entry.optimizer == index and entry.role in measures.EXECUTIONS - {"step"}
-    }
+    applying = measures.counting(measures.EXECUTIONS - {"step"}, None, optimizer=index)
+    counts = summary.by(["kind", "method"], applying)
+    done = {(kind, trace.methods[at].name) for (kind, at), number in counts.items() if number}
     is_sparse = {kind for kind, _ in done} == {"sparse"}
     return trace.complete and is_sparse and ("sparse", method) not in done

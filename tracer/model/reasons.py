@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tracer.model import measures
 from tracer.model.records import Block, Optimizer
 from tracer.model.summary import Summary
-from tracer.model.timeline import Stretch
+from tracer.model.timeline import Steps
 
 
 @dataclass(frozen=True)
@@ -155,15 +155,17 @@ def accumulations(summary: Summary) -> measures.Measure | None:
     skipped is not counted: it did not reach the optimizer inside. An optax transformation was
     reached if it computed anything, even for a later step.
     """
-    optimizers = summary.trace.optimizers
+    if any(each.settings.get("skipped_by") for each in summary.optimizers):
+        return lambda block: int(block.step and _computed(block) > 0)
+    accumulating = [
+        measures.counting(["step"], None, optimizer=index)
+        for index, optimizer in enumerate(summary.trace.optimizers)
+        if _accumulated(optimizer) > 1
+    ]
 
     def reached(block: Block) -> int:
-        steps = (entry for entry in block.entries if entry.role == "step")
-        kept = (each.times for each in steps if _accumulated(optimizers[each.optimizer]) > 1)
-        return max(kept, default=0)
+        return max((steps(block) for steps in accumulating), default=0)
 
-    if any(each.settings.get("skipped_by") for each in summary.optimizers):
-        return lambda block: int(block.step and any(map(_computed.holds, block.entries)))
     known = summary.total(reached) or not summary.total(measures.updates)
     return reached if known and accumulated_steps(summary) > 1 else None
 
@@ -173,9 +175,13 @@ _computed = measures.counting(["update", "discarded"], None)
 
 def every(summary: Summary, measure: measures.Measure, replica: int) -> int:
     """Return `n` if the executions came every nth step from the nth to the end, else 0."""
-    match summary.timeline(measure, replica=replica).stretches:
-        case [Stretch(cycle=((_, (0,)), (1, _))) as regular]:
-            return regular.period
-        case [Stretch(cycle=((_, (0,)), (1, _))) as regular, Stretch(cycle=((rest, (0,)),))]:
-            return regular.period if rest < regular.period else 0
+    match [*summary.timeline(measure, replica=replica).parts()]:
+        case [(_, (0,)), (Steps(length=1, every=int(number)), _)]:
+            return number
+        case [
+            (_, (0,)),
+            (Steps(length=1, every=int(number)), _),
+            (Steps(every=None) as rest, (0,)),
+        ]:
+            return number if rest.length < number else 0
     return 0

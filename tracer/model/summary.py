@@ -16,21 +16,23 @@ from msgspec import structs
 from tracer.model.counts import Counts, StepKinds
 from tracer.model.evidence import Observed
 from tracer.model.measures import (
+    EXECUTIONS,
+    CountedRole,
     Measure,
     Selection,
     as_block,
+    counted as all_counted,
     counting,
     of_methods,
     updates,
 )
 from tracer.model.records import (
     Block,
-    Calls,
     Entry,
     Graph,
     Optimizer,
 )
-from tracer.model.timeline import Values, added, union
+from tracer.model.timeline import Values, added
 from tracer.model.trace import Trace
 from tracer.model.words import dialect_of
 
@@ -89,19 +91,14 @@ class Summary(Counts):
         """The root, then its nested optimizers."""
         self.dialect = dialect_of(trace.data, self.optimizers)
         """The terms of these optimizers' framework."""
-        self.blocks = _whatever_path(self.by_path())
-        self.effects = tuple(each for each in trace.data.effects if each.root == root)
+        self.blocks = [block for block in trace.blocks if block.root == root]
+        self.effects = [each for each in trace.data.effects if each.root == root]
         """What steps did to the variables; empty if effects were not requested."""
-        self._counted = (*self.blocks, *map(as_block, self.effects))
+        counted = [block for block in all_counted(trace.data) if block.root == root]
         self.replicas = tuple(sorted({block.replica for block in self.blocks}))
         known = trace.steps_by_replica()
         self.steps_on = {replica: known.get((root, replica), 0) for replica in self.replicas}
-        super().__init__(self._counted, StepKinds(self._counted, self.steps_on))
-
-    @cached_property
-    def entries(self) -> list[tuple[Block, Entry]]:
-        """The entries of each block, with the block."""
-        return [(block, entry) for block in self.blocks for entry in block.entries]
+        super().__init__(counted, StepKinds(counted, self.steps_on))
 
     @property
     def steps(self) -> int:
@@ -151,14 +148,16 @@ class Summary(Counts):
     @cached_property
     def variables(self) -> tuple[int, ...]:
         """The indices of the variables that this optimizer was asked to update, or traced for."""
-        lists = {entry.variables for _, entry in self.entries}
-        return tuple(sorted({*chain(*lists, *(calls.variables for calls in self._calls))}))
+        lists = {entry.variables for block in self._on[None] for entry in block.entries}
+        return tuple(sorted({*chain(*lists)}))
 
     @cached_property
     def methods(self) -> tuple[int, ...]:
         """The indices of the methods that were executed or called."""
-        used = {entry.method for _, entry in self.entries if entry.role != "request"}
-        return tuple(sorted(used.union(calls.method for calls in self._calls)))
+        return tuple(sorted(self._methods_with(*EXECUTIONS, "call")))
+
+    def _methods_with(self, *roles: CountedRole) -> set[int]:
+        return {method for (method,) in self.by(["method"], counting(roles, None))}
 
     @cached_property
     def apply_methods(self) -> list[int]:
@@ -168,8 +167,7 @@ class Summary(Counts):
         `_resource_apply_sparse_duplicate_indices`, `_update_step_xla`), the other is meant.
         """
         methods = self.trace.methods
-        tried = ("update", "discarded", "zeroed")
-        makers = {entry.method for _, entry in self.entries if entry.role in tried}
+        makers = self._methods_with("update", "discarded", "zeroed")
         if not makers:
             makers = {index for index in self.methods if methods[index].role == "apply"}
         by_name = {methods[index].name: index for index in self.methods}
@@ -192,10 +190,6 @@ class Summary(Counts):
         parts = compared.timeline(own, most).parts()
         since = next((at.first for at, (less, more) in parts if less < more), None)
         return compared.total(most) - compared.total(own), since
-
-    def by_path(self) -> Iterator[Block]:
-        """The blocks with their paths; `blocks` has them without paths."""
-        return (block for block in self.trace.blocks if block.root == self.root)
 
     def outside(self, measure: Measure) -> int:
         """The part of the total that ran outside of steps."""
@@ -268,17 +262,9 @@ class Summary(Counts):
 
     def calls(self, method: int, replica: int | None = None) -> tuple[int, int]:
         """The number of Python calls of a method: eagerly, and while tracing."""
-        calls = [
-            (max(1, len(each.variables)), each)
-            for each in self._calls
-            if each.method == method and replica in (None, each.replica)
-        ]
-        return sum(n * each.eager for n, each in calls), sum(n * each.tracing for n, each in calls)
-
-    @cached_property
-    def _calls(self) -> list[Calls]:
-        optimizers = self.trace.optimizers
-        return [e for e in self.trace.data.calls if optimizers[e.optimizer].root == self.root]
+        called = counting(["call"], None, [method])
+        calls = self.by(["context"], called if replica is None else called.on([replica]))
+        return calls["eager",], calls["tracing",]
 
     @cached_property
     def has_run(self) -> bool:
@@ -300,7 +286,8 @@ class Summary(Counts):
         """
         first: dict[tuple[object, ...], int] = {}
         times_of: dict[tuple[int, ...], Counter[tuple[int, Entry]]] = {}
-        for number, block in enumerate(self._counted):
+        counted = [*self.blocks, *map(as_block, self.effects)]
+        for number, block in enumerate(counted):
             key = block.replica, block.runs, block.total, block.outside
             number = first.setdefault(key, number)
             for entry in block.entries:
@@ -327,7 +314,7 @@ class Summary(Counts):
             Pattern(
                 variables,
                 argument,
-                (structs.replace(self._counted[at], entries=(each,)) for at, each in parts),
+                (structs.replace(counted[at], entries=(each,)) for at, each in parts),
                 self._kinds,
             )
             for (argument, parts), variables in together.items()
@@ -347,28 +334,6 @@ class Summary(Counts):
 def is_first_only(graph: Graph) -> bool:
     """Whether only the first tracing never ran: it made the variables."""
     return graph.idle == 1 < graph.tracings
-
-
-def _whatever_path(blocks: Iterable[Block]) -> tuple[Block, ...]:
-    """Merge blocks that differ only in their paths."""
-    all_blocks = tuple(blocks)
-    if len({block.path for block in all_blocks}) <= 1:
-        return all_blocks
-    alike: dict[Block, list[Block]] = {}
-    for block in all_blocks:
-        same = structs.replace(block, path=None, total=0, runs=(), graphs=0, idle=0)
-        alike.setdefault(same, []).append(block)
-    return tuple(map(_together, alike.values()))
-
-
-def _together(blocks: Sequence[Block]) -> Block:
-    if len(blocks) == 1:
-        return blocks[0]
-    sums = {
-        name: sum(getattr(each, name) for each in blocks) for name in ("total", "graphs", "idle")
-    }
-    runs = tuple(union(run for block in blocks for run in block.runs))
-    return structs.replace(blocks[0], path=None, runs=runs, **sums)
 
 
 def summaries_of(trace: Trace) -> list[Summary]:

@@ -8,9 +8,9 @@ import math
 import operator
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import cached_property
-from itertools import chain, groupby, pairwise, repeat
+from itertools import accumulate, chain, groupby, pairwise, repeat
 from typing import NamedTuple, TypeVar
 
 from tracer.model.runs import Run, join
@@ -18,11 +18,12 @@ from tracer.model.runs import Run, join
 Values = tuple[int, ...]
 Part = tuple[int, Values]
 """A number of consecutive steps, and the counts of each."""
+Cycle = tuple[Part, ...]
+"""Parts that repeat in this order; for equal steps, one step."""
 Kind = tuple[tuple[int, int], ...]
 """What ran in a step more often than in a step of the kind before it: blocks, each with how much
 more often. So many replicas that end one by one take no longer."""
-
-_Piece = tuple[int, tuple[Part, ...]]
+Piece = tuple[int, Cycle]
 """A number of consecutive steps, and the cycle that they repeat."""
 _Key = TypeVar("_Key")
 
@@ -63,65 +64,56 @@ class Steps(NamedTuple):
         row = at - (at - self.first) % (self.every or self.last)
         return min(at, row + self.length - 1) if at >= self.first else 0
 
-    def runs(self) -> Iterator[Run]:
-        """Yield the same steps as runs."""
-        turns = self.number // self.length
-        if self.every is None or turns < self.length:
-            for first in range(self.first, self.last + 1, self.every or self.length):
-                yield Run(first, 1, self.length)
-        else:
-            yield from (Run(self.first + more, self.every, turns) for more in range(self.length))
+    def number_before(self, end: int) -> int:
+        """The number of the steps before step `end`, if that is in the same stretch.
+
+        >>> [Steps(1, 63, 3, 4).number_before(end) for end in (1, 3, 5, 64)]
+        [0, 2, 3, 48]
+        """
+        turns, rest = divmod(end - self.first, self.every or self.length)
+        return turns * self.length + min(rest, self.length)
 
 
 class Stretch(NamedTuple):
-    """Steps that repeat `cycle`, `turns` times, from step `first` on."""
+    """`steps` consecutive steps from step `first` on, which repeat `cycle`."""
 
     first: int
-    cycle: tuple[Part, ...]
-    turns: int = 1
-
-    @property
-    def period(self) -> int:
-        """The number of steps of one turn."""
-        return sum(map(_first, self.cycle))
-
-    @property
-    def last(self) -> int:
-        return self.first + self.period * self.turns - 1
+    steps: int
+    cycle: Cycle
 
     def parts(self) -> Iterator[tuple[Steps, Values]]:
         """Yield the steps of each part of the cycle, with the counts of each step."""
-        begin, period = self.first, self.period
+        begin, last = self.first, self.first + self.steps - 1
+        if len(self.cycle) == 1:
+            yield Steps(begin, last, self.steps), self.cycle[0][1]
+            return
+        period = sum(map(_first, self.cycle))
         for length, values in self.cycle:
-            last = begin + length - 1 + period * (self.turns - 1)
-            yield Steps(begin, last, length, period if self.turns > 1 else None), values
+            yield Steps(begin, begin + self.steps - period + length - 1, length, period), values
             begin += length
 
-    def within(self, start: int, length: int) -> Iterator[Part]:
-        """Yield (number of steps, counts) for `length` steps from `start` on (counted from 0)."""
-        period, begin = self.period, 0
-        for size, values in self.cycle:
-            before, until = (
-                step // period * size + min(max(step % period - begin, 0), size)
-                for step in (start, start + length)
-            )
-            if until > before:
-                yield until - before, values
-            begin += size
+    def written_out(self) -> Iterator[Part]:
+        """Yield the parts of each turn."""
+        if len(self.cycle) == 1:
+            return iter([(self.steps, self.cycle[0][1])])
+        turns = self.steps // sum(map(_first, self.cycle))
+        return chain.from_iterable(repeat(self.cycle, turns))
 
 
 class Timeline:
     """The counts of each step, from step 1 on: one tuple for each step."""
 
-    def __init__(self, stretches: Iterable[Stretch]) -> None:
-        self.stretches = tuple(stretches)
+    def __init__(self, pieces: Iterable[Piece], spread: Counter[Values]) -> None:
+        self._pieces = pieces
+        self.spread = spread
+        """The number of steps with each combination of counts."""
 
     @classmethod
     def of(cls, weighted: Iterable[tuple[Run, Values]], steps: int, size: int) -> "Timeline":
         """Make the timeline of steps 1 to `steps`, from runs that each add `size` counts to a step.
 
         >>> Timeline.of([(Run(1, 1, 12), (0, 1)), (Run(4, 4, 3), (5, 0))], 12, 2).stretches
-        (Stretch(first=1, cycle=((3, (0, 1)), (1, (5, 1))), turns=3),)
+        [Stretch(first=1, steps=12, cycle=((3, (0, 1)), (1, (5, 1))))]
         """
         runs: dict[Values, list[Run]] = {}
         for run, values in weighted:
@@ -130,37 +122,29 @@ class Timeline:
         counts = weighed(kinds, dict(enumerate(runs)), size)
         return timeline.map(lambda kind: counts[kind[0]])
 
+    @cached_property
+    def stretches(self) -> list[Stretch]:
+        """All steps; those that repeat in the same order are one stretch."""
+        pieces = list(_folded(self._pieces))
+        firsts = accumulate((steps for steps, _ in pieces), initial=1)
+        return [Stretch(first, *piece) for first, piece in zip(firsts, pieces, strict=False)]
+
     def map(self, change: Callable[[Values], Values]) -> "Timeline":
         """Return the same steps with the counts replaced by `change`."""
         changed = {values: change(values) for values in self.spread}
-        once = {values: ((1, counts),) for values, counts in changed.items()}
-
-        def pieces() -> Iterator[_Piece]:
-            for _, cycle, turns in self.stretches:
-                if len(cycle) == 1:
-                    yield cycle[0][0] * turns, once[cycle[0][1]]
-                else:
-                    steps = turns * sum(map(_first, cycle))
-                    yield steps, _shortest((length, changed[values]) for length, values in cycle)
-
-        return Timeline(_folded(pieces()))
-
-    def joined(self, other: "Timeline") -> "Timeline":
-        """Return the counts of both timelines in each step, the other's last.
-
-        >>> Timeline([Stretch(1, ((4, (7,)),))]).joined(Timeline([Stretch(1, ((4, (0,)),))])).spread
-        Counter({(7, 0): 4})
-        """
-        width, more = (len(each.stretches[0].cycle[0][1]) for each in (self, other))
-        counts = [(steps, (*values, *(0,) * more)) for steps, values in self.parts()]
-        counts += [(steps, (*(0,) * width, *values)) for steps, values in other.parts()]
-        weighted = [(run, values) for steps, values in counts for run in steps.runs()]
-        return Timeline.of(weighted, self.stretches[-1].last, width + more)
+        spread: Counter[Values] = Counter()
+        for values, number in self.spread.items():
+            spread[changed[values]] += number
+        pieces = (
+            (steps, _shortest(tuple((length, changed[values]) for length, values in cycle)))
+            for _, steps, cycle in self.stretches
+        )
+        return Timeline(pieces, spread)
 
     def steps_with(self, counts: Container[Values]) -> tuple[Steps, ...]:
         """Return the steps with one of `counts`.
 
-        >>> timeline = Timeline([Stretch(1, ((1, (3,)), (1, (2,)), (2, (0,))), turns=4)])
+        >>> timeline = Timeline.of([(Run(1, 4, 4), (3,)), (Run(2, 4, 4), (2,))], 16, 1)
         >>> timeline.steps_with([(3,), (2,)])
         (Steps(first=1, last=14, length=2, every=4),)
         """
@@ -168,51 +152,36 @@ class Timeline:
         return tuple(steps for steps, (is_one,) in chosen.parts() if is_one)
 
     def parts(self) -> Iterator[tuple[Steps, Values]]:
-        """Yield steps with equal counts, each part of a cycle once: see `Stretch.parts`."""
-        for stretch in self.stretches:
-            yield from stretch.parts()
-
-    @cached_property
-    def spread(self) -> Counter[Values]:
-        """The number of steps with each combination of counts."""
-        counts: Counter[Values] = Counter()
-        for stretch in self.stretches:
-            for length, values in stretch.cycle:
-                counts[values] += length * stretch.turns
-        return counts
+        """Yield steps with equal counts, each part of a cycle once."""
+        return chain.from_iterable(stretch.parts() for stretch in self.stretches)
 
     def spans(self, keep: Callable[[Values], object] = any) -> Iterator[tuple[int, int, Values]]:
         """Yield (first, last, counts) of equal consecutive steps for which `keep(counts)` is true.
 
-        Cycles are written out turn by turn; cycles with nothing to keep are skipped.
+        Cycles are written out turn by turn.
         """
+        parts = chain.from_iterable(stretch.written_out() for stretch in self.stretches)
         end = 1
-        for values, parts in groupby(self._written_out(keep), key=_second):
-            begin, end = end, end + sum(length for length, _ in parts)
+        for values, same in groupby(parts, key=_second):
+            begin, end = end, end + sum(map(_first, same))
             if keep(values):
                 yield begin, end - 1, values
-
-    def _written_out(self, keep: Callable[[Values], object]) -> Iterator[Part]:
-        for stretch in self.stretches:
-            if any(keep(values) for _, values in stretch.cycle):
-                yield from chain.from_iterable(repeat(stretch.cycle, stretch.turns))
-            else:
-                yield stretch.period * stretch.turns, stretch.cycle[0][1]
 
     def within(self, first: int, last: int) -> Iterator[Part]:
         """Yield (number of steps, counts) for the steps from `first` to `last`.
 
-        >>> list(Timeline([Stretch(1, ((3, (0,)), (1, (2,))), turns=4)]).within(3, 9))
+        >>> list(Timeline.of([(Run(4, 4, 4), (2,))], 16, 1).within(3, 9))
         [(5, (0,)), (2, (2,))]
         """
         at = max(0, bisect_right(self.stretches, first, key=_first) - 1)
         for number in range(at, len(self.stretches)):  # a slice may copy half a million
             stretch = self.stretches[number]
-            if stretch.first > last:
+            low, high = max(first, stretch.first), min(last + 1, stretch.first + stretch.steps)
+            if low >= high:
                 return
-            low, high = max(first, stretch.first), min(last, stretch.last)
-            if low <= high:
-                yield from stretch.within(low - stretch.first, high - low + 1)
+            for steps, values in stretch.parts():
+                if count := steps.number_before(high) - steps.number_before(low):
+                    yield count, values
 
 
 def step_kinds(blocks: Mapping[int, Iterable[Run]], steps: int) -> tuple[list[Kind], Timeline]:
@@ -224,7 +193,7 @@ def step_kinds(blocks: Mapping[int, Iterable[Run]], steps: int) -> tuple[list[Ki
     >>> kinds
     [((0, 1),), ((1, 2),)]
     >>> timeline.stretches
-    (Stretch(first=1, cycle=((3, (0,)), (1, (1,))), turns=3),)
+    [Stretch(first=1, steps=12, cycle=((3, (0,)), (1, (1,))))]
     """
     changes: dict[int, list[tuple[int, Run, int]]] = {1: [], steps + 1: []}
     for block, runs in blocks.items():
@@ -233,12 +202,17 @@ def step_kinds(blocks: Mapping[int, Iterable[Run]], steps: int) -> tuple[list[Ki
             for at, times in ((run.first - gap, run.times), (run.last + gap + 1, -run.times)):
                 changes.setdefault(min(max(at, 1), steps + 1), []).append((block, run, times))
     active = _Active()
-    pieces: list[_Piece] = []
+    pieces: list[Piece] = []
     for low, high in pairwise(sorted(changes)):
         for block, run, times in changes[low]:
             active.change(block, run, times)
         pieces += active.pieces(low, high)
-    return active.kinds, Timeline(_folded(pieces))
+    spread: Counter[Values] = Counter()
+    for length, cycle in pieces:
+        turns = length // sum(map(_first, cycle))
+        for part, values in cycle:
+            spread[values] += part * turns
+    return active.kinds, Timeline(pieces, spread)
 
 
 def weighed(kinds: Iterable[Kind], weights: Mapping[int, Values], size: int) -> list[Values]:
@@ -278,7 +252,7 @@ class _Active:
         else:
             _add(self._at_times, (block, run), times)
 
-    def pieces(self, low: int, high: int) -> Iterator[_Piece]:
+    def pieces(self, low: int, high: int) -> Iterator[Piece]:
         """Yield the steps from `low` to before `high`."""
         if not self._at_times:
             yield high - low, self._once(self._always)
@@ -287,13 +261,13 @@ class _Active:
         turns = (high - low) // period
         if turns >= _MIN_TURNS:
             parts = self._pieces(low, low + period)
-            cycle = _shortest((length, once[0][1]) for length, once in parts)
+            cycle = _shortest(tuple((length, once[0][1]) for length, once in parts))
             if len(cycle) <= _MAX_CYCLE:
                 yield period * turns, cycle
                 low += period * turns
         yield from self._pieces(low, high)
 
-    def _pieces(self, low: int, high: int) -> Iterator[_Piece]:
+    def _pieces(self, low: int, high: int) -> Iterator[Piece]:
         rows: dict[int, dict[int, int]] = {}
         for (block, run), times in self._at_times.items():
             for step in range(low + (run.first - low) % run.stride, high, run.stride):
@@ -334,51 +308,39 @@ def _regular(run: Run) -> Iterable[Run]:
     return (Run(step, 1, 1, run.times) for step in run.steps)
 
 
-def _shortest(parts: Iterable[Part]) -> tuple[Part, ...]:
+def _shortest(parts: Cycle) -> Cycle:
     """The shortest cycle that these parts repeat, with equal neighbours merged."""
-    merged = tuple(
-        (sum(map(_first, group)), values) for values, group in groupby(parts, key=_second)
-    )
-    if len(merged) == 1:
-        return ((1, merged[0][1]),)
+    if len(parts) == 1:
+        return ((1, parts[0][1]),)
+    merged = tuple((sum(map(_first, same)), values) for values, same in groupby(parts, key=_second))
+    if len(merged) < len(parts):
+        return _shortest(merged)
     sizes = (n for n in range(2, len(merged)) if merged[:n] * (len(merged) // n) == merged)
     return merged[: next(sizes, len(merged))]
 
 
-def _folded(pieces: Iterable[_Piece]) -> Iterator[Stretch]:
-    """Yield the stretches of all steps; pieces that repeat in the same order become a cycle."""
-    merged = [(sum(map(_first, group)), cycle) for cycle, group in groupby(pieces, key=_second)]
-    first, at = 1, 0
-    for size, turns in _repeats(merged):
-        steps, cycle = merged[at]
-        if size == 1 and len(cycle) > 1:
-            turns = steps // sum(map(_first, cycle))
-        else:
-            cycle = tuple((steps, once[0][1]) for steps, once in merged[at : at + size])
-        yield (stretch := Stretch(first, cycle, turns))
-        first, at = stretch.last + 1, at + size * (turns if size > 1 else 1)
-
-
-def _repeats(pieces: Sequence[_Piece]) -> Iterator[tuple[int, int]]:
-    """Yield a number of pieces and how often they repeat, for all pieces in order."""
-    keys = [each if len(each[1]) == 1 else at for at, each in enumerate(pieces)]  # no nested cycle
-    found = []
+def _folded(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Yield longer pieces for the same steps: equal ones merged, and repeated ones as a cycle."""
+    merged = [(sum(map(_first, same)), cycle) for cycle, same in groupby(pieces, key=_second)]
+    keys = [each if len(each[1]) == 1 else at for at, each in enumerate(merged)]  # no nested cycle
+    repeats = []
     for size in range(2, _MAX_CYCLE + 1):
         begin = 0
         for is_repeated, group in groupby(map(operator.eq, keys, keys[size:])):
             length = sum(1 for _ in group)
             if is_repeated and length >= size * (_MIN_TURNS - 1):
-                found.append((begin, size, length))
+                repeats.append((begin, size, length))
             begin += length
     at = 0
-    for begin, size, length in sorted(found):
+    for begin, size, length in sorted(repeats):
         start = max(begin, at)
         turns = (begin + length - start) // size + 1
         if turns >= _MIN_TURNS:
-            yield from repeat((1, 1), start - at)
-            yield size, turns
+            yield from merged[at:start]
+            cycle = tuple((steps, once[0][1]) for steps, once in merged[start : start + size])
+            yield turns * sum(map(_first, cycle)), cycle
             at = start + size * turns
-    yield from repeat((1, 1), len(pieces) - at)
+    yield from merged[at:]
 
 
 def segments(weighted: Iterable[tuple[Run, int]], steps: int) -> Iterator[tuple[int, int, int]]:
@@ -404,11 +366,12 @@ def union(runs: Iterable[Run]) -> list[Run]:
     found: list[Run] = []
     for stretch in timeline.stretches:
         counted = [(steps, times) for steps, (times,) in stretch.parts() if times]
-        if len(counted) == 1 and counted[0][0].length == 1:
+        if len(counted) == 1 and 1 in (counted[0][0].length, len(stretch.cycle)):
             ((steps, times),) = counted
             found.append(Run(steps.first, steps.every or 1, steps.number, times))
-        else:
-            every = stretch.period
-            rows = range(0, every * stretch.turns, every)
-            found += [Run(s.first + more, 1, s.length, n) for more in rows for s, n in counted]
+            continue
+        first = stretch.first
+        for length, (times,) in stretch.written_out():
+            found += [Run(first, 1, length, times)] if times else []
+            first += length
     return join(found)
