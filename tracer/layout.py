@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import zip_longest
 from textwrap import wrap
 from typing import NamedTuple
@@ -31,87 +30,65 @@ class Column(NamedTuple):
     """Whether its cells begin at the left, as texts do."""
 
 
-@dataclass(frozen=True)
-class Row:
-    """A name, its figures, and a note on them."""
+class Line(NamedTuple):
+    """The cells of a row, the name first, and a note on them."""
 
-    name: str
     cells: Sequence[Figure]
     note: str = ""
     style: str = ""
 
 
-@dataclass
-class Table:
-    """Rows under headers: names on the left, figures on the right, notes if they fit.
+def tabulated(
+    columns: Sequence[Column], lines: Sequence[Line], width: int, below: Iterable[str] = ()
+) -> list[Text]:
+    """The lines under their headers in at most `width` cells, with notes, and paragraphs below.
 
-    Nothing is cut: a long name stands on a line of its own, above its figures. Where the width has
-    no room for all figures, each row is a paragraph. `rich.table` is not used because it takes 15
-    times as long, and has neither.
+    Nothing is cut: a long name stands on a line of its own, above its figures, and a note below
+    them. Where the width has no room for all figures, each row is a paragraph. `rich.table` is not
+    used because it takes 15 times as long, and has neither.
     """
+    left = [True, *(column.left for column in columns[1:])]
+    headers = [reversed(column.header.split("\n")) for column in columns]
+    heads = [*zip_longest(*headers, fillvalue="")][::-1]
+    grid = [[*map(_written, line.cells)] for line in lines]
+    longest, *sizes = [max(map(cell_len, each)) for each in zip(*heads, *grid, strict=True)]
+    room = width - sum(size + 2 for size in sizes)
+    gap = "   " if longest + len(sizes) <= room else "  "
+    sizes = [min(longest, room), *sizes]
+    notes = max((cell_len(line.note) for line in lines), default=0)
+    beside = sum(sizes) + len(gap) * len(sizes) + notes <= width
 
-    header: str
-    """The header of the names."""
-    columns: Sequence[Column]
-    rows: list[Row] = field(default_factory=list)
-    below: Sequence[str] = ()
-    """Paragraphs below the table."""
+    def drawn(cells: Sequence[str], note: str, style: str) -> Text:
+        return Text(gap.join([*map(_padded, cells, sizes, left), note]).rstrip(), style)
 
-    def lines(self, width: int) -> list[Text]:
-        """The table in at most `width` cells, unless a word is longer."""
-        columns = [Column(self.header, left=True), *self.columns]
-        heads = zip_longest(*(reversed(each.header.split("\n")) for each in columns), fillvalue="")
-        head = [*heads][::-1]
-        grid = [[row.name, *map(_written, row.cells)] for row in self.rows]
-        longest, *sizes = [max(map(cell_len, each)) for each in zip(*head, *grid, strict=True)]
-        room = width - sum(size + 2 for size in sizes)
-        if room < min(longest, _NAME):
-            lines = [line for row in self.rows for line in self._in_words(row, width)]
-        else:
-            gap = "   " if longest + len(sizes) <= room else "  "
-            lines = self._drawn(head, grid, [min(longest, room), *sizes], gap, width)
-        for text in (*([] if self.rows else ["(none)"]), *self.below):
-            lines += paragraph(text, width, style="dim")
-        return lines
+    made = []
+    if fits := room >= min(longest, _NAME):
+        made = [drawn(head, "", "bold") for head in heads]
+    for line, (name, *cells) in zip(lines, grid, strict=True):
+        if not fits:
+            made += _in_words(columns, line, width)
+            continue
+        if cell_len(name) > sizes[0]:
+            made.append(Text(name, line.style))
+            name = ""
+        made.append(drawn([name, *cells], line.note if beside else "", line.style))
+        if line.note and not beside:
+            made += paragraph(line.note, width, "    ", line.style)
+    for text in (*([] if lines else ["(none)"]), *below):
+        made += paragraph(text, width, style="dim")
+    return made
 
-    def _drawn(
-        self,
-        head: Iterable[Sequence[str]],
-        grid: Iterable[Sequence[str]],
-        sizes: Sequence[int],
-        gap: str,
-        width: int,
-    ) -> list[Text]:
-        """The rows below their header, in columns of these sizes."""
-        left = [True, *(each.left for each in self.columns)]
 
-        def line(cells: Iterable[str], note: str, style: str) -> Text:
-            padded = map(_padded, cells, sizes, left)
-            return Text(gap.join([*padded, note]).rstrip(), style)
-
-        longest_note = max((cell_len(row.note) for row in self.rows), default=0)
-        beside = sum(sizes) + len(gap) * len(sizes) + longest_note <= width
-        lines = [line(cells, "", "bold") for cells in head]
-        for row, (name, *cells) in zip(self.rows, grid, strict=True):
-            if cell_len(name) > sizes[0]:
-                lines.append(Text(name, row.style))
-                name = ""
-            lines.append(line([name, *cells], row.note if beside else "", row.style))
-            if row.note and not beside:
-                lines += paragraph(row.note, width, "    ", row.style)
-        return lines
-
-    def _in_words(self, row: Row, width: int) -> list[Text]:
-        """A row as its name and a paragraph: `updates 4, per step 1`."""
-        figures = [
-            "\xa0".join([*column.header.split(), _written(cell)])
-            for column, cell in zip(self.columns, row.cells, strict=True)
-            if cell is not None
-        ]
-        note = f" ({row.note})" if row.note else ""
-        said = paragraph(f"{', '.join(figures)}{note}", width, "  ", row.style)
-        name = f"{' '.join(self.header.split())} {row.name}"
-        return [*paragraph(name, width, style=row.style or "bold"), *said]
+def _in_words(columns: Sequence[Column], line: Line, width: int) -> list[Text]:
+    """A row as its name and a paragraph: `updates 4, per step 1`."""
+    said = [
+        "\xa0".join([*column.header.split(), _written(cell)])
+        for column, cell in zip(columns, line.cells, strict=True)
+        if cell is not None
+    ]
+    note = f" ({line.note})" if line.note else ""
+    name = paragraph(said[0].replace("\xa0", " "), width, style=line.style or "bold")
+    return name + paragraph(f"{', '.join(said[1:])}{note}", width, "  ", line.style)
 
 
 def cut(name: str, width: int, tail: int) -> str:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from rich.text import Text
 
 from tracer.errors import shown
-from tracer.layout import Column, Row, Table, paragraph, printed
+from tracer.layout import Column, Line, paragraph, printed, tabulated
 from tracer.model.measures import EXECUTIONS
 from tracer.model.records import Variable
 from tracer.model.timeline import Timeline
@@ -212,9 +212,9 @@ def render(
     lines = [line for text in texts for line in paragraph(text, width)]
     several = len({change.optimizer for change in changes}) > 1
     for (optimizer, title), group in groupby(changes, key=lambda change: change[:2]):
-        rows = [Row(shown(row.name), (row.before, row.after), row.where) for row in group]
+        rows = [Line((shown(row.name), row.before, row.after), row.where) for row in group]
         more = [f"... and {len(rows) - _MAX_ROWS:,} more"] if len(rows) > _MAX_ROWS else []
         header = f"{shown(optimizer)}: {title}" if several else title
-        columns = [Column("first"), Column("second")]
-        lines += [Text(), *Table(header, columns, rows[:_MAX_ROWS], more).lines(width)]
+        columns = [Column(header), Column("first"), Column("second")]
+        lines += [Text(), *tabulated(columns, rows[:_MAX_ROWS], width, more)]
     return printed(lines, width, color)

@@ -84,23 +84,14 @@ def drawn(
     table: columns.Table, width: int, most: int, below: str = "", more: str = ""
 ) -> list[Text]:
     """The first rows of a table as lines; `more` says where those left out are."""
-    names, *figures = table.shown
-    rows, left = table.first(most)
-    cells = [
-        layout.Row(
-            shown(str(row.values[names.name])) or "''",
-            [_cell(row.values.get(each.name)) for each in figures],
-            row.note,
-            _STYLES[row.level],
-        )
-        for row in rows
-    ]
+    (rows, left), shown_columns, lines = table.first(most), table.shown, []
+    for row in rows:
+        cells = [row.values.get(column.name) for column in shown_columns]
+        plain = [shown(cell) if isinstance(cell, str) else cell for cell in cells]
+        plain[0] = plain[0] or "''"
+        lines.append(layout.Line(plain, row.note, _STYLES[row.level]))
     remarks = [*all_true((left, f"... and {left}{more}"), (below, below)), *table.below]
-    return layout.Table(names.header, figures, cells, remarks).lines(width)
-
-
-def _cell(value: layout.Figure) -> layout.Figure:
-    return shown(value) if isinstance(value, str) else value
+    return layout.tabulated(shown_columns, lines, width, remarks)
 
 
 # The top of the report.
@@ -108,36 +99,36 @@ def _cell(value: layout.Figure) -> layout.Figure:
 
 def _head(trace: Trace, part: columns.Part, width: int, answered: bool) -> list[Text]:
     """The lines above the tables; if not `answered`, totals instead of answers."""
-    unreached = (each for summary in summaries_of(trace) for each in never_reached(summary))
+    lines: list[Text] = []
+
+    def add(text: str, indent: str = "", style: str = "") -> None:
+        lines.extend(paragraph(text, width, indent, style))
+
+    if part.text:
+        add(shown(part.text), style=WARNING)
+    add(question(trace), style="bold")
+    unreached = [each for summary in summaries_of(trace) for each in never_reached(summary)]
     answers = chain.from_iterable(sentences(trace, part.roots))
-    said = answers if answered else dict.fromkeys(unreached)
-    begin, indent = ("Note: ", "") if trace.complete else ("", "  - ")
-    blank, findings = ("", "", ""), to_report(trace)
-    parts = [  # text, indent and style
-        *((shown(text), "", WARNING) for text in all_true((part.text, part.text))),
-        (question(trace), "", "bold"),
-        *((sentence, "  ", "") for sentence in (*said, *in_all(trace, answered))),
-        *((rate, "  ", "") for rate in rates.sentences(trace) if answered),
-        *chain.from_iterable(
-            (blank, (warning, "", WARNING if warning is _UNFINISHED else ERROR))
-            for warning in warnings(trace)
-        ),
-        *([blank] if trace.complete and trace.notes else []),
-        *((begin + shown(note), indent, WARNING) for note in trace.notes),
-        *([blank, (_FINDINGS, "", "bold")] if findings else []),
-        *chain.from_iterable(
-            (
-                (
-                    f"{each.severity}[{each.code}]: {each.text}",
-                    "  ",
-                    ERROR if each.severity == "error" else WARNING,
-                ),
-                (each.advice, "    ", ""),
-            )
-            for each in findings
-        ),
-    ]
-    return [line for text, *look in parts for line in paragraph(text, width, *look)]
+    for said in (*(answers if answered else dict.fromkeys(unreached)), *in_all(trace, answered)):
+        add(said, "  ")
+    for rate in rates.sentences(trace) if answered else ():
+        add(rate, "  ")
+    for warning in warnings(trace):
+        lines.append(Text())
+        add(warning, style=WARNING if warning is _UNFINISHED else ERROR)
+    if trace.complete and trace.notes:
+        lines.append(Text())
+    for note in trace.notes:
+        begin, indent = ("Note: ", "") if trace.complete else ("", "  - ")
+        add(begin + shown(note), indent, WARNING)
+    if findings := to_report(trace):
+        lines.append(Text())
+        add(_FINDINGS, style="bold")
+    for finding in findings:
+        text = f"{finding.severity}[{finding.code}]: {finding.text}"
+        add(text, "  ", _STYLES[finding.severity])
+        add(finding.advice, "    ")
+    return lines
 
 
 def warnings(trace: Trace) -> list[str]:
