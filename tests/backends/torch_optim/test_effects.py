@@ -7,13 +7,12 @@ and whether all is finite.
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from backends.torch_optim.test_transparency import CLASSES, VARIANTS, options, trained
 from backends.torch_optim.test_truth_table import ROWS, by_step
 from support.torch_bytes import ByBytes
 from support.torch_odometers import Around, Odometer, give, in_threads, readings, zeros
@@ -142,54 +141,6 @@ def test_each_way_to_train(name: str) -> None:
         assert sum(trace.count("compared", by=()).values()) == requested
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_what_a_scaler_left_out(fused: bool) -> None:
-    """A step that it skipped changed nothing, and updated nothing: no update was ineffective."""
-    parameters = zeros()
-    optimizer = tracer.wrap(torch.optim.SGD(named(parameters), 0.1, fused=fused), effects=True)
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    truth = ByBytes(dict(named(parameters)))
-    for step in range(8):
-        scaler.scale(torch.ones(1))
-        give(parameters, INFINITE if step in (1, 3, 4, 5, 6) else 1.0)
-        truth.around(lambda: scaler.step(optimizer))
-        scaler.update()
-    trace = tracer.trace_of(optimizer)
-    truth.agrees_with(trace)
-    assert {step for _, step in truth.unchanged} == {2, 4, 5, 6, 7}
-    assert by_step(trace) == [3, 0, 3, 0, 0, 0, 0, 3]
-    assert "unchanged" not in {each.code for each in trace.findings()}
-
-
-def test_a_sparse_gradient() -> None:
-    table = torch.nn.Embedding(10, 2, sparse=True)
-    optimizer = tracer.wrap(torch.optim.SGD(table.parameters(), 0.1), effects=True)
-    truth = ByBytes(dict(table.named_parameters()))
-    for amount in (1.0, 0.0, 1.0, NAN, 0.0):
-        optimizer.zero_grad()
-        (table(torch.tensor([1, 2])).sum() * amount).backward()
-        truth.around(optimizer.step)
-    assert truth.unchanged == {("weight", 2), ("weight", 5)}  # NaN stays NaN
-    assert truth.not_finite == {("weight", 4), ("weight", 5)}
-    truth.agrees_with(tracer.trace_of(optimizer))
-
-
-def test_beside_the_gradient() -> None:
-    """Weight decay and momentum change weights of which the gradient is 0."""
-    parameters = [parameter(torch.float32), parameter(torch.float32)]
-    groups = [
-        {"params": named(parameters)[:1], "weight_decay": 0.1},
-        {"params": named(parameters)[1:], "momentum": 0.9},
-    ]
-    optimizer = tracer.wrap(torch.optim.SGD(groups, 0.1), effects=True)
-    truth = ByBytes(dict(named(parameters)))
-    for amount in (0.0, 1.0, 0.0):
-        give(parameters, amount)
-        truth.around(optimizer.step)
-    assert truth.unchanged == {("p1", 1)}
-    truth.agrees_with(tracer.trace_of(optimizer))
-
-
 def test_a_parameter_with_another_shape_or_other_memory() -> None:
     """A step may exchange the memory of a parameter: it is compared if it can be."""
 
@@ -255,18 +206,6 @@ def test_what_cannot_be_compared_is_said() -> None:
     assert trace.count("compared", by=()) == {(): 1}
 
 
-@pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="this PyTorch has no such type")
-def test_numbers_of_4_bits_are_not_compared() -> None:
-    packed = torch.zeros(2, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
-    parameters = [torch.nn.Parameter(packed, requires_grad=False), *zeros(1)]
-    parameters[0].grad = packed
-    optimizer = tracer.wrap(Still(parameters, {}), effects=True)
-    optimizer.step()
-    trace = tracer.trace_of(optimizer)
-    assert any("float4_e2m1fn_x2" in note for note in trace.notes)
-    assert trace.count("compared", by=()) == {(): 1}
-
-
 def test_a_lazy_parameter_that_a_closure_makes_is_said() -> None:
     layer = torch.nn.LazyLinear(2)
     optimizer = tracer.wrap(Odometer(layer.parameters()), effects=True)
@@ -298,26 +237,6 @@ def test_a_parameter_that_comes_in_a_step_is_said() -> None:
     trace = tracer.trace_of(optimizer)
     assert [note for note in trace.notes if "got during a step" in note] and trace.complete
     assert sum(trace.count("compared", by=()).values()) == 3
-
-
-# It changes nothing.
-
-
-FEW = ("Adam", "SGD", "LBFGS", "SparseAdam")
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in FEW else pytest.mark.sweep) for n in CLASSES]
-)
-def test_the_same_bits(name: str, variant: str) -> None:
-    given = options(name, variant)
-    _, written, weights, _ = trained(name, given, lambda optimizer: optimizer)
-    wrap: Callable[[Any], Any] = lambda optimizer: tracer.wrap(optimizer, effects=True)  # noqa: E731
-    traced, written_too, weights_too, _ = trained(name, given, wrap)
-    assert written == written_too
-    assert all(torch.equal(a, b) for a, b in zip(weights, weights_too, strict=True))
-    assert tracer.trace_of(traced).findings() == []
 
 
 def test_autograd_does_not_know_it() -> None:
@@ -364,19 +283,6 @@ def test_the_copies_live_as_long_as_the_step() -> None:
     assert alive == [3, 0] * 3  # a class of which `super().step()` steps has one copy of each, too
 
 
-def test_without_it_nothing_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*given: Any) -> None:
-        raise AssertionError
-
-    monkeypatch.setattr(torch_effects.Effects, "copy_of", refuse)
-    parameters = zeros()
-    optimizer = tracer.wrap(Odometer(parameters))
-    give(parameters)
-    optimizer.step()
-    trace = tracer.trace_of(optimizer)
-    assert trace.updates() == 3 and trace.complete and not trace.has_effects
-
-
 def test_recorded_for_a_while() -> None:
     """A recording has the steps in it compared, also of an optimizer that is traced already."""
     parameters = zeros()
@@ -418,28 +324,6 @@ def test_threads() -> None:
         trace = tracer.trace_of(optimizer)
         assert set(trace.count("unchanged", by=("step",))) == still
         assert [trace.updates()] == readings(parameters[index])
-
-
-# What people ask.
-
-
-def test_bf16_weights_that_are_not_updated() -> None:
-    """A small rate is lost beside a weight of bf16: the run looks fine, and nothing is learned."""
-    torch.manual_seed(0)
-    model = torch.nn.Linear(4, 3).to(torch.bfloat16)
-    optimizer = tracer.wrap(torch.optim.AdamW(model.parameters(), lr=1e-6), effects=True)
-    truth = ByBytes(dict(model.named_parameters()))
-    for _ in range(8):
-        optimizer.zero_grad()
-        model(torch.ones(2, 4, dtype=torch.bfloat16)).float().pow(2).mean().backward()
-        assert all(parameter.grad.abs().max() > 0 for parameter in model.parameters())
-        truth.around(optimizer.step)
-    trace = tracer.trace_of(optimizer)
-    truth.agrees_with(trace)
-    assert len(truth.unchanged) == 16 and trace.updates() == 16
-    (finding,) = [each for each in trace.findings() if each.code == "unchanged"]
-    assert finding.severity == "error"
-    assert "weight and bias, and all of them were updated in 8 steps" in finding.text
 
 
 @pytest.mark.long

@@ -70,19 +70,6 @@ def accumulation_with_a_last_group() -> None:
                 optimizer.zero_grad(set_to_none=False)
 
 
-@healthy
-def accumulation_by_hand_of_averages() -> None:
-    model = net()
-    optimizer = SGD(model.parameters(), 0.1)
-    for _ in range(4):
-        for _ in range(4):
-            loss_of(model).backward()
-        for each in model.parameters():
-            each.grad /= 4
-        optimizer.step()
-        optimizer.zero_grad()
-
-
 def gan(train: Callable[..., None]) -> None:
     draw, judge = nn.Linear(2, 3), nn.Linear(3, 1)
     of_draw, of_judge = SGD(draw.parameters(), 0.1), SGD(judge.parameters(), 0.1)
@@ -143,17 +130,6 @@ def gan_with_one_optimizer() -> None:
 
 
 @healthy
-def encoder_and_head_with_an_optimizer_each() -> None:
-    model = net()
-    optimizers = SGD(model[0].parameters(), 0.1), SGD(model[2].parameters(), 0.1)
-    for _ in range(8):
-        model.zero_grad()
-        loss_of(model).backward()
-        for each in optimizers:
-            each.step()
-
-
-@healthy
 def shared_parameters_in_turns() -> None:
     model = net()
     optimizers = SGD(model.parameters(), 0.1), torch.optim.Adam(model.parameters())
@@ -162,21 +138,6 @@ def shared_parameters_in_turns() -> None:
             loss_of(model).backward()
             each.step()
         model.zero_grad()
-
-
-@healthy
-def truncated_through_time() -> None:
-    cell = nn.RNNCell(3, 3)
-    optimizer = SGD(cell.parameters(), 0.1)
-    for _ in range(4):
-        state = torch.zeros(4, 3)
-        for _ in range(3):
-            optimizer.zero_grad()
-            for _ in range(2):
-                state = cell(torch.randn(4, 3), state)
-            state.mean().backward()
-            optimizer.step()
-            state = state.detach()
 
 
 @healthy
@@ -273,34 +234,6 @@ def checkpoints_and_double_backward() -> None:
         out.mean().backward()
         (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
         (slope**2).mean().backward()
-        optimizer.step()
-
-
-@healthy
-def gradients_of_another_model() -> None:
-    shared, local = net(), net()
-    optimizer = SGD(shared.parameters(), 0.1)
-    for _ in range(8):
-        local.load_state_dict(shared.state_dict())
-        local.zero_grad()
-        loss_of(local).backward()
-        for own, other in zip(shared.parameters(), local.parameters(), strict=True):
-            own.grad = other.grad
-        optimizer.step()
-
-
-@healthy
-def master_weights() -> None:
-    model = net()
-    masters = [each.detach().clone().requires_grad_() for each in model.parameters()]
-    for each in masters:
-        each.grad = torch.zeros_like(each)
-    optimizer = SGD(masters, 0.1)
-    for _ in range(8):
-        model.zero_grad()
-        loss_of(model).backward()
-        for own, other in zip(masters, model.parameters(), strict=True):
-            own.grad.copy_(other.grad)
         optimizer.step()
 
 

@@ -1,14 +1,11 @@
 """Learning rates, schedules and weight decay of PyTorch, and steps that clear their gradients."""
 
 import json
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.utils.prune
-from support.findings_of import bad
 
 import tracer
 from tracer.model.rates import sentence
@@ -118,69 +115,6 @@ def test_a_rate_in_a_tensor_is_read() -> None:
     rate.fill_(0.25)
     step(model, optimizer)
     assert runs_of(tracer.trace_of(optimizer)) == (RateRun(1, 2, 0.5, 0.25, 2),)
-
-
-# What is as it should be; `fuzz/healthy_torch.py` draws schedules and groups that are usual.
-
-HEALTHY: list[Callable[[Any, list[Any]], None]] = []
-
-
-def healthy(train: Callable[[Any, list[Any]], None]) -> Callable[[Any, list[Any]], None]:
-    HEALTHY.append(train)
-    return train
-
-
-class Clearing(torch.optim.SGD):  # type: ignore[misc]
-    """Its step clears the gradients that it has used."""
-
-    def step(self, closure: Any = None) -> Any:
-        loss = super().step(closure)
-        self.zero_grad(set_to_none=False)
-        return loss
-
-
-def step_with_a_closure(model: Any, optimizer: Any) -> None:
-    def closure() -> Any:
-        loss = model(torch.randn(4, 3)).square().mean()
-        loss.backward()
-        return loss
-
-    for _ in range(6):
-        optimizer.step(closure)
-
-
-@healthy
-def a_step_that_clears_the_gradients_of_its_closure(model: Any, parameters: list[Any]) -> None:
-    optimizer = Clearing(parameters, 0.1)
-    step_with_a_closure(model, optimizer)
-
-
-@healthy
-def a_step_that_clears_the_gradients_of_a_scaler(model: Any, parameters: list[Any]) -> None:
-    optimizer = Clearing(parameters, 0.1)
-    scaler = torch.amp.GradScaler("cpu", init_scale=128.0)
-    for _ in range(6):
-        scaler.scale(model(torch.randn(4, 3)).square().mean()).backward()
-        scaler.step(optimizer)
-        scaler.update()
-
-
-@healthy
-def a_hook_that_clears_the_gradients_of_a_closure(model: Any, parameters: list[Any]) -> None:
-    optimizer = torch.optim.SGD(parameters, 0.1)
-    optimizer.register_step_post_hook(lambda own, *_: own.zero_grad(set_to_none=False))
-    step_with_a_closure(model, optimizer)
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("train", HEALTHY, ids=lambda each: each.__name__)
-def test_nothing_is_said(train: Callable[[Any, list[Any]], None]) -> None:
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.LayerNorm(2), torch.nn.Linear(2, 3))
-    with tracer.record(effects=True) as recording:
-        train(model, list(model.parameters()))
-    assert recording.trace().complete
-    assert not bad(recording.trace())
 
 
 def test_every_report_has_them() -> None:

@@ -76,10 +76,13 @@ def trained(name: str, given: dict[str, Any], prepare: Callable[[Any], Any]) -> 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", CLASSES)
-def test_the_same_bits(name: str, variant: str) -> None:
+@pytest.mark.parametrize("effects", [False, True])
+def test_the_same_bits(name: str, variant: str, effects: bool) -> None:
     given = options(name, variant)
     plain, written, weights, _ = trained(name, given, lambda optimizer: optimizer)
-    traced, written_too, weights_too, moves = trained(name, given, tracer.wrap)
+    traced, written_too, weights_too, moves = trained(
+        name, given, lambda optimizer: tracer.wrap(optimizer, effects=effects)
+    )
     assert written == written_too
     assert all(torch.equal(a, b) for a, b in zip(weights, weights_too, strict=True))
     assert type(traced) is type(plain)
@@ -91,18 +94,6 @@ def test_the_same_bits(name: str, variant: str) -> None:
     assert trace.complete and trace.findings() == []
 
 
-def test_a_copy_is_not_traced() -> None:
-    parameters = zeros()
-    optimizer = tracer.wrap(Odometer(parameters))
-    for made in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
-        assert not made._optimizer_step_post_hooks
-        copies = made.param_groups[0]["params"]
-        give(copies)
-        made.step()
-        assert readings(copies) == [1, 1, 1]
-    assert tracer.trace_of(optimizer).steps == 0
-
-
 class WithAllOfIt(Odometer):
     """Says itself what is pickled of it: everything, its hooks too."""
 
@@ -110,8 +101,9 @@ class WithAllOfIt(Odometer):
         return dict(vars(self))
 
 
-def test_a_pickle_needs_no_tracer() -> None:
-    optimizer = tracer.wrap(WithAllOfIt(zeros(1)))
+@pytest.mark.parametrize("cls", [Odometer, WithAllOfIt])
+def test_a_copy_is_not_traced(cls: Any) -> None:
+    optimizer = tracer.wrap(cls(zeros(1)))
     written = pickle.dumps(optimizer)
     assert b"tracer" not in written
     for made in (copy.deepcopy(optimizer), pickle.loads(written)):
