@@ -8,7 +8,7 @@ import math
 import operator
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, groupby, pairwise, repeat
 from typing import NamedTuple, TypeVar
@@ -215,13 +215,15 @@ def step_kinds(blocks: Mapping[int, Iterable[Run]], steps: int) -> tuple[list[Ki
     return active.kinds, Timeline(pieces, spread)
 
 
-def weighed(kinds: Iterable[Kind], weights: Mapping[int, Values], size: int) -> list[Values]:
+def weighed(kinds: Sequence[Kind], weights: Mapping[int, Values], size: int) -> list[Values]:
     """Return `size` counts of each kind of step, from those of one execution of each block.
 
     >>> weighed([((0, 1),), ((1, 2),), ((0, -1),)], {0: (3, 0), 1: (5, 1)}, 2)
     [(3, 0), (13, 2), (10, 2)]
     """
     total = (0,) * size
+    if not weights:
+        return [total] * len(kinds)
     totals = []
     for kind in kinds:
         for block, times in kind:
