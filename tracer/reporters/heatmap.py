@@ -71,50 +71,63 @@ class HeatMap:
         self._summary = summary
         counted = [measures.updates, *(measures.effects if summary.effects else ())]
         patterns = summary.patterns if summary.steps else []
-        timelines = {pattern: pattern.timeline(*counted) for pattern in patterns}
+        self._timelines = {pattern: pattern.timeline(*counted) for pattern in patterns}
         self._all = summary.timeline(measures.updates)
         self.size = -(-summary.steps // COLUMNS) or 1
         """The number of steps in a column; the last one may have fewer."""
         self.columns = -(-summary.steps // self.size)
-        numbers = sorted({n for each in timelines.values() for n, *_ in each.spread} - {0})
-        group = -(-len(numbers) // _LEVELS) or 1
-        levels = [numbers[at : at + group] for at in range(0, len(numbers), group)]
-        shades = {1: "2", 2: "13"}.get(len(levels), "123")
-        self._levels = [(f"level{n}", e[0], e[-1]) for n, e in zip(shades, levels, strict=False)]
+        self._levels = self._classes()
         why = reason(summary)
         self._why = text_of(why.facts) if why.everywhere else ""
         self._nothing = "expected" if self._why and why.usual else "nothing"
+        self.rows = list(self._rows(most))
+        """The name of each variable, with its cells."""
+        self.left = len(summary.variables) - len(self.rows)
+        """The number of variables without a row."""
+
+    @property
+    def legend(self) -> dict[str, str]:
+        """What the states in use mean."""
         words = {
             **{state: some((least, most), "update") for state, least, most in self._levels},
             "some": "in some of the steps",
-            "others": f"none, while other {summary.dialect.variable}s were updated",
+            "others": f"none, while other {self._summary.dialect.variable}s were updated",
             self._nothing: self._why or "the step updated nothing",
             "never": "never updated",
             "unchanged": "unchanged by updates",
             "infinite": "not finite after the step",
         }
-        self.rows: list[tuple[str, list[Cell]]] = []
-        """The name of each variable, with its cells."""
-        for pattern in sorted(timelines, key=lambda each: not self._odd(timelines[each])):
-            cells = list(self._cells(pattern, timelines[pattern]))
-            fitting = max(0, min(most // len(cells), MAX_ROWS - len(self.rows)))
-            names = [summary.trace.variables[index].name for index in pattern.variables[:fitting]]
-            self.rows += [(name, cells) for name in names]
-            most -= len(cells) * len(names)
-            if len(names) < len(pattern.variables):
-                break
-        last = summary.steps
-        self.ticks = [f"{step:,}" for step in sorted({1, (last + 1) // 2, last} - {0})]
-        """The numbers of the first, the middle and the last step."""
-        self.left = len(summary.variables) - len(self.rows)
-        """The number of variables without a row."""
         used = {cell.state for _, cells in self.rows for cell in cells}
-        self.legend = {state: text for state, text in words.items() if state in used}
-        """What the states in use mean."""
+        return {state: text for state, text in words.items() if state in used}
 
-    def _odd(self, timeline: Timeline) -> bool:
+    @property
+    def ticks(self) -> list[int]:
+        """The first, the middle and the last step."""
+        return sorted({1, (self._summary.steps + 1) // 2, self._summary.steps})
+
+    def _classes(self) -> list[tuple[str, int, int]]:
+        """Classes of updates per step: the state of each, its least and its most updates."""
+        spreads = (timeline.spread for timeline in self._timelines.values())
+        numbers = sorted({number for spread in spreads for number, *_ in spread} - {0})
+        size = -(-len(numbers) // _LEVELS) or 1
+        classes = [numbers[at : at + size] for at in range(0, len(numbers), size)]
+        shades = {1: "2", 2: "13"}.get(len(classes), "123")
+        return [(f"level{n}", e[0], e[-1]) for n, e in zip(shades, classes, strict=False)]
+
+    def _rows(self, most: int) -> Iterator[tuple[str, list[Cell]]]:
+        number = 0
+        for pattern in sorted(self._timelines, key=lambda each: not self._odd(each)):
+            cells = list(self._cells(pattern))
+            for index in pattern.variables:
+                number, most = number + 1, most - len(cells)
+                if number > MAX_ROWS or most < 0:
+                    return
+                yield self._summary.trace.variables[index].name, cells
+
+    def _odd(self, pattern: Pattern) -> bool:
         """Whether steps look like a mistake: missing updates, or effects of an update."""
-        whole = counts((number, values) for values, number in timeline.spread.items())
+        spread = self._timelines[pattern].spread
+        whole = counts((number, values) for values, number in spread.items())
         missed = whole.steps - whole.updated > self._all.spread[(0,)]
         return missed or not whole.updated or bool(whole.unchanged or whole.not_finite)
 
@@ -122,9 +135,9 @@ class HeatMap:
         """The first and the last step of columns."""
         return column * self.size + 1, min((column + width) * self.size, self._summary.steps)
 
-    def _cells(self, pattern: Pattern, timeline: Timeline) -> Iterator[Cell]:
-        """The cells of the variables of a pattern."""
-        never = not pattern.total(measures.updates)
+    def _cells(self, pattern: Pattern) -> Iterator[Cell]:
+        """The cells of a variable of this pattern."""
+        timeline, never = self._timelines[pattern], not pattern.total(measures.updates)
         states = ["never" if never else self._state(timeline, at) for at in range(self.columns)]
         column = 0
         for state, columns in groupby(states):
