@@ -261,12 +261,12 @@ def load(path: str | Path) -> CallTrace:
 def merge(traces: Iterable[Trace]) -> CallTrace:
     """Merge the traces of the workers of one run; each replica of the result has its worker.
 
-    The traces must have the same optimizers and variables. If a worker of the cluster has no trace,
-    or if the traces are of different launches, the result is incomplete. Traces of the same part of
-    a run (steps, replica, variable or method) are merged to a trace of that part.
+    Optimizers are matched by the lines that made them, variables by their names. If a worker of the
+    cluster has no trace, or if the traces are of different launches, the result is incomplete. A
+    merged trace can be merged with others.
 
     Raises `tracer.MergeError`, a `ValueError`, if there are no traces, two of one worker, or traces
-    of different runs or of different parts of a run; the error names the difference.
+    of different runs; the error names the difference.
     """
     from tracer.model import merge
 

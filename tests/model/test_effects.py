@@ -77,7 +77,7 @@ def test_effects_are_kept_in_a_file(tmp_path: Path) -> None:
     [
         ({"root": 1}, "effects[0].root holds 1, outside a table of 1"),
         ({"replica": -1}, "effects[0].replica holds -1, outside a table of 1"),
-        ({"variables": [99]}, "variables holds 99, outside a table of"),
+        ({"variables": [99]}, "variables hold [99], no ranges in a table of"),
         ({"total": -1}, "effects[0].total holds -1, outside 0 to"),
         ({"total": 9}, "effects[0].runs hold 10, more than the total, 9"),
         ({"runs": [[2, 1, 1], [2, 1, 1]]}, "effects[0].runs hold steps that do not rise"),

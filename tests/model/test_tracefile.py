@@ -80,6 +80,7 @@ KNOWN: dict[object, st.SearchStrategy[Any]] = {
     "times": st.integers(1, 5),
     "tracings": st.just(3),
     "idle": st.integers(0, 3),
+    "parts": st.just(()),
 }
 """Values by their type, or by the name of the field where they have bounds of their own."""
 
@@ -265,9 +266,9 @@ def test_the_file_begins_with_its_format_and_version(path: Path) -> None:
     assert path.read_bytes().endswith(b"}\n")
 
 
-def test_each_list_of_variables_is_written_once_as_ranges() -> None:
-    assert document()["lists"] == [[[0, 2]]]
-    assert [entry["variables"] for entry in document()["blocks"][1]["entries"]] == [[], [0], [0]]
+def test_lists_of_variables_are_written_as_ranges() -> None:
+    entries = document()["blocks"][1]["entries"]
+    assert [entry["variables"] for entry in entries] == [[], [0, 2], [0, 2]]
     assert document()["blocks"][0]["runs"] == [[1, 1, 10, 1], [12, 2, 3, 1]]
 
 
@@ -390,14 +391,13 @@ def damaged(path: Path, place: str, value: object) -> str:
             f"blocks[0].runs[1].last holds {12 + 2**63}, outside 1 to {LARGEST}",
         ),
         ("calls.0.variables", True, "Expected `array`, got `bool` - at `$.calls[0].variables`"),
-        ("calls.0.variables", [0, 0], "calls[0].variables holds several lists"),
         ("calls.0", {}, "Object missing required field `optimizer` - at `$.calls[0]`"),
-        ("lists.0", [], "lists[0] holds [0, 0], outside a table of 2 variables"),
-        ("lists.0.0", [0], "Expected `array` of length 2 - at `$.lists[0][0]`"),
         *(
-            ("lists.0.0", pair, f"lists[0] holds {pair}, outside a table of 2 variables")
-            for pair in ([0, 3], [2, 3], [-1, 1], [1, 1], [1, 0], [0, LARGEST])
+            ("calls.0.variables", ends, f"variables hold {ends}, no ranges in a table of 2 varia")
+            for ends in ([0], [0, 3], [2, 3], [-1, 1], [1, 1], [1, 0], [0, LARGEST], [0, 1, 1])
         ),
+        ("parts", [], "there is no trace to merge"),
+        ("parts", [{}], "Object missing required field `optimizers` - at `$.parts[0]`"),
     ],
 )
 def test_a_value_that_cannot_be(path: Path, place: str, value: object, reason: str) -> None:
@@ -406,8 +406,8 @@ def test_a_value_that_cannot_be(path: Path, place: str, value: object, reason: s
 
 def test_lists_that_would_fill_the_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracefile, "MAX_INDICES", 1000)
-    assert damaged(path, "lists.0", [[0, 2]] * 501) == (
-        "is damaged: lists hold more than 1,000 variables"
+    assert damaged(path, "calls.0.variables", [0, 2] * 501) == (
+        "is damaged: variables hold more than 1,000 indices"
     )
 
 
@@ -460,7 +460,7 @@ def test_no_index_and_no_number_of_any_record_is_beyond_its_bounds(path: Path, t
     path.write_text(json.dumps(of_every_record()))
     tracefile.load(path)
     for name in numbers - unbounded:
-        of = {"variables": "lists"}.get(name, INDICES.get(kind, {}).get(name))
+        of = None if name == "variables" else INDICES.get(kind, {}).get(name)
         for wrong in (-1, *([len(of_every_record()[of])] if of else [])):
             content: Any = of_every_record()
             (*_, record) = content["blocks"][0]["entries"] if kind is Entry else content[table]
@@ -473,7 +473,7 @@ def test_no_index_and_no_number_of_any_record_is_beyond_its_bounds(path: Path, t
 
 def test_the_lines_of_a_path_are_in_their_table(path: Path) -> None:
     path.write_text(json.dumps(of_every_record() | {"paths": [[1]]}))
-    assert refusal(path) == "is damaged: paths hold 1, outside a table of 1 line"
+    assert refusal(path) == "is damaged: paths hold 1, outside a table of 1"
 
 
 # Fuzz: any bytes are a trace or are refused.

@@ -1,23 +1,22 @@
 """Matches the optimizers and variables of a run's workers. No TensorFlow.
 
 Each worker numbers its optimizers in the order of their first steps, which may differ between
-workers. So an optimizer is identified by the line that made it, by its number among the optimizers
-of that line, and by the names and shapes of its variables; a variable is identified by its
-optimizers and its name.
+workers. So an optimizer is identified by the line that made it and, if the line made several, by
+the names of its variables or by its number. A variable is identified by its optimizer and its name.
 """
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, combinations
+from itertools import combinations
 from typing import NamedTuple
 
 from tracer.model.names import without_number
 from tracer.model.records import Optimizer, TraceData, Variable
 
 Label = tuple[Hashable, ...]
-"""A variable's name without its number, shape and dtype; and its place among equal ones."""
+"""A variable's name without its number, its shape, dtype and shards; and its place among equals."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +39,7 @@ class Matching(NamedTuple):
     optimizers: list[list[Hashable]]
     """Of each trace, the identity of each optimizer."""
     variables: list[list[Hashable]]
-    doubts: list[list[list[Root]]]
+    doubts: list[list[Root]]
     """Optimizers that may be the same on different workers, and are kept apart."""
     unlike: list[tuple[Root, Root]]
     """Pairs that must be one optimizer by their line, but have no variable in common."""
@@ -50,35 +49,41 @@ def match(traces: Sequence[TraceData]) -> Matching:
     """Match the optimizers and variables of the traces of one run's workers."""
     roots = list(_roots(traces))
     units: list[list[Root]] = []
-    doubts: list[list[list[Root]]] = []
+    doubts: list[list[Root]] = []
     unlike: list[tuple[Root, Root]] = []
     for family in _families(roots):
-        all_known = _all_known(family)
-        numbered: dict[tuple[int, int], list[Root]] = {}
-        for sharing in _sharing(family):
-            same = _by_names(sharing, all_known) or _by_number(sharing)
-            if not same:
-                doubts.append(list(_where_counts_agree(sharing)))
-            for unit in same:
-                first = numbered.setdefault(unit[0].record.made_as, unit)
-                alone = _traces(first).isdisjoint(_traces(unit))
-                if alone and _is_numbered(unit) and not _share(first[0], unit[0]):
-                    unlike.append((first[0], unit[0]))
-            units += same or doubts[-1]
-    unit_of = {(e.trace, e.index): number for number, unit in enumerate(units) for e in unit}
+        first = family[0]
+        if _is_one_each(family) and _numbers_agree(family):
+            same = [family]
+            unlike += [(first, root) for root in family if not _may_share(first, root)][:1]
+        else:
+            same = _by_names(family) or _by_number(family)
+        if not same:
+            same = [[root] for root in family]
+            doubts.append(family)
+        units += same
+    unit_of = {(root.trace, root.index): n for n, unit in enumerate(units) for root in unit}
     optimizers = [list(_identities(data, n, unit_of)) for n, data in enumerate(traces)]
-    return Matching(optimizers, _variables(traces, roots, unit_of), doubts, unlike)
+    names: list[dict[int, Hashable]] = [{} for _ in traces]
+    for number, unit in reversed([*enumerate(units)]):  # of several optimizers, the first counts
+        for root in unit:
+            names[root.trace].update((index, (number, own)) for index, own in root.labels.items())
+    variables = [
+        [named.get(index, variable.name) for index, variable in enumerate(data.variables)]
+        for data, named in zip(traces, names, strict=True)
+    ]
+    return Matching(optimizers, variables, doubts, unlike)
 
 
 def _roots(traces: Sequence[TraceData]) -> Iterator[Root]:
     known: dict[Hashable, tuple[dict[int, Label], frozenset[Label]]] = {}
     for number, data in enumerate(traces):
         for index, used in _variables_used(data).items():
-            labels = known.get((data.variables, used))
-            if labels is None:
-                found = _labels(data.variables, used)
-                labels = known[data.variables, used] = found, frozenset(found.values())
-            yield Root(number, index, data.optimizers[index], *labels, data.finished)
+            if (data.variables, used) not in known:
+                labels = _labels(data.variables, used)
+                known[data.variables, used] = labels, frozenset(labels.values())
+            record, labelled = data.optimizers[index], known[data.variables, used]
+            yield Root(number, index, record, *labelled, data.finished)
 
 
 def _variables_used(data: TraceData) -> dict[int, tuple[int, ...]]:
@@ -99,8 +104,8 @@ def _labels(variables: Sequence[Variable], used: Iterable[int]) -> dict[int, Lab
     times = Counter[Label]()
     labels: dict[int, Label] = {}
     for index in used:
-        variable = variables[index]
-        label = without_number(variable.name), variable.shape, variable.dtype
+        own = variables[index]
+        label = without_number(own.name), own.shape, own.dtype, own.shards
         times[label] += 1
         labels[index] = *label, times[label]
     return labels
@@ -109,94 +114,57 @@ def _labels(variables: Sequence[Variable], used: Iterable[int]) -> dict[int, Lab
 # Which roots are one optimizer.
 
 
-def _families(roots: Iterable[Root]) -> Iterable[list[Root]]:
+def _families(roots: Sequence[Root]) -> list[list[Root]]:
     """The roots by class and line, without the folders, which may differ between workers."""
     unknown = {root.record.class_name for root in roots if not root.record.made}
-    files: dict[tuple[int, str], set[str]] = defaultdict(set)
-    for root in roots:
-        files[root.trace, _without_folder(root.record.made)].add(root.record.made)
-    several = {line for (_, line), made in files.items() if len(made) > 1}
-    families: dict[tuple[str, str], list[Root]] = defaultdict(list)
-    for root in roots:
-        line = _without_folder(root.record.made)
-        line = root.record.made if line in several else line
+
+    def line(root: Root) -> Hashable:
         name = root.record.class_name
-        families[name, "" if name in unknown else line].append(root)
-    return families.values()
+        return name, "" if name in unknown else re.split(r"[\\/]", root.record.made)[-1]
+
+    return _grouped(roots, line)
 
 
-def _without_folder(line: str) -> str:
-    return re.split(r"[\\/]", line)[-1]
-
-
-def _sharing(family: Sequence[Root]) -> list[list[Root]]:
-    """The roots that share variables, directly or through others.
-
-    One without variables may be any of them.
-    """
-    if not all(root.variables for root in family):
-        return [list(family)]
-    groups: list[tuple[set[Label], list[Root]]] = []
-    for variables, alike in _by_variables(family).items():
-        touching = [group for group in groups if not group[0].isdisjoint(variables)]
-        groups = [group for group in groups if group[0].isdisjoint(variables)]
-        labels = variables.union(*(group[0] for group in touching))
-        groups.append((set(labels), [*chain(*(group[1] for group in touching)), *alike]))
-    return [roots for _, roots in groups]
-
-
-def _by_names(roots: Sequence[Root], all_known: bool) -> list[list[Root]]:
+def _by_names(family: Sequence[Root]) -> list[list[Root]]:
     """The roots by their variables; none if these do not tell them apart.
 
-    `all_known` if each worker used all optimizers that the line made, so that none is unseen with
-    the same variables; otherwise the numbers must agree.
+    Unless each worker used all optimizers that the line made, one that is not seen may have the
+    same variables: then the numbers must agree.
     """
-    groups = list(_by_variables(roots).values())
-    for one, other in combinations(groups, 2):
-        if _share(one[0], other[0]) and _traces(one).isdisjoint(_traces(other)):
-            return []
-    agree = all_known or all(
-        not _is_numbered(group) or (_counts_agree(group) and len({*map(_number, group)}) == 1)
-        for group in groups
+    groups = _grouped(family, lambda root: root.variables)
+    used = Counter(root.trace for root in family)
+    all_used = all(root.record.made_as[1] == used[root.trace] for root in family)
+    agree = all_used or all(map(_numbers_agree, groups))
+    unclear = any(
+        _may_share(one[0], other[0]) and _traces(one).isdisjoint(_traces(other))
+        for one, other in combinations(groups, 2)
     )
-    return groups if agree and all(map(_is_one_each, groups)) else []
+    return groups if agree and not unclear and all(map(_is_one_each, groups)) else []
 
 
-def _by_number(roots: Sequence[Root]) -> list[list[Root]]:
+def _by_number(family: Sequence[Root]) -> list[list[Root]]:
     """The roots by their number among the optimizers of the line; none if this is not known."""
-    if not _is_numbered(roots):
-        return [list(roots)] if _is_one_each(roots) else []
-    numbered: dict[int, list[Root]] = defaultdict(list)
+    groups = _grouped(family, _number)
+    agree = all(map(_number, family)) and _counts_agree(family)
+    is_clear = all(_is_one_each(group) and _have_one_in_common(group) for group in groups)
+    return groups if agree and is_clear else []
+
+
+def _grouped(roots: Iterable[Root], key: Callable[[Root], Hashable]) -> list[list[Root]]:
+    groups: dict[Hashable, list[Root]] = defaultdict(list)
     for root in roots:
-        numbered[_number(root)].append(root)
-    groups = list(numbered.values())
-    for group in groups:
-        known = {root.variables for root in group if root.variables}
-        if not _is_one_each(group) or (known and not frozenset.intersection(*known)):
-            return []
-    return groups if _counts_agree(roots) else []
+        groups[key(root)].append(root)
+    return list(groups.values())
 
 
-def _where_counts_agree(roots: Iterable[Root]) -> Iterator[list[Root]]:
-    """Yield the roots by their number, on the workers where the line made as many optimizers."""
-    counts: dict[int, list[Root]] = defaultdict(list)
-    for root in roots:
-        counts[root.record.made_as[1]].append(root)
-    for alike in counts.values():
-        yield from _by_number(alike) or ([root] for root in alike)
+def _have_one_in_common(roots: Iterable[Root]) -> bool:
+    known = [root.variables for root in roots if root.variables]
+    return not known or bool(frozenset.intersection(*known))
 
 
-def _by_variables(roots: Iterable[Root]) -> dict[frozenset[Label], list[Root]]:
-    groups: dict[frozenset[Label], list[Root]] = defaultdict(list)
-    for root in roots:
-        groups[root.variables].append(root)
-    return groups
-
-
-def _share(one: Root, other: Root) -> bool:
+def _may_share(one: Root, other: Root) -> bool:
     """Whether the roots may share a variable; any may, if the variables of one are unknown."""
-    both = one.variables, other.variables
-    return not all(both) or not both[0].isdisjoint(both[1])
+    return not (one.variables and other.variables) or not one.variables.isdisjoint(other.variables)
 
 
 def _traces(roots: Iterable[Root]) -> set[int]:
@@ -212,20 +180,15 @@ def _number(root: Root) -> int:
     return root.record.made_as[0]
 
 
-def _is_numbered(roots: Iterable[Root]) -> bool:
-    return all(map(_number, roots))
+def _numbers_agree(roots: Sequence[Root]) -> bool:
+    """Whether the roots have one number, of as many; or none."""
+    return len({*map(_number, roots)}) == 1 and (not _number(roots[0]) or _counts_agree(roots))
 
 
 def _counts_agree(roots: Sequence[Root]) -> bool:
     """Whether the line made as many optimizers on each worker, as far as workers have ended."""
     most = max(root.record.made_as[1] for root in roots)
     return all(root.record.made_as[1] == most or not root.finished for root in roots)
-
-
-def _all_known(family: Sequence[Root]) -> bool:
-    """Whether the traces hold all optimizers that the line made."""
-    number = Counter(root.trace for root in family)
-    return all(root.record.made_as[1] == number[root.trace] for root in family)
 
 
 # The identities.
@@ -236,39 +199,8 @@ def _identities(
 ) -> Iterator[Hashable]:
     """Yield the identity of each optimizer: its unit; for a nested one, its class and place."""
     times = Counter[Hashable]()
-    for index, each in enumerate(data.optimizers):
-        unit = unit_of.get((trace, each.root))
-        nested = unit, each.class_name
-        times[nested] += index != each.root
-        yield unit if index == each.root else (*nested, times[nested])
-
-
-def _variables(
-    traces: Sequence[TraceData], roots: Iterable[Root], unit_of: dict[tuple[int, int], int]
-) -> list[list[Hashable]]:
-    """The identity of each variable: a number that it has in all traces."""
-    own: dict[int, list[Root]] = defaultdict(list)
-    for root in roots:
-        own[root.trace].append(root)
-    numbers: dict[Hashable, int] = {}
-    known: dict[Hashable, list[Hashable]] = {}
-    alike = [
-        (data.variables, tuple((unit_of[trace, e.index], tuple(e.labels)) for e in own[trace]))
-        for trace, data in enumerate(traces)
-    ]
-    for trace, case in enumerate(alike):
-        if case not in known:
-            names: list[list[Hashable]] = [[] for _ in traces[trace].variables]
-            for root in own[trace]:
-                for index, label in root.labels.items():
-                    names[index].append((unit_of[trace, root.index], label))
-            taken: dict[Hashable, None] = {}
-            for variable, its_names in zip(traces[trace].variables, names, strict=True):
-                its_names = its_names or [variable.name]
-                found = [numbers[e] for e in its_names if e in numbers and numbers[e] not in taken]
-                number = found[0] if found else len(numbers)
-                taken[number] = None
-                for name in its_names:
-                    numbers.setdefault(name, number)
-            known[case] = [*taken]
-    return [known[case] for case in alike]
+    for index, optimizer in enumerate(data.optimizers):
+        unit = unit_of.get((trace, optimizer.root))
+        nested = unit, optimizer.class_name
+        times[nested] += index != optimizer.root
+        yield unit if index == optimizer.root else (*nested, times[nested])

@@ -2,11 +2,13 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from functools import partial
 from itertools import chain, count
 from typing import Any, TypeVar
 from weakref import ref
 
+from msgspec.json import encode
 from msgspec.structs import replace
 
 from tracer.errors import MergeError
@@ -34,19 +36,46 @@ Reference = ref[Any] | None
 
 
 def merge(traces: Iterable[Trace]) -> Trace:
-    """Merge the traces of one run's workers: see `tracer.merge`."""
-    parts = [trace.data for trace in traces]
+    """Merge the traces of one run's workers: see `tracer.merge`.
+
+    The result keeps the traces that it was made of, and a merge of merged traces begins with
+    these. So neither order nor grouping matters, and what is missing is found out each time.
+    """
+    every = (part for trace in traces for part in trace.data.parts or (trace.data,))
+    parts = sorted(every, key=_order)
     if not parts:
         raise MergeError("there is no trace to merge: give the traces of a run's workers")
-    runs = {data.launch.run if data.launch else "" for data in parts}
+    runs = {data.launch.run for data in parts if data.launch}
     together = len(parts) > 1 and len(runs) == 1 and runs != {""}
-    return Trace(_processes(parts) if together else _workers_of_one_run(parts))
+    whole = _processes(parts) if together else _workers_of_one_run(parts)
+    if len(parts) == 1 and whole.notes == parts[0].notes:
+        return Trace(parts[0])
+    return Trace(replace(whole, parts=tuple(parts)))
 
 
-def of_whole_run(trace: Trace) -> Trace:
-    """Return the trace, marked incomplete if it lacks workers of its cluster."""
-    data, notes = trace.data, [*_missing([trace.data])]
-    return Trace(replace(data, notes=(*data.notes, *notes)), trace.objects)
+def _order(data: TraceData) -> tuple[object, ...]:
+    """The key to sort traces: those with an optimizer by worker, then by the launch."""
+    launch = data.launch or Launch()
+    workers = [_in_order(replica.worker) for replica in data.replicas]
+    alike = b"" if workers else encode([data.notes, data.environment, data.programs])
+    place = launch.started, launch.host, launch.process, launch.key
+    return not workers, workers, data.processes, place, alike
+
+
+def _in_order(worker: str) -> tuple[int, str]:
+    """The key to sort workers in TensorFlow's order: `worker:2` before `worker:10`."""
+    return len(worker), worker
+
+
+def _renamed(data: TraceData, names: Mapping[str, str]) -> TraceData:
+    """Return the trace with other names for workers; that of `""` is for notes without one."""
+    return replace(
+        data,
+        replicas=tuple(replace(e, worker=names.get(e.worker, e.worker)) for e in data.replicas),
+        programs=tuple(replace(e, worker=names.get(e.worker, e.worker)) for e in data.programs),
+        processes=tuple(names.get(name, name) for name in data.processes),
+        notes=tuple(replace(e, worker=names.get(e.worker, e.worker)) for e in data.notes),
+    )
 
 
 # The workers of one run.
@@ -57,76 +86,59 @@ def _named_alike(every: Sequence[TraceData]) -> Iterator[TraceData]:
 
     The framework names a process when it uses an optimizer; before, its name is the launcher's.
     """
-    clusters = {data.environment.get("cluster", "") for data in every if data.replicas}
-    names = min(clusters, default="").split(", ")
+    clusters = {_cluster(data) for data in every if data.replicas}
     for data in every:
-        own = data.environment.get("cluster", "").split(", ")
-        if own == names or data.replicas or len(clusters) > 1 or len(own) != len(names):
+        own, (names, *others) = _cluster(data), [*clusters, ()]
+        if data.replicas or own == names or any(others) or len(own) != len(names):
             yield data
-            continue
-        new = dict(zip(own, names, strict=True))
-        programs = tuple(replace(e, worker=new.get(e.worker, e.worker)) for e in data.programs)
-        processes = tuple(new.get(name, name) for name in data.processes)
-        environment = {**data.environment, "cluster": ", ".join(names)}
-        yield replace(data, programs=programs, processes=processes, environment=environment)
+        else:
+            environment = {**data.environment, "cluster": ", ".join(names)}
+            renamed = _renamed(data, dict(zip(own, names, strict=True)))
+            yield replace(renamed, environment=environment)
 
 
-def _order_of_workers(data: TraceData) -> list[tuple[int, str]]:
-    return [_in_order(replica.worker) for replica in data.replicas]
+def _cluster(data: TraceData) -> tuple[str, ...]:
+    """The names of all workers of the cluster."""
+    return tuple(data.environment.get("cluster", "").split(", "))
 
 
 def _workers_of_one_run(every: Sequence[TraceData]) -> TraceData:
     """Merge the traces of workers, whose optimizers and variables `match` identifies."""
-    every = [*_named_alike(every)]
-    parts = sorted((data for data in every if data.replicas), key=_order_of_workers)
-    idle = [data for data in every if not data.replicas]  # ran no step, so made no variable known
-    found = match([*parts, *idle])
-    for difference in _differences(parts, found):
-        raise MergeError(f"not one run: {difference}")
-    replicas = Counter(key for data in parts for key in {(e.worker, e.id) for e in data.replicas})
-    if twice := [key for key, number in replicas.items() if number > 1]:
-        name = replica_name(Replica(*min(twice), ""))
-        raise MergeError(f"two of the traces are of {name}: give one trace for each worker")
-    parts += idle
+    parts = [*_named_alike(every)]
+    found = match(parts)
+    _require_one_run(parts, found)
     whole = _joined([*zip(parts, found.optimizers, found.variables, strict=True)])
     seen: dict[Hashable, list[tuple[Optimizer, TraceData]]] = defaultdict(list)
     for data, keys in zip(parts, found.optimizers, strict=True):
         for key, each in zip(keys, data.optimizers, strict=True):
             seen[key].append((each, data))
     names = {key: each.name for key, each in zip(seen, whole.optimizers, strict=True)}
-    notes = [note for data in every for note in _of_worker(data, _workers_named(data))]
-    apart = {_identity(unit, found) for units in found.doubts for unit in units}
+    notes = [replace(e, worker=e.worker or _named(data)) for data in parts for e in data.notes]
+    apart = {found.optimizers[e.trace][e.index] for roots in found.doubts for e in roots}
     for key, name in names.items():
         notes += _seen_by_some(name, seen[key], [] if key in apart else parts)
-    unknown = [_in_doubt(units, found, names, parts) for units in found.doubts]
-    unknown += [*_missing(every), *_mixed(every)]
-    return replace(
-        whole,
-        optimizers=tuple(
-            replace(_of_all_workers(seen[key]), name=each.name, root=each.root)
-            for key, each in zip(seen, whole.optimizers, strict=True)
-        ),
-        notes=tuple(dict.fromkeys((*notes, *unknown))),
+    for roots in found.doubts:
+        notes.append(_in_doubt(roots, found, names, parts))
+    notes += [*_missing(parts), *_mixed(parts)]
+    optimizers = (
+        replace(_of_all_workers([own for own, _ in seen[key]]), name=each.name, root=each.root)
+        for key, each in zip(seen, whole.optimizers, strict=True)
     )
-
-
-def _identity(unit: Sequence[Root], found: Matching) -> Hashable:
-    return found.optimizers[unit[0].trace][unit[0].index]
+    return replace(whole, optimizers=tuple(optimizers), notes=tuple(dict.fromkeys(notes)))
 
 
 def _in_doubt(
-    units: Sequence[Sequence[Root]],
+    roots: Sequence[Root],
     found: Matching,
     names: Mapping[Hashable, str],
     parts: Sequence[TraceData],
 ) -> Note:
     """A note on optimizers that may be the same on different workers."""
     items = [
-        f"{names[_identity(unit, found)]} "
-        f"({first_of([_workers_in(parts[root.trace]) for root in unit], _MAX_NAMES)})"
-        for unit in units
+        f"{names[found.optimizers[root.trace][root.index]]} ({_workers_in(parts[root.trace])})"
+        for root in roots
     ]
-    line = units[0][0].record.made
+    line = roots[0].record.made
     return Note(
         f"{listed(items, _MAX_NAMES)} {f'were made in {line}' if line else 'were made earlier'}, "
         "for variables of equal names: it is unknown which are the same optimizer, so they are "
@@ -134,29 +146,24 @@ def _in_doubt(
     )
 
 
-def _of_all_workers(every: Sequence[tuple[Optimizer, TraceData]]) -> Optimizer:
-    """Merge an optimizer's records of all workers.
-
-    Turns, rates and values are compared within one process, so the first worker's are kept.
-    """
-    own = [each for each, _ in every]
-    astray_first = sorted(every, key=lambda each: not _is_astray(*each))
-    moved = (each.iterations for each, _ in astray_first if each.iterations is not None)
+def _of_all_workers(every: Sequence[Optimizer]) -> Optimizer:
+    """Merge an optimizer's records of all workers."""
+    moved = (each.iterations for each in every if each.iterations is not None)
     failures: dict[Failure, list[Failure]] = defaultdict(list)
-    for failure in chain.from_iterable(each.failures for each in own):
+    for failure in chain.from_iterable(each.failures for each in every):
         failures[replace(failure, after=0, last=True)].append(failure)
-    settings = {key: value for each in own[::-1] for key, value in each.settings.items()}
-    scales = [each.settings.get("dynamic_scale") for each in own]
+    settings = {key: value for each in every[::-1] for key, value in each.settings.items()}
+    scales = [each.settings.get("dynamic_scale") for each in every]
     if known_scales := [scale for scale in scales if isinstance(scale, int | float)]:
         settings["dynamic_scale"] = min(known_scales)
     seen: dict[str, Any] = {
-        field: tuple(dict.fromkeys(chain.from_iterable(getattr(each, field) for each in own)))
+        field: tuple(dict.fromkeys(chain.from_iterable(getattr(each, field) for each in every)))
         for field in ("evidence", "never_passed", "frozen")
     }
     return replace(
-        own[0],
+        every[0],
         settings=settings,
-        iterations=next(moved, None),
+        iterations=max(moved, default=None),
         failures=tuple(
             replace(one, after=min(e.after for e in alike), last=any(e.last for e in alike))
             for one, alike in failures.items()
@@ -165,19 +172,10 @@ def _of_all_workers(every: Sequence[tuple[Optimizer, TraceData]]) -> Optimizer:
     )
 
 
-def _is_astray(optimizer: Optimizer, data: TraceData) -> bool:
-    """Whether an optimizer's own count stayed at 0 despite steps, or exceeds the steps."""
-    steps = Trace(data).steps_by_replica()
-    made = max((steps[root, of] for root, of in steps if root == optimizer.root), default=0)
-    moved = optimizer.iterations
-    return moved is not None and (moved == 0 < made or moved > made)
-
-
-_SEEN: Mapping[str, Callable[[Optimizer, TraceData], object]] = {
-    "a step raised": lambda optimizer, _: optimizer.failures,
-    "frozen variables were updated": lambda optimizer, _: optimizer.frozen,
-    "trainable variables were never passed": lambda optimizer, _: optimizer.never_passed,
-    "iterations are not the steps": _is_astray,
+_SEEN: Mapping[str, Callable[[Optimizer], object]] = {
+    "a step raised": lambda optimizer: optimizer.failures,
+    "frozen variables were updated": lambda optimizer: optimizer.frozen,
+    "trainable variables were never passed": lambda optimizer: optimizer.never_passed,
 }
 """A fact that only some workers may have seen of an optimizer, and its test."""
 
@@ -187,23 +185,18 @@ def _seen_by_some(
 ) -> Iterator[Note]:
     """Yield notes on facts of a merged optimizer that only some workers saw."""
     using = [id(data) for _, data in every]
-    without = [_workers_in(data) for data in parts if data.finished and id(data) not in using]
-    if without:
+    others = [data for data in parts if data.finished and id(data) not in using]
+    if without := [*filter(None, map(_workers_in, others))]:
         yield Note(f"{name}: no step was made in {first_of(without, _MAX_NAMES)}", "fact")
     for said, saw in _SEEN.items():
-        having = [_workers_in(data) for optimizer, data in every if saw(optimizer, data)]
+        having = [_workers_in(data) for optimizer, data in every if saw(optimizer)]
         if 0 < len(having) < len(every):
             yield Note(f"{name}: {said} in {listed(having)} only", "fact")
 
 
-def _in_order(worker: str) -> tuple[int, str]:
-    """The key to sort workers in TensorFlow's order: `worker:2` before `worker:10`."""
-    return len(worker), worker
-
-
 def _missing(parts: Sequence[TraceData]) -> Iterator[Note]:
     """Yield a note for each worker of the cluster without a trace."""
-    cluster = {name for data in parts for name in data.environment.get("cluster", "").split(", ")}
+    cluster = {name for data in parts for name in _cluster(data)}
     replicas = {replica.worker for data in parts for replica in data.replicas}
     processes = {name for data in parts for name in data.processes}
     missing = sorted(cluster - replicas - processes - {""}, key=_in_order)
@@ -217,79 +210,64 @@ def _mixed(parts: Sequence[TraceData]) -> Iterator[Note]:
     """Yield a note if the traces are of several launches, or of clusters of different sizes."""
     if len({data.launch.key for data in parts if data.launch}) > 1:
         yield Note("the traces are of different launches, so the counts mix several runs")
-    elif len({data.environment.get("cluster", "") for data in parts} - {""}) > 1:
+    elif len({*map(_cluster, parts)} - {("",)}) > 1:
         yield Note("the traces are of different clusters, so the counts mix several runs")
 
 
-def _of_worker(data: TraceData, worker: str) -> Iterator[Note]:
-    """Yield the notes of a trace, with `worker` where none is named."""
-    return (replace(note, worker=note.worker or worker) for note in data.notes)
-
-
-def _workers_named(data: TraceData) -> str:
+def _named(data: TraceData) -> str:
     return ", ".join(dict.fromkeys(each.worker for each in data.replicas if each.worker))
 
 
 def _workers_in(data: TraceData) -> str:
-    return _workers_named(data) or ", ".join(data.processes) or "one trace"
+    return _named(data) or ", ".join(data.processes)
 
 
-def _differences(parts: Sequence[TraceData], found: Matching) -> Iterator[str]:
-    """Yield how traces differ from the one that trains most."""
-    most = max(parts, key=lambda data: len(data.optimizers) + len(data.variables), default=None)
-    yield from (said for other in parts if most and (said := _difference(most, other)))
-    for pair in found.unlike:
-        one, other = (
-            first_of([parts[e.trace].variables[i].name for i in e.labels], _MAX_NAMES) for e in pair
+def _require_one_run(parts: Sequence[TraceData], found: Matching) -> None:
+    """Raise `tracer.MergeError` for what cannot be traces of one run's workers."""
+    for roots in found.unlike:
+        both = [
+            first_of([_described(parts[root.trace].variables[i]) for i in root.labels], _MAX_NAMES)
+            for root in roots
+        ]
+        before, after = (_workers_in(parts[root.trace]) or "one trace" for root in roots)
+        raise MergeError(
+            f"not one run: {before} has the variables {both[0]}, {after} has {both[1]}"
         )
-        before, after = (_workers_in(parts[each.trace]) for each in pair)
-        yield f"{before} has the variables {one}, {after} has {other}"
+    trained = [data for data in parts if data.replicas]
+    for other in trained[1:]:
+        if ("",) in map(_cluster, (trained[0], other)):  # nothing shows that they are of one run
+            _require_equal(trained[0], other)
+    replicas = Counter(key for data in parts for key in {(e.worker, e.id) for e in data.replicas})
+    if twice := [key for key, number in replicas.items() if number > 1]:
+        name = replica_name(Replica(*min(twice), ""))
+        raise MergeError(f"two of the traces are of {name}: give one trace for each worker")
 
 
-def _difference(first: TraceData, other: TraceData) -> str:
-    """What only one of the two traces trains; empty if they train the same, or the other less.
-
-    Workers of one cluster that know the lines which made their optimizers may train anything.
-    """
-    same_cluster = _is_one_cluster(first, other)
-    if same_cluster and all(each.made for each in (*first.optimizers, *other.optimizers)):
-        return ""
-    may_train_less = same_cluster and _are_made_alike(first, other)
-    for table, described in _DESCRIBED.items():
-        if getattr(first, table) != getattr(other, table):
-            both = [dict.fromkeys(map(described, getattr(e, table))) for e in (first, other)]
-            is_same = both[0].keys() == both[1].keys()
-            if not is_same and not (may_train_less and both[0].keys() > both[1].keys()):
-                alone = [
-                    first_of([name for name in own if name not in others], _MAX_NAMES) or "none"
-                    for own, others in (both, both[::-1])
-                ]
-                before, after = map(_workers_in, (first, other))
-                return f"{before} has the {table} {alone[0]}, {after} has {alone[1]}"
-    return ""
+def _require_equal(first: TraceData, other: TraceData) -> None:
+    """Raise `tracer.MergeError` if only one of two traces has some optimizer or variable."""
+    for table, described in (("optimizers", _class_of), ("variables", _described)):
+        tables = [getattr(data, table) for data in (first, other)]
+        if tables[0] == tables[1]:
+            continue
+        both = [dict.fromkeys(map(described, own)) for own in tables]
+        if both[0].keys() != both[1].keys():
+            alone = [
+                first_of([name for name in own if name not in others], _MAX_NAMES) or "none"
+                for own, others in (both, both[::-1])
+            ]
+            before, after = (_workers_in(data) or "one trace" for data in (first, other))
+            raise MergeError(
+                f"not one run: {before} has the {table} {alone[0]}, {after} has {alone[1]}"
+            )
 
 
-def _is_one_cluster(first: TraceData, other: TraceData) -> bool:
-    clusters = {each.environment.get("cluster", "") for each in (first, other)}
-    return len(clusters) == 1 and clusters != {""}
+def _class_of(optimizer: Optimizer) -> str:
+    return f"{optimizer.name} ({optimizer.class_name})"
 
 
-def _are_made_alike(first: TraceData, other: TraceData) -> bool:
-    """Whether the lines that made the optimizers of `other` are equal in both traces.
-
-    Then one may have died before its first step with an optimizer, be late, or have skipped it.
-    """
-    made = {each.name: each.made for each in first.optimizers}
-    return all(made.get(each.name) == each.made for each in other.optimizers)
-
-
-_DESCRIBED: Mapping[str, Callable[[Any], str]] = {
-    "optimizers": lambda optimizer: f"{optimizer.name} ({optimizer.class_name})",
-    "variables": lambda variable: (
-        f"{variable.name} {variable.dtype}{[*variable.shape]}"
-        + (f" in {variable.shards:,} shards" if variable.shards > 1 else "")
-    ),
-}
+def _described(variable: Variable) -> str:
+    shards = f" in {variable.shards:,} shards" if variable.shards > 1 else ""
+    return f"{variable.name} {variable.dtype}{[*variable.shape]}{shards}"
 
 
 # The processes of one launch.
@@ -305,10 +283,8 @@ def _processes(parts: Sequence[TraceData]) -> TraceData:
     several = sum(bool(data.replicas) for data in parts) > 1
     groups: defaultdict[tuple[object, ...], list[tuple[int, TraceData]]] = defaultdict(list)
     for number, data in enumerate(parts, 1):
-        is_worker = any(replica.worker for replica in data.replicas)
-        cluster = data.environment.get("cluster", "")
         launch = data.launch or Launch()
-        key = (launch.key, launch.restart, cluster) if is_worker else (number,)
+        key = (launch.key, launch.restart, _cluster(data)) if _named(data) else (number,)
         groups[key].append((number, data))
     trainings: list[TraceData] = []
     doubts: list[Note] = []
@@ -316,20 +292,20 @@ def _processes(parts: Sequence[TraceData]) -> TraceData:
     for group in groups.values():
         own = [data for _, data in group]
         names = Counter(name for data in own for name in {e.worker for e in data.replicas})
-        if not names or (names.keys() == {""} and not several):
-            trainings += own
+        if max(names.values(), default=0) > 1:
+            text = (
+                f"several processes are {first_of([*names], _MAX_NAMES)}: which of them train "
+                "together is unknown, so each is listed as a training of its own"
+            )
+            doubts.append(Note(text))
+        if max(names.values(), default=0) > 1 or ("" in names and several):
+            for number, data in group:
+                every = {replica.worker for replica in data.replicas}
+                trainings.append(_renamed(data, dict.fromkeys([*every, ""], f"process:{number}")))
             continue
-        if "" in names or max(names.values()) > 1:
-            trainings += [_as_worker(data, f"process:{number}") for number, data in group]
-            if "" not in names:
-                doubts.append(
-                    Note(
-                        f"several processes are {first_of([*names], _MAX_NAMES)}: which of them "
-                        "train together is unknown, so each is listed as a training of its own"
-                    )
-                )
-            continue
-        own = own if any(_differences(own, match(own))) else [_workers_of_one_run(own)]
+        if names.keys() - {""}:
+            with suppress(MergeError):
+                own = [_workers_of_one_run(own)]
         trainings += [_renumbered(data, taken) for data in own]
         taken |= {replica.worker for data in trainings for replica in data.replicas}
     whole, _ = combine([(data, [None] * len(data.variables)) for data in trainings], doubts)
@@ -342,27 +318,7 @@ def _renumbered(data: TraceData, taken: Set[str]) -> TraceData:
     if not own & taken:
         return data
     number = next(n for n in count(2) if not any(f"{name}#{n}" in taken for name in own))
-    names = {name: f"{name}#{number}" for name in own}
-    return replace(
-        data,
-        replicas=tuple(replace(e, worker=names.get(e.worker, e.worker)) for e in data.replicas),
-        programs=tuple(replace(e, worker=names.get(e.worker, e.worker)) for e in data.programs),
-        processes=tuple(names.get(name, name) for name in data.processes),
-        notes=tuple(
-            replace(note, worker=names.get(note.worker, note.worker or f"training #{number}"))
-            for note in data.notes
-        ),
-    )
-
-
-def _as_worker(data: TraceData, name: str) -> TraceData:
-    """Return the trace with `name` as the name of its process."""
-    return replace(
-        data,
-        replicas=tuple(replace(each, worker=name) for each in data.replicas),
-        programs=tuple(replace(each, worker=name) for each in data.programs),
-        notes=tuple(_of_worker(data, name)),
-    )
+    return _renamed(data, {name: f"{name}#{number}" for name in own} | {"": f"training #{number}"})
 
 
 # The optimizers of one process.

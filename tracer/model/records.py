@@ -380,6 +380,8 @@ class TraceData(msgspec.Struct, frozen=True):
     """The launch; for merged traces, that of the process that began last. None if unknown."""
     processes: tuple[str, ...] = ()
     """The names of the workers of a cluster, also of those that used no optimizer."""
+    parts: tuple["TraceData", ...] = ()
+    """The traces that were merged to this one; empty for the trace of one process."""
 
     @property
     def complete(self) -> bool:

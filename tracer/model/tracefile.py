@@ -3,21 +3,19 @@
 A trace file is one JSON object in UTF-8:
 
     {"format": "optimizer-tracer", "version": 3, "launch": {...},
-     "lists": [[[0, 4]], [[0, 1], [2, 4]]],
      "optimizers": [...], "variables": [...], "methods": [...], "replicas": [...],
-     "blocks": [{..., "entries": [{..., "variables": [0], "times": 1}], "runs": [[1, 1, 64, 1]]}],
-     "calls": [{..., "variables": [1], "eager": 0, "tracing": 2}],
+     "blocks": [{..., "entries": [{..., "variables": [0, 4]}], "runs": [[1, 1, 64, 1]]}],
+     "calls": [{..., "variables": [0, 1, 2, 4], "eager": 0, "tracing": 2}],
      "graphs": [...], "notes": [{"text": ..., "kind": "missed", "worker": ""}],
-     "environment": {"tensorflow": "2.21.0"}, ...,
-     "lines": [...], "paths": [[0, 3]], "graph_tracings": [...],
-     "effects": [{..., "variables": [0], "total": 3, "runs": [[7, 1, 3, 1]]}],
-     "rates": [{..., "variables": [0], "runs": [[1, 64, 0.1, 0.001, 64]]}]}
+     "environment": {"tensorflow": "2.21.0"}, ..., "lines": [...], "paths": [[0, 3]],
+     "graph_tracings": [...], "effects": [{..., "variables": [0, 1], "runs": [[7, 1, 3, 1]]}],
+     "rates": [{..., "variables": [0, 4], "runs": [[1, 64, 0.1, 0.001, 64]]}]}
 
-The fields are explained in `tracer.model.records`, except for `lists`: the `variables` of an entry,
-of calls, of an effect or of a rate are one index into `lists`, or none. A list has indices of
-variables, as `[start, stop]` for `start, start + 1, ..., stop - 1`. So each distinct list is
-written once, and a list of 1,000 variables takes as much space as one of 4. A run is `[first,
-stride, count, times]`, so a million regular steps take as much space as ten.
+The fields are explained in `tracer.model.records`. The `variables` of an entry, of calls, of an
+effect or of a rate are ranges: `[0, 1, 2, 4]` are the variables 0, 2 and 3. So a list of 1,000
+variables takes as much space as one of 4. A run is `[first, stride, count, times]`, so a million
+regular steps take as much space as ten. A merged trace has the traces of its workers instead:
+`"parts": [{"optimizers": ...}, ...]`.
 
 A reader may rely on this: every index is inside its table; every number is at most 2**63 - 1; the
 steps of the runs of a block, an effect or a rate are ascending, and the runs of a block or an
@@ -34,18 +32,18 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from itertools import chain, groupby, pairwise, starmap
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from tracer import files
 from tracer.errors import MergeError, TraceFileError
 from tracer.model import launches
 from tracer.model.evidence import GradientsAdded, GradientsLeft
-from tracer.model.merge import merge, of_whole_run
+from tracer.model.merge import merge
 from tracer.model.records import (
     INDICES,
     Block,
@@ -74,21 +72,26 @@ FORMAT = "optimizer-tracer"
 VERSION = 3
 
 MAX_INDICES = 10_000_000
-"""The most indices that `lists` may expand to: a small file must not fill the memory."""
-
-_Ranges = tuple[tuple[int, int], ...]
+"""The most indices of variables in a file, equal lists once: a small file could fill the memory."""
 
 
 class _Header(msgspec.Struct):
     format: Any = None
     version: Any = None
+    parts: msgspec.Raw = msgspec.Raw()
 
 
 class _File(TraceData, frozen=True, kw_only=True):
-    """The records of a file: a file requires `notes`, and adds `lists`."""
+    """The trace of one process in a file, which requires `notes`."""
 
     notes: tuple[Note, ...]
-    lists: tuple[_Ranges, ...]
+    parts: tuple[()] = ()
+
+
+class _Merged(msgspec.Struct):
+    """A file with the traces of several processes."""
+
+    parts: tuple[_File, ...]
 
 
 _ANY, _SOME = (0, 2**63 - 1), (1, 2**63 - 1)
@@ -118,29 +121,30 @@ _BOUNDS: Mapping[type, Mapping[str, tuple[float, float]]] = {
 }
 """The least and the greatest value of a field."""
 
+
 _PARTS: Mapping[type, Sequence[str]] = {
     _File: (
         "optimizers",
         "variables",
-        "methods",
         "replicas",
         "blocks",
         "calls",
         "graphs",
         "programs",
         "lines",
-        "paths",
         "graph_tracings",
         "effects",
         "rates",
     ),
+    Optimizer: ("evidence",),
     Block: ("entries", "runs"),
     Effect: ("runs",),
     Rate: ("runs",),
-    Optimizer: ("evidence",),
     GradientsLeft: ("numbers",),
 }
-"""The fields with nested records."""
+"""The fields with records that have bounds."""
+
+_INDEXED = {table for fields in INDICES.values() for table in fields.values()}
 
 
 def encode(data: TraceData) -> bytes:
@@ -151,13 +155,18 @@ def encode(data: TraceData) -> bytes:
     >>> decode(encode(TraceData((), (), (), (), (), (), environment={"jax": "0.7"}))).environment
     {'jax': '0.7'}
     """
-    lists: dict[tuple[int, ...], int] = {}
-    tables = _tables(data, lambda own: (lists.setdefault(own, len(lists)),) if own else own)
-    ranges = [_to_ranges(indices) for indices in lists]
-    head = {"format": FORMAT, "version": VERSION, "launch": data.launch, "lists": ranges}
-    content = msgspec.json.encode(head | msgspec.structs.asdict(data) | tables) + b"\n"
-    _read(content)  # raises unless it can be read
+    head = {"format": FORMAT, "version": VERSION, "launch": data.launch}
+    parts = [_fields(part) for part in data.parts]
+    body = {"parts": parts} if parts else _fields(data)
+    content = msgspec.json.encode(head | body) + b"\n"
+    _read(content, merged=bool(parts))  # raises unless it can be read
     return content
+
+
+def _fields(data: TraceData) -> dict[str, Any]:
+    fields = msgspec.structs.asdict(data) | _tables(data, _to_ranges)
+    del fields["parts"]
+    return fields
 
 
 def decode(content: bytes) -> TraceData:
@@ -166,8 +175,11 @@ def decode(content: bytes) -> TraceData:
     Raises `ValueError` with the reason: no trace file, damaged, or from a newer tracer.
     """
     try:
-        _check_header(content)
-        return _read(content)
+        merged = bool(_header(content).parts)
+        parts = _read(content, merged=merged)
+        return merge(map(Trace, parts)).data if merged else parts[0]
+    except MergeError as error:
+        raise ValueError(f"is damaged: {error}") from error
     except UnicodeDecodeError as error:
         raise ValueError("is not a trace file: not UTF-8 text") from error
     except msgspec.ValidationError as error:
@@ -180,7 +192,7 @@ def decode(content: bytes) -> TraceData:
         raise ValueError("is not a trace file: nested too deeply") from error
 
 
-def _check_header(content: bytes) -> None:
+def _header(content: bytes) -> _Header:
     header = msgspec.json.decode(content, type=_Header | list | str | int | float | None)
     if not isinstance(header, _Header) or header.format != FORMAT:
         raise ValueError("is JSON of another program, not a trace file")
@@ -194,23 +206,28 @@ def _check_header(content: bytes) -> None:
             f"was written by {written} tracer: {advice} (the file has version {header.version} of "
             f"the format, this tracer reads {VERSION})"
         )
+    return header
 
 
-def _read(content: bytes) -> TraceData:
-    """Return the records in `content`.
+def _read(content: bytes, *, merged: bool) -> list[TraceData]:
+    """Return the traces in `content`: one, or the parts of a merged one.
 
-    Raises `msgspec.ValidationError` with the reason if they contradict each other.
+    Raises `msgspec.ValidationError` with the reason if their records contradict each other.
     """
-    file = msgspec.json.decode(content, type=_File)
-    sizes = {table: len(getattr(file, table)) for table in _PARTS[_File]}
-    lists = _expand(file.lists, sizes["variables"])
-    for fault in _faults(file, sizes | {"variables": len(lists)}):
-        raise msgspec.ValidationError(fault[1:])
-    if outside := {*chain(*file.paths)} - {*range(sizes["lines"])}:
-        table = f"a table of {some(sizes['lines'], 'line')}"
-        raise msgspec.ValidationError(f"paths hold {min(outside)}, outside {table}")
-    fields = {field: getattr(file, field) for field in TraceData.__struct_fields__}
-    return TraceData(**fields | _tables(file, lambda own: lists[own[0]] if own else own))
+    if merged:
+        files = msgspec.json.decode(content, type=_Merged).parts
+    else:
+        files = (msgspec.json.decode(content, type=_File),)
+    lists = _Lists()
+    traces = []
+    for file in files:
+        sizes = {table: len(getattr(file, table)) for table in _INDEXED}
+        for fault in _faults(file, sizes):
+            raise msgspec.ValidationError(fault[1:])
+        fields = {field: getattr(file, field) for field in TraceData.__struct_fields__}
+        expand = partial(lists.expand, sizes["variables"])
+        traces.append(TraceData(**fields | _tables(file, expand)))
+    return traces
 
 
 def _tables(
@@ -226,19 +243,20 @@ def _tables(
 def _faults(record: Any, sizes: Mapping[str, int]) -> Iterator[str]:
     """Yield each invalid value: `.blocks[0].entries[0].times holds 0, outside 1 to ...`."""
     kind = type(record)
-    bounds = {field: (0, sizes[table] - 1) for field, table in INDICES.get(kind, {}).items()}
+    tables = INDICES.get(kind, {}).items()
+    bounds = {field: (0, sizes[of] - 1) for field, of in tables if of != "variables"}
     for field, (least, most) in {**bounds, **_BOUNDS.get(kind, {})}.items():
         value = getattr(record, field)
         for number in value if isinstance(value, tuple) else (value,):
             if number is not None and not least <= number <= most:
                 table = f"a table of {most + 1}" if field in bounds else f"{least} to {most}"
                 yield f".{field} holds {number}, outside {table}"
-    if "variables" in bounds and len(record.variables) > 1:
-        yield ".variables holds several lists"
     for field in _PARTS.get(kind, ()):
         for number, part in enumerate(getattr(record, field)):
             for fault in _faults(part, sizes):
                 yield f".{field}[{number}]{fault}"
+    if kind is _File and (outside := {*chain(*record.paths)} - {*range(len(record.lines))}):
+        yield f".paths hold {min(outside)}, outside a table of {len(record.lines)}"
     if kind is Graph and record.tracings < record.idle:
         yield f".tracings holds {record.tracings}, less than {record.idle}"
     if kind is Rate and any(a.first + a.count > b.first for a, b in pairwise(record.runs)):
@@ -251,29 +269,36 @@ def _faults(record: Any, sizes: Mapping[str, int]) -> Iterator[str]:
             yield f".runs hold {placed:,}, more than the total, {record.total:,}"
 
 
-def _to_ranges(indices: Iterable[int]) -> _Ranges:
-    """Convert indices to ranges `(start, stop)`, in the same order.
+def _to_ranges(indices: Iterable[int]) -> tuple[int, ...]:
+    """Convert indices to ranges, `start, stop, start, stop...`, in the same order.
 
     >>> _to_ranges([0, 1, 2, 5, 9, 8])
-    ((0, 3), (5, 6), (9, 10), (8, 9))
+    (0, 3, 5, 6, 9, 10, 8, 9)
     """
     rises = groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0])
     parts = [[index for _, index in rise] for _, rise in rises]
-    return tuple((part[0], part[-1] + 1) for part in parts)
+    return tuple(chain.from_iterable((part[0], part[-1] + 1) for part in parts))
 
 
-def _expand(lists: Sequence[_Ranges], variables: int) -> list[tuple[int, ...]]:
-    """Return the indices of each of `lists` (inverse of `_to_ranges`); checks sizes first."""
-    for number, ranges in enumerate(lists):
-        for start, stop in ranges or [(0, 0)]:
-            if not 0 <= start < stop <= variables:
-                raise msgspec.ValidationError(
-                    f"lists[{number}] holds [{start}, {stop}], "
-                    f"outside a table of {some(variables, 'variable')}"
-                )
-    if sum(stop - start for ranges in lists for start, stop in ranges) > MAX_INDICES:
-        raise msgspec.ValidationError(f"lists hold more than {MAX_INDICES:,} variables")
-    return [tuple(chain.from_iterable(starmap(range, ranges))) for ranges in lists]
+class _Lists:
+    """The indices that the ranges of a file stand for; equal lists are one."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
+        self._total = 0
+
+    def expand(self, variables: int, ends: tuple[int, ...]) -> tuple[int, ...]:
+        """The indices in a table of so many variables; checks the ranges and their size first."""
+        if (variables, ends) not in self._known:
+            ranges = [*zip(ends[::2], ends[1::2], strict=False)]
+            if len(ends) % 2 or not all(0 <= start < stop <= variables for start, stop in ranges):
+                table = f"a table of {some(variables, 'variable')}"
+                raise msgspec.ValidationError(f"variables hold {[*ends]}, no ranges in {table}")
+            self._total += sum(stop - start for start, stop in ranges)
+            if self._total > MAX_INDICES:
+                raise msgspec.ValidationError(f"variables hold more than {MAX_INDICES:,} indices")
+            self._known[variables, ends] = tuple(chain.from_iterable(starmap(range, ranges)))
+        return self._known[variables, ends]
 
 
 # Files.
@@ -399,21 +424,18 @@ def load(path: str | Path) -> Trace:
     if not found:
         raise _error(path, "is a folder without a trace file (*.json)")
     newest = launches.newest({each: launch_of(each) for each in found})
-    try:
-        whole = merge(map(_trace, newest))
-    except MergeError as error:
-        one = f"if they are of separate runs or tests, give one of them, as {newest[0]}"
-        raise MergeError(f"{path}: {error}; {one}") from error
     folders = {path, *(each.parent for each in newest)}
     others = [
         each if each.parent in folders else each.parent for each in found if each not in newest
     ]
-    if not others:
-        return whole
-    names = dict.fromkeys(each.relative_to(path).as_posix() for each in others)
-    others_named = first_of([*names], _MAX_NAMES)
-    note = Note(f"not counted, from another launch: {others_named}", "fact")
-    return Trace(replace(whole.data, notes=(*whole.data.notes, note)), whole.objects)
+    names = first_of([*dict.fromkeys(e.relative_to(path).as_posix() for e in others)], _MAX_NAMES)
+    note = Note(f"not counted, from another launch: {names}", "fact")
+    left_out = [Trace(TraceData((), (), (), (), (), (), notes=(note,)))] if others else []
+    try:
+        return merge([*map(_trace, newest), *left_out])
+    except MergeError as error:
+        one = f"if they are of separate runs or tests, give one of them, as {newest[0]}"
+        raise MergeError(f"{path}: {error}; {one}") from error
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -423,28 +445,24 @@ def _files_in(folder: Path) -> list[Path]:
     return [e for e in entries if e.name.endswith(".json")] + [e for e in below if is_trace(e)]
 
 
-def _content(path: Path) -> bytes:
+def _trace(path: Path) -> Trace:
     with refused(path, "read"):
         status = path.stat()
         _require_file(path, status)
-        _require_size(path, status.st_size)
-        return path.read_bytes()
-
-
-def _trace(path: Path) -> Trace:
-    content = _content(path)
+        if status.st_size > MAX_BYTES:
+            large = f"{status.st_size:,} bytes, more than {MAX_BYTES:,}"
+            raise _error(path, f"is too large for a trace file: {large}")
+        content = path.read_bytes()
     try:
-        data = decode(content.removeprefix(codecs.BOM_UTF8))  # some editors add it
+        return Trace(decode(content.removeprefix(codecs.BOM_UTF8)))  # some editors add it
     except ValueError as error:
         program = f"is a program, not a trace file: did you mean tracer run {path}?"
         raise _error(path, program if path.suffix == ".py" else error) from error
-    return Trace(data)
 
 
 def load_run(path: str | Path) -> Trace:
     """Load the trace of a whole run; the trace of one of several workers is incomplete."""
-    trace = load(path)
-    return trace if os.path.isdir(path) else of_whole_run(trace)
+    return merge([load(path)])
 
 
 # Bytes and the file system.
@@ -460,9 +478,3 @@ def _require_file(path: str | Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         what = "folder" if stat.S_ISDIR(status.st_mode) else "device or a pipe"
         raise _error(path, f"is a {what}, not a trace file")
-
-
-def _require_size(path: str | Path, size: int) -> None:
-    if size > MAX_BYTES:
-        large = f"{size:,} bytes, more than {MAX_BYTES:,}"
-        raise _error(path, f"is too large for a trace file: {large}")

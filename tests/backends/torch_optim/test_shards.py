@@ -141,9 +141,8 @@ def test_a_checkpoint_makes_a_step(ran: dict[str, Ran]) -> None:
         assert each.complete and each.findings() == []
 
 
-def test_what_is_sharded_in_another_way_is_not_one_run(ran: dict[str, Ran]) -> None:
+def test_what_is_sharded_in_another_way_stays_apart(ran: dict[str, Ran]) -> None:
     first, other = (alone(ran[way][0]) for way in ("grid", "hybrid"))
-    with pytest.raises(tracer.MergeError, match=r"0\.weight float32\[4, 4\] in 4 shards") as error:
-        tracer.merge([*first[:2], *other[2:]])
-    assert "rank:2 has 0.weight float32[4, 4] in 2 shards" in str(error.value)
-    assert "\n" not in str(error.value)
+    trace = tracer.merge([*first[:2], *other[2:]])
+    shards = {each.name: each.shards for each in trace.variables if "0.weight" in each.name}
+    assert shards == {"0.weight": 4, "0.weight#2": 2}
