@@ -120,6 +120,7 @@ def test_cells_of_what_updates_did_to_the_weights() -> None:
     [
         ("accumulation", "expected", "steps 1-3: no update: accumulating, it seems"),
         ("embedding_on_two_replicas", "nothing", "step 33: no update: the step updated nothing"),
+        ("incomplete", "unknown", "steps 41-46: no update known"),
         ("all_skipped", "never", "steps 1-40: never updated in the run"),
         ("no_gradients", "others", "step 2: no update, while others were updated"),
     ],

@@ -80,6 +80,7 @@ class HeatMap:
         why = reason(summary)
         self._why = text_of(why.facts) if why.everywhere else ""
         self._nothing = "expected" if self._why and why.usual else "nothing"
+        self._lost = summary.step_unknown(measures.updates)
         self.rows = list(self._rows(most))
         """The name of each variable, with its cells."""
         self.left = len(summary.variables) - len(self.rows)
@@ -93,6 +94,7 @@ class HeatMap:
             "some": "in some of the steps",
             "others": f"none, while other {self._summary.dialect.variable}s were updated",
             self._nothing: self._why or "the step updated nothing",
+            "unknown": "no update known",
             "never": "never updated",
             "unchanged": "unchanged by updates",
             "infinite": "not finite after the step",
@@ -156,6 +158,7 @@ class HeatMap:
         return first_true(
             (found.not_finite, "infinite"),
             (0 < found.updated == found.unchanged, "unchanged"),
+            (self._lost and not found.updated, "unknown"),
             (not found.updated, "others" if any(made for _, (made,) in of_all) else self._nothing),
             (found.updated < found.steps, "some"),
             *((mean <= most, state) for state, _, most in self._levels),
@@ -168,7 +171,7 @@ class HeatMap:
             (state == "never", "never updated in the run"),
             (state == "others", "no update, while others were updated"),
             (state == self._nothing, f"no update: {self._why or 'the step updated nothing'}"),
-            (not found.updated, "no update"),
+            (not found.updated, "no update known" if self._lost else "no update"),
             (
                 found.updated < found.steps,
                 f"{some(found.updates, 'update')} in {found.updated:,} of {found.steps:,} steps",
