@@ -179,18 +179,6 @@ class Summary(Counts):
             chosen.add(inner if runs_inside >= runs else maker)
         return sorted(chosen, key=lambda index: ("sparse" in methods[index].name, index))
 
-    def behind(self, replicas: Sequence[int], leaders: Sequence[int]) -> tuple[int, int | None]:
-        """How many updates `replicas` are behind `leaders`, and since which step.
-
-        The step is None if all known steps are equal.
-        """
-        blocks = [block for each in (*replicas, *leaders) for block in self._on.get(each, ())]
-        compared = Counts(blocks, self._kinds)
-        own, most = updates.on(replicas), updates.on(leaders)
-        parts = compared.timeline(own, most).parts()
-        since = next((at.first for at, (less, more) in parts if less < more), None)
-        return compared.total(most) - compared.total(own), since
-
     def outside(self, measure: Measure) -> int:
         """The part of the total that ran outside of steps."""
         return sum(block.total * measure(block) for block in self.blocks if block.outside)

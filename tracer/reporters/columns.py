@@ -6,6 +6,7 @@ and JSON have all of them, by name.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import takewhile
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -46,7 +47,7 @@ TABLES: tuple[By, ...] = get_args(By)
 
 _UPDATES = (Column("updates"), Column("dense"), Column("sparse"))
 _EFFECTS = (Column("unchanged"), Column("NaN/inf", "not_finite"))
-_BEHIND = Column("behind", left=True)
+_BEHIND = Column("behind")
 COLUMNS: Mapping[By | Literal["optimizer", "tracing"], tuple[Column, ...]] = {
     "optimizer": (
         Column("optimizer", left=True),
@@ -526,62 +527,37 @@ def _step(steps: Steps, values: dict[str, Any], summary: Summary, why: Reason) -
 # Replicas and workers.
 
 
-def _by_replica(summary: Summary) -> _Made:
-    """A row for each of `Summary.replicas`, in that order."""
-    replicas, ids = summary.trace.replicas, replica_ids(summary.trace)
-    names: list[dict[str, Figure]] = [
-        {
-            "replica": ids[index],
-            "worker": replicas[index].worker,
-            "device": replicas[index].device.rpartition("device:")[2] or None,
-        }
-        for index in summary.replicas
-    ]
-    return _groups(summary, names, [[index] for index in summary.replicas])
+def _by_place(by: By, summary: Summary) -> _Made:
+    """A row for each replica or worker, in the order of `Summary`; odd are those that are behind.
 
-
-def _by_worker(summary: Summary) -> _Made:
-    """A row for each of `Summary.workers`, in that order, with the sums of its replicas."""
-    is_rank = replica_noun(summary.trace) == "rank"  # each rank is one replica
-    names: list[dict[str, Figure]] = [
-        {"worker": worker or "(local)", "replicas": None if is_rank else len(indices)}
-        for worker, indices in summary.workers.items()
-    ]
-    return _groups(summary, names, [*summary.workers.values()])
-
-
-def _groups(
-    summary: Summary, names: Iterable[dict[str, Figure]], groups: Sequence[Sequence[int]]
-) -> _Made:
-    rows, most = [], summary.steps
-    for name, group, late in zip(names, groups, _behind(summary, groups), strict=True):
-        dense, sparse = (
-            sum(summary.total(kind, replica) for replica in group)
-            for kind in (measures.dense, measures.sparse)
-        )
+    They are if they made fewer steps, or fewer updates than others alike.
+    """
+    rows, ids, replicas = [], replica_ids(summary.trace), summary.trace.replicas
+    groups = {ids[index]: [index] for index in summary.replicas}
+    groups = groups if by == "replica" else summary.workers
+    kinds = {"updates": measures.updates, "dense": measures.dense, "sparse": measures.sparse}
+    counts = {
+        name: {kind: sum(summary.total(what, on) for on in group) for kind, what in kinds.items()}
+        for name, group in groups.items()
+    }
+    most = max((each["updates"] for each in counts.values()), default=0)
+    apart = summary.is_partitioned or any(map(summary.is_sharded, summary.patterns))
+    alike = not apart and len({len(group) for group in groups.values()}) == 1
+    for name, group in groups.items():
+        place, behind = replicas[group[0]], most - counts[name]["updates"]
         steps = max(summary.steps_on[replica] for replica in group)
-        values = {"steps": steps, "updates": dense + sparse, "dense": dense, "sparse": sparse}
-        odd = steps < most or late
-        rows.append(Row(name | values | {"behind": late}, "", "warning" if odd else "", group))
+        values = {
+            "worker": place.worker or "(local)",
+            by: name or "(local)",
+            "replicas": len(group) if replica_noun(summary.trace) == "replica" else None,
+            "device": place.device.rpartition("device:")[2] or None,
+            "steps": steps,
+            **counts[name],
+            "behind": behind if alike and behind else None,
+        }
+        odd = steps < summary.steps or values["behind"]
+        rows.append(Row(values, "", "warning" if odd else "", group))
     return rows, []
-
-
-def _behind(summary: Summary, groups: Sequence[Sequence[int]]) -> list[str | None]:
-    """For each group of replicas, how many updates it is behind the first group with the most."""
-    totals = [sum(summary.total(measures.updates, each) for each in group) for group in groups]
-    parts = summary.is_partitioned or any(map(summary.is_sharded, summary.patterns))
-    if parts or len({len(group) for group in groups}) != 1 or len(set(totals)) == 1:
-        return [None] * len(groups)
-    most = max(totals)
-    leaders = groups[totals.index(most)]
-    found = [
-        summary.behind(group, leaders) if total < most else (0, None)
-        for group, total in zip(groups, totals, strict=True)
-    ]
-    return [
-        f"{missing:,}{f' since step {since:,}' if since else ''}" if missing else None
-        for missing, since in found
-    ]
 
 
 # Methods, callers and layers.
@@ -679,8 +655,8 @@ def _by_layer(summary: Summary) -> _Made:
 _TABLES: dict[By, Callable[[Summary], _Made]] = {
     "variable": _by_variable,
     "step": _by_step,
-    "replica": _by_replica,
-    "worker": _by_worker,
+    "replica": partial(_by_place, "replica"),
+    "worker": partial(_by_place, "worker"),
     "method": _by_method,
     "caller": _by_caller,
     "layer": _by_layer,
