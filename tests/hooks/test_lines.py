@@ -44,7 +44,7 @@ def test_files_below_the_working_folder_are_named_from_there(
     assert lines.line("nets/train.py", 3) == "nets/train.py:3"
     assert lines.line(str(tmp_path.parent / "other" / "train.py"), 3) == "other/train.py:3"
     assert lines.line("<stdin>", 1) == "<stdin>:1"
-    assert lines.line("/tmp/ipykernel_12/345.py", 7) == "line 7 of a cell"
+    assert lines.line("/tmp/ipykernel_12/345.py", 7) == "cell:7"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -18,8 +18,7 @@ from weakref import ref
 
 from msgspec.structs import replace
 
-from tracer.core.call_paths import UNKNOWN
-from tracer.core.callers import Callers
+from tracer.core.call_paths import UNKNOWN, Paths
 from tracer.core.calls import EAGER, Call, CallRole, CallsUnderWay, outermost, start_call
 from tracer.core.collectors import Collector, Collectors
 from tracer.core.counters import CountedBlock, Counters, Source
@@ -61,7 +60,7 @@ class Stepped(NamedTuple):
     name: str
     optimizer: Any
     started: int | None
-    """The count when wrapped; None if the optimizer had none, or a file has set it since."""
+    """The count when wrapped; None if the optimizer had none."""
 
 
 class Root:
@@ -187,7 +186,7 @@ class Blocks:
 
     def __init__(self, root: Root) -> None:
         self.counters = Counters()
-        self.callers = Callers()
+        self.callers = Paths()
         self.tracings = Tracings()
         self.called_by_apply_methods = False
         """Whether an apply method has ever called such a function."""
@@ -257,7 +256,7 @@ class Blocks:
 
     def find_path(self, call: Call, python: Any) -> None:
         """Set the path of `call`, which the Python frame `python` made in eager mode."""
-        call.path = self.callers.paths.above(python)
+        call.path = self.callers.above(python)
 
     def is_calm(self) -> bool:
         """Whether no other thread can be running a program with a block now."""

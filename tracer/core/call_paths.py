@@ -15,6 +15,7 @@ import re
 import sys
 import sysconfig
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -102,11 +103,13 @@ Sort = Literal["program", "package", "other", "start"]
 
 
 class Paths:
-    """The paths by number."""
+    """The paths of one root optimizer, by number, and the calls while tracing that each led to."""
 
-    def __init__(self, author_of: AuthorOf) -> None:
+    def __init__(self, author_of: AuthorOf = lambda code, line: None) -> None:
         """`author_of` maps a line of generated code to its author's line."""
         self.rows: list[tuple[Line, ...]] = []
+        self.traced: Counter[tuple[int, int]] = Counter()
+        """The number of calls while tracing, by site and path."""
         self._numbers: dict[tuple[Line, ...], int] = {}
         self._author_of = author_of
         self._shown: dict[str, str] = {}
@@ -161,10 +164,14 @@ class Paths:
         found = self._known[id(code), frame.f_lasti] = sort, number, code
         return found
 
+    def lines(self, path: int) -> tuple[Line, ...]:
+        """The lines of a path; empty if the path is unknown."""
+        return () if path == UNKNOWN else self.rows[path]
+
     def line(self, path: int) -> str:
         """The innermost program line in a path: `train.py:12`; empty if there is none."""
-        lines = () if path == UNKNOWN else self.rows[path]
-        return next((f"{each.file}:{each.number}" for each in reversed(lines) if each.file), "")
+        lines = reversed(self.lines(path))
+        return next((f"{each.file}:{each.number}" for each in lines if each.file), "")
 
     def _file(self, file: str) -> str:
         """The first answer of `shown_file`: the program may change its working folder."""

@@ -54,8 +54,6 @@ class TracedOptimizer:
     settings: dict[str, Setting] = field(default_factory=dict)
     started: int | None = None
     """The optimizer's iterations when first wrapped."""
-    is_loaded: bool = False
-    """Whether a file has set the optimizer's state."""
     remains: Any = None
     """Read in place of the optimizer once it is gone: see `_remains_of`."""
     returned_nothing: dict[str, None] = field(default_factory=dict)
@@ -179,7 +177,7 @@ class Optimizers:
             optimizer = traced.readable()
             if optimizer is not None:
                 started = before[index].steps - past if index in before else traced.started
-                yield Stepped(name, optimizer, None if traced.is_loaded else started)
+                yield Stepped(name, optimizer, started)
 
     def iterations(self) -> dict[int, Iterations]:
         """Each optimizer's own count of its steps, if it has one."""

@@ -30,17 +30,14 @@ def disguised(method: Callable[..., Any], base: type, name: str) -> Callable[...
 
 
 def note_beside(base: type, name: str, optimizer: Any, given: Sequence[Any]) -> Callable[..., Any]:
-    """Note the call of such a method; returns the original."""
+    """Note the call of such a method, unless it has no variables; returns the original."""
     original, binding = _original(base, name, optimizer)
     if binding is not None:
         try:
             if not binding.settled:
                 binding = binding.bring_in_nested(optimizer, binding)
-            traced = binding.recorder.optimizers.all[binding.index]
-            if name == "load_own_variables":
-                traced.is_loaded = True
-            if _matters(name, optimizer, given):
-                traced.called[name] += 1
+            if not any(isinstance(each, list | tuple) and not each for each in given):
+                binding.recorder.optimizers.all[binding.index].called[name] += 1
         except BaseException as error:
             binding.recorder.fault(error)
     return original
@@ -65,17 +62,6 @@ def _original(base: type, name: str, optimizer: Any) -> tuple[Callable[..., Any]
 
 
 vars(note_beside)["autograph_info__"] = None
-
-
-def _matters(name: str, optimizer: Any, given: Sequence[Any]) -> bool:
-    """Whether a call has variables to work on; if it loads a state, whether Keras skips it.
-
-    Keras skips a state with another number of variables than the optimizer (`load_own_variables` of
-    `keras/src/optimizers/base_optimizer.py`, and of `tf_keras/src/optimizers/optimizer.py`).
-    """
-    if name == "load_own_variables":
-        return bool(given) and 0 < len(given[0].keys()) != len(optimizer.variables)
-    return not any(isinstance(each, list | tuple) and not each for each in given)
 
 
 class InterceptedMethod(NamedTuple):

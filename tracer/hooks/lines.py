@@ -4,7 +4,7 @@ import sys
 from types import CodeType, FrameType
 from typing import Any
 
-from tracer.core.call_paths import is_cell, shown_file, sort_of, starts_programs
+from tracer.core.call_paths import shown_file, sort_of, starts_programs
 from tracer.core.optimizers import NOT_SEEN, Made, ProgramLine
 
 
@@ -14,10 +14,8 @@ def line(file: str, number: int) -> str:
     >>> line("/elsewhere/models/train.py", 12)
     'models/train.py:12'
     >>> line("<ipython-input-3-8a5e>", 4)
-    'line 4 of a cell'
+    'cell 3:4'
     """
-    if is_cell(file):
-        return f"line {number} of a cell"
     return f"{shown_file(file)}:{number}"
 
 

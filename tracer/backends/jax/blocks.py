@@ -208,7 +208,7 @@ class JaxBlocks(backend.Blocks):
         caller = compat.caller_of_jax(sys._getframe(1))
 
         def define() -> tuple[Definition, int]:
-            path = UNKNOWN if caller is None else self.callers.paths.above(caller)
+            path = UNKNOWN if caller is None else self.callers.above(caller)
             return self._definitions.of(root), path
 
         step = program.work.role == "step"

@@ -5,7 +5,6 @@ of the thread that started it and waits for it.
 """
 
 import sys
-import threading
 from collections.abc import Callable, Sequence, Set
 from threading import get_ident
 from time import perf_counter
@@ -17,25 +16,23 @@ from tracer.backends.tensorflow.compat import contexts
 from tracer.backends.tensorflow.counters import LedgerCounters
 from tracer.backends.tensorflow.stacks import frames_around, outermost_tracing
 from tracer.backends.tensorflow.tracings import Definitions
-from tracer.core import callers
-from tracer.core.call_paths import UNKNOWN
+from tracer.core.call_paths import UNKNOWN, Paths
 from tracer.core.calls import CallsUnderWay
 from tracer.core.late_wrap import SESSION_GRAPH
 from tracer.core.tracings import Definition
 from tracer.model.records import Line
 
 
-class Callers(callers.Callers):
+class Callers(Paths):
     """The paths of one root optimizer and of functions with its blocks; thread-safe."""
 
     def __init__(self) -> None:
         super().__init__(functions.author_of)
         self._definitions = Definitions()
-        self._lock = threading.Lock()
 
     def here(self, frame: FrameType | None, distributed: bool) -> int:
         """The path to an eager call by `frame`, of this thread."""
-        return self.paths.of(frames_around(frame)) if distributed else self.paths.above(frame)
+        return self.of(frames_around(frame)) if distributed else self.above(frame)
 
     def inside(self, sites: Sequence[int]) -> int:
         """The path to a block that this thread traces into a function, from calls of `sites`.
@@ -46,8 +43,8 @@ class Callers(callers.Callers):
         place = outermost_tracing(frames)
         outermost = compat.graphs_around(compat.current_graph())[-1]
         function = Line(compat.function_name(outermost), graph=True)
-        around, within = self.paths.of(frames[place + 1 :]), self.paths.of(frames[:place])
-        path = self.paths.number([*self.lines(around), function, *self.lines(within)])
+        around, within = self.of(frames[place + 1 :]), self.of(frames[:place])
+        path = self.number([*self.lines(around), function, *self.lines(within)])
         self._note_traced(sites, path)
         return path
 
@@ -57,12 +54,12 @@ class Callers(callers.Callers):
         """
         frames = frames_around(sys._getframe(1))
         around = frames[outermost_tracing(frames) + 1 :]
-        return self._definitions.of(root, frames), self.paths.of(around)
+        return self._definitions.of(root, frames), self.of(around)
 
     def in_session(self, sites: Sequence[int]) -> int:
         """The path to a block that this thread adds to the graph of a Session."""
-        lines = self.lines(self.paths.of(frames_around(sys._getframe(1))))
-        path = self.paths.number([Line(SESSION_GRAPH, graph=True), *lines]) if lines else UNKNOWN
+        lines = self.lines(self.of(frames_around(sys._getframe(1))))
+        path = self.number([Line(SESSION_GRAPH, graph=True), *lines]) if lines else UNKNOWN
         self._note_traced(sites, path)
         return path
 
