@@ -1,16 +1,29 @@
-"""The question, "How often did `_resource_apply_dense` run?", and its answer for one run."""
+"""The sentences at the top of a report and of each optimizer, the same in all formats.
 
+The first is the question, "How often did `_resource_apply_dense` run?", with its answer.
+"""
+
+from collections import Counter
 from collections.abc import Collection
 
 from tracer.errors import shown
 from tracer.kinds import KINDS
 from tracer.model import measures
-from tracer.model.phrases import bracket_of, never_reached, program_lines, replica_noun
+from tracer.model.phrases import (
+    bracket_of,
+    brand_of,
+    class_of,
+    endings,
+    never_reached,
+    program_lines,
+    replica_noun,
+)
 from tracer.model.reasons import reason, reason_for_all
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
-from tracer.model.words import dialect_of, first_true, listed, plural, some, span, times
+from tracer.model.words import all_true, dialect_of, first_true, listed, plural, some, span, times
 
+UNFINISHED = "UNFINISHED: the run went on, or was killed, after this was written."
 _OF_MANY = {apply.name for kind in KINDS for apply in kind.apply_methods if apply.many}
 
 
@@ -56,6 +69,48 @@ def in_all(trace: Trace, answered: bool) -> list[str]:
     trainers = "".join(dialect.advice(f"in-all:{each}") for each in trace.environment)
     said = f"{some(len(summaries), 'optimizer')}: {least}{steps} and {updates} in all{trainers}."
     return [said] if not answered or (trainers and len(summaries) > 1) else []
+
+
+def warnings(trace: Trace) -> list[str]:
+    """What readers must know before the counts: the run is unfinished, failed, or is incomplete."""
+    incomplete = 'INCOMPLETE: the counts are "at least", unless a note says otherwise.'
+    unfinished = all_true((not trace.finished, UNFINISHED))
+    return [*unfinished, *endings(trace), *all_true((not trace.complete, incomplete))]
+
+
+def headline(summary: Summary, named: bool) -> str:
+    """`Adam (tf_keras legacy) under MirroredStrategy: 64 steps, 5 variables, 2 replicas`."""
+    trace = summary.trace
+    root, *nested = summary.optimizers
+    cls, copy = shown(class_of(root)), replica_noun(trace)
+    around = shown(", ".join(map(class_of, nested)))
+    unlike = root.name.replace("_", "").lower() != cls.replace("_", "").lower()
+    line = shown(program_lines(trace).get(summary.root, ""))
+    strategy = shown(trace.environment.get("strategy", ""))
+    least = "" if trace.complete else "at least "
+    worker, workers = shown(summary.only_worker), summary.workers
+    parts = (
+        (unlike or (named and not summary.dialect.named_by_class), f' "{shown(root.name)}"'),
+        (line, f" of {line}"),
+        (nested, f" around {around}"),
+        (True, f" ({shown(brand_of(root, trace))})"),
+        (strategy, f" under {strategy}"),
+        (True, f": {least}{some(summary.steps, 'step')}"),
+        (True, f", {some(len(summary.variables), summary.dialect.variable)}{_shards(summary)}"),
+        (len(summary.replicas) > 1, f", {some(len(summary.replicas), copy)}"),
+        (len(workers) > 1 and copy != "rank", f", {some(len(workers), 'worker')}"),
+        (worker, f", in {worker}"),
+    )
+    return cls + "".join(all_true(*parts))
+
+
+def _shards(summary: Summary) -> str:
+    """` sharded 2 ways` if all variables are, ` (3 sharded 2 ways)` if some are."""
+    every = Counter(summary.trace.variables[index].shards for index in summary.variables)
+    said = [(number, f"sharded {n:,} ways") for n, number in sorted(every.items()) if n > 1]
+    if len(every) == 1:
+        return "".join(f" {ways}" for _, ways in said)
+    return f" ({listed([f'{number:,} {ways}' for number, ways in said])})" if said else ""
 
 
 def _names(summary: Summary, methods: Collection[int]) -> list[str]:

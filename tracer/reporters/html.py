@@ -20,10 +20,9 @@ from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.words import listed, some
 from tracer.reporters import columns
-from tracer.reporters.answer import in_all, question, sentences
+from tracer.reporters.answer import headline, in_all, question, sentences, warnings
 from tracer.reporters.columns import Table
 from tracer.reporters.heatmap import HeatMap
-from tracer.reporters.text import headline, warnings
 
 _MANY_OPTIMIZERS = 3  # more are closed at first, below a table of all
 _MAX_OPTIMIZERS = 50

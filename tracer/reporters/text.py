@@ -3,7 +3,6 @@
 The tables are those of `tracer.reporters.columns`. The texts of `tracer explain` are here as well.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 
@@ -15,27 +14,19 @@ from tracer.findings.rule import Rule
 from tracer.findings.run_rules import to_report
 from tracer.layout import paragraph, printed
 from tracer.model import rates
-from tracer.model.phrases import (
-    brand_of,
-    class_of,
-    endings,
-    never_reached,
-    program_lines,
-    replica_noun,
-    runs,
-)
-from tracer.model.summary import Summary, summaries_of
+from tracer.model.phrases import never_reached, runs
+from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace
-from tracer.model.words import all_true, listed, some
+from tracer.model.words import all_true
 from tracer.reporters import columns
-from tracer.reporters.answer import in_all, question, sentences
-from tracer.reporters.colors import ERROR, WARNING
+from tracer.reporters.answer import UNFINISHED, headline, in_all, question, sentences, warnings
 from tracer.reporters.columns import By
 
 MAX_ROWS = 30  # rows of a table in the whole report
 MAX_ROWS_IN_FULL = 1000  # rows of a single table
 _MANY_OPTIMIZERS = 3
-_UNFINISHED = "UNFINISHED: the run went on, or was killed, after this was written."
+WARNING, ERROR = "bold yellow", "bold red"
+"""Styles for possible faults, as skipped steps, and for certain ones."""
 _FINDINGS = "What looks wrong (tracer explain CODE tells more)"
 _STYLES = {"error": ERROR, "warning": WARNING, "": ""}
 
@@ -115,7 +106,7 @@ def _head(trace: Trace, part: columns.Part, width: int, answered: bool) -> list[
         add(rate, "  ")
     for warning in warnings(trace):
         lines.append(Text())
-        add(warning, style=WARNING if warning is _UNFINISHED else ERROR)
+        add(warning, style=WARNING if warning is UNFINISHED else ERROR)
     if trace.complete and trace.notes:
         lines.append(Text())
     for note in trace.notes:
@@ -129,48 +120,6 @@ def _head(trace: Trace, part: columns.Part, width: int, answered: bool) -> list[
         add(text, "  ", _STYLES[finding.severity])
         add(finding.advice, "    ")
     return lines
-
-
-def warnings(trace: Trace) -> list[str]:
-    """What readers must know before the counts: the run is unfinished, failed, or is incomplete."""
-    incomplete = 'INCOMPLETE: the counts are "at least", unless a note says otherwise.'
-    unfinished = all_true((not trace.finished, _UNFINISHED))
-    return [*unfinished, *endings(trace), *all_true((not trace.complete, incomplete))]
-
-
-def headline(summary: Summary, named: bool) -> str:
-    """`Adam (tf_keras legacy) under MirroredStrategy: 64 steps, 5 variables, 2 replicas`."""
-    trace = summary.trace
-    root, *nested = summary.optimizers
-    cls, copy = shown(class_of(root)), replica_noun(trace)
-    around = shown(", ".join(map(class_of, nested)))
-    unlike = root.name.replace("_", "").lower() != cls.replace("_", "").lower()
-    line = shown(program_lines(trace).get(summary.root, ""))
-    strategy = shown(trace.environment.get("strategy", ""))
-    least = "" if trace.complete else "at least "
-    worker, workers = shown(summary.only_worker), summary.workers
-    parts = (
-        (unlike or (named and not summary.dialect.named_by_class), f' "{shown(root.name)}"'),
-        (line, f" of {line}"),
-        (nested, f" around {around}"),
-        (True, f" ({shown(brand_of(root, trace))})"),
-        (strategy, f" under {strategy}"),
-        (True, f": {least}{some(summary.steps, 'step')}"),
-        (True, f", {some(len(summary.variables), summary.dialect.variable)}{_shards(summary)}"),
-        (len(summary.replicas) > 1, f", {some(len(summary.replicas), copy)}"),
-        (len(workers) > 1 and copy != "rank", f", {some(len(workers), 'worker')}"),
-        (worker, f", in {worker}"),
-    )
-    return cls + "".join(all_true(*parts))
-
-
-def _shards(summary: Summary) -> str:
-    """` sharded 2 ways` if all variables are, ` (3 sharded 2 ways)` if some are."""
-    every = Counter(summary.trace.variables[index].shards for index in summary.variables)
-    said = [(number, f"sharded {n:,} ways") for n, number in sorted(every.items()) if n > 1]
-    if len(every) == 1:
-        return "".join(f" {ways}" for _, ways in said)
-    return f" ({listed([f'{number:,} {ways}' for number, ways in said])})" if said else ""
 
 
 # The texts of `tracer explain`.
