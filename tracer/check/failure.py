@@ -7,10 +7,7 @@ from tracer.check.expectation import Expectation
 from tracer.check.judge import Difference
 from tracer.findings.run_rules import causes
 from tracer.layout import paragraph, shown
-from tracer.model.measures import requests, updates
 from tracer.model.names import is_meant
-from tracer.model.phrases import clause_of
-from tracer.model.reasons import reason
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.words import first_of, listed, plural, some
@@ -39,7 +36,8 @@ def failure(trace: Trace, expected: Sequence[Expectation], *, partial: bool = Fa
     rows = frozen(trace, first.names) if few and first.method is None else []
     lines, names = _table(trace, first, few, rows)
     heads = [_head(each, wrong.got) for each, wrong in judged.items()]
-    return _text(trace, heads, lines, _causes(trace, judged, names, few), notes=not partial)
+    why = [*_causes(trace, judged, names, few)]
+    return _text(trace, heads, lines, why, ran=few, notes=not partial)
 
 
 def never_updated(trace: Trace, variables: Sequence[tuple[str, int | None]]) -> str:
@@ -68,8 +66,8 @@ def never_updated(trace: Trace, variables: Sequence[tuple[str, int | None]]) -> 
     lines, names = _table(trace, expected, True, rows)
     each_of = f"at least 1 of each of {some(len(variables), 'variable')}"
     heads = [f"updates: expected {each_of}, got none for {len(missed):,} of them"]
-    why = _causes(trace, {expected: Difference("", True)}, names, True)
-    return _text(trace, heads, lines, why)
+    why = [*_causes(trace, {expected: Difference("", True)}, names, True)]
+    return _text(trace, heads, lines, why, ran=True)
 
 
 def frozen(trace: Trace, names: Sequence[str] = ()) -> list[Row]:
@@ -113,7 +111,7 @@ def incomplete(trace: Trace, expected: Iterable[Expectation]) -> str:
 def _causes(
     trace: Trace, judged: Mapping[Expectation, Difference], names: Set[str], few: bool
 ) -> Iterator[str]:
-    """The findings on the variables with these names; without any, the answer of the report."""
+    """Why nothing ran, the findings on the variables with these names, and a hint."""
     first = next(iter(judged))
     measure = judge.selection_of(trace, first)
     summaries = judge.optimizers_of(trace, measure)
@@ -130,26 +128,12 @@ def _causes(
     if first.what in ("updates", "executions"):
         of_steps = judge.runs_for_all(trace, first.method)
         failed = f"{'few' if few else 'many'} {'steps' if of_steps else failed}"
-    found = False
     for finding in causes(trace, failed, [summary.root for summary in summaries]):
         if not finding.variables or not names.isdisjoint(finding.variables):
-            found = True
             yield finding.text + (f" {finding.advice}" if finding.severity != "info" else "")
     for expected, wrong in judged.items():
         if hint := _confused(expected, wrong, summaries):
-            found = True
             yield hint
-    without = [each for each in summaries if (0, True) in _applied(each)]
-    if few and without and not found and first.what == "updates":
-        clauses = dict.fromkeys(clause_of(reason(each)) for each in without)
-        yield from (f"the gradients were not applied: {clause}" for clause in clauses)
-    elif not found and not any(summary.has_run for summary in summaries):
-        yield from answer(trace).split("\n")
-
-
-def _applied(summary: Summary) -> set[tuple[int, bool]]:
-    """The numbers of updates in a step, and whether the step got gradients."""
-    return {(made, got > 0) for made, got in summary.spread(updates, requests)}
 
 
 def _confused(expected: Expectation, wrong: Difference, summaries: Sequence[Summary]) -> str:
@@ -203,16 +187,23 @@ def _text(
     trace: Trace,
     heads: Iterable[str],
     table: Sequence[str] = (),
-    causes: Iterable[str] = (),
+    why: Sequence[str] = (),
+    *,
+    ran: bool = False,
     notes: bool = True,
 ) -> str:
-    """The text of a failure: the wrong counts, the notes of the trace, the table, the causes."""
-    why = list(dict.fromkeys(causes))
+    """The text of a failure: the wrong counts, the notes of the trace, the table, the causes.
+
+    With `ran`, it has the answer of the report if there is no cause.
+    """
     lines = list(heads)
     if notes and not trace.complete:
         lines += _items('The trace is incomplete, so its counts are "at least":', trace.notes)
     lines += ["", *table] if table else []
-    lines += _items("Likely cause:" if len(why) == 1 else "Likely causes:", why) if why else []
+    if why:
+        lines += _items("Likely cause:" if len(why) == 1 else "Likely causes:", why)
+    elif ran and trace.complete:
+        lines += _items("What ran:", answer(trace).split("\n"))
     return "\n".join(lines)
 
 
