@@ -1,12 +1,11 @@
 """Trace files: what is saved is loaded again, and what is damaged is refused in one line."""
 
 import errno
+import gc
 import json
 import os
 import random
 import re
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -168,46 +167,11 @@ def example(notes: tuple[str, ...] = ("a größer note",)) -> TraceData:
     )
 
 
-def large(steps: int, variables: int = 1000, replicas: int = 8) -> TraceData:
-    """A transformer of 1,000 variables on 8 replicas, with one sparse embedding."""
-    names = [
-        f"bert_model/encoder/layer_{number // 10}/attention/self_{number % 10}/query/kernel"
-        for number in range(variables - 1)
-    ]
-    dense = tuple(range(1, variables))
-    entries = (
-        Entry(0, 0, "step", None, ()),
-        Entry(0, 1, "update", "dense", dense),
-        Entry(0, 2, "update", "sparse", (0,)),
-        Entry(0, 0, "request", "dense", dense),
-        Entry(0, 0, "request", "sparse", (0,)),
-    )
-    device = "/job:localhost/replica:0/task:0/device:GPU:{}"
-    return TraceData(
-        optimizers=(Optimizer("Adam", "Adam", "legacy", 0),),
-        variables=tuple(
-            Variable(name, (768, 3072), "float32") for name in ("embedding/embeddings", *names)
-        ),
-        methods=(
-            Method("apply_gradients", "step"),
-            Method("_resource_apply_dense", "apply"),
-            Method("_resource_apply_sparse", "apply"),
-        ),
-        replicas=tuple(Replica("", number, device.format(number)) for number in range(replicas)),
-        blocks=tuple(
-            Block(0, number, "graph", "step", True, entries, steps, (Run(1, 1, steps),), 2, 1)
-            for number in range(replicas)
-        ),
-        calls=tuple(
-            calls
-            for number in range(replicas)
-            for calls in (
-                Calls(0, 0, None, number, (), 0, 2),
-                Calls(0, 1, "dense", number, dense, 0, 2),
-                Calls(0, 2, "sparse", number, (0,), 0, 2),
-            )
-        ),
-    )
+def large(steps: int) -> TraceData:
+    """A transformer of 1,000 variables on 8 replicas."""
+    layer = "bert_model/encoder/layer_{}/attention/self_{}/query/kernel"
+    names = [layer.format(number // 10, number % 10) for number in range(1000)]
+    return traces.trained(names, Run(1, 1, steps), replicas=8, graphs=2).data
 
 
 @pytest.fixture
@@ -225,10 +189,9 @@ def refusal(path: Path | str) -> str:
     return message.removeprefix(f"{path}: ")
 
 
-def document() -> dict[str, Any]:
-    """The example as JSON, for tests that damage it."""
-    content: dict[str, Any] = json.loads(written(example()))
-    return content
+def document(data: TraceData | None = None) -> Any:
+    """The example, or other data, as JSON, for tests that damage it."""
+    return json.loads(written(data or example()))
 
 
 def written(data: TraceData) -> bytes:
@@ -249,34 +212,16 @@ def test_what_is_saved_is_loaded_again(tmp_path: Path, data: TraceData) -> None:
     assert os.listdir(tmp_path) == ["run.json"]
 
 
-def test_a_trace_saves_itself_and_loads_from_a_string_path(path: Path) -> None:
+def test_what_a_file_looks_like(path: Path) -> None:
     CallTrace(example()).save(str(path))
     assert tracefile.load(str(path)) == CallTrace(example())
-
-
-def test_an_empty_trace_is_kept(path: Path) -> None:
-    data = TraceData((), (), (), (), (), ())
-    tracefile.save(data, path)
-    assert tracefile.load(path) == CallTrace(data)
-
-
-def test_the_file_begins_with_its_format_and_version(path: Path) -> None:
-    tracefile.save(example(), path)
     assert path.read_bytes().startswith(b'{"format":"optimizer-tracer","version":3,')
     assert path.read_bytes().endswith(b"}\n")
-
-
-def test_lists_of_variables_are_written_as_ranges() -> None:
-    entries = document()["blocks"][1]["entries"]
-    assert [entry["variables"] for entry in entries] == [[], [0, 2], [0, 2]]
-    assert document()["blocks"][0]["runs"] == [[1, 1, 10, 1], [12, 2, 3, 1]]
-
-
-def test_a_file_says_whether_its_counts_are_complete(path: Path) -> None:
-    content = document()
-    del content["notes"]
-    path.write_text(json.dumps(content))
-    assert refusal(path) == "is damaged: Object missing required field `notes`"
+    block = document()["blocks"][1]
+    assert [entry["variables"] for entry in block["entries"]] == [[], [0, 2], [0, 2]]
+    assert block["runs"] == [[1, 1, 10, 1], [12, 2, 3, 1]]
+    nothing = TraceData((), (), (), (), (), ())
+    assert tracefile.decode(tracefile.encode(nothing)) == nothing
 
 
 def test_fields_that_a_reader_does_not_know_are_skipped(path: Path) -> None:
@@ -308,6 +253,16 @@ NO_TRACES: dict[str, Sequence[str | bytes]] = {
     "was written by an older tracer: run the program again (the file has version 2 of the format, "
     "this tracer reads 3)": ['{"format": "optimizer-tracer", "version": 2, "blocks": "different"}'],
     "is not a trace file: nested too deeply": NESTED,
+    **{
+        f"is damaged: {version!r} is no version of the format": [
+            json.dumps({"format": "optimizer-tracer", "version": version})
+        ]
+        for version in (0, -1, True, "1", 1.0, None)
+    },
+    "is damaged: Object missing required field `notes`": [
+        '{"format": "optimizer-tracer", "version": 3, "optimizers": [], "variables": [], '
+        '"methods": [], "replicas": [], "blocks": [], "calls": []}'
+    ],
 }
 
 
@@ -320,12 +275,6 @@ def test_what_is_no_trace_file(path: Path, reason: str, content: str | bytes) ->
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     assert refusal(path).startswith(reason)
     assert reason.endswith(": ") or refusal(path) == reason
-
-
-@pytest.mark.parametrize("version", [0, -1, True, "1", 1.0, None])
-def test_no_version(path: Path, version: object) -> None:
-    path.write_text(json.dumps(document() | {"version": version}))
-    assert refusal(path) == f"is damaged: {version!r} is no version of the format"
 
 
 def test_what_is_no_file(tmp_path: Path, path: Path) -> None:
@@ -342,19 +291,18 @@ def test_what_is_no_file(tmp_path: Path, path: Path) -> None:
         tracefile.load("no\nsuch/file.json")
 
 
-def test_no_permission_to_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tracefile.save(example(), path)
+def test_what_is_not_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    traces.eager().save(path)
     monkeypatch.setattr(Path, "read_bytes", fail_with(errno.EACCES))
     assert refusal(path) == "cannot be read: Permission denied"
-
-
-def test_a_huge_file_is_refused_unread(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path.touch()
     os.truncate(path, 1_000_000_001)  # sparse: it takes no space
     monkeypatch.setattr(Path, "read_bytes", lambda self: pytest.fail("it was read"))
     assert refusal(path) == (
         "is too large for a trace file: 1,000,000,001 bytes, more than 1,000,000,000"
     )
+    for name in ("listdir", "scandir"):
+        monkeypatch.setattr(os, name, fail_with(errno.EACCES))
+    assert refusal(path.parent) == "cannot be read: Permission denied"
 
 
 # Trace files that are damaged.
@@ -362,7 +310,7 @@ def test_a_huge_file_is_refused_unread(path: Path, monkeypatch: pytest.MonkeyPat
 
 def damaged(path: Path, place: str, value: object) -> str:
     """The reason for refusing the example with `value` at `place`, such as `blocks.0.total`."""
-    content: Any = document()
+    content = document()
     *parents, last = (int(key) if key.isdigit() else key for key in place.split("."))
     target = content
     for key in parents:
@@ -396,6 +344,20 @@ def damaged(path: Path, place: str, value: object) -> str:
             ("calls.0.variables", ends, f"variables hold {ends}, no ranges in a table of 2 varia")
             for ends in ([0], [0, 3], [2, 3], [-1, 1], [1, 1], [1, 0], [0, LARGEST], [0, 1, 1])
         ),
+        ("paths", [[0]], "paths hold 0, outside a table of 0"),
+        (
+            "blocks.0.entries.1.times",
+            0,
+            f"blocks[0].entries[1].times holds 0, outside 1 to {LARGEST}",
+        ),
+        *(
+            (
+                f"blocks.0.runs.0.{at}",
+                0,
+                f"blocks[0].runs[0].{name} holds 0, outside 1 to {LARGEST}",
+            )
+            for at, name in enumerate(("first", "stride", "count", "times"))
+        ),
         ("parts", [], "there is no trace to merge"),
         ("parts", [{}], "Object missing required field `optimizers` - at `$.parts[0]`"),
     ],
@@ -411,45 +373,25 @@ def test_lists_that_would_fill_the_memory(path: Path, monkeypatch: pytest.Monkey
     )
 
 
-@pytest.mark.parametrize(
-    ("place", "where", "least"),
-    [
-        ("variables.0.shape.0", "variables[0].shape", 0),
-        ("blocks.0.total", "blocks[0].total", 0),
-        ("blocks.0.entries.0.times", "blocks[0].entries[0].times", 1),
-        *(
-            (f"blocks.0.runs.0.{at}", f"blocks[0].runs[0].{name}", 1)
-            for at, name in enumerate(("first", "stride", "count", "times"))
-        ),
-    ],
-)
-def test_absurd_numbers(path: Path, place: str, where: str, least: int) -> None:
-    for number in (least - 1, -(2**63), 2**63):
-        assert damaged(path, place, number) == (
-            f"is damaged: {where} holds {number}, outside {least} to {LARGEST}"
-        )
-    assert damaged(path, place, 10**5000 // 10**800).startswith("is damaged: ")
-
-
-def of_every_record() -> dict[str, Any]:
+def of_every_record() -> Any:
     """The example with a record in each table, as JSON."""
-    data = replace(
-        example(),
-        graphs=(Graph(0, 0, "f", "", 1, 0, 1, 0),),
-        lines=(Line("f", "a.py", 1),),
-        paths=((0,),),
-        graph_tracings=(GraphTracing(0, 0, "first", "", 0, 1.0),),
-        effects=(Effect(0, 0, "compared", (0, 1), 1, (Run(1, 1, 1),)),),
-        programs=(Program("a.py", 1.0, 1.0),),
-        rates=(Rate(0, "rate", 0, (0, 1), (RateRun(1, 4, 0.1, 0.1),)),),
+    return document(
+        replace(
+            example(),
+            graphs=(Graph(0, 0, "f", "", 1, 0, 1, 0),),
+            lines=(Line("f", "a.py", 1),),
+            paths=((0,),),
+            graph_tracings=(GraphTracing(0, 0, "first", "", 0, 1.0),),
+            effects=(Effect(0, 0, "compared", (0, 1), 1, (Run(1, 1, 1),)),),
+            programs=(Program("a.py", 1.0, 1.0),),
+            rates=(Rate(0, "rate", 0, (0, 1), (RateRun(1, 4, 0.1, 0.1),)),),
+        )
     )
-    content: dict[str, Any] = json.loads(written(data))
-    return content
 
 
 @pytest.mark.parametrize("table", [*TABLES, "blocks.0.entries"])
 def test_no_index_and_no_number_of_any_record_is_beyond_its_bounds(path: Path, table: str) -> None:
-    """Not below 0, and of an index not the size of its table."""
+    """Not below 0, nor above 2**63 - 1, and of an index not the size of its table."""
     kind = TABLES.get(table, Entry)
     numbers = {
         name
@@ -461,19 +403,16 @@ def test_no_index_and_no_number_of_any_record_is_beyond_its_bounds(path: Path, t
     tracefile.load(path)
     for name in numbers - unbounded:
         of = None if name == "variables" else INDICES.get(kind, {}).get(name)
-        for wrong in (-1, *([len(of_every_record()[of])] if of else [])):
-            content: Any = of_every_record()
+        for wrong in (-1, 2**63, 10**4200, *([len(of_every_record()[of])] if of else [])):
+            content = of_every_record()
             (*_, record) = content["blocks"][0]["entries"] if kind is Entry else content[table]
             record[name] = [wrong] if name in ("shape", "variables") else wrong
             path.write_text(json.dumps(content))
             reason = refusal(path)
             assert reason.startswith("is damaged: "), name
-            assert not of or f".{name} holds {wrong}, outside a table of " in reason
-
-
-def test_the_lines_of_a_path_are_in_their_table(path: Path) -> None:
-    path.write_text(json.dumps(of_every_record() | {"paths": [[1]]}))
-    assert refusal(path) == "is damaged: paths hold 1, outside a table of 1"
+            assert (
+                not of or wrong > 2**63 or f".{name} holds {wrong}, outside a table of " in reason
+            )
 
 
 # Fuzz: any bytes are a trace or are refused.
@@ -545,17 +484,9 @@ def test_random_values_anywhere_never_break_the_reader(path: Path, data: st.Data
 def test_an_error_leaves_nothing_behind_that_breaks_python(path: Path) -> None:
     """A garbage collection after an error once crashed the process, in the JSON library."""
     path.write_text('{"format": "optimizer-tracer", "version": 3}')
-    script = (
-        "import gc, sys\n"
-        "from tracer.model import tracefile\n"
-        "for _ in range(5):\n"
-        "    try:\n"
-        "        tracefile.load(sys.argv[1])\n"
-        "    except ValueError:\n"
-        "        gc.collect()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script, path], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    for _ in range(5):
+        refusal(path)
+        gc.collect()
 
 
 # What a file from a stranger can do: nothing but be read.
@@ -645,7 +576,7 @@ def fail_with(number: int) -> Any:
     return fail
 
 
-@pytest.mark.parametrize("function", ["fsync", "replace"])
+@pytest.mark.parametrize("function", ["os.fsync", "os.replace", "builtins.open"])
 @pytest.mark.parametrize("before", [True, False])
 def test_a_failure_in_the_middle_keeps_what_stood_there(
     path: Path, monkeypatch: pytest.MonkeyPatch, function: str, before: bool
@@ -653,7 +584,7 @@ def test_a_failure_in_the_middle_keeps_what_stood_there(
     if before:
         tracefile.save(example(), path)
     with monkeypatch.context() as patch:
-        patch.setattr(os, function, fail_with(errno.ENOSPC))
+        patch.setattr(function, fail_with(errno.ENOSPC))
         with pytest.raises(TraceFileError) as caught:
             tracefile.save(large(10), path)
     assert str(caught.value) == f"{path}: cannot be written: No space left on device"
@@ -673,23 +604,6 @@ def test_an_interrupt_leaves_no_temporary_file(path: Path, monkeypatch: pytest.M
     assert os.listdir(path.parent) == []
 
 
-def test_a_folder_that_may_not_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tracefile.save(example(), path)
-    monkeypatch.setattr("builtins.open", fail_with(errno.EACCES))
-    with pytest.raises(TraceFileError) as caught:
-        tracefile.save(large(10), path)
-    monkeypatch.undo()
-    assert str(caught.value) == f"{path}: cannot be written: Permission denied"
-    assert tracefile.load(path) == CallTrace(example())
-
-
-def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
-    path = tmp_path / "no" / "run.json"
-    with pytest.raises(TraceFileError) as caught:
-        tracefile.save(example(), path)
-    assert str(caught.value) == f"{path}: cannot be written: there is no folder {tmp_path / 'no'}"
-
-
 def test_a_path_that_ends_in_a_slash_is_a_folder(tmp_path: Path) -> None:
     """Without it, ranks would write to one file in turn."""
     CallTrace(example()).save(f"{tmp_path}/of/run/")
@@ -704,6 +618,8 @@ def test_a_folder_and_a_device_are_not_overwritten(tmp_path: Path) -> None:
         tracefile.save(example(), Path("/dev/null"))
     with pytest.raises(TraceFileError, match="cannot be written: "):
         tracefile.save(example(), tmp_path / "a\0b")
+    with pytest.raises(TraceFileError, match=r"run.json: cannot be written: there is no folder "):
+        tracefile.save(example(), tmp_path / "no" / "run.json")
 
 
 def test_a_link_stays_a_link(tmp_path: Path) -> None:
@@ -765,15 +681,3 @@ def test_a_large_trace_is_small_and_quick(path: Path) -> None:
 def test_a_million_regular_steps_cost_only_their_digits(path: Path) -> None:
     short, long = len(written(large(10))), len(written(large(1_000_000)))
     assert long - short == 8 * 2 * len("00000")  # a total and a run for each of 8 replicas
-
-
-def test_a_folder_that_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    traces.eager().save(tmp_path / "a.json")
-
-    def refuse(path: object) -> None:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-
-    for name in ("listdir", "scandir"):
-        monkeypatch.setattr(os, name, refuse)
-    with pytest.raises(TraceFileError, match="cannot be read: Permission denied"):
-        tracefile.load(tmp_path)
