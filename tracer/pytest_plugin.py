@@ -22,7 +22,7 @@ import tracer
 
 if TYPE_CHECKING:
     from tracer.api import CallTrace, Recording
-    from tracer.testing.assertions import Assertion, Place
+    from tracer.testing.assertions import Assertion
 
 T = TypeVar("T")
 
@@ -115,12 +115,12 @@ _before = pytest.StashKey[set[object]]()
 """The assertions before the body of a test whose blocks had not ended."""
 
 
-def _never_ended() -> "dict[object, Place]":
+def _never_ended() -> dict[object, tuple[str, int, str]]:
     """The assertions whose blocks have not ended."""
     return getattr(sys.modules.get("tracer.testing.assertions"), "never_ended", {})
 
 
-def _taken(item: pytest.Item) -> "list[Place]":
+def _taken(item: pytest.Item) -> list[tuple[str, int, str]]:
     """The assertions of a test's body whose blocks have not ended; each is returned once."""
     known, never_ended = item.stash.get(_before, None), _never_ended()
     keys = [] if known is None else [key for key in never_ended if key not in known]
@@ -207,7 +207,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
     result = yield
     if unused := _taken(item):
         root = item.config.rootpath
-        lines = (f"{os.path.relpath(each.path, root)}:{each.line}: {each}" for each in unused)
+        lines = (f"{os.path.relpath(path, root)}:{line}: {text}" for path, line, text in unused)
         pytest.fail("\n\n".join(lines), pytrace=False)
     return result
 

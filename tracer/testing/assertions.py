@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from types import FrameType, TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from tracer.api import CallTrace, Recording, record, recording_of
 from tracer.backends.objects import frozen_near
@@ -41,30 +41,15 @@ Check = Callable[[Trace], str]
 __tracebackhide__ = True  # pytest shows the line of the assertion, without these frames
 
 
-class Place(NamedTuple):
-    """The line of a program that made an assertion, and the function that it called."""
-
-    path: str
-    line: int
-    function: str
-
-    def __str__(self) -> str:
-        call = f"tracer.{self.function}"
-        return (
-            f"{call}() asserts nothing, because its block never ended: write `with {call}(...):` "
-            "above the code that trains"
-        )
-
-
-never_ended: dict[object, Place] = {}
-"""The assertions whose blocks have not ended."""
+never_ended: dict[object, tuple[str, int, str]] = {}
+"""The assertions whose blocks have not ended: the file and line of each, and what to say of it."""
 
 
 @atexit.register
 def _warn() -> None:
     """Warn of blocks that never ended, as Python does of a coroutine that was never awaited."""
-    for place in never_ended.values():
-        warnings.warn_explicit(str(place), RuntimeWarning, place.path, place.line)
+    for path, line, text in never_ended.values():
+        warnings.warn_explicit(text, RuntimeWarning, path, line)
 
 
 class Assertion:
@@ -83,7 +68,7 @@ class Assertion:
 
             wrapping.require_optimizer(optimizer)
         self._key = object()
-        never_ended[self._key] = _place()
+        never_ended[self._key] = _made()
 
     @property
     def trace(self) -> CallTrace:
@@ -124,13 +109,17 @@ class Assertion:
         self._stack.close()
 
 
-def _place() -> Place:
-    """The line of the program that makes an assertion."""
+def _made() -> tuple[str, int, str]:
+    """The line of the program that makes an assertion, and the text if its block never ends."""
     frame: FrameType | None = sys._getframe(1)
     function = ""
     while frame is not None and frame.f_globals.get("__name__", "").startswith("tracer."):
-        function, frame = frame.f_code.co_name, frame.f_back
-    return Place(frame.f_code.co_filename, frame.f_lineno, function) if frame else Place("", 0, "")
+        function, frame = f"tracer.{frame.f_code.co_name}", frame.f_back
+    text = (
+        f"{function}() asserts nothing, because its block never ended: write "
+        f"`with {function}(...):` above the code that trains"
+    )
+    return (frame.f_code.co_filename, frame.f_lineno, text) if frame else ("", 0, text)
 
 
 def judged(check: Check, trace: Trace, optimizer: object = None) -> str:
