@@ -89,7 +89,8 @@ def _title(trace: Trace, found: Sequence[Finding]) -> str:
         parts = [f"{cut(first.command, _MAX_NAME, _MAX_NAME // 2)}, {began:%Y-%m-%d %H:%M} UTC"]
     severities = [finding.severity for finding in found]
     counts = [some(severities.count(x), x) for x in ("error", "warning") if x in severities]
-    return shown(": ".join([*parts, listed(counts) or "no errors and no warnings"]))
+    well = "no errors and no warnings" if trace.complete else "incomplete"
+    return shown(": ".join([*parts, listed(counts) or well]))
 
 
 def _tables(summary: Summary, trace: Trace) -> list[Table]:
