@@ -59,12 +59,10 @@ class TorchBackend(backend.Backend):
     def value_of(self, variable: Any, most: int) -> Any:
         """The value of a variable of 1 to `most` elements, as a NumPy array; None for others."""
         tensor = tensor_of(variable)
-        if not isinstance(tensor, torch.Tensor) or not 0 < tensor.numel() <= most:
-            return None
-        if compat.is_capturing():  # a read would end the capture
-            return None
-        value = tensor.detach().cpu()  # NumPy has no bfloat16
-        return (value.float() if value.dtype is torch.bfloat16 else value).numpy()
+        is_known = isinstance(tensor, torch.Tensor) and 0 < tensor.numel() <= most
+        # A read would end the capture of a CUDA graph; NumPy has no bfloat16.
+        can_be_read = is_known and not compat.is_capturing()
+        return tensor.detach().cpu().double().numpy() if can_be_read else None
 
 
 class TorchOptimBackend(TorchBackend):

@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
+from itertools import chain
 from math import prod
 from operator import attrgetter
 from types import CodeType, FunctionType
@@ -238,19 +239,25 @@ _VERSION = attrgetter("_version")
 
 def steps_by_itself(cls: type) -> bool:
     """True if a step of this class runs code outside PyTorch, which may skip any update."""
-    step = inspect.unwrap(cls.step)  # type: ignore[attr-defined]
-    homes = {step.__module__, *(base.__module__ for base in cls.__mro__)}
-    return not all(home.startswith("torch.") for home in homes - {"abc", "builtins", "typing"})
+    return bool(_packages_of(cls, inspect.unwrap(cls.step)))  # type: ignore[attr-defined]
+
+
+def _packages_of(*sources: Any) -> set[str]:
+    """The packages other than PyTorch that define a function, or a class in the MRO of another."""
+    every = chain.from_iterable(getattr(source, "__mro__", (source,)) for source in sources)
+    packages = {str(source.__module__).partition(".")[0] for source in every}
+    return packages - {"torch", "abc", "builtins", "typing"}
 
 
 def names_data(cls: type) -> bool:
     """True if the program's code in this class names `.data` or the like, which bypass versions.
 
-    The functions that this code names are searched, too.
+    The functions of its package that this code names are searched, too.
     """
+    packages = _packages_of(cls)
     found = [each for base in cls.__mro__ for each in _functions(vars(base).values())]
     for function in found:  # grows
-        if not str(function.__module__).startswith("torch."):
+        if _packages_of(function) & packages:
             names = _names_in(function.__code__)
             if not names.isdisjoint(_BYPASSING):
                 return True

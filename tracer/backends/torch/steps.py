@@ -130,7 +130,6 @@ class StepCounter:
             blocks.writes.append(self._writes)
         self.stopped = False
         """Whether `torch.compile` compiled a step: no later step is counted."""
-        self._scaled = False  # true once an enabled `GradScaler` called `step`
         self._last: Asked | None = None
         self._alive: list[ref[Any]] = []
 
@@ -308,11 +307,9 @@ class StepCounter:
         """Open a call for `GradScaler.step`, which may skip the step of the optimizer."""
         if self.stopped:
             return None
-        if not self._scaled and scaler.is_enabled():
-            self._scaled = True
-            scale = float(scaler._init_scale)
-            settings = self.recorder.optimizers.all[self.index].settings
-            settings.update(grad_scaler=True, initial_scale=scale)
+        settings = self.recorder.optimizers.all[self.index].settings
+        if "grad_scaler" not in settings and scaler.is_enabled():
+            settings.update(grad_scaler=True, initial_scale=float(scaler._init_scale))
         if self.recorder.calls_under_way.stack():
             self.recorder.drop_interrupted(python.f_back)
         call = self._enter(Step(self, ASKED), python)
