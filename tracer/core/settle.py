@@ -294,9 +294,14 @@ def _blocks(
             graphs=graphs,
             idle=idle,
             outside=not inside,
-            path=None if key.path == UNKNOWN else key.path,
+            path=path_or_none(key.path),
         )
         graphs = idle = 0
+
+
+def path_or_none(path: int) -> int | None:
+    """The index of a path in a trace; None if it is unknown."""
+    return None if path == UNKNOWN else path
 
 
 def _as_ran(sites: Iterable[Site], own_step: bool, flags: int) -> Iterator[Site]:
@@ -319,7 +324,7 @@ def _empty_steps(root: int, replica: int, total: int, runs: Sequence[Run]) -> Bl
 
 
 def calls_of(
-    calls: Mapping[tuple[Site, int | None], Sequence[int]],
+    calls: Mapping[tuple[Site, int], Sequence[int]],
     methods: Mapping[str, int],
     replicas: Mapping[int, int],
 ) -> list[Calls]:
@@ -327,7 +332,7 @@ def calls_of(
 
     Variables with equal counts share a record.
     """
-    counts: dict[tuple[Site, int | None], list[int]] = defaultdict(lambda: [0, 0])
+    counts: dict[tuple[Site, int], list[int]] = defaultdict(lambda: [0, 0])
     for (site, path), (eager, tracing) in calls.items():
         if site.role != "request":
             # Outer and inner calls count alike.
@@ -344,7 +349,7 @@ def calls_of(
             variables,
             eager,
             tracing,
-            path,
+            path_or_none(path),
         )
         for site, variables, path, eager, tracing in _put_together(rows)
     ]

@@ -22,9 +22,8 @@ from msgspec.structs import replace
 from tracer.core import effects as of_effects, settle, tracings
 from tracer.core.backend import Iterations, Root, Surroundings
 from tracer.core.call_paths import UNKNOWN
-from tracer.core.counters import Counted, CountedBlock, Counts
+from tracer.core.counters import Counted, Counts
 from tracer.core.late_wrap import StaleFunction
-from tracer.core.log import Reading
 from tracer.core.optimizers import Optimizers
 from tracer.core.sites import Site
 from tracer.core.tracings import OTHERS, Key
@@ -75,19 +74,6 @@ class Baseline(NamedTuple):
 _THE_BEGINNING = Baseline({}, {}, {}, 0, {}, {}, {}, frozenset(), (0, 0))
 
 
-class _PathsOfTrace:
-    def __init__(self) -> None:
-        self.lines: dict[Line, int] = {}
-        self.rows: dict[tuple[int, ...], int] = {}
-
-    def index(self, path: Sequence[Line]) -> int | None:
-        """The index of a path, assigned at the first request; None for an empty path."""
-        if not path:
-            return None
-        row = tuple(self.lines.setdefault(line, len(self.lines)) for line in path)
-        return self.rows.setdefault(row, len(self.rows))
-
-
 class _Ran(NamedTuple):
     """The executions for a trace, with the trace's indices of methods and replicas."""
 
@@ -97,7 +83,6 @@ class _Ran(NamedTuple):
     blocks: Sequence[Block]
     notes: Sequence[Note]
     """Notes on unknown facts about the executions."""
-    paths: _PathsOfTrace
     effects: Sequence[Effect]
 
 
@@ -233,18 +218,17 @@ class Reader:
     def _data(self, counts: Counts, baseline: Baseline) -> TraceData:
         called_so_far = self._called_so_far()  # first: other threads keep adding sites
         ran = self._ran(counts, baseline)
-        calls: dict[tuple[Site, int | None], list[int]] = defaultdict(lambda: [0, 0])
-        seen = set()
-        known_first = sorted(called_so_far.items(), key=lambda each: each[0][1] == UNKNOWN)
-        for (number, path), (eager, tracing) in known_first:
-            old_eager, old_tracing = baseline.calls.get((number, path), (0, 0))
-            new = eager - old_eager, tracing - old_tracing
-            if any(new) or (path == UNKNOWN and number not in seen):
-                rows = self._root.blocks.callers.lines(path)
-                count = calls[ran.sites[number], ran.paths.index(rows)]
-                count[0] += new[0]
-                count[1] += new[1]
-                seen.add(number)
+        new = {
+            key: (eager - before[0], tracing - before[1])
+            for key, (eager, tracing) in called_so_far.items()
+            for before in (baseline.calls.get(key, (0, 0)),)
+        }
+        called_now = {number for (number, _), times in new.items() if any(times)}
+        calls = {
+            (ran.sites[number], path): times
+            for (number, path), times in new.items()
+            if any(times) or (path == UNKNOWN and number not in called_now)
+        }
         optimizers = self._optimizers
         step_methods = {method for each in optimizers.all for method in each.kind.step_methods}
         names = optimizers.names()
@@ -255,7 +239,10 @@ class Reader:
         notes = self._all_notes(ran, names, baseline)
         where, devices = self._root.where, self._root.devices
         graphs = self._graph_records(counts, baseline, ran.replicas)
-        events = tuple(self._events(list(graphs), baseline, ran.paths))
+        events = tuple(self._events(list(graphs), baseline))
+        lines: dict[Line, int] = {}
+        rows = list(self._root.blocks.callers.rows)  # last: other threads keep adding paths
+        paths = tuple(tuple(lines.setdefault(line, len(lines)) for line in row) for row in rows)
         called = tuple(settle.calls_of(calls, ran.methods, ran.replicas))
         return TraceData(
             optimizers=records,
@@ -268,8 +255,8 @@ class Reader:
             notes=notes,
             environment=self._root.backend.versions()
             | {"strategy": where.strategy, "cluster": ", ".join(where.cluster)},
-            lines=tuple(ran.paths.lines),
-            paths=tuple(ran.paths.rows),
+            lines=tuple(lines),
+            paths=paths,
             graph_tracings=events,
             effects=tuple(ran.effects),
             rates=tuple(rates_in(rates, _steps_after(counts, baseline))),
@@ -278,19 +265,13 @@ class Reader:
     def _ran(self, counts: Counts, baseline: Baseline) -> _Ran:
         """The executions in `counts` after the baseline."""
         sites = list(self._root.sites.sites)
-        callers, paths = self._root.blocks.callers, _PathsOfTrace()
         ended: dict[int, settle.Ended] = {}
         not_compared = 0
         for replica, counted in counts.items():
             old = baseline.counts.get(replica, Counted(0, {}))
             new = counted.since(old)
-            blocks: list[tuple[CountedBlock, Reading]] = []
-            for block, reading in new.blocks.values():
-                index = paths.index(callers.lines(block.path))
-                blocks.append((block._replace(path=UNKNOWN if index is None else index), reading))
-            filled = new._replace(blocks=dict(enumerate(blocks)))
-            not_compared += of_effects.not_compared(filled)
-            ended[replica] = settle.settle(filled)
+            not_compared += of_effects.not_compared(new)
+            ended[replica] = settle.settle(new)
         names = dict.fromkeys(site.method for site in sites)
         methods = {name: index for index, name in enumerate(names)}
         ids = sorted({site.replica for site in sites} | set(ended))
@@ -307,7 +288,7 @@ class Reader:
                 "before effects were requested, and could not be traced again"
             )
         all_notes = (*map(Note, notes), *(Note(text, "effects") for text in unknown))
-        return _Ran(sites, methods, replicas, ran, all_notes, paths, effects)
+        return _Ran(sites, methods, replicas, ran, all_notes, effects)
 
     def _all_notes(self, ran: _Ran, names: Sequence[str], baseline: Baseline) -> tuple[Note, ...]:
         """All notes of the trace; `names` are the optimizers' names."""
@@ -348,9 +329,7 @@ class Reader:
                 )
         return records
 
-    def _events(
-        self, graphs: Sequence[Key], baseline: Baseline, paths: _PathsOfTrace
-    ) -> Iterator[GraphTracing]:
+    def _events(self, graphs: Sequence[Key], baseline: Baseline) -> Iterator[GraphTracing]:
         """The kept graph tracings after the baseline."""
         indices = {key: index for index, key in enumerate(graphs)}
         for event in self._root.blocks.tracings.kept[baseline.events :]:
@@ -360,7 +339,7 @@ class Reader:
                 past = baseline.counts.get(key.replica, Counted(0, {})).past
                 yield GraphTracing(
                     graph,
-                    paths.index(self._root.blocks.callers.lines(event.path)),
+                    settle.path_or_none(event.path),
                     event.cause,
                     event.detail,
                     max(0, event.after - past),
