@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.text import Text
 
 import tracer
-from tracer.api import CallTrace
+from tracer.model.trace import Trace
 from tracer.reporters.text import render
 
 FOLDER = Path(__file__).parent / "pictures"
@@ -57,7 +57,7 @@ def main() -> None:
         (FOLDER / "page.png").write_bytes(screenshot(page_of("tracer.json", folder), ".map"))
 
 
-def run(name: str, program: str, folder: str) -> CallTrace:
+def run(name: str, program: str, folder: str) -> Trace:
     """The trace of a program that `tracer run` has run."""
     (Path(folder) / name).write_text(program, encoding="utf-8")
     subprocess.run([*COMMAND, "run", "--quiet", name], cwd=folder, check=True)
@@ -71,7 +71,7 @@ def page_of(trace: str, folder: str) -> Path:
     return Path(folder) / "report.html"
 
 
-def terminal(trace: CallTrace, command: str) -> str:
+def terminal(trace: Trace, command: str) -> str:
     """The report in a terminal of 88 columns, as SVG without a font of its own."""
     console = Console(record=True, file=io.StringIO(), width=88, force_terminal=True)
     report = render(trace, width=88, color=True)

@@ -15,7 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["KERAS_BACKEND"] = "tensorflow"
 
 import tracer
-from tracer.api import CallTrace
+from tracer.model.trace import Trace
 
 BATCH, EPOCHS = 32, 3
 OPTIMIZERS = {
@@ -32,7 +32,7 @@ def main() -> None:
     Path(__file__).with_suffix(".md").write_text(page, encoding="utf-8")
 
 
-def train(package: str, optimizer_name: str) -> CallTrace:
+def train(package: str, optimizer_name: str) -> Trace:
     """The trace of three epochs of `model.fit` on the digits: 1,797 images of 8 x 8 pixels."""
     from sklearn.datasets import load_digits
 
@@ -58,7 +58,7 @@ def train(package: str, optimizer_name: str) -> CallTrace:
     return tracer.trace_of(optimizer)
 
 
-def markdown(traces: dict[str, CallTrace]) -> str:
+def markdown(traces: dict[str, Trace]) -> str:
     """The page: what was trained, and each report as `tracer.report` prints it."""
     versions: dict[str, str] = {}
     for trace in traces.values():

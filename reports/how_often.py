@@ -146,13 +146,13 @@ def measure() -> list[Row]:
     return rows
 
 
-def fit(case: Case, model: Any, optimizer: Any) -> tracer.CallTrace:
+def fit(case: Case, model: Any, optimizer: Any) -> tracer.Trace:
     """The trace of training the model of a case."""
     measuring.train(model, optimizer, batch=case.batch, batches=BATCHES, **OPTIONS[case.mode])
     return tracer.trace_of(optimizer)
 
 
-def rows_of(case: Case, trace: tracer.CallTrace) -> list[Row]:
+def rows_of(case: Case, trace: tracer.Trace) -> list[Row]:
     """What the trace of a case says of each apply method."""
     calls = trace.count("calls", by=("method", "context"))
     return [

@@ -108,7 +108,7 @@ def fit(
     batches: int = 8,
     replicas: int = 1,
     **options: Any,
-) -> tracer.CallTrace:
+) -> tracer.Trace:
     """The trace of one epoch of `model.fit` on a new model; the options are those of `train`."""
     with strategy_of(replicas).scope():
         model = build(kind, layers)
@@ -139,7 +139,7 @@ def train(
 # Reading a trace.
 
 
-def apply_methods(trace: tracer.CallTrace) -> list[str]:
+def apply_methods(trace: tracer.Trace) -> list[str]:
     """The apply methods that were called, `_resource_apply_dense` before the sparse one.
 
     `..._duplicate_indices` is left out where all it did was to call the sparse method.
@@ -149,17 +149,17 @@ def apply_methods(trace: tracer.CallTrace) -> list[str]:
     return sorted(n for n in names if not n.endswith(suffix) or n.removesuffix(suffix) not in names)
 
 
-def executions(trace: tracer.CallTrace, method: str) -> int:
+def executions(trace: tracer.Trace, method: str) -> int:
     """How often the work of `method` ran; 0 for a method that was never called."""
     return trace.executions(method) if method in {m.name for m in trace.methods} else 0
 
 
-def calls(trace: tracer.CallTrace) -> int:
+def calls(trace: tracer.Trace) -> int:
     """How often Python called the apply methods."""
     return sum(trace.calls(method) for method in apply_methods(trace))
 
 
-def graphs(trace: tracer.CallTrace) -> tuple[int, int]:
+def graphs(trace: tracer.Trace) -> tuple[int, int]:
     """How many graphs with a step were built, and how many of them never ran."""
     steps = [block for block in trace.blocks if block.step and block.replica == 0]
     return sum(block.graphs for block in steps), sum(block.idle for block in steps)

@@ -14,7 +14,6 @@ from support import libraries, odometers, traces
 
 import tracer
 import tracer.keras
-from tracer.api import CallTrace
 from tracer.backends.tensorflow import ledger
 from tracer.core import registry
 from tracer.hooks import wrapping
@@ -319,7 +318,7 @@ FAULTS = {
     "print": tracer.keras,
     "is_traced": registry,
     "_tell": tracer.keras.TraceCallback,
-    "save": CallTrace,
+    "save": Trace,
 }
 """What the callback calls, and where it finds that."""
 

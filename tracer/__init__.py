@@ -21,8 +21,11 @@ from tracer.errors import (
 )
 
 if TYPE_CHECKING:
-    from tracer.api import CallTrace, load, merge, record, report, trace_of, wrap
+    from tracer.api import record, report, trace_of, wrap
     from tracer.hooks.wrapping import unwrap
+    from tracer.model.merge import merge
+    from tracer.model.trace import Trace
+    from tracer.model.tracefile import load
     from tracer.testing.assertions import (
         assert_all_updated,
         assert_calls,
@@ -34,9 +37,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "CallTrace",
     "MergeError",
     "OptimizerWarning",
+    "Trace",
     "TraceFileError",
     "UnknownName",
     "UnsupportedOptimizer",
@@ -55,14 +58,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CallTrace": "tracer.api",
+    "Trace": "tracer.model.trace",
     "assert_all_updated": "tracer.testing.assertions",
     "assert_calls": "tracer.testing.assertions",
     "assert_executions": "tracer.testing.assertions",
     "assert_never_updated": "tracer.testing.assertions",
     "assert_updates": "tracer.testing.assertions",
-    "load": "tracer.api",
-    "merge": "tracer.api",
+    "load": "tracer.model.tracefile",
+    "merge": "tracer.model.merge",
     "record": "tracer.api",
     "report": "tracer.api",
     "trace_of": "tracer.api",

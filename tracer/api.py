@@ -1,17 +1,13 @@
-"""What users call: `wrap`, `trace_of`, `record`, `load`, `merge` and `report`; and `CallTrace`.
+"""What users call in a program: `wrap`, `trace_of`, `record` and `report`.
 
-Only this module knows the counters, the trace files, the findings and the reports. Lower layers
-return plain `Trace`s; a `CallTrace` adds the answer, the findings and `save`. Everything but
-`Trace` is imported when it is first needed, so a saved trace can be read without any framework.
+What these need is imported when they are called: no framework before `wrap` or `record`.
 """
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
-from tracer.backends.objects import name_of
 from tracer.core import collectors
 from tracer.core.collectors import Collector
 from tracer.errors import OptimizerWarning, is_mistake
@@ -19,7 +15,6 @@ from tracer.model.trace import Trace
 
 if TYPE_CHECKING:
     from tracer.core.recorder import Recorder
-    from tracer.findings.run_rules import Finding
     from tracer.hooks import recording
     from tracer.reporters.columns import By
 
@@ -38,59 +33,6 @@ def _collectors() -> Sequence[type[Collector]]:
 collectors.shared = _collectors
 
 
-class CallTrace(Trace):
-    """A frozen trace of one or more optimizers: exact counts, per variable, step and replica.
-
-    `tracer.trace_of`, `tracer.record` and `tracer.load` make it. All filters are optional, and all
-    given filters must match:
-
-    - `kind`: `"dense"` or `"sparse"` (the gradient was a `tf.IndexedSlices`); for requests also
-      `"none"`.
-    - `variable`: a name, a glob (`"encoder/*"`), or the variable itself; a sharded variable stands
-      for all of its shards.
-    - `step`: a step, numbered from 1 on each replica, or a `range` of steps.
-    - `replica`: its id, an int; `worker`: its name in TensorFlow (`"worker:0"`).
-    - `optimizer`: its name or a glob.
-    - `method`: the name of an intercepted method.
-
-    A filter raises `tracer.UnknownName` if the trace has nothing of that name.
-    """
-
-    def answer(self) -> str:
-        """How often the apply methods ran in this run, in two sentences."""
-        from tracer.reporters.answer import answer
-
-        return answer(self)
-
-    def findings(self) -> "list[Finding]":
-        """What looks wrong in the run, errors first, with why it matters and what to do.
-
-        `tracer explain CODE` says when a rule reports something.
-        """
-        from tracer.findings.run_rules import findings
-
-        return findings(self)
-
-    def save(self, path: str | Path) -> None:
-        """Write the trace to the file `path`, which `tracer.load` reads.
-
-        If `path` is a folder, or ends in a slash, the file is named after the worker
-        (`worker-0.json`): each worker of a run can save to the same folder, which `tracer.load`
-        then reads as one run.
-
-        Raises `tracer.TraceFileError` if the file cannot be written; an earlier file is then kept.
-        """
-        from tracer.model import tracefile
-
-        tracefile.save(self._data, tracefile.file_at(path, self))
-
-    def _repr_html_(self) -> str:
-        """The report, which a notebook shows for a trace in the last line of a cell."""
-        from tracer.reporters.formats import for_notebook
-
-        return for_notebook(self)
-
-
 class Recording:
     """What `record` yields; `trace` returns a snapshot, in the block and after it."""
 
@@ -100,9 +42,9 @@ class Recording:
         self.counted = recording.Recording() if counted is None else counted
         """The recording behind it, to which the command and the fixtures add optimizers."""
 
-    def trace(self) -> CallTrace:
+    def trace(self) -> Trace:
         """A frozen trace of what every optimizer did since the block began."""
-        return self.counted.trace().derived(_own_trace)  # after the block always the same one
+        return self.counted.trace().derived(_of_this_process)  # after the block always the same one
 
     def __repr__(self) -> str:
         return f"<Recording: its trace() is {self.trace()!r}>"
@@ -128,7 +70,7 @@ def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
 
     With `effects=True`, each step compares the variables before and after it: which are unchanged,
     which are not finite? This takes time and a second copy of the weights in memory; see
-    `CallTrace.count`. Wrapping again without `effects` does not end the comparison.
+    `Trace.count`. Wrapping again without `effects` does not end the comparison.
 
     Issues a `tracer.OptimizerWarning` if the class of the optimizer cannot work as written: nothing
     calls one of its methods, or it has no method for the sparse gradients of an embedding.
@@ -174,7 +116,7 @@ def _defects(recorder: "Recorder") -> str:
     return " ".join(f"{each.text} {each.advice}" for each in defects)
 
 
-def trace_of(optimizer: object) -> CallTrace:
+def trace_of(optimizer: object) -> Trace:
     """The trace of a wrapped optimizer so far, frozen; training may go on.
 
     It holds all complete steps of the outermost optimizer and of optimizers nested in it.
@@ -182,7 +124,7 @@ def trace_of(optimizer: object) -> CallTrace:
     """
     from tracer.hooks import wrapping
 
-    return _own_trace(wrapping.trace_of(optimizer))
+    return _of_this_process(wrapping.trace_of(optimizer))
 
 
 @contextmanager
@@ -239,44 +181,10 @@ def recording_of(*optimizers: object, effects: bool = False) -> Iterator[Recordi
         yield Recording(counted)
 
 
-def load(path: str | Path) -> CallTrace:
-    """Read a trace file that `CallTrace.save` wrote, or a folder of such files.
-
-    Of a folder and its folders, the files of the newest launch are one run: `tracer.merge` merges
-    them. A note names the other files, which are not counted.
-
-    Raises `tracer.MergeError` if the files of a launch are not of one run, and
-    `tracer.TraceFileError` if there is no file, or if a file is damaged, is not a trace, is of a
-    newer `tracer` or is larger than 1 GB.
-
-    >>> load("no/such/file.json")
-    Traceback (most recent call last):
-    tracer.errors.TraceFileError: no/such/file.json: cannot be read: No such file or directory
-    """
-    from tracer.model import tracefile
-
-    return _call_trace(tracefile.load(path))
-
-
-def merge(traces: Iterable[Trace]) -> CallTrace:
-    """Merge the traces of the workers of one run; each replica of the result has its worker.
-
-    Optimizers are matched by the lines that made them, variables by their names. If a worker of the
-    cluster has no trace, or if the traces are of different launches, the result is incomplete. A
-    merged trace can be merged with others.
-
-    Raises `tracer.MergeError`, a `ValueError`, if there are no traces, two of one worker, or traces
-    of different runs; the error names the difference.
-    """
-    from tracer.model import merge
-
-    return _call_trace(merge.merge(traces))
-
-
 def report(optimizer_or_trace: object, by: "By | None" = None, file: TextIO | None = None) -> None:
     """Print what an optimizer did: the answer first, then the counts.
 
-    `optimizer_or_trace` is a wrapped optimizer or a `CallTrace`. `by` picks one table:
+    `optimizer_or_trace` is a wrapped optimizer or a `Trace`. `by` picks one table:
     `"variable"`, `"step"`, `"replica"`, `"worker"`, `"method"`, `"caller"` or `"layer"`. Without
     `by`, all tables that have content but the last two are printed. `file` is a text stream, by
     default standard output; only a terminal gets colours.
@@ -289,15 +197,11 @@ def report(optimizer_or_trace: object, by: "By | None" = None, file: TextIO | No
     formats.print_report(given if isinstance(given, Trace) else trace_of(given), by=by, file=file)
 
 
-def _call_trace(trace: Trace) -> CallTrace:
-    return CallTrace(trace.data, trace.objects._replace(name_of=name_of))
-
-
-def _own_trace(trace: Trace) -> CallTrace:
-    """A trace of this process, which knows its launch and its worker."""
+def _of_this_process(trace: Trace) -> Trace:
+    """The trace with the launch and the worker of this process."""
     from tracer.model import launches
 
-    return _call_trace(Trace(launches.of_this_process(trace.data), trace.objects))
+    return Trace(launches.of_this_process(trace.data), trace.objects)
 
 
 for _function in (wrap, trace_of):

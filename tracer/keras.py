@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-from tracer.api import CallTrace, trace_of, wrap
+from tracer.api import trace_of, wrap
 from tracer.core.interrupts import suppress_faults
 from tracer.files import local_path
 from tracer.model.records import OBSERVATIONS, Block, Effect
@@ -100,7 +100,7 @@ class TraceCallback:
         return self._model
 
     @property
-    def trace(self) -> CallTrace:
+    def trace(self) -> Trace:
         """The trace of the model's optimizer so far."""
         return trace_of(self._model.optimizer)
 

@@ -21,7 +21,8 @@ import pytest
 import tracer
 
 if TYPE_CHECKING:
-    from tracer.api import CallTrace, Recording
+    from tracer.api import Recording
+    from tracer.model.trace import Trace
     from tracer.testing.assertions import Assertion
 
 T = TypeVar("T")
@@ -96,7 +97,7 @@ class OptimizerTracer:
         return optimizer
 
     @property
-    def trace(self) -> "CallTrace":
+    def trace(self) -> "Trace":
         """The trace of the wrapped optimizers so far, each since it was wrapped."""
         return self._recording.trace()
 
@@ -172,7 +173,7 @@ def _replace_method(
 
 @contextmanager
 def _body(
-    item: pytest.Item, checks: "Sequence[Callable[[CallTrace], str]]", failures: list[str]
+    item: pytest.Item, checks: "Sequence[Callable[[Trace], str]]", failures: list[str]
 ) -> Iterator[None]:
     """Trace the body of a test, and add to `failures` why it should fail although it passed."""
     __tracebackhide__ = True
@@ -212,7 +213,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
     return result
 
 
-def _checks(item: pytest.Item) -> "list[Callable[[CallTrace], str]]":
+def _checks(item: pytest.Item) -> "list[Callable[[Trace], str]]":
     """The checks of the markers. Fails the test, at its line, for wrong arguments."""
     markers = list(item.iter_markers(MARKER))
     if not markers:

@@ -45,7 +45,7 @@ def apply(optimizer: Any, *, sparse: bool = False, steps: int = 1) -> list[Any]:
 @cache
 def fitted(
     layers: Layers, kind: str = "legacy", name: str = "Adam", **options: Any
-) -> tracer.CallTrace:
+) -> tracer.Trace:
     """The trace of eight batches with a built-in optimizer."""
     return fit(kind, getattr(OPTIMIZERS[kind], name)(), layers, **options)
 

@@ -82,7 +82,7 @@ def fitted(optimizer: Any, per_step: list[int], x: Any = X, **kwargs: Any) -> Ru
     return ran(optimizer, trained.trainable_variables, per_step)
 
 
-def check(run: Run) -> tracer.CallTrace:
+def check(run: Run) -> tracer.Trace:
     """The counts are those of the weights, and of the steps."""
     trace = tracer.trace_of(run.optimizer)
     counted = trace.count("updates", by="variable")
@@ -91,7 +91,7 @@ def check(run: Run) -> tracer.CallTrace:
     return trace
 
 
-def check_effects(run: Run) -> tracer.CallTrace:
+def check_effects(run: Run) -> tracer.Trace:
     """A step changes what the odometer shows, leaves all else as it was, and the counts stay.
 
     A variable of which there is one in each member of a batch has changed if one of them has.

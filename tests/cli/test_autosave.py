@@ -11,19 +11,19 @@ from support import traces
 from support.patience import wait_until
 
 import tracer
-from tracer.api import CallTrace
 from tracer.cli.autosave import Autosave
 from tracer.model import launches
+from tracer.model.trace import Trace
 
 
 class Snapshots:
     """Gives the trace that is its `trace` then, and counts how often it was asked."""
 
-    def __init__(self, trace: Callable[[], CallTrace]) -> None:
+    def __init__(self, trace: Callable[[], Trace]) -> None:
         self.trace = trace
         self.taken = 0
 
-    def __call__(self) -> CallTrace:
+    def __call__(self) -> Trace:
         self.taken += 1
         return self.trace()
 
@@ -51,8 +51,8 @@ def test_the_file_follows_the_trace_and_is_unfinished_until_the_end(tmp_path: Pa
     assert [each.name for each in tmp_path.iterdir()] == ["run.json"]
 
 
-def of_this_process(steps: int) -> CallTrace:
-    return CallTrace(launches.of_this_process(traces.accumulation(steps).data))
+def of_this_process(steps: int) -> Trace:
+    return Trace(launches.of_this_process(traces.accumulation(steps).data))
 
 
 def test_a_file_of_this_process_moves(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_it_is_saved_when_it_is_urgent(tmp_path: Path) -> None:
 def test_what_goes_wrong_is_said_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], error: Exception | None
 ) -> None:
-    def snapshot() -> CallTrace:
+    def snapshot() -> Trace:
         if error is not None:
             raise error
         return traces.eager()

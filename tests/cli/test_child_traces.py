@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import tracer
-from tracer.api import CallTrace
+from tracer.model.trace import Trace
 
 RUN = (sys.executable, "-m", "tracer", "run", "--children")
 ROOT = str(Path(tracer.__file__).parents[1])
@@ -57,7 +57,7 @@ def run(
     )
 
 
-def steps_of(trace: CallTrace) -> list[int]:
+def steps_of(trace: Trace) -> list[int]:
     """The steps of each optimizer in ascending order; each has one variable and one replica."""
     return sorted(n for n in trace.count("updates", by=("optimizer",)).values())
 

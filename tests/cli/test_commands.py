@@ -18,9 +18,9 @@ from support import golden, traces
 from support.golden import assert_golden
 from support.traces import block, called, request, step, update
 
-from tracer.api import CallTrace
 from tracer.cli.commands import COMMANDS, main
 from tracer.model.runs import Run
+from tracer.model.trace import Trace
 
 
 class Done(NamedTuple):
@@ -539,7 +539,7 @@ def test_a_terminal_gets_colors_but_not_with_no_color(files: Path) -> None:
 # Speed.
 
 
-def _large() -> CallTrace:
+def _large() -> Trace:
     """1,000,000 steps in epochs, whose last batch is smaller, x 1,000 variables x 8 replicas."""
     ids = range(1000)
     work = [step(), request(*ids), update(*ids)]

@@ -21,9 +21,9 @@ from support import libraries, odometers
 
 import tracer
 import tracer.keras
-from tracer.api import CallTrace
 from tracer.core.instances import instances
 from tracer.model.records import Replica
+from tracer.model.trace import Trace
 
 pytestmark = pytest.mark.wide
 
@@ -205,7 +205,7 @@ def apply_once_more(optimizer: Any, variables: list[Any], strategy: Any) -> None
         strategy.run(step, (variables[first:],))
 
 
-def check_names(trace: CallTrace, variables: list[Any], counts: list[int], steps: range) -> None:
+def check_names(trace: Trace, variables: list[Any], counts: list[int], steps: range) -> None:
     """The trace has these variables by their names, and in `steps` these updates of them."""
     assert trace.complete, trace.notes
     names = numbered(map(name_of, variables))
@@ -330,7 +330,7 @@ def test_workers_agree(kind: str) -> None:
         # A worker is a process of its own, in which the line made one optimizer.
         (made,) = [msgspec.structs.replace(each, made_as=(1, 1)) for each in data.optimizers]
         of_worker = dict(replicas=(Replica(worker, 0, ""),), optimizers=(made,))
-        parts.append(CallTrace(msgspec.structs.replace(data, **of_worker)))
+        parts.append(Trace(msgspec.structs.replace(data, **of_worker)))
         models.append(model)
     trace = tracer.merge(parts)
     for model in models:

@@ -443,7 +443,7 @@ def check_requests(rig: Rig, trace: Any) -> None:
     for label, variable in rig.variables.items():
         for replica in range(replicas(rig)):
             where: dict[str, Any] = {"variable": variable, "replica": replica}
-            assert trace.requests(kind="none", **where) == rig.absent[label], label
+            assert trace.count("requests", kind="none", **where) == rig.absent[label], label
 
 
 def methods_of(rig: Rig, kind: str) -> tuple[str, ...]:

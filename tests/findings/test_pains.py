@@ -20,8 +20,8 @@ from support.findings_of import bad, found
 from support.libraries import keras2, keras3, library_of, needs_keras3
 
 import tracer
-from tracer.api import CallTrace
 from tracer.model.records import Program
+from tracer.model.trace import Trace
 from tracer.reporters.text import render
 
 PAINS = Path(__file__).parent / "pains"
@@ -78,7 +78,7 @@ def test_each_program_has_its_row() -> None:
     assert {each.stem for each in PAINS.glob("*.py")} == SAID.keys()
 
 
-def trained(name: str, *, healthy: bool) -> tuple[CallTrace, bool]:
+def trained(name: str, *, healthy: bool) -> tuple[Trace, bool]:
     """The trace as `tracer run` has it when the program has ended, and whether it hurts."""
     train = runpy.run_path(str(PAINS / f"{name}.py"))["train"]
     error, hurts = "", True
@@ -90,7 +90,7 @@ def trained(name: str, *, healthy: bool) -> tuple[CallTrace, bool]:
             assert SAID[name].raises in error
     program = Program(f"{name}.py", 0.0, 1.0, status=1 if error else 0, error=error)
     data = msgspec.structs.replace(recording.trace().data, programs=(program,))
-    return CallTrace(data), hurts
+    return Trace(data), hurts
 
 
 @pytest.mark.parametrize(

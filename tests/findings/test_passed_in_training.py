@@ -16,11 +16,11 @@ from support.findings_of import bad, found
 from support.libraries import keras2, keras3, library_of, needs_keras3
 
 import tracer
-from tracer.api import CallTrace
 from tracer.backends.tensorflow.freeze_monitor import FreezeMonitor
 from tracer.core import registry
 from tracer.core.collectors import Throttle
 from tracer.findings.run_rules import Finding
+from tracer.model.trace import Trace
 from tracer.reporters import formats
 
 pytestmark = pytest.mark.wide(rest="sweep")
@@ -79,11 +79,11 @@ class Transfer:
         return any((a != b).any() for a, b in zip(before, self.weights(), strict=True))
 
     @property
-    def trace(self) -> CallTrace:
+    def trace(self) -> Trace:
         return tracer.trace_of(self.optimizer)
 
 
-def reported(trace: CallTrace) -> list[Finding]:
+def reported(trace: Trace) -> list[Finding]:
     return found(trace, "never-passed")
 
 

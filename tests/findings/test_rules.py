@@ -14,7 +14,6 @@ from support.golden import assert_golden
 from support.traces import block, called, request, step, update
 
 from tracer import keras
-from tracer.api import CallTrace
 from tracer.errors import UnknownName
 from tracer.findings.run_rules import RULES, SEVERITIES, Finding, at_least, rule_of
 from tracer.kinds import TORCH
@@ -48,6 +47,7 @@ from tracer.model.records import (
     Setting,
 )
 from tracer.model.runs import Run, fold
+from tracer.model.trace import Trace
 from tracer.reporters import formats
 from tracer.reporters.columns import part_of
 from tracer.reporters.text import render
@@ -65,7 +65,7 @@ def trace(
     methods: Sequence[Method] = (traces.APPLY_GRADIENTS, traces.UPDATE_STEP),
     strategy: str = "",
     rows: int = 8,
-) -> CallTrace:
+) -> Trace:
     """A trace of one optimizer that has these blocks, on as many replicas as they need."""
     made = traces.keras3(names, tuple(blocks), tuple(calls), methods=tuple(methods))
     variables = [replace(each, shape=(rows, 4)) for each in made.variables]
@@ -95,7 +95,7 @@ def graph(function: str, signature: str = "", **figures: int) -> Graph:
     return replace(known, **figures)
 
 
-def traced_for(detail: str, made: CallTrace) -> CallTrace:
+def traced_for(detail: str, made: Trace) -> Trace:
     """The same, and why the second graph was traced is known."""
     event = GraphTracing(1, None, "argument", detail, 1, 0.0)
     return traces.changed(made, graph_tracings=(event,))
@@ -105,7 +105,7 @@ def healthy(*runs: Run, replica: int = 0) -> Block:
     return block([step(), request(0, 1), update(0, 1)], *runs, replica=replica, graphs=1)
 
 
-def thawed(*names: str, steps: int = 20) -> CallTrace:
+def thawed(*names: str, steps: int = 20) -> Trace:
     """A model of which these variables became trainable after its step was traced."""
     late = replace(optimizer(iterations=steps), never_passed=names)
     return trace(*([healthy(Run(1, 1, steps))] if steps else []), optimizers=(late,))
@@ -115,7 +115,7 @@ def effect(what: Observation, of: tuple[int, ...], *runs: Run, replica: int = 0)
     return Effect(0, replica, what, of, sum(run.total for run in runs), runs)
 
 
-def watched(*effects: Effect, steps: int = 20, blocks: Sequence[Block] = ()) -> CallTrace:
+def watched(*effects: Effect, steps: int = 20, blocks: Sequence[Block] = ()) -> Trace:
     """Steps in each of which the kernel and the bias were compared."""
     seen = (effect("compared", (0, 1), Run(1, 1, steps)), *effects)
     accumulating = optimizer(gradient_accumulation_steps=4)
@@ -125,13 +125,13 @@ def watched(*effects: Effect, steps: int = 20, blocks: Sequence[Block] = ()) -> 
     return traces.changed(made, effects=seen)
 
 
-def emptied(made: CallTrace) -> CallTrace:
+def emptied(made: Trace) -> Trace:
     """The same with a kernel that has no elements."""
     kernel, bias = made.variables
     return traces.changed(made, variables=(replace(kernel, shape=(0, 4)), bias))
 
 
-def in_parts(made: CallTrace) -> CallTrace:
+def in_parts(made: Trace) -> Trace:
     """The same with variables of which each of two workers has a shard."""
     parts = (replace(each, shards=2) for each in made.variables)
     return traces.changed(made, variables=tuple(parts))
@@ -145,7 +145,7 @@ ACCUMULATING = (
 
 def skipping(
     *runs: Run, steps: int, initial_scale: float = 2.0**15, dynamic_scale: float = 1.0
-) -> CallTrace:
+) -> Trace:
     """A loss scale that lets the steps of these runs through."""
     return trace(
         block([step(), request(0, 1)], Run(1, 1, steps), graphs=1),
@@ -161,7 +161,7 @@ def skipping(
     )
 
 
-def skipping_and_accumulating(*runs: Run) -> CallTrace:
+def skipping_and_accumulating(*runs: Run) -> Trace:
     """A loss scale that lets the steps of these runs through, each fourth of which updates."""
     reached = [n for run in runs for n in range(run.first, run.last + 1)]
     return trace(
@@ -179,9 +179,7 @@ LEGACY = (traces.APPLY_GRADIENTS, traces.DENSE, traces.SPARSE, traces.DUPLICATES
 TRAINED = healthy(Run(1, 1, 10))
 
 
-def remarked(
-    seen: Evidence, *more: Evidence, sparse: bool = False, kind: str = "legacy"
-) -> CallTrace:
+def remarked(seen: Evidence, *more: Evidence, sparse: bool = False, kind: str = "legacy") -> Trace:
     """A trace in which the class of the optimizer has a seen."""
     calls = [called(3, (0,), kind="sparse", tracing=1)] if sparse else []
     return trace(
@@ -200,7 +198,7 @@ def _now_and_then(n: int) -> tuple[tuple[Kind, Run], ...]:
 MISSING = SparseMissing("_resource_apply_sparse")
 IDLE = NeverAssigned("update_step", ("kernel",))
 
-CASES: dict[str, Callable[[], CallTrace]] = {
+CASES: dict[str, Callable[[], Trace]] = {
     "a weight that becomes NaN": lambda: watched(
         effect("not_finite", (1,), Run(8, 1, 13)), effect("unchanged", (1,), Run(9, 1, 12))
     ),
@@ -378,7 +376,7 @@ CASES: dict[str, Callable[[], CallTrace]] = {
 }
 
 
-def of_gradients(seen: Evidence) -> CallTrace:
+def of_gradients(seen: Evidence) -> Trace:
     """What was seen of gradients on PyTorch, in 30 steps."""
     kept = optimizer(seen, class_name="torch.optim.SGD", kind=TORCH)
     return trace(healthy(Run(1, 1, 30)), optimizers=(kept,))
@@ -409,7 +407,7 @@ def raised(
     function: str = "",
     last: bool = True,
     seen: Evidence | None = None,
-) -> CallTrace:
+) -> Trace:
     """A step that raised, after others of two variables."""
     failure = Failure("apply_gradients", error, variable, after, function, last)
     mine = optimizer(*([] if seen is None else [seen]), iterations=after)
@@ -417,7 +415,7 @@ def raised(
     return trace(*([healthy(Run(1, 1, after))] if after else []), optimizers=(failed,))
 
 
-def frozen(*names: str, more: bool = False) -> CallTrace:
+def frozen(*names: str, more: bool = False) -> Trace:
     """Variables that were frozen after the step was traced."""
     late = replace(optimizer(iterations=10), frozen=names)
     other = replace(optimizer(iterations=0), name="other", root=1)
@@ -429,14 +427,14 @@ def told(
     *,
     ended: bool = True,
     **options: Any,
-) -> CallTrace:
+) -> Trace:
     """An optimizer that trained, with something that it was told."""
     mine = optimizer(*([] if seen is None else [seen]), iterations=10, **options)
     made = trace(TRAINED, optimizers=(mine,))
     return traces.changed(made, programs=(ENDED,)) if ended else made
 
 
-def several(*trained: tuple[int, ...], made: str = "train.py:12") -> CallTrace:
+def several(*trained: tuple[int, ...], made: str = "train.py:12") -> Trace:
     """Root optimizers, each with the variables that it updates."""
     optimizers, blocks = [], []
     for root, variables in enumerate(trained):
@@ -451,7 +449,7 @@ def several(*trained: tuple[int, ...], made: str = "train.py:12") -> CallTrace:
     return trace(*blocks, names=("enc", "a", "b"), optimizers=optimizers)
 
 
-def accumulated(steps: int, *, ended: bool = True) -> CallTrace:
+def accumulated(steps: int, *, ended: bool = True) -> Trace:
     """Steps of which each fourth one updates."""
     made = trace(
         block([step(), request(0, 1)], Run(1, 1, steps), graphs=1),
@@ -482,7 +480,7 @@ CASES |= {
     "compiled, and not used": lambda: trace(optimizers=(optimizer(Fitted(), iterations=0),)),
 }
 
-SILENT: dict[str, Callable[[], CallTrace]] = {
+SILENT: dict[str, Callable[[], Trace]] = {
     "an error that the class explains": lambda: raised("NotImplementedError: sparse", seen=MISSING),
     "compared, and all is well": lambda: watched(),
     "a warm-up that begins with 0": lambda: watched(effect("unchanged", (0, 1), Run(1, 1, 2))),
@@ -687,14 +685,14 @@ def test_the_documentation_has_every_rule() -> None:
 # Where a rule begins to speak, and where it becomes a warning: at the number, and one before it.
 
 
-def bad(made: CallTrace, code: str) -> str:
+def bad(made: Trace, code: str) -> str:
     """The worst severity with which this is found; empty if it is not."""
     return next((each.severity for each in made.findings() if each.code == code), "")
 
 
 @pytest.mark.parametrize(("gap", "enough"), [(0, 3), (1, 4), (2, 7), (5, 16)])
 def test_a_silence_is_three_times_as_long_as_any_before(gap: int, enough: int) -> None:
-    def silent(for_steps: int) -> CallTrace:
+    def silent(for_steps: int) -> Trace:
         runs = [Run(1, 1, 10), Run(11 + gap, 1, 2)]
         steps = runs[-1].last + for_steps
         return trace(
@@ -708,7 +706,7 @@ def test_a_silence_is_three_times_as_long_as_any_before(gap: int, enough: int) -
 
 @pytest.mark.parametrize("every", [2, 4])
 def test_a_silence_of_what_is_updated_each_nth_step(every: int) -> None:
-    def silent(for_steps: int) -> CallTrace:
+    def silent(for_steps: int) -> Trace:
         updates = Run(every, every, 8)
         return trace(
             block([step(), request(0), update(0)], Run(1, 1, updates.last + for_steps), graphs=1),
@@ -725,7 +723,7 @@ def test_a_silence_of_what_is_updated_each_nth_step(every: int) -> None:
 def test_weights_that_stay_as_they_are(changing: int, enough: int) -> None:
     """From the start in three steps, or at the end in five and a quarter of all."""
 
-    def still(number: int) -> CallTrace:
+    def still(number: int) -> Trace:
         unchanged = effect("unchanged", (0,), Run(changing + 1, 1, number))
         return watched(unchanged, steps=changing + number)
 
@@ -786,7 +784,7 @@ def test_ranks_with_different_rates(rates: list[tuple[RateRun, ...]], first: int
     ("initial_scale", "enough"), [(2.0**15, 16), (8.0, 4), (6.0, 4), (2.0, 2), (1.0, 1), (0.5, 16)]
 )
 def test_more_skipped_steps_than_halve_a_scale_to_1(initial_scale: float, enough: int) -> None:
-    def skipped(number: int) -> CallTrace:
+    def skipped(number: int) -> Trace:
         return skipping(Run(number + 1, 1, 60), steps=number + 60, initial_scale=initial_scale)
 
     assert bad(skipped(enough - 1), "steps-skipped") == ("info" if enough > 1 else "")
@@ -832,7 +830,7 @@ RUNS = st.builds(
 
 
 @st.composite
-def _updates(draw: st.DrawFn) -> tuple[CallTrace, list[list[dict[int, int]]]]:
+def _updates(draw: st.DrawFn) -> tuple[Trace, list[list[dict[int, int]]]]:
     """A trace of two replicas and two variables, and the updates of each in each step."""
     steps = 40
     blocks = []
@@ -856,7 +854,7 @@ def _of(found: Sequence[Finding], code: str, variable: str) -> list[Finding]:
 
 @settings(max_examples=300)
 @given(_updates())
-def test_what_is_found_is_so(made: tuple[CallTrace, list[list[dict[int, int]]]]) -> None:
+def test_what_is_found_is_so(made: tuple[Trace, list[list[dict[int, int]]]]) -> None:
     whole, counts = made
     found = whole.findings()
     for variable, name in enumerate(("kernel", "bias")):
@@ -923,7 +921,7 @@ def test_one_is_singular() -> None:
     assert "): 1 step, " in formats.as_markdown(once)
     alone = trace(block([step(), request(0), update(0)], Run(1, 1, 1)), names=("a",))
     assert keras.line(alone, 1, 1).startswith("step 1: 1 update per step, ")
-    assert repr(alone) == "<CallTrace of adam: 1 step, 1 update>"
+    assert repr(alone) == "<Trace of adam: 1 step, 1 update>"
     with pytest.raises(UnknownName, match="the trace holds 1 step"):
         part_of(alone, step=range(2, 3))
 

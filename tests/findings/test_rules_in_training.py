@@ -21,13 +21,13 @@ from support.libraries import keras2, keras3, library_of, needs_keras3, with_los
 from support.odometers import KINDS, ODOMETERS, make_variables
 
 import tracer
-from tracer.api import CallTrace
 from tracer.evidence import inspection
 from tracer.findings.run_rules import Finding
 from tracer.hooks import family
 from tracer.kinds import kind_of
 from tracer.model import evidence
 from tracer.model.records import Note, Program
+from tracer.model.trace import Trace
 from tracer.reporters import formats
 from tracer.reporters.text import render
 
@@ -49,7 +49,7 @@ SHIPPED: dict[str, Any] = {
 }
 
 
-def one(trace: CallTrace, code: str) -> Finding:
+def one(trace: Trace, code: str) -> Finding:
     """The only finding with this code."""
     (only,) = found(trace, code)
     return only
@@ -438,7 +438,7 @@ def test_sparse_gradient_that_becomes_dense(
     model.compile(optimizer=optimizer, loss="mse")
     model.fit(np.ones((16, 3), "int32"), np.ones((16, 6)), batch_size=4, verbose=0)
     trace = tracer.trace_of(optimizer)
-    assert trace.requests("sparse") == trace.steps == 4
+    assert trace.count("requests", kind="sparse") == trace.steps == 4
     assert (trace.updates("dense") == 0) == sparse_to_the_end
     assert bool(found(trace, "densified")) != sparse_to_the_end
     for finding in found(trace, "densified"):
@@ -651,10 +651,10 @@ def test_graph_that_never_runs(called: bool) -> None:
     if not called:
         assert "call the function" in one(trace, "graph-never-ran").advice
         crash = Program("train.py", 0.0, 1.0, "", 1, "InvalidArgumentError: no data")
-        crashed = CallTrace(msgspec.structs.replace(trace.data, programs=(crash,)))
+        crashed = Trace(msgspec.structs.replace(trace.data, programs=(crash,)))
         assert "Fix the error" in one(crashed, "graph-never-ran").advice
         missed = msgspec.structs.replace(trace.data, notes=(Note("it may have run"),))
-        assert not CallTrace(missed).findings()
+        assert not Trace(missed).findings()
 
 
 # Healthy runs.

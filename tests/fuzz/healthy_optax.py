@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 
 import tracer
-from tracer.api import CallTrace
+from tracer.model.trace import Trace
 
 STEPS = 8
 PARAMS = {
@@ -167,7 +167,7 @@ def check(seed: int) -> list[str]:
     program = drawn(seed)
     with tracer.record() as recording:
         made = run(program)
-    trace: CallTrace = recording.trace()
+    trace: Trace = recording.trace()
     said = [f"{f.severity}[{f.code}]: {f.text}" for f in trace.findings() if f.severity != "info"]
     steps = sum(trace.steps_by_replica().values())
     said += [] if steps == made else [f"{steps} steps counted, {made} made"]

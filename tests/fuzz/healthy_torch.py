@@ -17,7 +17,7 @@ from torch import nn
 from torch.optim import lr_scheduler as schedules
 
 import tracer
-from tracer.api import CallTrace
+from tracer.model.trace import Trace
 
 torch.set_num_threads(1)
 BATCHES, EPOCHS = 8, 3
@@ -323,7 +323,7 @@ def check(seed: int) -> list[str]:
     effects = seed % 2 == 1 and program.optimizer != "lbfgs"  # which comes to an end
     with tracer.record(effects=effects) as recording:
         run = Run(program)
-    trace: CallTrace = recording.trace()
+    trace: Trace = recording.trace()
     said = [f"{f.severity}[{f.code}]: {f.text}" for f in trace.findings() if f.severity != "info"]
     steps = sum(trace.steps_by_replica().values())
     said += [] if steps == run.steps else [f"{steps} steps counted, {run.steps} made"]

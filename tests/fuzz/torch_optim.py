@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from support.torch_odometers import Odometer as PlainOdometer
 
 import tracer
-from tracer.api import CallTrace
+from tracer.model.trace import Trace
 
 torch.set_num_threads(1)
 POOL = 4
@@ -513,9 +513,7 @@ class Run:
             block = self.blocks[-1]
             self.compare(block.recording.trace(), block.logs, bool(block.unwrapped))
 
-    def compare(
-        self, trace: CallTrace, happened_to: dict[Slot, Log], excused: bool = False
-    ) -> None:
+    def compare(self, trace: Trace, happened_to: dict[Slot, Log], excused: bool = False) -> None:
         """What is counted is what the weights say, or the trace says that it is not complete."""
         assert not any("bug in tracer" in each for each in trace.notes), trace.notes
         logs = [log for log in happened_to.values() if log]
@@ -542,7 +540,7 @@ class Run:
             found = self.counted(trace)
         assert found == happened, f"{found} updates, {happened} happened (place, step)"
 
-    def counted(self, trace: CallTrace, *by: Any) -> dict[tuple[int, ...], int]:
+    def counted(self, trace: Trace, *by: Any) -> dict[tuple[int, ...], int]:
         """How often each parameter was updated."""
         found: dict[tuple[int, ...], int] = {}
         for place, parameter in enumerate(self.pool):

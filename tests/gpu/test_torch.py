@@ -29,7 +29,7 @@ def zeros(where: str) -> list[Any]:
     return [torch.nn.Parameter(torch.zeros(2, device=where)) for _ in range(3)]
 
 
-def check(optimizer: Any, parameters: list[Any], steps: int, updates: int) -> tracer.CallTrace:
+def check(optimizer: Any, parameters: list[Any], steps: int, updates: int) -> tracer.Trace:
     trace = tracer.trace_of(optimizer)
     assert (trace.steps, trace.updates()) == (steps, updates)
     assert sum(readings(parameters)) == updates

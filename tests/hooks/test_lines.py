@@ -12,9 +12,9 @@ from support.libraries import keras2, keras3, library_of, needs_keras3
 from support.odometers import KINDS, ODOMETERS, gradients, make_variables
 
 import tracer
-from tracer.api import CallTrace
 from tracer.hooks import lines
 from tracer.model.phrases import program_lines
+from tracer.model.trace import Trace
 from tracer.reporters import formats
 
 HERE = os.path.relpath(__file__)
@@ -27,7 +27,7 @@ def here(before: int = 1) -> str:
     return f"{HERE}:{frame.f_back.f_lineno - before}"
 
 
-def made_in(trace: CallTrace) -> list[str]:
+def made_in(trace: Trace) -> list[str]:
     return [each.made for each in trace.optimizers]
 
 

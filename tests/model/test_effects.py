@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from support import traces
 
 import tracer
-from tracer.api import CallTrace
 from tracer.model.merge import combine
 from tracer.model.records import Effect, Note, TraceData
 from tracer.model.runs import Run
+from tracer.model.trace import Trace
 
 
 def test_counts_by_hand() -> None:
@@ -50,7 +50,7 @@ def test_a_trace_in_which_nothing_was_compared_says_why() -> None:
     why = "effects are unknown in the graph of a Session: its variables are not compared"
     data = replace(traces.eager().data, notes=(Note("another"), Note(why, "effects")))
     with pytest.raises(tracer.UnknownName, match=f"nothing was compared: {why}"):
-        CallTrace(data).count("unchanged", by="variable")
+        Trace(data).count("unchanged", by="variable")
 
 
 def test_what_effects_have_not() -> None:
@@ -104,7 +104,7 @@ def of_worker(name: str, unchanged: Run) -> TraceData:
 
 def test_the_effects_of_workers_stay_apart() -> None:
     parts = [of_worker("worker:0", Run(1, 1, 2)), of_worker("worker:1", Run(3, 1, 5))]
-    trace = tracer.merge(CallTrace(part) for part in reversed(parts))
+    trace = tracer.merge(Trace(part) for part in reversed(parts))
     assert trace.count("unchanged", by=("worker", "variable")) == {
         ("worker:0", "dense/bias"): 2,
         ("worker:1", "dense/bias"): 5,
@@ -116,7 +116,7 @@ def test_the_effects_of_optimizers_stay_apart() -> None:
     """Two optimizers of one process, with variables of their own, become one trace."""
     parts = [of_worker("", Run(1, 1, 2)), of_worker("", Run(3, 1, 5))]
     data, _ = combine([(part, [None, None]) for part in parts])
-    trace = CallTrace(data)
+    trace = Trace(data)
     assert trace.count("unchanged", by=("optimizer", "variable")) == {
         ("adam", "dense/bias"): 2,
         ("adam#2", "dense/bias#2"): 5,

@@ -15,7 +15,6 @@ from hypothesis import event, given, strategies as st
 from msgspec.structs import replace
 
 import tracer
-from tracer.api import CallTrace
 from tracer.model.evidence import GradientsAdded, StateRenewed
 from tracer.model.merge import combine
 from tracer.model.names import distinct
@@ -35,6 +34,7 @@ from tracer.model.records import (
     Variable,
 )
 from tracer.model.runs import Run
+from tracer.model.trace import Trace
 from tracer.model.tracefile import decode, encode
 
 CLUSTER = "worker:0, worker:1, worker:10, worker:2"
@@ -70,8 +70,8 @@ def worker(name: str, steps: int = 10, variables: tuple[str, ...] = ("a", "b")) 
     )
 
 
-def merged(*parts: TraceData) -> CallTrace:
-    return tracer.merge(CallTrace(part) for part in parts)
+def merged(*parts: TraceData) -> Trace:
+    return tracer.merge(Trace(part) for part in parts)
 
 
 def alone(steps: int, optimizer: str = "adam", notes: tuple[str, ...] = ()) -> TraceData:
@@ -126,7 +126,7 @@ def test_a_worker_that_made_no_step_is_said() -> None:
     """A wrapped optimizer learns its variables in its first step."""
     nothing = {"variables": (), "replicas": (), "blocks": (), "graphs": ()}
     trace = merged(ALL[0], replace(ALL[1], **nothing), ALL[2])
-    assert trace.updates("sparse") == sum(CallTrace(ALL[n]).updates("sparse") for n in (0, 2))
+    assert trace.updates("sparse") == sum(Trace(ALL[n]).updates("sparse") for n in (0, 2))
     assert not trace.complete and trace.notes[0].startswith("worker:1: this worker has no trace")
     assert [each.name for each in trace.data.optimizers] == [ALL[0].optimizers[0].name]
 
@@ -158,7 +158,7 @@ def test_what_one_worker_saw_is_found(
         )
         for index in (0, 1)
     ]
-    alone = [tracer.merge([CallTrace(part)]) for part in parts]
+    alone = [tracer.merge([Trace(part)]) for part in parts]
     trace = merged(*parts)
     found = [{finding.code for finding in each.findings()} for each in (*alone, trace)]
     assert found[2] >= found[0] | found[1]
@@ -187,7 +187,7 @@ def test_the_lowest_loss_scale_of_all_workers_is_that_of_the_run() -> None:
 
 def test_a_worker_alone_is_not_the_run(tmp_path: Path) -> None:
     """Its file is complete for who asks what it did, and not for who asks what the run did."""
-    CallTrace(ALL[0]).save(tmp_path / "one.json")
+    Trace(ALL[0]).save(tmp_path / "one.json")
     assert tracer.load(tmp_path / "one.json").complete
     for command in ("report", "check"):
         done = subprocess.run(
@@ -508,7 +508,7 @@ def test_a_rank_that_comes_later_is_not_missing() -> None:
     )
     first = merged(one, two)
     assert not first.complete and first.notes[0].startswith("rank:2: this worker has no trace")
-    again = tracer.merge([first, CallTrace(three)])
+    again = tracer.merge([first, Trace(three)])
     assert again.complete and again.notes == () and again == merged(one, two, three)
 
 
@@ -545,7 +545,7 @@ def test_what_is_not_one_run_is_refused(parts: list[TraceData], message: str) ->
 
 def test_a_folder_is_a_run(tmp_path: Path) -> None:
     for part in ALL:
-        CallTrace(part).save(tmp_path)
+        Trace(part).save(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         f"worker-{index}.json" for index in (0, 1, 10, 2)
     ]
@@ -569,7 +569,7 @@ def test_a_thousand_workers_in_little_time_and_memory(tmp_path: Path) -> None:
         blocks=tuple(replace(one.blocks[0], replica=replica) for replica in range(8)),
         environment={},
     )
-    CallTrace(one).save(tmp_path / "0000.json")
+    Trace(one).save(tmp_path / "0000.json")
     text = (tmp_path / "0000.json").read_text()
     for index in range(1, 1024):
         (tmp_path / f"{index:04}.json").write_text(text.replace("worker:0", f"worker:{index}"))

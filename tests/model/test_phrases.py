@@ -9,7 +9,7 @@ from support import traces
 from support.traces import block, request, step, update
 
 import tracer
-from tracer import CallTrace
+from tracer import Trace
 from tracer.check import verdicts
 from tracer.check.expectation import read
 from tracer.model.measures import updates
@@ -25,7 +25,7 @@ FAILED = Program("train.py", STARTED, 12.34, "worker:1", 1, "RuntimeError: no *d
 GOOD = Program("train.py", STARTED, 4000.0, "worker:0", 0)
 
 
-def with_programs(*programs: Program) -> CallTrace:
+def with_programs(*programs: Program) -> Trace:
     return traces.changed(traces.uneven_replicas(), programs=programs)
 
 

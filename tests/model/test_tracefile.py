@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from support import traces
 
 import tracer
-from tracer.api import CallTrace
 from tracer.check import verdicts
 from tracer.check.expectation import read
 from tracer.cli.autosave import Autosave
@@ -45,6 +44,7 @@ from tracer.model.records import (
     with_indices,
 )
 from tracer.model.runs import Run
+from tracer.model.trace import Trace
 from tracer.reporters import comparison, formats, html
 
 LARGEST = 2**63 - 1
@@ -208,13 +208,13 @@ def written(data: TraceData) -> bytes:
 def test_what_is_saved_is_loaded_again(tmp_path: Path, data: TraceData) -> None:
     path = tmp_path / "run.json"
     tracefile.save(data, path)
-    assert tracefile.load(path) == CallTrace(data)
+    assert tracefile.load(path) == Trace(data)
     assert os.listdir(tmp_path) == ["run.json"]
 
 
 def test_what_a_file_looks_like(path: Path) -> None:
-    CallTrace(example()).save(str(path))
-    assert tracefile.load(str(path)) == CallTrace(example())
+    Trace(example()).save(str(path))
+    assert tracefile.load(str(path)) == Trace(example())
     assert path.read_bytes().startswith(b'{"format":"optimizer-tracer","version":3,')
     assert path.read_bytes().endswith(b"}\n")
     block = document()["blocks"][1]
@@ -229,7 +229,7 @@ def test_fields_that_a_reader_does_not_know_are_skipped(path: Path) -> None:
     content["later"] = {"a": [1, None, {}]}
     content["blocks"][0]["later"] = "x"
     path.write_text(json.dumps(content, indent=2))
-    assert tracefile.load(path) == CallTrace(example())
+    assert tracefile.load(path) == Trace(example())
 
 
 # Files that are no trace.
@@ -527,7 +527,7 @@ def test_a_worker_is_no_path(tmp_path: Path, worker: str) -> None:
 def test_workers_with_names_that_are_no_file_names_have_files_of_their_own(tmp_path: Path) -> None:
     for worker in ("a/b", "a\\b", "a-b", "a" * 200, "a" * 201):
         replicas = (Replica(worker, 0, ""), Replica(worker, 1, ""))
-        CallTrace(replace(example(), replicas=replicas)).save(tmp_path)
+        Trace(replace(example(), replicas=replicas)).save(tmp_path)
     assert len(list(tmp_path.iterdir())) == 5
     assert tmp_path.joinpath("a-b.json").exists()
 
@@ -590,7 +590,7 @@ def test_a_failure_in_the_middle_keeps_what_stood_there(
     assert str(caught.value) == f"{path}: cannot be written: No space left on device"
     assert os.listdir(path.parent) == (["run.json"] if before else [])
     if before:
-        assert tracefile.load(path) == CallTrace(example())
+        assert tracefile.load(path) == Trace(example())
 
 
 def test_an_interrupt_leaves_no_temporary_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -606,9 +606,9 @@ def test_an_interrupt_leaves_no_temporary_file(path: Path, monkeypatch: pytest.M
 
 def test_a_path_that_ends_in_a_slash_is_a_folder(tmp_path: Path) -> None:
     """Without it, ranks would write to one file in turn."""
-    CallTrace(example()).save(f"{tmp_path}/of/run/")
+    Trace(example()).save(f"{tmp_path}/of/run/")
     (path,) = (tmp_path / "of" / "run").iterdir()
-    assert tracefile.load(path) == CallTrace(example())
+    assert tracefile.load(path) == Trace(example())
 
 
 def test_a_folder_and_a_device_are_not_overwritten(tmp_path: Path) -> None:
@@ -629,7 +629,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     tracefile.save(example(), link)
     assert link.is_symlink()
     assert os.listdir(tmp_path / "real") == ["run.json"]
-    assert tracefile.load(link) == CallTrace(example())
+    assert tracefile.load(link) == Trace(example())
 
 
 def test_permissions_are_those_of_the_file_before_or_of_any_new_file(path: Path) -> None:
@@ -659,7 +659,7 @@ def test_data_that_could_not_be_loaded_is_not_saved(
     tracefile.save(example(), path)
     with pytest.raises(TraceFileError, match=f"{path}: cannot be written: .*{reason}"):
         tracefile.save(data, path)
-    assert tracefile.load(path) == CallTrace(example())
+    assert tracefile.load(path) == Trace(example())
 
 
 # Size and speed.
@@ -675,7 +675,7 @@ def test_a_large_trace_is_small_and_quick(path: Path) -> None:
         seconds.append(time.thread_time() - start)
     assert min(seconds) < 0.3
     assert path.stat().st_size < 160_000
-    assert trace == CallTrace(data)
+    assert trace == Trace(data)
 
 
 def test_a_million_regular_steps_cost_only_their_digits(path: Path) -> None:

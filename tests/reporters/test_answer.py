@@ -9,9 +9,9 @@ from hypothesis import given, strategies as st
 from support import traces
 from support.traces import block, called, request, step, update
 
-from tracer.api import CallTrace
 from tracer.model.records import Block, Graph, Method, Optimizer
 from tracer.model.runs import Run
+from tracer.model.trace import Trace
 from tracer.reporters.answer import answer, question
 from tracer.reporters.text import render
 
@@ -48,7 +48,7 @@ def test_a_rate_multiplies_to_its_total(counts: list[int], replicas: int) -> Non
     assert (least, int(high or least)) == (min(filter(None, counts)), max(counts))
 
 
-def by_pytorch(*blocks: Block) -> CallTrace:
+def by_pytorch(*blocks: Block) -> Trace:
     """The same blocks as steps of `torch.optim`, in which no method makes the updates."""
     optimizer = Optimizer("SGD", "torch.optim.sgd.SGD", "torch", 0)
     trace = traces.keras3(("weight",), blocks, (), methods=(Method("step", "step"),))
@@ -63,7 +63,7 @@ COMPILED = msgspec.structs.replace(
 )
 
 
-def run(*blocks: Block, **calls: Any) -> CallTrace:
+def run(*blocks: Block, **calls: Any) -> Trace:
     return traces.keras3(("a",), blocks, (called(1, (0,), **calls),) if calls else ())
 
 
@@ -97,7 +97,7 @@ def run(*blocks: Block, **calls: Any) -> CallTrace:
         ),
     ],
 )
-def test_what_is_said(trace: CallTrace, expected: str) -> None:
+def test_what_is_said(trace: Trace, expected: str) -> None:
     assert expected in answer(trace)
 
 
@@ -106,8 +106,8 @@ def test_question_names_the_method_that_people_override() -> None:
     assert question(trace) == "How often did _resource_apply_dense and _resource_apply_sparse run?"
 
 
-def with_graphs(trace: CallTrace, *graphs: Graph) -> CallTrace:
-    return CallTrace(msgspec.structs.replace(trace.data, graphs=graphs))
+def with_graphs(trace: Trace, *graphs: Graph) -> Trace:
+    return Trace(msgspec.structs.replace(trace.data, graphs=graphs))
 
 
 def test_a_first_tracing_that_never_ran_is_told_in_the_details_only() -> None:

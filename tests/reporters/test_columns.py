@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from support import traces
 from support.traces import block, called, request, step, update
 
-from tracer.api import CallTrace
 from tracer.errors import UnknownName
 from tracer.model.merge import combine
 from tracer.model.reasons import Skipped, reason
@@ -21,13 +20,13 @@ from tracer.reporters.columns import By, Part, part_of, sections, table
 from tracer.reporters.text import render
 
 
-def rows_of(trace: CallTrace, by: By, *names: str) -> list[tuple[Any, ...]]:
+def rows_of(trace: Trace, by: By, *names: str) -> list[tuple[Any, ...]]:
     """The values of these columns in each row, for the first optimizer."""
     rows = table(summaries_of(trace)[0], by).rows
     return [tuple(row.values[name] for name in names) for row in rows]
 
 
-def loss_scaled() -> CallTrace:
+def loss_scaled() -> Trace:
     """10 steps under a loss scale, whose updates are in a branch of the step; one was skipped."""
     lines = (
         Line("train", "train.py", 7),
@@ -174,9 +173,9 @@ def test_steps_of_the_optimizer_inside_are_no_steps() -> None:
     assert "\n3                    1       1        0   on 1 of 2 replicas" in text
 
 
-def with_optimizer(trace: CallTrace, **changes: object) -> CallTrace:
+def with_optimizer(trace: Trace, **changes: object) -> Trace:
     first = replace(trace.optimizers[0], **changes)
-    return CallTrace(replace(trace.data, optimizers=(first,)))
+    return Trace(replace(trace.data, optimizers=(first,)))
 
 
 @pytest.mark.parametrize(
@@ -266,7 +265,7 @@ def test_a_replica_that_ran_fewer_steps_is_odd_also_if_it_updated_as_often() -> 
 # A part of a trace.
 
 
-def shown(trace: CallTrace, by: By | None = None, **names: Any) -> str:
+def shown(trace: Trace, by: By | None = None, **names: Any) -> str:
     return render(trace, by, part_of(trace, **names))
 
 

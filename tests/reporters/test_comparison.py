@@ -7,19 +7,19 @@ from msgspec.structs import replace
 from support import traces
 from support.traces import block, request, step, update
 
-from tracer.api import CallTrace
 from tracer.model.records import Replica, Variable, with_indices
 from tracer.model.runs import Run
+from tracer.model.trace import Trace
 from tracer.reporters.comparison import Change, differences, render
 
 FIVE = Run(1, 1, 5)
 
 
-def rows(before: CallTrace, after: CallTrace, table: str = "updates of") -> list[Change]:
+def rows(before: Trace, after: Trace, table: str = "updates of") -> list[Change]:
     return [change for change in differences(before, after) if change.table == table]
 
 
-def names(before: CallTrace, after: CallTrace) -> list[str]:
+def names(before: Trace, after: Trace) -> list[str]:
     return [change.name for change in differences(before, after)]
 
 
@@ -83,7 +83,7 @@ def test_layers_are_matched_by_shapes_and_then_in_order(
     assert [row.name for row in rows(one, other)] == alone
 
 
-def of_keras_2(names: Sequence[str]) -> CallTrace:
+def of_keras_2(names: Sequence[str]) -> Trace:
     """The same training as `traces.trained` has it, by an optimizer of tf_keras legacy."""
     trace = traces.trained(names, FIVE)
     (optimizer,) = trace.optimizers
@@ -133,7 +133,7 @@ def test_traces_without_a_variable_in_common_have_one_line() -> None:
 # Which counts differ.
 
 
-def _trace(*runs: Run, of: tuple[int, ...] = (0, 1), kind: str = "dense") -> CallTrace:
+def _trace(*runs: Run, of: tuple[int, ...] = (0, 1), kind: str = "dense") -> Trace:
     is_sparse = kind == "sparse"
     work = [
         step(),
@@ -144,7 +144,7 @@ def _trace(*runs: Run, of: tuple[int, ...] = (0, 1), kind: str = "dense") -> Cal
 
 
 def test_where_steps_differ_with_equal_totals() -> None:
-    def once(at: int) -> CallTrace:
+    def once(at: int) -> Trace:
         every = block([step(), request(0)], Run(1, 1, 9))
         return traces.keras3(("a",), (every, block([update(0)], Run(at, 1, 1), is_step=False)), ())
 
@@ -184,7 +184,7 @@ def test_how_runs_were_recorded_makes_no_difference() -> None:
     assert not differences(one, other)
 
 
-def of_ranks(*updates: Sequence[Run]) -> CallTrace:
+def of_ranks(*updates: Sequence[Run]) -> Trace:
     """Ranks with five steps each, which update the variable in these steps."""
     blocks = []
     for rank, runs in enumerate(updates):

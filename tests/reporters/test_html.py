@@ -18,10 +18,10 @@ from support import traces
 from support.golden import assert_golden
 from support.traces import block, called, request, step, update
 
-from tracer.api import CallTrace
 from tracer.model.records import Graph, GraphTracing, Line, Program
 from tracer.model.runs import Run, fold
 from tracer.model.summary import summaries_of
+from tracer.model.trace import Trace
 from tracer.reporters import html
 from tracer.reporters.heatmap import COLUMNS, MAX_ROWS, HeatMap
 
@@ -29,11 +29,11 @@ MEGABYTE = 1_000_000
 STYLE = (Path(html.__file__).parent / "templates/report.css").read_text(encoding="utf-8")
 
 
-def heat_of(trace: CallTrace, most: int = 8_000) -> HeatMap:
+def heat_of(trace: Trace, most: int = 8_000) -> HeatMap:
     return HeatMap(summaries_of(trace)[0], most)
 
 
-def cells_of(trace: CallTrace) -> dict[str, list[tuple[str, str]]]:
+def cells_of(trace: Trace) -> dict[str, list[tuple[str, str]]]:
     """The states and texts of each row of a heat map."""
     return {name: [cell[2:] for cell in cells] for name, cells in heat_of(trace).rows}
 
@@ -262,7 +262,7 @@ def test_the_policy_allows_the_style_alone() -> None:
     assert len(page) < 20_000
 
 
-def irregular(variables: int, steps: int) -> CallTrace:
+def irregular(variables: int, steps: int) -> Trace:
     """Each variable is updated at random."""
     dice = random.Random(3)
     work = [block([step(), request(*range(variables))], Run(1, 1, steps), graphs=1)]
@@ -272,14 +272,14 @@ def irregular(variables: int, steps: int) -> CallTrace:
     return traces.keras3([f"encoder/layer_{n}/kernel" for n in range(variables)], tuple(work), ())
 
 
-def many_names() -> CallTrace:
+def many_names() -> Trace:
     ids = range(10_000)
     work = (block([step(), request(*ids), update(*ids)], Run(1, 1, 1_000), graphs=1),)
     names = [f"{'層' * 300}{n}" for n in ids]
     return traces.keras3(names, work, (called(1, ids, tracing=1),), notes=("n" * 5_000,) * 999)
 
 
-def many_callers() -> CallTrace:
+def many_callers() -> Trace:
     trace = traces.several_callers()
     lines = tuple(Line("層" * 300, f"{'層' * 300}.py", number) for number in range(1_000))
     blocks = [replace(trace.blocks[0], path=number) for number in range(1_000)]
@@ -287,7 +287,7 @@ def many_callers() -> CallTrace:
     return traces.changed(trace, lines=lines, paths=paths, blocks=tuple(blocks), calls=())
 
 
-def many_optimizers() -> CallTrace:
+def many_optimizers() -> Trace:
     gan = traces.two_optimizers()
     adam = gan.optimizers[0]
     return traces.changed(
@@ -306,7 +306,7 @@ def many_optimizers() -> CallTrace:
     ],
     ids=["names", "steps", "callers", "optimizers"],
 )
-def test_a_page_has_a_size_whatever_the_trace(trace: CallTrace, left: list[str]) -> None:
+def test_a_page_has_a_size_whatever_the_trace(trace: Trace, left: list[str]) -> None:
     page = html.render(trace)
     assert len(page.encode()) < 2 * MEGABYTE
     for each in left:

@@ -15,7 +15,6 @@ from support import traces
 from support.golden import assert_golden
 from support.traces import block, called, request, step, update
 
-from tracer.api import CallTrace
 from tracer.errors import UnknownName, shown
 from tracer.findings import run_rules
 from tracer.kinds import TORCH
@@ -104,7 +103,7 @@ def test_who_called_changes_no_other_table(name: str) -> None:
         graph_tracings=(),
     )
     plain = msgspec.structs.replace(data, blocks=tuple(map(of_nobody, trace.blocks)))
-    assert render(CallTrace(data)) == render(CallTrace(plain))
+    assert render(Trace(data)) == render(Trace(plain))
 
 
 def of_nobody(block: Block) -> Block:
@@ -145,7 +144,7 @@ def test_many_odd_steps_are_limited_and_it_says_so() -> None:
     assert "\n9,801 " in full
 
 
-def of_workers(count: int) -> CallTrace:
+def of_workers(count: int) -> Trace:
     """3 steps on one replica of each worker; the last one made a step less."""
     work = [step(), request(0), update(0)]
     blocks = [block(work, Run(1, 1, 3), replica=each) for each in range(count - 1)]

@@ -86,9 +86,9 @@ def test_every_public_name_has_its_reference(site: Path) -> None:
         page.read_text(encoding="utf-8") for page in sorted((site / "reference").glob("*.html"))
     )
     shown = set(re.findall(r'<h\d id="([\w.]+)"', text))
-    members = {name for name in dir(tracer.CallTrace) if not name.startswith("_")}
+    members = {name for name in dir(tracer.Trace) if not name.startswith("_")}
     names = {f"tracer.{name}" for name in tracer.__all__}
-    names |= {f"tracer.CallTrace.{name}" for name in members - NOT_FOR_USERS}
+    names |= {f"tracer.Trace.{name}" for name in members - NOT_FOR_USERS}
     assert names <= shown, names - shown
     assert "tracer.keras.TraceCallback" in shown
     # `>>>` at the start of a line would be a quote in a quote in a quote.

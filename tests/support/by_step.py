@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from support.saved import assert_saved
 
-from tracer.api import CallTrace
+from tracer.model.trace import Trace
 
 
 class Known(Protocol):
@@ -34,7 +34,7 @@ def programs_in(module: dict[str, Any], result: type) -> dict[str, Callable[...,
     }
 
 
-def check_by_step(trace: CallTrace, run: Known) -> None:
+def check_by_step(trace: Trace, run: Known) -> None:
     """Each step on each replica has its updates, nothing is missing, and the trace is saved."""
     assert trace.steps == len(run.per_step)
     assert len(trace.replicas) == run.copies

@@ -6,23 +6,23 @@ import msgspec
 from support.rules_by_backend import OF_EFFECTS
 
 import tracer
-from tracer.api import CallTrace
 from tracer.findings.run_rules import RULES, Finding
 from tracer.model.records import Program
+from tracer.model.trace import Trace
 
 
-def bad(trace: CallTrace) -> list[Finding]:
+def bad(trace: Trace) -> list[Finding]:
     """The errors and warnings."""
     return [each for each in trace.findings() if each.severity != "info"]
 
 
-def found(trace: CallTrace, code: str) -> list[Finding]:
+def found(trace: Trace, code: str) -> list[Finding]:
     """The findings with a code; it must be one of a rule."""
     assert code in {rule.code for rule in RULES}
     return [each for each in trace.findings() if each.code == code]
 
 
-def traced(train: Callable[[bool], None], healthy: bool, *, effects: bool = False) -> CallTrace:
+def traced(train: Callable[[bool], None], healthy: bool, *, effects: bool = False) -> Trace:
     """The trace of all optimizers that `train(healthy)` uses."""
     error = ""
     with tracer.record(effects=effects) as recording:
@@ -32,7 +32,7 @@ def traced(train: Callable[[bool], None], healthy: bool, *, effects: bool = Fals
             assert not healthy, raised
             error = f"{type(raised).__name__}: {raised}"
     program = Program("train.py", 0.0, 1.0, status=1 if error else 0, error=error)
-    return CallTrace(msgspec.structs.replace(recording.trace().data, programs=(program,)))
+    return Trace(msgspec.structs.replace(recording.trace().data, programs=(program,)))
 
 
 def check(code: str, train: Callable[[bool], None]) -> Finding:
@@ -47,7 +47,7 @@ def check(code: str, train: Callable[[bool], None]) -> Finding:
     return found(trace, code)[0]
 
 
-def of_workers(trace: CallTrace, other: CallTrace) -> CallTrace:
+def of_workers(trace: Trace, other: Trace) -> Trace:
     """Two traces as those of two processes that trained together."""
     processes = []
     for number, each in enumerate((trace, other)):
@@ -59,5 +59,5 @@ def of_workers(trace: CallTrace, other: CallTrace) -> CallTrace:
         data = msgspec.structs.replace(
             each.data, environment=environment, replicas=replicas, finished=True
         )
-        processes.append(CallTrace(data))
+        processes.append(Trace(data))
     return tracer.merge(processes)

@@ -11,7 +11,6 @@ from typing import Any, get_args
 import msgspec
 from msgspec.structs import replace
 
-from tracer.api import CallTrace
 from tracer.model.records import (
     Block,
     Calls,
@@ -33,6 +32,7 @@ from tracer.model.records import (
     Variable,
 )
 from tracer.model.runs import Run
+from tracer.model.trace import Trace
 
 VERSIONS = {"python": "3.12.3", "tensorflow": "2.21.0", "keras": "3.15.1"}
 LEGACY = VERSIONS | {"tf_keras": "2.21.0"}
@@ -106,7 +106,7 @@ def called(
     return Calls(optimizer, method, kind, replica, tuple(of), eager, tracing, path)
 
 
-def embedding_on_two_replicas() -> CallTrace:
+def embedding_on_two_replicas() -> Trace:
     """64 steps of legacy Adam under a loss scale; step 33 was skipped, one graph never ran."""
     blocks, calls = [], []
     for replica in (0, 1):
@@ -134,7 +134,7 @@ def embedding_on_two_replicas() -> CallTrace:
             called(2, (0,), tracing=2, kind="sparse", replica=replica),
             called(3, (0,), tracing=2, kind="sparse", replica=replica),
         ]
-    return CallTrace(
+    return Trace(
         TraceData(
             optimizers=(
                 Optimizer("Adam", "tf_keras.src.optimizers.legacy.adam.Adam", "legacy", 0),
@@ -156,7 +156,7 @@ def embedding_on_two_replicas() -> CallTrace:
     )
 
 
-def accumulation(steps: int = 64, every: int = 4) -> CallTrace:
+def accumulation(steps: int = 64, every: int = 4) -> Trace:
     """Keras 3 Adam on one replica that applies every `every` steps; one graph never ran."""
     names = ("dense/kernel", "dense/bias", "dense_1/kernel", "dense_1/bias")
     blocks = (
@@ -173,7 +173,7 @@ def accumulation(steps: int = 64, every: int = 4) -> CallTrace:
     return changed(keras3(names, blocks, (called(1, range(4), tracing=2),)), graphs=(graph,))
 
 
-def discarding() -> CallTrace:
+def discarding() -> Trace:
     """Keras 3 on JAX, 64 steps: each computes its updates, and every 4th keeps them."""
     names = ("dense/kernel", "dense/bias", "dense_1/kernel", "dense_1/bias")
     handed = [step(), request(0, 1, 2, 3)]
@@ -187,7 +187,7 @@ def discarding() -> CallTrace:
     return changed(trace, optimizers=(told,))
 
 
-def with_effects() -> CallTrace:
+def with_effects() -> Trace:
     """10 steps: the kernel stays as it is in 4 to 6, the bias is not finite from step 8 on."""
     work = [step(), request(0, 1), update(0, 1)]
     trace = keras3(
@@ -204,13 +204,13 @@ def with_effects() -> CallTrace:
     return changed(trace, effects=effects)
 
 
-def eager() -> CallTrace:
+def eager() -> Trace:
     """10 eager steps of Keras 3 SGD."""
     blocks = (block([step(), request(0, 1), update(0, 1)], Run(1, 1, 10)),)
     return keras3(("dense/kernel", "dense/bias"), blocks, (called(1, (0, 1), eager=10),), "SGD")
 
 
-def incomplete() -> CallTrace:
+def incomplete() -> Trace:
     """100 steps: of 6 the detail was lost, and more ran before it was wrapped."""
     work = [step(), request(0, 1), update(0, 1)]
     return keras3(
@@ -227,23 +227,23 @@ def incomplete() -> CallTrace:
     )
 
 
-def no_steps() -> CallTrace:
+def no_steps() -> Trace:
     """An optimizer that was wrapped and never used."""
     return keras3((), (), (), methods=())
 
 
-def never_ran() -> CallTrace:
+def never_ran() -> Trace:
     """A train step that was traced into a graph, and the graph never ran."""
     blocks = (block([step(), request(0, 1), update(0, 1)], graphs=1, idle=1),)
     return keras3(("dense/kernel", "dense/bias"), blocks, (called(1, (0, 1), tracing=1),))
 
 
-def nothing() -> CallTrace:
+def nothing() -> Trace:
     """A recording in which no optimizer was seen."""
-    return CallTrace(TraceData((), (), (), (), (), ()))
+    return Trace(TraceData((), (), (), (), (), ()))
 
 
-def hostile_names() -> CallTrace:
+def hostile_names() -> Trace:
     """Names that would colour, clear, reverse or break the report if they were printed as is."""
     names = (
         "[bold red]kernel[/bold red]",
@@ -263,7 +263,7 @@ def hostile_names() -> CallTrace:
     )
 
 
-def by_a_stranger(trace: CallTrace) -> CallTrace:
+def by_a_stranger(trace: Trace) -> Trace:
     """The trace with all that is text written to harm who reads it: escapes, lines and paths."""
     harm = "\x1b[2J\x1b]0;x\x07\r\nholds  all\u202e\x9b31m[red]</script>../../"
     fixed = {*get_args(Kind), *get_args(Role), *get_args(Observation), "eager", "graph", "keras3"}
@@ -279,17 +279,17 @@ def by_a_stranger(trace: CallTrace) -> CallTrace:
     program = Program("train.py", 1.0, 2.0, status=1, error="Boom")
     ended = changed(trace, programs=(program,), notes=(Note("noted"),))
     plain = harmed(msgspec.to_builtins(ended.data))
-    return CallTrace(msgspec.convert(plain, TraceData))
+    return Trace(msgspec.convert(plain, TraceData))
 
 
-def two_optimizers() -> CallTrace:
+def two_optimizers() -> Trace:
     """A GAN: the discriminator is updated in each of 30 steps, the generator in 10 of its own."""
     both = (
         Optimizer("adam", "keras.src.optimizers.adam.Adam", "keras3", 0),
         Optimizer("adam#2", "keras.src.optimizers.adam.Adam", "keras3", 1),
     )
     names = variables("generator/kernel", "generator/bias", "discriminator/kernel")
-    return CallTrace(
+    return Trace(
         TraceData(
             optimizers=both,
             variables=names,
@@ -313,7 +313,7 @@ def two_optimizers() -> CallTrace:
     )
 
 
-def many_optimizers() -> CallTrace:
+def many_optimizers() -> Trace:
     """Six optimizers with two variables each: `adam_3` ran 40 steps."""
     names = ("adam", *(f"adam_{number}" for number in range(1, 6)))
     optimizers = tuple(
@@ -326,7 +326,7 @@ def many_optimizers() -> CallTrace:
         work = [step(root), request(*of, optimizer=root), update(*of, optimizer=root)]
         blocks.append(block(work, Run(1, 1, 10 * (root + 1)), root=root, graphs=1))
         calls.append(called(1, of, tracing=1, optimizer=root))
-    return CallTrace(
+    return Trace(
         TraceData(
             optimizers=optimizers,
             variables=variables(
@@ -341,7 +341,7 @@ def many_optimizers() -> CallTrace:
     )
 
 
-def many_variables() -> CallTrace:
+def many_variables() -> Trace:
     """200 variables of a deep model on 8 replicas; the last one is never updated."""
     layers = [f"encoder/layer_{layer}/attention/self/query" for layer in range(100)]
     names = [f"{layer}/{part}" for layer in layers for part in ("kernel", "bias")]
@@ -359,7 +359,7 @@ def many_variables() -> CallTrace:
     )
 
 
-def no_gradients() -> CallTrace:
+def no_gradients() -> Trace:
     """20 eager steps: one variable never has a gradient, another not in every second step."""
     some = [step(), request(0, 1), request(2, kind="none"), update(0, 1)]
     fewer = [step(), request(0), request(1, 2, kind="none"), update(0)]
@@ -368,7 +368,7 @@ def no_gradients() -> CallTrace:
     return keras3(("shared/kernel", "branch/kernel", "unused/kernel"), blocks, calls, "SGD")
 
 
-def uneven_replicas() -> CallTrace:
+def uneven_replicas() -> Trace:
     """Two workers with two replicas each: the second worker ran 2 steps less, and twice as much."""
     places = [Replica(f"worker:{w}", id, f"GPU:{id}") for w in (0, 1) for id in (0, 1)]
     blocks = [
@@ -389,7 +389,7 @@ def uneven_replicas() -> CallTrace:
     )
 
 
-def loss_scaled() -> CallTrace:
+def loss_scaled() -> Trace:
     """8 steps of an optimizer in a loss scale, on one replica; step 3 was skipped."""
     blocks = (
         block([step(), request(0, 1)], Run(1, 1, 8), graphs=1),
@@ -403,7 +403,7 @@ def loss_scaled() -> CallTrace:
     return changed(trace, optimizers=(outer, inner))
 
 
-def all_skipped() -> CallTrace:
+def all_skipped() -> Trace:
     """40 steps in Keras 3 that a loss scale skipped; the first of two tracings made variables."""
     branch = [update(0, optimizer=1)]
     blocks = (
@@ -419,21 +419,21 @@ def all_skipped() -> CallTrace:
     return changed(made, optimizers=(outer, inner), graphs=(graph,))
 
 
-def applied_twice() -> CallTrace:
+def applied_twice() -> Trace:
     """5 eager steps of a wrapper that applies each gradient twice."""
     work = [step(), request(0, 1), update(0, 1), update(0, 1)]
     calls = (called(1, (0, 1), eager=10),)
     return keras3(("dense/kernel", "dense/bias"), (block(work, Run(1, 1, 5)),), calls)
 
 
-def gradient_from_step_5() -> CallTrace:
+def gradient_from_step_5() -> Trace:
     """16 eager steps on one of two variables; the other has a gradient from step 5 on."""
     early = block([step(), request(0), request(1, kind="none"), update(0)], Run(1, 1, 4))
     late = block([step(), request(0, 1), update(0, 1)], Run(5, 1, 12))
     return keras3(("dense/kernel", "dense/bias"), (early, late), ())
 
 
-def direct_calls() -> CallTrace:
+def direct_calls() -> Trace:
     """5 eager steps, and 3 calls of the apply method by the program itself."""
     blocks = (
         block([step(), request(0), update(0)], Run(1, 1, 5)),
@@ -442,7 +442,7 @@ def direct_calls() -> CallTrace:
     return keras3(("dense/kernel",), blocks, (called(1, (0,), eager=8),), "SGD")
 
 
-def function_argument() -> CallTrace:
+def function_argument() -> Trace:
     """A `tf.function` that is traced once for two variables of one shape."""
     trace = keras3(
         ("v",),
@@ -458,7 +458,7 @@ def function_argument() -> CallTrace:
     )
 
 
-def several_callers() -> CallTrace:
+def several_callers() -> Trace:
     """63 steps on two replicas: 60 by `fit` in two lines, in one graph, and 3 eager ones.
 
     The graph was traced twice, and ran after the second time only. Of three blocks of an
@@ -526,13 +526,13 @@ def keras3(
     class_name: str = "Adam",
     methods: tuple[Method, ...] = (APPLY_GRADIENTS, UPDATE_STEP),
     notes: tuple[str, ...] = (),
-) -> CallTrace:
+) -> Trace:
     """One optimizer of Keras 3 with these blocks, on as many replicas as they name."""
     if blocks:
         graphs = sum(each.graphs for each in blocks if each.step)
         eagerly = sum(each.total for each in blocks if each.step and not each.graphs)
         calls = (called(0, (), eager=eagerly, tracing=graphs, kind=None), *calls)
-    return CallTrace(
+    return Trace(
         TraceData(
             optimizers=(Optimizer(class_name.lower(), f"my.optimizers.{class_name}", "keras3", 0),),
             variables=variables(*names),
@@ -546,7 +546,7 @@ def keras3(
     )
 
 
-def trained(names: Sequence[str], *runs: Run, replicas: int = 1, graphs: int = 0) -> CallTrace:
+def trained(names: Sequence[str], *runs: Run, replicas: int = 1, graphs: int = 0) -> Trace:
     """Each of the variables is updated once in each step of these runs, on each replica."""
     ids = range(len(names))
     work = [step(), request(*ids), update(*ids)]
@@ -554,12 +554,12 @@ def trained(names: Sequence[str], *runs: Run, replicas: int = 1, graphs: int = 0
     return keras3(names, tuple(blocks), ())
 
 
-def changed(trace: CallTrace, **fields: object) -> CallTrace:
+def changed(trace: Trace, **fields: object) -> Trace:
     """The same trace with other `fields` of its data."""
-    return CallTrace(replace(trace.data, **fields))
+    return Trace(replace(trace.data, **fields))
 
 
-ALL: dict[str, Callable[[], CallTrace]] = {
+ALL: dict[str, Callable[[], Trace]] = {
     each.__name__: each
     for each in (
         embedding_on_two_replicas,

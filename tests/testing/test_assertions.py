@@ -10,7 +10,6 @@ from support.golden import assert_golden
 from support.traces import block, called, request, step, update
 
 import tracer
-from tracer.api import CallTrace
 from tracer.check import failure, verdicts
 from tracer.check.expectation import read
 from tracer.model.evidence import NothingReturned
@@ -47,7 +46,7 @@ def of_variables(
         variables = list(map(Named, names))
         known = {id(each): index for index, each in enumerate(variables[:-1])}
         known = {key: index for key, index in known.items() if index < len(trace.variables)}
-        live = CallTrace(trace.data, Objects(index_of=lambda variable: known.get(id(variable))))
+        live = Trace(trace.data, Objects(index_of=lambda variable: known.get(id(variable))))
         return assertion(variables).check(live)
 
     return check
@@ -71,14 +70,14 @@ def test_each_replica_is_judged_by_what_it_did() -> None:
     assert head == "dense updates: expected 1 in each step, but no step ran (replica 1)"
 
 
-def unused(name: str) -> CallTrace:
+def unused(name: str) -> Trace:
     """What an assertion knows of an optimizer that it was given, and that was not used."""
     (optimizer,) = traces.eager().optimizers
     optimizer = replace(optimizer, name=name)
     return traces.changed(traces.nothing(), optimizers=(optimizer,))
 
 
-def nothing_returned() -> CallTrace:
+def nothing_returned() -> Trace:
     """A legacy optimizer that returned None while its graph was traced, at which it ended."""
     trace = traces.never_ran()
     (optimizer,) = trace.optimizers
@@ -98,7 +97,7 @@ def test_a_step_on_many_replicas_is_judged_in_no_time() -> None:
 LATE = {"notes": (Note("adam: 1 call of 'step', traced before, is not counted"),)}
 
 
-FAILURES: dict[str, tuple[Check, Callable[[], CallTrace]]] = {
+FAILURES: dict[str, tuple[Check, Callable[[], Trace]]] = {
     "one_step_skipped": (expect_updates(dense=2, per_step=True), traces.loss_scaled),
     "accumulating": (expect_updates(dense=4, per_step=True), traces.accumulation),
     "no_gradient": (expect_updates(dense=2, sparse=0, per_step=True), traces.gradient_from_step_5),
@@ -146,7 +145,7 @@ def test_the_text_of_a_failure(name: str) -> None:
     assert_golden(f"testing/{name}.txt", check(trace()) + "\n")
 
 
-HOLD: list[tuple[Check, Callable[[], CallTrace]]] = [
+HOLD: list[tuple[Check, Callable[[], Trace]]] = [
     (expect_updates(dense=2, sparse=0, total=2, per_step=True), traces.eager),
     (expect_updates(dense=20, sparse=0, total=20, at_least=20, at_most=20), traces.eager),
     (expect_updates(at_least=0), traces.nothing),
@@ -174,7 +173,7 @@ def test_what_holds(number: int) -> None:
     assert check(trace()) == ""
 
 
-def updated_otherwise() -> CallTrace:
+def updated_otherwise() -> Trace:
     """The kernel is updated directly, too, and the bias twice in step 5."""
     blocks = (
         block([step(), request(0, 1), update(0, 1)], Run(1, 1, 10)),
@@ -206,7 +205,7 @@ def updated_otherwise() -> CallTrace:
     ],
 )
 def test_rows_are_of_what_is_asserted(
-    check: Check, make: Callable[[], CallTrace], rows: list[str]
+    check: Check, make: Callable[[], Trace], rows: list[str]
 ) -> None:
     """No update of another variable is in them, and no two optimizers share one."""
     _, table, *_ = check(make()).split("\n\n")

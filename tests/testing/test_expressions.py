@@ -7,7 +7,6 @@ from msgspec.structs import replace
 from support import traces
 
 import tracer
-from tracer.api import CallTrace
 from tracer.check import verdicts
 from tracer.check.expectation import BadExpectation, read
 from tracer.errors import UnknownName
@@ -75,7 +74,7 @@ def test_what_steps_did_not_do_to_the_weights() -> None:
     ],
 )
 def test_an_expression_fails_as_the_assertion_does(
-    text: str, expected: Check, make: Callable[[], CallTrace]
+    text: str, expected: Check, make: Callable[[], Trace]
 ) -> None:
     """But for the hints, which name what else could be written."""
     (verdict,) = verdicts.check(make(), [read(text)])

@@ -16,11 +16,11 @@ from msgspec import Struct, structs
 from tracer.model.callers import nearest
 from tracer.model.measures import unknown_effects, updates
 from tracer.model.phrases import replica_names, replica_noun, where_made
+from tracer.model.records import Severity as Severity
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.words import DIALECTS, first_of, listed, plural, some, span, times
 
-Severity = Literal["error", "warning", "info"]
 """`error`: training certainly does not do what the program says. `warning`: most probably a
 mistake. `info`: good to know, and often normal."""
 

@@ -1,4 +1,4 @@
-"""Runs the rules on a trace, for `CallTrace.findings()` and reports. No TensorFlow.
+"""Runs the rules on a trace, for `Trace.findings()` and reports. No TensorFlow.
 
 The order of the modules of `tracer.findings.rules` here is the order of their cases in a report. A
 rule reports only what the trace shows. On an incomplete trace, rules on what did *not* happen are
@@ -9,10 +9,9 @@ from collections.abc import Collection
 from importlib import import_module
 from typing import get_args
 
-import msgspec
-
 from tracer.errors import shown, unknown_name
 from tracer.findings.rule import RULES as RULES, Rule, Severity
+from tracer.model.records import Finding as Finding
 from tracer.model.summary import summaries_of
 from tracer.model.trace import Trace
 
@@ -21,30 +20,6 @@ for _module in ("classes", "updates", "usage", "steps"):
 
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 """From worst to least."""
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """Something in a trace that looks wrong, or is good to know."""
-
-    code: str
-    """The rule's name: `tracer explain CODE`."""
-    severity: Severity
-    """`error`: training certainly does not do what the program says. `warning`: most probably a
-    mistake. `info`: good to know, and often normal."""
-    text: str
-    """What looks wrong, in one sentence, with the variable, step and replica."""
-    why: str
-    """Why it matters."""
-    advice: str
-    """What to do."""
-    variables: tuple[str, ...] = ()
-    """The names of all variables concerned."""
-    step: int | None = None
-    """The first step concerned, from 1."""
-    replica: int | None = None
-    """The id of the replica concerned, if only one is."""
-    worker: str = ""
-    """The worker of this replica: `rank:1`; empty for a local run."""
 
 
 def findings(trace: Trace) -> list[Finding]:

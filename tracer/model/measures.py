@@ -149,7 +149,7 @@ def select_entries(
     optimizer: str | None = None,
     method: str | None = None,
 ) -> Selection:
-    """Return the entries of `what` that pass the filters: see `tracer.CallTrace`.
+    """Return the entries of `what` that pass the filters: see `tracer.Trace`.
 
     Raises `tracer.UnknownName`, with similar names, for a name that the trace lacks.
     """

@@ -36,11 +36,17 @@ Reference = ref[Any] | None
 
 
 def merge(traces: Iterable[Trace]) -> Trace:
-    """Merge the traces of one run's workers: see `tracer.merge`.
+    """Merge the traces of the workers of one run; each replica of the result has its worker.
 
-    The result keeps the traces that it was made of, and a merge of merged traces begins with
-    these. So neither order nor grouping matters, and what is missing is found out each time.
+    Optimizers are matched by the lines that made them, variables by their names. If a worker of the
+    cluster has no trace, or if the traces are of different launches, the result is incomplete. A
+    merged trace can be merged with others.
+
+    Raises `tracer.MergeError`, a `ValueError`, if there are no traces, two of one worker, or traces
+    of different runs; the error names the difference.
     """
+    # The result keeps the traces that it was made of, and a merge of merged traces begins with
+    # these. So neither order nor grouping matters, and what is missing is found out each time.
     every = (part for trace in traces for part in trace.data.parts or (trace.data,))
     parts = sorted(every, key=_order)
     if not parts:

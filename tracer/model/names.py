@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase, translate
+from importlib import import_module
 from itertools import chain, combinations, count
 from typing import Any, NamedTuple
 from weakref import ref
@@ -59,8 +60,6 @@ def tensorflow_name(variable: object) -> str:
 class Objects(NamedTuple):
     """How a trace identifies an object as one of its variables."""
 
-    name_of: Callable[[object], str] = plain_name
-    """Returns the framework's name of a variable; raises `TypeError` for any other object."""
     index_of: Callable[[object], int | None] | None = None
     """Returns the index of this very variable, or None if the trace lacks it; no function for a
     loaded trace, which knows no objects."""
@@ -208,7 +207,7 @@ def _by_object(wanted: object, variables: Sequence[Variable], objects: Objects) 
     index = objects.index_of(wanted) if objects.index_of else None
     if index is not None:
         return index
-    name = objects.name_of(wanted)
+    name = import_module("tracer.backends.objects").name_of(wanted)  # which knows the frameworks
     names = [variable.name for variable in variables]
     alike = [i for i, known in enumerate(names) if name in (known, without_number(known))]
     if alike and objects.index_of:

@@ -18,6 +18,7 @@ in JAX while gradients accumulate; `zeroed` if `set_to_zero` of optax replaced i
 execution of an apply method inside another one. `request`: a gradient passed to the
 outermost `apply_gradients`, which is no execution."""
 
+Severity = Literal["error", "warning", "info"]
 
 Setting = bool | int | float | str
 """A plain attribute of an optimizer."""
@@ -328,6 +329,30 @@ class Launch(msgspec.Struct, frozen=True):
     """How often torchrun had restarted the ranks before."""
     saved: float = 0.0
     """When `tracer run` wrote the file, in seconds since 1970 (UTC); 0 for a file of `save`."""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something in a trace that looks wrong, or is good to know."""
+
+    code: str
+    """The rule's name: `tracer explain CODE`."""
+    severity: Severity
+    """`error`: training certainly does not do what the program says. `warning`: most probably a
+    mistake. `info`: good to know, and often normal."""
+    text: str
+    """What looks wrong, in one sentence, with the variable, step and replica."""
+    why: str
+    """Why it matters."""
+    advice: str
+    """What to do."""
+    variables: tuple[str, ...] = ()
+    """The names of all variables concerned."""
+    step: int | None = None
+    """The first step concerned, from 1."""
+    replica: int | None = None
+    """The id of the replica concerned, if only one is."""
+    worker: str = ""
+    """The worker of this replica: `rank:1`; empty for a local run."""
 
 
 class Program(msgspec.Struct, frozen=True):

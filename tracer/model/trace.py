@@ -7,7 +7,9 @@ import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, Literal, TypeVar, get_args
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, overload
 
 from tracer.errors import is_mistake, shown, unknown_name
 from tracer.model import callers
@@ -25,6 +27,7 @@ from tracer.model.names import NAMES_ONLY, Objects
 from tracer.model.records import (
     OBSERVATIONS,
     Block,
+    Finding,
     Graph,
     GraphTracing,
     Kind,
@@ -60,10 +63,21 @@ def _of_data(name: str) -> Any:
 
 
 class Trace:
-    """A frozen record of what one or more optimizers did, with queries.
+    """A frozen trace of one or more optimizers: exact counts, per variable, step and replica.
 
-    It knows no findings, reports or files. `tracer.CallTrace` is the public class, and documents
-    the filters.
+    `tracer.trace_of`, `tracer.record` and `tracer.load` make it. All filters are optional, and all
+    given filters must match:
+
+    - `kind`: `"dense"` or `"sparse"` (the gradient was a `tf.IndexedSlices`); for requests also
+      `"none"`.
+    - `variable`: a name, a glob (`"encoder/*"`), or the variable itself; a sharded variable stands
+      for all of its shards.
+    - `step`: a step, numbered from 1 on each replica, or a `range` of steps.
+    - `replica`: its id, an int; `worker`: its name in TensorFlow (`"worker:0"`).
+    - `optimizer`: its name or a glob.
+    - `method`: the name of an intercepted method.
+
+    A filter raises `tracer.UnknownName` if the trace has nothing of that name.
     """
 
     def __init__(
@@ -150,6 +164,35 @@ class Trace:
                 steps[block.root, block.replica] += block.total
         return dict(steps)
 
+    # What layers above say about a trace: imported when asked for.
+
+    def answer(self) -> str:
+        """How often the apply methods ran in this run, in two sentences."""
+        return str(import_module("tracer.reporters.answer").answer(self))
+
+    def findings(self) -> list[Finding]:
+        """What looks wrong in the run, errors first, with why it matters and what to do.
+
+        `tracer explain CODE` says when a rule reports something.
+        """
+        return [*import_module("tracer.findings.run_rules").findings(self)]
+
+    def save(self, path: str | Path) -> None:
+        """Write the trace to the file `path`, which `tracer.load` reads.
+
+        If `path` is a folder, or ends in a slash, the file is named after the worker
+        (`worker-0.json`): each worker of a run can save to the same folder, which `tracer.load`
+        then reads as one run.
+
+        Raises `tracer.TraceFileError` if the file cannot be written; an earlier file is then kept.
+        """
+        tracefile = import_module("tracer.model.tracefile")
+        tracefile.save(self._data, tracefile.file_at(path, self))
+
+    def _repr_html_(self) -> str:
+        """The report, which a notebook shows for a trace in the last line of a cell."""
+        return str(import_module("tracer.reporters.formats").for_notebook(self))
+
     # Queries.
 
     def updates(
@@ -194,26 +237,6 @@ class Trace:
             method=method,
         )
 
-    def requests(
-        self,
-        kind: Kind | None = None,
-        variable: object = None,
-        step: int | range | None = None,
-        replica: int | None = None,
-        worker: str | None = None,
-        optimizer: str | None = None,
-    ) -> int:
-        """How many gradients the outermost `apply_gradients` got; kind `"none"` counts `None`."""
-        return self._total(
-            "requests",
-            step=step,
-            kind=kind,
-            variable=variable,
-            replica=replica,
-            worker=worker,
-            optimizer=optimizer,
-        )
-
     def calls(
         self,
         method: str | None = None,
@@ -234,14 +257,22 @@ class Trace:
             method=method,
         )
 
+    @overload
+    def count(self, what: What, by: None = None, **filters: Any) -> int: ...
+
+    @overload
     def count(
         self, what: What, by: SplitBy | Iterable[SplitBy], **filters: Any
-    ) -> dict[tuple[Any, ...], int]:
-        """The counts of `"updates"`, `"executions"`, `"calls"` and so on, split by `by`.
+    ) -> dict[tuple[Any, ...], int]: ...
 
-        `"requests"` are the gradients that were passed. `"discarded"` are the executions of apply
-        methods whose result was thrown away, so they are not updates: Keras on JAX computes an
-        update in each step that only accumulates.
+    def count(
+        self, what: What, by: SplitBy | Iterable[SplitBy] | None = None, **filters: Any
+    ) -> int | dict[tuple[Any, ...], int]:
+        """The count of `"updates"`, `"executions"`, `"calls"` and so on; split by `by` if given.
+
+        `"requests"` are the gradients that were passed; those of kind `"none"` were None.
+        `"discarded"` are the executions of apply methods whose result was thrown away, so they are
+        not updates: Keras on JAX computes an update in each step that only accumulates.
 
         `by` names one or more of `variable`, `step`, `replica`, `worker`, `optimizer`, `method`,
         `kind`, `caller` and, for calls, `context`; the keys are tuples in the order of `by`. Calls
@@ -253,9 +284,11 @@ class Trace:
         held infinity or NaN after the step). They have no method, kind or caller. Without effects
         they raise `tracer.UnknownName`.
         """
-        names = (by,) if isinstance(by, str) else tuple(by)
         if what not in ROLES:
             raise unknown_name("count", what, ROLES)
+        if by is None:
+            return self._total(what, **filters)
+        names = (by,) if isinstance(by, str) else tuple(by)
         known = {*get_args(SplitBy)} - {"step" if what == "calls" else "context"}
         known = set(_FILTERS[what]) if what in OBSERVATIONS else known
         for name in names:

@@ -415,7 +415,19 @@ def refused(path: str | Path, done: str) -> Iterator[None]:
 
 
 def load(path: str | Path) -> Trace:
-    """Load the trace in a file, or that of the newest launch in a folder: see `tracer.load`."""
+    """Read a trace file that `Trace.save` wrote, or a folder of such files.
+
+    Of a folder and its folders, the files of the newest launch are one run: `tracer.merge` merges
+    them. A note names the other files, which are not counted.
+
+    Raises `tracer.MergeError` if the files of a launch are not of one run, and
+    `tracer.TraceFileError` if there is no file, or if a file is damaged, is not a trace, is of a
+    newer `tracer` or is larger than 1 GB.
+
+    >>> load("no/such/file.json")
+    Traceback (most recent call last):
+    tracer.errors.TraceFileError: no/such/file.json: cannot be read: No such file or directory
+    """
     with refused(path, "read"):
         path = files.local_path(path)
         found = _files_in(path) if path.is_dir() else None

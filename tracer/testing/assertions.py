@@ -17,7 +17,7 @@ from functools import partial
 from types import FrameType, TracebackType
 from typing import Any
 
-from tracer.api import CallTrace, Recording, record, recording_of
+from tracer.api import Recording, record, recording_of
 from tracer.backends.objects import frozen_near
 from tracer.check import failure
 from tracer.check.expectation import METHODS, Expectation
@@ -71,7 +71,7 @@ class Assertion:
         never_ended[self._key] = _made()
 
     @property
-    def trace(self) -> CallTrace:
+    def trace(self) -> Trace:
         """The trace of the block: so far or, after the block, all of it."""
         return self._recording.trace()
 
@@ -130,7 +130,7 @@ def judged(check: Check, trace: Trace, optimizer: object = None) -> str:
     frozen = trace.objects.frozen
     if trace.objects.index_of is not None or optimizer is not None:
         frozen = partial(frozen_near, trace, optimizer)
-    return check(CallTrace(trace.data, trace.objects._replace(frozen=frozen)))
+    return check(Trace(trace.data, trace.objects._replace(frozen=frozen)))
 
 
 def assert_updates(

@@ -38,7 +38,7 @@ def test_the_first_process_counts_what_keras_splits_over_both(tmp_path: Path) ->
                 assert [each.iterations for each in trace.data.optimizers] == [6]
 
 
-def is_noted(trace: tracer.CallTrace) -> None:
+def is_noted(trace: tracer.Trace) -> None:
     """A trace is incomplete because the first process alone counts."""
     assert not trace.complete and any("only the process with" in each for each in trace.notes)
 

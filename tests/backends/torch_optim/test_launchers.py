@@ -58,7 +58,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, s
 
 def launched(
     folder: Path, request: pytest.FixtureRequest, *command: str
-) -> tuple[int, tracer.CallTrace]:
+) -> tuple[int, tracer.Trace]:
     """The exit status of a command, after `train.py` in which a free port is put, and its trace."""
     if not shutil.which(command[0]):
         pytest.skip(f"{command[0]} is not installed")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tracer
-from tracer.api import CallTrace
+from tracer.model.trace import Trace
 
 
 def weight() -> Any:
@@ -21,7 +21,7 @@ def step(optimizer: Any) -> None:
     optimizer.step()
 
 
-def made_in(trace: CallTrace) -> list[str]:
+def made_in(trace: Trace) -> list[str]:
     return [each.made for each in trace.optimizers]
 
 

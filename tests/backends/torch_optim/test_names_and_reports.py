@@ -15,13 +15,13 @@ from support.torch_odometers import Odometer, give, readings, zeros
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 import tracer
-from tracer.api import CallTrace
+from tracer.model.trace import Trace
 from tracer.reporters import text
 
 torch.set_num_threads(1)
 
 
-def stepped(optimizer: Any, times: int = 1) -> CallTrace:
+def stepped(optimizer: Any, times: int = 1) -> Trace:
     """The trace of an optimizer that has stepped with all gradients."""
     tracer.wrap(optimizer)
     for _ in range(times):
@@ -30,7 +30,7 @@ def stepped(optimizer: Any, times: int = 1) -> CallTrace:
     return tracer.trace_of(optimizer)
 
 
-def names(trace: CallTrace) -> list[str]:
+def names(trace: Trace) -> list[str]:
     return [variable.name for variable in trace.variables]
 
 
@@ -420,7 +420,7 @@ def test_a_name_that_two_models_have_means_both(tmp_path: Path) -> None:
     for model in models:
         torch.nn.init.zeros_(model.weight)
 
-    def train(*own: int) -> CallTrace:
+    def train(*own: int) -> Trace:
         with tracer.record() as recording:
             for index in (0, 1):
                 give([models[index].bias, *([models[index].weight] if index in own else [])])

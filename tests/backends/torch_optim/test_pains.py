@@ -18,8 +18,8 @@ import torch
 from support.findings_of import bad
 
 import tracer
-from tracer.api import CallTrace
 from tracer.model.records import Program
+from tracer.model.trace import Trace
 
 torch.set_num_threads(1)
 PAINS = Path(__file__).parents[2] / "findings" / "pains" / "torch"
@@ -83,13 +83,13 @@ def test_each_program_has_its_row() -> None:
     assert {each.stem for each in PAINS.glob("*.py")} == SAID.keys()
 
 
-def trained(name: str, *, healthy: bool) -> tuple[CallTrace, bool]:
+def trained(name: str, *, healthy: bool) -> tuple[Trace, bool]:
     """The trace as `tracer run` has it when the program has ended, and whether it hurts."""
     train: Any = runpy.run_path(str(PAINS / f"{name}.py"))["train"]
     with tracer.record() as recording:
         hurts = train(healthy)
     program = Program(f"{name}.py", 0.0, 1.0, status=0)
-    return CallTrace(msgspec.structs.replace(recording.trace().data, programs=(program,))), hurts
+    return Trace(msgspec.structs.replace(recording.trace().data, programs=(program,))), hurts
 
 
 @pytest.mark.parametrize("name", SAID)

@@ -25,7 +25,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
     return {way: (folder / way, [tuple(each[way]) for each in printed]) for way in printed[0]}
 
 
-def changed(trace: tracer.CallTrace) -> dict[tuple[object, ...], int]:
+def changed(trace: tracer.Trace) -> dict[tuple[object, ...], int]:
     """In how many steps the weights of each rank changed, all added up."""
     assert not trace.count("unchanged", by=())
     return trace.count("compared", by=("worker",))

@@ -27,12 +27,12 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
     return {way: (folder / way, [each[way] for each in every]) for way in every[0]}
 
 
-def alone(folder: Path) -> list[tracer.CallTrace]:
+def alone(folder: Path) -> list[tracer.Trace]:
     """The trace of each rank by itself."""
     return [tracer.load(folder / f"rank-{rank}.json") for rank in range(4)]
 
 
-def said(trace: tracer.CallTrace) -> str:
+def said(trace: tracer.Trace) -> str:
     """The report in one line, so that it does not matter where lines break."""
     return " ".join(text.render(trace).split())
 

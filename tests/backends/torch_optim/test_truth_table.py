@@ -19,16 +19,16 @@ from support.torch_odometers import Around, Moves, Odometer, give, in_threads, r
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import tracer
-from tracer.api import CallTrace
 from tracer.backends.torch import compat
 from tracer.backends.torch.freeze_monitor import FreezeMonitor
 from tracer.core.snapshot import Reader
+from tracer.model.trace import Trace
 
 torch.set_num_threads(1)
 INFINITE = float("inf")
 
 
-def by_step(trace: CallTrace, **filters: Any) -> list[int]:
+def by_step(trace: Trace, **filters: Any) -> list[int]:
     """How many updates each step made."""
     return [
         count
@@ -723,7 +723,7 @@ def test_what_no_version_shows_is_said(cls: Any, given: bool, counted: Sequence[
     assert f"{type(optimizer).__name__} has a custom step that may write to" in trace.notes[0]
 
 
-def check(trace: CallTrace, ran: Ran) -> None:
+def check(trace: Trace, ran: Ran) -> None:
     assert (trace.steps, by_step(trace)) == (len(ran.by_step), list(ran.by_step))
     assert trace.complete == ran.complete
     assert_saved(trace)
