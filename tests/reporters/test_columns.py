@@ -1,6 +1,7 @@
 """The tables of all formats: what a row stands for, and that rows add up."""
 
 import re
+import time
 from typing import Any
 
 import pytest
@@ -260,6 +261,14 @@ def test_a_replica_that_ran_fewer_steps_is_odd_also_if_it_updated_as_often() -> 
     )
     text = render(traces.keras3(("a",), blocks, ()), "replica", color=True)
     assert "\x1b[1;33m1 " in text and "\x1b[1;33m0 " not in text
+
+
+def test_thousands_of_ranks_take_no_longer() -> None:
+    trace = traces.trained(["a"], Run(1, 1, 9), replicas=4096)
+    ranks = tuple(Replica(f"rank:{rank}", 0, "cpu") for rank in range(4096))
+    start = time.thread_time()
+    assert "\n999        9 " in render(traces.changed(trace, replicas=ranks), "replica")
+    assert time.thread_time() - start < 2
 
 
 # A part of a trace.

@@ -533,6 +533,7 @@ def _by_place(by: By, summary: Summary) -> _Made:
     They are if they made fewer steps, or fewer updates than others alike.
     """
     rows, ids, replicas = [], replica_ids(summary.trace), summary.trace.replicas
+    noun, all_steps = replica_noun(summary.trace), summary.steps
     groups = {ids[index]: [index] for index in summary.replicas}
     groups = groups if by == "replica" else summary.workers
     kinds = {"updates": measures.updates, "dense": measures.dense, "sparse": measures.sparse}
@@ -549,13 +550,13 @@ def _by_place(by: By, summary: Summary) -> _Made:
         values = {
             "worker": place.worker or "(local)",
             by: name or "(local)",
-            "replicas": len(group) if replica_noun(summary.trace) == "replica" else None,
+            "replicas": len(group) if noun == "replica" else None,
             "device": place.device.rpartition("device:")[2] or None,
             "steps": steps,
             **counts[name],
             "behind": behind if alike and behind else None,
         }
-        odd = steps < summary.steps or values["behind"]
+        odd = steps < all_steps or values["behind"]
         rows.append(Row(values, "", "warning" if odd else "", group))
     return rows, []
 
