@@ -42,8 +42,6 @@ from tracer.model.records import (
     Observation,
     Optimizer,
     Program,
-    Rate,
-    RateRun,
     Setting,
 )
 from tracer.model.runs import Run, fold
@@ -755,29 +753,6 @@ def test_a_shard_that_is_not_updated() -> None:
         made = trace(healthy(steps), *others)
         assert bad(made, "replicas-disagree") == "error"
         assert bad(in_parts(made), "replicas-disagree") == parts
-
-
-@pytest.mark.parametrize(
-    ("rates", "first"),
-    [
-        ([(RateRun(1, 20, 0.1, 0.1),), (RateRun(1, 20, 0.1 + 1e-9, 0.1 + 1e-9),)], None),
-        ([(RateRun(1, 20, 0.1, 0.1),), (RateRun(1, 20, 0.2, 0.2),)], 1),
-        ([(RateRun(1, 20, 0.1, 0.1),), (RateRun(1, 6, 0.1, 0.1), RateRun(7, 14, 0.2, 0.2))], 7),
-        # One rank ended earlier; the values between 0.1 and 0.5 are not known.
-        ([(RateRun(1, 20, 0.1, 0.1),), (RateRun(1, 6, 0.1, 0.1),)], None),
-        ([(RateRun(1, 20, 0.1, 0.5, 20),), (RateRun(1, 4, 0.1, 0.2, 4),)], None),
-        ([(RateRun(1, 20, 0.1, 0.5, 20),), (RateRun(1, 20, 0.2, 0.5, 20),)], 1),
-    ],
-)
-def test_ranks_with_different_rates(rates: list[tuple[RateRun, ...]], first: int | None) -> None:
-    made = trace(healthy(Run(1, 1, 20)), healthy(Run(1, 1, 20), replica=1))
-    every = tuple(Rate(0, "rate", 0, (0, 1), runs) for runs in rates)
-    assert not traces.changed(made, rates=every).findings()  # as of a sweep over ranks
-    made = traces.changed(made, environment={"strategy": "torch.distributed (gloo)"})
-    found = traces.changed(made, rates=every).findings()
-    assert [(e.code, e.step) for e in found] == [("replicas-disagree", first)] * (first is not None)
-    sampled = tuple(replace(each, sampled=True) for each in every)
-    assert not traces.changed(made, rates=sampled).findings()
 
 
 @pytest.mark.parametrize(

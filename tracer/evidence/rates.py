@@ -1,9 +1,8 @@
 """Records the learning rates and weight decays of optimizers over the steps, as runs.
 
-Changes of a rate in consecutive steps are one stretch, from value to value, so a million steps of a
-schedule take as much space as ten. Rates are read when a step ends in eager mode, or when a
-function with steps is called. If reading takes time, they are read each time at first, then in at
-most a thousandth of the time.
+All values of a rate in a block are one run, so a million steps of a schedule take as much space as
+ten. Rates are read when a step ends in eager mode, or when a function with steps is called. If
+reading takes time, they are read each time at first, then in at most a thousandth of the time.
 """
 
 import math
@@ -14,6 +13,8 @@ from numbers import Real
 from time import perf_counter
 from typing import Any, Literal
 from weakref import ref
+
+from msgspec.structs import replace
 
 from tracer.core.calls import Call
 from tracer.core.collectors import Collector, Throttle
@@ -27,70 +28,49 @@ _Key = tuple[Literal["rate", "decay"], int]
 
 
 class _Values:
-    """The values of one rate; only the last stretch still changes."""
+    """The values of one rate: a run for each block, and for each time in which they are known."""
 
     def __init__(self) -> None:
         self._done: list[RateRun] = []
-        self._most = MOST
-        self._first = self._at = self._number = 0
-        """Of the last stretch: its first step, its last value's step, and its number of values."""
-        self._value = self._last = math.nan
-        self._next: tuple[int, float, int] | None = None
+        self._run: RateRun | None = None
+        self._least = self._most = 0.0
+        """The least and the greatest value of the run."""
+        self._next: tuple[int, float] | None = None
         """The last reading: the same step may replace it."""
 
-    def add(self, step: int, value: float, until: int) -> None:
-        """Set the value from this step on; the previous value lasted at least `until` a step."""
+    def add(self, step: int, value: float) -> None:
+        """Set the value from this step on."""
         if self._next is not None and step > self._next[0]:
             self._take(*self._next)
-        self._next = step, value, until
+        self._next = step, value
 
-    def _take(self, step: int, value: float, until: int) -> None:
-        full = len(self._done) >= self._most
-        if value == self._last or step < self._at or (full and not self._number):
-            return
-        rises = value > self._last
-        one_way = self._number == 1 or rises == (self._last > self._value)
-        moves = self._number and self._at >= until and one_way
-        if moves or full:
-            self._number += 1
-        else:
-            last = self._last
-            self._close(until)
-            self._first, self._value, self._number = step, value, 1
-            if until < step - 1 and not math.isnan(last):  # may have changed since
-                self._first, self._value, self._number = until + 1, last, 2
-        self._at, self._last = step, value
-
-    def end(self, step: int) -> None:
-        """End the last stretch with this step."""
-        if self._next is not None and self._next[0] <= step:
-            self._take(*self._next)
-        self._close(step)
-        self._next = None
-
-    def begin_block(self, begun: int) -> None:
-        """Keep as many runs of the steps after `begun` as if there were none before."""
-        self.end(begun)
-        del self._done[:-MOST]
-        self._most = len(self._done) + MOST
+    def _take(self, step: int, value: float) -> None:
+        run = self._run
+        if run is None:
+            self._run, self._least, self._most = RateRun(step, 1, value, value), value, value
+        elif value != run.last:
+            self._least, self._most = min(self._least, value), max(self._most, value)
+            ends = run.value, value
+            turn = self._most if self._most > max(ends) else self._least
+            self._run = RateRun(run.first, 1, *ends, run.values + 1, None if turn in ends else turn)
 
     def runs(self, end: int) -> tuple[RateRun, ...]:
         """The runs up to the step `end`."""
-        until = copy(self)
-        until._done = [*self._done]
-        until.end(end)
-        return tuple(until._done)
+        now = copy(self)
+        now._done = [*self._done]
+        now.end(end)
+        return tuple(now._done)
 
-    def _close(self, end: int) -> None:
-        """Close the last stretch; values that changed and then stayed make two runs."""
-        moved = self._number > 1 and end > self._at
-        last = self._at if moved else end
-        if self._number and last >= self._first:
-            count = last - self._first + 1
-            self._done.append(RateRun(self._first, count, self._value, self._last, self._number))
-        if moved:
-            self._done.append(RateRun(last + 1, end - last, self._last, self._last))
-        self._number, self._last = 0, math.nan
+    def end(self, step: int) -> None:
+        """End the run with this step."""
+        if self._next is not None and self._next[0] <= step:
+            self._take(*self._next)
+        if self._run is not None and self._run.first <= step:
+            self._done = [
+                *self._done[1 - MOST :],
+                replace(self._run, count=step - self._run.first + 1),
+            ]
+        self._run = self._next = None
 
 
 class Rates(Collector):
@@ -138,9 +118,9 @@ class Rates(Collector):
         self._try(1)
 
     def block_begins(self) -> None:
-        """Begin new runs, so that no stretch is in two traces."""
+        """Begin new runs, so that no run is in two traces."""
         for each in self._values.values():
-            each.begin_block(self.root.blocks.begun())
+            each.end(self.root.blocks.begun())
         self._last, self.root.collectors.throttle = [], Throttle()
 
     def rates(self) -> Iterator[Rate]:
@@ -182,7 +162,6 @@ class Rates(Collector):
             self._read = self.root.blocks.begun() + later
 
     def _note(self, groups: Sequence[tuple[Any, Any, int]], step: int) -> None:
-        until = self._read if self.root.collectors.throttle.due else step - 1
         sizes = [*(size for _, _, size in groups), self._last[-1]]
         if sizes != self._sizes:
             self._sizes, self._members = sizes, dict(self._membership())
@@ -195,8 +174,9 @@ class Rates(Collector):
             for key, value in parts:
                 known = isinstance(value, Real) and math.isfinite(value)
                 if known and (value or key[0] == "rate" or key in self._values):
-                    self._values.setdefault(key, _Values()).add(step, float(value), until)
+                    self._values.setdefault(key, _Values()).add(step, float(value))
                     unknown.discard(key)
+        until = self._read if self.root.collectors.throttle.due else step - 1
         for key in unknown:  # NaN, a schedule or no number, or the group is gone
             self._values[key].end(until)
 

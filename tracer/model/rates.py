@@ -7,14 +7,14 @@ from msgspec import to_builtins
 
 from tracer.errors import shown
 from tracer.model.evidence import Scheduled
-from tracer.model.phrases import where_made
+from tracer.model.phrases import replica_noun
 from tracer.model.records import Rate, RateRun
 from tracer.model.summary import Summary, summaries_of
-from tracer.model.trace import Trace, has_all_workers
-from tracer.model.words import first_of, listed, some
+from tracer.model.trace import Trace
+from tracer.model.words import listed, some
 
 MOST = 50
-"""The most runs kept of a rate; the last one has all later steps."""
+"""The most runs kept of a rate: the last ones."""
 MAX_RATES = 3  # in a sentence
 
 
@@ -23,10 +23,11 @@ def rates(summary: Summary, what: str) -> list[Rate]:
 
     Of the first worker: others may differ.
     """
-    return [*{each.group: each for each in reversed(of_all_workers(summary, what))}.values()][::-1]
+    own = reversed(_of_all_workers(summary, what))
+    return [*{each.group: each for each in own}.values()][::-1]
 
 
-def of_all_workers(summary: Summary, what: str) -> list[Rate]:
+def _of_all_workers(summary: Summary, what: str) -> list[Rate]:
     """The learning rates or weight decays of all workers."""
     return [
         each for each in summary.trace.data.rates if (each.root, each.what) == (summary.root, what)
@@ -41,21 +42,6 @@ def number_of_values(runs: Sequence[RateRun]) -> int:
     """
     before = [None, *(each.last for each in runs)]
     return sum(each.values - (each.value == old) for each, old in zip(runs, before, strict=False))
-
-
-def decaying(summary: Summary) -> tuple[set[int], set[int]]:
-    """The variables that decay, and the variables that do not although others do."""
-    groups = rates(summary, "decay")
-    decayed = {i for each in groups if any(run.last for run in each.runs) for i in each.variables}
-    rest = set(summary.variables) - decayed if decayed else set()
-    of_others = summary.is_partitioned and not has_all_workers(summary.trace)
-    return decayed, set() if of_others else rest
-
-
-def vectors(summary: Summary, variables: set[int]) -> list[str]:
-    """The names of the variables with at most one dimension."""
-    every = summary.trace.variables
-    return [every[index].name for index in sorted(variables) if len(every[index].shape) < 2]
 
 
 def plain(summary: Summary) -> Iterator[dict[str, Any]]:
@@ -94,6 +80,9 @@ def sentence(summary: Summary, *, brief: bool = True) -> str:
         found[key] = found.get(key, 0) + len(each.variables)
     number = sum(number_of_values(runs) or 2 for _, runs in found)
     parts = [*_decay(summary), *_schedules(summary)]
+    known = [each for each in _of_all_workers(summary, "rate") if each.runs and not each.sampled]
+    if len({(each.group, _moves(each.runs, False)) for each in known}) > len(every):
+        parts.append(f"not the same on all {replica_noun(summary.trace)}s")
     if number < 1 + brief and not parts:
         return ""
     noun = summary.dialect.variable
@@ -111,38 +100,25 @@ def sentence(summary: Summary, *, brief: bool = True) -> str:
 
 def _moves(runs: Sequence[RateRun], sampled: bool) -> str:
     """The values of runs: `0.1`, `0.1 -> 0.001 (40 values)`, or `0 -> 0.1 -> 0 (40 values)`."""
-    ends = [value for run in runs for value in (run.value, run.last)]
-    first, last, least, most = ends[0], ends[-1], min(ends), max(ends)
-    points = [first, *_turn(first, last, least, most), last]
-    number = number_of_values(runs)
+    number, ends = number_of_values(runs), (runs[0].value, runs[-1].last)
     if number == 1:
-        return f"{first:.3g}"
-    at_least = "at least " if sampled and any(1 < run.values < run.count for run in runs) else ""
-    return f"{' -> '.join(f'{each:.3g}' for each in points)} ({at_least}{number:,} values)"
-
-
-def _turn(first: float, last: float, least: float, most: float) -> list[float]:
-    """The highest value if above both ends, else the lowest if below both; else none."""
-    return [most] if most > max(first, last) else [least] if least < min(first, last) else []
+        return f"{ends[0]:.3g}"
+    turns = [run.turn for run in runs if run.turn is not None][:1]
+    at_least = "at least " if sampled else ""
+    points = " -> ".join(f"{value:.3g}" for value in (ends[0], *turns, ends[1]))
+    return f"{points} ({at_least}{number:,} values)"
 
 
 def _decay(summary: Summary) -> Iterator[str]:
-    """The phrase on weight decay: its values, and the variables."""
-    decayed, others = decaying(summary)
-    if not decayed:
-        return
+    """The phrase on weight decay: its values, and the number of variables that decay."""
     values: dict[str, set[int]] = {}
     for each in rates(summary, "decay"):
-        if each.runs and each.variables:
+        if each.variables and any(run.value or run.last for run in each.runs):
             values.setdefault(_moves(each.runs, each.sampled), set()).update(each.variables)
-    differ = len({*map(frozenset, values.values())}) > 1
-    decays = [f"{value}{f' on {len(on):,}' * differ}" for value, on in values.items()]
-    every = some(len(decayed | others), summary.dialect.variable)
-    flat = vectors(summary, decayed) if others else []
-    named = "; ".join(filter(None, [first_of(flat, 2), where_made(summary)]))
-    among = f", {len(flat):,} of them one-dimensional ({named})" if flat else ""
-    on = f"on {len(decayed):,} of " if others else "on all "
-    yield f"weight decay {listed(decays)} {'of ' if differ else on}{every}{among}"
+    for value, variables in values.items():
+        every = some(len(summary.variables), summary.dialect.variable)
+        on = "all" if len(variables) == len(summary.variables) else f"{len(variables):,} of"
+        yield f"weight decay {value} on {on} {every}"
 
 
 def _schedules(summary: Summary) -> Iterator[str]:

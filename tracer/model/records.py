@@ -265,7 +265,7 @@ class Effect(msgspec.Struct, frozen=True):
 
 
 class RateRun(msgspec.Struct, frozen=True, array_like=True):
-    """Consecutive steps in which a rate was constant, or changed in one direction."""
+    """Consecutive steps in which a rate was known."""
 
     first: int
     count: int
@@ -276,6 +276,8 @@ class RateRun(msgspec.Struct, frozen=True, array_like=True):
     """The value in the last step."""
     values: int = 1
     """The number of successive values, as far as read."""
+    turn: float | None = None
+    """The greatest value if it is above `value` and `last`, else the least if it is below both."""
 
     def intersect(self, steps: range) -> "RateRun | None":
         """The part in `steps`, renumbered from step 1; None if empty.
@@ -283,12 +285,13 @@ class RateRun(msgspec.Struct, frozen=True, array_like=True):
         A changing rate must be in `steps` as a whole, since its values in between are unknown.
 
         >>> RateRun(1, 10, 0.1, 0.1).intersect(range(4, 6))
-        RateRun(first=1, count=2, value=0.1, last=0.1, values=1)
+        RateRun(first=1, count=2, value=0.1, last=0.1, values=1, turn=None)
         """
         first, end = max(self.first, steps.start), min(self.first + self.count, steps.stop)
         if first >= end or (self.values > 1 and end - first < self.count):
             return None
-        return RateRun(first - steps.start + 1, end - first, self.value, self.last, self.values)
+        begin = first - steps.start + 1
+        return msgspec.structs.replace(self, first=begin, count=end - first)
 
 
 class Rate(msgspec.Struct, frozen=True):

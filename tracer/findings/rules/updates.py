@@ -1,6 +1,5 @@
 """Rules on updates: which variables, with what gradient, and their effect on the weights."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
@@ -28,9 +27,8 @@ from tracer.model.measures import (
     zeroed,
 )
 from tracer.model.phrases import class_of, replica_names, replica_noun
-from tracer.model.rates import of_all_workers
 from tracer.model.reasons import accumulated_steps, skipper
-from tracer.model.records import Effect, RateRun
+from tracer.model.records import Effect
 from tracer.model.summary import Pattern, Summary, summaries_of
 from tracer.model.trace import has_all_workers
 from tracer.model.words import first_true, listed, plural, some
@@ -204,8 +202,8 @@ def _moves(summary: Summary, end: int) -> Iterator[tuple[list[int], int, int, in
     why="Their copies of the variable, or the steps of its shards, are no longer equal.",
     advice=("Look for a condition on the replica, or on its own data, around apply_gradients."),
     explanation=(
-        "Compares the steps that all of them ran, and the learning rates of PyTorch's ranks; fewer "
-        "steps on one is a warning. A shard that is never updated may be empty. "
+        "Compares the steps that all of them ran; fewer steps on one is a warning. A shard that is "
+        "never updated may be empty. "
         "Silent if a variable has one copy (`ParameterServerStrategy`, `ZeroRedundancyOptimizer`)."
     ),
     needs=("complete",),
@@ -217,8 +215,6 @@ def replicas_disagree(summary: Summary) -> Iterator[Case]:
     names = replica_names(summary.trace)
     if summary.trace.finished:
         yield from _steps_disagree(summary, names)
-    if summary.trace.environment.get("strategy"):  # else each may train a model of its own
-        yield from _rates_disagree(summary)
     for pattern in summary.asked:
         total = {each: pattern.total(updates, each) for each in summary.replicas_with(pattern)}
         most, least = max(total, key=lambda r: total[r]), min(total, key=lambda r: total[r])
@@ -270,37 +266,6 @@ def _steps_disagree(summary: Summary, names: Sequence[str]) -> Iterator[Case]:
             step=low + 1,
             replica=min(behind),
         )
-
-
-_ALIKE = 1e-6  # relative
-
-
-def _rates_disagree(summary: Summary) -> Iterator[Case]:
-    """The first step in which ranks use different learning rates, as far as these are known."""
-    groups: defaultdict[int, list[Sequence[RateRun]]] = defaultdict(list)
-    for each in of_all_workers(summary, "rate"):
-        if not each.sampled:
-            groups[each.group].append(each.runs)
-    for first, *others in groups.values():
-        for other in (each for each in others if each != first):
-            for step in sorted(run.first for run in (*first, *other)):
-                one, two = _rate_in(step, first), _rate_in(step, other)
-                if one is not None and two is not None and abs(one - two) > _ALIKE * abs(one):
-                    noun = replica_noun(summary.trace)
-                    yield Case(
-                        f"The learning rate{of_optimizer(summary)} was {one:.6g} on one {noun} and "
-                        f"{two:.6g} on another in step {step:,}, the first that differs.",
-                        f"Set the rate from what all {noun}s know: a schedule that follows a loss "
-                        "needs the mean of all losses.",
-                        step=step,
-                    )
-                    return
-
-
-def _rate_in(step: int, runs: Sequence[RateRun]) -> float | None:
-    """The rate in a step; None if it is not known."""
-    known = (run.value for run in runs if run.first == step or run.intersect(range(step, step + 1)))
-    return next(known, None)
 
 
 _AS_MUCH = {
