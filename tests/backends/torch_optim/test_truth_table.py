@@ -702,6 +702,17 @@ class FusedInTurn(torch.optim.SGD):  # type: ignore[misc]
         return super().step(closure) if self.steps % 2 else None
 
 
+class FusedLater(torch.optim.SGD):  # type: ignore[misc]
+    """As one that loads the state of a fused one."""
+
+    steps = 0
+
+    def step(self, closure: Any = None) -> Any:
+        self.steps += 1
+        self.param_groups[0]["fused"] = self.steps > 2
+        return super().step(closure)
+
+
 @pytest.mark.parametrize(
     ("cls", "given", "counted"),
     [
@@ -713,6 +724,7 @@ class FusedInTurn(torch.optim.SGD):  # type: ignore[misc]
         (OneInPlace, True, [3, 3, 3, 3]),
         (ByKernel, True, [0, 0, 0, 0]),
         (partial(FusedInTurn, lr=1.0, fused=True), True, [3, 3, 3, 3]),
+        (partial(FusedLater, lr=1.0, foreach=False), True, [3, 3, 3, 3]),
     ],
 )
 def test_what_no_version_shows_is_said(cls: Any, given: bool, counted: Sequence[int]) -> None:

@@ -125,8 +125,7 @@ class StepCounter:
         by_itself = compat.steps_by_itself(cls)
         if by_itself or _is_lbfgs(optimizer):
             blocks: Any = self.recorder.blocks
-            hides = compat.names_data(cls) or _is_fused(optimizer)
-            self._writes = Writes(self._name, by_itself, hides)
+            self._writes = Writes(self._name, by_itself, compat.names_data(cls))
             blocks.writes.append(self._writes)
         self.stopped = False
         """Whether `torch.compile` compiled a step: no later step is counted."""
@@ -235,6 +234,8 @@ class StepCounter:
         parameters = parameters_of(optimizer.param_groups)
         if call.asked is not None and not skipped and self._wrote_to_all(call, parameters):
             return call.asked.updates
+        if self._writes is not None:
+            self._writes.hides |= _is_fused(optimizer)
         layouts = self._layouts_of(call, optimizer, parameters)
         updated = self._updated(call, parameters, layouts, skipped, around)
         for place, parameter in enumerate(parameters):

@@ -30,9 +30,8 @@ class Writes:
 
         Then a parameter that has a gradient counts as updated, whatever its version.
         """
-        counted = _BY_GRADIENT if hides else _BY_VERSION
-        self._note = _MAY_HIDE.format(name=name, counted=counted) if by_itself else ""
-        self._hides = hides
+        self._name = name if by_itself else ""
+        self.hides = hides
         self._shows = self._was_idle = self._was_guessed = False
         """Whether a step ever changed a version or ran an inner step; whether one did neither;
         whether an update was counted without either."""
@@ -56,14 +55,14 @@ class Writes:
         if key not in before:
             return asks  # it was added during the step, or was lazy until then
         if before[key] == compat.version_of(parameter):
-            self._was_guessed |= asks and self._hides
-            return asks and self._hides
+            self._was_guessed |= asks and self.hides
+            return asks and self.hides
         return asks or key not in copies or not copies[key].equal(parameter)
 
     def ended(self, updated: bool, asked: bool) -> None:
         """A step ended: it or an inner step `updated`, or a parameter with a gradient `asked`."""
         self._shows |= updated
-        self._was_idle |= not updated and (asked or self._hides)
+        self._was_idle |= not updated and (asked or self.hides)
 
     def note(self) -> str:
         """The note that updates may have been missed, or counted without one; empty for none.
@@ -71,5 +70,8 @@ class Writes:
         A step that changed no version is believed to have updated nothing, as one that accumulates,
         if another one did, and the code of the class does not suggest that it `hides` writes.
         """
-        is_idle = self._was_idle and (self._hides or not self._shows)
-        return self._note if is_idle or self._was_guessed else ""
+        is_idle = self._was_idle and (self.hides or not self._shows)
+        if not self._name or not (is_idle or self._was_guessed):
+            return ""
+        counted = _BY_GRADIENT if self.hides else _BY_VERSION
+        return _MAY_HIDE.format(name=self._name, counted=counted)
