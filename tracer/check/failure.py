@@ -34,7 +34,8 @@ def failure(trace: Trace, expected: Sequence[Expectation], *, partial: bool = Fa
     few = any(wrong.few for wrong in judged.values())
     first = next(iter(judged))
     rows = frozen(trace, first.names) if few and first.method is None else []
-    lines, names = _table(trace, first, few, rows)
+    roots = frozenset[int]().union(*(wrong.roots for wrong in judged.values()))
+    lines, names = _table(trace, first, few, rows, roots)
     heads = [_head(each, wrong.got) for each, wrong in judged.items()]
     why = [*_causes(trace, judged, names, few)]
     return _text(trace, heads, lines, why, ran=few, notes=not partial)
@@ -156,11 +157,16 @@ def _head(expected: Expectation, got: str) -> str:
 
 
 def _table(
-    trace: Trace, expected: Expectation, few: bool, more: Sequence[Row]
+    trace: Trace,
+    expected: Expectation,
+    few: bool,
+    more: Sequence[Row],
+    roots: Set[int] = frozenset(),
 ) -> tuple[list[str], set[str]]:
     """The report's rows of what is expected, as lines, and the names of their variables.
 
-    If a count is too small, these are the odd rows, if any, and `more`.
+    If a count is too small, these are the odd rows, if any, and `more`. `roots` are the optimizers
+    concerned; empty for all.
     """
     measure, lines, names = judge.selection_of(trace, expected), list[str](), set[str]()
     of_method = expected.what == "calls" or judge.runs_for_all(trace, expected.method)
@@ -168,7 +174,7 @@ def _table(
     summaries = judge.optimizers_of(trace, measure)
     if expected.what == "steps" or measure.methods == frozenset():
         return [], set()
-    for summary in summaries:
+    for summary in [each for each in summaries if not roots or each.root in roots]:
         table = columns.table(summary, by, columns.Part(variables=measure.variables))
         wanted = expected.method if of_method else None
         rows = [row for row in table.rows if wanted in (None, row.values[by])]

@@ -32,6 +32,8 @@ class Difference(NamedTuple):
     """True if a count is too small."""
     total: int | None = None
     """The count of the whole run, if that was judged."""
+    roots: frozenset[int] = frozenset()
+    """The optimizers with wrong steps, if steps were judged."""
 
 
 def runs_for_all(trace: Trace, method: str | None) -> bool:
@@ -81,12 +83,13 @@ def difference(trace: Trace, expected: Expectation) -> Difference | None:
         wrong = Difference(f"got {total:,}{where}", total < low, total)
         return None if expected.holds(total) else wrong
     said: dict[str, list[str]] = {}
-    counts = []
+    counts, roots = [], set[int]()
     for summary in summaries:
         for replica in summary.replicas:
             text, least = _in_steps(summary, replica, measure, expected)
             said.setdefault(text, []).append(_name(trace, summary, replica, len(summaries)))
             counts.append(least)
+            roots |= {summary.root} if text else set()
     if not any(summary.steps for summary in summaries):
         return Difference("but no step ran", low > 0)
     texts = [
@@ -94,7 +97,8 @@ def difference(trace: Trace, expected: Expectation) -> Difference | None:
         for text, names in said.items()
         if text
     ]
-    return Difference(first_of(texts, 5, "; "), min(counts) < low) if texts else None
+    wrong = Difference(first_of(texts, 5, "; "), min(counts) < low, None, frozenset(roots))
+    return wrong if texts else None
 
 
 def _steps(summaries: Sequence[Summary], measure: Selection) -> str:
