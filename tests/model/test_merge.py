@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from weakref import ref
 
 import pytest
@@ -115,20 +116,76 @@ def test_variables_and_methods_in_another_order_are_the_same() -> None:
     assert trace.updates("dense", variable="a") == 20
 
 
-def test_a_missing_worker_is_said() -> None:
-    trace = merged(ALL[0], ALL[2])
-    assert not trace.complete
-    assert [note.partition(":")[2].partition(":")[0] for note in trace.notes] == ["1", "2"]
-    assert trace.notes[0].startswith("worker:1: this worker has no trace")
+NOTHING = TraceData((), (), (), (), (), ())
+MIXED = "the traces are of different {}, so the counts mix several runs"
 
 
-def test_a_worker_that_made_no_step_is_said() -> None:
-    """A wrapped optimizer learns its variables in its first step."""
-    nothing = {"variables": (), "replicas": (), "blocks": (), "graphs": ()}
-    trace = merged(ALL[0], replace(ALL[1], **nothing), ALL[2])
-    assert trace.updates("sparse") == sum(Trace(ALL[n]).updates("sparse") for n in (0, 2))
-    assert not trace.complete and trace.notes[0].startswith("worker:1: this worker has no trace")
-    assert [each.name for each in trace.data.optimizers] == [ALL[0].optimizers[0].name]
+def missing(*workers: str) -> tuple[str, ...]:
+    return tuple(
+        f"{name}: this worker has no trace, so nothing of it is counted" for name in workers
+    )
+
+
+def of(cluster: str, part: TraceData, **fields: Any) -> TraceData:
+    return replace(part, environment={"cluster": cluster}, **fields)
+
+
+TWO, THREE = "rank:0, rank:1", "rank:0, rank:1, rank:2"
+SEVERAL: dict[str, tuple[list[TraceData], tuple[str, ...]]] = {
+    "all": (ALL, ()),
+    "two of four": ([ALL[0], ALL[2]], missing("worker:1", "worker:2")),
+    # A wrapped optimizer learns its variables in its first step.
+    "one without a step": (
+        [ALL[0], replace(ALL[1], variables=(), replicas=(), blocks=(), graphs=()), *ALL[2:]],
+        missing("worker:1"),
+    ),
+    "one of very many": (
+        [of(", ".join(f"rank:{number}" for number in range(64)), worker("rank:0"))],
+        (
+            *missing(*(f"rank:{number}" for number in range(1, 9))),
+            "55 more workers have no trace: rank:9 to rank:63",
+        ),
+    ),
+    "one that used no optimizer": (
+        [*ALL[:-1], replace(NOTHING, processes=("worker:2",), finished=False)],
+        (),
+    ),
+    # Of JAX under `mpirun`: `RANK` names a process until it uses an optimizer.
+    "one with the name of its launcher": (
+        [
+            of("process:0, process:1", worker("process:0")),
+            of(TWO, NOTHING, processes=("rank:1",)),
+        ],
+        ("adam: no step was made in process:1",),
+    ),
+    # Its worker is one more, and no other one is missing.
+    "a file of a run with more ranks": (
+        [*(of(TWO, worker(f"rank:{number}")) for number in (0, 1)), of(THREE, worker("rank:2"))],
+        (MIXED.format("clusters"),),
+    ),
+    "one launch": ([replace(part, launch=Launch("one")) for part in ALL], ()),
+    "two launches": (
+        [replace(part, launch=Launch(key)) for part, key in zip(ALL, "aaab", strict=True)],
+        (MIXED.format("launches"),),
+    ),
+    "notes": (
+        [replace(ALL[0], notes=(Note("detail was lost"),)), *ALL[1:]],
+        ("worker:10: detail was lost",),
+    ),
+    "a fact": (
+        [replace(ALL[0], notes=(Note("a function was traced again", "fact"),)), *ALL[1:]],
+        ("worker:10: a function was traced again",),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SEVERAL)
+def test_what_the_traces_of_workers_show_together(case: str) -> None:
+    parts, notes = SEVERAL[case]
+    trace = merged(*parts)
+    assert trace.notes == notes
+    assert trace.complete == all("no step" in note or "again" in note for note in notes)
+    assert trace.updates() == sum(part.blocks[0].total * 4 for part in parts if part.blocks)
 
 
 def saw(part: TraceData, **fields: object) -> TraceData:
@@ -201,95 +258,32 @@ def test_a_worker_alone_is_not_the_run(tmp_path: Path) -> None:
         assert "worker:0: this worker has no trace" in " ".join(done.stdout.split())
 
 
-def test_of_many_missing_workers_the_first_are_named() -> None:
-    cluster = {"cluster": ", ".join(f"rank:{each}" for each in range(64))}
-    trace = merged(replace(worker("rank:0"), environment=cluster))
-    assert len(trace.notes) == 9 and not trace.complete
-    assert trace.notes[-1] == "55 more workers have no trace: rank:9 to rank:63"
-
-
-def test_a_process_without_an_optimizer_is_named_as_the_others() -> None:
-    """Of JAX under `mpirun`: `RANK` names a process until it uses an optimizer."""
-    program = Program("train.py", 1.0, 1.0, "rank:1")
-    idle = TraceData((), (), (), (), (), (), environment={"cluster": "rank:0, rank:1"})
-    trained = replace(worker("process:0"), environment={"cluster": "process:0, process:1"})
-    trace = merged(replace(idle, programs=(program,), processes=("rank:1",)), trained)
-    assert trace.complete and trace.notes == ("adam: no step was made in process:1",)
-    assert [each.worker for each in trace.programs] == ["process:1"]
-
-
-def test_a_file_of_a_run_with_more_ranks_is_said() -> None:
-    """Its worker is one more, and no other one is missing."""
-    two = {"cluster": "rank:0, rank:1"}
-    ranks = [replace(worker(f"rank:{each}"), environment=two) for each in (0, 1)]
-    assert merged(*ranks).complete
-    old = replace(worker("rank:2"), environment={"cluster": "rank:0, rank:1, rank:2"})
-    trace = merged(*ranks, old)
-    assert not trace.complete
-    assert [note.partition(":")[0] for note in trace.notes] == [
-        "the traces are of different clusters, so the counts mix several runs"
-    ]
-
-
-def at(began: float, data: TraceData, name: str = "") -> TraceData:
-    """The trace of a program that began then and ran for 5 s."""
-    workers = name or data.replicas[0].worker
-    return replace(
-        data, programs=(Program("train.py", began, 5.0, workers, 0),), processes=(workers,)
-    )
-
-
-def test_a_worker_that_used_no_optimizer_is_one_of_the_run() -> None:
-    nothing = TraceData((), (), (), (), (), ())
-    trace = merged(*(at(1.0, each) for each in ALL[:-1]), at(2.0, nothing, "worker:2"))
-    assert trace.complete and trace.steps == 10
-    assert {each.worker for each in trace.programs} == set(CLUSTER.split(", "))
-
-
-def test_traces_of_two_launches_do_not_pass() -> None:
-    first, *rest = (replace(each, launch=Launch("one")) for each in ALL)
-    assert merged(first, *rest).complete
-    trace = merged(replace(first, launch=Launch("two")), *rest)
-    assert not trace.complete
-    assert trace.notes == ("the traces are of different launches, so the counts mix several runs",)
-
-
-_ELSEWHERE = {"cluster": CLUSTER + ", worker:3"}
-
-
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
+        ([], "there is no trace to merge"),
+        ([ALL[0], ALL[0]], "two of the traces are of worker:10 replica 0"),
+        ([alone(3), alone(4, "sgd")], "two of the traces are of replica 0"),
         # The stages of a pipeline.
-        ((("a", "b"), ("c",), {}), "worker:0 has the variables a .*, worker:1 has c "),
-        # They are not of one cluster.
-        ((("a", "b"), ("c", "d"), _ELSEWHERE), "worker:0 has the variables a .*, worker:1 has c "),
-        ((("a", "b"), ("c", "d"), {"cluster": ""}), "worker:0 has the variables a "),
-        # It trains a part, and nothing shows that both are of one run.
         (
-            (("a", "b"), ("a",), {"cluster": ""}),
-            "worker:0 has the variables b .*, worker:1 has none",
+            [worker("worker:0"), worker("worker:1", 3, ("c",))],
+            r"not one run: worker:0 has the variables a float32\[2, 3\].*, worker:1 has c float32",
         ),
     ],
 )
-def test_workers_with_other_variables_are_refused(
-    parts: tuple[tuple[str, ...], tuple[str, ...], dict[str, str]], message: str
-) -> None:
-    one, two, environment = parts
-    other = worker("worker:1", 10, two)
-    other = replace(other, environment={**other.environment, **environment})
-    with pytest.raises(tracer.MergeError, match=f"not one run: {message}"):
-        merged(worker("worker:0", 10, one), other)
+def test_what_is_not_one_run_is_refused(parts: list[TraceData], message: str) -> None:
+    with pytest.raises(tracer.MergeError, match=message) as caught:
+        merged(*parts)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("finished", [True, False])
 def test_a_worker_may_train_a_part(finished: bool) -> None:
     """If it was killed before its first step with the second optimizer, or never makes one."""
-    two = {"cluster": "rank:0, rank:1"}
     later = Optimizer("sgd", "torch.SGD", "torch", 1, made="train.py:9")
-    whole = replace(worker("rank:1", 9), environment=two)
+    whole = of(TWO, worker("rank:1", 9))
     whole = replace(whole, optimizers=(*whole.optimizers, later))
-    part = replace(worker("rank:0", 4, ("a",)), environment=two, finished=finished)
+    part = of(TWO, worker("rank:0", 4, ("a",)), finished=finished)
     trace = merged(part, whole)
     assert trace.count("updates", by=("worker", "variable")) == {
         ("rank:0", "a"): 8,  # 4 steps, 2 replicas
@@ -300,9 +294,6 @@ def test_a_worker_may_train_a_part(finished: bool) -> None:
     assert trace.notes == (("sgd: no step was made in rank:0",) if finished else ())
     launched = merged(process(1.0, part), process(2.0, whole))
     assert launched.data.blocks == trace.data.blocks
-
-
-RANKS = {"cluster": "rank:0, rank:1"}
 
 
 def rank(number: int, *optimizers: tuple[str, int, str], total: int = 0) -> TraceData:
@@ -329,7 +320,7 @@ def rank(number: int, *optimizers: tuple[str, int, str], total: int = 0) -> Trac
         (Replica(f"rank:{number}", 0, "cpu"),),
         tuple(blocks),
         (),
-        environment=RANKS,
+        environment={"cluster": TWO},
     )
 
 
@@ -502,10 +493,7 @@ def test_merging_has_neither_order_nor_groups(parts: list[TraceData], data: st.D
 
 
 def test_a_rank_that_comes_later_is_not_missing() -> None:
-    with_three = {"cluster": "rank:0, rank:1, rank:2"}
-    one, two, three = (
-        replace(rank(number, ("w", 2, "a.py:1")), environment=with_three) for number in range(3)
-    )
+    one, two, three = (of(THREE, rank(number, ("w", 2, "a.py:1"))) for number in range(3))
     first = merged(one, two)
     assert not first.complete and first.notes[0].startswith("rank:2: this worker has no trace")
     again = tracer.merge([first, Trace(three)])
@@ -519,30 +507,6 @@ def test_an_optimizer_without_a_variable_in_common_is_not_one_run() -> None:
     assert [each.made for each in trace.optimizers] == ["a.py:1", "a.py:2"]
 
 
-def test_notes_say_whose_they_are() -> None:
-    noted = replace(ALL[0], notes=(Note("detail was lost"),))
-    trace = merged(noted, *ALL[1:])
-    assert trace.notes == ("worker:10: detail was lost",)
-    assert not trace.complete
-
-
-@pytest.mark.parametrize(
-    ("parts", "message"),
-    [
-        ([], "there is no trace to merge"),
-        ([ALL[0], ALL[0]], "two of the traces are of worker:10 replica 0"),
-        (
-            [alone(3), replace(alone(3, "sgd"), replicas=(Replica("two", 0, ""),) * 2)],
-            r"one trace has the optimizers adam \(keras.Adam\), two has sgd \(keras.Adam\)",
-        ),
-    ],
-)
-def test_what_is_not_one_run_is_refused(parts: list[TraceData], message: str) -> None:
-    with pytest.raises(tracer.MergeError, match=message) as caught:
-        merged(*parts)
-    assert "\n" not in str(caught.value)
-
-
 def test_a_folder_is_a_run(tmp_path: Path) -> None:
     for part in ALL:
         Trace(part).save(tmp_path)
@@ -552,11 +516,6 @@ def test_a_folder_is_a_run(tmp_path: Path) -> None:
     assert tracer.load(tmp_path) == merged(*ALL)
     merged(*ALL).save(tmp_path / "all.json")
     assert tracer.load(tmp_path / "all.json") == merged(*ALL)
-
-
-def test_a_folder_without_traces_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(tracer.TraceFileError, match="without a trace file"):
-        tracer.load(tmp_path)
 
 
 @pytest.mark.long
@@ -742,8 +701,3 @@ def test_trainings_of_one_program_stay_apart() -> None:
     # torchrun started the ranks again.
     again = merged(*(rank(n, "a", 3, 5.0 * r + n, r) for n in (0, 1) for r in (0, 1)))
     assert {*again.workers} == {"rank:0", "rank:1", "rank:0#2", "rank:1#2"} and again.complete
-
-
-def test_processes_of_different_launches_are_not_one_run() -> None:
-    with pytest.raises(tracer.MergeError, match="not one run"):
-        merged(process(1.0, alone(4)), process(2.0, alone(4, "sgd"), launch="two"))

@@ -63,9 +63,9 @@ def _order(data: TraceData) -> tuple[object, ...]:
     """The key to sort traces: those with an optimizer by worker, then by the launch."""
     launch = data.launch or Launch()
     workers = [_in_order(replica.worker) for replica in data.replicas]
-    alike = b"" if workers else encode([data.notes, data.environment, data.programs])
+    rest = b"" if workers else encode(data)  # without an optimizer, it is small
     place = launch.started, launch.host, launch.process, launch.key
-    return not workers, workers, data.processes, place, alike
+    return not workers, workers, data.processes, place, rest
 
 
 def _in_order(worker: str) -> tuple[int, str]:
@@ -239,36 +239,10 @@ def _require_one_run(parts: Sequence[TraceData], found: Matching) -> None:
         raise MergeError(
             f"not one run: {before} has the variables {both[0]}, {after} has {both[1]}"
         )
-    trained = [data for data in parts if data.replicas]
-    for other in trained[1:]:
-        if ("",) in map(_cluster, (trained[0], other)):  # nothing shows that they are of one run
-            _require_equal(trained[0], other)
     replicas = Counter(key for data in parts for key in {(e.worker, e.id) for e in data.replicas})
     if twice := [key for key, number in replicas.items() if number > 1]:
         name = replica_name(Replica(*min(twice), ""))
         raise MergeError(f"two of the traces are of {name}: give one trace for each worker")
-
-
-def _require_equal(first: TraceData, other: TraceData) -> None:
-    """Raise `tracer.MergeError` if only one of two traces has some optimizer or variable."""
-    for table, described in (("optimizers", _class_of), ("variables", _described)):
-        tables = [getattr(data, table) for data in (first, other)]
-        if tables[0] == tables[1]:
-            continue
-        both = [dict.fromkeys(map(described, own)) for own in tables]
-        if both[0].keys() != both[1].keys():
-            alone = [
-                first_of([name for name in own if name not in others], _MAX_NAMES) or "none"
-                for own, others in (both, both[::-1])
-            ]
-            before, after = (_workers_in(data) or "one trace" for data in (first, other))
-            raise MergeError(
-                f"not one run: {before} has the {table} {alone[0]}, {after} has {alone[1]}"
-            )
-
-
-def _class_of(optimizer: Optimizer) -> str:
-    return f"{optimizer.name} ({optimizer.class_name})"
 
 
 def _described(variable: Variable) -> str:
