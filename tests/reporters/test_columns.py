@@ -263,6 +263,18 @@ def test_a_replica_that_ran_fewer_steps_is_odd_also_if_it_updated_as_often() -> 
     assert "\x1b[1;33m1 " in text and "\x1b[1;33m0 " not in text
 
 
+def test_a_step_that_is_not_finite_is_shown_after_many_odd_ones() -> None:
+    blocks = (
+        block([step(), request(0)], Run(1, 1, 1700)),
+        block([update(0)], *(Run(at * at, 1, 1) for at in range(1, 41)), is_step=False),
+    )
+    effects = (
+        Effect(0, 0, "compared", (0,), 1700, (Run(1, 1, 1700),)),
+        Effect(0, 0, "not_finite", (0,), 1, (Run(1690, 1, 1),)),
+    )
+    assert "\n1,690 " in render(traces.changed(traces.keras3(("a",), blocks, ()), effects=effects))
+
+
 def test_thousands_of_ranks_take_no_longer() -> None:
     trace = traces.trained(["a"], Run(1, 1, 9), replicas=4096)
     ranks = tuple(Replica(f"rank:{rank}", 0, "cpu") for rank in range(4096))

@@ -170,12 +170,13 @@ class Table(NamedTuple):
         return [names, *shown]
 
     def first(self, most: int) -> tuple[list[Row], str]:
-        """The first rows, odd ones before others but in their order, and what is left out.
+        """The first rows, errors and then odd ones before others, in their order; what is left out.
 
         The second is `12 more rows, 3 of them odd`; empty if nothing is left out.
         """
         odd = {index for index, row in enumerate(self.rows) if row.note or row.level}
-        order = sorted(range(len(self.rows)), key=lambda index: (index not in odd, index))
+        faults = {index for index in odd if self.rows[index].level == "error"}
+        order = sorted(range(len(self.rows)), key=lambda at: (at not in faults, at not in odd, at))
         rest = {*order[most:]}
         more = some(len(rest), "more row") if rest else ""
         more += f", {len(odd & rest):,} of them odd" if odd & rest else ""
