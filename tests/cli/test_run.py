@@ -145,7 +145,7 @@ def test_how_a_program_ends(tmp_path: Path, how: str) -> None:
                     "Mute",
                     "ended with Mute, before",
                 ),
-                ("raise KeyboardInterrupt", 1, "KeyboardInterrupt", "was interrupted (Ctrl-C)"),
+                ("raise KeyboardInterrupt", 1, "KeyboardInterrupt", "ended at Ctrl-C"),
             )
         ),
     ],

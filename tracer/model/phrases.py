@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tracer.errors import shown
 from tracer.model import measures
 from tracer.model.evidence import OverrideUnreached, OwnDense
-from tracer.model.reasons import Accumulated, Fact, Reason, SetToZero, Skipped
+from tracer.model.reasons import Accumulated, Fact, Reason, Skipped
 from tracer.model.records import Optimizer, Program, Replica
 from tracer.model.summary import Summary
 from tracer.model.timeline import Steps
@@ -198,7 +198,7 @@ def _follows(trace: Trace) -> bool:
 
 def _ending(program: Program) -> str:
     return first_true(
-        (program.error == "KeyboardInterrupt", "was interrupted (Ctrl-C)"),
+        (program.error == "KeyboardInterrupt", "ended at Ctrl-C"),
         (program.error, f"ended with {program.error}"),
         (program.status, f"ended with status {program.status}"),
     )
@@ -231,7 +231,6 @@ def _sentence(workers: list[str], how: str) -> str:
         return f"The program {how}."
     if len(workers) == 1:
         return f"The program of {workers[0]} {how}."
-    how = f"were {how[4:]}" if how.startswith("was ") else how
     return f"The programs of {listed(workers, _MAX_PROGRAMS)} {how}."
 
 
@@ -281,28 +280,6 @@ def bracket_of(reason: Reason) -> str:
         if reason.facts and reason.everywhere
         else ""
     )
-
-
-def clause_of(reason: Reason) -> str:
-    """The reason as a clause: `gradients are being accumulated`."""
-    kept = "gradients are being accumulated"
-    match reason.facts:
-        case (Accumulated(seems=seems),):
-            return f"{kept}, it seems" if seems else kept
-        case (Accumulated(), Skipped(by)):
-            return f"{kept}, or {by} skipped them"
-        case (Skipped(by),):
-            return f"skipped by {by}: {_WHY.get(by, 'a gradient was inf or NaN')}"
-        case (SetToZero(),):
-            return "set_to_zero replaced them by 0"
-    return f"{kept}, or a condition skipped them"
-
-
-_WHY = {
-    "MultiSteps": "its should_skip_update_fn said so",
-    "the loss scale": "a gradient was not finite",
-}
-"""Why each of these skips a step."""
 
 
 # Methods that never ran.
