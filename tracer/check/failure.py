@@ -141,12 +141,12 @@ def _confused(expected: Expectation, wrong: Difference, summaries: Sequence[Summ
     """A hint if the number of one step was expected of the whole run; else empty."""
     number, steps = expected.low, max(each.steps for each in summaries)
     replicas = max(len(each.replicas) for each in summaries)
-    a_step = (wrong.total or 0) / (steps * replicas or 1)
-    if not number or number != expected.high or number not in (a_step, a_step * replicas):
+    a_step, rest = divmod(wrong.total or 0, steps * replicas or 1)
+    if not number or number != expected.high or rest or number not in (a_step, a_step * replicas):
         return ""
     on_each = f" on each of {replicas:,} replicas" if replicas > 1 else ""
-    per_step = f"{a_step:.0f}/step" if expected.text else "per_step=True"
-    return f"that is {a_step:,.0f} in each of {steps:,} steps{on_each}: did you mean {per_step}?"
+    per_step = f"{a_step}/step" if expected.text else "per_step=True"
+    return f"that is {a_step:,} in each of {steps:,} steps{on_each}: did you mean {per_step}?"
 
 
 # The text.

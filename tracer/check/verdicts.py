@@ -1,14 +1,14 @@
 """The gate of `tracer check`: the verdicts on a trace, as text, for CI servers and for GitHub."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 import msgspec
 
-from tracer.check.expectation import COUNTS, HELP, METHODS, BadExpectation, Expectation, read
+from tracer.check.expectation import COUNTS, METHODS, BadExpectation, Expectation, read
 from tracer.check.failure import WIDTH, failure
 from tracer.check.judge import runs_for_all
 from tracer.errors import shown, unknown_name
@@ -31,49 +31,43 @@ class Verdict(NamedTuple):
     reason: str = ""
 
 
-class Project(NamedTuple):
+class Settings(msgspec.Struct, forbid_unknown_fields=True):
     """The contents of `[tool.tracer]` in a `pyproject.toml`."""
 
-    expect: Sequence[Expectation] = ()
-    ignore: Sequence[str] = ()
+    expect: dict[str, int | float | str] = {}
+    """Counts, each with a number or a text such as `"4/step"` or `">= 4/step"`."""
+    ignore: list[str] = []
     """Codes of findings."""
 
+    @property
+    def expectations(self) -> list[Expectation]:
+        """What is expected; raises `BadExpectation` for an entry that cannot be read."""
+        pairs = [(count, str(value).strip()) for count, value in self.expect.items()]
+        return [read(f"{count}{'' if text[:1] in '<>=' else '='}{text}") for count, text in pairs]
 
-def from_project(folder: Path) -> Project:
-    """The contents of `[tool.tracer]` in the `pyproject.toml` of a folder or its nearest parent.
 
-    A key of its table `expect` is a count, the value a number or a text such as `"4/step"` or `">=
-    4/step"`. Raises `BadExpectation` for an unreadable file or entry; without the file or the
-    table, nothing is expected.
+class _Tool(msgspec.Struct):
+    tracer: Settings = msgspec.field(default_factory=Settings)
+
+
+class _Project(msgspec.Struct):
+    tool: _Tool = msgspec.field(default_factory=_Tool)
+
+
+def from_project(folder: Path) -> Settings:
+    """The settings in the `pyproject.toml` of a folder or its nearest parent.
+
+    Raises `BadExpectation` for an unreadable file; without the file or its table, they are empty.
     """
     paths = (top / "pyproject.toml" for top in (folder, *folder.parents))
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
-        return Project()
+        return Settings()
     try:
-        settings: Any = msgspec.toml.decode(path.read_text(encoding="utf-8-sig"))
-        for name in ("tool", "tracer"):
-            settings = settings.get(name, {})
-            if not isinstance(settings, Mapping):
-                raise BadExpectation(f"{name} is no table, as [tool.tracer] is")
-        table, codes = settings.get("expect", {}), settings.get("ignore", [])
-        if unknown := sorted({*settings} - {"expect", "ignore"}):
-            raise BadExpectation(f"[tool.tracer] has no {unknown[0]}: there are expect and ignore")
-        if not isinstance(table, Mapping):
-            raise BadExpectation("[tool.tracer.expect] is no table")
-        if not isinstance(codes, list) or not all(isinstance(each, str) for each in codes):
-            raise BadExpectation('ignore in [tool.tracer] is not a list such as ["no-gradient"]')
-        return Project([read(joined(key, value)) for key, value in table.items()], codes)
-    except (OSError, ValueError) as error:
+        text = path.read_text(encoding="utf-8-sig")
+        return msgspec.toml.decode(text, type=_Project).tool.tracer
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
         raise BadExpectation(f"{path}: {error}") from error
-
-
-def joined(key: str, value: object) -> str:
-    """The expectation in an entry of the table; raises `BadExpectation` for an invalid value."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise BadExpectation(f"{key} = {value!r} is no expectation: {HELP}")
-    text = str(value).strip()
-    return f"{key}{'' if text[:1] in '<>=' else '='}{text}"
 
 
 def check(

@@ -303,8 +303,8 @@ def check(
     from tracer.reporters import formats
 
     needed = findings or not expect
-    project = verdicts.from_project(Path.cwd()) if needed else verdicts.Project()
-    wanted = list(map(expectation.read, expect or ())) or project.expect
+    project = verdicts.from_project(Path.cwd()) if needed else verdicts.Settings()
+    wanted = list(map(expectation.read, expect or ())) or project.expectations
     codes = [*(ignore or ()), *project.ignore]
     if ignore and findings is None:
         raise Mistake("--ignore is for findings: give --findings too")
