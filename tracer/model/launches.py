@@ -20,7 +20,6 @@ than a minute before another one began.
 
 import os
 import re
-from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -87,13 +86,14 @@ def place(environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
 def here(environment: Mapping[str, str] = os.environ) -> Launch:
     """The launch of this process."""
     process, restart = os.getpid(), environment.get("TORCHELASTIC_RESTART_COUNT", "")
+    _, started, seen = _at_first(process)
     return Launch(
         _key(environment),
         children_of(environment),
         _host(),
         process,
-        _start(process),
-        _first_seen(process),
+        started,
+        seen,
         int(restart) if restart.isdecimal() else 0,
     )
 
@@ -135,15 +135,18 @@ def _address(environment: Mapping[str, str]) -> str:
     return environment.get("JAX_COORDINATOR_ADDRESS", "")
 
 
-@cache
-def _first_parent(process: int) -> int:
-    """The process that started this one; later, it may have ended."""
-    return os.getppid()
-
-
 def _parent() -> str:
-    parent = _first_parent(os.getpid())
-    return f"{_host()} {parent} {_start(parent)}"
+    parent, _, _ = _at_first(os.getpid())
+    return f"{_host()} {parent} {_at_first(parent)[1]}"
+
+
+@cache
+def _at_first(process: int) -> tuple[int, int, float]:
+    """When asked first: the parent of this process, the start of `process`, and the time.
+
+    Later, the parent may have ended.
+    """
+    return os.getppid(), _start_now(process), datetime.now().timestamp()
 
 
 def _start_now(process: int) -> int:
@@ -154,22 +157,13 @@ def _start_now(process: int) -> int:
     return 0
 
 
-_start = cache(_start_now)
-
-
-@cache
-def _first_seen(process: int) -> float:
-    return datetime.now().timestamp()
-
-
 def _host() -> str:
     return os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
 
 
 def is_own(launch: Launch | None) -> bool:
     """True for a trace of this process."""
-    process = os.getpid()
-    own = (_host(), process, _start(process))
+    own = _host(), os.getpid(), _at_first(os.getpid())[1]
     return launch is not None and (launch.host, launch.process, launch.process_started) == own
 
 
@@ -202,22 +196,18 @@ def launch_in(head: bytes) -> Launch | None:
 
 def newest(launches: Mapping[Path, Launch | None]) -> list[Path]:
     """The files of the newest launch, without those that an earlier launch of its key left."""
-    groups: defaultdict[str, dict[Path, Launch]] = defaultdict(dict)
-    for path, launch in launches.items():
-        launch = launch or Launch()
-        groups[launch.run or launch.key][path] = launch
-    files = max(groups.values(), key=_began)
-    began = _began(files)
-    restarts: defaultdict[str, int] = defaultdict(int)
-    for launch in files.values():
-        restarts[launch.host] = max(restarts[launch.host], launch.restart)
-
-    def is_left(launch: Launch) -> bool:
-        is_old = 0 < launch.saved < began - _MAX_GAP
-        return not launch.run and (is_old or launch.restart < restarts[launch.host])
-
-    return [path for path, launch in files.items() if not is_left(launch)]
-
-
-def _began(files: Mapping[Path, Launch]) -> float:
-    return max(launch.started for launch in files.values())
+    known = {path: launch or Launch() for path, launch in launches.items()}
+    last = max(known.values(), key=lambda launch: launch.started)
+    key = last.run or last.key
+    files = {path: launch for path, launch in known.items() if (launch.run or launch.key) == key}
+    by_restart = sorted(files.values(), key=lambda launch: launch.restart)
+    restarts = {launch.host: launch.restart for launch in by_restart}  # the last of each host
+    return [
+        path
+        for path, launch in files.items()
+        if launch.run
+        or (
+            not (0 < launch.saved < last.started - _MAX_GAP)
+            and launch.restart == restarts[launch.host]
+        )
+    ]
