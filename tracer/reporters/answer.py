@@ -138,15 +138,16 @@ def _ran(summary: Summary, name: str, measure: measures.Measure) -> str:
     The rate, its steps and its replicas multiply to the total: ranges, if replicas differ.
     """
     least = "" if summary.trace.complete else "at least "
-    outside, steps = summary.outside(measure), summary.steps_on.values() or [0]
+    outside, steps = summary.outside(measure), [*summary.steps_on.values()] or [0]
     total, lost = summary.total(measure) - outside, summary.step_unknown(measure)
     spreads = [summary.spread(measure, replica=replica) for replica in summary.replicas]
     rates = [count for spread in spreads for (count,) in spread if count] or [0]
     ran_in = [each.total() - each[(0,)] for each in spreads] or [0]
     rate, within = (min(rates), max(rates)), some((min(ran_in), max(ran_in)), "step")
     of = some((min(steps), max(steps)), "step")
-    each = "each step" if within == of else f"{'each of ' if max(ran_in) > 1 else ''}{within}"
-    often = "a step" if within == of else f"in {each}"
+    always = ran_in == steps
+    each = "each step" if always else f"{'each of ' if max(ran_in) > 1 else ''}{within}"
+    often = "a step" if always else f"in {each}"
     where = _where(summary)
     made = "kept" if summary.total(measures.discarded) else summary.dialect.made
     never = "never ran" if summary.trace.complete else "was not seen to run"
