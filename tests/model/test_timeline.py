@@ -9,8 +9,9 @@ from itertools import chain, pairwise
 import pytest
 from hypothesis import given, strategies as st
 from support import traces
-from support.traces import block, request, step, update
+from support.traces import block, step, update
 
+from tracer.errors import Mistake
 from tracer.model.measures import updates
 from tracer.model.runs import Run, fold
 from tracer.model.summary import Summary
@@ -132,24 +133,6 @@ def test_epochs_are_one_cycle(every: int) -> None:
     assert stretch.steps == every * epochs
 
 
-def test_epochs_with_a_partial_batch_take_no_longer() -> None:
-    epochs, ids = 10_000, range(100)
-    work = [step(), request(*ids), update(*ids)]
-    whole = [Run(100 * epoch + 1, 1, 99) for epoch in range(epochs)]
-    blocks = []
-    for replica in range(4):
-        blocks.append(block(work, *whole, replica=replica, graphs=1))
-        blocks.append(block(work, Run(100, 100, epochs), replica=replica, graphs=1))
-    trace = traces.keras3([f"layer_{n}/kernel" for n in ids], tuple(blocks), ())
-    start = time.thread_time()
-    text = render(trace, "variable")
-    assert time.thread_time() - start < 2
-    assert f"{400 * epochs:,}" in text
-    assert [each.steps for each in Summary(trace, 0).timeline(lambda block: 1).stretches] == [
-        100 * epochs
-    ]
-
-
 def test_a_block_for_each_variable_takes_no_longer() -> None:
     """As XLA makes them for the optimizers of Keras 2.11 and later."""
     ids = range(1000)
@@ -202,3 +185,12 @@ def test_kinds_of_step_cost_as_much_as_the_changes(
     assert len(timeline.stretches) <= most
     assert sum(stretch.steps for stretch in timeline.stretches) == steps
     assert len(weighed(kinds, {0: (1,)}, 1)) == len(kinds)
+
+
+def test_steps_without_an_order_are_refused() -> None:
+    """As a damaged file may have them: each step is said to be different, 10^15 times."""
+    every = [(Run(1, stride, 10**15), (1,)) for stride in (2, 3, 5)]
+    assert len(Timeline.of(every, 3 * 10**14, 1).stretches) == 1  # a turn has 30 steps
+    every += [(Run(1, stride, 10**15), (1,)) for stride in (7, 11, 13, 17, 19, 23)]
+    with pytest.raises(Mistake, match="the trace is too irregular"):
+        Timeline.of(every, 10**15, 1)

@@ -314,24 +314,11 @@ def test_the_counts_of_a_small_run(trace: Trace) -> None:
     assert trace.updates(step=5) == 8
     assert trace.updates(step=range(1, 65), optimizer="SGD") == 4  # 6 less the step_unknown 2
     assert trace.updates(step=range(0)) == 0
+    assert trace.count("updates", by="step", step=range(0)) == {}
+    assert trace.count("calls", by="context") == {("eager",): 1, ("tracing",): 6}
     for before in (0, -1, range(3), range(5, -1, -1)):
         with pytest.raises(UnknownName, match="steps are numbered from 1"):
             trace.updates(step=before)
-
-
-def test_the_steps_of_a_small_run(trace: Trace) -> None:
-    assert list(trace.per_step("updates", optimizer="Adam")) == [
-        (1, 32, 6),
-        (33, 33, 0),
-        (34, 64, 6),
-    ]
-    assert list(trace.per_step("updates", step=range(33, 36), replica=1)) == [
-        (1, 33, 0),
-        (34, 35, 3),
-        (36, 64, 0),
-    ]
-    assert trace.count("updates", by="step", step=range(0)) == {}
-    assert trace.count("updates", by="step", optimizer="SGD") == {(5,): 2, (10,): 2}
 
 
 def test_what_was_thrown_away_is_executed_and_no_update() -> None:
@@ -340,10 +327,6 @@ def test_what_was_thrown_away_is_executed_and_no_update() -> None:
     assert trace.updates() == 16 * 4
     assert trace.count("discarded", by="variable") == {(each.name,): 48 for each in trace.variables}
     assert list(trace.per_step("discarded"))[:3] == [(1, 3, 4), (4, 4, 0), (5, 7, 4)]
-
-
-def test_one_key_may_stand_alone(trace: Trace) -> None:
-    assert trace.count("calls", by="context") == {("eager",): 1, ("tracing",): 6}
 
 
 def test_an_empty_trace_answers_with_0() -> None:
@@ -393,15 +376,6 @@ class TensorFlowVariable:
 )
 def test_the_plain_name_of_a_variable(variable: object, name: str) -> None:
     assert plain_name(variable) == name
-
-
-def test_a_variable_stands_for_its_name(trace: Trace) -> None:
-    for variable in (
-        KerasVariable("encoder/bias"),
-        TensorFlowVariable("encoder/bias:0"),
-        TensorFlowVariable("encoder/bias/replica_1:0"),
-    ):
-        assert trace.updates(variable=variable) == 126
 
 
 def test_a_path_with_brackets_is_no_glob(trace: Trace) -> None:

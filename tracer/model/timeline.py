@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import accumulate, chain, groupby, pairwise, repeat
 from typing import NamedTuple, TypeVar
 
+from tracer.errors import Mistake
 from tracer.model.runs import Run, join
 
 Values = tuple[int, ...]
@@ -28,6 +29,8 @@ Piece = tuple[int, Cycle]
 _Key = TypeVar("_Key")
 
 _MAX_CYCLE = 8  # parts; each is a row of a report
+_MAX_PARTS = 100_000  # of steps that are written out though they repeat
+_MAX_STEPS = 20_000_000  # written out: no training is so irregular, but a file may say so
 _MIN_TURNS = 3  # fewer turns than this are clearer written out
 _MIN_REGULAR = 16  # steps at equal distances: fewer may be chance, and cost little
 _first, _second = operator.itemgetter(0), operator.itemgetter(1)
@@ -264,12 +267,15 @@ class _Active:
         if turns >= _MIN_TURNS:
             parts = self._pieces(low, low + period)
             cycle = _shortest(tuple((length, once[0][1]) for length, once in parts))
-            if len(cycle) <= _MAX_CYCLE:
+            if len(cycle) <= _MAX_CYCLE or turns * len(cycle) > _MAX_PARTS:
                 yield period * turns, cycle
                 low += period * turns
         yield from self._pieces(low, high)
 
     def _pieces(self, low: int, high: int) -> Iterator[Piece]:
+        number = sum((high - low) // run.stride for _, run in self._at_times)
+        if number > _MAX_STEPS:
+            raise Mistake(f"the trace is too irregular: no order in {number:,} steps is seen")
         rows: dict[int, dict[int, int]] = {}
         for (block, run), times in self._at_times.items():
             for step in range(low + (run.first - low) % run.stride, high, run.stride):
