@@ -67,10 +67,10 @@ def sentences(trace: Trace) -> list[str]:
     return [shown(f"{name}: {text}" if named else text) for name, text in said if text]
 
 
-def sentence(summary: Summary, *, brief: bool = True) -> str:
+def sentence(summary: Summary) -> str:
     """The sentence on rates: `Learning rate 0.1 -> 0.001 (40 values); weight decay 0.01 on 12 ...`.
 
-    Empty if nothing is known or, if `brief`, if it would only have one number.
+    Empty if nothing is known, or only that the rate was constant.
     """
     every = rates(summary, "rate")
     groups = [each for each in every if each.variables] or every
@@ -83,7 +83,7 @@ def sentence(summary: Summary, *, brief: bool = True) -> str:
     known = [each for each in _of_all_workers(summary, "rate") if each.runs and not each.sampled]
     if len({(each.group, _moves(each.runs, False)) for each in known}) > len(every):
         parts.append(f"not the same on all {replica_noun(summary.trace)}s")
-    if number < 1 + brief and not parts:
+    if number < 2 and not parts:
         return ""
     noun = summary.dialect.variable
     said = [

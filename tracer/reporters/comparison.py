@@ -125,7 +125,7 @@ def differences(before: Trace, after: Trace) -> list[Change]:
         for trace, names in zip((before, after), _names(before, after), strict=True)
     )
     changes: list[Change] = []
-    for one, other in sorted(product(old, new), key=_likeness, reverse=True):
+    for one, other in sorted(product(old, new), key=lambda pair: _unlike(*pair)):
         if one in old and other in new:
             old.remove(one)
             new.remove(other)
@@ -136,9 +136,8 @@ def differences(before: Trace, after: Trace) -> list[Change]:
     return changes
 
 
-def _likeness(pair: tuple[_Work, _Work]) -> tuple[bool, int]:
-    classes = {work.class_name for work in pair}
-    return len(classes) == 1, len(pair[0].rows.keys() & pair[1].rows.keys())
+def _unlike(one: _Work, other: _Work) -> tuple[bool, int]:
+    return one.class_name != other.class_name, -len(one.rows.keys() & other.rows.keys())
 
 
 def _changes(one: _Work, other: _Work) -> Iterator[Change]:
@@ -175,13 +174,16 @@ def _changes(one: _Work, other: _Work) -> Iterator[Change]:
         for (first, second, spans), group in alike.items():
             more = f" and {len(group) - 1:,} like it" if len(group) > 1 else ""
             on = f", {group[0]}{more}" if len(group) < len(replicas) else ""
-            spans = () if table == _METHODS else spans  # the steps show it
-            steps = [(f"steps {a:,}-{b:,}" if a < b else f"step {a:,}", n) for a, b, n in spans]
+            steps = [
+                (f"steps {at:,}-{last:,}" if at < last else f"step {at:,}", counts)
+                for at, last, counts in spans
+                if table != _METHODS  # the table of steps shows it
+            ]
             if table == _STEPS:
                 yield from (Change(title, table, where + on, *counts) for where, counts in steps)
             elif first != second or steps:
-                where = [f"{a:,} to {b:,} in {at}" for at, (a, b) in steps[:_MAX_SPANS]]
-                where += ["..."] if len(steps) > _MAX_SPANS else []
+                where = [f"{old:,} to {new:,} in {at}" for at, (old, new) in steps]
+                where[_MAX_SPANS:] = ["..."] if len(steps) > _MAX_SPANS else []
                 yield Change(title, table, name + on, first, second, "; ".join(where))
 
 
@@ -212,9 +214,9 @@ def render(
     lines = [line for text in texts for line in paragraph(text, width)]
     several = len({change.optimizer for change in changes}) > 1
     for (optimizer, title), group in groupby(changes, key=lambda change: change[:2]):
+        header = f"{shown(optimizer)}: {title}" if several else title
+        columns = [Column(each) for each in (header, "first", "second")]
         rows = [Line((shown(row.name), row.before, row.after), row.where) for row in group]
         more = [f"... and {len(rows) - _MAX_ROWS:,} more"] if len(rows) > _MAX_ROWS else []
-        header = f"{shown(optimizer)}: {title}" if several else title
-        columns = [Column(header), Column("first"), Column("second")]
         lines += [Text(), *tabulated(columns, rows[:_MAX_ROWS], width, more)]
     return printed(lines, width, color)
