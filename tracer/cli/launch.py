@@ -131,6 +131,8 @@ def check(program: str, output: str | None, *, module: bool, children: bool) -> 
             raise TraceFileError(f"{program} is a trace, not a program: {meant}")
         if path.exists() and path.samefile(script):
             raise TraceFileError(f"{path}: the trace would overwrite the program")
+    if children and path.exists() and not path.is_dir():
+        raise TraceFileError(f"{path}: is not a folder, which --children needs")
     if is_other(path):
         raise TraceFileError(f"{path}: is not a trace file, and would be overwritten")
 
