@@ -76,14 +76,12 @@ def _argument(*names: str, help: str = argparse.SUPPRESS, **options: Any) -> dic
 
 
 def _steps(text: str) -> range:
-    """The steps of a slice, `3:7`, `3:` or `:7`; of a range with its end, `3-6`; or step `3`."""
-    found = re.fullmatch(r"(\d*):(\d*)|(\d+)(?:-(\d+))?", text)  # reports write 3-6
+    """The steps `3-6`, as reports write them, `3-` to the end, or step `3`."""
+    found = re.fullmatch(r"(\d+)(?:(-)(\d*))?", text.replace(",", ""))
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not A:B or A-B with two numbers")
-    start, stop, first, last = found.groups()
-    if first:
-        return range(int(first), int(last or first) + 1)
-    return range(int(start or 1), int(stop or sys.maxsize))
+        raise argparse.ArgumentTypeError(f"{text!r} is not A-B with two numbers, A- or A")
+    first, dash, last = found.groups()
+    return range(int(first), int(last or (sys.maxsize - 1 if dash else first)) + 1)
 
 
 _PATH = _argument("path", metavar="PATH")
@@ -177,9 +175,7 @@ def run(
     ),
     _OUTPUT,
     _argument("--variable", metavar="GLOB", help="only rows of these variables"),
-    _argument(
-        "--step", metavar="A-B", type=_steps, help="only rows of these steps; A:B is without B"
-    ),
+    _argument("--step", metavar="A-B", type=_steps, help="only rows of these steps: A-B, A- or A"),
     _argument("--optimizer", metavar="GLOB", help="only these optimizers"),
     _argument("--replica", metavar="NAME", help="only rows of this replica, rank or worker"),
     examples="""\
