@@ -52,10 +52,13 @@ def merge(traces: Iterable[Trace]) -> Trace:
     if not parts:
         raise MergeError("there is no trace to merge: give the traces of a run's workers")
     runs = {data.launch.run for data in parts if data.launch}
-    together = len(parts) > 1 and len(runs) == 1 and runs != {""}
-    whole = _processes(parts) if together else _workers_of_one_run(parts)
-    if len(parts) == 1 and whole.notes == parts[0].notes:
-        return Trace(parts[0])
+    if len(parts) == 1:
+        notes = [*_missing(parts)]
+        if not notes:
+            return Trace(parts[0])
+        whole = replace(parts[0], notes=(*parts[0].notes, *notes))
+    else:
+        whole = _workers_of_one_run(parts) if runs <= {""} or len(runs) > 1 else _processes(parts)
     return Trace(replace(whole, parts=tuple(parts)))
 
 
