@@ -138,8 +138,11 @@ class Timeline:
         spread: Counter[Values] = Counter()
         for values, number in self.spread.items():
             spread[changed[values]] += number
+        once = {values: ((1, counts),) for values, counts in changed.items()}
         pieces = (
-            (steps, _shortest(tuple((length, changed[values]) for length, values in cycle)))
+            (steps, once[cycle[0][1]])
+            if len(cycle) == 1
+            else (steps, _shortest(tuple((length, changed[values]) for length, values in cycle)))
             for _, steps, cycle in self.stretches
         )
         return Timeline(pieces, spread)
@@ -293,7 +296,7 @@ class _Active:
     def _once(self, ran: Mapping[int, int]) -> tuple[Part]:
         """A step in which this ran; a new kind if nothing like it ran before."""
         blocks = sorted(ran)
-        key = (*blocks, *(ran[block] for block in blocks))
+        key = (*blocks, *map(ran.__getitem__, blocks))
         if key not in self._numbers:
             changed = {block for block, _ in ran.items() ^ self._last.items()}
             more = ((block, ran.get(block, 0) - self._last.get(block, 0)) for block in changed)

@@ -503,7 +503,7 @@ def _step(steps: Steps, values: dict[str, Any], summary: Summary, why: Reason) -
     updates, on, missing = values["updates"], values["on_replicas"], values["without_gradient"]
     unknown = not updates and summary.step_unknown(measures.updates)
     on_some = 0 < on < len(summary.replicas) and not unknown
-    copies = some(len(summary.replicas), replica_noun(summary.trace))
+    copies = some(len(summary.replicas), summary.trace.derived(replica_noun))
     facts: tuple[Fact, ...] = why.facts
     if values["accumulated"] is not None:
         kept, by = Accumulated(accumulated_steps(summary)), skipper(summary.optimizers)
