@@ -32,7 +32,7 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from itertools import chain, groupby, pairwise, starmap
 from pathlib import Path
 from typing import Any
@@ -240,16 +240,25 @@ def _tables(
     }
 
 
+@cache
+def _bounded(kind: type) -> tuple[tuple[str, str, float, float], ...]:
+    """The fields of a record with bounds: name, the table of an index, least and greatest value."""
+    tables = INDICES.get(kind, {}).items()
+    return (
+        *((field, of, 0, 0) for field, of in tables if of != "variables"),
+        *((field, "", *ends) for field, ends in _BOUNDS.get(kind, {}).items()),
+    )
+
+
 def _faults(record: Any, sizes: Mapping[str, int]) -> Iterator[str]:
     """Yield each invalid value: `.blocks[0].entries[0].times holds 0, outside 1 to ...`."""
-    kind = type(record)
-    tables = INDICES.get(kind, {}).items()
-    bounds = {field: (0, sizes[of] - 1) for field, of in tables if of != "variables"}
-    for field, (least, most) in {**bounds, **_BOUNDS.get(kind, {})}.items():
+    kind: Any = type(record)
+    for field, of, least, most in _bounded(kind):
         value = getattr(record, field)
+        most = sizes[of] - 1 if of else most
         for number in value if isinstance(value, tuple) else (value,):
             if number is not None and not least <= number <= most:
-                table = f"a table of {most + 1}" if field in bounds else f"{least} to {most}"
+                table = f"a table of {most + 1}" if of else f"{least} to {most}"
                 yield f".{field} holds {number}, outside {table}"
     for field in _PARTS.get(kind, ()):
         for number, part in enumerate(getattr(record, field)):
