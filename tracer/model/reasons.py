@@ -157,14 +157,12 @@ def accumulations(summary: Summary) -> measures.Measure | None:
     """
     if any(each.settings.get("skipped_by") for each in summary.optimizers):
         return lambda block: int(block.step and _computed(block) > 0)
-    accumulating = [
-        measures.counting(["step"], None, optimizer=index)
-        for index, optimizer in enumerate(summary.trace.optimizers)
-        if _accumulated(optimizer) > 1
-    ]
+    optimizers = summary.trace.optimizers
 
     def reached(block: Block) -> int:
-        return max((steps(block) for steps in accumulating), default=0)
+        steps = (entry for entry in block.entries if entry.role == "step")  # by each step method
+        kept = (each.times for each in steps if _accumulated(optimizers[each.optimizer]) > 1)
+        return max(kept, default=0)
 
     known = summary.total(reached) or not summary.total(measures.updates)
     return reached if known and accumulated_steps(summary) > 1 else None

@@ -327,7 +327,7 @@ def _optimizer(summary: Summary) -> Row:
     line = trace.derived(program_lines).get(summary.root)
     values = {
         "optimizer": name if name.partition("#")[0] == kind else f'{kind} "{name}"',
-        "made_in": line and cut(line, 24, 22),
+        "made_in": line and cut(line, 20, 18),
         "worker": summary.only_worker or None,
         "steps": summary.steps,
         "updates": updates,
