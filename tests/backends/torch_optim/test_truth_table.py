@@ -649,7 +649,17 @@ def a_step_above_that_raises_and_is_caught(wrap: Wrap) -> Ran:
                 return super().step(closure)
 
     Raising(zeros())  # from now on its step has hooks of its own
-    return counted(wrap(Catching(zeros())), [1] * 4, requests={"dense": 12})
+    # Two parameters have gradients, and no step ever changes their versions.
+    return counted(wrap(Catching(zeros())), [1] * 4, requests={"dense": 12}, complete=False)
+
+
+@row
+def a_fused_class_that_only_adds_a_method(wrap: Wrap) -> Ran:
+    class Named(torch.optim.SGD):  # type: ignore[misc]
+        def rate(self) -> Any:
+            return self.param_groups[0]["lr"]
+
+    return counted(wrap(Named(zeros(), lr=1.0, fused=True, maximize=True)), [3] * 3)
 
 
 @row
@@ -683,6 +693,19 @@ class OneInPlace(Own):
     def add(self, parameters: Any) -> None:
         parameters[0].add_(1)
         parameters[1].data.add_(0)
+
+
+class OneByStaticMethod(Own):
+    """Writes to one parameter past its version, which a search of the class would have to find."""
+
+    @staticmethod
+    def write(parameter: Any) -> None:
+        parameter.data.add_(1)
+
+    def add(self, parameters: Any) -> None:
+        self.write(parameters[0])
+        for parameter in parameters[1:]:
+            parameter.add_(1)
 
 
 class ByKernel(Own):
@@ -722,6 +745,7 @@ class FusedLater(torch.optim.SGD):  # type: ignore[misc]
         (ToNumPyInTurn, True, [3, 3, 3, 3]),
         (ToNumPyInTurn, False, [3, 0, 3, 0]),
         (OneInPlace, True, [3, 3, 3, 3]),
+        (OneByStaticMethod, True, [2, 2, 2, 2]),
         (ByKernel, True, [0, 0, 0, 0]),
         (partial(FusedInTurn, lr=1.0, fused=True), True, [3, 3, 3, 3]),
         (partial(FusedLater, lr=1.0, foreach=False), True, [3, 3, 3, 3]),

@@ -238,8 +238,18 @@ _VERSION = attrgetter("_version")
 
 
 def steps_by_itself(cls: type) -> bool:
-    """True if a step of this class runs code outside PyTorch, which may skip any update."""
-    return bool(_packages_of(cls, inspect.unwrap(cls.step)))  # type: ignore[attr-defined]
+    """True if a step of this class runs code outside PyTorch, which may skip any update.
+
+    A class that only adds methods to one of PyTorch steps as that one does.
+    """
+    theirs = {name for base in cls.__mro__ if not _packages_of(base) for name in vars(base)}
+    own = (vars(base).items() for base in cls.__mro__ if _packages_of(base))
+    overrides = (value for name, value in chain.from_iterable(own) if name in theirs)
+    functions = (inspect.unwrap(each) for each in overrides if isinstance(each, FunctionType))
+    return any(_packages_of(each) for each in functions if each.__name__ not in _SETTING_UP)
+
+
+_SETTING_UP = ("__init__", "__setstate__", "__getstate__", "__repr__")
 
 
 def _packages_of(*sources: Any) -> set[str]:

@@ -277,11 +277,12 @@ class StepCounter:
                 pass  # PyTorch's own code updates each parameter that has a gradient
             elif id(parameter) in inner:
                 did = False  # counted by the inner step
+                writes.moved.add(id(parameter))
             elif call.versions is not None:
                 did = writes.wrote_to(call.versions, call.copies, parameter, did)
             updated.append(did)
         if not skipped:
-            writes.ended(bool(inner) or any(updated), any(map(_asks, layouts)))
+            writes.ended(bool(inner) or any(updated))
         return updated
 
     def _wrote_to_all(self, call: Step, parameters: Sequence[Any]) -> bool:
@@ -392,6 +393,8 @@ class StepCounter:
 
     def _forget(self, reference: Any) -> None:
         self._last = None
+        if self._writes is not None:
+            self._writes.forget()
 
 
 def _asks(layout: Any) -> bool:

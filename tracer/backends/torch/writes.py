@@ -32,16 +32,20 @@ class Writes:
         """
         self._name = name if by_itself else ""
         self.hides = hides
-        self._shows = self._was_idle = self._was_guessed = False
-        """Whether a step ever changed a version or ran an inner step; whether one did neither;
-        whether an update was counted without either."""
+        self.moved: set[int] = set()
+        """By `id`, the parameters of which a step, or one inside it, ever changed the version."""
+        self._still: set[int] = set()
+        """Those with a gradient of which a step did not."""
+        self._was_missed = False
+        """Whether an update may have been missed, or was counted without a new version."""
 
     def wrote_to_all(self, before: Versions, parameters: Sequence[Any]) -> bool:
         """True if the versions of all parameters moved; all have a gradient."""
         now = compat.versions_of(parameters)
         known = len(parameters) == len(now) and before.keys() == now.keys()
         moved = known and not any(map(eq, before.values(), now.values()))
-        self._shows |= moved
+        if moved:
+            self.moved |= before.keys()
         return moved
 
     def wrote_to(
@@ -55,23 +59,31 @@ class Writes:
         if key not in before:
             return asks  # it was added during the step, or was lazy until then
         if before[key] == compat.version_of(parameter):
-            self._was_guessed |= asks and self.hides
+            if asks:
+                self._still.add(key)
             return asks and self.hides
+        self.moved.add(key)
         return asks or key not in copies or not copies[key].equal(parameter)
 
-    def ended(self, updated: bool, asked: bool) -> None:
-        """A step ended: it or an inner step `updated`, or a parameter with a gradient `asked`."""
-        self._shows |= updated
-        self._was_idle |= not updated and (asked or self.hides)
+    def ended(self, updated: bool) -> None:
+        """A step ended: it or an inner step `updated` a parameter."""
+        self._was_missed |= self.hides and not updated
+
+    def forget(self) -> None:
+        """A parameter is gone, and another one may get its `id`."""
+        self._was_missed = bool(self.note())
+        self.moved.clear()
+        self._still.clear()
 
     def note(self) -> str:
         """The note that updates may have been missed, or counted without one; empty for none.
 
-        A step that changed no version is believed to have updated nothing, as one that accumulates,
-        if another one did, and the code of the class does not suggest that it `hides` writes.
+        A step that left a version as it was is believed to have updated nothing, as one that
+        accumulates, if another one changed it, and the code of the class does not suggest that it
+        `hides` writes.
         """
-        is_idle = self._was_idle and (self.hides or not self._shows)
-        if not self._name or not (is_idle or self._was_guessed):
+        still = self._still if self.hides else self._still - self.moved
+        if not self._name or not (still or self._was_missed):
             return ""
         counted = _BY_GRADIENT if self.hides else _BY_VERSION
         return _MAY_HIDE.format(name=self._name, counted=counted)
