@@ -349,7 +349,7 @@ MISTAKES: dict[str, tuple[Sequence[str], str]] = {
     "replica": (["report", "eager.json", "--replica", "1"], "no replica '1'"),
     "a table without the rows": (
         ["report", "eager.json", "--variable", "*", "--by", "step"],
-        "the table by step has no such rows: by is one of variable, layer",
+        "the table by step has no such rows; these have: variable, layer",
     ),
     "output": (["report", "eager.json", "-o", "no/such/file"], "cannot write no/such/file"),
     "diff": (

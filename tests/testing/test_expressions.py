@@ -96,6 +96,8 @@ def test_relations_are_exact(relation: str, holding: set[int]) -> None:
 def test_expressions_hint_at_expressions() -> None:
     (verdict,) = verdicts.check(traces.eager(), [read("dense=2")])
     assert "did you mean 2/step?" in verdict.reason
+    (verdict,) = verdicts.check(traces.eager(), [read("steps=1")])
+    assert verdict.reason and "did you mean" not in verdict.reason
     trace = traces.changed(
         traces.uneven_replicas(),
         blocks=traces.uneven_replicas().blocks[:2],

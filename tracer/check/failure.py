@@ -142,7 +142,8 @@ def _confused(expected: Expectation, wrong: Difference, summaries: Sequence[Summ
     number, steps = expected.low, max(each.steps for each in summaries)
     replicas = max(len(each.replicas) for each in summaries)
     a_step, rest = divmod(wrong.total or 0, steps * replicas or 1)
-    if not number or number != expected.high or rest or number not in (a_step, a_step * replicas):
+    once = number and number == expected.high and expected.what != "steps"
+    if not once or rest or number not in (a_step, a_step * replicas):
         return ""
     on_each = f" on each of {replicas:,} replicas" if replicas > 1 else ""
     per_step = f"{a_step}/step" if expected.text else "per_step=True"

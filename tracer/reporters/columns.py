@@ -255,7 +255,7 @@ def sections(
         raise UnknownName(f"no table {by!r}: by is one of {', '.join(TABLES)}")
     if part.text and by and part.wanted(by) is None:
         picked = ", ".join(each for each in TABLES if part.wanted(each) is not None)
-        raise UnknownName(f"the table by {by} has no such rows: by is one of {picked}")
+        raise UnknownName(f"the table by {by} has no such rows; these have: {picked}")
     found = []
     for summary in summaries_of(trace):
         names = [by] if by else in_report(summary, part)
