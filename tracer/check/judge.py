@@ -9,7 +9,6 @@ from tracer.errors import shown
 from tracer.model.measures import (
     ROLES,
     Selection,
-    counted,
     observing,
     require_effects,
     updates,
@@ -77,8 +76,7 @@ def difference(trace: Trace, expected: Expectation) -> Difference | None:
         if apart := first_of([*_not_compared(trace, summaries)], 3):
             return Difference(f"but nothing was compared in some steps of {apart}", False)
     if not expected.per_step:
-        executed = sum(block.total * measure(block) for block in counted(trace.data))
-        total = trace.steps if expected.what == "steps" else executed
+        total = trace.steps if expected.what == "steps" else trace.counts.total(measure)
         where = _steps(summaries, measure) if expected.what in OBSERVATIONS and total else ""
         wrong = Difference(f"got {total:,}{where}", total < low, total)
         return None if expected.holds(total) else wrong

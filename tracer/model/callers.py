@@ -26,7 +26,7 @@ def lines_of(data: TraceData, path: int | None) -> list[Line]:
 
 
 def path_text(data: TraceData, path: int | None) -> str | None:
-    """A path as text: `train.py:41 main > Model.fit > Adam.apply_gradients`; None if unknown."""
+    """A path as text: `train.py:6 main > step > train.py:4 step`; None if unknown."""
     return " > ".join(map(label, lines_of(data, path))) or None
 
 

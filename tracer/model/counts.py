@@ -1,7 +1,6 @@
 """Implements `Counts`: how often, by what and in which steps the blocks of a trace ran.
 
-Traces, reports, assertions, checks and comparisons count with it; no other module adds entries up.
-No TensorFlow.
+Traces, reports, assertions and checks count with it. No TensorFlow.
 """
 
 from collections import Counter

@@ -164,6 +164,12 @@ class Trace:
                 steps[block.root, block.replica] += block.total
         return dict(steps)
 
+    @cached_property
+    def counts(self) -> Counts:
+        """The counts of all blocks, by measures: for reports and checks."""
+        blocks = [*counted(self._data)]
+        return Counts(blocks, StepKinds(blocks, {0: self.steps}))
+
     # What layers above say about a trace: imported when asked for.
 
     def answer(self) -> str:
@@ -276,8 +282,9 @@ class Trace:
 
         `by` names one or more of `variable`, `step`, `replica`, `worker`, `optimizer`, `method`,
         `kind`, `caller` and, for calls, `context`; the keys are tuples in the order of `by`. Calls
-        have no step. A split by step omits executions whose step is not known. A caller is a path
-        of calls as text, `train.py:41 main > Model.fit > Adam.apply_gradients`; None if unknown.
+        have no step. A split by step omits executions whose step is not known. A caller is a
+        line of the program as text, `train.py:7 main`; for a graph, the line that traced it, the
+        graph, and the line in it, `train.py:6 main > step > train.py:4 step`; None if unknown.
 
         With `effects=True` there are three more counts of steps that got a variable: `"compared"`
         (its bits were compared), `"unchanged"` (the step changed no bit) and `"not_finite"` (it
@@ -337,11 +344,6 @@ class Trace:
 
     # Implementation.
 
-    @cached_property
-    def _counts(self) -> Counts:
-        blocks = [*counted(self._data)]
-        return Counts(blocks, StepKinds(blocks, {0: self.steps}))
-
     def _selected(self, what: What, filters: Mapping[str, Any]) -> tuple[Counts, Selection]:
         if what in OBSERVATIONS:
             require_effects(self._data, what, self.steps)
@@ -352,7 +354,7 @@ class Trace:
         step = filters.get("step")
         others = {name: wanted for name, wanted in filters.items() if name != "step"}
         selection = select_entries(self._data, self._objects, what, **others)
-        return self._counts if step is None else self._counts.within(rising(step)), selection
+        return self.counts if step is None else self.counts.within(rising(step)), selection
 
     def _total(self, what: What, **filters: Any) -> int:
         counts, selection = self._selected(what, filters)
