@@ -628,7 +628,7 @@ def test_an_interrupt_ends_the_program_and_the_report_comes(tmp_path: Path) -> N
     with subprocess.Popen(
         [sys.executable, "-c", heeding, *TRACER, "--every", "0.2", "train.py"],
         cwd=tmp_path,
-        env=ENVIRONMENT,
+        env=ENVIRONMENT | {"PYTHONFAULTHANDLER": "1"},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -644,6 +644,9 @@ def test_an_interrupt_ends_the_program_and_the_report_comes(tmp_path: Path) -> N
         process.send_signal(signal.SIGINT)
         try:
             _, stderr = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGABRT)
+            pytest.fail(f"It hangs, in these lines:\n{process.communicate(timeout=60)[1]}")
         finally:
             process.kill()
     assert process.returncode == -signal.SIGINT  # 130 in a shell
