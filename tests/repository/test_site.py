@@ -25,7 +25,7 @@ CHROMIUM = Path("/usr/bin/chromium")
 LOADS = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
 """Which attribute of which tag makes a browser load something, or look up where it is."""
 
-NOT_FOR_USERS = {"derived", "objects", "selection"}
+NOT_FOR_USERS = {"counts", "derived", "objects", "selection"}
 """What a trace offers to the package alone."""
 
 
