@@ -35,7 +35,7 @@ from tracer.model.records import (
     TraceData,
     Variable,
 )
-from tracer.model.runs import Run, fold
+from tracer.model.timeline import Run, fold
 from tracer.reporters import text
 
 Pattern = Literal["regular", "accumulating", "skipping", "random"]

@@ -68,7 +68,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def texts_of_all_rules() -> str:
     """What `tracer explain CODE` says of each rule, as Markdown."""
-    from tracer.findings.run_rules import RULES
+    from tracer.findings.rule import RULES
 
     return "\n".join(
         f"### `{rule.code}`: {rule.title}\n\n*{rule.severity.capitalize()}.* {rule.explanation} "

@@ -107,7 +107,7 @@ def _defects(recorder: "Recorder") -> str:
     if not may_fail(recorder):
         return ""
     try:
-        from tracer.findings.run_rules import findings
+        from tracer.findings.rule import findings
 
         defects = [each for each in findings(recorder.reader.trace()) if each.code == FAILING]
     except Exception as error:

@@ -1,9 +1,11 @@
-"""The errors that a user's mistake raises; each message says what would work.
+"""The errors that a user's mistake raises, and what of a text is shown or kept.
 
-A message may name what a trace file holds, so it is written as `shown` writes a name.
+Each message says what would work. It may name what a trace file holds, so it is written as `shown`
+writes a name.
 """
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -93,3 +95,21 @@ def unknown_name(
     sentences = [f"{each[:1].upper()}{each[1:]}" for each in (asked, f"{there_is}.") if each]
     said = f"{asked} {sentences[-1].removesuffix('.')}" if asked else there_is
     return UnknownName(f"no {noun} {str(name)!r}: {said}", " ".join(sentences))
+
+
+# What a trace does not keep of the texts of errors.
+
+_CREDENTIALS = re.compile(
+    r"(?<=://)[^\s/'\"]+(?=@)|"
+    r"\b(?:sk-|hf_|gh[a-z]_|github_pat_|glpat-|xox[a-z]-|AKIA|AIza|eyJ)(?=[\w.-]{0,200}\d)[\w.-]{16,}"
+)
+"""Matches credentials in a URL, and keys of well-known services by their prefix."""
+
+
+def without_credentials(text: str) -> str:
+    """The text with `REDACTED` for credentials in URLs and keys of well-known services.
+
+    >>> without_credentials("no login at https://me:pw@host with hf_abcdefghijklmnop1234")
+    'no login at https://REDACTED@host with REDACTED'
+    """
+    return _CREDENTIALS.sub("REDACTED", text)

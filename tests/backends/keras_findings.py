@@ -11,7 +11,7 @@ import numpy as np
 from support.findings_of import of_workers, traced
 
 import tracer
-from tracer.findings.run_rules import Finding
+from tracer.findings.rule import Finding
 
 X, Y = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")
 PROGRAMS: dict[str, Callable[[bool], None]] = {}

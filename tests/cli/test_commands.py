@@ -19,7 +19,7 @@ from support.golden import assert_golden
 from support.traces import block, called, request, step, update
 
 from tracer.cli.commands import COMMANDS, main
-from tracer.model.runs import Run
+from tracer.model.timeline import Run
 from tracer.model.trace import Trace
 
 

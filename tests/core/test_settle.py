@@ -11,7 +11,7 @@ from tracer.core.log import HostLog, Reading, until
 from tracer.core.settle import Ended, blocks_of, settle
 from tracer.core.sites import Site
 from tracer.core.stamps import APPLYING, WITHIN
-from tracer.model.runs import Run
+from tracer.model.timeline import Run
 
 SITES = (
     Site(0, "apply_gradients", "step", None, None, 0),

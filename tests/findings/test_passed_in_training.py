@@ -19,7 +19,7 @@ import tracer
 from tracer.backends.tensorflow.freeze_monitor import FreezeMonitor
 from tracer.core import registry
 from tracer.core.collectors import Throttle
-from tracer.findings.run_rules import Finding
+from tracer.findings.rule import Finding
 from tracer.model.trace import Trace
 from tracer.reporters import formats
 

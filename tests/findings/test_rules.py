@@ -15,7 +15,7 @@ from support.traces import block, called, request, step, update
 
 from tracer import keras
 from tracer.errors import UnknownName
-from tracer.findings.run_rules import RULES, SEVERITIES, Finding, at_least, rule_of
+from tracer.findings.rule import RULES, SEVERITIES, Finding, at_least, rule_of
 from tracer.kinds import TORCH
 from tracer.model.evidence import (
     Evidence,
@@ -44,7 +44,7 @@ from tracer.model.records import (
     Program,
     Setting,
 )
-from tracer.model.runs import Run, fold
+from tracer.model.timeline import Run, fold
 from tracer.model.trace import Trace
 from tracer.reporters import formats
 from tracer.reporters.columns import part_of

@@ -22,7 +22,7 @@ from support.odometers import KINDS, ODOMETERS, make_variables
 
 import tracer
 from tracer.evidence import inspection
-from tracer.findings.run_rules import Finding
+from tracer.findings.rule import Finding
 from tracer.hooks import family
 from tracer.kinds import kind_of
 from tracer.model import evidence

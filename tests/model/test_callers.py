@@ -4,7 +4,6 @@ import pytest
 from msgspec.structs import replace
 from support import traces
 
-from tracer.model import callers
 from tracer.model.records import Line
 
 FIRST, SECOND, EAGER = (
@@ -59,6 +58,6 @@ def test_the_origin_of_a_path(names: str, line: str | None, in_graph: bool) -> N
         Line(each, each * each.endswith(".py"), 0, each == "GRAPH") for each in names.split()
     )
     data = traces.changed(traces.eager(), lines=lines, paths=(tuple(range(len(lines))),)).data
-    found, is_traced = callers.origin(data, 0)
+    found, is_traced = data.origin(0)
     assert (found and found.file, is_traced) == (line, in_graph)
-    assert callers.origin(data, None) == (None, False)
+    assert data.origin(None) == (None, False)

@@ -11,7 +11,7 @@ from support import traces
 import tracer
 from tracer.model.merge import combine
 from tracer.model.records import Effect, Note, TraceData
-from tracer.model.runs import Run
+from tracer.model.timeline import Run
 from tracer.model.trace import Trace
 
 

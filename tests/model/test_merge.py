@@ -34,7 +34,7 @@ from tracer.model.records import (
     TraceData,
     Variable,
 )
-from tracer.model.runs import Run
+from tracer.model.timeline import Run
 from tracer.model.trace import Trace
 from tracer.model.tracefile import decode, encode
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tracer.model.records import Block, Entry, contribution
-from tracer.model.runs import Run, fold, join
-from tracer.model.timeline import segments
+from tracer.model.timeline import Run, fold, join, segments
 
 # A busy machine is no failure.
 

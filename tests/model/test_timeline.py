@@ -12,10 +12,9 @@ from support import traces
 from support.traces import block, step, update
 
 from tracer.errors import Mistake
-from tracer.model.measures import updates
-from tracer.model.runs import Run, fold
+from tracer.model.counts import updates
 from tracer.model.summary import Summary
-from tracer.model.timeline import Steps, Timeline, Values, step_kinds, union, weighed
+from tracer.model.timeline import Run, Steps, Timeline, Values, fold, step_kinds, union, weighed
 from tracer.reporters.text import render
 
 

@@ -23,7 +23,7 @@ from tracer.model.records import (
     TraceData,
     Variable,
 )
-from tracer.model.runs import Run
+from tracer.model.timeline import Run
 from tracer.model.trace import Trace
 
 # A busy machine is no failure.

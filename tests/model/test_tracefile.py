@@ -43,7 +43,7 @@ from tracer.model.records import (
     Variable,
     with_indices,
 )
-from tracer.model.runs import Run
+from tracer.model.timeline import Run
 from tracer.model.trace import Trace
 from tracer.reporters import comparison, formats, html
 

@@ -10,7 +10,7 @@ from support import traces
 from support.traces import block, called, request, step, update
 
 from tracer.model.records import Block, Graph, Method, Optimizer
-from tracer.model.runs import Run
+from tracer.model.timeline import Run
 from tracer.model.trace import Trace
 from tracer.reporters.answer import answer, question
 from tracer.reporters.text import render

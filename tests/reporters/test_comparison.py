@@ -9,7 +9,7 @@ from support import traces
 from support.traces import block, request, step, update
 
 from tracer.model.records import Replica, Variable, with_indices
-from tracer.model.runs import Run
+from tracer.model.timeline import Run
 from tracer.model.trace import Trace
 from tracer.reporters.comparison import Change, differences, render
 

@@ -16,12 +16,12 @@ from support.golden import assert_golden
 from support.traces import block, called, request, step, update
 
 from tracer.errors import UnknownName, shown
-from tracer.findings import run_rules
+from tracer.findings import rule as rules
 from tracer.kinds import TORCH
 from tracer.model.evidence import OverrideUnreached
 from tracer.model.merge import combine
 from tracer.model.records import Block, Line, Replica
-from tracer.model.runs import Run
+from tracer.model.timeline import Run
 from tracer.model.trace import Trace
 from tracer.reporters import formats
 from tracer.reporters.columns import TABLES, By
@@ -209,14 +209,14 @@ def test_epochs_with_a_partial_batch_fold() -> None:
 
 
 def test_findings_are_worked_out_once_for_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    work_out = run_rules._found
+    work_out = rules._found
     times: Counter[str] = Counter()
 
-    def counted(trace: Trace) -> dict[run_rules.Finding, set[int | None]]:
+    def counted(trace: Trace) -> dict[rules.Finding, set[int | None]]:
         times["worked out"] += 1
         return work_out(trace)
 
-    monkeypatch.setattr(run_rules, "_found", counted)
+    monkeypatch.setattr(rules, "_found", counted)
     text = render(traces.all_skipped())
     assert times["worked out"] == 1
     assert text.count("warning[steps-skipped]") == 1

@@ -9,7 +9,7 @@ from files import MOST, cost
 from support.scripts import output_of
 
 from tracer.model import tracefile
-from tracer.model.runs import Run
+from tracer.model.timeline import Run
 
 OPS_OF_A_BLOCK = 37
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tracer.findings.run_rules import RULES
+from tracer.findings.rule import RULES
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -15,7 +15,7 @@ from playwright.sync_api import Page, sync_playwright
 
 import tracer
 from tracer.cli.commands import COMMANDS, help_of
-from tracer.findings.run_rules import RULES
+from tracer.findings.rule import RULES
 
 pytestmark = pytest.mark.long
 

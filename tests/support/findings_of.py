@@ -6,7 +6,7 @@ import msgspec
 from support.rules_by_backend import OF_EFFECTS
 
 import tracer
-from tracer.findings.run_rules import RULES, Finding
+from tracer.findings.rule import RULES, Finding
 from tracer.model.records import Program
 from tracer.model.trace import Trace
 

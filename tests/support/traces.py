@@ -31,7 +31,7 @@ from tracer.model.records import (
     TraceData,
     Variable,
 )
-from tracer.model.runs import Run
+from tracer.model.timeline import Run
 from tracer.model.trace import Trace
 
 VERSIONS = {"python": "3.12.3", "tensorflow": "2.21.0", "keras": "3.15.1"}

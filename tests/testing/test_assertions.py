@@ -15,7 +15,7 @@ from tracer.check.expectation import read
 from tracer.model.evidence import NothingReturned
 from tracer.model.names import Objects
 from tracer.model.records import Graph, Note
-from tracer.model.runs import Run
+from tracer.model.timeline import Run
 from tracer.model.trace import Trace
 from tracer.testing.assertions import Assertion, Check, expect_updates
 

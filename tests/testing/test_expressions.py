@@ -11,7 +11,7 @@ from tracer.check import verdicts
 from tracer.check.expectation import BadExpectation, read
 from tracer.errors import UnknownName
 from tracer.model.records import Effect
-from tracer.model.runs import Run
+from tracer.model.timeline import Run
 from tracer.model.trace import Trace
 from tracer.testing.assertions import Check, expect_updates
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from tracer.check import judge
 from tracer.check.expectation import Expectation
 from tracer.check.judge import Difference
-from tracer.findings.run_rules import causes
+from tracer.findings.rule import causes
 from tracer.layout import paragraph, shown
 from tracer.model.names import is_meant
 from tracer.model.summary import Summary, summaries_of

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tracer.check.expectation import METHODS, Expectation
 from tracer.errors import shown
-from tracer.model.measures import (
+from tracer.model.counts import (
     ROLES,
     Selection,
     observing,

@@ -12,10 +12,9 @@ from tracer.check.expectation import COUNTS, METHODS, BadExpectation, Expectatio
 from tracer.check.failure import WIDTH, failure
 from tracer.check.judge import runs_for_all
 from tracer.errors import shown, unknown_name
-from tracer.findings.rule import Severity
-from tracer.findings.run_rules import at_least, findings, rule_of
+from tracer.findings.rule import Severity, at_least, findings, rule_of
 from tracer.layout import paragraph
-from tracer.model.measures import unknown_effects
+from tracer.model.counts import unknown_effects
 from tracer.model.phrases import endings
 from tracer.model.records import OBSERVATIONS
 from tracer.model.trace import Trace

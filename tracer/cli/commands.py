@@ -337,7 +337,7 @@ def explain(code: str | None) -> None:
 
     Without CODE, all findings are listed.
     """
-    from tracer.findings.run_rules import RULES, rule_of
+    from tracer.findings.rule import RULES, rule_of
     from tracer.reporters import formats, text
 
     formats.print_text(

@@ -24,11 +24,10 @@ from msgspec.structs import replace
 
 from tracer.api import recording_aloud
 from tracer.cli.autosave import Autosave, at_fork
-from tracer.errors import shown
+from tracer.errors import shown, without_credentials
 from tracer.layout import cut
 from tracer.model import launches
 from tracer.model.records import Note, Program
-from tracer.model.redaction import without_credentials
 from tracer.model.trace import Trace
 from tracer.model.words import listed
 

@@ -12,8 +12,7 @@ from tracer.core.late_wrap import SESSION_GRAPH
 from tracer.core.log import HostLog, Reading, until
 from tracer.core.settle import Ended
 from tracer.model.records import OBSERVATIONS, Effect, Observation
-from tracer.model.runs import Run
-from tracer.model.timeline import union
+from tracer.model.timeline import Run, union
 
 NO_PAIRS = (
     "effects are unknown for the updates of a step method that got no pairs of a gradient and a "

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tracer.core.stamps import UNIT
-from tracer.model.runs import Run, join
-from tracer.model.timeline import union
+from tracer.model.timeline import Run, join, union
 
 
 class Reading(NamedTuple):

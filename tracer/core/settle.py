@@ -19,8 +19,7 @@ from tracer.core.log import Reading
 from tracer.core.sites import Site
 from tracer.core.stamps import APPLYING, WITHIN
 from tracer.model.records import Block, Calls, Entry
-from tracer.model.runs import Run, fold, join
-from tracer.model.timeline import segments, union
+from tracer.model.timeline import Run, fold, join, segments, union
 
 
 class Ended(NamedTuple):

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from tracer.core.calls import Call
 from tracer.core.collectors import Collector
 from tracer.core.interrupts import suppress_faults
+from tracer.errors import without_credentials
 from tracer.model.records import Failure, Optimizer
-from tracer.model.redaction import without_credentials
 
 _MAX_LENGTH = 200
 _MAX_FAILURES = 8  # the most kinds of failures kept

@@ -1,22 +1,25 @@
-"""Defines rules and their cases. The rules are in the modules of `rules`.
+"""Defines rules and their cases, and runs the rules on a trace.
 
 A rule is a function that yields cases; the texts in `@rule(...)` also document the function:
 
     @rule("never-updated", severity="warning", title="gradients came, and no update did", ...)
     def never_updated(summary: Summary) -> Iterator[Case]:
+
+The rules are in the other modules of this package, which imports them. A rule reports only what the
+trace shows. On an incomplete trace, rules on what did *not* happen are silent. No TensorFlow.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from msgspec import Struct, structs
 
-from tracer.model.callers import nearest
-from tracer.model.measures import unknown_effects, updates
+from tracer.errors import shown, unknown_name
+from tracer.model.counts import unknown_effects, updates
 from tracer.model.phrases import replica_names, replica_noun, where_made
-from tracer.model.records import Severity as Severity
+from tracer.model.records import Finding as Finding, Severity as Severity
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.words import DIALECTS, first_of, listed, plural, some, span, times
@@ -132,7 +135,7 @@ def with_line(summary: Summary, text: str) -> str:
     """Add the line that makes the steps to a sentence, if unique and no line is in it yet."""
     data = summary.trace.data
     ran = (each.path for each in summary.blocks if each.step and each.total)
-    lines = {nearest(data, path) for path in ran}
+    lines = {data.nearest_line(path) for path in ran}
     line = lines.pop() if len(lines) == 1 and ".py:" not in text else None
     return text if line is None else f"{text[:-1]} (stepped in {line.file}:{line.number})."
 
@@ -144,7 +147,7 @@ def made_in(summary: Summary) -> str:
 
 
 RULES: list[Rule] = []
-"""All rules, in the order in which cases of one severity are reported: see `run_rules`."""
+"""All rules, in the order in which cases of one severity are reported."""
 
 
 def rule(code: str, **texts: Any) -> Callable[[Find], Rule]:
@@ -231,3 +234,69 @@ def of_optimizer(summary: Summary) -> str:
     """` of adam#2` if the trace has several root optimizers, else nothing."""
     roots = {each.root for each in summary.trace.optimizers}
     return f" of {summary.optimizers[0].name}" if len(roots) > 1 else ""
+
+
+# Running the rules.
+
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+"""From worst to least."""
+
+
+def findings(trace: Trace) -> list[Finding]:
+    """Return the findings on a trace, errors first; an empty list for a healthy run.
+
+    Equal facts about many variables are one finding, with some names and the number.
+    """
+    summaries_of(trace)  # shared by the findings and by later reports
+    return list(trace.derived(_found))
+
+
+def causes(trace: Trace, failed: str, roots: Collection[int]) -> list[Finding]:
+    """Return the findings on these root optimizers that can explain a `failed` expectation."""
+    known = trace.derived(_found)
+    codes = {rule.code for rule in RULES if failed in rule.explains}
+    return [each for each in known if each.code in codes and known[each] & {None, *roots}]
+
+
+def _found(trace: Trace) -> dict[Finding, set[int | None]]:
+    """All findings, each with its root optimizers; None for the whole trace."""
+    found: dict[Finding, set[int | None]] = {}  # optimizers of one class share its findings
+    for rule in RULES:
+        for root, case in rule.cases(trace):
+            replica = None if case.replica is None else trace.replicas[case.replica]
+            finding = Finding(
+                rule.code,
+                case.severity or rule.severity,
+                shown(case.text),
+                rule.why,
+                shown(case.advice or rule.advice),
+                case.names,
+                case.step,
+                replica.id if replica else None,
+                replica.worker if replica else "",
+            )
+            found.setdefault(finding, set()).add(root)
+    return dict(sorted(found.items(), key=lambda each: SEVERITIES.index(each[0].severity)))
+
+
+def at_least(all_of_them: list[Finding], severity: Severity) -> list[Finding]:
+    """The findings of this `severity` or worse."""
+    worst = SEVERITIES.index(severity)
+    return [each for each in all_of_them if SEVERITIES.index(each.severity) <= worst]
+
+
+def to_report(trace: Trace) -> list[Finding]:
+    """Return the findings for a report: errors and warnings.
+
+    Info findings repeat the counts above them, and a healthy run has some, too: TensorFlow traces a
+    function twice, the last batch is smaller.
+    """
+    return at_least(findings(trace), "warning")
+
+
+def rule_of(code: str) -> Rule:
+    """Return the rule with this code; raises `tracer.UnknownName` with similar codes."""
+    known = {each.code: each for each in RULES}
+    if code not in known:
+        raise unknown_name("finding", code, list(known), "there are")
+    return known[code]

@@ -1,20 +1,264 @@
 """Implements `Counts`: how often, by what and in which steps the blocks of a trace ran.
 
-Traces, reports, assertions and checks count with it. No TensorFlow.
+A measure is what one execution of a block counts; most are a `Selection` of entries, which
+`select_entries` makes from filters by name. Traces, reports, assertions and checks count with them.
+No TensorFlow.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import itemgetter
-from typing import Any
+from typing import Any, Literal, cast
 
-from msgspec.structs import replace
+from msgspec import structs
 
-from tracer.model.measures import Measure, Selection
-from tracer.model.records import Block, Entry, contribution
-from tracer.model.runs import Run
-from tracer.model.timeline import Kind, Timeline, Values, added, step_kinds, weighed
+from tracer.errors import UnknownName, is_mistake, unknown_name
+from tracer.model.names import Objects, named, optimizers_meant, variables_meant
+from tracer.model.records import (
+    OBSERVATIONS,
+    Block,
+    Effect,
+    Entry,
+    Kind,
+    Observation,
+    Role,
+    TraceData,
+    contribution,
+)
+from tracer.model.timeline import Run, StepKind, Timeline, Values, added, step_kinds, weighed
+
+__tracebackhide__ = is_mistake
+
+KINDS: tuple[Kind, ...] = ("dense", "sparse", "none")
+What = Literal[
+    "updates",
+    "executions",
+    "discarded",
+    "calls",
+    "requests",
+    "compared",
+    "unchanged",
+    "not_finite",
+]
+"""The counts of a trace."""
+CountedRole = Role | Observation | Literal["call"]
+"""The role of an entry, including entries that `counted` makes of calls and effects."""
+EXECUTIONS: frozenset[CountedRole] = frozenset({"step", "update", "discarded", "zeroed", "apply"})
+ROLES: dict[str, frozenset[CountedRole]] = {
+    "updates": frozenset({"update"}),
+    "executions": EXECUTIONS,
+    "discarded": frozenset({"discarded"}),
+    "requests": frozenset({"request"}),
+    "calls": frozenset({"call"}),
+    **{each: frozenset({each}) for each in OBSERVATIONS},
+}
+"""The roles of the entries of each count."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Selects entries by sets of indices; None selects all."""
+
+    roles: frozenset[CountedRole] | None = None
+    kinds: frozenset[Kind | None] | None = None
+    methods: frozenset[int] | None = None
+    variables: frozenset[int] | None = None
+    replicas: frozenset[int] | None = None
+    optimizers: frozenset[int] | None = None
+
+    def holds(self, entry: Entry) -> bool:
+        """Whether an entry is selected, for its selected variables."""
+        return (
+            (self.roles is None or entry.role in self.roles)
+            and (self.kinds is None or entry.kind in self.kinds)
+            and (self.methods is None or entry.method in self.methods)
+            and (self.optimizers is None or entry.optimizer in self.optimizers)
+        )
+
+    def on(self, replicas: Iterable[int]) -> "Selection":
+        """The same entries, on these replicas only."""
+        return replace(self, replicas=frozenset(replicas))
+
+    def holds_replica(self, replica: int) -> bool:
+        """Whether a replica is selected."""
+        return self.replicas is None or replica in self.replicas
+
+    def kept(self, variables: tuple[int, ...]) -> tuple[int, ...]:
+        """The selected ones of these variables."""
+        if self.variables is None:
+            return variables
+        return tuple(index for index in variables if index in self.variables)
+
+    def count(self, block: Block) -> int:
+        """The count of one execution of `block`."""
+        number = 0  # no generator: this dominates reports of many replicas
+        for entry in block.entries if self.holds_replica(block.replica) else ():
+            if self.holds(entry):
+                number += contribution(entry, self.variables)
+        return number
+
+    __call__ = count
+
+
+def as_block(effect: Effect) -> Block:
+    """Convert an effect to a block that executes in its steps, so that it is counted like one."""
+    role: Any = effect.what
+    entry = Entry(effect.root, -1, role, None, effect.variables)
+    parts = effect.total, effect.runs
+    return Block(effect.root, effect.replica, "eager", "", False, (entry,), *parts)
+
+
+def unknown_effects(data: TraceData) -> list[str]:
+    """The notes on unknown effects: no other count depends on these."""
+    return [str(note) for note in data.notes if note.kind == "effects"]
+
+
+def require_effects(data: TraceData, what: object, steps: int) -> None:
+    """Raise `tracer.UnknownName` if steps ran and their effects are unknown.
+
+    Usually effects were not requested; or nothing could be compared, as a note says.
+    """
+    if steps and not data.effects:
+        for note in unknown_effects(data):
+            raise UnknownName(f"cannot count {str(what)!r}: nothing was compared: {note}")
+        raise UnknownName(
+            f"cannot count {str(what)!r}, because the trace has no effects; ask for them with "
+            "tracer.wrap(optimizer, effects=True), tracer.record(effects=True) or tracer run "
+            "--effects"
+        )
+
+
+def counted(data: TraceData) -> Iterator[Block]:
+    """Yield the blocks of a trace, then its Python calls and effects as blocks.
+
+    Calls have the context `eager` or `tracing`.
+    """
+    yield from data.blocks
+    for each in data.calls:
+        root, role = data.optimizers[each.optimizer].root, cast(Any, "call")
+        entries = (Entry(each.optimizer, each.method, role, each.kind, each.variables),)
+        for context, number in (("eager", each.eager), ("tracing", each.tracing)):
+            place = root, each.replica, cast(Any, context)
+            yield Block(*place, "", False, entries, number, (), path=each.path)
+    yield from map(as_block, data.effects)
+
+
+def select_entries(
+    data: TraceData,
+    objects: Objects,
+    what: What,
+    kind: Kind | None = None,
+    variable: object = None,
+    replica: int | None = None,
+    worker: str | None = None,
+    optimizer: str | None = None,
+    method: str | None = None,
+) -> Selection:
+    """Return the entries of `what` that pass the filters: see `tracer.Trace`.
+
+    Raises `tracer.UnknownName`, with similar names, for a name that the trace lacks.
+    """
+    if kind is not None and kind not in KINDS:
+        raise unknown_name("kind", kind, KINDS)
+
+    def meant(noun: str, wanted: str | None, names: Iterable[str]) -> frozenset[int] | None:
+        return None if wanted is None else named(noun, wanted, [*names])
+
+    optimizers = None if optimizer is None else optimizers_meant(optimizer, data.optimizers)
+    if optimizers and what in OBSERVATIONS:  # effects belong to the root
+        optimizers = frozenset(data.optimizers[index].root for index in optimizers)
+    replicas = meant("worker", worker, (each.worker for each in data.replicas))
+    ids = [each.id for each in data.replicas]
+    if replica not in (None, *ids):
+        raise unknown_name("replica", replica, sorted(set(ids)))
+    if replica is not None:
+        with_id = frozenset(index for index, id in enumerate(ids) if id == replica)
+        replicas = with_id if replicas is None else replicas & with_id
+    return Selection(
+        roles=ROLES[what],
+        kinds=None if kind is None else frozenset({kind}),
+        methods=meant("method", method, (each.name for each in data.methods)),
+        variables=None if variable is None else variables_meant(variable, data.variables, objects),
+        replicas=replicas,
+        optimizers=optimizers,
+    )
+
+
+def rising(step: int | range) -> range:
+    """Return the steps as an ascending range.
+
+    Raises `tracer.UnknownName` for steps before 1: counting from 0 would give wrong counts.
+    """
+    if isinstance(step, bool) or not isinstance(step, int | range):
+        raise TypeError(f"step must be an int or a range, not {step!r}")
+    steps = range(step, step + 1) if isinstance(step, int) else step
+    rising = steps if steps.step > 0 else steps[::-1]
+    if rising and rising[0] < 1:
+        raise UnknownName(f"no step {rising[0]}: steps are numbered from 1")
+    return rising
+
+
+# Measures: what one execution of a block counts.
+
+Measure = Callable[[Block], int]
+"""Returns the count of one execution of a block."""
+
+
+def counting(
+    roles: Iterable[CountedRole],
+    kinds: Iterable[Kind | None] | None = ("dense", "sparse"),
+    methods: Iterable[int] | None = None,
+    variable: int | None = None,
+    optimizer: int | None = None,
+) -> Selection:
+    """Make a measure of entries by roles, kinds, methods and so on (None for all)."""
+    return Selection(
+        roles=frozenset(roles),
+        kinds=None if kinds is None else frozenset(kinds),
+        methods=None if methods is None else frozenset(methods),
+        variables=None if variable is None else frozenset({variable}),
+        optimizers=None if optimizer is None else frozenset({optimizer}),
+    )
+
+
+updates = counting(["update"])
+"""Counts dense and sparse updates."""
+discarded = counting(["discarded"])
+"""Counts executions whose result was thrown away."""
+zeroed = counting(["zeroed"])
+"""Counts updates that `set_to_zero` of optax replaced by 0."""
+dense = counting(["update"], ["dense"])
+"""Counts dense updates."""
+sparse = counting(["update"], ["sparse"])
+"""Counts sparse updates."""
+requests = counting(["request"])
+"""Counts the gradients passed to the outermost `apply_gradients` that were not `None`."""
+missing = counting(["request"], ["none"])
+"""Counts the gradients passed to the outermost `apply_gradients` that were `None`."""
+
+
+def steps(block: Block) -> int:
+    """Counts steps: executions of the outermost step method, not of those inside it."""
+    return int(block.step)
+
+
+def observing(what: Observation, variables: frozenset[int] | None = None) -> Selection:
+    """Make a measure of the variables with this observation, of all or of these."""
+    return Selection(roles=ROLES[what], variables=variables)
+
+
+effects = tuple(map(observing, OBSERVATIONS))
+"""Count the variables that were compared, unchanged and not finite."""
+
+
+def of_methods(methods: Iterable[int]) -> Selection:
+    """Make a measure of the executions of the methods with these indices."""
+    return counting(EXECUTIONS, None, methods)
+
+
+# What blocks count.
 
 _second = itemgetter(1)
 
@@ -28,7 +272,7 @@ class StepKinds:
     def __init__(self, blocks: Sequence[Block], steps_on: Mapping[int, int]) -> None:
         self.steps_on = steps_on
         self._blocks = blocks
-        self._kinds: dict[object, tuple[list[Kind], Timeline]] = {}
+        self._kinds: dict[object, tuple[list[StepKind], Timeline]] = {}
         self._timelines: dict[object, Timeline] = {}
 
     @cached_property
@@ -123,7 +367,7 @@ class Counts:
         blocks = []
         for block in self._on[None]:
             runs = tuple(part for run in block.runs if (part := run.intersect(steps)) is not None)
-            blocks.append(replace(block, runs=runs, total=sum(run.total for run in runs)))
+            blocks.append(structs.replace(block, runs=runs, total=sum(run.total for run in runs)))
         return Counts(blocks, StepKinds(blocks, self._kinds.steps_on))
 
     def step_unknown(self, measure: Measure) -> int:

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from tracer.model.runs import Run
+from tracer.model.timeline import Run
 
 
 class Observed(msgspec.Struct, frozen=True, tag=True):

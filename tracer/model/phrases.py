@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from msgspec.structs import replace
 
 from tracer.errors import shown
-from tracer.model import measures
+from tracer.model import counts as measures
 from tracer.model.evidence import OverrideUnreached, OwnDense
 from tracer.model.reasons import Accumulated, Fact, Reason, Skipped
 from tracer.model.records import Optimizer, Program, Replica

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tracer.model import measures
+from tracer.model import counts as measures
 from tracer.model.records import Block, Optimizer
 from tracer.model.summary import Summary
 from tracer.model.timeline import Steps

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar, get_args
 import msgspec
 
 from tracer.model.evidence import Evidence
-from tracer.model.runs import Run
+from tracer.model.timeline import Run
 
 Kind = Literal["dense", "sparse", "none"]
 """The kind of a gradient: a tensor, a `tf.IndexedSlices`, or `None`."""
@@ -142,6 +142,20 @@ class Line(msgspec.Struct, frozen=True):
     """The line number; 0 for the framework."""
     graph: bool = False
     """True where the graph of a `tf.function` begins: the path is the one that traced the graph."""
+
+    @property
+    def label(self) -> str:
+        """The text of a line, `train.py:41 main`, or the framework's public name.
+
+        >>> Line("main", "train.py", 41).label, Line("Model.fit").label
+        ('train.py:41 main', 'Model.fit')
+        >>> Line("<module>", "train.py", 50).label
+        'train.py:50'
+        """
+        if not self.file:
+            return self.function
+        function = "" if self.function in ("", "<module>") else f" {self.function}"
+        return f"{self.file}:{self.number}{function}"
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -415,6 +429,24 @@ class TraceData(msgspec.Struct, frozen=True):
     def complete(self) -> bool:
         """False if anything was missed, other than effects."""
         return all(note.kind != "missed" for note in self.notes)
+
+    def lines_of(self, path: int | None) -> list[Line]:
+        """The lines of a path; empty if it is unknown."""
+        return [] if path is None else [self.lines[index] for index in self.paths[path]]
+
+    def nearest_line(self, path: int | None) -> Line | None:
+        """The innermost program line on a path; None if unknown."""
+        return next((line for line in reversed(self.lines_of(path)) if line.file), None)
+
+    def origin(self, path: int | None) -> tuple[Line | None, bool]:
+        """The program line that called, None if unknown, and True if it traced a graph.
+
+        It is the innermost line of the path or, for steps in a graph, of the part before the graph.
+        """
+        lines = self.lines_of(path)
+        graph = next((n for n, line in enumerate(lines) if line.graph), None)
+        called = (line for line in reversed(lines[:graph]) if line.file)
+        return next(called, None), graph is not None
 
 
 INDICES: Mapping[type, Mapping[str, str]] = {

@@ -1,7 +1,7 @@
 """Summarizes a trace for findings, reports and assertions: one `Summary` for each root optimizer.
 
 A `Summary` has the counts of the optimizer, and a `Pattern` for variables with equal counts in each
-step. A measure is a `Selection`, as in `tracer.model.measures`; the counts by step are a
+step. A measure is a `Selection`, as in `tracer.model.counts`; the counts by step are a
 `Timeline`, so a trace of a million steps takes no longer than one of a hundred. No TensorFlow.
 """
 
@@ -13,19 +13,20 @@ from typing import TypeVar
 
 from msgspec import structs
 
-from tracer.model.counts import Counts, StepKinds
-from tracer.model.evidence import Observed
-from tracer.model.measures import (
+from tracer.model.counts import (
     EXECUTIONS,
     CountedRole,
+    Counts,
     Measure,
     Selection,
+    StepKinds,
     as_block,
     counted as all_counted,
     counting,
     of_methods,
     updates,
 )
+from tracer.model.evidence import Observed
 from tracer.model.records import (
     Block,
     Entry,

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, overload
 
 from tracer.errors import is_mistake, shown, unknown_name
-from tracer.model import callers
-from tracer.model.counts import Counts, StepKinds
-from tracer.model.measures import (
+from tracer.model.counts import (
     ROLES,
+    Counts,
     Selection,
+    StepKinds,
     What,
     counted,
     require_effects,
@@ -181,7 +181,7 @@ class Trace:
 
         `tracer explain CODE` says when a rule reports something.
         """
-        return [*import_module("tracer.findings.run_rules").findings(self)]
+        return [*import_module("tracer.findings.rule").findings(self)]
 
     def save(self, path: str | Path) -> None:
         """Write the trace to the file `path`, which `tracer.load` reads.
@@ -369,7 +369,7 @@ class Trace:
             case "worker":
                 return data.replicas[value].worker
             case "caller":
-                return callers.path_text(data, value)
+                return " > ".join(line.label for line in data.lines_of(value)) or None
             case "variable" | "optimizer" | "method" if value is not None:
                 return getattr(data, f"{name}s")[value].name
         return value

@@ -64,7 +64,7 @@ from tracer.model.records import (
     Variable,
     with_indices,
 )
-from tracer.model.runs import Run
+from tracer.model.timeline import Run
 from tracer.model.trace import Trace
 from tracer.model.words import first_of, some
 

@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from tracer.errors import shown
 from tracer.kinds import KINDS
-from tracer.model import measures
+from tracer.model import counts as measures
 from tracer.model.phrases import (
     bracket_of,
     brand_of,

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from tracer.errors import UnknownName, shown
 from tracer.layout import Column, Figure, cut
-from tracer.model import callers, measures
+from tracer.model import counts as measures
 from tracer.model.names import named, optimizers_meant, variables_meant
 from tracer.model.phrases import (
     class_of,
@@ -593,7 +593,7 @@ def _by_caller(summary: Summary) -> _Made:
     called: dict[tuple[Line | None, bool], list[Block]] = {}
     for block in measures.counted(data):
         if block.root == summary.root:
-            called.setdefault(callers.origin(data, block.path), []).append(block)
+            called.setdefault(data.origin(block.path), []).append(block)
     ran = measures.of_methods(summary.apply_methods)
     of_calls = measures.counting(measures.ROLES["calls"], None, summary.apply_methods)
     made = []
@@ -605,7 +605,7 @@ def _by_caller(summary: Summary) -> _Made:
             sum(block.total * measure(block) for block in blocks)
             for measure in (ran, measures.updates, of_calls)
         )
-        name = "not known" if line is None else shown(callers.label(line))
+        name = "not known" if line is None else shown(line.label)
         values: dict[str, Figure] = {
             "caller": f"traced from {name}" if in_graph and line else name,
             "file": line.file if line else None,
@@ -686,14 +686,14 @@ def tracings(summary: Summary) -> Table:
     trace, rows = summary.trace, []
     events = sorted(trace.graph_tracings, key=lambda each: each.at)
     for event in events:
-        graph, line = trace.graphs[event.graph], callers.nearest(trace.data, event.path)
+        graph, line = trace.graphs[event.graph], trace.data.nearest_line(event.path)
         values = {
             "graph": graph.function,
             "began": round(event.at - events[0].at, 3),
             "after": event.after,
             "worker": trace.replicas[graph.replica].worker or None,
             "cause": CAUSES[event.cause] + (f": {event.detail}" if event.detail else ""),
-            "caller": None if line is None else callers.label(line),
+            "caller": None if line is None else line.label,
         }
         if graph.root == summary.root:
             rows.append(Row(values))

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from tracer.errors import shown
 from tracer.layout import Column, Line, paragraph, printed, tabulated
-from tracer.model.measures import EXECUTIONS
+from tracer.model.counts import EXECUTIONS
 from tracer.model.records import Variable
 from tracer.model.timeline import Timeline
 from tracer.model.trace import Trace

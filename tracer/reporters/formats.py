@@ -19,7 +19,7 @@ from rich.text import Text
 
 from tracer import files
 from tracer.errors import MissingExtra, Mistake, shown, to_install
-from tracer.findings.run_rules import findings
+from tracer.findings.rule import findings
 from tracer.layout import Figure
 from tracer.model import rates
 from tracer.model.phrases import endings

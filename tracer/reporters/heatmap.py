@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import NamedTuple
 
-from tracer.model import measures
+from tracer.model import counts as measures
 from tracer.model.phrases import text_of
 from tracer.model.reasons import reason
 from tracer.model.summary import Pattern, Summary

@@ -13,9 +13,9 @@ from importlib.resources import files
 import jinja2
 from markupsafe import Markup
 
-from tracer.findings.run_rules import Finding, findings
+from tracer.findings.rule import Finding, findings
 from tracer.layout import cut, shown
-from tracer.model import measures, phrases, rates
+from tracer.model import counts as measures, phrases, rates
 from tracer.model.summary import Summary, summaries_of
 from tracer.model.trace import Trace
 from tracer.model.words import listed, some

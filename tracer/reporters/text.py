@@ -10,8 +10,7 @@ from rich.text import Text
 
 from tracer import layout
 from tracer.errors import shown
-from tracer.findings.rule import Rule
-from tracer.findings.run_rules import to_report
+from tracer.findings.rule import Rule, to_report
 from tracer.layout import paragraph, printed
 from tracer.model import rates
 from tracer.model.phrases import never_reached, runs

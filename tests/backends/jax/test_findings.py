@@ -16,7 +16,7 @@ from support.findings_of import check
 from support.rules_by_backend import rules_of
 
 import tracer
-from tracer.findings.run_rules import Finding
+from tracer.findings.rule import Finding
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # Keras says some of it, too
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from tracer.backends.tensorflow import ledger
 from tracer.backends.tensorflow.ledger import Ledger
 from tracer.core.stamps import UNIT, WITHIN
-from tracer.model.runs import Run
+from tracer.model.timeline import Run
 
 
 class Machine:

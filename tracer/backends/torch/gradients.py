@@ -26,7 +26,7 @@ from tracer.core.calls import Call
 from tracer.core.collectors import Collector
 from tracer.core.interrupts import interrupt_in
 from tracer.model.evidence import Evidence, GradientsAdded, GradientsLeft
-from tracer.model.runs import fold
+from tracer.model.timeline import fold
 
 FIRST_STEPS = 300
 """How many steps are checked at least."""

@@ -15,8 +15,7 @@ from tracer.findings.rule import (
     on_replicas,
     rule,
 )
-from tracer.model.evidence import OutsideModules, OwnStep, Scheduled, SharedByMembers
-from tracer.model.measures import (
+from tracer.model.counts import (
     counting,
     dense,
     effects,
@@ -26,6 +25,7 @@ from tracer.model.measures import (
     updates,
     zeroed,
 )
+from tracer.model.evidence import OutsideModules, OwnStep, Scheduled, SharedByMembers
 from tracer.model.phrases import class_of, replica_names, replica_noun
 from tracer.model.reasons import accumulated_steps, skipper
 from tracer.model.records import Effect

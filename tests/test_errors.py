@@ -2,7 +2,7 @@
 
 import pytest
 
-from tracer.model.redaction import without_credentials
+from tracer.errors import without_credentials
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,0 @@
-"""Contains the rules by subject: each is a function from a summary to cases."""
