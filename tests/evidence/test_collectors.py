@@ -1,6 +1,8 @@
 """Those who gather evidence: called at each step, and dropped if they raise."""
 
 import time
+import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -8,8 +10,10 @@ import tensorflow as tf
 
 import tracer
 import tracer.api  # which says what the collectors are
+from tracer.backends.tensorflow.variables import row_of
 from tracer.core import collectors
-from tracer.core.collectors import CALLBACKS, Collector, Throttle
+from tracer.core.collectors import CALLBACKS, Collector, ModelVariable, Throttle
+from tracer.model.records import NotUpdated
 
 
 @pytest.mark.parametrize("name", CALLBACKS)
@@ -58,3 +62,44 @@ def test_a_throttle_rests_after_the_first_times(monkeypatch: pytest.MonkeyPatch)
         if time.perf_counter() >= throttle.due:
             throttle.run(lambda number=number: done.append(number))  # type: ignore[misc]
     assert done == [0, 1, 2]
+
+
+def test_variables_of_models_have_rows_unless_the_optimizer_got_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The names stay apart; `not passed` is what no traced optimizer got; one variable is gone."""
+    first, second, third, gone = (tf.Variable([float(n)], name="w") for n in range(4))
+    record, gone_too = row_of(first), weakref.ref(gone)
+    del gone
+
+    class Models(Collector):
+        """It finds all of them in the model of each optimizer."""
+
+        def model_variables(self) -> Iterator[ModelVariable]:
+            yield ModelVariable(weakref.ref(first), record, "frozen")
+            yield ModelVariable(weakref.ref(second), record, "not passed")
+            yield ModelVariable(weakref.ref(third), record, "frozen", 3)
+            yield ModelVariable(weakref.ref(third), record, "not passed", 7)
+            yield ModelVariable(gone_too, record, "not passed")
+
+    monkeypatch.setattr(collectors, "shared", lambda: (Models,))
+    one, two = (tracer.wrap(tf.compat.v1.train.GradientDescentOptimizer(0.5)) for _ in range(2))
+    one.apply_gradients([(tf.ones(1), first)])
+    two.apply_gradients([(tf.ones(1), second)])
+    trace = tracer.trace_of(one)
+    assert [each.name for each in trace.variables] == ["w", "w#2", "w#3"]
+    assert trace.data.not_updated == (
+        NotUpdated(0, (1,), "frozen", 3),
+        NotUpdated(0, (1,), "not passed", 7),
+        NotUpdated(0, (2,), "not passed"),
+    )
+    assert [trace.updates(variable=each) for each in (first, third)] == [1, 0]
+    with pytest.raises(tracer.UnknownName):
+        trace.updates(variable=second)
+    with tracer.record() as recording:
+        one.apply_gradients([(tf.ones(1), first)])
+        two.apply_gradients([(tf.ones(1), second)])
+    whole = recording.trace().data
+    frozen = {(each.root, *each.variables) for each in whole.not_updated if each.why == "frozen"}
+    names = [each.name for each in whole.variables]
+    assert {(root, names[index]) for root, index in frozen} == {(0, "w#2"), (1, "w#2"), (1, "w")}

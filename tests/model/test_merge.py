@@ -28,6 +28,7 @@ from tracer.model.records import (
     Launch,
     Method,
     Note,
+    NotUpdated,
     Optimizer,
     Program,
     Replica,
@@ -434,7 +435,35 @@ def test_optimizers_that_cannot_be_matched_are_kept_apart(
     assert merged(parts[0], running).complete is (one[0][2] == "a.py:1 1")
 
 
+def with_models(part: TraceData, names: str, *whys: tuple[Any, int]) -> TraceData:
+    """A trace whose first optimizer trains a model that has variables of these names, too."""
+    whole = (*part.variables, *(Variable(each, (2,), "float32") for each in names))
+    own = tuple(range(len(part.variables), len(whole)))
+    named = zip(whole, distinct(each.name for each in whole), strict=True)
+    return replace(
+        part,
+        variables=tuple(replace(each, name=name) for each, name in named),
+        not_updated=tuple(NotUpdated(0, own, *why) for why in whys if own),
+    )
+
+
+def test_what_some_ranks_do_not_update() -> None:
+    """Both froze `e` and `f`; rank 0 froze `g` as well, and does not pass what rank 1 updates."""
+    one = with_models(rank(0, ("w", 3, "a.py:1")), "efgv", ("frozen", 0))
+    rows = NotUpdated(0, (1, 2, 3), "frozen"), NotUpdated(0, (4,), "not passed")
+    two = with_models(rank(1, ("w", 2, "a.py:1")), "efv", ("frozen", 0))
+    step, update = two.blocks[0].entries
+    passed = replace(two.blocks[0], entries=(step, replace(update, variables=(0, 3))))
+    two = replace(two, blocks=(passed,), not_updated=(NotUpdated(0, (1, 2), "frozen"),))
+    trace = merged(replace(one, not_updated=rows), two)
+    assert [each.name for each in trace.variables] == ["w", "e", "f", "g", "v"]
+    assert trace.data.not_updated == rows[:1]
+    assert trace.notes == ("Adam: g is frozen in rank:0 only",)
+    assert [trace.updates(variable=name) for name in "wefgv"] == [5, 0, 0, 0, 2]
+
+
 LINES = ["", "a.py:1", "a.py:1 2", "a.py:2"]
+WHYS = st.none() | st.tuples(st.sampled_from(["frozen", "not passed"]), st.integers(0, 2))
 FACTS = {
     "failures": st.sampled_from([(), (Failure("step", "ValueError: no", "w", 3),)]),
     "frozen": st.sampled_from([(), ("w",)]),
@@ -453,6 +482,7 @@ def ranks_of_a_run(draw: st.DrawFn) -> list[TraceData]:
     parts = []
     for number in draw(st.sets(st.integers(0, size - 1), min_size=2)):
         made = rank(number, *draw(st.lists(used, max_size=3, unique_by=lambda each: each[2])))
+        made = with_models(made, "ee" * bool(made.optimizers), *filter(None, [draw(WHYS)]))
         optimizers = (
             replace(own, **{field: draw(value) for field, value in FACTS.items()})
             for own in made.optimizers

@@ -14,7 +14,7 @@ from functools import partial
 from time import perf_counter
 from types import FrameType
 from typing import Any, NamedTuple
-from weakref import ref
+from weakref import WeakSet, ref
 
 from msgspec.structs import replace
 
@@ -130,10 +130,19 @@ class Root:
             return 0  # also asked after a fault, perhaps of the ledger itself
 
 
+_tables: "WeakSet[Variables]" = WeakSet()
+
+
+def passed_to_any() -> set[int]:
+    """The ids of the plain references to all variables that any traced optimizer got."""
+    return {id(each) for table in list(_tables) for each in list(table.objects)}
+
+
 class Variables:
     """The variables seen so far, each with an index; held weakly and compared by identity."""
 
     def __init__(self, root: Root) -> None:
+        _tables.add(self)
         self.objects: list[ref[Any] | None] = []
         """The variable of each row; None for an argument."""
         self._lock = threading.RLock()

@@ -7,14 +7,27 @@ collectors are in `tracer.evidence`; a collector that knows a framework is in it
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import ref
 
 from msgspec.structs import replace
 
 from tracer.core.calls import Call
 from tracer.core.interrupts import interrupt_in
 from tracer.model.evidence import Evidence
-from tracer.model.records import Optimizer, Rate
+from tracer.model.records import Optimizer, Rate, Variable, WhyNot
+
+
+class ModelVariable(NamedTuple):
+    """A variable of a model that an optimizer trains, which the optimizer may not get."""
+
+    reference: ref[Any]
+    """The plain reference to the `canonical` variable or parameter, which may be gone."""
+    record: Variable
+    """Its record at the last look."""
+    why: WhyNot
+    since: int = 0
+    """The step after which this was so; 0 from the first step on."""
 
 
 class Collector:
@@ -52,6 +65,14 @@ class Collector:
 
     def rates(self) -> Iterable[Rate]:
         """The learning rates and decays over all steps."""
+        return ()
+
+    def model_variables(self) -> Iterable[ModelVariable]:
+        """Return variables of the trained models that are frozen, or trainable and not passed.
+
+        The reader leaves out those that the optimizer got, and says `not passed` only of those that
+        no traced optimizer got.
+        """
         return ()
 
 
@@ -105,6 +126,10 @@ class Collectors:
     def rates(self) -> list[Rate]:
         """The learning rates and decays over all steps."""
         return self._all_of("rates")
+
+    def model_variables(self) -> list[ModelVariable]:
+        """The variables of the trained models that the optimizer may not get."""
+        return self._all_of("model_variables")
 
     def _all_of(self, callback: str) -> list[Any]:
         """The combined results of all collectors that override this callback."""

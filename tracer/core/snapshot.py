@@ -20,14 +20,14 @@ from weakref import ref
 from msgspec.structs import replace
 
 from tracer.core import effects as of_effects, settle, tracings
-from tracer.core.backend import Iterations, Root, Surroundings
+from tracer.core.backend import Iterations, Root, Surroundings, passed_to_any
 from tracer.core.call_paths import UNKNOWN
 from tracer.core.counters import Counted, Counts
 from tracer.core.late_wrap import StaleFunction
 from tracer.core.optimizers import Optimizers
 from tracer.core.sites import Site
 from tracer.core.tracings import OTHERS, Key
-from tracer.model.names import Objects, finder
+from tracer.model.names import Objects, distinct, finder
 from tracer.model.records import (
     Block,
     Effect,
@@ -36,8 +36,11 @@ from tracer.model.records import (
     Line,
     Method,
     Note,
+    NotUpdated,
     Replica,
     TraceData,
+    Variable,
+    WhyNot,
     rates_in,
 )
 from tracer.model.trace import Trace
@@ -120,7 +123,7 @@ class Reader:
             since = _THE_BEGINNING if baseline is None else baseline
             if not empty and self._nothing_since(since):
                 return None
-            return self._data(self._counted(), since), list(self._root.variables.objects)
+            return self._data(self._counted(), since)
 
     def wrapped(self, new: bool) -> None:
         """Handle `wrap`: steps that only blocks of `record` counted before are not part of `trace`.
@@ -215,7 +218,7 @@ class Reader:
                     calls[number, block.path][0] += log.total
         return calls
 
-    def _data(self, counts: Counts, baseline: Baseline) -> TraceData:
+    def _data(self, counts: Counts, baseline: Baseline) -> DataAndObjects:
         called_so_far = self._called_so_far()  # first: other threads keep adding sites
         ran = self._ran(counts, baseline)
         new = {
@@ -232,10 +235,13 @@ class Reader:
         optimizers = self._optimizers
         step_methods = {method for each in optimizers.all for method in each.kind.step_methods}
         names = optimizers.names()
-        variables = tuple(self._root.variables.rows)
+        variables = self._root.variables.rows
+        objects = self._root.variables.objects[: len(variables)]
         known = optimizers.records(names, baseline.iterations, self._root.blocks)
         records = self._root.collectors.snapshot(known)
         rates = self._root.collectors.rates()
+        past = max((each.past for each in baseline.counts.values()), default=0)
+        not_updated = self._not_updated(variables, objects, past)
         notes = self._all_notes(ran, names, baseline)
         where, devices = self._root.where, self._root.devices
         graphs = self._graph_records(counts, baseline, ran.replicas)
@@ -244,9 +250,9 @@ class Reader:
         rows = list(self._root.blocks.callers.rows)  # last: other threads keep adding paths
         paths = tuple(tuple(lines.setdefault(line, len(lines)) for line in row) for row in rows)
         called = tuple(settle.calls_of(calls, ran.methods, ran.replicas))
-        return TraceData(
+        data = TraceData(
             optimizers=records,
-            variables=variables,
+            variables=tuple(variables),
             methods=tuple(Method(n, "step" if n in step_methods else "apply") for n in ran.methods),
             replicas=tuple(Replica(where.worker, id, devices.get(id, "")) for id in ran.replicas),
             blocks=tuple(ran.blocks),
@@ -260,7 +266,34 @@ class Reader:
             graph_tracings=events,
             effects=tuple(ran.effects),
             rates=tuple(rates_in(rates, _steps_after(counts, baseline))),
+            not_updated=not_updated,
         )
+        return data, objects
+
+    def _not_updated(
+        self, variables: list[Variable], objects: list[ref[Any] | None], past: int
+    ) -> tuple[NotUpdated, ...]:
+        """The variables of the trained models that the optimizer does not get, which are appended.
+
+        `objects` has the references of `variables`; the trace begins after `past` steps.
+        """
+        known = {id(each): index for index, each in enumerate(objects)}
+        own, found = {*known}, self._root.collectors.model_variables()
+        passed = passed_to_any() if any(each.why == "not passed" for each in found) else own
+        alike: dict[tuple[WhyNot, int], dict[int, None]] = defaultdict(dict)
+        for each in found:
+            key = id(each.reference)
+            if key in (passed if each.why == "not passed" else () if each.since else own):
+                continue
+            if key not in known:
+                known[key] = len(variables)
+                variables.append(each.record)
+                objects.append(each.reference)
+            alike[each.why, max(0, each.since - past)][known[key]] = None
+        names = distinct(each.name for each in variables)
+        variables[:] = [replace(each, name=n) for each, n in zip(variables, names, strict=True)]
+        root = self._optimizers.root
+        return tuple(NotUpdated(root, (*rows,), *key) for key, rows in alike.items())
 
     def _ran(self, counts: Counts, baseline: Baseline) -> _Ran:
         """The executions in `counts` after the baseline."""

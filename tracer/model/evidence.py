@@ -148,17 +148,6 @@ class OutsideModules(Observed, frozen=True):
     """How many parameters the optimizer has."""
 
 
-class NotUpdated(Observed, frozen=True):
-    """A variable of a model that the optimizer trains, without an update."""
-
-    variable: str
-    shape: tuple[int | None, ...]
-    why: Literal["frozen", "not passed", "no gradient", "set to zero", "unchanged"]
-    """`not passed`: no optimizer got it. `unchanged`: its updates changed no bit."""
-    since: int = 0
-    """The step after which this was so; 0 from the first step on."""
-
-
 Evidence = (
     OverrideUnreached
     | OwnDense
@@ -177,5 +166,4 @@ Evidence = (
     | GradientsLeft
     | Scheduled
     | OutsideModules
-    | NotUpdated
 )

@@ -9,7 +9,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations
 from typing import NamedTuple
 
 from tracer.model.names import without_number
@@ -27,8 +27,9 @@ class Root:
     index: int
     record: Optimizer
     labels: dict[int, Label]
-    """The label of each of its variables, by index."""
+    """The label of each of its variables, by index; also of those that it does not get."""
     variables: frozenset[Label]
+    """The labels of the variables that it gets."""
     finished: bool
     """False if its line may have made more optimizers after the trace was written."""
 
@@ -78,11 +79,16 @@ def match(traces: Sequence[TraceData]) -> Matching:
 def _roots(traces: Sequence[TraceData]) -> Iterator[Root]:
     known: dict[Hashable, tuple[dict[int, Label], frozenset[Label]]] = {}
     for number, data in enumerate(traces):
+        others: dict[int, set[int]] = defaultdict(set)
+        for each in data.not_updated:
+            others[each.root].update(each.variables)
         for index, used in _variables_used(data).items():
-            if (data.variables, used) not in known:
-                labels = _labels(data.variables, used)
-                known[data.variables, used] = labels, frozenset(labels.values())
-            record, labelled = data.optimizers[index], known[data.variables, used]
+            rest = tuple(sorted(others[index] - {*used}))
+            if (data.variables, used, rest) not in known:
+                labels = _labels(data.variables, (*used, *rest))
+                compared = frozenset(labels[each] for each in used)
+                known[data.variables, used, rest] = labels, compared
+            record, labelled = data.optimizers[index], known[data.variables, used, rest]
             yield Root(number, index, record, *labelled, data.finished)
 
 
@@ -92,7 +98,8 @@ def _variables_used(data: TraceData) -> dict[int, tuple[int, ...]]:
         index: set() for index, each in enumerate(data.optimizers) if each.root == index
     }
     if len(used) == 1:
-        return dict.fromkeys(used, tuple(range(len(data.variables))))
+        others = {*chain(*(each.variables for each in data.not_updated))}
+        return dict.fromkeys(used, tuple({*range(len(data.variables))} - others))
     for block in data.blocks:
         used.get(block.root, set()).update(*(entry.variables for entry in block.entries))
     for calls in data.calls:

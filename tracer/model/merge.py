@@ -19,6 +19,7 @@ from tracer.model.records import (
     Failure,
     Launch,
     Note,
+    NotUpdated,
     Optimizer,
     Rate,
     Replica,
@@ -27,7 +28,7 @@ from tracer.model.records import (
     with_indices,
 )
 from tracer.model.trace import Trace
-from tracer.model.words import first_of, listed
+from tracer.model.words import first_of, listed, plural
 
 _MAX_NAMES = 8  # the most workers or variables named
 
@@ -128,7 +129,7 @@ def _workers_of_one_run(every: Sequence[TraceData]) -> TraceData:
         notes += _seen_by_some(name, seen[key], [] if key in apart else parts)
     for roots in found.doubts:
         notes.append(_in_doubt(roots, found, names, parts))
-    notes += [*_missing(parts), *_mixed(parts)]
+    notes += [*_not_updated_by_some(whole, parts, found), *_missing(parts), *_mixed(parts)]
     optimizers = (
         replace(_of_all_workers([own for own, _ in seen[key]]), name=each.name, root=each.root)
         for key, each in zip(seen, whole.optimizers, strict=True)
@@ -201,6 +202,34 @@ def _seen_by_some(
         having = [_workers_in(data) for optimizer, data in every if saw(optimizer)]
         if 0 < len(having) < len(every):
             yield Note(f"{name}: {said} in {listed(having)} only", "fact")
+
+
+def _not_updated_by_some(
+    whole: TraceData, parts: Sequence[TraceData], found: Matching
+) -> Iterator[Note]:
+    """Yield notes on variables that only some workers of an optimizer do not update."""
+    optimizers, variables = (
+        {key: index for index, key in enumerate(dict.fromkeys(chain(*keys)))}
+        for keys in (found.optimizers, found.variables)
+    )
+    workers: dict[int, dict[str, None]] = defaultdict(dict)
+    without: dict[tuple[int, str, int], dict[str, None]] = defaultdict(dict)
+    for data, roots, own in zip(parts, found.optimizers, found.variables, strict=True):
+        worker = {_workers_in(data): None}
+        for key in roots:
+            workers[optimizers[key]] |= worker
+        for each in data.not_updated:
+            for index in each.variables:
+                without[optimizers[roots[each.root]], each.why, variables[own[index]]] |= worker
+    alike: dict[tuple[int, str, tuple[str, ...]], list[str]] = defaultdict(list)
+    for each in whole.not_updated:
+        for index in each.variables:
+            where = without[each.root, each.why, index]
+            if where != workers[each.root]:
+                alike[each.root, each.why, (*where,)].append(whole.variables[index].name)
+    for (root, why, having), names in alike.items():
+        said = f"{first_of(names, _MAX_NAMES)} {plural(len(names), 'is', 'are')} {why}"
+        yield Note(f"{whole.optimizers[root].name}: {said} in {listed(having)} only", "fact")
 
 
 def _missing(parts: Sequence[TraceData]) -> Iterator[Note]:
@@ -341,6 +370,7 @@ _RECORDS = (
     "graph_tracings",
     "effects",
     "rates",
+    "not_updated",
 )
 
 
@@ -382,12 +412,8 @@ def _joined(
                 own = [each for each, n in zip(own, places[table], strict=True) if n >= before]
             records += with_indices(own, change)
     tables["graph_tracings"].sort(key=lambda each: each.at)
-    rates: dict[Rate, set[int]] = {}
-    for each in tables["rates"]:  # each rank may have some variables of a group
-        rates.setdefault(replace(each, variables=()), set()).update(each.variables)
-    tables["rates"] = [
-        replace(each, variables=tuple(sorted(variables))) for each, variables in rates.items()
-    ]
+    tables |= {table: _united(tables[table]) for table in ("rates", "not_updated")}
+    tables["not_updated"] = [*_not_updated(tables)]
     tables |= {table: _numbered(tables[table]) for table in ("optimizers", "variables")}
     return TraceData(
         **{table: tuple(records) for table, records in tables.items()},
@@ -402,6 +428,28 @@ def _joined(
         launch=max((e.launch for e in every if e.launch), key=lambda e: e.started, default=None),
         processes=tuple(dict.fromkeys(name for data in every for name in data.processes)),
     )
+
+
+Listing = TypeVar("Listing", Rate, NotUpdated)
+
+
+def _united(records: Iterable[Listing]) -> list[Listing]:
+    """Join the records that differ only in variables: each rank may have some of them."""
+    variables: dict[Listing, set[int]] = {}
+    for each in records:
+        variables.setdefault(replace(each, variables=()), set()).update(each.variables)
+    return [replace(each, variables=tuple(sorted(own))) for each, own in variables.items()]
+
+
+def _not_updated(tables: Mapping[str, Sequence[Any]]) -> Iterator[NotUpdated]:
+    """Yield the rows of variables without updates; what any rank passes is not `not passed`."""
+    entries = chain.from_iterable(block.entries for block in tables["blocks"])
+    passed = {*chain(*{each.variables for each in (*entries, *tables["calls"])})}
+    for each in tables["not_updated"]:
+        keeps_all = each.why != "not passed" or passed.isdisjoint(each.variables)
+        own = each.variables if keeps_all else (e for e in each.variables if e not in passed)
+        if variables := tuple(own):
+            yield replace(each, variables=variables)
 
 
 def _all_at(places: Sequence[int], indices: Sequence[int]) -> tuple[int, ...]:

@@ -94,7 +94,7 @@ class Optimizer(msgspec.Struct, frozen=True):
 
 
 class Variable(msgspec.Struct, frozen=True):
-    """A variable that an optimizer was asked to update."""
+    """A variable that an optimizer was asked to update, or that a model which it trains has."""
 
     name: str
     shape: tuple[int | None, ...]
@@ -329,6 +329,26 @@ class Rate(msgspec.Struct, frozen=True):
     """What sets the rate in the program, if no value is known: `CosineDecay(decay_steps=100)`."""
 
 
+WhyNot = Literal["frozen", "not passed"]
+"""Why an optimizer does not get a variable of a model that it trains. `not passed`: it is
+trainable, and no optimizer of the trace gets it."""
+
+
+class NotUpdated(msgspec.Struct, frozen=True):
+    """Variables of models that an optimizer trains, and that it does not get.
+
+    A variable that it gets has entries, which show why it is not updated: its gradients were None,
+    for example.
+    """
+
+    root: int
+    variables: tuple[int, ...]
+    """Indices of variables."""
+    why: WhyNot
+    since: int = 0
+    """The step after which this was so; 0 from the first step on."""
+
+
 class Launch(msgspec.Struct, frozen=True):
     """The process of a trace, and what started it: see `tracer.model.launches`."""
 
@@ -418,6 +438,8 @@ class TraceData(msgspec.Struct, frozen=True):
     """What steps did to the variables; empty if effects were not requested."""
     rates: tuple[Rate, ...] = ()
     """The known learning rates and decays of the first process."""
+    not_updated: tuple[NotUpdated, ...] = ()
+    """The variables of the trained models that an optimizer does not get."""
     launch: Launch | None = None
     """The launch; for merged traces, that of the process that began last. None if unknown."""
     processes: tuple[str, ...] = ()
@@ -464,6 +486,7 @@ INDICES: Mapping[type, Mapping[str, str]] = {
     GraphTracing: {"graph": "graphs", "path": "paths"},
     Effect: {"root": "optimizers", "replica": "replicas", "variables": "variables"},
     Rate: {"root": "optimizers", "variables": "variables"},
+    NotUpdated: {"root": "optimizers", "variables": "variables"},
 }
 """The fields that are indices, each with its table of a `TraceData`."""
 

@@ -95,6 +95,8 @@ class Summary(Counts):
         self.blocks = [block for block in trace.blocks if block.root == root]
         self.effects = [each for each in trace.data.effects if each.root == root]
         """What steps did to the variables; empty if effects were not requested."""
+        self.not_updated = [each for each in trace.data.not_updated if each.root == root]
+        """The variables of the trained models that the optimizer does not get."""
         counted = [block for block in all_counted(trace.data) if block.root == root]
         self.replicas = tuple(sorted({block.replica for block in self.blocks}))
         known = trace.steps_by_replica()
@@ -148,9 +150,9 @@ class Summary(Counts):
 
     @cached_property
     def variables(self) -> tuple[int, ...]:
-        """The indices of the variables that this optimizer was asked to update, or traced for."""
+        """The indices of the variables that this optimizer gets, or that its models have."""
         lists = {entry.variables for block in self._on[None] for entry in block.entries}
-        return tuple(sorted({*chain(*lists)}))
+        return tuple(sorted({*chain(*lists, *(each.variables for each in self.not_updated))}))
 
     @cached_property
     def methods(self) -> tuple[int, ...]:

@@ -111,7 +111,8 @@ class Trace:
     optimizers: tuple[Optimizer, ...] = _of_data("optimizers")
     """The traced optimizers, nested ones after their root."""
     variables: tuple[Variable, ...] = _of_data("variables")
-    """The variables that an optimizer was asked to update, in that order."""
+    """The variables that an optimizer was asked to update, in that order; then those of the models
+    that it trains."""
     methods: tuple[Method, ...] = _of_data("methods")
     """The intercepted methods that were called."""
     replicas: tuple[Replica, ...] = _of_data("replicas")

@@ -9,13 +9,13 @@ A trace file is one JSON object in UTF-8:
      "graphs": [...], "notes": [{"text": ..., "kind": "missed", "worker": ""}],
      "environment": {"tensorflow": "2.21.0"}, ..., "lines": [...], "paths": [[0, 3]],
      "graph_tracings": [...], "effects": [{..., "variables": [0, 1], "runs": [[7, 1, 3, 1]]}],
-     "rates": [{..., "variables": [0, 4], "runs": [[1, 64, 0.1, 0.001, 64]]}]}
+     "rates": [{..., "variables": [0, 4], "runs": [[1, 64, 0.1, 0.001, 64]]}],
+     "not_updated": [{..., "variables": [4, 6], "why": "frozen", "since": 0}]}
 
-The fields are explained in `tracer.model.records`. The `variables` of an entry, of calls, of an
-effect or of a rate are ranges: `[0, 1, 2, 4]` are the variables 0, 2 and 3. So a list of 1,000
-variables takes as much space as one of 4. A run is `[first, stride, count, times]`, so a million
-regular steps take as much space as ten. A merged trace has the traces of its workers instead:
-`"parts": [{"optimizers": ...}, ...]`.
+The fields are explained in `tracer.model.records`. The `variables` of these records are ranges:
+`[0, 1, 2, 4]` are the variables 0, 2 and 3. So a list of 1,000 variables takes as much space as one
+of 4. A run is `[first, stride, count, times]`, so a million regular steps take as much space as
+ten. A merged trace has the traces of its workers instead: `"parts": [{"optimizers": ...}, ...]`.
 
 A reader may rely on this: every index is inside its table; every number is at most 2**63 - 1; the
 steps of the runs of a block, an effect or a rate are ascending, and the runs of a block or an
@@ -55,6 +55,7 @@ from tracer.model.records import (
     Launch,
     Line,
     Note,
+    NotUpdated,
     Optimizer,
     Program,
     Rate,
@@ -114,6 +115,7 @@ _BOUNDS: Mapping[type, Mapping[str, tuple[float, float]]] = {
     GradientsLeft: dict.fromkeys(("passes", "of", "every"), _ANY),
     Line: {"number": _ANY},
     Rate: {"group": _ANY},
+    NotUpdated: {"since": _ANY},
     RateRun: dict.fromkeys(("first", "count", "values"), _SOME),
     Program: {
         **dict.fromkeys(("started", "seconds"), _SECONDS),
@@ -135,6 +137,7 @@ _PARTS: Mapping[type, Sequence[str]] = {
         "graph_tracings",
         "effects",
         "rates",
+        "not_updated",
     ),
     Optimizer: ("evidence",),
     Block: ("entries", "runs"),
@@ -236,7 +239,7 @@ def _tables(
     """The tables with indices of variables, with the indices changed."""
     return {
         table: tuple(with_indices(getattr(data, table), {"variables": change}))
-        for table in ("blocks", "calls", "effects", "rates")
+        for table in ("blocks", "calls", "effects", "rates", "not_updated")
     }
 
 
