@@ -84,9 +84,14 @@ class Iterations(Observed, frozen=True):
 
 
 class BackwardPasses(Observed, frozen=True):
-    """How many backward passes of PyTorch reached a parameter of the optimizer."""
+    """How many backward passes of PyTorch `steps` steps used: fewer if steps used one again.
+
+    Gradients that were cleared before a step do not count. Unless `steps` are all steps of the
+    optimizer, others had no gradient, or the passes began before the trace.
+    """
 
     passes: int
+    steps: int
 
 
 class LossNotScaled(Observed, frozen=True):

@@ -17,6 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import tracer
 from tracer.backends.torch import compat, gradients
+from tracer.model.evidence import BackwardPasses
+from tracer.model.trace import Trace
 
 torch.set_num_threads(1)
 SGD = torch.optim.SGD
@@ -329,6 +331,103 @@ def test_zero_grad_that_is_called_once_an_epoch() -> None:
 
     (found,) = said(train)
     assert "In 27 of 29 steps backward added" in found
+
+
+def passes_of(trace: Trace) -> list[tuple[int, int]]:
+    """The backward passes and steps of each optimizer."""
+    every = [evidence for optimizer in trace.optimizers for evidence in optimizer.evidence]
+    return [(e.passes, e.steps) for e in every if isinstance(e, BackwardPasses)]
+
+
+def train_with(style: str) -> list[tuple[int, int]]:
+    """Train in a style; returns what was done: passes that steps used, and steps."""
+    model, judge = net(), nn.Linear(1, 1)
+    optimizer, other = SGD(model.parameters(), 0.01), SGD(judge.parameters(), 0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    passes = steps = 0
+    for number in range(12):
+        if style != "one group of four" or number % 4 == 0:
+            optimizer.zero_grad(set_to_none=style != "zeros")
+        loss = judge(model(torch.randn(4, 3))).mean()
+        if style == "by hand":
+            for each, own in zip(
+                model.parameters(), torch.autograd.grad(loss, [*model.parameters()]), strict=True
+            ):
+                each.grad = own
+        elif style != "no pass":
+            scaler.scale(loss).backward()
+        passes += 1
+        if style in ("two steps", "two steps of two optimizers"):
+            scaler.unscale_(optimizer)
+            clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            steps += 1
+        if style != "one group of four" or number % 4 == 3:
+            optimizer.step()
+            steps += 1
+        if style == "two steps of two optimizers":
+            other.zero_grad()
+            judge(torch.ones(1, 1)).mean().backward()
+            other.step()
+            other.step()
+    if style == "no pass":
+        return [(0, steps)]
+    if style == "two steps of two optimizers":
+        return [(passes, steps), (passes, steps)]
+    return [] if style == "by hand" else [(passes, steps)]
+
+
+@pytest.mark.parametrize(
+    "style",
+    [
+        "plain",
+        "zeros",
+        "one group of four",
+        "two steps",
+        "two steps of two optimizers",
+        "by hand",
+        "no pass",
+    ],
+)
+def test_the_passes_that_steps_used(style: str) -> None:
+    """In each of two recordings, the second of which has other optimizers, too."""
+    for _ in range(2):
+        with tracer.record() as recording:
+            done = train_with(style)
+        assert passes_of(recording.trace()) == done
+
+
+def test_the_passes_of_another_recording_are_not_of_this_one() -> None:
+    model = net()
+    optimizer = SGD(model.parameters(), 0.01)
+    for steps in (3, 5):
+        with tracer.record() as recording:
+            for _ in range(steps):
+                optimizer.zero_grad()
+                loss_of(model).backward()
+                loss_of(model).backward()
+                optimizer.step()
+        assert passes_of(recording.trace()) == [(2 * steps, steps)]
+
+
+def test_stray_gradients_of_another_loss() -> None:
+    """The pass of a generator reaches its judge, which clears too late; then also in time."""
+    for clears in (True, False):
+        draw, judge = nn.Linear(2, 3), nn.Linear(3, 1)
+        of_draw, of_judge = SGD(draw.parameters(), 0.01), SGD(judge.parameters(), 0.01)
+        with tracer.record() as recording:
+            for _ in range(8):
+                fake = draw(torch.randn(4, 2))
+                judge(fake).mean().backward()
+                of_draw.step()
+                of_draw.zero_grad()
+                if clears:
+                    of_judge.zero_grad()
+                (judge(torch.randn(4, 3)) - judge(fake.detach())).mean().backward()
+                of_judge.step()
+                of_judge.zero_grad()
+        assert passes_of(recording.trace()) == [(8, 8), (8 if clears else 16, 8)]
 
 
 class Meeting(torch.autograd.Function):  # type: ignore[misc]

@@ -1,9 +1,10 @@
-"""Find out which backward passes the steps use: a pass may add to old gradients, or be lost.
+"""Find out which backward passes the steps use: one may be lost, or serve two steps.
 
 During a recording, `torch.autograd.backward` is replaced. Before and after each pass, one small
 parameter of each optimizer is checked, as a sample. A gradient has an identity and a version that
 each write increments: if both are unchanged since a step when a pass begins, the gradients were not
-cleared, and the pass adds to them. If the gradient is None, no step used the passes before.
+cleared, and the pass adds to them. If they are unchanged at the next step, no pass came between. If
+the gradient is None, no step used the passes before.
 
 Nothing is reported for an optimizer whose steps call `backward` or run inside it. Passes are not
 lost if another optimizer stepped meanwhile, or if the program changed weights or gradients between
@@ -25,7 +26,7 @@ from tracer.core.call_paths import Paths
 from tracer.core.calls import Call
 from tracer.core.collectors import Collector
 from tracer.core.interrupts import interrupt_in
-from tracer.model.evidence import Evidence, GradientsAdded, GradientsLeft
+from tracer.model.evidence import BackwardPasses, Evidence, GradientsAdded, GradientsLeft
 from tracer.model.timeline import fold
 
 FIRST_STEPS = 300
@@ -48,12 +49,15 @@ class GradientMonitor(Collector):
 
     def __init__(self, root: Any) -> None:
         super().__init__(root)
-        self.thread = 0
-        """The thread that steps; passes on other threads belong to other optimizers."""
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget everything, as a recording begins."""
+        self._recording = _passes.recording
         self._ended = False
         self._parameter: Any = _gone
         self._gradient: Any = None
-        self._version = self._weights = self._stepped = self._steps = self._added = 0
+        self._version = self._weights = self._stepped = self._steps = 0
         """The versions of gradient and parameter, and `_Passes.steps`, as last seen; steps."""
         self._used = self._adds = False
         """Whether a step used the gradient last seen; whether passes added to a used one."""
@@ -64,14 +68,20 @@ class GradientMonitor(Collector):
         self._lost: list[list[Pass]] = []
         self._groups: Counter[int] = Counter()
         """By number of passes, how many steps used the gradients of that many."""
+        self._group_of: dict[int, int] = {}
+        """By version of the gradient in a step, the number of passes that it had used."""
+        self._first: list[tuple[int, int]] = []
+        """The version of the gradient, and `_Passes.count`, in steps that began the checks."""
+        self._added = self._written = 0
+        """In how many steps passes had added to used gradients; in how many the program wrote."""
         self._paths: set[int] = set()
 
-    def pass_begins(self, number: Pass) -> None:
+    def pass_begins(self) -> None:
         """Check the gradient before a backward pass."""
         weights = getattr(self._parameter(), "_version", 0)
         gradient, is_kept = self._look()
         if self.root.calls_under_way.stack():
-            self.give_up()  # a closure: only the optimizer knows how it uses the gradients
+            self.rest()  # a closure: only the optimizer knows how it uses the gradients
         elif not is_kept:
             if self._waiting and gradient is None:
                 self._cleared.append(self._waiting)
@@ -81,7 +91,7 @@ class GradientMonitor(Collector):
             and self._steps <= READ_STEPS
             and (compat.is_capturing() or not gradient.any())
         ):
-            self.give_up()  # a hook of the step sets the gradients to 0
+            self.rest()  # a hook of the step sets the gradients to 0
         if weights != self._weights:
             self._cleared = []  # the program computed each for other weights, on purpose
         self._weights = weights
@@ -97,45 +107,69 @@ class GradientMonitor(Collector):
         """Check the gradient after a step, or after a step that a scaler skipped."""
         if call.parent is not None or not _passes.watched:
             return
+        if self._recording != _passes.recording:
+            self._begin()
         _passes.steps += 1
         is_alone, self._stepped = _passes.steps == self._stepped + 1, _passes.steps
         if get_ident() in _passes.under_way:
-            self.give_up()  # the hook of a gradient calls `step`
+            self.rest()  # the hook of a gradient calls `step`
         if self._ended:
             return
         gradient, is_kept = self._look()
-        if self._waiting and gradient is not None:
-            self._groups[len(self._waiting)] += 1
+        passes, self._steps = len(self._waiting), self._steps + 1
+        if gradient is None:
+            if self._steps <= FIRST_STEPS:
+                self._choose()
+        elif passes or is_kept:
+            self._groups[passes] += 1
+            if passes:
+                self._group_of[self._version] = passes
             self._added += self._adds
-            self._paths.add(self._waiting[-1][1])
-            if is_alone and (is_kept or len(self._waiting) > 1):
+            self._paths.update(path for _, path in self._waiting[-1:])
+            if is_alone and passes and (is_kept or passes > 1):
                 self._lost += self._cleared[: MAX_LOST - len(self._lost)]
+        else:
+            self._written += 1
         self._waiting, self._cleared, self._used, self._adds = [], [], True, False
-        self._steps += 1
-        if gradient is None and self._steps <= FIRST_STEPS:
-            self._choose()
-        elif self._steps == FIRST_STEPS and not (
-            self._groups.keys() - {1} or self._added or self._lost
-        ):
-            self.rest(for_good=True)
+        eventful = self._groups.keys() - {1} or self._added or self._lost
+        if self._steps == FIRST_STEPS and not eventful:
+            self.rest(found=True)
 
-    def give_up(self) -> None:
-        """Report nothing for this optimizer."""
-        self._groups.clear()
-        self._added = 0
-        self.rest(for_good=True)
-
-    def rest(self, *, for_good: bool = False) -> None:
-        """Stop the checks until the next recording, or for good."""
-        self._ended |= for_good
-        self._parameter, self._gradient = _gone, None
+    def rest(self, *, found: bool = False) -> None:
+        """Stop the checks; unless something was `found`, nothing is reported."""
+        if not found:
+            self._groups.clear()
+            self._added, self._written = 0, 1
+        self._ended, self._parameter, self._gradient = True, _gone, None
         _passes.monitors.discard(self)
 
     def evidence(self) -> Iterator[Evidence]:
-        """Evidence of gradients added to used ones, or never used."""
+        """Evidence of the passes that steps used, and of gradients added to used ones or lost."""
+        if self._recording != _passes.recording:
+            return
+        yield from self._used_passes()
         if self._added:
-            yield GradientsAdded(self._added, sum(self._groups.values()))
-        every = max(self._groups, key=self._groups.__getitem__, default=0)
+            yield GradientsAdded(self._added, self._groups.total() - self._groups[0])
+        yield from self._lost_passes()
+
+    def _used_passes(self) -> Iterator[Evidence]:
+        """The passes that all steps used, unless those of some step are unknown.
+
+        Nobody saw the passes before the first step. Their number is that of a later step which
+        found a gradient of this version, or all passes of the recording.
+        """
+        if len(self._first) == 1 and not self._written and self._groups:
+            version, count = self._first[0]
+            first = self._group_of.get(version) or (count if count in (1, self._every()) else 0)
+            if first:
+                passes = first + sum(size * steps for size, steps in self._groups.items())
+                yield BackwardPasses(passes, 1 + self._groups.total())
+        elif self._steps and not (self._first or _passes.count):
+            yield BackwardPasses(0, self._steps)
+
+    def _lost_passes(self) -> Iterator[Evidence]:
+        """The passes whose gradients no step used."""
+        every = self._every()
         is_over = every > 1 and not _passes.watched and _passes.steps == self._stepped
         groups = [*self._lost, *([*self._cleared, self._waiting] if is_over else ())]
         lost = [
@@ -153,6 +187,10 @@ class GradientMonitor(Collector):
                 tuple(fold((number, 1) for number in numbers)),
             )
 
+    def _every(self) -> int:
+        """The number of passes that most steps used."""
+        return max(filter(None, self._groups), key=self._groups.__getitem__, default=0)
+
     def _look(self) -> tuple[Any, bool]:
         """The gradient, and whether it is the one last seen, and nobody wrote to it."""
         gradient = getattr(self._parameter(), "grad", None)
@@ -169,6 +207,7 @@ class GradientMonitor(Collector):
         if found is not None:
             self._parameter, self.thread = ref(found), get_ident()
             self._look()
+            self._first.append((self._version, _passes.count))
             _passes.monitors.add(self)
 
 
@@ -177,8 +216,8 @@ class _Passes:
 
     watched = False
     """Whether a recording runs."""
-    count = steps = 0
-    """The passes since the recording began, and the steps of all optimizers."""
+    recording = count = steps = 0
+    """The number of the recording, of its passes so far, and of the steps of all optimizers."""
 
     def __init__(self) -> None:
         self.under_way: set[int] = set()
@@ -188,22 +227,23 @@ class _Passes:
 
     def watch(self, wanted: bool) -> None:
         """Count the passes from now on, or stop."""
-        self.count = 0 if wanted and not self.watched else self.count
+        if wanted and not self.watched:
+            self.recording, self.count = self.recording + 1, 0
         self.watched = wanted
         _BACKWARD.put(wanted)
         for monitor in [] if wanted else list(self.monitors):
-            monitor.rest()
+            monitor.rest(found=True)
 
     @dynamo.left_alone
-    def notify(self, callback: str, number: Pass) -> None:
+    def notify(self, callback: str, *given: Pass) -> None:
         """Call a method of all monitors of this thread; one that raises is dropped."""
         for monitor in [own for own in list(self.monitors) if own.thread == get_ident()]:
             try:
-                getattr(monitor, callback)(number)
+                getattr(monitor, callback)(*given)
             except Exception as error:
                 if interrupt_in(error) is not None:
                     raise
-                monitor.give_up()
+                monitor.rest()
 
 
 _passes = _Passes()
@@ -221,7 +261,7 @@ def _backward(*given: Any, **named: Any) -> Any:
     try:
         path = _passes.paths.above(sys._getframe(1)) if _passes.monitors else 0
         number = _passes.count, path
-        _passes.notify("pass_begins", number)
+        _passes.notify("pass_begins")
         result = _BACKWARD.original(*given, **named)
         _passes.notify("pass_ends", number)
         return result
