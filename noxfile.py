@@ -48,8 +48,13 @@ TEST, DOCS, BACKENDS = (
 )
 """The package with a group of what is not published: what a session installs."""
 
-ON_JAX = ("tests/backends/jax", "tests/backends/optax", "tests/mends")
-ON_TORCH = ("tests/backends/torch_optim", "tests/backends/keras_torch", "tests/mends")
+ON_JAX = ("tests/backends/jax", "tests/backends/optax", "tests/mends", "tests/twins")
+ON_TORCH = (
+    "tests/backends/torch_optim",
+    "tests/backends/keras_torch",
+    "tests/mends",
+    "tests/twins",
+)
 
 LONG = ("-m", "long and not sweep", "-n", "2", "--dist", "loadfile")
 """The long tests, in two processes."""
@@ -359,7 +364,7 @@ def packages(session: nox.Session) -> None:
     """Public troubles with Flax, Lightning, Accelerate, transformers and PEFT, each by `run`."""
     stacks = ("lightning>=2.5,<3", "accelerate>=1.9,<2", "transformers>=4.50,<6", "peft>=0.15,<1")
     session.install("torch", "jax", "optax", "flax>=0.10,<0.13", *stacks, *BACKENDS)
-    own = ("tests/findings/test_pains_of_packages.py", "-m", "sweep")
+    own = ("tests/twins", "-k", "with_packages", "-m", "sweep")
     session.run("pytest", *(session.posargs or own))
 
 

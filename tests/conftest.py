@@ -34,7 +34,7 @@ from hypothesis import settings
 settings.register_profile("busy", deadline=None)  # a machine that is busy is no failure
 settings.load_profile("busy")
 
-collect_ignore = ["programs", "findings/pains/packages"]  # other processes run these: no tests
+collect_ignore = ["programs"]  # other processes run these: no tests
 
 DEVICES = 3
 """Logical CPU devices: enough for `MirroredStrategy` over two and over three."""

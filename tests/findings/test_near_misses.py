@@ -42,7 +42,7 @@ WITH_ODD_WEIGHTS = {
 
 @pytest.mark.parametrize(("program", "kind"), CASES)
 def test_nothing_is_said(program: Callable[[Any], None], kind: str) -> None:
-    trace = traced(lambda _: program(Kit(kind)), True)
+    trace = traced(lambda: program(Kit(kind)))
     assert trace.complete, trace.notes
     assert trace.steps
     assert trace.updates()
@@ -60,7 +60,7 @@ def test_nothing_is_said(program: Callable[[Any], None], kind: str) -> None:
 )
 def test_nothing_is_said_of_the_weights(program: Callable[[Any], None], kind: str) -> None:
     """The same with effects: healthy programs change their weights, and these stay finite."""
-    trace = traced(lambda _: program(Kit(kind)), True, effects=True)
+    trace = traced(lambda: program(Kit(kind)), effects=True)
     assert [note for note in trace.notes if "Session" not in note] == []
     assert not bad(trace)
     with_effects = trace.has_effects or not trace.steps

@@ -611,6 +611,43 @@ def test_weights_that_a_checkpoint_gives_back(kind: str, tmp_path: Path) -> None
         assert not bad(tracer.trace_of(optimizer))
 
 
+# The errors, and what was never used.
+
+
+@needs_keras3
+def test_a_step_that_raises_half_way() -> None:
+    """It counts with what ran of it, and is not the one before itself."""
+    first, second = tf.Variable([1.0, 2.0], name="first"), tf.Variable([1.0], name="second")
+    optimizer = tracer.wrap(keras3.optimizers.SGD(0.1))
+    optimizer.build([first, second])
+    for _ in range(2):
+        optimizer.apply([tf.ones(2), tf.ones(1)], [first, second])
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        optimizer.apply([tf.ones(2), tf.ones(3)], [first, second])
+    (finding,) = bad(tracer.trace_of(optimizer))
+    assert (finding.code, finding.severity) == ("apply-raised", "error")
+    assert finding.variables == ("second",)
+    assert "after step 2" in finding.text
+    optimizer.apply([tf.ones(2), tf.ones(1)], [first, second])
+    assert not bad(tracer.trace_of(optimizer))
+
+
+@needs_keras3
+def test_what_fit_did_not_use_is_said_once() -> None:
+    """Of a loss scale, and not of what it scales too; and not in a later block again."""
+    weight = keras3.Variable(np.ones(3, "f4"), name="weight")
+    with tracer.record() as recording:
+        outer = keras3.mixed_precision.LossScaleOptimizer(keras3.optimizers.Adam())
+        outer.build([weight])
+        outer.finalize_variable_values([weight])  # as at the end of `fit`
+    (finding,) = bad(recording.trace())
+    assert finding.code == "never-used" and "LossScaleOptimizer" in finding.text
+    tracer.wrap(outer)
+    with tracer.record() as recording:
+        pass
+    assert not recording.trace().findings()
+
+
 # The graphs.
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import msgspec
-from support.rules_by_backend import OF_EFFECTS
 
 import tracer
 from tracer.findings.rule import RULES, Finding
@@ -22,29 +21,12 @@ def found(trace: Trace, code: str) -> list[Finding]:
     return [each for each in trace.findings() if each.code == code]
 
 
-def traced(train: Callable[[bool], None], healthy: bool, *, effects: bool = False) -> Trace:
-    """The trace of all optimizers that `train(healthy)` uses."""
-    error = ""
+def traced(train: Callable[[], object], *, effects: bool = False) -> Trace:
+    """The trace of all optimizers that a program uses, which has ended."""
+    program = Program("train.py", 0.0, 1.0, status=0)
     with tracer.record(effects=effects) as recording:
-        try:
-            train(healthy)
-        except (TypeError, ValueError) as raised:
-            assert not healthy, raised
-            error = f"{type(raised).__name__}: {raised}"
-    program = Program("train.py", 0.0, 1.0, status=1 if error else 0, error=error)
+        train()
     return Trace(msgspec.structs.replace(recording.trace().data, programs=(program,)))
-
-
-def check(code: str, train: Callable[[bool], None]) -> Finding:
-    """What the rule says of a program; it must say nothing of the healthy twin, nor any other."""
-    effects = code in OF_EFFECTS
-    healthy = traced(train, True, effects=effects)
-    assert healthy.complete, healthy.notes
-    assert not bad(healthy)
-    assert not found(healthy, code)
-    trace = traced(train, False, effects=effects)
-    assert found(trace, code), trace.findings()
-    return found(trace, code)[0]
 
 
 def of_workers(trace: Trace, other: Trace) -> Trace:

@@ -1,7 +1,7 @@
 """Which rule finds anything with which backend: the table in docs/findings.md.
 
-The tests of each backend have a program for each rule of its column, and no other. Those of
-TensorFlow are in `findings/test_rules_in_training.py` and `findings/pains`.
+`twins` has a program for each rule that finds something without TensorFlow. Those of TensorFlow are
+in `findings/test_rules_in_training.py`, too.
 """
 
 NAMES = {
@@ -26,9 +26,6 @@ BACKENDS = {
     "torch.optim": "gradients-added",
 }
 """The rules that can find something, by the backends on which they can."""
-
-OF_EFFECTS = {"not-finite", "unchanged"}
-"""What is found only with `effects=True`."""
 
 
 def rules_of(backend: str) -> set[str]:

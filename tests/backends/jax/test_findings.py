@@ -1,4 +1,4 @@
-"""What is found of Keras on JAX: a program for each rule that can find anything there."""
+"""What is found of programs for Keras on JAX; `twins/on_keras.py` has those for any backend."""
 
 from typing import Any
 
@@ -6,52 +6,12 @@ import jax
 import keras
 import pytest
 from backends.jax.keras_on_jax import Loop, Odometer, X, Y
-from backends.keras_findings import (
-    PROGRAMS,
-    check_built_and_never_used,
-    check_workers_that_differ,
-    model,
-)
-from support.findings_of import check
-from support.rules_by_backend import rules_of
+from twins.on_keras import model
 
 import tracer
 from tracer.findings.rule import Finding
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # Keras says some of it, too
-
-HERE = {"graph-never-ran", "retraced", "traced-again"}
-OF_PROGRAMS = {
-    "apply-raised",
-    "gradients-left",
-}
-"""The rules that rest on what is so on JAX alone; the others repeat what is tested on PyTorch."""
-
-
-def test_each_rule_of_the_table_has_a_program() -> None:
-    others = HERE | {"never-used", "replicas-disagree"}
-    assert rules_of("jax") - PROGRAMS.keys() == others
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        pytest.param(code, marks=[] if code in OF_PROGRAMS else [pytest.mark.sweep])
-        for code in sorted(PROGRAMS.keys() & rules_of("jax"))
-    ],
-)
-def test_it_is_said_and_nothing_of_its_twin(code: str) -> None:
-    finding = check(code, PROGRAMS[code])
-    said = finding.text + finding.advice
-    assert not any(word in said for word in ("tf.func", "GradientTape", "TensorFlow")), said
-
-
-def test_an_optimizer_that_was_built_and_never_used() -> None:
-    check_built_and_never_used()
-
-
-def test_processes_that_did_not_do_the_same() -> None:
-    check_workers_that_differ()
 
 
 class Trained:

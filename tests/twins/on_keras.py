@@ -1,26 +1,13 @@
-"""Programs of Keras that a rule is about, for any backend of it, each with its healthy twin.
+"""Programs of Keras that a rule is about, for any backend of it."""
 
-Each returns when it has trained; what it did is asked of the weights in the tests of the counts.
-"""
-
-from collections.abc import Callable
 from typing import Any
 
 import keras
 import numpy as np
-from support.findings_of import of_workers, traced
-
-import tracer
-from tracer.findings.rule import Finding
+from twins.table import rule
 
 X, Y = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")
-PROGRAMS: dict[str, Callable[[bool], None]] = {}
-
-
-def program(train: Callable[[bool], None]) -> Callable[[bool], None]:
-    """`train(healthy)`, which the rule of that name is about."""
-    PROGRAMS[train.__name__.replace("_", "-")] = train
-    return train
+SGD: Any = keras.optimizers.SGD
 
 
 def model(optimizer: Any = None, *parts: Any) -> Any:
@@ -47,10 +34,7 @@ def ones(*present: bool) -> list[Any]:
     return [keras.ops.ones(3) if each else None for each in present]
 
 
-SGD: Any = keras.optimizers.SGD
-
-
-@program
+@rule
 def override_unreached(healthy: bool) -> None:
     def update(self: Any, grad: Any, var: Any, rate: Any = 0.1) -> None:
         self.assign_sub(var, rate * grad)
@@ -59,7 +43,7 @@ def override_unreached(healthy: bool) -> None:
     fit(model(type("Mine", (SGD,), {name: update})(0.1)))
 
 
-@program
+@rule
 def apply_raised(healthy: bool) -> None:
     optimizer = SGD(0.1)
     fit(model(optimizer))
@@ -67,7 +51,7 @@ def apply_raised(healthy: bool) -> None:
     fit(model(SGD(0.1) if healthy else optimizer, layer))
 
 
-@program
+@rule
 def never_updated(healthy: bool) -> None:
     class Dropping(SGD):  # type: ignore[misc]
         def _backend_apply_gradients(self, grads: Any, variables: Any) -> None:
@@ -80,7 +64,7 @@ def never_updated(healthy: bool) -> None:
         optimizer.apply(ones(True, True))
 
 
-@program
+@rule
 def optimizer_renewed(healthy: bool) -> None:
     trained = model(keras.optimizers.Adam())
     for _ in range(4):
@@ -89,7 +73,7 @@ def optimizer_renewed(healthy: bool) -> None:
         fit(trained, 2)
 
 
-@program
+@rule
 def no_gradient(healthy: bool) -> None:
     optimizer = SGD(0.1)
     optimizer.build(two())
@@ -97,7 +81,7 @@ def no_gradient(healthy: bool) -> None:
         optimizer.apply(ones(True, healthy))
 
 
-@program
+@rule
 def updates_stopped(healthy: bool) -> None:
     optimizer = SGD(0.1)
     optimizer.build(two())
@@ -105,7 +89,7 @@ def updates_stopped(healthy: bool) -> None:
         optimizer.apply(ones(True, healthy or step < 4))
 
 
-@program
+@rule
 def gradient_missing(healthy: bool) -> None:
     optimizer = SGD(0.1)
     optimizer.build(two())
@@ -121,12 +105,12 @@ class Twice(SGD):  # type: ignore[misc]
         super()._backend_apply_gradients(grads, variables)
 
 
-@program
+@rule
 def updated_twice(healthy: bool) -> None:
     fit(model(SGD(0.1) if healthy else Twice(0.1)))
 
 
-@program
+@rule
 def steps_skipped(healthy: bool) -> None:
     scale = keras.mixed_precision.LossScaleOptimizer(SGD(0.1), initial_scale=4.0)
     trained = model(scale)
@@ -134,12 +118,12 @@ def steps_skipped(healthy: bool) -> None:
         trained.train_on_batch(X * (1.0 if healthy else float("inf")), Y)
 
 
-@program
+@rule
 def gradients_left(healthy: bool) -> None:
     fit(model(SGD(0.1, gradient_accumulation_steps=4)), 8 if healthy else 6)
 
 
-@program
+@rule
 def loss_not_scaled(healthy: bool) -> None:
     trained = model(keras.mixed_precision.LossScaleOptimizer(SGD(0.1)))
     if not healthy:
@@ -147,38 +131,19 @@ def loss_not_scaled(healthy: bool) -> None:
     fit(trained, 3)
 
 
-@program
+@rule
 def unchanged(healthy: bool) -> None:
     fit(model(SGD(0.01 if healthy else 1e-12)))  # too little for a weight of 32 bits
 
 
-@program
+@rule
 def not_finite(healthy: bool) -> None:
     trained = model(SGD(0.01))
     for number in range(4):
         trained.train_on_batch(X * (1.0 if healthy or number < 2 else float("inf")), Y)
 
 
-def check_built_and_never_used() -> None:
-    """An optimizer that was built and does not step is said to be never used, until it does."""
-    optimizer = tracer.wrap(SGD(0.1))
-    variables = two()
-    optimizer.build(variables)
-    (finding,) = tracer.trace_of(optimizer).findings()
-    assert finding.code == "never-used"
-    optimizer.apply(ones(True, True), variables)
-    assert not tracer.trace_of(optimizer).findings()
-
-
-def check_workers_that_differ() -> Finding:
-    """What is found of two workers of which one steps less; of two that are alike nothing is."""
-
-    def train(steps: int) -> None:
-        keras.utils.clear_session()
-        fit(model(SGD(0.1)), steps)
-
-    one, other = traced(lambda _: train(3), False), traced(lambda _: train(2), False)
-    (finding,) = of_workers(one, other).findings()
-    assert finding.code == "replicas-disagree"
-    assert not of_workers(one, one).findings()
-    return finding
+def steps(number: int) -> None:
+    """A run of so many steps, as of one worker."""
+    keras.utils.clear_session()
+    fit(model(SGD(0.1)), number)
