@@ -43,9 +43,10 @@ Wrap = Callable[[Any], Any]
 
 
 def of_tensorflow(wrap: Wrap, number: int) -> Iterator[Work]:
-    """A train function with its gradients, and an eager step of gradients that are there."""
+    """A train function with its gradients, and eager steps of gradients that are there."""
     import keras
     import tensorflow as tf
+    import tf_keras
     from tensorflow.python.eager import context
 
     def variables() -> list[Any]:
@@ -69,6 +70,11 @@ def of_tensorflow(wrap: Wrap, number: int) -> Iterator[Work]:
     pairs = [(tf.ones((8, 8)), each) for each in variables()]
     yield Work(
         "Keras on TensorFlow, eager", number, lambda: eager.apply_gradients(list(pairs)), eager
+    )
+    legacy = wrap(tf_keras.optimizers.legacy.SGD(0.01))
+    own = [(gradient, tf.Variable(tf.zeros((8, 8)))) for gradient, _ in pairs]
+    yield Work(
+        "`tf_keras` legacy, eager", number, lambda: legacy.apply_gradients(list(own)), legacy
     )
 
 
@@ -156,7 +162,7 @@ def of_keras_torch(wrap: Wrap, number: int) -> Iterator[Work]:
 
 
 FRAMEWORKS: dict[str, tuple[Callable[[Wrap, int], Iterator[Work]], tuple[str, ...]]] = {
-    "tensorflow": (of_tensorflow, ("tensorflow", "keras")),
+    "tensorflow": (of_tensorflow, ("tensorflow", "keras", "tf_keras")),
     "jax": (of_jax, ("jax", "keras", "optax")),
     "torch": (of_torch, ("torch",)),
     "keras_torch": (of_keras_torch, ("torch", "keras")),

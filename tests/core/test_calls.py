@@ -4,15 +4,15 @@ import sys
 from typing import Any
 
 from tracer.core.backend import Backend
-from tracer.core.calls import EAGER, Call, CallsUnderWay, start_call
+from tracer.core.calls import EAGER, CallsUnderWay, Step, start_call
 from tracer.core.recorder import Recorder
 
 LOST = "a call was interrupted: what it ran before that is not counted"
 
 
-def _put(under_way: CallsUnderWay, python: Any = None) -> Call:
-    call = Call()
-    start_call(call, "step", EAGER, 0, None)
+def _put(under_way: CallsUnderWay, python: Any = None) -> Step:
+    call = Step()
+    start_call(call, EAGER, 0, None)
     call.python = python
     under_way.stack().append(call)
     return call
@@ -40,9 +40,9 @@ def test_calls_whose_frames_are_gone_are_abandoned() -> None:
 def test_an_interrupted_call_inside_of_one_that_ends_is_no_step_and_is_noted() -> None:
     recorder = Recorder(Backend())
     recorder.optimizers.stepping[0] = None  # as if its first step was over
-    outer, inside = Call(), Call()
+    outer, inside = Step(), Step()
     for call in (outer, inside):
-        recorder.open(call, 0, "step", "step")
+        recorder.open(call, 0, "step")
         call.python = sys._getframe()
     recorder.close(outer, failed=False)
     assert recorder.calls_under_way.stack() == recorder.calls_under_way.steps == []

@@ -19,7 +19,7 @@ from weakref import WeakSet, ref
 from msgspec.structs import replace
 
 from tracer.core.call_paths import UNKNOWN, Paths
-from tracer.core.calls import EAGER, Call, CallRole, CallsUnderWay, outermost, start_call
+from tracer.core.calls import EAGER, Apply, Call, CallsUnderWay, Step, outermost, start_call
 from tracer.core.collectors import Collector, Collectors
 from tracer.core.counters import CountedBlock, Counters, Source
 from tracer.core.effects import NO_PAIRS
@@ -230,7 +230,7 @@ class Blocks:
         """Count one execution of a block, made by `call`, and what was `seen` of its variables."""
         with self.counters.lock:  # a reader finds the number in the log, or not taken yet
             number = 0
-            if block.step and call is not None:
+            if block.step and isinstance(call, Step):
                 number = self.number_of(call, block.replica)
             elif block.step:
                 number = self.counters.take_number(block.replica)
@@ -239,10 +239,8 @@ class Blocks:
             if seen:
                 self.counters.compared.log(block.replica, seen, stamp)
 
-    def number_of(self, step: Call, replica: int) -> int:
+    def number_of(self, step: Step, replica: int) -> int:
         """Return the number of a step in eager mode; the first request takes it."""
-        if step.numbers is None:
-            step.numbers = {}
         number = step.numbers.get(replica)
         if number is None:
             number = step.numbers[replica] = self.counters.take_number(replica)
@@ -259,13 +257,13 @@ class Blocks:
 
     def _path_to(self, call: Call) -> int:
         """Return the path to a call of this thread; find it if it is unknown."""
-        if call.path == UNKNOWN:
-            self.find_path(call, sys._getframe(1))
-        return call.path
+        if isinstance(call, Step) and call.path != UNKNOWN:
+            return call.path
+        return self.path_of(sys._getframe(1), call.distributed)
 
-    def find_path(self, call: Call, python: Any) -> None:
-        """Set the path of `call`, which the Python frame `python` made in eager mode."""
-        call.path = self.callers.above(python)
+    def path_of(self, python: Any, distributed: bool) -> int:
+        """The path to a call by the Python frame `python`, perhaps under a strategy."""
+        return self.callers.above(python)
 
     def is_calm(self) -> bool:
         """Whether no other thread can be running a program with a block now."""
@@ -294,7 +292,7 @@ class Blocks:
         """Return evidence for the rules of findings on how the steps of an optimizer ran."""
         return ()
 
-    def applied(self, call: Call) -> None:
+    def applied(self, call: Apply) -> None:
         """An apply method with one variable returned without an error."""
 
     def note(self, call: Call) -> None:
@@ -347,15 +345,13 @@ class Backend:
 
     # About a call, on its thread.
 
-    def locate(
-        self, call: Call, role: CallRole, stack: list[Call], calls_under_way: CallsUnderWay
-    ) -> bool:
+    def locate(self, call: Call, stack: list[Call], calls_under_way: CallsUnderWay) -> bool:
         """Set the place and the parent of a new call.
 
         `stack` is the stack of this thread, without the call. Returns False if the call need not be
         recorded: see `start_call`.
         """
-        return start_call(call, role, EAGER, 0, stack[-1] if stack else None)
+        return start_call(call, EAGER, 0, stack[-1] if stack else None)
 
     def eager_replica(self, replica: int) -> int | None:
         """Return the replica that an apply method updates in an eager step of `replica`; None if
@@ -367,9 +363,8 @@ class Backend:
         """Whether a gradient is dense, sparse or None."""
         return "none" if gradient is None else "dense"
 
-    def tensor_of(self, gradient: Any) -> Any | None:
-        """The tensor of a gradient in a program; None if known before the program runs."""
-        return None
+    def requested(self, step: Step, gradient: Any) -> None:
+        """Handle a gradient that a step in a program got."""
 
     def device_of(self, variable: Any) -> str:
         """The device of the current replica's copy of `variable`; empty if unknown."""

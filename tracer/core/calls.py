@@ -1,4 +1,4 @@
-"""Tracks the calls under way: one `Call` for each call of an intercepted method. No framework.
+"""Tracks the calls under way of intercepted methods. No framework.
 
 A `Call` lives from the beginning to the end of the method. Each thread has a stack of calls; steps
 under way are known to all threads, because a strategy runs parts of a step on other threads. These
@@ -11,8 +11,6 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
-
-from tracer.core.call_paths import UNKNOWN
 
 CallRole = Literal["step", "group", "apply"]
 """The kind of method called: step, group or apply method (see `tracer.kinds`)."""
@@ -33,6 +31,7 @@ EAGER = Place(None, None, None)
 class Call:
     """A call of an intercepted method that is under way; must not refer to itself.
 
+    A `Step` and an `Apply` are such calls; a group method has a call of its own too.
     `Recorder.open` or `open_apply` pushes the call on the stack of its thread; `close` or
     `close_apply` pops it. `CallsUnderWay.abandoned` finds calls that ended without either, for
     example by Ctrl-C.
@@ -40,73 +39,45 @@ class Call:
 
     __slots__ = (
         "applying",
-        "before",
         "distributed",
         "extra",
-        "failing",
-        "gradient",
-        "numbers",
         "own",
         "parent",
-        "path",
         "place",
         "python",
         "recorder",
         "replica",
         "result",
-        "role",
         "site_notes",
         "sites",
         "thread",
-        "variable",
     )
 
+    role: CallRole = "group"
     function = ""
     """The name of the compiled code that the call is in, if the call is no call of Python; empty
     otherwise. Subclasses may set it."""
     recorder: Any
     """The recorder that counts the call (it imports this module); None until the call is opened."""
-    role: CallRole
     place: Place
     replica: int
     distributed: bool
     """Whether the call was made under a strategy."""
     parent: "Call | None"
-    path: int
-    """The number of the path to a step in eager mode: see `tracer.core.call_paths`."""
     applying: int | None
-    """The site of the apply method that the call is, or is inside of: calls in it are no updates of
-    their own. None outside of apply methods.
-
-    On the fast path the method has no `Call`: `Recorder.open_apply` sets this on the call of a step
-    in eager mode, and `close_apply` adds the site to the step.
-    """
+    """The site of the apply method that the call is, is inside of, or has under way (see `Token`):
+    calls in it are no updates of their own. None outside of apply methods."""
     own: Sequence[int]
     """The sites of the call itself: one for a step, one for each variable of an apply method."""
     sites: list[int]
     """The sites of the calls inside; `own` is added last, when the call has ended."""
     site_notes: list[Any]
     """A backend's notes on the calls inside; they go to the parent with the sites."""
-    failing: int | None
-    """The variable on which an apply method raised; set on the outermost step."""
     result: Any
     python: Any
     """The Python frame of the method while it runs, or its identity: see `known_by`."""
-    numbers: dict[int, int] | None
-    """The numbers of a step in eager mode by replica, as far as requested; a step in a
-    cross-replica context has one for each replica. Before the step ends, only functions that it
-    calls request them."""
-    variable: Any
-    """The variable of an apply method, if there is only one."""
-    before: Any
-    """The values of a step's variables before it, if effects are compared (`Effects`)."""
-    gradient: Any
-    """The first gradient of a step in a graph; None if there is none yet. The step begins when this
-    gradient is computed: usually the gradient of the first layer, which needs all data and comes
-    last. A gradient that needs no data (of the last bias, if the loss is a mean) is computed even
-    if the data never arrive."""
     extra: Any
-    """The backend's own data about the call, set when it begins."""
+    """The backend's own data about the call, in a class of the backend; None if it has none."""
     thread: int
 
     @property
@@ -115,32 +86,59 @@ class Call:
         return "a call was interrupted: what it ran before that is not counted"
 
 
+class Step(Call):
+    """A call of a step method."""
+
+    __slots__ = ("before", "failing", "numbers", "path")
+
+    role = "step"
+    path: int
+    """The number of the path to the step in eager mode: see `tracer.core.call_paths`."""
+    failing: int | None
+    """The variable on which an apply method raised; set on the outermost step."""
+    numbers: dict[int, int]
+    """The numbers of a step in eager mode by replica, as far as requested; a step in a
+    cross-replica context has one for each replica. Before the step ends, only functions that it
+    calls request them."""
+    before: Any
+    """The values of the variables before the step, if effects are compared (`Effects`)."""
+
+
+class Apply(Call):
+    """A call of an apply method."""
+
+    __slots__ = ("variable",)
+
+    role = "apply"
+    variable: Any
+    """The variable, if there is only one."""
+
+
+Token = tuple[Call, int] | Apply
+"""What `Recorder.open_apply` returns for `close_apply`.
+
+Training in eager mode waits for each call of an apply method. So a call on a known variable (after
+the first step, all are known) has no `Apply`: the token is the call around it, with the site.
+"""
+
+
 def start_call(
-    call: Call,
-    role: CallRole,
-    place: Place,
-    replica: int,
-    parent: Call | None,
-    *,
-    distributed: bool = False,
+    call: Call, place: Place, replica: int, parent: Call | None, *, distributed: bool = False
 ) -> bool:
-    """Set the role, the place and the parent of a new call.
+    """Set the place and the parent of a new call.
 
     `distributed` if a strategy was entered. Returns False for a group method that adds nothing to
     its parent: the parent is below it on the stack of this thread, in the same place.
     """
-    call.role = role
     call.place = place
     call.replica = replica
     call.distributed = distributed
     call.parent = parent
     call.applying = None if parent is None else parent.applying
-    call.path, call.own = UNKNOWN, ()
-    call.sites, call.site_notes = [], []
-    call.failing = call.result = call.python = call.numbers = None
-    call.variable = call.before = call.gradient = call.extra = None
+    call.own, call.sites, call.site_notes = (), [], []
+    call.result = call.python = call.extra = None
     call.thread = threading.get_ident()
-    if role != "group" or parent is None:
+    if call.role != "group" or parent is None:
         return True
     return parent.thread != call.thread or parent.place != place
 
@@ -157,7 +155,7 @@ class CallsUnderWay:
     """The stack of calls of each thread, and the steps under way on all threads."""
 
     def __init__(self) -> None:
-        self.steps: list[Call] = []
+        self.steps: list[Step] = []
         """Each change of the list is atomic; readers copy it."""
         self.of_thread = threading.local()
         """Has this thread's `stack`, once there is one."""
@@ -200,7 +198,7 @@ class CallsUnderWay:
             stack[:] = [call for call in stack if call not in ended]
         return ended
 
-    def abandoned_steps(self) -> list[Call]:
+    def abandoned_steps(self) -> list[Step]:
         """The steps of all threads that ended but were never closed; they stay on their stacks.
 
         Steps that begin during the search are not among them.

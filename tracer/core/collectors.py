@@ -12,7 +12,7 @@ from weakref import ref
 
 from msgspec.structs import replace
 
-from tracer.core.calls import Call
+from tracer.core.calls import Step
 from tracer.core.interrupts import interrupt_in
 from tracer.model.evidence import Evidence
 from tracer.model.records import Optimizer, Rate, Variable, WhyNot
@@ -37,16 +37,16 @@ class Collector:
         self.root = root
         """The `Root` of the optimizer."""
 
-    def first_step_ends(self, call: Call) -> None:
+    def first_step_ends(self, call: Step) -> None:
         """The first step has ended, or was traced."""
 
-    def step_ends(self, call: Call) -> None:
+    def step_ends(self, call: Step) -> None:
         """A step has ended in eager mode."""
 
-    def step_raised(self, call: Call, error: BaseException) -> None:
+    def step_raised(self, call: Step, error: BaseException) -> None:
         """An exception ended a step."""
 
-    def step_traced(self, call: Call) -> None:
+    def step_traced(self, call: Step) -> None:
         """A step was traced; the Python stack is still the stack of the tracing."""
 
     def function_called(self) -> None:

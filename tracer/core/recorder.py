@@ -1,4 +1,4 @@
-"""Records the calls of one root optimizer; each call is a `Call` while it runs.
+"""Records the calls of one root optimizer: see `calls`.
 
 A `Recorder` belongs to a root optimizer and its nested optimizers. `hooks.wrapping` makes it when
 the first of them is wrapped; it lives as long as one of them, or a graph in which it counts. Each
@@ -28,7 +28,7 @@ from weakref import ref
 
 from tracer.core.backend import Backend, Root
 from tracer.core.call_paths import UNKNOWN
-from tracer.core.calls import EAGER, Call, CallRole, Place, frames_from, outermost
+from tracer.core.calls import EAGER, Apply, Call, Place, Step, Token, frames_from, outermost
 from tracer.core.collectors import Collectors
 from tracer.core.optimizers import Optimizers
 from tracer.core.snapshot import Reader
@@ -84,19 +84,18 @@ class Recorder(Root):
 
     # Calls.
 
-    def open(
-        self, call: Call, optimizer: int, method: str, role: CallRole, caller: Any = None
-    ) -> None:
+    def open(self, call: Call, optimizer: int, method: str, caller: Any = None) -> None:
         """Begin a call of a step or group method.
 
         `caller` is the Python frame that makes the call, if not the caller of the traced method.
         """
         stack = self.calls_under_way.stack()
-        if stack and role == "step":
+        if stack and call.role == "step":
             self.drop_interrupted(sys._getframe())
-        if not self.backend.locate(call, role, stack, self.calls_under_way):
+        if not self.backend.locate(call, stack, self.calls_under_way):
             return
-        if role == "step":
+        if isinstance(call, Step):
+            call.path, call.numbers, call.failing, call.before = UNKNOWN, {}, None, None
             if optimizer not in self.optimizers.stepping:
                 self.optimizers.first_step(optimizer)
             site = self.sites.number(optimizer, method, "step", replica=call.replica)
@@ -104,7 +103,7 @@ class Recorder(Root):
             if call.place is not EAGER:
                 self.sites.traced(site)
             elif call.parent is None:
-                self.blocks.find_path(call, caller or sys._getframe(2))
+                call.path = self.blocks.path_of(caller or sys._getframe(2), call.distributed)
             self.calls_under_way.steps.append(call)
             if call.distributed and not self.where.strategy:
                 self.where = self.backend.surroundings()
@@ -115,51 +114,46 @@ class Recorder(Root):
 
     def open_apply(
         self, optimizer: int, apply: ApplyMethod, gradient: Any, variable: Any
-    ) -> Call | None:
+    ) -> Token | None:
         """Begin a call of an apply method, with one gradient and variable or with many.
 
         Returns the argument for `close_apply`; None if the framework will refuse the variable.
-
-        Training in eager mode waits for each of these calls. So a call on a known variable (after
-        the first step, all are known) has no `Call`: the step is returned, with the call's site in
-        its `applying`. `close_apply` recognizes the step by its role.
         """
         stack = self.calls_under_way.stack()
-        step = stack[-1] if stack else None
+        around = stack[-1] if stack else None
         if (
-            step is not None
-            and step.place is EAGER
-            and step.applying is None
-            and not (step.distributed or apply.many)
+            around is not None
+            and around.place is EAGER
+            and around.applying is None
+            and not (around.distributed or apply.many)
         ):
-            replica = self._eager_replica(step.replica)
+            replica = self._eager_replica(around.replica)
             if replica is not None:
                 kind = apply.kind or self._kind_of(gradient)
                 key = id(variable), apply.name, "update", kind, replica, optimizer
                 known = self.sites.of_objects.get(key)
                 if known is not None and known[0]() is variable:
-                    step.applying = known[1]
-                    return step
+                    around.applying = known[1]
+                    return around, known[1]
         return self._open_apply_call(optimizer, apply, gradient, variable, stack)
 
     def _open_apply_call(
         self, optimizer: int, apply: ApplyMethod, gradient: Any, variable: Any, stack: list[Call]
-    ) -> Call | None:
+    ) -> Apply | None:
         pairs: Iterable[Any] = ((gradient, variable),)
         if apply.many:
             if not (isinstance(gradient, Sequence) and isinstance(variable, Sequence)):
                 return None
             pairs = zip(gradient, variable, strict=False)
-        call = Call()
-        self.backend.locate(call, "apply", stack, self.calls_under_way)
+        call = Apply()
+        self.backend.locate(call, stack, self.calls_under_way)
         call.python = self.backend.caller_of(sys._getframe(2))
         role: Role = "update" if call.applying is None else "apply"
         call.own = self.sites_of(call, optimizer, apply, role, pairs)
         call.applying = call.own[0] if call.own else UNKNOWN
         if not (apply.many or call.own):
             return None
-        if not apply.many:
-            call.variable = variable
+        call.variable = None if apply.many else variable
         if call.parent is None and not stack:
             self._note_unseen_step(optimizer, call, call.python)
         call.recorder = self
@@ -201,20 +195,20 @@ class Recorder(Root):
                     self.sites.traced(site)
         return sites
 
-    def close_apply(self, call: Call, result: Any, failed: bool) -> None:
-        """End a call of an apply method; `call` is the result of `open_apply`."""
-        if call.role == "apply":
-            self._close_apply_call(call, result, failed)
+    def close_apply(self, token: Token, result: Any, failed: bool) -> None:
+        """End a call of an apply method; `token` is the result of `open_apply`."""
+        if isinstance(token, Apply):
+            self._close_apply_call(token, result, failed)
             return
-        site: Any = call.applying  # `call` is the step: the method has no `Call`
-        call.applying = None
+        around, site = token
+        around.applying = None
         if failed:
-            self._apply_raised(call, (site,))
+            self._apply_raised(around, (site,))
             self.sites.failed(site)
         else:
-            call.sites.append(site)
+            around.sites.append(site)
 
-    def _close_apply_call(self, call: Call, result: Any, failed: bool) -> None:
+    def _close_apply_call(self, call: Apply, result: Any, failed: bool) -> None:
         call.result, call.python = result, None
         if failed:
             self._apply_raised(call, call.own)
@@ -228,7 +222,7 @@ class Recorder(Root):
         Whether the variable was updated is unknown: that is noted once for each variable.
         """
         step = outermost(call)
-        if len(sites) == 1 and step.failing is None:
+        if isinstance(step, Step) and len(sites) == 1 and step.failing is None:
             step.failing = self.sites.sites[sites[0]].variable
         for number in sites if call.place is EAGER else ():
             site: Any = self.sites.sites[number]
@@ -248,7 +242,7 @@ class Recorder(Root):
         step, parent = outermost(call), call.parent
         leaves = parent is None or parent.thread != call.thread
         only_stops = type(error).__name__ in self.backend.raised_to_stop
-        if leaves and step.role == "step" and not only_stops:
+        if leaves and isinstance(step, Step) and not only_stops:
             self.collectors.call("step_raised", step, error)
 
     def drop_interrupted(self, at: Any) -> None:
@@ -263,13 +257,13 @@ class Recorder(Root):
         """
         for inside in self.calls_under_way.take_off(call):
             self.abandon(inside)
-        if call.role == "step" and not self._ended(call, ran=False):
+        if isinstance(call, Step) and not self._ended(call, ran=False):
             return
         if call.interrupted:
             self.note(call.interrupted)
         self._note_failed(call)
 
-    def _ended(self, step: Call, ran: bool) -> bool:
+    def _ended(self, step: Step, ran: bool) -> bool:
         """Remove a step that has ended; False if another thread has already done so."""
         try:
             self.calls_under_way.steps.remove(step)
@@ -304,7 +298,7 @@ class Recorder(Root):
 
     def requests(
         self,
-        call: Call,
+        call: Step,
         optimizer: int,
         method: str,
         pairs: Iterable[Any],
@@ -337,7 +331,7 @@ class Recorder(Root):
                 self.fault(error)
             yield pair
 
-    def _request(self, call: Call, optimizer: int, method: str, pair: Any) -> int | None:
+    def _request(self, call: Step, optimizer: int, method: str, pair: Any) -> int | None:
         """The site of one pair; None if the framework will refuse the pair."""
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             return None
@@ -346,8 +340,8 @@ class Recorder(Root):
             return None  # Keras assigns the gradient: a scale of float8
         kind = self._kind_of(gradient)
         site = self._site_of(call, optimizer, method, "request", kind, variable)
-        if site is not None and call.place is not EAGER and call.gradient is None:
-            call.gradient = self.backend.tensor_of(gradient)
+        if site is not None and call.place is not EAGER:
+            self.backend.requested(call, gradient)
         return site
 
     def site_of(
@@ -383,25 +377,28 @@ class Recorder(Root):
         """
         for inside in self.calls_under_way.take_off(call):
             self.abandon(inside)
-        in_program = error is not None and isinstance(error, self.backend.raised_by_programs)
-        if in_program and outermost(call).numbers:
-            self.note(_TORN)
+        if isinstance(error, self.backend.raised_by_programs):
+            step = outermost(call)
+            if isinstance(step, Step) and step.numbers:
+                self.note(_TORN)
         # A call that raised after part of its work counts as executed.
         ran = not failed or any(self.sites.sites[each].role != "request" for each in call.sites)
-        counts = ran or call.numbers is not None  # counters know what ran inside
+        # A function inside may have taken the number of the step: then the counters know what ran.
+        counts = ran or (isinstance(call, Step) and bool(call.numbers))
         if counts and not (failed and len(call.own) > 1):
             call.sites += call.own
         else:  # which of many updates ran is unknown
             self._note_failed(call)
         if counts and call.sites:
             self._hand_on(call, failed)
-        if call.role == "step":  # until now it was under way for readers
+        if isinstance(call, Step):  # until now it was under way for readers
             self._ended(call, ran)
             if not failed:
                 self._tell_collectors(call)
+            call.before = None
         if error is not None:
             self._raised(call, error)
-        call.gradient = call.variable = call.before = call.extra = None
+        call.extra = None
 
     def _hand_on(self, call: Call, failed: bool) -> None:
         """Add a call's sites to its parent; close a block if the parent's place differs."""
@@ -413,7 +410,7 @@ class Recorder(Root):
         else:
             self.blocks.close(call, failed)
 
-    def _tell_collectors(self, step: Call) -> None:
+    def _tell_collectors(self, step: Step) -> None:
         """Tell the collectors that a step has ended."""
         collectors = self.collectors
         if step.parent is None and self.optimizers.stateless:

@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from tracer.core.calls import Call
+from tracer.core.calls import Step
 from tracer.core.collectors import Collector
 from tracer.core.interrupts import suppress_faults
 from tracer.errors import without_credentials
@@ -22,7 +22,7 @@ class Failures(Collector):
         self._begun: dict[tuple[Failure, int | None], tuple[int, int]] = {}
         """By failure and variable: the number of steps that had run, and the number begun."""
 
-    def step_raised(self, call: Call, error: BaseException) -> None:
+    def step_raised(self, call: Step, error: BaseException) -> None:
         """Record the exception that ended a step."""
         if not isinstance(error, Exception):
             return  # Ctrl-C, or the end of the program

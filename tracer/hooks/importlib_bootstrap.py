@@ -14,7 +14,8 @@ from typing import Any
 from tracer.core.calls import CallRole
 from tracer.hooks.interception import (
     InterceptedMethod,
-    TracedCall,
+    TracedGroup,
+    TracedStep,
     begin_apply,
     disguised,
     end_apply,
@@ -32,21 +33,22 @@ def traced_method(
     it decides by `__module__`. Optimizers also read the signatures of their apply methods.
     """
     intercepted = InterceptedMethod(base, name, role, apply)
+    traced = TracedStep if role == "step" else TracedGroup
 
     def step_method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with TracedCall(intercepted, self, args, kwargs) as call:
+        with traced(intercepted, self, args, kwargs) as call:
             call.result = call.original(*call.args, **call.kwargs)
             return call.result
 
     def apply_method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        original, call = begin_apply(intercepted, self, args, kwargs)
+        original, recorder, token = begin_apply(intercepted, self, args, kwargs)
         result, failed = None, True
         try:
             result = original(*args, **kwargs)
             failed = False
             return result
         finally:
-            end_apply(call, result, failed)
+            end_apply(recorder, token, result, failed)
 
     return disguised(step_method if apply is None else apply_method, base, name)
 

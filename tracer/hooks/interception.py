@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from tracer.core.calls import Call, CallRole
+from tracer.core.calls import Call, CallRole, Step, Token
 from tracer.core.registry import Binding, bindings, traced_classes
 from tracer.kinds import ApplyMethod
 
@@ -73,71 +73,72 @@ class InterceptedMethod(NamedTuple):
 
 def begin_apply(
     method: InterceptedMethod, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[Callable[..., Any], Call | None]:
-    """Begin a call of an apply method; returns the original and the argument of `end_apply`."""
+) -> tuple[Callable[..., Any], Any, Token | None]:
+    """Begin a call of an apply method; returns the original, and the recorder with its token."""
     original, binding = _original(method.base, method.name, optimizer)
     apply = method.apply
     if binding is None or apply is None:
-        return original, None
+        return original, None, None
+    recorder = binding.recorder
     try:
         if len(args) < 2:
             args = (*_in_order(original, args, kwargs), None, None)
-        return original, binding.recorder.open_apply(binding.index, apply, args[0], args[1])
+        return original, recorder, recorder.open_apply(binding.index, apply, args[0], args[1])
     except BaseException as error:
-        binding.recorder.fault(error)
-        return original, None
+        recorder.fault(error)
+        return original, None, None
 
 
-def end_apply(call: Call | None, result: Any, failed: bool) -> None:
-    if call is not None:
+def end_apply(recorder: Any, token: Token | None, result: Any, failed: bool) -> None:
+    if token is not None:
         try:
-            call.recorder.close_apply(call, result, failed)
+            recorder.close_apply(token, result, failed)
         except BaseException as fault:
-            call.recorder.fault(fault)
+            recorder.fault(fault)
 
 
 vars(begin_apply)["autograph_info__"] = None
 vars(end_apply)["autograph_info__"] = None
 
 
-class TracedCall(Call):
+class _Traced:
     """A call of a traced step or group method, from its first to its last line.
 
     A fault of the tracer is reported once, and the program's call goes on.
     """
 
-    __slots__ = ("args", "kwargs", "method", "original")
+    __slots__ = ()
 
     autograph_info__ = None
 
     def __init__(
-        self,
+        self: Any,
         method: InterceptedMethod,
         optimizer: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> None:
-        base, self.method, role, _ = method
+        base, self.method, _, _ = method
         self.original, binding = _original(base, self.method, optimizer)
         self.args, self.kwargs = args, kwargs
         self.recorder = None  # until opened
         if binding is None:
             return
-        if role == "step" and not binding.settled:
+        if self.role == "step" and not binding.settled:
             binding = binding.bring_in_nested(optimizer, binding)
         recorder = binding.recorder
         try:
-            recorder.open(self, binding.index, self.method, role)
-            if role == "step" and self.parent is None:
+            recorder.open(self, binding.index, self.method)
+            if self.role == "step" and self.parent is None:
                 self._watch(optimizer, binding.index, self.method)
         except BaseException as error:
             recorder.fault(error)
 
-    def __enter__(self) -> "TracedCall":
+    def __enter__(self: Any) -> Any:
         self.python = sys._getframe(1)
         return self
 
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+    def __exit__(self: Any, kind: Any, error: Any, traceback: Any) -> None:
         self.python = None
         if self.recorder is not None:
             try:
@@ -145,7 +146,7 @@ class TracedCall(Call):
             except BaseException as fault:
                 self.recorder.fault(fault)
 
-    def _watch(self, optimizer: Any, index: int, name: str) -> None:
+    def _watch(self: Any, optimizer: Any, index: int, name: str) -> None:
         """Record the gradients of the step, without consuming an iterator early."""
         values = _in_order(self.original, self.args, self.kwargs)
         if name == "stateless_apply":  # its arguments: the optimizer's state, gradients, values
@@ -168,6 +169,21 @@ class TracedCall(Call):
                 self.args = (watched, *self.args[1:])
             else:
                 self.kwargs = {k: watched if v is pairs else v for k, v in self.kwargs.items()}
+
+
+_GIVEN = ("args", "kwargs", "method", "original")
+
+
+class TracedStep(_Traced, Step):
+    """A call of a traced step method."""
+
+    __slots__ = _GIVEN
+
+
+class TracedGroup(_Traced, Call):
+    """A call of a traced group method."""
+
+    __slots__ = _GIVEN
 
 
 def _in_order(

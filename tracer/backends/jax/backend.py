@@ -42,13 +42,6 @@ class JaxBackend(backend.Backend):
             return "none"
         return "sparse" if hasattr(gradient, "todense") else "dense"
 
-    def tensor_of(self, gradient: Any) -> Any:
-        """The gradient itself: an array, or a tracer while a program is traced.
-
-        None for a number, which cannot have weak references.
-        """
-        return gradient if isinstance(gradient, jax.Array) else None
-
     def device_of(self, variable: Any) -> str:
         """The device of a variable: `cpu:0`, or `cpu:0 cpu:1` if it is sharded or replicated."""
         value = arrays.array_of(variable)

@@ -29,7 +29,7 @@ from tracer.backends.jax.tracings import Definitions
 from tracer.core import backend
 from tracer.core.backend import Stepped
 from tracer.core.call_paths import UNKNOWN
-from tracer.core.calls import EAGER, Call, CallRole, CallsUnderWay, Place, outermost, start_call
+from tracer.core.calls import EAGER, Call, CallsUnderWay, Place, outermost, start_call
 from tracer.core.interrupts import suppress_faults
 from tracer.core.tracings import Definition, Part
 from tracer.model.evidence import Evidence, SharedByMembers, StateRenewed
@@ -66,16 +66,16 @@ def eager_replica(replica: int) -> int | None:
     return replica if compat.current_trace() is None else None
 
 
-def locate(call: Call, role: CallRole, stack: list[Call], calls_under_way: CallsUnderWay) -> bool:
+def locate(call: Call, stack: list[Call], calls_under_way: CallsUnderWay) -> bool:
     """Set the place and the parent of a new call: the call below it on this thread's stack.
 
     Returns the result of `start_call`, or True for a group whose result may be discarded.
     """
     parent = stack[-1] if stack else None
-    is_own = start_call(call, role, current_place(), 0, parent, distributed=is_distributed())
-    if role == "step":
+    is_own = start_call(call, current_place(), 0, parent, distributed=is_distributed())
+    if call.role == "step":
         call.extra = _step_start(call)
-    elif role == "group":
+    elif call.role == "group":
         call.extra = _whether_kept(call)
     return is_own or call.extra is not None
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from tracer.backends.jax.arrays import is_gone, values_given, values_returned
-from tracer.core.calls import Call
+from tracer.core.calls import Step
 from tracer.core.counters import Source
 from tracer.core.effects import Logs, questions, sources_of
 
@@ -43,7 +43,7 @@ class JaxEffects(Logs):
         call.before = call.before or {}
         call.before.setdefault(index, (variable, before))
 
-    def seen(self, call: Call, replica: int) -> Sequence[Source]:
+    def seen(self, call: Step, replica: int) -> Sequence[Source]:
         """Nothing: the op that counts a step also reports its effects."""
         return ()
 

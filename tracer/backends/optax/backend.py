@@ -9,7 +9,7 @@ from tracer.backends.optax.decays import Decays
 from tracer.backends.optax.leaves import Leaf, Leaves
 from tracer.backends.optax.states import States
 from tracer.backends.optax.steps import Step
-from tracer.core.calls import Call, CallRole, CallsUnderWay, start_call
+from tracer.core.calls import Call, CallsUnderWay, start_call
 from tracer.model.records import Variable
 
 
@@ -23,11 +23,9 @@ class OptaxBackend(JaxBackend):
     new_step = Step
     collectors = (States, Decays)
 
-    def locate(
-        self, call: Call, role: CallRole, stack: list[Call], calls_under_way: CallsUnderWay
-    ) -> bool:
+    def locate(self, call: Call, stack: list[Call], calls_under_way: CallsUnderWay) -> bool:
         """Set the place of a new call, without a parent: optax has no recursive transformation."""
-        return start_call(call, role, current_place(), 0, None, distributed=is_distributed())
+        return start_call(call, current_place(), 0, None, distributed=is_distributed())
 
     def row(self, variable: Leaf) -> Variable:
         return Variable(variable.name, variable.shape, variable.dtype)

@@ -9,14 +9,14 @@ from tracer.backends.jax.blocks import StepStart
 from tracer.backends.optax import outcome
 from tracer.backends.optax.leaves import Leaves, Pairs
 from tracer.backends.optax.zeros import is_set_to_zero
-from tracer.core.calls import Call
+from tracer.core import calls
 from tracer.kinds import KINDS, OPTAX
 
 (_LEAF,), (_STEP,) = next((e.apply_methods, e.step_methods) for e in KINDS if e.name == OPTAX)
 _ARGUMENTS = ("updates", "state", "params")
 
 
-class Step(Call):
+class Step(calls.Step):
     """One call of `update`; errors in the tracer never reach the program."""
 
     __slots__ = ("count", "given", "index", "returned", "update", "wanted")
@@ -29,7 +29,7 @@ class Step(Call):
         self.returned: tuple[Pairs, Any] | None = None
         self.given = {**kwargs, **dict(zip(_ARGUMENTS, args, strict=False))}
         try:
-            binding.recorder.open(self, self.index, _STEP, "step", sys._getframe(2))
+            binding.recorder.open(self, self.index, _STEP, sys._getframe(2))
             self.python, self.extra = sys._getframe(1), StepStart(update, None, None)
             if "updates" in self.given:  # else they have another name
                 self.wanted = self._pairs(self.given["updates"])

@@ -25,7 +25,7 @@ class TensorFlowBackend(backend.Backend):
     new_stale = StaleFunctions
     locate = staticmethod(places.locate)
     eager_replica = staticmethod(places.eager_replica)
-    tensor_of = staticmethod(compat.tensor_of)
+    requested = staticmethod(places.requested)
     device_of = staticmethod(variables.device_of)
     surroundings = staticmethod(compat.surroundings)
     canonical = staticmethod(variables.canonical)

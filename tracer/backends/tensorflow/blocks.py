@@ -36,7 +36,7 @@ from tracer.backends.tensorflow.ledger import Ledger, Use
 from tracer.backends.tensorflow.places import Extra, current_place, parent_of, step_around
 from tracer.backends.tensorflow.writes import handles_of, may_write, origins
 from tracer.core import backend
-from tracer.core.calls import EAGER, Call, Place, outermost
+from tracer.core.calls import EAGER, Apply, Call, Place, Step, outermost
 from tracer.core.counters import CountedBlock
 from tracer.core.interrupts import suppress_faults
 from tracer.core.stamps import APPLYING, UNIT, WITHIN
@@ -118,9 +118,9 @@ class GraphBlocks(backend.Blocks):
             else:
                 self._count_in_session(block, call)
 
-    def find_path(self, call: Call, python: Any) -> None:
-        """Store the path by which the frame `python` made `call`, in eager mode."""
-        call.path = self.callers.here(python, call.distributed)
+    def path_of(self, python: Any, distributed: bool) -> int:
+        """The path to a call by the Python frame `python`, perhaps under a strategy."""
+        return self.callers.here(python, distributed)
 
     def _count_in_graph(self, block: CountedBlock, call: Call, failed: bool) -> None:
         """Add the counter of a block to its graph, after its work: failed steps do not count.
@@ -133,7 +133,7 @@ class GraphBlocks(backend.Blocks):
         if "CUSTOM" in self._devices.get(block.replica, ""):
             self._note(_DTENSORS)
             return
-        if block.step:
+        if block.step and isinstance(call, Step):
             stamp = self._stamp_of(call, block.replica)
         else:
             stamp = self._stamp_inside(call.parent, call.place, block.replica)
@@ -189,7 +189,7 @@ class GraphBlocks(backend.Blocks):
             callback = compat.host_callback(partial(self._ran_in_session, block, around, begins))
         result._add_control_input(getattr(callback, "op", callback))
 
-    def applied(self, call: Call) -> None:
+    def applied(self, call: Apply) -> None:
         """Note which ops a traced apply method added: `close` examines those of a block at once."""
         site, graph = self._sites.sites[call.own[0]], call.place.graph
         if graph is None or site.role != "update" or not compat.eager_outside_functions():
@@ -222,7 +222,7 @@ class GraphBlocks(backend.Blocks):
 
     def note(self, call: Call) -> None:
         """Store the ops of an update in a Session's graph, which the program may run alone."""
-        if call.variable is None or compat.eager_outside_functions():
+        if not isinstance(call, Apply) or compat.eager_outside_functions():
             return
         call.site_notes += compat.updates_since(call.place.graph, call.extra.start)
         result = getattr(call.result, "op", call.result)
@@ -284,7 +284,7 @@ class GraphBlocks(backend.Blocks):
         except BaseException as error:
             self._root.fault(error)
 
-    def _stamp_in_eager(self, call: Call | None, step: Call | None, replica: int) -> int:
+    def _stamp_in_eager(self, call: Call | None, step: Step | None, replica: int) -> int:
         """The stamp of a block inside `call` and its `step`, in eager mode; 0 without them."""
         stamp = 0
         if step is not None:
@@ -294,7 +294,7 @@ class GraphBlocks(backend.Blocks):
             stamp |= APPLYING
         return stamp
 
-    def _stamp_of(self, step: Call, replica: int, flags: int = 0) -> Any:
+    def _stamp_of(self, step: Step, replica: int, flags: int = 0) -> Any:
         """The stamp of a step in a graph; with `flags`, the stamp of a block inside it."""
         known: dict[tuple[int, int], Any] = step.extra.stamps
         stamp = known.get((replica, flags))
@@ -303,7 +303,8 @@ class GraphBlocks(backend.Blocks):
                 if flags:
                     stamp = compat.with_flags(self._stamp_of(step, replica), flags)
                 else:
-                    after = [] if step.gradient is None else compat.made_of(step.gradient)
+                    gradient = step.extra.gradient
+                    after = [] if gradient is None else compat.made_of(gradient)
                     enclosing = self._asked(step.place.region, replica)
                     stamp = self._ledger(replica).begin_step(enclosing, after)
             known[replica, flags] = stamp

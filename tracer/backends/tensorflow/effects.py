@@ -17,7 +17,7 @@ from typing import Any
 from tracer.backends.tensorflow import comparisons, compat
 from tracer.backends.tensorflow.ledger import Journal, Ledger
 from tracer.backends.tensorflow.variables import canonical
-from tracer.core.calls import Call
+from tracer.core.calls import Step
 from tracer.core.counters import Source
 from tracer.core.effects import Logs, questions, sources_of
 from tracer.core.log import Reading
@@ -39,7 +39,7 @@ class Effects(Logs):
         self._found: dict[tuple[int, tuple[int, ...]], Counter[Source]] = defaultdict(Counter)
         """How often drained rows contained each source."""
 
-    def hold(self, call: Call, index: int, variable: Any) -> None:
+    def hold(self, call: Step, index: int, variable: Any) -> None:
         """Read a variable before the step `call` changes it."""
         if not compat.eager_outside_functions():
             self._note(
@@ -56,7 +56,7 @@ class Effects(Logs):
             with compat.outside_of_graphs():
                 self._hold(call, index, variable)
 
-    def _hold(self, call: Call, index: int, variable: Any) -> None:
+    def _hold(self, call: Step, index: int, variable: Any) -> None:
         held = call.before
         if held is None:
             held = call.before = {}
@@ -72,7 +72,7 @@ class Effects(Logs):
 
     # A step has ended and its block is counted; on the thread that made the call.
 
-    def count(self, call: Call, replica: int, ledger: Ledger, stamp: Any, work: Any) -> None:
+    def count(self, call: Step, replica: int, ledger: Ledger, stamp: Any, work: Any) -> None:
         """Add the comparison of a step to the current graph, after its updates, the ops `work`."""
         held = _of_replica(call, replica)
         variables = tuple(each.variable for each in held)
@@ -93,7 +93,7 @@ class Effects(Logs):
         if not flags_of(stamp):
             self.log(replica, found, stamp)
 
-    def seen(self, call: Call, replica: int) -> list[Source]:
+    def seen(self, call: Step, replica: int) -> list[Source]:
         """What to log of a step in eager mode."""
         held = _of_replica(call, replica)
         variables = tuple(each.variable for each in held)
@@ -122,13 +122,13 @@ def _sources(variables: tuple[int, ...], words: tuple[int, ...]) -> list[Source]
     return sources_of(variables, comparisons.bits_of(words))
 
 
-def _of_replica(call: Call, replica: int) -> list[comparisons.Held]:
+def _of_replica(call: Step, replica: int) -> list[comparisons.Held]:
     """The variables that a step read on a replica, sorted, so that steps share journals."""
     held = [each for each in (call.before or {}).values() if each.replica == replica]
     return sorted(held, key=lambda each: each.variable)
 
 
-def _copies(variable: Any, call: Call) -> Iterable[tuple[int, Any]]:
+def _copies(variable: Any, call: Step) -> Iterable[tuple[int, Any]]:
     """The copies of a variable that a step reads, with their replicas."""
     own = canonical(variable)
     copies = getattr(own, "values", None)

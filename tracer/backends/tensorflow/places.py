@@ -19,6 +19,7 @@ from tracer.core.calls import (
     CallRole,
     CallsUnderWay,
     Place,
+    Step,
     outermost,
     start_call,
 )
@@ -27,7 +28,7 @@ from tracer.core.calls import (
 class Extra:
     """Data of a call in a graph or under a strategy: `Call.extra`."""
 
-    __slots__ = ("counts", "run", "stamps", "start")
+    __slots__ = ("counts", "gradient", "run", "stamps", "start")
 
     def __init__(self, start: int, run: int) -> None:
         self.start = start
@@ -36,17 +37,28 @@ class Extra:
         """The `strategy.run` in which the call began: see `stacks.runs_under_way`."""
         self.stamps: dict[tuple[int, int], Any] = {}
         """For a step in a graph, by replica and flags, its stamp and the stamps of its parts."""
+        self.gradient: Any = None
+        """The first gradient of a step in a graph; None if there is none yet. The step begins when
+        this gradient is computed: usually the gradient of the first layer, which needs all data and
+        comes last. A gradient that needs no data (of the last bias, if the loss is a mean) is
+        computed even if the data never arrive."""
         self.counts = True
         """False for a step in the graph of a Session that no op can count."""
 
 
-def locate(call: Call, role: CallRole, stack: list[Call], calls_under_way: CallsUnderWay) -> bool:
+def requested(step: Step, gradient: Any) -> None:
+    """Keep the first gradient of a step in a graph."""
+    if step.extra.gradient is None:
+        step.extra.gradient = compat.tensor_of(gradient)
+
+
+def locate(call: Call, stack: list[Call], calls_under_way: CallsUnderWay) -> bool:
     """Set the place, replica and parent of a new call.
 
     `stack` is this thread's, without the new call. Returns the result of `start_call`.
     """
     top = stack[-1] if stack else None
-    place = current_place()
+    role, place = call.role, current_place()
     replica, parent = 0, None
     if top is not None and not top.distributed and top.place == place:
         distributed, parent = False, top
@@ -56,7 +68,7 @@ def locate(call: Call, role: CallRole, stack: list[Call], calls_under_way: Calls
         if distributed or top is not None or place is not EAGER:
             replica = _replica_of(role, top, distributed)
             parent = parent_of(role, place, replica, stack, distributed, calls_under_way)
-    is_own = start_call(call, role, place, replica, parent, distributed=distributed)
+    is_own = start_call(call, place, replica, parent, distributed=distributed)
     if is_own and (place is not EAGER or distributed):
         start = 0 if place is EAGER else place.graph.num_operations()
         call.extra = Extra(start, id(compat.replica_run()) if distributed else 0)
@@ -107,7 +119,7 @@ def parent_of(
     own = next((call for call in reversed(stack) if call.place.region is region), None)
     if own is not None and own.role != "group":
         return own
-    steps: list[Call] = []
+    steps: list[Step] = []
     active = list(calls_under_way.steps)
     if active and place.graph is not None:
         around = {id(graph) for graph in compat.graphs_around(place.graph)}
@@ -132,10 +144,10 @@ def parent_of(
     return candidates[-1] if candidates else None
 
 
-def step_around(call: Call, replica: int, calls_under_way: CallsUnderWay) -> Call | None:
+def step_around(call: Call, replica: int, calls_under_way: CallsUnderWay) -> Step | None:
     """The step that encloses what `call` calls for `replica`, in the region of `call`."""
     own = outermost(call)
-    if own.role != "step":
+    if not isinstance(own, Step):
         return None
     of_replica = (  # each replica has its own step, or one serves all
         step

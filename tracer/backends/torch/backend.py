@@ -14,7 +14,7 @@ from tracer.backends.torch.parameters import Parameters
 from tracer.backends.torch.schedules import Schedules
 from tracer.core import backend
 from tracer.core.backend import Surroundings
-from tracer.core.calls import Call, CallRole, CallsUnderWay
+from tracer.core.calls import Call, CallsUnderWay
 from tracer.model.records import Kind, Variable
 
 
@@ -24,12 +24,10 @@ class TorchBackend(backend.Backend):
     packages: tuple[str, ...] = ("torch", "keras")
     new_blocks = Blocks
 
-    def locate(
-        self, call: Call, role: CallRole, stack: list[Call], calls_under_way: CallsUnderWay
-    ) -> bool:
+    def locate(self, call: Call, stack: list[Call], calls_under_way: CallsUnderWay) -> bool:
         """Set the place of a new call, which runs now, and note whether other ranks train too."""
-        is_own = super().locate(call, role, stack, calls_under_way)
-        call.distributed = role == "step" and ranks.is_one_of_several()
+        is_own = super().locate(call, stack, calls_under_way)
+        call.distributed = call.role == "step" and ranks.is_one_of_several()
         return is_own
 
     def kind_of_gradient(self, gradient: Any) -> Kind:

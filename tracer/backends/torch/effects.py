@@ -17,7 +17,7 @@ from weakref import ref
 import torch
 
 from tracer.backends.torch import compat
-from tracer.core.calls import Call
+from tracer.core.calls import Step
 from tracer.core.counters import Source
 from tracer.core.effects import Logs, sources_of
 
@@ -82,7 +82,7 @@ class Effects(Logs):
         super().__init__()
         self._note = note
 
-    def hold(self, call: Call, index: int, variable: Any) -> None:
+    def hold(self, call: Step, index: int, variable: Any) -> None:
         """Copy a variable before the step `call`."""
         held = call.before
         if held is None:
@@ -90,7 +90,7 @@ class Effects(Logs):
         if index not in held:
             held[index] = Held(self.copy_of(tensor_of(variable)), ref(variable))
 
-    def seen(self, call: Call, replica: int) -> Iterable[Source]:
+    def seen(self, call: Step, replica: int) -> Iterable[Source]:
         """What to log of a step that has ended."""
         held = call.before or {}
         alive = {

@@ -20,7 +20,8 @@ from tracer.backends.torch.dynamo import F
 from tracer.backends.torch.grad_scaler import found_inf
 from tracer.backends.torch.parameters import parameters_of
 from tracer.backends.torch.writes import Versions, Writes
-from tracer.core.calls import Call, known_by
+from tracer.core import calls
+from tracer.core.calls import known_by
 from tracer.core.registry import Binding
 
 STEP, ASKED = "step", "GradScaler.step"
@@ -65,7 +66,7 @@ class Asked(NamedTuple):
     """The sites of the updates, if the step updates each parameter that has a gradient."""
 
 
-class Step(Call):
+class Step(calls.Step):
     """A step under way; it keeps neither parameters nor tensors of the program alive."""
 
     __slots__ = ("asked", "copies", "counter", "method", "skipped", "versions")
@@ -162,7 +163,7 @@ class StepCounter:
             self._hold(call)
 
     def _enter(self, call: Step, python: FrameType) -> Step:
-        self.recorder.open(call, self.index, call.method, "step", python)
+        self.recorder.open(call, self.index, call.method, python)
         call.python = known_by(python)
         return call
 
