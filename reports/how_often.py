@@ -1,30 +1,111 @@
-"""How often is `_resource_apply_dense` called? Layers, optimizers, batches, modes, replicas."""
+"""How often does `_resource_apply_dense` run: optimizers, strategies, modes, layers, wrappers."""
 
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-import measuring
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# With fewer threads, MirroredStrategy over logical CPUs can wait for itself for good on 2 cores.
+os.environ["TF_NUM_INTEROP_THREADS"] = "16"
+
+import keras
 import msgspec
-from measuring import (
-    LABELS,
-    OPTIMIZERS,
-    OUTPUTS,
-    Layers,
-    dense,
-    each_step,
-    in_turn,
-    table,
-)
+import numpy as np
+import tensorflow as tf
+import tf_keras
+from make import table
 
 import tracer
 
-BATCHES = 8
-OPTIONS: dict[str, dict[str, bool]] = {
+PACKAGES = ("tensorflow", "keras", "tf_keras")
+BATCHES, OVERFLOW = 8, 2
+FEATURES, OUTPUTS, REPLICAS = 8, 2, 3
+KERAS = {"legacy": tf_keras, "keras2": tf_keras, "keras3": keras}
+"""The Keras whose models an optimizer of each kind trains."""
+OPTIMIZERS = {
+    "legacy": tf_keras.optimizers.legacy,
+    "keras2": tf_keras.optimizers,
+    "keras3": keras.optimizers,
+    "v1": tf.compat.v1.train,
+}
+LABELS = {
+    "legacy": "legacy",
+    "keras2": "Keras 2.11+",
+    "keras3": "Keras 3",
+    "v1": "TensorFlow 1",
+}
+MODES: dict[str, dict[str, bool]] = {
     "graph": {},
     "eager": {"run_eagerly": True},
     "XLA": {"jit_compile": True},
+    "session": {},
 }
-"""What `compile` is told for each mode."""
+"""The arguments of `compile` for each mode. Only a TensorFlow 1 optimizer runs in a session."""
+ADDED: dict[str, tuple[str, dict[str, Any]]] = {
+    "clipnorm": ("optimizer", {"clipnorm": 0.1}),
+    "global_clipnorm": ("optimizer", {"global_clipnorm": 0.1}),
+    "use_ema": ("optimizer", {"use_ema": True}),
+    "accumulation over 4 steps": ("optimizer", {"gradient_accumulation_steps": 4}),
+    "loss scale": ("scaled", {}),
+    "loss scale, batch 3 overflows": ("scaled", {}),
+    "steps_per_execution=4": ("compile", {"steps_per_execution": 4}),
+}
+"""What is added to the optimizer or to `compile`, and its arguments."""
+
+Layers = Callable[[Any, Any], Any]
+"""Returns the outputs of a model, from the `layers` module of a Keras and the inputs."""
+
+
+# The models.
+
+
+def in_turn(inputs: Any, *layers: Any) -> Any:
+    """Return the outputs of a chain of layers."""
+    for layer in layers:
+        inputs = layer(inputs)
+    return inputs
+
+
+def dense(count: int) -> Layers:
+    """Return a model of several Dense layers."""
+    return lambda to, x: in_turn(x, *(to.Dense(4) for _ in range(count - 1)), to.Dense(OUTPUTS))
+
+
+def embedding(to: Any, x: Any) -> Any:
+    """An embedding with five rows, and a Dense layer."""
+    return in_turn(x, to.Embedding(5, 3), to.Flatten(), to.Dense(OUTPUTS))
+
+
+def convolution(to: Any, x: Any) -> Any:
+    """A convolution of an image of 4 x 2 pixels."""
+    return in_turn(x, to.Reshape((4, 2, 1)), to.Conv2D(2, 2), to.Flatten(), to.Dense(OUTPUTS))
+
+
+def recurrent(name: str) -> Layers:
+    """An LSTM or a GRU over 4 time steps."""
+    return lambda to, x: in_turn(x, to.Reshape((4, 2)), getattr(to, name)(3), to.Dense(OUTPUTS))
+
+
+def attention(to: Any, x: Any) -> Any:
+    """Self-attention, with projections of query, key, value and output."""
+    x = to.Reshape((4, 2))(x)
+    x = to.MultiHeadAttention(num_heads=1, key_dim=2)(x, x)
+    return in_turn(x, to.Flatten(), to.Dense(OUTPUTS))
+
+
+def normalised(to: Any, x: Any) -> Any:
+    """Batch normalisation between two Dense layers."""
+    return in_turn(x, to.Dense(4), to.BatchNormalization(), to.Dense(OUTPUTS))
+
+
+def frozen(to: Any, x: Any) -> Any:
+    """Two Dense layers, the first frozen."""
+    return in_turn(x, to.Dense(4, trainable=False), to.Dense(OUTPUTS))
+
+
+# The cases.
 
 
 @dataclass(frozen=True)
@@ -39,228 +120,282 @@ class Case:
     batch: int = 32
     replicas: int = 1
     built: bool = False
-    """Whether the optimizer makes its variables before it trains."""
+    """Whether the optimizer makes its variables before training."""
+    added: str = ""
     brief: bool = False
-    """Whether it stands in the short table, too."""
+    """Whether the case is in the short table of `README.md`."""
 
     @property
     def name(self) -> str:
-        """All that tells it from the others."""
+        """The description of the case in one line."""
         return f"{self.model}, {self.kind} {self.optimizer}, {how(self)}".replace("`", "")
 
 
-class Row(msgspec.Struct, frozen=True):
+class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one apply method did in one case."""
 
-    model: str
-    kind: str
-    optimizer: str
-    mode: str
-    batch: int
-    replicas: int
-    built: bool
-    brief: bool
+    case: str
     method: str
     variables: int
     steps: int
-    eager_calls: int
-    tracing_calls: int
-    graphs: int
-    graphs_never_run: int
     executions: int
+    eager_calls: int = 0
+    tracing_calls: int = 0
+    graphs: int = 0
+    never_ran: int = 0
+    without_update: int = 0
+    """The number of steps without an update."""
+    iterations: int | None = None
 
 
-def convolution(to: Any, x: Any) -> Any:
-    """Over an image of 4 x 2 pixels."""
-    return in_turn(x, to.Reshape((4, 2, 1)), to.Conv2D(2, 2), to.Flatten(), to.Dense(OUTPUTS))
-
-
-def recurrent(name: str) -> Layers:
-    """An LSTM or a GRU over 4 steps of time."""
-    return lambda to, x: in_turn(x, to.Reshape((4, 2)), getattr(to, name)(3), to.Dense(OUTPUTS))
-
-
-def attention(to: Any, x: Any) -> Any:
-    """Self-attention, with its projections of query, key, value and output."""
-    x = to.Reshape((4, 2))(x)
-    x = to.MultiHeadAttention(num_heads=1, key_dim=2)(x, x)
-    return in_turn(x, to.Flatten(), to.Dense(OUTPUTS))
-
-
-def normalised(to: Any, x: Any) -> Any:
-    """Batch normalisation between two Dense layers."""
-    return in_turn(x, to.Dense(4), to.BatchNormalization(), to.Dense(OUTPUTS))
-
-
-def frozen(to: Any, x: Any) -> Any:
-    """Two Dense layers, the first of which is not trainable."""
-    return in_turn(x, to.Dense(4, trainable=False), to.Dense(OUTPUTS))
-
-
+_TWO = "2 `Dense`", dense(2)
+_EMBEDDING = "`Embedding`, `Dense`", embedding
 CASES = (
     Case("1 `Dense`", dense(1), brief=True),
-    Case("2 `Dense`", dense(2), optimizer="SGD"),
-    Case("2 `Dense`", dense(2), brief=True),
-    Case("3 `Dense`", dense(3), optimizer="SGD"),
+    Case(*_TWO, optimizer="SGD"),
+    Case(*_TWO, optimizer="RMSprop"),
+    Case(*_TWO, brief=True),
     Case("3 `Dense`", dense(3), brief=True),
     Case("`Conv2D`, `Dense`", convolution, brief=True),
     Case("`LSTM`, `Dense`", recurrent("LSTM"), brief=True),
     Case("`GRU`, `Dense`", recurrent("GRU")),
     Case("`MultiHeadAttention`, `Dense`", attention),
-    Case("`Embedding`, `Dense`", measuring.embedding, brief=True),
+    Case(*_EMBEDDING, brief=True),
     Case("2 `Dense`, `BatchNormalization`", normalised),
     Case("2 `Dense`, the first frozen", frozen, brief=True),
-    Case("2 `Dense`", dense(2), batch=1),
-    Case("2 `Dense`", dense(2), batch=512, brief=True),
-    Case("2 `Dense`", dense(2), mode="eager", brief=True),
-    Case("2 `Dense`", dense(2), mode="XLA"),
-    Case("2 `Dense`", dense(2), replicas=2, brief=True),
-    Case("2 `Dense`", dense(2), replicas=3),
+    Case(*_TWO, batch=1),
+    Case(*_TWO, batch=512, brief=True),
+    Case(*_TWO, mode="eager", brief=True),
+    Case(*_TWO, mode="XLA"),
+    Case(*_TWO, replicas=2, brief=True),
+    Case(*_TWO, replicas=3),
     *(
         Case(model, layers, kind=kind, **options)
         for kind in ("keras2", "keras3")
         for model, layers, options in (
-            ("2 `Dense`", dense(2), {"optimizer": "SGD"}),
-            ("2 `Dense`", dense(2), {"brief": True}),
-            ("2 `Dense`", dense(2), {"built": True}),
+            (*_TWO, {"optimizer": "SGD"}),
+            (*_TWO, {"brief": True}),
+            (*_TWO, {"built": True}),
             ("`LSTM`, `Dense`", recurrent("LSTM"), {}),
-            ("`Embedding`, `Dense`", measuring.embedding, {}),
-            ("2 `Dense`", dense(2), {"mode": "eager"}),
-            ("2 `Dense`", dense(2), {"mode": "XLA"}),
-            ("2 `Dense`", dense(2), {"replicas": 2}),
+            (*_EMBEDDING, {}),
+            (*_TWO, {"mode": "eager"}),
+            (*_TWO, {"mode": "XLA"}),
+            (*_TWO, {"replicas": 2}),
         )
+    ),
+    *(Case(*_TWO, kind="v1", optimizer="AdamOptimizer", mode=mode) for mode in ("eager", "graph")),
+    Case("2 variables", dense(1), kind="v1", optimizer="AdamOptimizer", mode="session"),
+    *(
+        Case(*_EMBEDDING, kind=kind, optimizer="SGD", added=added)
+        for added in ADDED
+        for kind in KERAS
+        if not (kind == "legacy" and added == "use_ema")
+        and not (kind != "keras3" and added.startswith("accumulation"))
     ),
 )
 
 
+def how(case: Case) -> str:
+    """How the model was trained."""
+    parts = [case.mode, f"batch {case.batch}"]
+    parts += [f"{case.replicas} replicas"] if case.replicas > 1 else []
+    parts += ["built first"] if case.built else []
+    return ", ".join([*parts, case.added] if case.added else parts)
+
+
+# Measuring.
+
+
 def measure() -> list[Row]:
     """Train every case with a built-in optimizer."""
-    rows = []
-    for case in CASES:
-        with measuring.strategy_of(case.replicas).scope():
-            optimizer = getattr(OPTIMIZERS[case.kind], case.optimizer)()
-            model = measuring.build(case.kind, case.layers)
-            if case.built:
-                optimizer.build(model.trainable_variables)
-        rows += rows_of(case, fit(case, model, optimizer))
-    return rows
+    return [row for case in CASES for row in rows_of(case, *train(case))]
 
 
-def fit(case: Case, model: Any, optimizer: Any) -> tracer.Trace:
-    """The trace of training the model of a case."""
-    measuring.train(model, optimizer, batch=case.batch, batches=BATCHES, **OPTIONS[case.mode])
-    return tracer.trace_of(optimizer)
+@cache
+def strategy_of(replicas: int) -> Any:
+    """The default strategy for one replica, else a mirrored one over several CPU devices."""
+    if replicas == 1:
+        return tf.distribute.get_strategy()
+    if len(tf.config.list_logical_devices("CPU")) < REPLICAS:
+        raise RuntimeError("call prepare() before TensorFlow is used")
+    # Two strategies with different devices in a process must not share the collective ops.
+    return tf.distribute.MirroredStrategy(
+        [f"cpu:{index}" for index in range(replicas)],
+        cross_device_ops=tf.distribute.ReductionToOneDevice(),
+    )
 
 
-def rows_of(case: Case, trace: tracer.Trace) -> list[Row]:
-    """What the trace of a case says of each apply method."""
+def prepare() -> None:
+    """Make the logical CPU devices for the replicas; call it before TensorFlow is used."""
+    devices = [tf.config.LogicalDeviceConfiguration() for _ in range(REPLICAS)]
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, devices)
+
+
+def optimizer_of(case: Case) -> Any:
+    """The built-in optimizer of a case."""
+    where, arguments = ADDED.get(case.added, ("", {}))
+    options = dict(arguments) if where == "optimizer" else {}
+    optimizer = getattr(OPTIMIZERS[case.kind], case.optimizer)(0.01, **options)
+    if where == "scaled":
+        library = keras.optimizers if case.kind == "keras3" else tf_keras.mixed_precision
+        optimizer = library.LossScaleOptimizer(optimizer)
+    return optimizer
+
+
+def build(case: Case) -> Any:
+    """The model of a case; an optimizer of TensorFlow 1 trains one of Keras 2."""
+    library = KERAS.get(case.kind, tf_keras)
+    inputs = library.Input((FEATURES,))
+    return library.Model(inputs, case.layers(library.layers, inputs))
+
+
+def train(case: Case, optimizer: Any = None, model: Any = None) -> tuple[tracer.Trace, Any]:
+    """Train for one epoch; return the trace and the optimizer."""
+    if case.mode == "session":
+        return in_session(case)
+    with strategy_of(case.replicas).scope():
+        optimizer = optimizer_of(case) if optimizer is None else optimizer
+        model = build(case) if model is None else model
+        if case.built:
+            optimizer.build(model.trainable_variables)
+    rng = np.random.default_rng(0)
+    number = case.batch * BATCHES
+    inputs = rng.integers(0, 5, (number, FEATURES)).astype("float32")
+    targets = rng.random((number, OUTPUTS), "float32")
+    if "overflows" in case.added:
+        targets[OVERFLOW * case.batch] = np.inf
+    tracer.wrap(optimizer)
+    if case.kind == "v1":
+        loop(case, model, optimizer, inputs, targets)
+    else:
+        where, arguments = ADDED.get(case.added, ("", {}))
+        options = MODES[case.mode] | (arguments if where == "compile" else {})
+        model.compile(optimizer, "mse", **options)
+        model.fit(inputs, targets, batch_size=case.batch, shuffle=False, verbose=0)
+    return tracer.trace_of(optimizer), optimizer
+
+
+def loop(case: Case, model: Any, optimizer: Any, inputs: Any, targets: Any) -> None:
+    """The program's own loop, for an optimizer that Keras refuses."""
+
+    def step(x: Any, y: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((model(x) - y) ** 2)
+        weights = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+
+    step = step if case.mode == "eager" else tf.function(step)
+    for x, y in zip(np.split(inputs, BATCHES), np.split(targets, BATCHES), strict=True):
+        step(tf.constant(x), tf.constant(y))
+
+
+def in_session(case: Case) -> tuple[tracer.Trace, Any]:
+    """A train op of two variables, run in a session."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        optimizer = tracer.wrap(optimizer_of(case))
+        variables = [tf.Variable([1.0, 2.0], name=name) for name in ("kernel", "bias")]
+        train_op = optimizer.apply_gradients([(tf.ones(2), variable) for variable in variables])
+        session.run(tf.compat.v1.global_variables_initializer())
+        for _ in range(BATCHES):
+            session.run(train_op)
+    return tracer.trace_of(optimizer), optimizer
+
+
+def rows_of(case: Case, trace: tracer.Trace, optimizer: Any) -> list[Row]:
+    """What the trace says of each apply method."""
+    assert trace.complete, trace.notes
+    names = {method.name for method in trace.methods if method.role == "apply"}
+    suffix = "_duplicate_indices"  # it only calls the sparse method
     calls = trace.count("calls", by=("method", "context"))
+    steps = [block for block in trace.blocks if block.step and block.replica == 0]
+    idle = sum(last - first + 1 for first, last, count in trace.per_step("updates") if not count)
     return [
         Row(
-            case.model,
-            case.kind,
-            case.optimizer,
-            case.mode,
-            case.batch,
-            case.replicas,
-            case.built,
-            case.brief,
+            case.name,
             method,
             len(trace.count("executions", "variable", method=method)),
             trace.steps,
+            trace.executions(method),
             calls[method, "eager"],
             calls[method, "tracing"],
-            *measuring.graphs(trace),
-            trace.executions(method),
+            sum(block.graphs for block in steps),
+            sum(block.idle for block in steps),
+            idle,
+            None if case.kind == "v1" else int(optimizer.iterations.numpy()),
         )
-        for method in measuring.apply_methods(trace)
+        for method in sorted(names)
+        if not (method.endswith(suffix) and method.removesuffix(suffix) in names)
     ]
+
+
+# The page.
 
 
 def page(rows: list[Row]) -> str:
     """The answer and all rows."""
-    two = next(row for row in rows if row.model == "2 `Dense`" and row.optimizer == "Adam")
-    per_step = each_step(two.executions, two.steps)
-    return f"""# How often is `_resource_apply_dense` called?
+    return f"""# How often does `_resource_apply_dense` run?
 
 **Its update runs once for each trainable variable with a dense gradient, in each step, on each
-replica.** Not once for each layer: a `Dense` layer has two variables, the kernel and the bias.
+replica.** A `Dense` layer has two variables, the kernel and the bias, so it is twice per layer.
 
-**Python calls it only while a graph is traced.** With two `Dense` layers and Adam, {two.steps}
-batches of `model.fit` make {two.tracing_calls} calls, all while tracing, and {two.executions}
-executions, {per_step} a step. In eager mode each execution is a call.
+**Python calls the method only while a graph is traced.** In eager mode each update is a call.
 
-{big_table(rows)}
+**Clipping, EMA and `steps_per_execution` leave the number of updates as it is. Gradient
+accumulation and loss scaling leave steps without an update.**
 
-{measuring.WHERE}
+{full_table(rows)}
 
-- *Python calls*: how often the body of the method was called, while a graph was traced or
-  eagerly. *Executions*: how often the update that it makes really ran, on all replicas
-  together.
-- *Graphs*: how many graphs with a step in them were traced on each replica. Where one of two
-  never ran, the optimizer had made its variables while the first was traced, and TensorFlow
-  then traces again, without that. In the rows with *built first* `optimizer.build` came before
-  `model.fit`: there is one graph, and half of the calls.
-- The size of the batch changes nothing, nor does the mode. More replicas do: each has its own
-  copy of every variable, and updates it.
-- It is not the layer that matters but its trainable variables: `LSTM` and `GRU` have three,
+{BATCHES} batches of `model.fit`, or of the program's own loop for TensorFlow 1. *Legacy* is
+`tf_keras.optimizers.legacy`, and `tf.keras.optimizers` up to TensorFlow 2.10. *Keras 2.11+* is
+`tf_keras.optimizers`. *Keras 3* is `keras.optimizers`, and `tf.keras.optimizers` since TensorFlow
+2.16. *TensorFlow 1* is `tf.compat.v1.train`.
+
+- *Executions*: how often the update ran, on all replicas together. *Per step*: in a step with any.
+  *Python calls*: how often the body of the method was called.
+- *Graphs*: the graphs with a step that were traced on each replica. The first tracing makes the
+  variables of the optimizer, and TensorFlow then traces again. *Built first*: the program calls
+  `optimizer.build` before `fit`, so there is one graph, and half of the calls.
+- The size of the batch changes nothing, nor does the mode. Each replica updates its own copies.
+- What counts is trainable variables, not layers: `LSTM` and `GRU` have three,
   `BatchNormalization` two, `MultiHeadAttention` eight, a frozen layer none.
-- The gradient decides between dense and sparse. That of an `Embedding` is a `tf.IndexedSlices`.
-  Legacy optimizers apply it by `_resource_apply_sparse`, which
-  `_resource_apply_sparse_duplicate_indices` calls (not listed), newer ones by `update_step`,
-  like all others.
-- Keras 2.11+ and Keras 3 have no `_resource_apply_dense`; what is said of it holds for
-  `update_step`.
+- The gradient decides between dense and sparse. The gradient of an `Embedding` is a
+  `tf.IndexedSlices`: legacy optimizers apply it by `_resource_apply_sparse`, newer ones by
+  `update_step`, as any gradient.
+- Keras 2.11+ and Keras 3 have no `_resource_apply_dense`: `update_step` runs as often.
+- Legacy and Keras 2.11+ count a skipped step in `iterations`, Keras 3 does not.
+- `steps_per_execution` runs the step in a loop. Legacy and Keras 2.11+ trace the body of the loop
+  twice.
 """
 
 
-def big_table(rows: list[Row]) -> str:
-    """Every row, with all that was counted."""
-    return table(
-        {
-            "model": [row.model for row in rows],
-            "optimizer": [f"{LABELS[row.kind]} {row.optimizer}" for row in rows],
-            "trained": [how(row) for row in rows],
-            "method": [f"`{row.method}`" for row in rows],
-            "variables": [row.variables for row in rows],
-            "steps": [row.steps for row in rows],
-            "graphs": [built(row) for row in rows],
-            "Python calls": [python_calls(row) for row in rows],
-            "executions": [row.executions for row in rows],
-            "a step": [each_step(row.executions, row.steps) for row in rows],
+FULL = ("variables", "steps without update", "`iterations`", "graphs")
+"""The columns that only the full table has."""
+
+
+def full_table(rows: list[Row], *, brief: bool = False) -> str:
+    """A line for each row; the `brief` table is for `README.md`."""
+    cases = {case.name: case for case in CASES}
+    lines = []
+    for row in rows:
+        case = cases[row.case]
+        line: dict[str, object] = {
+            "model": case.model,
+            "optimizer": f"{LABELS[case.kind]} {case.optimizer}",
+            "trained": how(case),
+            "method": f"`{row.method}`",
+            "variables": row.variables,
+            "steps without update": row.without_update,
+            "`iterations`": "" if row.iterations is None else row.iterations,
+            "graphs": f"{row.graphs}, {row.never_ran} never ran" if row.never_ran else row.graphs,
+            "Python calls": f"{row.eager_calls} eager"
+            if row.eager_calls
+            else f"{row.tracing_calls} tracing",
+            "executions": row.executions,
+            "per step": row.executions // (row.steps - row.without_update),
         }
-    )
-
-
-def short_table(rows: list[Row]) -> str:
-    """The rows that most people ask about, for `README.md`."""
-    rows = [row for row in rows if row.brief]
-    return table(
-        {
-            "model": [row.model for row in rows],
-            "optimizer": [f"{LABELS[row.kind]} {row.optimizer}" for row in rows],
-            "trained": [how(row) for row in rows],
-            "method": [f"`{row.method}`" for row in rows],
-            "Python calls": [python_calls(row) for row in rows],
-            "executions": [row.executions for row in rows],
-            "a step": [each_step(row.executions, row.steps) for row in rows],
-        }
-    )
-
-
-def how(this: Case | Row) -> str:
-    """How the model was trained."""
-    parts = [this.mode, f"batch {this.batch}"]
-    parts += [f"{this.replicas} replicas"] * (this.replicas > 1)
-    parts += ["built first"] * this.built
-    return ", ".join(parts)
-
-
-def built(row: Row) -> str:
-    """The graphs of a row, and how many were for nothing."""
-    return f"{row.graphs}" + f", {row.graphs_never_run} never ran" * bool(row.graphs_never_run)
-
-
-def python_calls(row: Row) -> str:
-    """The calls of a row, with their context."""
-    return f"{row.eager_calls} eager" if row.eager_calls else f"{row.tracing_calls} tracing"
+        if not brief:
+            lines.append(line)
+        elif case.brief:
+            lines.append({k: line[k] for k in line if k not in FULL})
+    return table(lines)

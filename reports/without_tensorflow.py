@@ -1,22 +1,22 @@
 """How often is an update called, run and kept on JAX and on PyTorch?
 
 `KERAS_BACKEND=jax python reports/make.py without_tensorflow`, and the same with `torch`, measure
-what is installed, each in a process of its own, and write the counts and the page; what the other
-one measured stays. The optimizers are odometers: a plain counter in the method counts the calls of
-Python, an op or a callback of the framework the executions, and the weights, to which each update
-adds 1, what was kept. The tracer counts beside them; it is not asked for what it should say.
+the installed backends; the rows of the other one stay. The optimizers are odometers: a counter in
+the method counts the calls of Python, a callback of the framework the executions, and the weights,
+to which each update adds 1, the kept updates. The tracer counts as well.
 """
 
 import importlib.util
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
+from make import kept, table
 
 import tracer
 
+PACKAGES = ("keras",)
 BATCHES = 8
 BACKENDS = {
     "jax": "Keras on JAX",
@@ -44,55 +44,21 @@ class Row(msgspec.Struct, frozen=True):
     oracle: Counts
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """All rows, and what each backend was measured with."""
-
-    made_with: dict[str, str]
-    rows: list[Row]
-
-
-def write(folder: Path) -> None:
-    """Measure what this process can, and write the counts and the page."""
-    answer = kept(folder)
-    for backend in here():
-        rows = [each for each in answer.rows if each.backend != backend] + measure(backend)
-        versions = answer.made_with | {backend: made_with(backend)}
-        answer = Answer(versions, sorted(rows, key=lambda each: [*BACKENDS].index(each.backend)))
-    json = msgspec.json.format(msgspec.json.encode(answer), indent=1)
-    (folder / "without_tensorflow.json").write_bytes(json + b"\n")
-    (folder / "without_tensorflow.md").write_text(page(answer), encoding="utf-8")
-
-
-def kept(folder: Path) -> Answer:
-    """What was measured before."""
-    file = folder / "without_tensorflow.json"
-    if not file.exists():
-        return Answer({}, [])
-    return msgspec.json.decode(file.read_bytes(), type=Answer)
-
-
 def here() -> list[str]:
     """The backends that can be measured in this process."""
     keras = os.environ["KERAS_BACKEND"]
     return [keras] + ["torch.optim"] * (importlib.util.find_spec("torch") is not None)
 
 
-def made_with(backend: str) -> str:
-    """The versions that a backend was measured with."""
-    import keras
-
-    if backend == "jax":
-        import jax
-
-        return f"jax {jax.__version__}, keras {keras.__version__}"
-    import torch
-
-    of_keras = f", keras {keras.__version__}" if backend == "torch" else ""
-    return f"torch {torch.__version__.partition('+')[0]}{of_keras}"
+def measure() -> list[Row]:
+    """Measure what this process can; the rows of the others stay."""
+    rows = [row for row in kept("without_tensorflow", Row) if row.backend not in here()]
+    rows += [row for backend in here() for row in measured(backend)]
+    return sorted(rows, key=lambda row: [*BACKENDS].index(row.backend))
 
 
-def measure(backend: str) -> list[Row]:
-    """Train in every way that stands in the report."""
+def measured(backend: str) -> list[Row]:
+    """Train in every way of the report."""
     return list({"jax": on_jax, "torch": on_torch, "torch.optim": of_torch}[backend]())
 
 
@@ -185,42 +151,12 @@ def on_jax() -> Iterator[Row]:
         def _note(self, _: Any) -> None:
             self.ran[0] += 1
 
-    def loop(scan: bool) -> Callable[[Any, Any], list[Any]]:
-        def train(model: Any, optimizer: Any) -> list[Any]:
-            optimizer.build(model.trainable_variables)
-
-            def loss(weights: Any, x: Any, y: Any) -> Any:
-                out, _ = model.stateless_call(weights, [], x)
-                return ((out - y) ** 2).mean()
-
-            def step(state: Any, batch: Any) -> Any:
-                gradients = jax.grad(loss)(state[0], *batch)
-                return optimizer.stateless_apply(state[1], gradients, state[0]), None
-
-            state: Any = tuple(
-                [each.value for each in variables]
-                for variables in (model.trainable_variables, optimizer.variables)
-            )
-            x, y = (each.reshape(BATCHES, 4, -1) for each in data())
-            if scan:
-                state, _ = jax.jit(lambda *given: jax.lax.scan(step, *given))(state, (x, y))
-            else:
-                jitted = jax.jit(step)
-                for number in range(BATCHES):
-                    state, _ = jitted(state, (x[number], y[number]))
-            jax.effects_barrier()
-            return list(state[0])
-
-        return train
-
     rows: list[tuple[str, Any, dict[str, Any], dict[str, Any]]] = [
         ("`fit`", fitted(), {}, {}),
         ("`fit`, last batch smaller", fitted(batches=8.5), {}, {}),
         ("`fit`, run eagerly", fitted(), {}, {"run_eagerly": True}),
         ("`fit`, 4 steps accumulated", fitted(), {"gradient_accumulation_steps": 4}, {}),
         ("`fit`, loss scale, 1 step overflows", fitted(overflows=True), {}, {"loss_scale": True}),
-        ("`jax.jit` of a step", loop(scan=False), {}, {}),
-        ("`lax.scan` over the batches", loop(scan=True), {}, {}),
     ]
     for trained, train, told, options in rows:
         yield keras_row("jax", trained, Odometer(**told), train, **options)
@@ -316,56 +252,39 @@ def torch_row(
     )
 
 
-def page(answer: Answer) -> str:
+def page(rows: list[Row]) -> str:
     """The answer and all rows."""
-    made = "; ".join(f"{BACKENDS[name]}: {text}" for name, text in answer.made_with.items())
+    lines: list[dict[str, object]] = [
+        {
+            "backend": BACKENDS[row.backend],
+            "trained": row.trained,
+            "method": f"`{row.method}`",
+            "steps": row.steps,
+            "calls": row.tracer.calls,
+            "executed": row.tracer.executions,
+            "kept": row.tracer.kept,
+        }
+        for row in rows
+    ]
     return f"""# How often does an update run on JAX and on PyTorch?
 
 **Once a step for each variable with a gradient, as on TensorFlow, unless the step is skipped or
-only accumulates.** What differs is what Python sees of it, and where an update that was called, or
-even computed, comes to nothing:
+only accumulates.**
 
-- **Keras on JAX**: Python is called while `jax.jit` traces the step, {count(answer, "jax", 0)}
-  times for four variables, however many steps follow. While gradients are accumulated, each step
-  computes all updates and throws them away but in every k-th: those are executed, and not kept. A
-  step that a loss scale skips computes none.
+- **Keras on JAX**: Python is called while `jax.jit` traces the step, 4 times for four variables,
+  however many steps follow. A step that only accumulates computes all updates and discards them:
+  they are executed and not kept. A step that a loss scale skips computes none.
 - **Keras on PyTorch**: each call is executed at once. Keras's own optimizers update all variables
-  in one call of `_parallel_update_step` (here counted once for each of them), those of a program
-  in one call of `update_step` each. A step that accumulates or is skipped calls neither.
-- **`torch.optim`**: one call of `step` updates all parameters. `GradScaler` leaves out the call if
-  a gradient is infinite; with a fused optimizer it calls `step` all the same, and the kernel does
-  nothing.
+  in one call of `_parallel_update_step`, counted once for each variable. A step that accumulates
+  or is skipped calls nothing.
+- **`torch.optim`**: one call of `step` updates all parameters. `GradScaler` omits the call if a
+  gradient is infinite. With a fused optimizer it calls `step`, and the kernel does nothing.
 
-{big_table(answer.rows)}
+{table(lines)}
 
 - A model of two layers, four variables, and {BATCHES} batches. *Calls* are those of Python,
-  *executed* is how often the work ran, *kept* how many updates the weights have in the end.
-- **What says so, beside the tracer**: a plain counter in the method, or around `step`, counts the
-  same calls. On JAX a `jax.debug.callback` in the method counts the same executions. The
-  optimizers of Keras add 1 to each weight, and the weights are what *kept* says; those of
-  `torch.optim` are Adam, and so many parameters changed from one batch to the next. The JSON
-  beside this page has both counts of each.
-- A *step* is one that was asked for, also if it was skipped. `torch.optim` has none in a batch
-  that only accumulates: nothing is called there.
-
-Made by `KERAS_BACKEND=jax python reports/make.py without_tensorflow`, and the same with `torch`.
-{made}.
+  *executed* is how often the update ran, *kept* how many updates the weights have in the end.
+- What else says so: a plain counter in the method counts the calls, a callback of JAX the
+  executions, and the weights the kept updates. The JSON file has both counts of each row.
+- `torch.optim` has no step in a batch that only accumulates: nothing is called.
 """
-
-
-def count(answer: Answer, backend: str, place: int) -> int:
-    """The calls of Python of a row."""
-    return [row for row in answer.rows if row.backend == backend][place].tracer.calls
-
-
-def big_table(rows: list[Row]) -> str:
-    """Every row, with all that was counted."""
-    lines = [
-        "| backend | trained | method | steps | calls | executed | kept |",
-        "| --- | --- | --- | ---: | ---: | ---: | ---: |",
-    ]
-    for row in rows:
-        numbers = row.steps, row.tracer.calls, row.tracer.executions, row.tracer.kept
-        cells = BACKENDS[row.backend], row.trained, f"`{row.method}`", *map(str, numbers)
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)

@@ -8,12 +8,9 @@ from typing import Any
 
 import how_often
 import make
-import measuring
 import msgspec
 import pytest
-import python_body
 import without_tensorflow
-import wrappers
 from how_often import CASES, Case
 from support.odometers import ODOMETERS, Reading, read
 from support.scripts import ROOT, output_of
@@ -21,19 +18,9 @@ from support.scripts import ROOT, output_of
 REPORTS = ROOT / "reports"
 
 
-def kept(question: str, row: Any) -> Any:
-    """The counts of a question, as they are in the repository."""
-    return msgspec.json.decode((REPORTS / f"{question}.json").read_bytes(), type=list[row])
-
-
 def rows_of(case: Case) -> list[how_often.Row]:
-    """The rows of a case."""
-    fields = ("model", "kind", "optimizer", "mode", "batch", "replicas", "built")
-    return [
-        row
-        for row in kept("how_often", how_often.Row)
-        if all(getattr(row, name) == getattr(case, name) for name in fields)
-    ]
+    """The rows of a case in the report."""
+    return [row for row in make.kept("how_often", how_often.Row) if row.case == case.name]
 
 
 def quick(cases: Iterable[Case]) -> list[Any]:
@@ -64,33 +51,33 @@ def test_made_again_the_counts_are_the_same(question: str, tmp_path: Path) -> No
     assert made == before
 
 
-def test_the_page_for_forums_has_the_short_table_and_links_every_report() -> None:
+def test_the_first_page_has_the_short_table_and_links_every_report() -> None:
     page = (REPORTS / "README.md").read_text()
-    assert how_often.short_table(kept("how_often", how_often.Row)) in page
-    for question in make.QUESTIONS:
+    rows = [row for row in make.kept("how_often", how_often.Row)]
+    assert how_often.full_table(rows, brief=True) in page
+    for question in (*make.QUESTIONS, "without_tensorflow"):
         assert f"({question}.md)" in page
 
 
 def test_what_was_measured_without_tensorflow_is_what_others_counted() -> None:
     """The tests of each backend measure it again."""
-    answer = without_tensorflow.kept(REPORTS)
-    assert {row.backend for row in answer.rows} == without_tensorflow.BACKENDS.keys()
-    assert all(row.tracer == row.oracle for row in answer.rows)
+    rows = make.kept("without_tensorflow", without_tensorflow.Row)
+    assert {row.backend for row in rows} == without_tensorflow.BACKENDS.keys()
+    assert all(row.tracer == row.oracle for row in rows)
     page = (REPORTS / "without_tensorflow.md").read_text()
-    assert without_tensorflow.page(answer) == page
-    assert "(without_tensorflow.md)" in (REPORTS / "README.md").read_text()
+    assert page.startswith(without_tensorflow.page(rows))
 
 
-@pytest.mark.parametrize("case", quick(CASES), ids=lambda case: case.name)
+PLAIN = [case for case in CASES if not case.added and case.kind != "v1"]
+
+
+@pytest.mark.parametrize("case", quick(PLAIN), ids=lambda case: case.name)
 def test_an_odometer_counts_the_same_executions(case: Case) -> None:
-    with measuring.strategy_of(case.replicas).scope():
-        optimizer = ODOMETERS[case.kind]()
-        model = measuring.build(case.kind, case.layers)
-        if case.built:
-            optimizer.build(model.trainable_variables)
+    with how_often.strategy_of(case.replicas).scope():
+        optimizer, model = ODOMETERS[case.kind](), how_often.build(case)
         for variable in model.trainable_variables:
             variable.assign(variable * 0)
-    how_often.fit(case, model, optimizer)
+    how_often.train(case, optimizer, model)
     readings = [read(variable) for variable in model.trainable_variables]
     steps = how_often.BATCHES
     assert {reading for each in readings for reading in each} <= {Reading(steps), Reading(0, steps)}
@@ -110,22 +97,18 @@ def method(kind: str, gradient: str) -> str:
     return f"_resource_apply_{gradient}" if kind == "legacy" else "update_step"
 
 
-@pytest.mark.parametrize(
-    "case", quick(case for case in CASES if case.brief or case.built), ids=lambda case: case.name
-)
+COUNTED = [case for case in PLAIN if case.brief or case.built]
+
+
+@pytest.mark.parametrize("case", quick(COUNTED), ids=lambda case: case.name)
 def test_a_counter_in_a_subclass_counts_the_same_python_calls(case: Case) -> None:
     calls: Counter[str] = Counter()
     rows = rows_of(case)
-    base = getattr(measuring.OPTIMIZERS[case.kind], case.optimizer)
-    counting = type(
-        case.optimizer, (base,), {r.method: counted(base, r.method, calls) for r in rows}
-    )
-    with measuring.strategy_of(case.replicas).scope():
-        optimizer = counting()
-        model = measuring.build(case.kind, case.layers)
-        if case.built:
-            optimizer.build(model.trainable_variables)
-    how_often.fit(case, model, optimizer)
+    base = getattr(how_often.OPTIMIZERS[case.kind], case.optimizer)
+    methods = {row.method: counted(base, row.method, calls) for row in rows}
+    with how_often.strategy_of(case.replicas).scope():
+        optimizer = type(case.optimizer, (base,), methods)()
+    how_often.train(case, optimizer)
     assert calls == {row.method: row.eager_calls + row.tracing_calls for row in rows}
 
 
@@ -142,39 +125,17 @@ def counted(base: Any, name: str, calls: Counter[str]) -> Any:
     return counting
 
 
-def test_the_python_body_ran_as_often_as_the_tracer_saw_it_called() -> None:
-    for row in kept("python_body", python_body.Row):
-        assert sum(row.bodies) == row.calls
-        assert row.executions == row.steps * row.variables
-        if row.mode == "eager":
-            assert row.bodies == [row.variables] * row.steps
-        else:
-            assert row.calls == row.graphs * row.variables
-
-
-def test_the_wrappers_did_what_their_options_say() -> None:
-    rows = {(row.kind, row.added): row for row in kept("wrappers", wrappers.Row)}
-    for row in rows.values():
-        # Two dense variables and one sparse, in each step that updates.
-        updating = row.steps - len(row.steps_without_update)
-        assert row.steps == wrappers.BATCHES
-        assert row.dense + row.sparse == 3 * updating
-    skipped = [row for row in rows.values() if "overflows" in row.added]
-    assert [row.steps_without_update for row in skipped] == [[wrappers.OVERFLOWS + 1]] * 3
-    accumulating = rows["keras3", "`gradient_accumulation_steps=4`"]
-    assert accumulating.iterations == wrappers.BATCHES // 4
-
-
-@pytest.mark.long
-def test_the_digits_report_is_the_one_that_the_script_makes() -> None:
-    page = ROOT / "reports" / "digits.md"
-    before = page.read_text()
-    try:
-        printed = output_of("reports/digits.py", seconds=150)
-        assert page.read_text() == before
-    finally:
-        page.write_text(before)
-    # 1,797 images in batches of 32 for 3 epochs, six variables
-    assert -(-1797 // 32) * 3 == 171
-    assert f"{171 * 6:,} executions in 171 steps" in printed
-    assert printed.count("How often did") == 2
+def test_what_was_added_did_what_its_option_says() -> None:
+    rows = Counter[str]()
+    for case in CASES:
+        for row in rows_of(case) if case.added else ():
+            # Two dense variables and one sparse, in each step that updates.
+            share = 3 if case.kind == "keras3" or row.method == "update_step" else row.variables
+            assert row.executions == share * (row.steps - row.without_update), row
+            assert row.steps == how_often.BATCHES
+            overflows, every = "overflows" in case.added, 4 if "accumulation" in case.added else 1
+            assert row.without_update == (row.steps - row.steps // every) + overflows
+            skipped = overflows and case.kind == "keras3"
+            assert row.iterations == row.steps // every - skipped
+            rows[case.added] += 1
+    assert rows.keys() == how_often.ADDED.keys()

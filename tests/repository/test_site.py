@@ -117,7 +117,7 @@ def test_every_rule_has_its_texts(site: Path) -> None:
         ("CHANGELOG.md", "changelog.html"),
         ("CONTRIBUTING.md", "contributing.html"),
         ("reports/README.md", "measured/index.html"),
-        ("reports/wrappers.md", "measured/wrappers.html"),
+        ("reports/how_often.md", "measured/how_often.html"),
     ],
 )
 def test_what_stands_elsewhere_in_the_repository_is_there(
