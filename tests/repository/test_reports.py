@@ -38,7 +38,7 @@ def quick(cases: Iterable[Case]) -> list[Any]:
 @pytest.mark.sweep
 @pytest.mark.parametrize("question", make.QUESTIONS)
 def test_made_again_the_counts_are_the_same(question: str, tmp_path: Path) -> None:
-    output_of("reports/make.py", question, "--folder", str(tmp_path))
+    output_of("reports/make.py", question, "--folder", str(tmp_path), seconds=580)
     made, before = (
         msgspec.json.decode((folder / f"{question}.json").read_bytes())
         for folder in (tmp_path, REPORTS)
