@@ -78,7 +78,7 @@ def sentence(summary: Summary) -> str:
     for each in groups:
         key = each.schedule, each.runs
         found[key] = found.get(key, 0) + len(each.variables)
-    number = sum(number_of_values(runs) or 2 for _, runs in found)
+    number = sum(2 if schedule else number_of_values(runs) for schedule, runs in found)
     parts = [*_decay(summary), *_schedules(summary)]
     known = [each for each in _of_all_workers(summary, "rate") if each.runs and not each.sampled]
     if len({(each.group, _moves(each.runs, False)) for each in known}) > len(every):
@@ -87,7 +87,7 @@ def sentence(summary: Summary) -> str:
         return ""
     noun = summary.dialect.variable
     said = [
-        (f"by {schedule}" if schedule else _moves(runs, any(each.sampled for each in groups)))
+        (_by(schedule, runs) if schedule else _moves(runs, any(each.sampled for each in groups)))
         + (f" on {some(count, noun)}" if len(found) > 1 else "")
         for (schedule, runs), count in found.items()
     ]
@@ -96,6 +96,12 @@ def sentence(summary: Summary) -> str:
         said = [f"from {values[0]:.3g} to {values[-1]:.3g} in {some(len(groups), 'group')}"]
     text = "; ".join([*([f"learning rate {listed(said)}"] if said else []), *parts])
     return f"{text[:1].upper()}{text[1:]}."
+
+
+def _by(schedule: str, runs: Sequence[RateRun]) -> str:
+    """A schedule, with its values in the first and the last step if known."""
+    ends = runs and f": {runs[0].value:.3g} in the first step, {runs[-1].last:.3g} in the last"
+    return f"by {schedule}{ends or ''}"
 
 
 def _moves(runs: Sequence[RateRun], sampled: bool) -> str:

@@ -12,6 +12,7 @@ import optax
 import pytest
 
 import tracer
+from tracer.model.evidence import Iterations
 from tracer.model.records import RateRun
 from tracer.reporters.text import render
 
@@ -722,7 +723,7 @@ def test_a_schedule_is_not_called() -> None:
         (lambda: optax.chain(optax.scale(0.5), optax.adam(0.5)), None),
         (lambda: optax.scale(0.5), None),
         (lambda: optax.adafactor(0.5), None),
-        (lambda: optax.inject_hyperparams(optax.adam)(0.5), None),
+        (lambda: optax.inject_hyperparams(optax.adam)(0.5), 0.5),
         (lambda: optax.clip(1.0), None),
         (lambda: optax.sgd(2), 2.0),
         (lambda: optax.sgd(0.0), 0.0),
@@ -739,3 +740,47 @@ def test_one_number_is_the_rate_in_all_steps(make: Callable[[], Any], rate: floa
     rates = [each for each in tracer.trace_of(tx).data.rates if each.what == "rate"]
     known = [] if rate is None else [(RateRun(1, 3, rate, rate),)]
     assert [each.runs for each in rates] == known
+
+
+LINEAR = optax.linear_schedule(0.5, 0.0, 4)
+DROPPED = 6
+
+
+@pytest.mark.parametrize("around", [lambda update: update, jax.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize(
+    ("tx", "change", "rate", "iterations"),
+    [
+        (optax.adam(LINEAR), "none", (0.5, 0.125), (0, 4)),
+        (optax.adam(LINEAR), "dropped", (0.5, 0.5), (0, 1)),
+        (optax.adam(LINEAR), "begun", (0.25, 0.0), (2, 6)),
+        (optax.adam(LINEAR), "candidates", (0.5, 0.25), None),
+        (optax.MultiSteps(optax.adam(LINEAR), 2), "none", (0.5, 0.375), None),
+        (optax.MultiSteps(optax.sgd(LINEAR), 5), "none", (0.5, 0.5), (0, 0)),
+        (optax.apply_if_finite(optax.adam(LINEAR), 9), "none", (0.5, 0.125), (0, 4)),
+        (optax.adam(lambda count: 0.5 - count), "none", None, (0, 4)),
+        (optax.inject_hyperparams(optax.sgd)(LINEAR), "none", (0.5, 0.125), (0, 4)),
+        (optax.inject_hyperparams(optax.sgd)(0.5), "set", (0.5, 0.25), (0, 4)),
+    ],
+)
+def test_the_count_in_the_state_and_the_rates_of_a_schedule(
+    tx: Any, change: str, rate: Any, iterations: Any, around: Any
+) -> None:
+    """`change` is what the program does with the state: it drops it, for example."""
+    tx = tracer.wrap(tx)
+    update, state, weights = around(tx.update), tx.init(params()), params()
+    if change == "begun":
+        state = jax.tree.map(lambda leaf: leaf + 2 if leaf.ndim == 0 else leaf, state)
+    for number in range(DROPPED if change == "dropped" else 4):
+        updates, new = update(jax.tree.map(jnp.ones_like, weights), state, weights)
+        weights = optax.apply_updates(weights, updates)
+        if change != "dropped" and not (change == "candidates" and number % 2):
+            state = new
+        if change == "set" and number:
+            state.hyperparams["learning_rate"] = jnp.float32(0.25)
+    trace = tracer.trace_of(tx)
+    found = [run for each in trace.data.rates if each.what == "rate" for run in each.runs]
+    ends = [pytest.approx((run.value, run.last)) for run in found]
+    assert ends == ([] if rate is None else [rate])
+    assert all((run.first, run.count) == (1, trace.steps) for run in found)
+    own = [each for each in trace.optimizers[0].evidence if isinstance(each, Iterations)]
+    assert own == ([] if iterations is None else [Iterations(*iterations)])

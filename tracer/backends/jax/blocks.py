@@ -35,7 +35,7 @@ from tracer.core.tracings import Definition, Part
 from tracer.model.evidence import Evidence, SharedByMembers, StateRenewed
 from tracer.model.words import some
 
-_AGAIN = 5
+AGAIN = 5
 """If fewer steps begin again, they may be the first steps of that many models."""
 
 _NOT_COMPILED = (
@@ -150,12 +150,14 @@ class JaxBlocks(backend.Blocks):
         effects = self.counters.effects if call.parent is None and call.role == "step" else None
         compared = {} if effects is None else effects.before_and_after(call)
         eager, once = call.place is EAGER, compat.is_plain()  # else a `vmap` may be around
-        in_program = self.counters.in_programs or call.site_notes or compared
+        seen = self.seen(call, compared)
+        in_program = self.counters.in_programs or call.site_notes or seen
         if eager and once and not in_program:
             super().close(call, failed)
             return
         self._note_missing_pairs(call)
         work, numbers = self._work(call, compared)
+        numbers += seen
         if not eager:
             program = self._count_in_program(work, numbers, call)
             if outermost(call).place is not EAGER:  # else it is a branch, which each step traces
@@ -177,7 +179,11 @@ class JaxBlocks(backend.Blocks):
         function = "" if call.place is EAGER else compat.function_name(call.place.graph)
         key = self._path_to(call), self.counters.number_of(clock), tuple(compared)
         work = Work(function, role, tuple(call.sites), groups, *key)
-        return work, [before, after, *outcomes, *bits_of(compared)]
+        return work, [before, after, *outcomes]
+
+    def seen(self, call: Any, compared: Compared) -> list[Any]:
+        """What the op of a step reports besides: the bits of its compared variables."""
+        return bits_of(compared)
 
     def _count_in_program(self, work: Work, numbers: list[Any], call: Call) -> ProgramBlock:
         """Add the op of a block to the program that is being traced."""
@@ -327,7 +333,7 @@ class JaxBlocks(backend.Blocks):
         """Evidence of `vmap` members that share variables, and on steps that begin again."""
         members, again = self.counters.members, self.counters.started_again()
         twice = [SharedByMembers(members)] if members > 1 else []
-        renewed = [StateRenewed(again)] if again >= _AGAIN else []
+        renewed = [StateRenewed(again)] if again >= AGAIN else []
         return (*twice, *renewed)
 
 

@@ -16,8 +16,10 @@ holder may wait for an array of the reporting program. They go into a queue, whi
 lock empties.
 """
 
+import struct
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import nan
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -51,7 +53,7 @@ class Report(NamedTuple):
     kept: tuple[int, ...]
     """The outcome of each group that is not always kept: `DISCARDED`, `KEPT`..."""
     seen: tuple[int, ...]
-    """Numbers with the bits of compared variables: see `effects`."""
+    """Numbers with the bits of compared variables (see `effects`), or of optax's learning rate."""
 
 
 class Work(NamedTuple):
@@ -181,6 +183,8 @@ class ProgramCounters(Counters):
         """The largest number of `vmap` members in a step."""
         self.progress: dict[tuple[int, int], Progress] = {}
         """By `Work.clock` and replica."""
+        self.rates: dict[int, tuple[float, float, int, int]] = {}
+        """The first and last learning rate in the state of optax, how many, in how many steps."""
         self.uneven = False
         """Whether some replicas had reported fewer steps than others at the last reading."""
         self._eager: dict[Work, ProgramBlock] = {}
@@ -269,6 +273,19 @@ class ProgramCounters(Counters):
         if stamp and work.variables and self.effects is not None:
             seen = sources(work.variables, tuple([report.seen for report in reports]))
             self.effects.log(replica, seen, stamp)
+        elif stamp and report.seen:
+            self._note_rate(replica, {report.seen[0] for report in reports})
+
+    def _note_rate(self, replica: int, bits: set[int]) -> None:
+        """Store the learning rate that all members of a step used; NaN if they differ."""
+        value = struct.unpack("f", struct.pack("i", *bits))[0] if len(bits) == 1 else nan
+        first, last, values, steps = self.rates.get(replica, (value, value, 1, 0))
+        self.rates[replica] = first, value, values + (value != last), steps + 1
+
+    def begin_again(self) -> None:
+        """Forget how steps moved the iterations, and their rates."""
+        self.progress.clear()
+        self.rates.clear()
 
     def moved_on(self, clock: int, replica: int, before: int, after: int) -> None:
         """Store how a step moved the iterations, perhaps in a state passed by the program."""

@@ -5,9 +5,8 @@ from typing import Any
 from tracer.backends.jax.backend import JaxBackend
 from tracer.backends.jax.blocks import current_place, is_distributed
 from tracer.backends.optax.blocks import OptaxBlocks, OptaxStaleFunctions
-from tracer.backends.optax.decays import Decays
+from tracer.backends.optax.facts import Facts
 from tracer.backends.optax.leaves import Leaf, Leaves
-from tracer.backends.optax.states import States
 from tracer.backends.optax.steps import Step
 from tracer.core.calls import Call, CallsUnderWay, start_call
 from tracer.model.records import Variable
@@ -21,7 +20,7 @@ class OptaxBackend(JaxBackend):
     new_blocks = OptaxBlocks
     new_stale = OptaxStaleFunctions
     new_step = Step
-    collectors = (States, Decays)
+    collectors = (Facts,)
 
     def locate(self, call: Call, stack: list[Call], calls_under_way: CallsUnderWay) -> bool:
         """Set the place of a new call, without a parent: optax has no recursive transformation."""

@@ -19,8 +19,12 @@ class OptaxBlocks(blocks.JaxBlocks):
     )
 
     def steps_so_far(self, call: Any) -> tuple[Any, Any, Any]:
-        """The step count before and after the step, by the returned state; 0 if it has none."""
-        return (0, 0, None) if call.count is None else (call.count - 1, call.count, None)
+        """The step count in the state before and after the step; -1 if it has none."""
+        return (*(call.counts or (-1, -1)), None)
+
+    def seen(self, call: Any, compared: Any) -> list[Any]:
+        """The learning rate in the state, if any."""
+        return [] if call.rate is None else [call.rate]
 
     def auxiliary(self, call: Call) -> Sequence[Any]:
         """The arguments and results of `update`, which make a `vmap` visible."""

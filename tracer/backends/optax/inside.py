@@ -3,10 +3,10 @@
 import functools
 import threading
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from tracer.core.reachable import as_call, closure_of, reachable
+from tracer.core.reachable import closure_of, reachable
 
 _FAR = 50
 """How many references to follow from a transformation."""
@@ -18,9 +18,11 @@ class _CallsUnderWay(threading.local):
     """By `id`, weak references to the updates that were set to zero: see `zeros`."""
     inner: list[list[bool]]
     """For each call inside a transformation that may skip, which leaves were set to zero."""
+    masks: dict[int, Any]
+    """By `id` of a mask function of the program, what it returned."""
 
     def __init__(self) -> None:
-        self.zeros, self.inner = {}, []
+        self.zeros, self.inner, self.masks = {}, [], {}
 
 
 under_way = _CallsUnderWay()
@@ -98,8 +100,8 @@ _SHIPPED = {
 _RATES = ("scale", "scale_by_schedule")
 
 
-def rates_in(transformation: Any) -> list[str | float | None]:
-    """Its factors: numbers, None for arrays, schedules as the calls that made them."""
+def rates_in(transformation: Any) -> list[Any]:
+    """Its factors: numbers, schedules, and None for arrays and for numbers in the state."""
     found: list[Any] = []
     for held in reachable(transformation, _held_by, _FAR):
         maker, own = _maker(held), closure_of(held)
@@ -109,14 +111,42 @@ def rates_in(transformation: Any) -> list[str | float | None]:
         elif maker == "scale_by_schedule" and "step_size_fn" in own:
             schedule = own["step_size_fn"]
             found.append(closure_of(schedule).get("learning_rate", schedule))
-        elif maker == "inject_hyperparams" and "learning_rate" in own.get("sched_hps", ()):
-            schedule = own["sched_hps"]["learning_rate"]
-            found.append(getattr(schedule, "schedule_fn", schedule))
-        elif maker == "inject_hyperparams" and "learning_rate" in own.get("numeric_hps", ()):
-            found.append(None)
+        elif maker == "inject_hyperparams" and "numeric_hps" in own:  # not in both functions
+            schedule = own["sched_hps"].get("learning_rate")
+            if schedule is not None or "learning_rate" in own["numeric_hps"]:
+                found.append(getattr(schedule, "schedule_fn", schedule))
     schedules = any(map(callable, found))
-    known = (as_call(each) if callable(each) else each for each in found)
-    return [each for each in known if each not in (1, -1) or not schedules]
+    return [each for each in found if not schedules or callable(each) or each not in (1, -1)]
+
+
+def is_of_optax(schedule: Any) -> bool:
+    """True if a schedule and the functions in it are all optax's, so that calling it is safe."""
+    held = filter(callable, reachable(schedule, _held_by, _FAR))
+    return all(str(each.__module__).startswith("optax.") for each in held)
+
+
+_PASSED_ON = "chain", "with_extra_args_support", "apply_if_finite"
+"""The makers that pass the same leaves to all inner transformations."""
+
+
+def decays_in(held: Any, mask: Any = True, depth: int = 20) -> Iterator[tuple[float, Any]]:
+    """Each weight decay in a transformation that is a number, with its mask.
+
+    A mask around a whole optimizer selects the leaves to train, and is not a mask of its decay.
+    """
+    update = getattr(held, "update", held)
+    update = getattr(update, "original", update)  # of a traced one
+    maker, own = _maker(update), closure_of(update)
+    if maker == "add_decayed_weights" and isinstance(own.get("weight_decay"), float):
+        yield own["weight_decay"], mask
+    elif maker == "masked" and label(own["inner"]) == "add_decayed_weights":
+        yield from decays_in(own["inner"], own["mask"], depth - 1)
+    elif isinstance(update, types.MethodType):  # of `MultiSteps`
+        yield from decays_in(getattr(update.__self__, "inner_opt", None), mask, depth - 1)
+    elif maker in _PASSED_ON and depth:
+        for each in own.values():
+            for part in each if type(each) in (tuple, list) else (each,):
+                yield from decays_in(part, mask, depth - 1)
 
 
 def label(transformation: Any) -> str:

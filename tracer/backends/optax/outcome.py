@@ -97,20 +97,36 @@ def _name(state: Any) -> str:
     return type(state).__name__
 
 
-def count_in(state: Any) -> Any:
-    """The step count in a state, such as Adam's; None without one.
+def counts_in(before: Any, after: Any) -> tuple[Any, Any] | None:
+    """The step count in the states before and after a step, such as Adam's; None without one."""
+    counts = _count_in(before), _count_in(after)
+    return None if any(each is None or arrays.is_gone(each) for each in counts) else counts
 
-    None as well if a transformation inside skips steps or postpones them.
-    """
-    if _deciding(state)[0]:
+
+def _count_in(state: Any) -> Any:
+    found = map(_count_of, jax.tree.leaves(state, is_leaf=lambda s: _count_of(s) is not None))
+    return next((each for each in found if each is not None), None)
+
+
+def _count_of(state: Any) -> Any:
+    name = _name(state)
+    field = {"MultiStepsState": "gradient_step"}.get(name, "count")
+    count = getattr(state, field, None) if name.startswith(("ScaleBy", "MultiS", "Inject")) else ()
+    is_count = isinstance(count, jax.Array) and count.shape == () and count.dtype.kind == "i"
+    return count if is_count else None
+
+
+def rate_in(state: Any) -> Any:
+    """The bits of the only learning rate of `inject_hyperparams` in a state, as an int32."""
+    held = jax.tree.leaves(state, is_leaf=_has_hyperparams)
+    rates = [each.hyperparams.get("learning_rate") for each in held if _has_hyperparams(each)]
+    if len(rates) != 1 or getattr(rates[0], "shape", None) != ():
         return None
-    counts = (each.count for each in jax.tree.leaves(state, is_leaf=_counts) if _counts(each))
-    return next(counts, None)
+    return jax.lax.bitcast_convert_type(jnp.asarray(rates[0], jnp.float32), jnp.int32)
 
 
-def _counts(state: Any) -> bool:
-    count = getattr(state, "count", None) if type(state).__name__[:7] == "ScaleBy" else None
-    return isinstance(count, jax.Array) and count.shape == () and count.dtype.kind == "i"
+def _has_hyperparams(state: Any) -> bool:
+    return isinstance(getattr(state, "hyperparams", None), dict)
 
 
 def is_in_multi_steps() -> bool:

@@ -19,14 +19,13 @@ _ARGUMENTS = ("updates", "state", "params")
 class Step(calls.Step):
     """One call of `update`; errors in the tracer never reach the program."""
 
-    __slots__ = ("count", "given", "index", "returned", "update", "wanted")
+    __slots__ = ("counts", "given", "index", "rate", "update", "wanted")
 
     def __init__(
         self, update: Any, binding: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         self.update, self.index = update, binding.index
-        self.recorder = self.count = self.wanted = None
-        self.returned: tuple[Pairs, Any] | None = None
+        self.recorder = self.counts = self.rate = self.wanted = None
         self.given = {**kwargs, **dict(zip(_ARGUMENTS, args, strict=False))}
         try:
             binding.recorder.open(self, self.index, _STEP, sys._getframe(2))
@@ -84,8 +83,8 @@ class Step(calls.Step):
         updated = [pair for pair in pairs if not is_set_to_zero(pair[0])]
         sites = recorder.sites_of(self, self.index, _LEAF, "update", updated)
         self.sites += sites
-        self.returned = pairs, state
-        self.count = outcome.count_in(state)
+        self.counts = outcome.counts_in(self.given.get("state"), state)
+        self.rate = outcome.rate_in(state)
         every = jax.tree.leaves((self.given.get("updates"), updates, state))
         self.result = [each for each in every if isinstance(each, jax.core.Tracer)]
         unknown: list[str] = []

@@ -12,7 +12,7 @@ An update is what `update` returned for one leaf. Whether the program adds it to
 
 import copy
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NoReturn
 from weakref import WeakSet, ref
 
@@ -60,8 +60,6 @@ class TracedUpdate:
         """After how many skipped steps in a row an `apply_if_finite` inside it stops skipping."""
         self.was_called = False
         """Whether it was called while nothing counted it."""
-        self.decays: Sequence[Any] = ()
-        """The weight decays inside it with their masks, until its first step has ended."""
         _all.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -79,7 +77,7 @@ class TracedUpdate:
         finally:
             under_way.depth -= 1
             if not under_way.depth:
-                under_way.zeros = {}
+                under_way.zeros, under_way.masks = {}, {}
 
     @functools.cached_property
     def _marking(self) -> Callable[..., Any]:
@@ -158,10 +156,6 @@ def bind(update: TracedUpdate, recorder: Recorder) -> None:
     known = TracedOptimizer(ref(update), lambda: name, f"optax.{name}", KIND, (), update.made)
     index = recorder.optimizers.add(known)
     bindings[id(update)] = Binding(update, recorder, index, _nothing_nested)
-    from tracer.backends.optax.decays import decays_in  # which imports JAX
-
-    with suppress_faults():
-        update.decays = tuple(decays_in(update.original))
     settings, update.limit = settings_in(update.given)
     known.settings.update(settings)
 

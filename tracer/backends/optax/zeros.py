@@ -72,6 +72,9 @@ def _copy_of(held: Any, known: dict[int, Any]) -> Any:
         for name, cell in zip(held.__code__.co_freevars, held.__closure__ or (), strict=True)
     }
     copies = {name: _copy(each, known) for name, each in cells.items()}
+    mask = cells.get("mask")
+    if maker == "masked" and callable(mask) and jax.tree_util.all_leaves([mask]):
+        copies["mask"] = _storing(mask)
     if maker == "inject_hyperparams":
         copies["inner_factory"] = _marking_maker(copies["inner_factory"])
     if all(copies[name] is cells[name] for name in cells):
@@ -95,6 +98,17 @@ def _marking_maker(maker: Callable[..., Any]) -> Callable[..., Any]:
         return made
 
     return make
+
+
+def _storing(mask: Callable[..., Any]) -> Callable[..., Any]:
+    """A `mask` function whose last result is stored while the call is under way."""
+
+    @functools.wraps(mask)
+    def storing(*args: Any, **kwargs: Any) -> Any:
+        returned = under_way.masks[id(mask)] = mask(*args, **kwargs)
+        return returned
+
+    return storing
 
 
 def _is_multi_steps(cls: type) -> bool:

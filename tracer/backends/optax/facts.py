@@ -1,0 +1,148 @@
+"""Gathers the facts about a transformation: its learning rate, weight decay, and own step count.
+
+Nothing is called that belongs to the program: a schedule of its own is only named. The values of
+optax's schedules are computed when a trace is read, from the count in the state.
+"""
+
+from collections.abc import Iterator
+from math import isfinite
+from typing import Any
+from weakref import ref
+
+import jax
+
+from tracer.backends.jax import arrays, compat
+from tracer.backends.jax.blocks import AGAIN
+from tracer.backends.jax.programs import Progress
+from tracer.backends.optax.inside import decays_in, is_of_optax, rates_in, under_way
+from tracer.core.collectors import Collector
+from tracer.core.interrupts import suppress_faults
+from tracer.core.reachable import as_call
+from tracer.model.evidence import Evidence, Iterations, StateRenewed
+from tracer.model.records import Rate, RateRun
+
+
+class Facts(Collector):
+    """The facts about one transformation; its rates begin new runs at each baseline."""
+
+    def __init__(self, root: Any) -> None:
+        super().__init__(root)
+        self._decays: list[tuple[float, tuple[int, ...]]] = []
+        """Each decay, with the leaves that decay."""
+        self._rates: list[Any] = []
+        """As `rates_in` finds them."""
+        self._values: Any = None
+        """The only schedule, compiled, if it is one of optax."""
+        self._past = 0
+        """The number of steps before the last baseline."""
+        self._runs: list[RateRun] = []
+        """The values of the rate before it."""
+        self._begin_again()
+
+    def _begin_again(self) -> None:
+        self._first: Any = None
+        """The count in the state of the first eager step."""
+        self._last: Any = None
+        """The count that the last eager step returned."""
+        self._params: ref[Any] | None = None
+        self._steps = 0
+        self._same = self._passed_on = self._moves = True
+        """Whether each eager step got the first count; the last one; and other parameters."""
+
+    def first_step_ends(self, call: Any) -> None:
+        """Look inside the transformation, now that the parameters and masks are known."""
+        given, parameters = call.update.given, call.given.get("params")
+        with suppress_faults():
+            self._rates = rates_in(given)
+            schedules = [each for each in self._rates if callable(each)]
+            if len(schedules) == 1 and is_of_optax(schedules[0]):
+                self._values = jax.jit(schedules[0])
+            self._decays = [
+                (decay, tuple(self._chosen(parameters, under_way.masks.get(id(mask), mask))))
+                for decay, mask in decays_in(given)
+            ]
+
+    def step_ends(self, call: Any) -> None:
+        """Compare the count in the state with that of the previous eager step."""
+        before, after = map(arrays.array_of, call.counts or (None, None))
+        if before is None or after is None:
+            return
+        leaf = next(iter(jax.tree.leaves(call.given.get("params"))), None)
+        self._moves &= self._params is None or self._params() is not leaf
+        self._params = ref(leaf) if isinstance(leaf, jax.Array) else None
+        self._first = before if self._first is None else self._first
+        self._same &= before is self._first
+        self._passed_on &= self._last is None or before is self._last
+        self._last, self._steps = after, self._steps + 1
+
+    def block_begins(self) -> None:
+        """Begin new runs, so that no run is in two traces."""
+        self._runs += self._of_steps()
+        self._past = self.root.blocks.begun()
+        self.root.blocks.counters.begin_again()
+        self._begin_again()
+
+    def evidence(self) -> Iterator[Evidence]:
+        """The step count in the state, if it is that of all steps, or if it never moved on."""
+        steps, known = self.root.blocks.begun(), self._progress()
+        if self._same and self._moves and self._steps >= AGAIN:
+            yield StateRenewed(self._steps)
+        if known and not self._past and known.moved == steps:
+            if known.last - known.first in (steps, 1 if steps >= AGAIN else steps):
+                yield Iterations(known.first, known.last)
+        elif known and not self._past and known.first == known.last:
+            yield Iterations(known.first, known.last)
+
+    def rates(self) -> Iterator[Rate]:
+        """The decays, and the rate: its values, or the text of its schedules."""
+        steps, root = self.root.blocks.begun(), self.root.optimizers.root
+        for number, (decay, leaves) in enumerate(self._decays if steps else ()):
+            yield Rate(root, "decay", number, leaves, (RateRun(1, steps, decay, decay),))
+        every = tuple(range(len(self.root.variables.plain)))
+        runs = (*self._runs, *self._of_steps())
+        schedule = ""
+        if any(map(callable, self._rates)):
+            parts = [each for each in self._rates if callable(each) or (each or 0) > 0]
+            texts = (as_call(each) if callable(each) else str(each) for each in parts)
+            schedule = " and ".join(dict.fromkeys(texts))
+        if runs or schedule:
+            yield Rate(root, "rate", 0, every, runs, schedule=schedule)
+
+    def _of_steps(self) -> Iterator[RateRun]:
+        """The values of the rate since the last baseline, if known."""
+        steps = self.root.blocks.begun() - self._past
+        injected = set(self.root.blocks.counters.rates.values())
+        match self._rates:
+            case [float(rate)] if rate >= 0 and steps:
+                yield RateRun(self._past + 1, steps, rate, rate)
+            case [_] if len(injected) == 1:
+                first, last, values, of = injected.pop()
+                if of == steps and isfinite(first) and isfinite(last):
+                    yield RateRun(self._past + 1, steps, first, last, values)
+            case [_] if self._values is not None and (known := self._progress()) and steps:
+                if compat.is_plain() and not compat.is_called_by_program():
+                    with suppress_faults():
+                        at = known.first, max(known.first, known.last - 1)
+                        first, last = (float(self._values(each)) for each in at)
+                        yield RateRun(self._past + 1, steps, first, last, 1 + (first != last))
+
+    def _progress(self) -> Progress | None:
+        """Where the count in the state began and ended, and the sum of the moves of all steps."""
+        known = [each for each in self.root.blocks.counters.progress.values() if each.last >= 0]
+        if self._last is not None and not (self._first.is_deleted() or self._last.is_deleted()):
+            first, last = int(self._first), int(self._last)
+            moved = last - first if self._passed_on else self._steps * self._same
+            known.append(Progress(first, last, moved))
+        if not known:
+            return None
+        first, last = min(each.first for each in known), max(each.last for each in known)
+        return Progress(first, last, max(each.moved for each in known))
+
+    def _chosen(self, parameters: Any, mask: Any) -> Iterator[int]:
+        """The leaves of the parameters that the mask selects."""
+        shapes = jax.eval_shape(lambda: parameters)
+        spread = jax.tree.map(lambda m, part: jax.tree.map(lambda _, m=m: m, part), mask, shapes)
+        pairs = self.root.variables.pairs(parameters, parameters) or ()
+        for (_, leaf), decays in zip(pairs, jax.tree.leaves(spread), strict=True):
+            if decays:
+                yield self.root.variables.index(leaf, None)
