@@ -25,7 +25,8 @@ class Step(calls.Step):
         self, update: Any, binding: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         self.update, self.index = update, binding.index
-        self.recorder = self.counts = self.rate = self.wanted = None
+        self.counts: tuple[Any, Any] | None = None
+        self.recorder = self.rate = self.wanted = None
         self.given = {**kwargs, **dict(zip(_ARGUMENTS, args, strict=False))}
         try:
             binding.recorder.open(self, self.index, _STEP, sys._getframe(2))
