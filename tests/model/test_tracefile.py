@@ -34,6 +34,7 @@ from tracer.model.records import (
     Line,
     Method,
     Note,
+    NotUpdated,
     Optimizer,
     Program,
     Rate,
@@ -137,6 +138,7 @@ TABLES = {
     "graph_tracings": GraphTracing,
     "effects": Effect,
     "rates": Rate,
+    "not_updated": NotUpdated,
     "lines": Line,
     "programs": Program,
 }
@@ -358,8 +360,8 @@ def damaged(path: Path, place: str, value: object) -> str:
             )
             for at, name in enumerate(("first", "stride", "count", "times"))
         ),
-        ("parts", [], "there is no trace to merge"),
-        ("parts", [{}], "Object missing required field `optimizers` - at `$.parts[0]`"),
+        ("parts", [], "Object missing required field `first`"),
+        ("parts", [{"variables": []}], "Object missing required field `first`"),
     ],
 )
 def test_a_value_that_cannot_be(path: Path, place: str, value: object, reason: str) -> None:
@@ -383,6 +385,7 @@ def of_every_record() -> Any:
             paths=((0,),),
             graph_tracings=(GraphTracing(0, 0, "first", "", 0, 1.0),),
             effects=(Effect(0, 0, "compared", (0, 1), 1, (Run(1, 1, 1),)),),
+            not_updated=(NotUpdated(0, (1,), "frozen", 3),),
             programs=(Program("a.py", 1.0, 1.0),),
             rates=(Rate(0, "rate", 0, (0, 1), (RateRun(1, 4, 0.1, 0.1),)),),
         )

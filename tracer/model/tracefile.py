@@ -15,7 +15,8 @@ A trace file is one JSON object in UTF-8:
 The fields are explained in `tracer.model.records`. The `variables` of these records are ranges:
 `[0, 1, 2, 4]` are the variables 0, 2 and 3. So a list of 1,000 variables takes as much space as one
 of 4. A run is `[first, stride, count, times]`, so a million regular steps take as much space as
-ten. A merged trace has the traces of its workers instead: `"parts": [{"optimizers": ...}, ...]`.
+ten. A merged trace has the traces of its workers instead: `"first": {"optimizers": ...}, "parts":
+[{"replicas": ...}, ...]`, where each of the others has only the fields that differ from the first.
 
 A reader may rely on this: every index is inside its table; every number is at most 2**63 - 1; the
 steps of the runs of a block, an effect or a rate are ascending, and the runs of a block or an
@@ -89,10 +90,18 @@ class _File(TraceData, frozen=True, kw_only=True):
     parts: tuple[()] = ()
 
 
+_Part: Any = msgspec.defstruct(
+    "_Part",
+    [(f.name, f.type | msgspec.UnsetType, msgspec.UNSET) for f in msgspec.structs.fields(_File)],
+)
+"""The trace of another process in a file: the fields in which it differs from the first."""
+
+
 class _Merged(msgspec.Struct):
     """A file with the traces of several processes."""
 
-    parts: tuple[_File, ...]
+    first: _File
+    parts: tuple[_Part, ...]
 
 
 _ANY, _SOME = (0, 2**63 - 1), (1, 2**63 - 1)
@@ -125,20 +134,6 @@ _BOUNDS: Mapping[type, Mapping[str, tuple[float, float]]] = {
 
 
 _PARTS: Mapping[type, Sequence[str]] = {
-    _File: (
-        "optimizers",
-        "variables",
-        "replicas",
-        "blocks",
-        "calls",
-        "graphs",
-        "programs",
-        "lines",
-        "graph_tracings",
-        "effects",
-        "rates",
-        "not_updated",
-    ),
     Optimizer: ("evidence",),
     Block: ("entries", "runs"),
     Effect: ("runs",),
@@ -147,7 +142,7 @@ _PARTS: Mapping[type, Sequence[str]] = {
 }
 """The fields with records that have bounds."""
 
-_INDEXED = {table for fields in INDICES.values() for table in fields.values()}
+_INDEXED = {table for fields in INDICES.values() for table in fields.values()} | {"lines"}
 
 
 def encode(data: TraceData) -> bytes:
@@ -159,17 +154,18 @@ def encode(data: TraceData) -> bytes:
     {'jax': '0.7'}
     """
     head = {"format": FORMAT, "version": VERSION, "launch": data.launch}
-    parts = [_fields(part) for part in data.parts]
-    body = {"parts": parts} if parts else _fields(data)
+    first, *others = [_fields(part) for part in data.parts or (data,)]
+    parts = [{key: own for key, own in part.items() if own != first[key]} for part in others]
+    body = {"first": first, "parts": parts} if data.parts else first
     content = msgspec.json.encode(head | body) + b"\n"
-    _read(content, merged=bool(parts))  # raises unless it can be read
+    _read(content, merged=bool(data.parts))  # raises unless it can be read
     return content
 
 
 def _fields(data: TraceData) -> dict[str, Any]:
-    fields = msgspec.structs.asdict(data) | _tables(data, _to_ranges)
+    fields = msgspec.structs.asdict(data)
     del fields["parts"]
-    return fields
+    return fields | {table: _with_variables(fields[table], _to_ranges) for table in _LISTING}
 
 
 def decode(content: bytes) -> TraceData:
@@ -218,29 +214,39 @@ def _read(content: bytes, *, merged: bool) -> list[TraceData]:
     Raises `msgspec.ValidationError` with the reason if their records contradict each other.
     """
     if merged:
-        files = msgspec.json.decode(content, type=_Merged).parts
+        file = msgspec.json.decode(content, type=_Merged)
+        parts = (file.first, *file.parts)
     else:
-        files = (msgspec.json.decode(content, type=_File),)
+        parts = (msgspec.json.decode(content, type=_File),)
     lists = _Lists()
+    checked: dict[tuple[object, ...], Any] = {}  # tables that several parts share are one
     traces = []
-    for file in files:
-        sizes = {table: len(getattr(file, table)) for table in _INDEXED}
-        for fault in _faults(file, sizes):
-            raise msgspec.ValidationError(fault[1:])
-        fields = {field: getattr(file, field) for field in TraceData.__struct_fields__}
-        expand = partial(lists.expand, sizes["variables"])
-        traces.append(TraceData(**fields | _tables(file, expand)))
+    for part in parts:
+        fields = {
+            field: getattr(parts[0] if getattr(part, field) is msgspec.UNSET else part, field)
+            for field in TraceData.__struct_fields__
+        }
+        sizes = {table: len(fields[table]) for table in _INDEXED}
+        for field, value in fields.items():
+            key = field, id(value), *sizes.values()
+            if key not in checked:
+                for fault in _faults_in(field, value, sizes):
+                    raise msgspec.ValidationError(fault)
+                expand = partial(lists.expand, sizes["variables"])
+                checked[key] = _with_variables(value, expand) if field in _LISTING else value
+            fields[field] = checked[key]
+        traces.append(TraceData(**fields))
     return traces
 
 
-def _tables(
-    data: TraceData, change: Callable[[tuple[int, ...]], tuple[int, ...]]
-) -> dict[str, Any]:
-    """The tables with indices of variables, with the indices changed."""
-    return {
-        table: tuple(with_indices(getattr(data, table), {"variables": change}))
-        for table in ("blocks", "calls", "effects", "rates", "not_updated")
-    }
+_LISTING = ("blocks", "calls", "effects", "rates", "not_updated")
+"""The tables whose records list variables."""
+
+
+def _with_variables(
+    records: Iterable[msgspec.Struct], change: Callable[[tuple[int, ...]], tuple[int, ...]]
+) -> tuple[msgspec.Struct, ...]:
+    return tuple(with_indices(records, {"variables": change}))
 
 
 @cache
@@ -253,8 +259,17 @@ def _bounded(kind: type) -> tuple[tuple[str, str, float, float], ...]:
     )
 
 
+def _faults_in(field: str, value: Any, sizes: Mapping[str, int]) -> Iterator[str]:
+    """Yield each invalid value: `blocks[0].entries[0].times holds 0, outside 1 to ...`."""
+    if field == "paths" and (outside := {*chain(*value)} - {*range(sizes["lines"])}):
+        yield f"paths hold {min(outside)}, outside a table of {sizes['lines']}"
+    for number, record in enumerate(value if isinstance(value, tuple) else ()):
+        for fault in _faults(record, sizes):
+            yield f"{field}[{number}]{fault}"
+
+
 def _faults(record: Any, sizes: Mapping[str, int]) -> Iterator[str]:
-    """Yield each invalid value: `.blocks[0].entries[0].times holds 0, outside 1 to ...`."""
+    """Yield each invalid value of a record, as in `_faults_in`."""
     kind: Any = type(record)
     for field, of, least, most in _bounded(kind):
         value = getattr(record, field)
@@ -264,11 +279,8 @@ def _faults(record: Any, sizes: Mapping[str, int]) -> Iterator[str]:
                 table = f"a table of {most + 1}" if of else f"{least} to {most}"
                 yield f".{field} holds {number}, outside {table}"
     for field in _PARTS.get(kind, ()):
-        for number, part in enumerate(getattr(record, field)):
-            for fault in _faults(part, sizes):
-                yield f".{field}[{number}]{fault}"
-    if kind is _File and (outside := {*chain(*record.paths)} - {*range(len(record.lines))}):
-        yield f".paths hold {min(outside)}, outside a table of {len(record.lines)}"
+        for fault in _faults_in(field, getattr(record, field), sizes):
+            yield f".{fault}"
     if kind is Graph and record.tracings < record.idle:
         yield f".tracings holds {record.tracings}, less than {record.idle}"
     if kind is Rate and any(a.first + a.count > b.first for a, b in pairwise(record.runs)):
@@ -486,7 +498,8 @@ def _trace(path: Path) -> Trace:
 
 def load_run(path: str | Path) -> Trace:
     """Load the trace of a whole run; the trace of one of several workers is incomplete."""
-    return merge([load(path)])
+    trace = load(path)
+    return merge([trace]) if is_one_of_several(trace) and not trace.data.parts else trace
 
 
 # Bytes and the file system.
