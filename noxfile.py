@@ -22,6 +22,7 @@ import argparse
 import os
 import shutil
 import tarfile
+from datetime import date
 from pathlib import Path
 
 import nox
@@ -103,13 +104,24 @@ nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.tags = ["change"]  # what a change is tested with; `weekly` takes longer
 
 
+ENDS = {("3.10", "2.15"), ("3.12", "2.18"), ("3.13", "2.21")}
+"""The combinations that each change is tested with; the others are tested weekly."""
+
 combinations = nox.parametrize(
+    "python, tensorflow",
+    [
+        nox.param(python, tensorflow, tags=["change"] if (python, tensorflow) in ENDS else [])
+        for tensorflow, pythons in PYTHONS.items()
+        for python in pythons
+    ],
+)
+all_combinations = nox.parametrize(
     "python, tensorflow",
     [(python, tensorflow) for tensorflow, pythons in PYTHONS.items() for python in pythons],
 )
 
 
-@nox.session(tags=["change"])
+@nox.session
 @combinations
 def tests(session: nox.Session, tensorflow: str) -> None:
     """One TensorFlow on one Python, with its Keras 3 and its tf_keras: the short tests."""
@@ -117,7 +129,7 @@ def tests(session: nox.Session, tensorflow: str) -> None:
 
 
 @nox.session(tags=["weekly"])
-@combinations
+@all_combinations
 def thorough(session: nox.Session, tensorflow: str) -> None:
     """The same: all the tests that depend on the version of TensorFlow or Keras."""
     _run(session, tensorflow, ALL)
@@ -389,39 +401,51 @@ def integrations(session: nox.Session) -> None:
     session.run("pytest", *(session.posargs or ("tests/integrations", *EACH)))
 
 
-@nox.session(python="3.11")
+@nox.session(python="3.11", tags=["weekly"])
 def upstream(session: nox.Session) -> None:
     """Keras's own tests, without and with the tracer; `-- --tf-keras CHECKOUT` for tf_keras's."""
     session.install("tensorflow==2.21.*", "tf_keras==2.21.*", "jax", *TEST)
     session.run("python", "tests/upstream/compare.py", *session.posargs)
 
 
-@nox.session(python="3.11")
+@nox.session(python="3.11", tags=["weekly"])
 def endurance(session: nox.Session) -> None:
     """Long runs, each without and with the tracer: counts, memory and time. Half an hour."""
     session.install("tensorflow==2.21.*", "tf_keras==2.21.*", *TEST)
     session.run("python", "tests/support/endurance.py", *session.posargs)
 
 
-@nox.session(python="3.11")
+def _of_today(seconds: int) -> tuple[str, ...]:
+    """The options of a fuzzer: a new seed each day."""
+    return ("--seconds", f"{seconds}", "--seed", f"{date.today():%Y%m%d}")
+
+
+@nox.session(python="3.11", tags=["weekly"])
+def benchmark(session: nox.Session) -> None:
+    """Fail if tracing adds 10 % more instructions to a step than stored; needs valgrind."""
+    session.install("torch", "jax", "optax", *TEST)
+    session.run("python", "benchmarks/instructions.py", *(session.posargs or ("--check",)))
+
+
+@nox.session(python="3.11", tags=["weekly"])
 def fuzz(session: nox.Session) -> None:
     """Random programs, `-- --seconds 1800 --seed 1`: counts against odometers and a model."""
     session.install("tensorflow==2.21.*", "tf_keras==2.21.*", *TEST)
     session.chdir("tests")
-    session.run("python", "-m", "fuzz.run", *session.posargs)
+    session.run("python", "-m", "fuzz.run", *(session.posargs or _of_today(1800)))
 
 
-@nox.session(python="3.11")
+@nox.session(python="3.11", tags=["weekly"])
 def optax_fuzz(session: nox.Session) -> None:
     """Random programs of optax, `-- --seconds 900 --seed 1`: counts against plain Python."""
     session.install("jax", "optax", *BACKENDS)
     session.chdir("tests")
-    session.run("python", "-m", "fuzz.optax", *session.posargs)
+    session.run("python", "-m", "fuzz.optax", *(session.posargs or _of_today(900)))
 
 
-@nox.session(python="3.11")
+@nox.session(python="3.11", tags=["weekly"])
 def torch_fuzz(session: nox.Session) -> None:
     """Random programs for torch.optim, `-- --seconds 900 --seed 1`: counts against odometers."""
     session.install("torch", "numpy", *BACKENDS)
     session.chdir("tests")
-    session.run("python", "-m", "fuzz.torch_optim", *session.posargs)
+    session.run("python", "-m", "fuzz.torch_optim", *(session.posargs or _of_today(900)))

@@ -2,6 +2,8 @@
 
     python benchmarks/instructions.py                    # about 10 minutes; needs valgrind
     python benchmarks/instructions.py --quick torch      # only whether all updates are counted
+    python benchmarks/instructions.py --check            # fails if tracing adds 10 % more
+    python benchmarks/instructions.py --store            # stores the figures for later checks
 
 Each framework that is installed has a process of its own, under `valgrind --tool=callgrind`, with
 one thread. So the figures are nearly the same each time, however busy the machine is. What the
@@ -10,11 +12,12 @@ tracer does only in the first steps is over before the count begins.
 
 import argparse
 import importlib.util
+import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +31,13 @@ SIZES = (2, 40)
 WARM, COUNTED = 320, 64
 """How many steps come first, and how many are counted. The tracer looks at its counters in one of
 64 steps, and at the gradients of PyTorch in each of the first 300."""
+
+
+STORED = Path(__file__).with_suffix(".json")
+"""The instructions that tracing added to each work, for each of `SIZES`, when they were stored."""
+
+ALARM = 1.1
+"""How many times the stored instructions tracing may add."""
 
 
 class Work(NamedTuple):
@@ -192,7 +202,29 @@ def tables(arguments: argparse.Namespace) -> Iterator[str]:
         for work, *counts in (row for name in names for row in counted(name)):
             figures.setdefault(work, []).extend(counts)
         rows = [[work, *counts] for work, counts in figures.items()]
+        stored = json.loads(STORED.read_text()) if STORED.exists() else {}
+        added = {work: [int(n.replace(",", "")) for n in counts[1::2]] for work, *counts in rows}
+        if arguments.store:
+            STORED.write_text(json.dumps(stored | added, indent=1) + "\n")
+        slower = [*more_than_stored(added, stored)] if arguments.check else []
     yield bench.table(header, rows)
+    if not arguments.quick and slower:
+        raise SystemExit("\n".join(slower))
+
+
+def more_than_stored(
+    added: Mapping[str, Sequence[int]], stored: Mapping[str, Sequence[int]]
+) -> Iterator[str]:
+    """Yield a line for each work to which tracing adds more instructions than `ALARM` allows.
+
+    >>> [*more_than_stored({"a step": [109, 111]}, {"a step": [100, 100]})]
+    ['a step, 40 variables: 111 instructions added, stored are 100']
+    """
+    for work, counts in added.items():
+        for number, count, before in zip(SIZES, counts, stored.get(work, counts), strict=True):
+            if count > ALARM * before:
+                what = f"{work}, {number} variables"
+                yield f"{what}: {count:,} instructions added, stored are {before:,}"
 
 
 def _process(name: str, *options: str, before: Sequence[str] = ()) -> subprocess.Popen[str]:
@@ -270,6 +302,8 @@ def _control(pid: int, what: str) -> None:
 
 def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("frameworks", nargs="*", metavar="FRAMEWORK", help=", ".join(FRAMEWORKS))
+    parser.add_argument("--check", action="store_true", help="fail if tracing adds 10 %% more")
+    parser.add_argument("--store", action="store_true", help="store the figures")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
 
 

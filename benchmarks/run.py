@@ -1,7 +1,7 @@
 """Runs the benchmarks, one after the other, and writes their tables into a page.
 
-    python benchmarks/run.py --write docs/performance.md     # without peers and gpu, 30 minutes
-    python benchmarks/run.py files peers                     # some, printed
+    python benchmarks/run.py --write docs/performance.md     # without gpu, 20 minutes
+    python benchmarks/run.py files                           # some, printed
 
 The page has a pair of comments for each benchmark, `<!-- files -->` and `<!-- end -->`, and for the
 machine; what stands between them is replaced. Let nothing else run while it takes times.
@@ -13,9 +13,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("instructions", "fixed_costs", "effects", "recording", "files")
-KNOWN = (*NAMES, "peers", "gpu")
-"""The last two run only if they are named: one is not on the page, one needs another machine."""
+NAMES = ("instructions", "effects", "files")
+KNOWN = (*NAMES, "gpu")
+"""The last one runs only if it is named: it needs another machine."""
 
 
 def output(name: str) -> str:
