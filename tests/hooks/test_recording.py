@@ -113,6 +113,30 @@ def test_what_a_block_counts_of_an_unwrapped_optimizer_is_not_in_its_trace() -> 
     assert "a block of `record` counted while the optimizer was unwrapped" in trace.notes[-1]
 
 
+@pytest.mark.parametrize("is_used", [False, True])
+def test_an_optimizer_that_was_made_in_the_block_has_a_row_without_a_step(is_used: bool) -> None:
+    """Also if it is gone."""
+    weight, before = tf.Variable([0.0]), legacy.Adam()
+    with tracer.record() as recording:
+        used, gone, alive = legacy.SGD(1.0), legacy.Nadam(), legacy.Adam()
+        outer = keras2.mixed_precision.LossScaleOptimizer(legacy.Ftrl())
+        del gone
+        for optimizer in (used, outer) if is_used else ():
+            _step(optimizer, weight)
+    trace = recording.trace()
+    names = [each.class_name.rpartition(".")[2] for each in trace.optimizers]
+    assert sorted(names) == ["Adam", "Ftrl", "LossScaleOptimizer", "Nadam", "SGD"]
+    assert trace.complete and alive is not before
+
+
+def test_a_nested_optimizer_has_no_row_of_its_own() -> None:
+    v1 = tf.compat.v1.train
+    with tracer.record() as recording:
+        outer = v1.SyncReplicasOptimizer(v1.GradientDescentOptimizer(1.0), 1)
+        names = [each.class_name.rpartition(".")[2] for each in recording.trace().optimizers]
+    assert names == [type(outer).__name__]
+
+
 @needs_keras3
 def test_blocks_around_the_loss_scale_of_a_wrapped_optimizer() -> None:
     """The scale is traced as long as its optimizer."""

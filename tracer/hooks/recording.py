@@ -7,10 +7,11 @@ patched when they are imported. This module imports no framework.
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from types import ModuleType
 from typing import Any, TypeVar
 from weakref import ref
@@ -19,7 +20,6 @@ from tracer.backends.backend_list import backend_of, canonical
 from tracer.backends.optax import makers, updates
 from tracer.core.instances import Living, report_new
 from tracer.core.interrupts import suppress_faults
-from tracer.core.optimizers import NOT_SEEN, Made
 from tracer.core.recorder import Recorder
 from tracer.core.registry import is_traced, recorder_of
 from tracer.core.snapshot import Baseline, ran_in
@@ -76,21 +76,24 @@ class Recording:
     def trace(self) -> Trace:
         """The trace since the block began; after the block always the same trace.
 
-        An optimizer that was asked for is included even if it was not used.
+        An optimizer that was not used is included, last, if it was asked for or made in the block,
+        or if its model was fitted.
         """
         if self._end is not None:
             return self._end
-        used, unused = [], []
+        used, unused = [], {}
         for recorder, part in list(self._parts.items()):
-            counted = recorder.reader.data_since(part.since, empty=part.is_asked)
+            empty = part.is_asked or part.since is None
+            counted = recorder.reader.data_since(part.since, empty=empty)
             if counted is None:
                 continue
             known = frozenset() if part.since is None else part.since.notes
             if part.is_asked or ran_in(counted[0], known):
                 used.append(counted)
-            elif _was_compiled(counted[0]):
-                unused.append(counted)
-        data, objects = combine(used or unused, self._notes(nothing=not (used or unused)))
+            elif part.since is None or _was_fitted(counted[0]):
+                unused[recorder] = counted
+        every = [*used, *(unused[each] for each in _outermost(unused))]
+        data, objects = combine(every, self._notes(nothing=not every))
         if not objects:
             return Trace(data)
         return Trace(data, Objects(index_of=finder(objects, canonical)))
@@ -133,6 +136,13 @@ class Recording:
         except Exception as error:
             self._parts.setdefault(wrapping.fail(optimizer, error), _Part(None))
 
+    def replace(self, recorder: Recorder, optimizer: Any) -> None:
+        """Trace an optimizer that another recorder has now: it was nested in one that steps."""
+        self.attach(optimizer)
+        if not (recorder.used or self._parts[recorder].is_asked):
+            del self._parts[recorder]
+            recorder.recordings.discard(self)
+
     def _refuse(self, optimizer: Any, error: UnsupportedOptimizer) -> None:
         note = f"{error}; what it does is not counted"
         self._refused.append((ref(optimizer), _steps_of(optimizer), note))
@@ -143,7 +153,6 @@ class Recording:
         *,
         making: bool = False,
         effects: bool = False,
-        made: Made = NOT_SEEN,
         members: Sequence[tuple[Any, OptimizerKind]] = (),
     ) -> Recorder:
         """Trace an optimizer; `making` if its `__init__` is running. Returns its recorder."""
@@ -154,7 +163,7 @@ class Recording:
         if making:
             recorder = wrapping.adopt(optimizer, effects=effects)
         else:
-            recorder = wrapping.join(optimizer, made, effects=effects, members=members)
+            recorder = wrapping.join(optimizer, effects=effects, members=members)
         if recorder not in self._parts:
             self._parts[recorder] = _Part(None if making else recorder.reader.baseline())
             recorder.recordings.add(self)
@@ -284,16 +293,21 @@ def recording_of(*optimizers: object, effects: bool = False) -> Iterator[Recordi
         recording.end()
 
 
-def _was_compiled(data: TraceData) -> bool:
-    """Whether `fit` completed with an optimizer that the user chose and that never stepped.
+def _was_fitted(data: TraceData) -> bool:
+    """Whether `fit` completed with an optimizer that made no step."""
+    return any(isinstance(own, Fitted) for each in data.optimizers for own in each.evidence)
 
-    `compile` makes an RMSprop by default, for example if a model has optimizers of its own.
-    """
-    return any(
-        isinstance(evidence, Fitted) and not each.class_name.endswith(".RMSprop")
-        for each in data.optimizers
-        for evidence in each.evidence
-    )
+
+def _outermost(recorders: Collection[Recorder]) -> Iterator[Recorder]:
+    """The recorders, without those of optimizers nested in another one that was not used either."""
+    nested = set[int]()
+    with suppress_faults():
+        for optimizer in chain(*(each.optimizers.alive() for each in recorders)):
+            own = recorder_of(optimizer)
+            nested |= {id(each) for each, _ in family(optimizer) if recorder_of(each) is not own}
+    for each in recorders:
+        if nested.isdisjoint(map(id, each.optimizers.alive())):
+            yield each
 
 
 def _optimizers() -> list[Any]:
@@ -316,23 +330,14 @@ def _made(optimizer: Any) -> None:
 
 
 @cache
-def _note_lines_of(cls: type) -> None:
-    report_new(cls, _note_line)
-
-
-def _note_line(optimizer: Any) -> None:
-    with suppress_faults():  # the program's `__init__` is running
-        key = id(optimizer)
-        alive = ref(optimizer, lambda _: _origins.pop(key, None))
-        _origins[key] = alive, made_here(optimizer) if _active else NOT_SEEN
+def _watch_torch(cls: type) -> None:
+    report_new(cls, lambda optimizer: attach(optimizer, making=True))
 
 
 _lock = threading.RLock()
 _active: list[Recording] = []
 """The recordings whose block is running: new optimizers are reported to them."""
 _living = Living(_made)
-_origins: dict[int, tuple[ref[Any], Made]] = {}
-"""The line that made each living PyTorch optimizer, by `id`."""
 _sees_makers = False
 """Whether the functions of optax stay replaced while nothing is recorded."""
 
@@ -350,14 +355,14 @@ def _watch_imports() -> None:
 def _listen_to_torch() -> None:
     """Listen to the steps of PyTorch optimizers while anything is recorded.
 
-    Optimizers need not be attached when made: the global hook sees their first step.
+    The global hook sees the first step of each, and only then counts the steps.
     """
     if "torch" in sys.modules:
         from tracer.backends.torch import compat, optimizer_hooks
 
         with _lock:
-            _note_lines_of(compat.Optimizer)
-            (optimizer_hooks.listen if _active else optimizer_hooks.ignore)(_stepped)
+            _watch_torch(compat.Optimizer)
+            (optimizer_hooks.listen if _active else optimizer_hooks.ignore)(attach)
 
 
 def see_makers(wanted: bool) -> None:
@@ -392,12 +397,6 @@ def wrap_transformation(given: T, *, retrace: bool, effects: bool) -> T:
     wrapping.hold(update, known, retrace=retrace, effects=effects)
     attach(update)
     return made
-
-
-def _stepped(optimizer: Any) -> None:
-    """Attach a PyTorch optimizer at its first step, or its first step with hooks."""
-    alive, made = _origins.get(id(optimizer), (None, NOT_SEEN))
-    attach(optimizer, made=made if alive is not None and alive() is optimizer else NOT_SEEN)
 
 
 def _watch(module: ModuleType) -> None:

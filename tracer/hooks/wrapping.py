@@ -131,18 +131,19 @@ def require_optimizer(optimizer: object) -> None:
 def adopt(optimizer: Any, *, effects: bool = False) -> Recorder:
     """Wrap an optimizer whose `__init__` is running; its first step wraps the nested ones.
 
-    For optax: a transformation whose first step begins.
+    For PyTorch, the first step counts itself. For optax: a transformation whose first step begins.
     """
     if isinstance(optimizer, TracedUpdate):
         return _join_update(optimizer, effects=effects, is_new=True)
     kind = kind_to_trace(optimizer)
-    traced = type(optimizer) if is_traced(optimizer) else traced_class(type(optimizer), kind)
+    plain = is_traced(optimizer) or kind.name == TORCH
+    traced = type(optimizer) if plain else traced_class(type(optimizer), kind)
     binding = bindings.get(id(optimizer))
     if binding is None:
         binding = _bind(optimizer, Recorder(backend_of(kind)), kind, made_here(optimizer))
     if effects:
         binding.recorder.compare(True)
-    if not is_traced(optimizer):
+    if not plain:
         binding.recorder.optimizers.stale.begin(binding.index)
         binding.traced = True
         set_class(optimizer, traced)
@@ -273,7 +274,8 @@ def _trace(
         binding = bindings.get(id(member))
         if binding is None or binding.recorder is not recorder:
             if binding is not None:
-                blocks += [(each, member) for each in binding.recorder.recordings]
+                former = binding.recorder
+                blocks += [(each, former, member) for each in former.recordings]
             binding = _bind(member, recorder, kind, made)
             if member is members[0][0]:
                 recorder.optimizers.root = binding.index
@@ -300,8 +302,8 @@ def _trace(
         )
         of_proxy.observer = stood_for.observer
         of_proxy.observer.proxies.append(of_proxy)
-    for each, member in blocks:  # these had traced it with another recorder
-        each.attach(member)
+    for each, former, member in blocks:
+        each.replace(former, member)
 
 
 def _recorder_for(members: Iterable[Any], kind: OptimizerKind) -> Recorder:

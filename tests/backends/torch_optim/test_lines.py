@@ -54,7 +54,7 @@ def test_a_line_numbers_its_optimizers_as_it_makes_them() -> None:
             step(made[2])
             step(made[1])
         numbers = sorted(each.made_as for each in recording.trace().optimizers)
-        assert numbers == [(2, 3), (3, 3)]
+        assert numbers == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_what_a_package_makes_has_the_line_that_asked_for_it(

@@ -1182,7 +1182,7 @@ def test_what_a_signal_handler_raises_while_an_optimizer_is_made_reaches_the_pro
     interrupt = lambda *given: signal.raise_signal(signal.SIGINT)  # noqa: E731
     try:
         with tracer.record():
-            monkeypatch.setattr("tracer.hooks.recording.made_here", interrupt)
+            monkeypatch.setattr("tracer.hooks.wrapping.made_here", interrupt)
             with pytest.raises(TimeoutError):
                 torch.optim.SGD(zeros(), 0.1)
     finally:
