@@ -22,7 +22,7 @@ from support.odometers import KINDS, ODOMETERS
 import tracer
 from tracer.check import verdicts
 from tracer.check.expectation import read
-from tracer.model.summary import summaries_of
+from tracer.model.trace import summaries_of
 from tracer.reporters import columns, text as text_report
 
 QUICK = {

@@ -15,7 +15,7 @@ from support.against_odometers import (
 from support.odometers import ODOMETERS, Reading, reading
 
 import tracer
-from tracer.model.summary import summaries_of
+from tracer.model.trace import summaries_of
 from tracer.reporters.columns import table
 
 pytestmark = pytest.mark.wide

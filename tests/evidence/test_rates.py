@@ -14,8 +14,7 @@ import tracer
 from tracer.evidence.rates import _Values
 from tracer.model.rates import MOST, sentence
 from tracer.model.records import RateRun
-from tracer.model.summary import summaries_of
-from tracer.model.trace import Trace
+from tracer.model.trace import Trace, summaries_of
 
 
 def runs_of(trace: Any, what: str) -> list[tuple[int, int, float]]:

@@ -16,8 +16,8 @@ from tracer.model.counts import updates
 from tracer.model.phrases import brand_of, endings, runs, text_of
 from tracer.model.reasons import Skips, every, reason, skipped
 from tracer.model.records import Launch, Optimizer, Program, Setting
-from tracer.model.summary import Summary
 from tracer.model.timeline import Run
+from tracer.model.trace import Summary
 from tracer.reporters import formats, html, text
 
 STARTED = 1_790_000_000.0  # 2026-09-21 14:13:20 UTC

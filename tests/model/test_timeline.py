@@ -13,8 +13,8 @@ from support.traces import block, step, update
 
 from tracer.errors import Mistake
 from tracer.model.counts import updates
-from tracer.model.summary import Summary
 from tracer.model.timeline import Run, Steps, Timeline, Values, fold, step_kinds, union, weighed
+from tracer.model.trace import Summary
 from tracer.reporters.text import render
 
 

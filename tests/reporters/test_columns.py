@@ -13,9 +13,8 @@ from tracer.errors import UnknownName
 from tracer.model.merge import combine
 from tracer.model.reasons import Skipped, reason
 from tracer.model.records import Effect, Entry, Graph, Line, Replica
-from tracer.model.summary import summaries_of
 from tracer.model.timeline import Run, Steps
-from tracer.model.trace import Trace
+from tracer.model.trace import Trace, summaries_of
 from tracer.reporters.columns import By, Part, part_of, sections, table
 from tracer.reporters.text import render
 

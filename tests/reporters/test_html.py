@@ -19,9 +19,8 @@ from support.golden import assert_golden
 from support.traces import block, called, request, step, update
 
 from tracer.model.records import Graph, GraphTracing, Line, Program
-from tracer.model.summary import summaries_of
 from tracer.model.timeline import Run, fold
-from tracer.model.trace import Trace
+from tracer.model.trace import Trace, summaries_of
 from tracer.reporters import html
 from tracer.reporters.heatmap import COLUMNS, MAX_ROWS, HeatMap
 

@@ -8,8 +8,7 @@ from tracer.check.judge import Difference
 from tracer.findings.rule import causes
 from tracer.layout import paragraph, shown
 from tracer.model.names import is_meant
-from tracer.model.summary import Summary, summaries_of
-from tracer.model.trace import Trace
+from tracer.model.trace import Summary, Trace, summaries_of
 from tracer.model.words import first_of, listed, plural, some
 from tracer.reporters import columns, text
 from tracer.reporters.answer import answer

@@ -16,9 +16,8 @@ from tracer.model.counts import (
 from tracer.model.names import NAMES_ONLY, variables_meant, with_namesakes
 from tracer.model.phrases import replica_names, steps_label
 from tracer.model.records import OBSERVATIONS
-from tracer.model.summary import Summary, summaries_of
 from tracer.model.timeline import Steps
-from tracer.model.trace import Trace
+from tracer.model.trace import Summary, Trace, summaries_of
 from tracer.model.words import first_of, span
 
 

@@ -20,8 +20,7 @@ from tracer.errors import shown, unknown_name
 from tracer.model.counts import unknown_effects, updates
 from tracer.model.phrases import replica_names, replica_noun, where_made
 from tracer.model.records import Finding as Finding, Severity as Severity
-from tracer.model.summary import Summary, summaries_of
-from tracer.model.trace import Trace
+from tracer.model.trace import Summary, Trace, summaries_of
 from tracer.model.words import DIALECTS, first_of, listed, plural, some, span, times
 
 """`error`: training certainly does not do what the program says. `warning`: most probably a

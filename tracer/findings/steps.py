@@ -39,8 +39,7 @@ from tracer.model.evidence import (
 from tracer.model.phrases import class_of, has_ended
 from tracer.model.reasons import accumulated_steps, accumulations, skipped, skipper
 from tracer.model.records import Graph, GraphTracing, Optimizer
-from tracer.model.summary import Summary, is_first_only, summaries_of
-from tracer.model.trace import Trace
+from tracer.model.trace import Summary, Trace, is_first_only, summaries_of
 from tracer.model.words import first_of, first_true, listed, plural, some, times
 
 MIN_RENEWED = 3  # optimizers in a row: fine-tuning has two, one a phase

@@ -16,9 +16,8 @@ from tracer.model import counts as measures
 from tracer.model.evidence import OverrideUnreached, OwnDense
 from tracer.model.reasons import Accumulated, Fact, Reason, Skipped
 from tracer.model.records import Optimizer, Program, Replica
-from tracer.model.summary import Summary
 from tracer.model.timeline import Steps
-from tracer.model.trace import Trace
+from tracer.model.trace import Summary, Trace
 from tracer.model.words import KIND_WORDS, first_of, first_true, listed
 
 

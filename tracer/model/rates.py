@@ -9,8 +9,7 @@ from tracer.errors import shown
 from tracer.model.evidence import Scheduled
 from tracer.model.phrases import replica_noun
 from tracer.model.records import Rate, RateRun
-from tracer.model.summary import Summary, summaries_of
-from tracer.model.trace import Trace
+from tracer.model.trace import Summary, Trace, summaries_of
 from tracer.model.words import listed, some
 
 MOST = 50

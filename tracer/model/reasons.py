@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from tracer.model import counts as measures
 from tracer.model.records import Block, Optimizer
-from tracer.model.summary import Summary
 from tracer.model.timeline import Steps
+from tracer.model.trace import Summary
 
 
 @dataclass(frozen=True)

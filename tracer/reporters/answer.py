@@ -19,8 +19,7 @@ from tracer.model.phrases import (
     replica_noun,
 )
 from tracer.model.reasons import reason, reason_for_all
-from tracer.model.summary import Summary, summaries_of
-from tracer.model.trace import Trace
+from tracer.model.trace import Summary, Trace, summaries_of
 from tracer.model.words import all_true, dialect_of, first_true, listed, plural, some, span, times
 
 UNFINISHED = "UNFINISHED: the run went on, or was killed, after this was written."

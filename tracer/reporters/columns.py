@@ -37,9 +37,8 @@ from tracer.model.reasons import (
     skipper,
 )
 from tracer.model.records import Block, Line
-from tracer.model.summary import Pattern, Summary, summaries_of
 from tracer.model.timeline import Steps
-from tracer.model.trace import Trace
+from tracer.model.trace import Pattern, Summary, Trace, summaries_of
 from tracer.model.words import all_true, dash, first_true, plural, some, span
 
 By = Literal["variable", "step", "replica", "worker", "method", "caller", "layer"]

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from tracer.model import counts as measures
 from tracer.model.phrases import text_of
 from tracer.model.reasons import reason
-from tracer.model.summary import Pattern, Summary
 from tracer.model.timeline import Timeline, Values
+from tracer.model.trace import Pattern, Summary
 from tracer.model.words import first_true, some
 
 COLUMNS = 200

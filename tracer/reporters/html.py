@@ -16,8 +16,7 @@ from markupsafe import Markup
 from tracer.findings.rule import Finding, findings
 from tracer.layout import cut, shown
 from tracer.model import counts as measures, phrases, rates
-from tracer.model.summary import Summary, summaries_of
-from tracer.model.trace import Trace
+from tracer.model.trace import Summary, Trace, summaries_of
 from tracer.model.words import listed, some
 from tracer.reporters import columns
 from tracer.reporters.answer import headline, in_all, question, sentences, warnings

@@ -14,8 +14,7 @@ from tracer.findings.rule import Rule, to_report
 from tracer.layout import paragraph, printed
 from tracer.model import rates
 from tracer.model.phrases import never_reached, runs
-from tracer.model.summary import summaries_of
-from tracer.model.trace import Trace
+from tracer.model.trace import Trace, summaries_of
 from tracer.model.words import all_true
 from tracer.reporters import columns
 from tracer.reporters.answer import UNFINISHED, headline, in_all, question, sentences, warnings

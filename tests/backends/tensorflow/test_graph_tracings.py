@@ -12,7 +12,7 @@ import tracer
 from tracer.core import tracings as of_tracings
 from tracer.core.tracings import MAX_SIGNATURES, OTHERS
 from tracer.model.records import Graph
-from tracer.model.summary import summaries_of
+from tracer.model.trace import summaries_of
 from tracer.reporters.columns import table
 
 

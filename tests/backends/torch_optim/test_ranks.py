@@ -9,7 +9,7 @@ from support import ranks
 
 import tracer
 from tracer.model.rates import sentence
-from tracer.model.summary import summaries_of
+from tracer.model.trace import summaries_of
 
 pytest.importorskip("torch")  # which other processes import
 

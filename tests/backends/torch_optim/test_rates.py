@@ -10,7 +10,7 @@ import torch
 import tracer
 from tracer.model.rates import sentence
 from tracer.model.records import RateRun
-from tracer.model.summary import summaries_of
+from tracer.model.trace import summaries_of
 from tracer.reporters import formats
 from tracer.reporters.text import render
 

@@ -8,7 +8,7 @@ import pytest
 from support import ranks
 
 import tracer
-from tracer.model.summary import summaries_of
+from tracer.model.trace import summaries_of
 from tracer.reporters import columns, html, text
 
 pytest.importorskip("torch")  # which other processes import
