@@ -218,7 +218,8 @@ class ProgramCounters(Counters):
             if len(self.all) % _MANY == _MANY - 1:
                 self._add_up()
             self.all.append(program)
-            self.logs.setdefault(program.block, HostLog())  # listed even if it never runs
+            if not replicas:  # else the replicas of this process are not known yet
+                self.logs.setdefault(program.block, HostLog())  # listed even if it never runs
         return program
 
     def _add_up(self) -> None:
@@ -338,11 +339,11 @@ class ProgramCounters(Counters):
         """
         with self.lock:
             self._add_up()
-            here = min((each for program in self.all for each in program.runs), default=0)
-            if not self._numbers[0]:
-                self._begin_at(here)
             self.uneven = self._are_uneven()
-            figures = [(each.block, 1, int(not each.runs)) for each in self.all]
+            listed = [each for each in self.all if each.runs or not each.replicas]
+            figures = [
+                (each.block_on(min(each.runs, default=0)), 1, int(not each.runs)) for each in listed
+            ]
             figures += [(block, of["graphs"], of["idle"]) for block, of in self._gone.items()]
             for block, _, _ in figures:
                 self.logs.setdefault(block, HostLog())
@@ -359,14 +360,6 @@ class ProgramCounters(Counters):
         programs = [each for each in self.all if each.runs and each.work.role != "part"]
         silent = any(len(each.runs) < each.replicas for each in programs)
         return silent or len(set(self.last_numbers().values())) > 1
-
-    def _begin_at(self, replica: int) -> None:
-        """Use this as the first replica of this process, as in a `pmap` over several processes."""
-        for program in self.all:
-            if program.block.replica != replica:
-                self.logs.pop(program.block, None)
-                program.block = program.block_on(replica)
-                self.logs.setdefault(program.block, HostLog())
 
     def sign(self) -> Any:
         """Include the reports of programs: see `Counters.sign`."""
