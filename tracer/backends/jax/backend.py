@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from msgspec.structs import replace
 
-from tracer.backends.jax import arrays, blocks, compat
+from tracer.backends.jax import blocks, compat, values
 from tracer.backends.jax.late_wrap import JaxStaleFunctions
 from tracer.core import backend, late_wrap
 from tracer.core.backend import Surroundings
@@ -21,7 +21,7 @@ class JaxBackend(backend.Backend):
     new_stale: type[late_wrap.StaleFunctions] = JaxStaleFunctions
     locate = staticmethod(blocks.locate)
     eager_replica = staticmethod(blocks.eager_replica)
-    value_of = staticmethod(arrays.value_of)
+    value_of = staticmethod(values.value_of)
 
     def row(self, variable: Any) -> Variable:
         """The row of a variable, with the number of its shards under `keras.distribution`.
@@ -44,7 +44,7 @@ class JaxBackend(backend.Backend):
 
     def device_of(self, variable: Any) -> str:
         """The device of a variable: `cpu:0`, or `cpu:0 cpu:1` if it is sharded or replicated."""
-        value = arrays.array_of(variable)
+        value = values.array_of(variable)
         if value is None:
             return ""
         devices = sorted(value.devices(), key=lambda device: int(device.id))

@@ -3,7 +3,7 @@
 On JAX a *place* is a trace: the body of a jitted function, a loop or a branch. A call whose parent
 is in the same place passes its sites to it. Other calls close a block and add one op to the program
 (`primitive`). Its operands are the optimizer's iterations before and after the block, the outcome
-of each conditional group, and the comparison of variables if effects are recorded (`effects`).
+of each conditional group, and the comparison of variables if effects are recorded (`values`).
 `programs` combines the reports of these ops.
 
 In eager mode, Python counts a step if possible: JAX computes values asynchronously, and reading one
@@ -21,11 +21,16 @@ from weakref import WeakSet
 import jax
 
 from tracer.backends.jax import compat, primitive
-from tracer.backends.jax.arrays import values_given, values_returned
-from tracer.backends.jax.effects import Compared, JaxEffects, bits_of
 from tracer.backends.jax.late_wrap import forget, functions_with
 from tracer.backends.jax.programs import ProgramBlock, ProgramCounters, Work
 from tracer.backends.jax.tracings import Definitions
+from tracer.backends.jax.values import (
+    Compared,
+    JaxEffects,
+    bits_of,
+    values_given,
+    values_returned,
+)
 from tracer.core import backend
 from tracer.core.backend import Stepped
 from tracer.core.call_paths import UNKNOWN

@@ -25,7 +25,7 @@ from weakref import ref
 
 import numpy as np
 
-from tracer.backends.jax.effects import sources
+from tracer.backends.jax.values import sources
 from tracer.core.counters import CountedBlock, Counters, Counts
 from tracer.core.log import HostLog
 from tracer.core.sites import SiteTable
@@ -53,7 +53,7 @@ class Report(NamedTuple):
     kept: tuple[int, ...]
     """The outcome of each group that is not always kept: `DISCARDED`, `KEPT`..."""
     seen: tuple[int, ...]
-    """Numbers with the bits of compared variables (see `effects`), or of optax's learning rate."""
+    """Numbers with the bits of compared variables (see `values`), or of optax's learning rate."""
 
 
 class Work(NamedTuple):

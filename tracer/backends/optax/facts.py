@@ -11,7 +11,7 @@ from weakref import ref
 
 import jax
 
-from tracer.backends.jax import arrays, compat
+from tracer.backends.jax import compat, values
 from tracer.backends.jax.blocks import AGAIN
 from tracer.backends.jax.programs import Progress
 from tracer.backends.optax.inside import decays_in, is_of_optax, rates_in, under_way
@@ -64,7 +64,7 @@ class Facts(Collector):
 
     def step_ends(self, call: Any) -> None:
         """Compare the count in the state with that of the previous eager step."""
-        before, after = map(arrays.array_of, call.counts or (None, None))
+        before, after = map(values.array_of, call.counts or (None, None))
         if before is None or after is None:
             return
         leaf = next(iter(jax.tree.leaves(call.given.get("params"))), None)

@@ -8,7 +8,6 @@ import jax
 from tracer.backends.jax.blocks import StepStart
 from tracer.backends.optax import outcome
 from tracer.backends.optax.leaves import Leaves, Pairs
-from tracer.backends.optax.zeros import is_set_to_zero
 from tracer.core import calls
 from tracer.kinds import KINDS, OPTAX
 
@@ -79,9 +78,9 @@ class Step(calls.Step):
         if self.wanted is None:  # `lookahead` updates other leaves than it gets gradients for
             self._request(pairs)
         pairs = [pair for pair in pairs if pair[0] is not None]
-        zeroed = [pair for pair in pairs if is_set_to_zero(pair[0])]
+        zeroed = [pair for pair in pairs if outcome.is_set_to_zero(pair[0])]
         self.sites += recorder.sites_of(self, self.index, _LEAF, "zeroed", zeroed)
-        updated = [pair for pair in pairs if not is_set_to_zero(pair[0])]
+        updated = [pair for pair in pairs if not outcome.is_set_to_zero(pair[0])]
         sites = recorder.sites_of(self, self.index, _LEAF, "update", updated)
         self.sites += sites
         self.counts = outcome.counts_in(self.given.get("state"), state)

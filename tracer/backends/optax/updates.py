@@ -82,7 +82,7 @@ class TracedUpdate:
     @functools.cached_property
     def _marking(self) -> Callable[..., Any]:
         """The original, or a copy of it that notes which leaves it sets to zero."""
-        from tracer.backends.optax.zeros import marking  # which imports JAX
+        from tracer.backends.optax.outcome import marking  # which imports JAX
 
         with suppress_faults():
             return marking(self.original)  # type: ignore[no-any-return]
