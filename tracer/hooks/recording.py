@@ -81,6 +81,7 @@ class Recording:
         """
         if self._end is not None:
             return self._end
+        self.attach_unused()
         used, unused = [], {}
         for recorder, part in list(self._parts.items()):
             empty = part.is_asked or part.since is None
@@ -169,6 +170,11 @@ class Recording:
             recorder.recordings.add(self)
         self._parts[recorder].compares |= effects
         return recorder
+
+    def attach_unused(self) -> None:
+        """Attach what optax made during the outermost block, and nothing has called yet."""
+        for update in list(updates.unused.values()) if self in _active[:1] else ():
+            self.attach(update, making=True)
 
     def begin(self) -> None:
         """Attach every living optimizer, each as the root of its nested optimizers."""
@@ -273,6 +279,7 @@ def record(
         yield recording
     finally:
         try:
+            recording.attach_unused()
             with _lock:
                 _active.remove(recording)
                 _listen_to_torch()

@@ -125,7 +125,26 @@ def test_a_line_numbers_its_transformations_as_it_makes_them() -> None:
         for tx in made[:0:-1]:
             tx.update(jnp.ones(2), tx.init(jnp.ones(2)))
     numbers = sorted(each.made_as for each in recording.trace().optimizers)
-    assert numbers == [(2, 3), (3, 3)]
+    assert numbers == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_what_was_made_and_never_called_has_a_row_but_its_parts_have_none() -> None:
+    """Also if only `init` was called, and if it is gone. Inner blocks list what they used."""
+    factory = optax.inject_hyperparams(lambda rate: optax.chain(optax.clip(1.0), optax.adam(rate)))
+    with tracer.record() as recording:
+        trained(optax.sgd(0.1))
+        for tx in (optax.inject_hyperparams(optax.sgd)(0.1), optax.MultiSteps(factory(0.1), 2)):
+            tx.init(PARAMS)
+        optax.chain(optax.clip(1.0), optax.masked(optax.adamw(0.1), {"w": True, "b": False}))
+        with tracer.record() as inner:
+            trained(partitioned())
+        assert [each.name for each in inner.trace().optimizers] == ["partition"]
+    trace = recording.trace()
+    updated = trace.count("updates", by="optimizer")
+    names = ["sgd", "partition", "sgd#2", "MultiSteps", "chain"]
+    assert [each.name for each in trace.optimizers] == names
+    assert updated == {(name,): 2 * STEPS for name in names[:2]}
+    assert all(each.made for each in trace.optimizers) and trace.complete
 
 
 @pytest.mark.parametrize("around", [lambda tx: tx, lambda tx: tx.gradient_transformation()])

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 from jax.interpreters import ad, batching, mlir, partial_eval
 
+from tracer.core.calls import frames_from
 from tracer.errors import UnsupportedOptimizer
 
 try:
@@ -116,11 +117,7 @@ def is_taken_from_loop() -> bool:
 
 def calls_of(function: str) -> Iterator[FrameType]:
     """The frames of this thread that execute functions of this name."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_name == function:
-            yield frame
-        frame = frame.f_back
+    return (each for each in frames_from(sys._getframe(1)) if each.f_code.co_name == function)
 
 
 def are_known(tracers: Sequence[Any]) -> bool:
@@ -300,12 +297,9 @@ def arguments_of(trace: Any) -> dict[str, str]:
 
 def caller_of_jax(frame: Any) -> Any:
     """The frame that called JAX, outside its outermost frame around `frame`; None without one."""
-    caller = None
-    while frame is not None:
-        if frame.f_globals.get("__name__", "").startswith("jax."):
-            caller = frame.f_back
-        frame = frame.f_back
-    return caller
+    frames = [*frames_from(frame)]
+    of_jax = [each for each in frames if each.f_globals.get("__name__", "").startswith("jax.")]
+    return of_jax[-1].f_back if of_jax else None
 
 
 def is_called_by_program() -> bool:

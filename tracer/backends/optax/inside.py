@@ -38,7 +38,7 @@ def settings_in(transformation: Any) -> tuple[dict[str, Any], int | None]:
     numbers: set[Any] = set()
     skips: set[str] = set()
     limits: set[Any] = set()
-    for held in reachable(transformation, _held_by, _FAR):
+    for held in held_in(transformation):
         maker = _maker(held)
         if maker == "apply_if_finite":
             skips.add(maker)
@@ -61,9 +61,14 @@ def _maker(held: Any) -> str:
     return str(getattr(held, "__qualname__", "")).partition(".")[0]
 
 
+def held_in(update: Any) -> list[Any]:
+    """The objects that the `update` of a transformation references."""
+    return reachable(update, _held_by, _FAR)
+
+
 def holds(update: Any, wanted: Callable[[Any], bool]) -> bool:
     """True if the `update` of a transformation references a `wanted` object."""
-    return any(map(wanted, reachable(update, _held_by, _FAR)))
+    return any(map(wanted, held_in(update)))
 
 
 def _only_number(found: set[Any]) -> int | None:
@@ -103,7 +108,7 @@ _RATES = ("scale", "scale_by_schedule")
 def rates_in(transformation: Any) -> list[Any]:
     """Its factors: numbers, schedules, and None for arrays and for numbers in the state."""
     found: list[Any] = []
-    for held in reachable(transformation, _held_by, _FAR):
+    for held in held_in(transformation):
         maker, own = _maker(held), closure_of(held)
         if maker == "scale" and "step_size" in own:
             size = own["step_size"]
@@ -121,7 +126,7 @@ def rates_in(transformation: Any) -> list[Any]:
 
 def is_of_optax(schedule: Any) -> bool:
     """True if a schedule and the functions in it are all optax's, so that calling it is safe."""
-    held = filter(callable, reachable(schedule, _held_by, _FAR))
+    held = filter(callable, held_in(schedule))
     return all(str(each.__module__).startswith("optax.") for each in held)
 
 

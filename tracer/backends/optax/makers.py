@@ -59,6 +59,7 @@ def _seen(made: Any, name: str) -> Any:
         if not isinstance(made.update, TracedUpdate):
             update = TracedUpdate(made, name, updates.made_here(made))
             made = made._replace(update=update)
+            updates.note_made(update)
     elif callable(made) and not isinstance(made, type):  # made by `inject_hyperparams`
         own = getattr(made, "__name__", name)
         made = Maker(made, own if own.isidentifier() else name)
@@ -71,6 +72,8 @@ def exchange(
     made_here: Callable[[object], Made],
 ) -> None:
     """Observe makers from now on; `first_call`, if any, runs before the first step of each."""
+    if updates.first_call is None:
+        updates.unused.clear()
     updates.first_call, updates.line_of_caller, updates.made_here = first_call, line, made_here
     if _exchanged:
         return
@@ -115,5 +118,6 @@ def _reporting(original: Callable[..., None]) -> Callable[..., None]:
         original(made, *args, **kwargs)
         if _exchanged and "update" not in vars(made):
             made.update = TracedUpdate(made, type(made).__name__, updates.made_here(made))
+            updates.note_made(made.update)
 
     return __init__

@@ -12,11 +12,13 @@ An update is what `update` returned for one leaf. Whether the program adds it to
 
 import copy
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
 from weakref import WeakSet, ref
 
-from tracer.backends.optax.inside import holds, label, settings_in, under_way
+from tracer.backends.optax.inside import held_in, holds, label, settings_in, under_way
+from tracer.core.calls import frames_from
 from tracer.core.interrupts import suppress_faults
 from tracer.core.optimizers import NOT_SEEN, Made, TracedOptimizer
 from tracer.core.recorder import Recorder
@@ -40,6 +42,8 @@ made_here: Callable[[object], Made] = lambda made: NOT_SEEN  # noqa: E731
 
 
 _all: "WeakSet[TracedUpdate]" = WeakSet()
+unused: "dict[int, TracedUpdate]" = {}
+"""By `id`, what makers made in this recording and nothing has called, without parts of others."""
 
 
 class TracedUpdate:
@@ -63,6 +67,7 @@ class TracedUpdate:
         _all.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        unused.pop(id(self), None)
         binding = bindings.get(id(self))
         if self.maker and not (binding is not None and binding.by_program):
             binding = None if under_way.depth else self._to_count(binding)
@@ -107,6 +112,15 @@ class TracedUpdate:
 
     def __reduce__(self) -> Any:
         return copy.copy, (self.original,)  # it returns functions unchanged
+
+
+def note_made(update: TracedUpdate) -> None:
+    """Note what a maker made for the program: not for optax, and what is inside it no more."""
+    for part in held_in(update.original):
+        unused.pop(id(part), None)
+    names = (str(frame.f_globals.get("__name__")) for frame in frames_from(sys._getframe(1)))
+    if first_call is not None and not any(name.startswith("optax.") for name in names):
+        unused[id(update)] = update
 
 
 def _is_wrapped(each: Any) -> bool:
