@@ -189,3 +189,95 @@ def test_parameters_at_the_addresses_of_others_that_the_optimizer_had() -> None:
         train()
     (names,) = {each.never_passed for each in recording.trace().data.optimizers} - {()}
     assert names == ("head.weight", "head.bias")
+
+
+Rows = dict[str, tuple[str, int]]
+
+
+def frozen_first(model: Any) -> tuple[Any, Rows]:
+    """The optimizer gets all, also what is frozen."""
+    model[0].requires_grad_(False)
+    return SGD(model.parameters(), 0.1), {"0.weight": ("frozen", 0), "0.bias": ("frozen", 0)}
+
+
+def frozen_later(model: Any) -> tuple[Any, Rows]:
+    optimizer = SGD(model.parameters(), 0.1)
+    optimizer.freeze_after = 4, model[0]
+    return optimizer, {"0.weight": ("frozen", 4), "0.bias": ("frozen", 4)}
+
+
+def not_passed(model: Any) -> tuple[Any, Rows]:
+    model[0].weight.requires_grad_(False)
+    why = {"0.weight": ("frozen", 0), "0.bias": ("not passed", 0)}
+    return SGD(model[1].parameters(), 0.1), why
+
+
+def not_passed_then_frozen(model: Any) -> tuple[Any, Rows]:
+    optimizer = SGD(model[1].parameters(), 0.1)
+    optimizer.freeze_after = 3, model[0]
+    return optimizer, {"0.weight": ("frozen", 3), "0.bias": ("frozen", 3)}
+
+
+def of_an_optimizer_that_never_steps(model: Any) -> tuple[Any, Rows]:
+    optimizer = SGD(model[1].parameters(), 0.1)
+    optimizer.other = SGD(model[0].parameters(), 0.1)
+    return optimizer, {}
+
+
+def of_another_model(model: Any) -> tuple[Any, Rows]:
+    optimizer = SGD(model.parameters(), 0.1)
+    optimizer.other = net().requires_grad_(False), net()
+    return optimizer, {}
+
+
+def in_wrappers_and_lists(model: Any) -> tuple[Any, Rows]:
+    model.layers = [torch.nn.Linear(2, 2)]
+    optimizer = SGD(model.parameters(), 0.1)
+    optimizer.other = torch.nn.DataParallel(model)
+    return optimizer, {f"layers[0].{of}": ("not passed", 0) for of in ("weight", "bias")}
+
+
+def tied(model: Any) -> tuple[Any, Rows]:
+    model[0].register_parameter("again", model[0].weight)
+    return SGD(model.parameters(), 0.1), {}
+
+
+def lazy(model: Any) -> tuple[Any, Rows]:
+    model.later = torch.nn.LazyLinear(2)
+    optimizer = SGD([*model[0].parameters(), *model[1].parameters()], 0.1)
+    return optimizer, {f"later.{of}": ("not passed", 0) for of in ("weight", "bias")}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        frozen_first,
+        frozen_later,
+        not_passed,
+        not_passed_then_frozen,
+        of_an_optimizer_that_never_steps,
+        of_another_model,
+        in_wrappers_and_lists,
+        tied,
+        lazy,
+    ],
+)
+def test_the_parameters_of_a_model_that_its_optimizer_does_not_update(make: Any) -> None:
+    """Each has a row, and the reason: also when the model is gone."""
+    with tracer.record() as recording:
+        model = net()
+        optimizer, expected = make(model)
+        number, layer = getattr(optimizer, "freeze_after", (0, None))
+        for done in range(8):
+            if layer is not None and done == number:
+                layer.requires_grad_(False)
+            step(optimizer, model)
+        model.requires_grad_(False)  # for inference
+        del model, layer, optimizer
+    trace = recording.trace()
+    found = {
+        trace.variables[index].name: (each.why, each.since)
+        for each in trace.data.not_updated
+        for index in each.variables
+    }
+    assert found == expected

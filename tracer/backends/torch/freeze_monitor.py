@@ -1,51 +1,69 @@
-"""Find parameters that get gradients but are in no optimizer, and frozen ones that are updated.
+"""Find the parameters of the trained models that are frozen or in no optimizer.
 
-Parameters of the optimizer's own model always count. Parameters of other models count only if the
-optimizer's own parameters look wrong: none has a gradient, as after the model was rebuilt, or
-another optimizer has the same ones. A program that optimizes an image, or trains a generator,
-leaves other models out on purpose, and their gradients may come and go.
+The models of an optimizer are the outermost modules with one of its parameters. Their parameters
+have rows. If a parameter gets gradients and nobody updates it, or is frozen and updated, findings
+say so. Parameters of other models count only if they get gradients and the optimizer's own
+parameters look wrong: none has a gradient, as after the model was rebuilt, or another optimizer has
+the same ones. A program that optimizes an image, or trains a generator, leaves other models out on
+purpose, and their gradients may come and go.
 
-Parameters are checked when a step has ended, while the gradients exist.
+One look at all of them, while the gradients exist, follows each of the first steps, and then fewer
+and fewer. So `since` is the step before the look that found a change.
 """
 
-import operator
 from collections.abc import Iterator
 from itertools import chain
-from time import perf_counter
 from typing import Any
 from weakref import WeakSet, ref
 
 from msgspec.structs import replace
 
 from tracer.backends.torch import compat
-from tracer.backends.torch.parameters import models, names_in, parameters_of
+from tracer.backends.torch.parameters import models, names_in, parameters_of, record_of
 from tracer.core.calls import Call
-from tracer.core.collectors import Collector, Throttle
+from tracer.core.collectors import Collector, ModelVariable
 from tracer.core.instances import instances
 from tracer.core.interrupts import suppress_faults
 from tracer.model.evidence import OutsideModules
-from tracer.model.records import Optimizer
+from tracer.model.records import Optimizer, WhyNot
 
 _all: "WeakSet[FreezeMonitor]" = WeakSet()
 """One for each recorder."""
 
+EACH_STEP = 10
+"""The number of first steps with a look; later, a look follows each time 1/10 more were made."""
 
-class _Other:
-    """A parameter that is not in the optimizer."""
 
-    def __init__(self, parameter: Any, name: str, same_model: bool) -> None:
-        self.parameter = ref(parameter)
-        self.name = name
-        self.same_model = same_model
+class _Parameter:
+    """A parameter of a model, or of the optimizer, as of the looks so far."""
+
+    def __init__(self, parameter: Any, name: str, is_near: bool) -> None:
+        self.reference = ref(parameter)
+        self.record = record_of(parameter, name)
+        self.is_near = is_near
+        """Whether it is in a model of the optimizer."""
+        self.passed = False
+        """Whether the optimizer has it, or had it."""
+        self.why: WhyNot | None = None
+        self.since = 0
+        self.has_gradient = self.frozen = False
+        """Whether it has a gradient now; whether it was updated though frozen."""
         self.late: int | None = None
         """Its version when it got a new gradient; None if it got none since it was updated."""
         self._seen: tuple[int, ref[Any], int] | None = None
         """Its version, its gradient and the version of that when it was first seen."""
 
-    def look(self) -> None:
-        """Look at the gradient, which may be an old one."""
-        own = self.parameter()
-        if own is None or not (own.is_leaf and own.requires_grad) or own.grad is None:
+    def look(self, own: Any, is_passed: bool, since: int) -> None:
+        """Look at the parameter and its gradient, which may be an old one."""
+        self.passed |= is_passed
+        why: WhyNot | None = None if is_passed else "not passed"
+        if not own.requires_grad:
+            why = "frozen"
+        if why != self.why:
+            self.why, self.since = why, since
+        self.has_gradient = own.grad is not None
+        self.frozen |= is_passed and self.has_gradient and why == "frozen"
+        if not (own.is_leaf and own.requires_grad and self.has_gradient):
             return
         # `fully_shard` accumulates gradients in the local tensor of the `DTensor`.
         version = getattr(own.grad, "_local_tensor", own.grad)._version
@@ -61,98 +79,99 @@ class FreezeMonitor(Collector):
     def __init__(self, root: Any) -> None:
         super().__init__(root)
         _all.add(self)
-        self._refs: list[ref[Any]] = []
-        """The parameters in the optimizers, as of the last look."""
-        self._passed: dict[int, tuple[ref[Any], str]] = {}
-        self._others: dict[int, _Other] = {}
-        self._frozen: dict[int, str] = {}
+        self._known: dict[int, _Parameter] = {}
         self._unowned: tuple[str, ...] = ()
         """Parameters of the optimizer that no module holds and that had no gradient at first."""
         self._useful = False
         """Whether a parameter of the optimizer ever had a gradient."""
-        self._looks = 0
-        self._throttle = Throttle()
+        self._steps = self._due = 0
 
     def step_ends(self, call: Call) -> None:
-        """Check the gradients."""
-        if perf_counter() >= self._throttle.due:
-            self._throttle.run(self._look)
+        """Look at the parameters, in fewer and fewer steps."""
+        if call.parent is None:
+            self._steps += 1
+            if self._steps > self._due:
+                with suppress_faults():
+                    self._look(self._steps - 1)
+                self._due = self._steps + self._steps // EACH_STEP
 
     def snapshot(self, index: int, record: Optimizer) -> Optimizer:
         """Add the parameters that get gradients but no updates, and those updated though frozen."""
         if index != record.root:
             return record
-        late = [other for other in self._others.values() if other.late is not None]
-        optimizers = instances([compat.Optimizer]) if late else ()
-        groups = [vars(optimizer).get("param_groups", ()) for optimizer in optimizers]
-        owned = {id(own) for each in groups for own in parameters_of(each)}
-        monitors, astray = list(_all), bool(late) and self._is_astray()
+        lost = [each for each in self._not_passed() if each.late is not None]
+        alive = [each.reference() for each in lost]
         found = tuple(
-            other.name
-            for other in late
-            if (astray or other.same_model)
-            and not any(monitor.trains(other.parameter) for monitor in monitors)
-            and (
-                (own := other.parameter()) is None  # as last seen
-                or (id(own) not in owned and own._version == other.late)
-            )
+            each.record.name
+            for each, own in zip(lost, alive, strict=True)
+            if own is None or own._version == each.late
         )
         evidence = record.evidence
         if found and self._unowned:
-            evidence += (OutsideModules(self._unowned, len(self._refs)),)
-        frozen = tuple(self._frozen.values())
+            evidence += (OutsideModules(self._unowned, len(self._references())),)
+        frozen = tuple(each.record.name for each in self._parameters() if each.frozen)
         return replace(record, never_passed=found, frozen=frozen, evidence=evidence)
 
-    def trains(self, parameter: "ref[Any]") -> bool:
-        """True if this parameter, which may be gone, is in the optimizers of this recorder."""
-        return any(parameter is own for own, _ in self._passed.values())
+    def model_variables(self) -> Iterator[ModelVariable]:
+        """The parameters of the models that are frozen, or that no optimizer has."""
+        passed = [each for each in self._parameters() if each.passed]
+        for each in (*passed, *self._not_passed()):
+            if each.why is not None:
+                own = each.reference()
+                record = each.record if own is None else record_of(own, each.record.name)
+                yield ModelVariable(each.reference, record, each.why, each.since)
 
-    def _look(self) -> None:
-        with suppress_faults():
-            alive = self.root.optimizers.alive()
-            parameters = [own for each in alive for own in parameters_of(each.param_groups)]
-            known = map(operator.is_, (own() for own in self._refs), parameters)
-            if len(self._refs) != len(parameters) or not all(known):
-                self._pass(parameters)
-                self._unowned = tuple(chain.from_iterable(map(_unowned_by_modules, alive)))
-            if self._looks == 1 and self._is_astray():
-                self._add_others(parameters, same_model=False)
-            self._looks += 1
-            for other in self._others.values():
-                other.look()
-            for key, (reference, name) in self._passed.items():
-                own = reference()
-                if own is not None and own.grad is not None:
-                    self._useful = True
-                    if not own.requires_grad:
-                        self._frozen[key] = name
+    def _look(self, since: int) -> None:
+        """Look at the parameters of the optimizers and of their models, and at astray ones."""
+        alive = self.root.optimizers.alive()
+        passed = {id(own): own for each in alive for own in parameters_of(each.param_groups)}
+        names: dict[int, str] = {}
+        if not all(self._knows(own) for own in passed.values()):
+            names = models.names_of(passed.values())
+            self._unowned = tuple(chain.from_iterable(map(_unowned_by_modules, alive)))
+        every = [(own, names.get(key, "parameter"), True) for key, own in passed.items()]
+        every += ((*other, True) for other in models.others_than(passed.keys(), same_model=True))
+        if since and self._is_astray():
+            others = models.others_than(passed.keys(), same_model=False)
+            every += ((*other, False) for other in others)
+        for own, name, is_near in every:
+            if not self._knows(own):
+                self._known[id(own)] = _Parameter(own, name, is_near)
+            parameter = self._known[id(own)]
+            parameter.look(own, id(own) in passed, since)
+            self._useful |= parameter.passed and parameter.has_gradient
 
-    def _pass(self, parameters: list[Any]) -> None:
-        """Store the parameters that the optimizers have now."""
-        self._refs, names = [*map(ref, parameters)], models.names_of(parameters)
-        for parameter in parameters:
-            self._others.pop(id(parameter), None)
-            if parameter.requires_grad:
-                name = names.get(id(parameter), "parameter")
-                self._passed[id(parameter)] = ref(parameter), name
-        self._add_others(parameters, same_model=True)
-
-    def _add_others(self, parameters: list[Any], *, same_model: bool) -> None:
-        for own, name in models.others_than(parameters, same_model):
-            # A parameter that is gone may leave its `id` to another one.
-            passed, other = self._passed.get(id(own)), self._others.get(id(own))
-            is_known = passed is not None and passed[0]() is own
-            if not (is_known or (other is not None and other.parameter() is own)):
-                self._others[id(own)] = _Other(own, name, same_model)
+    def _knows(self, parameter: Any) -> bool:
+        # A parameter that is gone may leave its `id` to another one.
+        known = self._known.get(id(parameter))
+        return known is not None and known.reference() is parameter
 
     def _is_astray(self) -> bool:
         """True if the optimizer's parameters look wrong: no gradients, or also in another one."""
+        own = self._references()
         others = [monitor for monitor in list(_all) if monitor is not self]
-        return not self._useful or any(each._references() == self._references() for each in others)
+        return not self._useful or any(each._references() == own for each in others)
 
-    def _references(self) -> dict[int, int]:
-        """By id of each parameter, the id of its weak reference, which Python makes only once."""
-        return {key: id(reference) for key, (reference, _) in self._passed.items()}
+    def _references(self) -> set[int]:
+        """The ids of the weak references to its parameters, which Python makes only once."""
+        return {id(each.reference) for each in self._parameters() if each.passed}
+
+    def _parameters(self) -> list[_Parameter]:
+        return list(self._known.values())  # another thread may add some
+
+    def _not_passed(self) -> list[_Parameter]:
+        """The parameters that no optimizer has; of frozen ones, no traced one.
+
+        Those of other models are among them only if they are `late`, and this one is astray.
+        """
+        passed = set[int]().union(*(monitor._references() for monitor in list(_all)))
+        others = [e for e in self._parameters() if id(e.reference) not in passed]
+        far = any(e.late is not None and not e.is_near for e in others) and self._is_astray()
+        others = [e for e in others if e.is_near or (far and e.late is not None)]
+        optimizers = instances([compat.Optimizer]) if any(e.why != "frozen" for e in others) else ()
+        groups = [vars(optimizer).get("param_groups", ()) for optimizer in optimizers]
+        owned = {id(own) for each in groups for own in parameters_of(each)}
+        return [e for e in others if (own := e.reference()) is None or id(own) not in owned]
 
 
 def _unowned_by_modules(optimizer: Any) -> Iterator[str]:

@@ -6,11 +6,9 @@ are searched, once for all parameters of an optimizer, before its first step. No
 
 import gc
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 from weakref import ref
-
-import msgspec
 
 from tracer.backends.torch import compat
 from tracer.core import backend
@@ -35,11 +33,9 @@ class Parameters(backend.Variables):
             self._names = names_in(optimizer)
 
     def _record(self, parameter: Any) -> Variable:
-        name = self._names.get(id(parameter), "parameter")
         if compat.is_parameter(parameter) and not models.knows(parameter):
             self._unsearched[len(self._plain)] = ref(parameter)
-        shape, shards = models.whole_of(parameter)
-        return Variable(name, shape, str(parameter.dtype).removeprefix("torch."), shards=shards)
+        return record_of(parameter, self._names.get(id(parameter), "parameter"))
 
     @property
     def rows(self) -> list[Variable]:
@@ -51,10 +47,14 @@ class Parameters(backend.Variables):
             index, reference = self._unsearched.popitem()
             parameter: Any = reference()
             for name in models.names_of([parameter]).values():
-                shape, shards = models.whole_of(parameter)
-                known = {"name": name, "shape": shape, "shards": shards}
-                self._plain[index] = msgspec.structs.replace(self._plain[index], **known)
+                self._plain[index] = record_of(parameter, name)
         return super().rows
+
+
+def record_of(parameter: Any, name: str) -> Variable:
+    """The record of a parameter."""
+    shape, shards = models.whole_of(parameter)
+    return Variable(name, shape, str(parameter.dtype).removeprefix("torch."), shards=shards)
 
 
 def names_in(optimizer: Any) -> dict[int, str]:
@@ -160,12 +160,11 @@ class Models:
             names = each | names
         return names
 
-    def others_than(self, passed: Iterable[Any], same_model: bool) -> Iterator[tuple[Any, str]]:
-        """The other parameters, with names, of models with one of `passed`, or of all other models.
+    def others_than(self, ids: Set[int], same_model: bool) -> Iterator[tuple[Any, str]]:
+        """The other parameters, with names, of models with one of `ids`, or of all other models.
 
         The models are those of the last search.
         """
-        ids = {id(each) for each in passed}
         for cls, model in self._models.values():
             alive = {key: own for key, (each, _) in model.items() if (own := each()) is not None}
             if bool(ids & alive.keys()) == same_model:
