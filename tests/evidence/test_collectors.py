@@ -55,7 +55,6 @@ def test_one_that_raises_is_dropped_with_a_note(name: str, monkeypatch: pytest.M
 def test_a_throttle_rests_after_the_first_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Throttle, "at_once", 3)
     monkeypatch.setattr(Throttle, "rest", 1e9)
-    monkeypatch.setattr(Throttle, "longest_rest", 60.0)
     done: list[int] = []
     throttle = Throttle()
     for number in range(10):

@@ -110,7 +110,6 @@ def test_what_may_have_changed_since_it_was_read_is_not_known(
 ) -> None:
     """It was read in four steps, and then no more."""
     monkeypatch.setattr("tracer.core.collectors.Throttle.at_once", 4)
-    monkeypatch.setattr("tracer.core.collectors.Throttle.longest_rest", 1e6)
     monkeypatch.setattr("tracer.core.collectors.Throttle.rest", 1e12)
     weight = tf.Variable([1.0, 2.0])
     optimizer = tracer.wrap(keras3.optimizers.SGD(0.5))

@@ -11,7 +11,6 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from time import perf_counter
 from types import FrameType
 from typing import Any, NamedTuple
 from weakref import WeakSet, ref
@@ -88,11 +87,6 @@ class Root:
     def note(self, text: str, kind: NoteKind = "missed") -> None:
         """Add a note to the trace, once."""
         self.notes.setdefault(Note(text, kind))
-
-    def called(self) -> None:
-        """Handle the call of a function that contains a step."""
-        if perf_counter() >= self.collectors.throttle.due:
-            self.collectors.function_called()
 
     def fault(self, error: BaseException) -> None:
         """Report a failure of the tracer, once; training goes on and nothing more is counted.

@@ -139,26 +139,36 @@ def test_journals_are_emptied_as_functions_are_called(monkeypatch: pytest.Monkey
     assert trace.count("updates", by=()) == {(): 7000}
 
 
-def test_short_calls_and_then_long_ones() -> None:
+@pytest.mark.parametrize("way", ["loop", "dataset", "called in a loop", "called by a dataset"])
+def test_short_calls_and_then_long_ones(way: str) -> None:
     """After many calls of few steps, the first calls of many steps lose none."""
     optimizer = tracer.wrap(tf.compat.v1.train.GradientDescentOptimizer(-1.0))
     even, odd = tf.Variable([0.0]), tf.Variable([0.0])
 
+    def step(number: Any) -> None:
+        if number % 2 == 0:
+            optimizer.apply_gradients([(tf.ones(1), even)])
+        else:
+            optimizer.apply_gradients([(tf.ones(1), odd)])
+
+    alone = int("called" in way)
+    if alone:  # before, so it is traced outside of the loop
+        step = tf.function(step)
+        step(tf.constant(0, tf.int64))
+        step(tf.constant(1, tf.int64))
+
     @tf.function
     def steps(count: Any) -> None:
-        for number in tf.range(count):
-            if number % 2 == 0:
-                optimizer.apply_gradients([(tf.ones(1), even)])
-            else:
-                optimizer.apply_gradients([(tf.ones(1), odd)])
+        for number in tf.data.Dataset.range(count) if "dataset" in way else tf.range(count):
+            step(number)
 
     for _ in range(256):
-        steps(tf.constant(2))
+        steps(tf.constant(2, tf.int64))
     for _ in range(64):
-        steps(tf.constant(1000))
+        steps(tf.constant(1000, tf.int64))
     trace = tracer.trace_of(optimizer)
     assert trace.complete, trace.notes
-    assert even.numpy()[0] == odd.numpy()[0] == 256 + 32_000
+    assert even.numpy()[0] == odd.numpy()[0] == alone + 256 + 32_000
     updates = trace.count("updates", by="step", variable=odd)
-    assert {step for (step,) in updates} == {*range(2, 64_513, 2)}
+    assert {number for (number,) in updates} == {*range(2, 2 * alone + 64_513, 2)}
     assert {*updates.values()} == {1}

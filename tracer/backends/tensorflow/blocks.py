@@ -29,7 +29,7 @@ from weakref import ref
 
 from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.callers import CalledAlone, Callers
-from tracer.backends.tensorflow.counters import LedgerCounters
+from tracer.backends.tensorflow.counters import CALLS, LedgerCounters
 from tracer.backends.tensorflow.effects import Effects
 from tracer.backends.tensorflow.functions import any_is_inside, forget_graphs_with
 from tracer.backends.tensorflow.ledger import Ledger, Use
@@ -79,7 +79,6 @@ class GraphBlocks(backend.Blocks):
         """How many steps began in Sessions and have not ended."""
         self._calls_under_way = root.calls_under_way
         self._devices = root.devices
-        self._called = root.called
 
     def forget_graphs(self) -> None:
         """Clear the graphs of each function with a counter, so that its next call traces it."""
@@ -138,6 +137,7 @@ class GraphBlocks(backend.Blocks):
         else:
             stamp = self._stamp_inside(call.parent, call.place, block.replica)
         lifetime = compat.graphs_around(graph)[-1]
+        self.counters.repeats |= compat.may_repeat(graph)
         work = compat.updates_since(graph, call.extra.start)
         effects = self.counters.effects if block.step else None
         if effects is not None:  # first: a reader that finds the block must find these
@@ -261,6 +261,7 @@ class GraphBlocks(backend.Blocks):
             place = current_place()
             call = parent_of("apply", place, replica, calls.stack(), compat.has_strategy(), calls)
             if place is not EAGER:
+                self.counters.repeats |= compat.may_repeat(place.graph)
                 return self._stamp_inside(call, place, replica, calling=True)
             self._function_called()
             step = None if call is None else step_around(call, replica, calls)
@@ -273,14 +274,16 @@ class GraphBlocks(backend.Blocks):
     def _function_called(self) -> None:
         """Note that a function with a counter is called in eager mode."""
         self.threads.add(threading.get_ident())
-        self._called()
-        if perf_counter() >= self.counters.next_look:
-            self._look()
+        self.counters.calls += 1
+        self.look(perf_counter())
 
-    def _look(self) -> None:
-        """Check the journals, after many calls of functions since the last check."""
+    def look(self, now: float) -> None:
+        """Look at the journals, and let the collectors look, if the time has come."""
         try:
-            self.counters.look()
+            if now >= self.counters.next_look or self.counters.calls >= CALLS:
+                self.counters.look()
+            if now >= self._root.collectors.throttle.due:
+                self._root.collectors.function_called()
         except BaseException as error:
             self._root.fault(error)
 
@@ -330,7 +333,7 @@ class GraphBlocks(backend.Blocks):
     def _asked(self, region: Any, replica: int) -> Any:
         """The stamp of the step that calls the function of the graph `region`, a tensor in it."""
         is_alone = CalledAlone(
-            self._calls_under_way, self.threads, self._called, self.counters, self._look
+            self._calls_under_way, self.threads, self.counters, self._root.collectors, self.look
         )
         ask = partial(self._enclosing_step, replica)
         return self._ledger(replica).enclosing_step(region, ask, is_alone)

@@ -13,11 +13,12 @@ from typing import Any
 
 from tracer.backends.tensorflow import compat, functions
 from tracer.backends.tensorflow.compat import contexts
-from tracer.backends.tensorflow.counters import LedgerCounters
+from tracer.backends.tensorflow.counters import CALLS, LedgerCounters
 from tracer.backends.tensorflow.stacks import frames_around, outermost_tracing
 from tracer.backends.tensorflow.tracings import Definitions
 from tracer.core.call_paths import UNKNOWN, Paths
 from tracer.core.calls import CallsUnderWay
+from tracer.core.collectors import Collectors
 from tracer.core.late_wrap import SESSION_GRAPH
 from tracer.core.tracings import Definition
 from tracer.model.records import Line
@@ -79,28 +80,29 @@ class CalledAlone:
         self,
         under_way: CallsUnderWay,
         threads: Set[int],
-        called: Callable[[], None],
         counters: LedgerCounters,
-        look: Callable[[], None],
+        collectors: Collectors,
+        look: Callable[[float], None],
     ) -> None:
         """`under_way` are the calls of the recorder; `threads` are known to call functions.
 
-        Each such call runs `called`, and `look` from the `next_look` of the counters on.
+        A call runs `look` when the counters or the collectors are due.
         """
-        self._threads, self._called = threads, called
-        self._counters, self._look = counters, look
-        self._steps, self._stack = under_way.steps, under_way.stack
+        self._threads, self._look = threads, look
+        self._counters, self._collectors = counters, collectors
+        self._steps, self._of_thread = under_way.steps, under_way.of_thread
 
     def __call__(self) -> bool:
         """Answer for this call, where TensorFlow evaluates the captures of the function."""
-        if self._steps or get_ident() not in self._threads or self._stack():
+        if self._steps or get_ident() not in self._threads:
             return False
-        try:  # inlines `compat.in_eager`
-            if not contexts._context._thread_local_data.is_eager:
+        try:  # inlines `CallsUnderWay.stack` and `compat.in_eager`
+            if self._of_thread.stack or not contexts._context._thread_local_data.is_eager:
                 return False
-        except AttributeError:  # there is no context
+        except AttributeError:  # there is no context, or no stack of this thread
             return False
-        self._called()
-        if perf_counter() >= self._counters.next_look:
-            self._look()
+        counters, now = self._counters, perf_counter()
+        counters.calls = calls = counters.calls + 1
+        if calls >= CALLS or now >= counters.next_look or now >= self._collectors.throttle.due:
+            self._look(now)
         return True

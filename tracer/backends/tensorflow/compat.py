@@ -6,6 +6,7 @@ Facts about TensorFlow are given with the file of TensorFlow 2.21 that shows the
 """
 
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -16,6 +17,7 @@ from weakref import WeakKeyDictionary, WeakSet, ref
 
 import tensorflow as tf
 from tensorflow.core.function import trace_type
+from tensorflow.python.data.ops import structured_function
 from tensorflow.python.distribute import distribute_lib, mirrored_run
 from tensorflow.python.eager import context as eager_context, record
 from tensorflow.python.eager.polymorphic_function import (
@@ -31,6 +33,7 @@ from tensorflow.python.saved_model import save_context
 from tensorflow.python.trackable.autotrackable import AutoTrackable as AutoTrackable
 
 from tracer.core.backend import Surroundings
+from tracer.core.call_paths import frames_above
 from tracer.core.instances import instances
 from tracer.core.late_wrap import SESSION_GRAPH
 
@@ -230,6 +233,18 @@ def graphs_around(graph: Any) -> list[Any]:
     while isinstance(graph := getattr(graph, "outer_graph", None), FuncGraph):
         graphs.append(graph)
     return graphs
+
+
+def may_repeat(graph: Any) -> bool:
+    """True if one call of the outermost function may run the graph being traced several times.
+
+    It is part of a loop, or tf.data runs it for each element.
+    """
+    loop = control_flow_v2_func_graphs.WhileBodyFuncGraph
+    return any(isinstance(each, loop) for each in graphs_around(graph)) or any(
+        frame.f_code.co_filename == structured_function.__file__
+        for frame in frames_above(sys._getframe(1))
+    )
 
 
 def called_graph(graph: Any) -> Any:
