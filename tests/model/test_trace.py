@@ -445,7 +445,7 @@ def test_a_sharded_variable_stands_for_its_shards() -> None:
     assert trace.updates(variable=shards[1]) == 5
     assert trace.updates(variable="items") == 5, "the variable of this name, not the shard"
     assert trace.updates(variable="items*") == 10
-    with pytest.raises(UnknownName, match="no variable 'users/tabel': did you mean `users/table`"):
+    with pytest.raises(UnknownName, match=r"no variable 'users/tabel': .*users/table"):
         trace.updates(variable="users/tabel")
     with pytest.raises(UnknownName, match="users/table/part_7"):
         trace.updates(variable=ShardedVariable(TensorFlowVariable("users/table/part_7:0")))

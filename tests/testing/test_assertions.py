@@ -342,28 +342,14 @@ def test_what_makes_no_sense(
 
 
 @pytest.mark.parametrize(
-    ("wanted", "meant"),
-    [
-        ("hidden/*", "net/hidden/*"),
-        ("hidden", "net/hidden/*"),
-        ("hiden", "net/hidden/*"),
-        ("hiden/*", "net/hidden/*"),
-        ("net/hiden/kernel", "net/hidden/kernel"),
-        ("hidden/kernel", "net/hidden/kernel"),
-        ("Hidden/kernel", "net/hidden/kernel"),
-        ("kernel", "*/kernel"),
-        ("net", "net/*"),
-        ("hid*/kernel", "net/hid*/kernel"),
-        ("net/out/kernel:0", "net/out/kernel"),
-        ("decoder", None),
-        ("", None),
-    ],
+    ("wanted", "near"),
+    [("hiden/*", "net/hidden/"), ("net/out/kernel:0", "net/out/kernel"), ("decoder", "net/")],
 )
-def test_the_near_name_of_one_that_is_not_there(wanted: str, meant: str | None) -> None:
+def test_the_near_name_of_one_that_is_not_there(wanted: str, near: str) -> None:
     names = ("net/hidden/kernel", "net/hidden/bias", "net/out/kernel", "net/out/bias")
     blocks = (block([step(), request(0, 1, 2, 3), update(0, 1, 2, 3)], Run(1, 1, 2)),)
     trace = traces.keras3(names, blocks, (called(1, (0, 1, 2, 3), eager=2),))
-    with pytest.raises(tracer.UnknownName) as caught:
+    with pytest.raises(tracer.UnknownName, match=f": the trace holds {near}"):
         trace.updates(variable=wanted)
     checks = {
         "assert_updates": expect_updates(total=0, variable=wanted),
@@ -371,13 +357,8 @@ def test_the_near_name_of_one_that_is_not_there(wanted: str, meant: str | None) 
         "assert_never_updated": tracer.assert_never_updated(wanted).check,
         "in a list": tracer.assert_never_updated([wanted]).check,
     }
-    texts = {"query": str(caught.value)} | {name: check(trace) for name, check in checks.items()}
-    for name, text in texts.items():
-        assert text, name
-        words = " ".join(text.split())
-        assert (f"id you mean `{meant}`?" in words) == (meant is not None), name
-    if meant is not None:
-        assert trace.updates(variable=meant)
+    for name, check in checks.items():
+        assert f"The trace holds {near}" in " ".join((check(trace) or "").split()), name
     with pytest.raises(tracer.UnknownName, match="no variable"):
         verdicts.check(trace, [read(f"updates[{wanted}]=0")])
 

@@ -33,7 +33,7 @@ def test_a_misspelt_name_is_not_frozen(name: str) -> None:
     model = net()
     before = model.get_weights()
     with (
-        pytest.raises(AssertionError, match=re.escape("Did you mean `net/hidden/*`?")),
+        pytest.raises(AssertionError, match="The trace holds net/hidden/"),
         tracer.assert_never_updated(name),
     ):
         fit(model)

@@ -1,7 +1,7 @@
 """Merges traces: of a run's workers, or of the optimizers of one process. No TensorFlow."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import partial
 from itertools import chain, count
@@ -126,7 +126,7 @@ def _workers_of_one_run(every: Sequence[TraceData]) -> TraceData:
     notes = [replace(e, worker=e.worker or _named(data)) for data in parts for e in data.notes]
     apart = {found.optimizers[e.trace][e.index] for roots in found.doubts for e in roots}
     for key, name in names.items():
-        notes += _seen_by_some(name, seen[key], [] if key in apart else parts)
+        notes += _without_steps(name, seen[key], [] if key in apart else parts)
     for roots in found.doubts:
         notes.append(_in_doubt(roots, found, names, parts))
     notes += [*_not_updated_by_some(whole, parts, found), *_missing(parts), *_mixed(parts)]
@@ -182,26 +182,14 @@ def _of_all_workers(every: Sequence[Optimizer]) -> Optimizer:
     )
 
 
-_SEEN: Mapping[str, Callable[[Optimizer], object]] = {
-    "a step raised": lambda optimizer: optimizer.failures,
-    "frozen variables were updated": lambda optimizer: optimizer.frozen,
-    "trainable variables were never passed": lambda optimizer: optimizer.never_passed,
-}
-"""A fact that only some workers may have seen of an optimizer, and its test."""
-
-
-def _seen_by_some(
+def _without_steps(
     name: str, every: Sequence[tuple[Optimizer, TraceData]], parts: Sequence[TraceData]
 ) -> Iterator[Note]:
-    """Yield notes on facts of a merged optimizer that only some workers saw."""
+    """Yield a note if workers that have ended made no step with a merged optimizer."""
     using = [id(data) for _, data in every]
     others = [data for data in parts if data.finished and id(data) not in using]
     if without := [*filter(None, map(_workers_in, others))]:
         yield Note(f"{name}: no step was made in {first_of(without, _MAX_NAMES)}", "fact")
-    for said, saw in _SEEN.items():
-        having = [_workers_in(data) for optimizer, data in every if saw(optimizer)]
-        if 0 < len(having) < len(every):
-            yield Note(f"{name}: {said} in {listed(having)} only", "fact")
 
 
 def _not_updated_by_some(

@@ -6,11 +6,10 @@ name objects (`Objects`): this module knows no TensorFlow, and a loaded trace kn
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from difflib import get_close_matches
-from fnmatch import fnmatchcase, translate
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
 from importlib import import_module
-from itertools import chain, combinations, count
+from itertools import chain, count
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -151,8 +150,7 @@ def named(
         found = (i for each in among for i, name in enumerate(each) if same(str(wanted), name))
         if meant := frozenset(found):
             return meant
-    known = dict.fromkeys((*names, *filter(None, wholes)))
-    raise unknown_name(noun, wanted, known, meant=near_patterns(wanted, known) if wholes else ())
+    raise unknown_name(noun, wanted, dict.fromkeys((*names, *filter(None, wholes))))
 
 
 def optimizers_meant(wanted: str, optimizers: Sequence[Optimizer]) -> frozenset[int]:
@@ -168,39 +166,6 @@ def optimizers_meant(wanted: str, optimizers: Sequence[Optimizer]) -> frozenset[
         every = listed([names[index] for index in of_class], 5)
         raise UnknownName(f"several optimizers are of the class {wanted}: name one, of {every}")
     return frozenset(of_class)
-
-
-def near_patterns(wanted: str, names: Iterable[str]) -> list[str]:
-    """The name or glob most probably meant by `wanted`; empty if nothing is similar.
-
-    It lacks the beginning of a path, names a layer, or is misspelt.
-
-    >>> near_patterns("hidden/*", ["net/hidden/kernel", "net/hidden/bias", "net/out/kernel"])
-    ['net/hidden/*']
-    >>> near_patterns("hiden", ["net/hidden/kernel", "net/hidden/bias", "net/out/kernel"])
-    ['net/hidden/*']
-    >>> near_patterns("kernel", ["net/hidden/kernel", "net/hidden/bias", "net/out/kernel"])
-    ['*/kernel']
-    >>> near_patterns("bakbone.*", ["backbone.0.weight", "backbone.0.bias", "head.weight"])
-    ['backbone.*']
-    """
-    names = list(names)
-    dot = "/" if any("/" in name for name in names) else "."  # PyTorch's separator
-    parts = dict.fromkeys(part for name in names for part in _parts(name, dot))
-    for written in (wanted, *get_close_matches(wanted, parts, n=1, cutoff=0.7)):
-        for end in (written, f"{written}{dot}*"):
-            path = re.compile(f"((?:.+?{re.escape(dot)})??){translate(end)}")
-            if heads := list(dict.fromkeys(found[1] for found in map(path.match, names) if found)):
-                return [f"{heads[0] if len(heads) == 1 else f'*{dot}'}{end}"]
-    return []
-
-
-def _parts(name: str, dot: str) -> Iterator[str]:
-    """Yield what users may write for a name: `hidden/kernel`, `net/hidden`, `hidden/*`, ..."""
-    parts = name.split(dot)
-    for first, last in combinations(range(len(parts) + 1), 2):
-        part = dot.join(parts[first:last])
-        yield from (part, f"{part}{dot}*") if last < len(parts) else (part,)
 
 
 def _by_object(wanted: object, variables: Sequence[Variable], objects: Objects) -> int:

@@ -15,7 +15,6 @@ from tracer.backends.objects import (
 from tracer.errors import UnknownName, shown, unknown_name
 from tracer.model.names import (
     is_meant,
-    near_patterns,
     shards_of,
     variables_meant,
     with_namesakes,
@@ -186,7 +185,6 @@ def why_unknown(trace: Trace, targets: Sequence[Target], given: object) -> tuple
     alive = names_alive() if named else set()
     for name in named:
         if not any(is_meant(name, each) for each in alive):
-            meant = near_patterns(name, known) or near_patterns(name, sorted(alive - {*known}))
-            instead = unknown_name("variable", name, known, meant=meant).instead
+            instead = unknown_name("variable", name, known).instead
             return f"the program holds no variable {shown(name)!r}", instead
     return "", ""
