@@ -99,8 +99,6 @@ class ProgramBlock:
         """For a step: the blocks that were traced as its parts."""
         self.once = False
         """Whether it is a part that runs at most once in a step."""
-        self.alone: Callable[..., Any] | None = None
-        """For a block in eager mode: a JAX program that only calls it."""
         self.replicas = replicas
         self._op: Callable[[], Any] = lambda: self
 
