@@ -37,7 +37,7 @@ from tracer.core.call_paths import UNKNOWN
 from tracer.core.calls import EAGER, Call, CallsUnderWay, Place, outermost, start_call
 from tracer.core.interrupts import suppress_faults
 from tracer.core.tracings import Definition, Part
-from tracer.model.evidence import Evidence, SharedByMembers, StateRenewed
+from tracer.model.evidence import Evidence, Iterations, SharedByMembers, StateRenewed
 from tracer.model.words import some
 
 AGAIN = 5
@@ -330,10 +330,12 @@ class JaxBlocks(backend.Blocks):
 
     def evidence(self, optimizer: int) -> tuple[Evidence, ...]:
         """Evidence of `vmap` members that share variables, and on steps that begin again."""
-        members, again = self.counters.members, self.counters.started_again()
-        twice = [SharedByMembers(members)] if members > 1 else []
-        renewed = [StateRenewed(again)] if again >= AGAIN else []
-        return (*twice, *renewed)
+        members, known = self.counters.members, [*self.counters.progress.values()]
+        found: list[Evidence] = [SharedByMembers(members)] if members > 1 else []
+        moved = [each.moved for each in known if each.last - each.first == 1]
+        if len(moved) == len(known) and max(moved, default=0) >= AGAIN:
+            found += [StateRenewed(max(moved)), Iterations(known[0].first, known[0].last)]
+        return tuple(found)
 
 
 def _groups(call: Call) -> tuple[tuple[int | None, ...], list[Any]]:

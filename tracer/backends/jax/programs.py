@@ -323,12 +323,6 @@ class ProgramCounters(Counters):
         known = self.progress_of(getattr(optimizer, "_iterations", None))
         return max((each.last - each.first for each in known), default=None)
 
-    def started_again(self) -> int:
-        """How many steps began with the same iterations, if all known ones did."""
-        known = list(self.progress.values())
-        alike = all(each.last - each.first == 1 for each in known)
-        return max((each.moved for each in known), default=0) if alike else 0
-
     def read(
         self, under_way: Callable[[], Iterable[dict[int, int]]], is_calm: Callable[[], bool]
     ) -> Counts:
