@@ -89,9 +89,9 @@ class Facts(Collector):
         steps, known = self.root.blocks.begun(), self._progress()
         if known is None or self._past:
             return
-        moved = known.last - known.first
-        renewed = moved == 1 and known.moved == steps >= AGAIN
-        if renewed and self._same and self._moves and not self.root.blocks.counters.progress:
+        moved, in_python = known.last - known.first, not self.root.blocks.counters.progress
+        renewed = in_python and moved == 1 and known.moved == steps >= AGAIN
+        if renewed and self._moves:
             yield StateRenewed(steps)
         if renewed or moved == 0 or moved == known.moved == steps:
             yield Iterations(known.first, known.last)
