@@ -49,11 +49,18 @@ TEST, DOCS, BACKENDS = (
 )
 """The package with a group of what is not published: what a session installs."""
 
-ON_JAX = ("tests/backends/jax", "tests/backends/optax", "tests/mends", "tests/twins")
+ON_JAX = (
+    "tests/backends/jax",
+    "tests/backends/optax",
+    "tests/mends",
+    "tests/truth",
+    "tests/twins",
+)
 ON_TORCH = (
     "tests/backends/torch_optim",
     "tests/backends/keras_torch",
     "tests/mends",
+    "tests/truth",
     "tests/twins",
 )
 
@@ -337,11 +344,8 @@ ON_GPU = (
     ("tensorflow", ("tests/gpu/test_tensorflow.py",)),
     ("torch", ("tests/backends/torch_optim/test_truth_table.py", "tests/gpu/test_torch.py")),
     ("torch", ("tests/backends/torch_optim/test_effects.py",)),
-    (
-        "torch",
-        tuple(f"tests/backends/keras_torch/test_{of}.py" for of in ("truth_table", "effects")),
-    ),
-    ("jax", tuple(f"tests/backends/jax/test_{of}.py" for of in ("truth_table", "effects"))),
+    ("torch", ("tests/truth/test_keras.py", "tests/backends/keras_torch/test_effects.py")),
+    ("jax", ("tests/truth/test_keras.py", "tests/backends/jax/test_effects.py")),
     ("jax", ("tests/backends/optax/test_truth_table.py", "tests/gpu/test_optax.py")),
 )
 """The backend of Keras and the tests: a process each, which may take all memory of the GPU."""

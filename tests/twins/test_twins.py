@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 import pytest
 from support.findings_of import bad, found, of_workers, traced
+from support.framework import FRAMEWORK
 from support.rules_by_backend import rules_of
 from twins.table import TWINS, Twin
 
@@ -48,14 +49,6 @@ ELSEWHERE = {
 ON_JAX = {"apply-raised", "gradients-left"}
 """The rules for Keras that rest on what is so on JAX alone."""
 
-
-def chosen() -> str:
-    """The framework that is asked for, or the first one that is installed."""
-    installed = filter(importlib.util.find_spec, MODULES)
-    return os.environ.get("KERAS_BACKEND") or next(installed, "")
-
-
-FRAMEWORK = chosen()
 for name in MODULES.get(FRAMEWORK, ()):
     if importlib.util.find_spec(name) is not None:
         importlib.import_module(f"twins.on_{name}")

@@ -72,9 +72,8 @@ class Fitted(Observed, frozen=True):
 class NoStep(Observed, frozen=True):
     """Why the optimizer made no step."""
 
-    why: Literal["all frozen", "not reached", "nothing passed", "gradients came"]
-    """`not reached`: `train_step` called no step method while it was traced. `gradients came`: its
-    parameters got gradients, and nobody updated them."""
+    why: Literal["all frozen", "not reached", "nothing passed"]
+    """`not reached`: `train_step` called no step method while it was traced."""
 
 
 class Iterations(Observed, frozen=True):

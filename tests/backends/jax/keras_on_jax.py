@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import keras
-from backends.keras_programs import Odometer as Odometer, X as X, Y as Y, model as model
+from truth.keras_programs import Odometer as Odometer, X as X, Y as Y, model as model
 
 
 class OwnOdometer(Odometer):

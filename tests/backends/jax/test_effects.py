@@ -1,6 +1,5 @@
 """What steps of Keras on JAX did to the variables: against odometers, and their bytes in NumPy."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,35 +9,14 @@ import keras
 import numpy as np
 import pytest
 from backends.jax.keras_on_jax import Loop, Odometer, X, Y, model
-from backends.jax.test_truth_table import RUNS
-from backends.keras_programs import check_effects
 from jax import lax
 from support.by_bytes import ByBytes
 from support.jax_ways import two_devices
 
 import tracer
 
-INFINITE, NAN = float("inf"), float("nan")
-GRADIENTS = [1.0, 0.0, 1e-30, 0.5, INFINITE, 1.0, 0.0, NAN, NAN, 0.0]
-
-
-LONG = ("fit", "loss_scale", "accumulation", "pmap", "data_parallel")
-
-
-def marks(name: str) -> list[Any]:
-    """The tier of a program."""
-    return [] if name == "jitted" else [pytest.mark.long if name in LONG else pytest.mark.sweep]
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in RUNS])
-def test_what_an_odometer_changed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracer, "wrap", functools.partial(tracer.wrap, effects=True))
-    run = RUNS[name]()
-    trace = check_effects(run)
-    updated = sum(map(bool, run.weights.values()))
-    for replica in trace.replicas:
-        per_step = list(trace.per_step("compared", replica=replica.id))
-        assert per_step == [(1, len(run.per_step), updated)]
+NAN = float("nan")
+GRADIENTS = [1.0, 0.0, 1e-30, 0.5, float("inf"), 1.0, 0.0, NAN, NAN, 0.0]
 
 
 def weights_of(variables: list[Any]) -> list[Any]:
@@ -261,30 +239,6 @@ def test_without_it_nothing_is_added() -> None:
     assert with_effects.count("tracer_count") == 1
 
 
-@pytest.mark.parametrize(
-    "jit_compile",
-    [pytest.param(True, marks=pytest.mark.long), pytest.param(False, marks=pytest.mark.sweep)],
-)
-def test_training_is_bit_for_bit_the_same(jit_compile: bool) -> None:
-    # In JAX 0.12 a product of 2 x 4 with 4 x 8 is rounded by where these lie: the old weights, if
-    # anything in the program compares them. So the last batch of 2 is left out there.
-    x, y = (X, Y) if jax.__version_info__ < (0, 12) else (X[:32], Y[:32])
-    found = []
-    for effects in (None, False, True):
-        keras.utils.set_random_seed(1)
-        optimizer = keras.optimizers.Adam(0.01)
-        if effects is not None:
-            tracer.wrap(optimizer, effects=effects)
-        trained = keras.Sequential(
-            [keras.Input((4,)), keras.layers.Dense(8), keras.layers.Dense(1)]
-        )
-        trained.compile(optimizer, "mse", jit_compile=jit_compile)
-        trained.fit(x, y, batch_size=8, epochs=3, verbose=0)
-        values = [*trained.get_weights(), *(np.asarray(e.value) for e in optimizer.variables)]
-        found.append([each.tobytes() for each in values])
-    assert found[0] == found[1] == found[2]
-
-
 @pytest.mark.long
 def test_recorded_for_a_while() -> None:
     """What is compiled is traced again when effects are asked for, and when they are no more."""
@@ -336,36 +290,3 @@ def test_what_was_compiled_ahead_is_said() -> None:
     trace = tracer.trace_of(loop.optimizer)
     assert trace.steps == 3 and trace.complete
     assert any("effects are unknown for 3 steps" in note for note in trace.notes)
-
-
-# What people ask.
-
-
-@pytest.mark.long
-def test_a_rate_of_zero_and_a_loss_that_is_no_number() -> None:
-    optimizer = tracer.wrap(keras.optimizers.SGD(0.0), effects=True)
-    trained = model(optimizer)
-    trained.fit(X, Y, batch_size=8, verbose=0)
-    findings = tracer.trace_of(optimizer).findings()
-    (finding,) = [each for each in findings if each.code == "unchanged"]
-    assert finding.severity == "error" and "all of them were updated in 5 steps" in finding.text
-    y = Y.copy()
-    y[20] = np.nan
-    optimizer = tracer.wrap(keras.optimizers.SGD(0.1), effects=True)
-    trained.compile(optimizer, "mse")
-    trained.fit(X, y, batch_size=8, shuffle=False, verbose=0)
-    findings = tracer.trace_of(optimizer).findings()
-    assert [(each.code, each.step) for each in findings if each.severity == "error"] == [
-        ("not-finite", 3)
-    ]
-
-
-@pytest.mark.long
-def test_discarded_updates_left_nothing_unchanged() -> None:
-    """What accumulation throws away is no update that changed nothing."""
-    optimizer = tracer.wrap(Odometer(gradient_accumulation_steps=8), effects=True)
-    trained = model(optimizer)
-    trained.fit(X[:32], Y[:32], batch_size=4, verbose=0)
-    trace = tracer.trace_of(optimizer)
-    assert trace.count("unchanged", by=("step",)) == {(step,): 4 for step in range(1, 8)}
-    assert not {each.code for each in trace.findings()} & {"unchanged", "not-finite"}

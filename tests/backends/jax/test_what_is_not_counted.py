@@ -8,8 +8,8 @@ import keras
 import numpy as np
 import pytest
 from backends.jax.keras_on_jax import Loop, Odometer, X, Y, model
-from backends.keras_programs import scaled
 from jax import lax
+from truth.keras_programs import scaled
 
 import tracer
 

@@ -1,13 +1,5 @@
-"""Keras on PyTorch, before anything imports either.
+"""Tests of Keras on PyTorch, a process of their own: see `support/framework.py`."""
 
-These tests are a process of their own: Keras has one backend in a process. Beside TensorFlow or JAX
-they run only if `KERAS_BACKEND=torch` asks for them.
-"""
+from support.framework import FRAMEWORK
 
-import importlib.util
-import os
-
-if not any(map(importlib.util.find_spec, ("tensorflow", "jax"))):
-    os.environ.setdefault("KERAS_BACKEND", "torch")
-if os.environ.get("KERAS_BACKEND") != "torch" or importlib.util.find_spec("torch") is None:
-    collect_ignore_glob = ["test_*.py"]
+collect_ignore_glob = [] if FRAMEWORK == "torch" else ["test_*.py"]

@@ -4,7 +4,8 @@ from typing import Any
 
 import keras
 import torch
-from backends.keras_programs import (
+from keras.src.backend.torch.optimizers.torch_parallel_optimizer import TorchParallelOptimizer
+from truth.keras_programs import (
     Odometer as Odometer,
     X as X,
     Y as Y,
@@ -12,7 +13,6 @@ from backends.keras_programs import (
     moved as moved,
     ones as ones,
 )
-from keras.src.backend.torch.optimizers.torch_parallel_optimizer import TorchParallelOptimizer
 
 
 @keras.saving.register_keras_serializable("tests")

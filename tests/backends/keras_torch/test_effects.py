@@ -8,7 +8,6 @@ import keras
 import numpy as np
 import pytest
 import torch
-from backends.keras_programs import check_effects
 from backends.keras_torch.keras_on_torch import (
     Odometer,
     X,
@@ -17,7 +16,6 @@ from backends.keras_torch.keras_on_torch import (
     moved,
     ones,
 )
-from backends.keras_torch.test_truth_table import RUNS
 from support.torch_bytes import ByBytes
 
 import tracer
@@ -26,12 +24,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*")
 
 NAN = float("nan")
 GRADIENTS = [1.0, 0.0, 1e-30, 0.5, float("inf"), 1.0, 0.0, NAN, NAN, 0.0]
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_what_an_odometer_changed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracer, "wrap", functools.partial(tracer.wrap, effects=True))
-    check_effects(RUNS[name]())
 
 
 def named(variables: list[Any]) -> dict[str, Any]:
@@ -76,20 +68,6 @@ def test_weights_by_their_bytes(name: str) -> None:
     check_by_bytes(OPTIMIZERS[name])
 
 
-def test_training_is_bit_for_bit_the_same() -> None:
-    found = []
-    for effects in (None, False, True):
-        keras.utils.set_random_seed(1)
-        optimizer = keras.optimizers.Adam(0.01)
-        if effects is not None:
-            tracer.wrap(optimizer, effects=effects)
-        trained = model(optimizer, "glorot_uniform")
-        trained.fit(X, Y, batch_size=8, epochs=2, verbose=0)
-        of_optimizer = map(keras.ops.convert_to_numpy, optimizer.variables)
-        found.append([each.tobytes() for each in (*trained.get_weights(), *of_optimizer)])
-    assert found[0] == found[1] == found[2]
-
-
 def test_what_a_loss_scale_left_out() -> None:
     """What it skipped changed nothing, and updated nothing: no update was ineffective."""
     inner = Odometer()
@@ -102,23 +80,6 @@ def test_what_a_loss_scale_left_out() -> None:
     assert moved(trained.trainable_variables) == [2.0] * 4
     assert trace.count("unchanged", by=("step",)) == {(step,): 4 for step in range(2, 8)}
     assert "unchanged" not in {each.code for each in trace.findings()}
-
-
-def test_a_rate_of_zero_and_a_loss_that_is_no_number() -> None:
-    optimizer = tracer.wrap(keras.optimizers.SGD(0.0), effects=True)
-    trained = model(optimizer, "ones")
-    trained.fit(X, Y, batch_size=8, verbose=0)
-    (finding,) = [
-        each for each in tracer.trace_of(optimizer).findings() if each.code == "unchanged"
-    ]
-    assert finding.severity == "error" and "all of them were updated in 5 steps" in finding.text
-    y = Y.copy()
-    y[20] = np.nan
-    optimizer = tracer.wrap(keras.optimizers.SGD(0.1), effects=True)
-    trained.compile(optimizer, "mse")
-    trained.fit(X, y, batch_size=8, shuffle=False, verbose=0)
-    codes = {each.code: each.step for each in tracer.trace_of(optimizer).findings()}
-    assert codes == {"not-finite": 3}
 
 
 def test_gradients_from_an_iterator_are_said() -> None:

@@ -1,115 +1,15 @@
-"""Keras 3 on PyTorch, however it is run: each count against weights that count by themselves."""
+"""What Keras 3 alone has on PyTorch; `truth/test_keras.py` has what each backend has."""
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 import keras
 import numpy as np
 import pytest
-import torch
-from backends.keras_programs import (
-    Odometer,
-    Run,
-    X,
-    Y,
-    check,
-    fitted,
-    model,
-    moved,
-    ones,
-    ran,
-    runs,
-)
-from backends.keras_torch.keras_on_torch import ParallelOdometer, step
-from support.by_step import programs_in
-from support.saved import assert_each_block_is_saved
+from backends.keras_torch.keras_on_torch import ParallelOdometer
+from truth.keras_programs import Odometer, X, Y, fit, model, moved, ones
 
 import tracer
-
-
-def clipped() -> Run:
-    return fitted(Odometer(clipnorm=0.1), [4] * 5)
-
-
-def clipped_in_parallel() -> Run:
-    return fitted(ParallelOdometer(global_clipnorm=0.1), [4] * 5)
-
-
-def a_loop() -> Run:
-    optimizer = tracer.wrap(Odometer())
-    trained = model(optimizer)
-    for _ in range(6):
-        step(optimizer, trained, X[:8], torch.from_numpy(Y[:8]))
-    return ran(optimizer, trained.trainable_variables, [4] * 6)
-
-
-def apply_without_variables() -> Run:
-    optimizer = tracer.wrap(ParallelOdometer())
-    variables = model(optimizer).trainable_variables
-    optimizer.build(variables)
-    for _ in range(3):
-        optimizer.apply(ones(variables))
-    return ran(optimizer, variables, [4] * 3)
-
-
-def apply_gradients() -> Run:
-    """From an iterator, which is there once."""
-    optimizer = tracer.wrap(Odometer())
-    variables = model(optimizer).trainable_variables
-    for _ in range(3):
-        optimizer.apply_gradients(zip(ones(variables), variables, strict=True))
-    return ran(optimizer, variables, [4] * 3)
-
-
-def no_gradient() -> Run:
-    """Two variables get None in each second step: Keras leaves them out."""
-    optimizer = tracer.wrap(ParallelOdometer())
-    variables = model(optimizer).trainable_variables
-    for number in range(4):
-        gradients = ones(variables)
-        if number % 2:
-            gradients[0] = gradients[1] = None
-        with pytest.warns(UserWarning) if number % 2 else nullcontext():
-            optimizer.apply(gradients, variables)
-    return ran(optimizer, variables, [4, 2, 4, 2])
-
-
-def a_part_each_time() -> Run:
-    optimizer = tracer.wrap(ParallelOdometer())
-    variables = model(optimizer).trainable_variables
-    optimizer.build(variables)
-    for number in range(6):
-        part = variables[:3] if number % 2 else variables[2:]
-        optimizer.apply(ones(part), part)
-    return ran(optimizer, variables, [2, 3] * 3)
-
-
-def wrapped_late() -> Run:
-    """What came before is not counted: nothing is compiled."""
-    optimizer = Odometer()
-    trained = model(optimizer)
-    trained.fit(X, Y, batch_size=8, verbose=0)
-    for each in trained.trainable_variables:
-        each.assign(keras.ops.zeros(each.shape))
-    tracer.wrap(optimizer)
-    trained.fit(X, Y, batch_size=8, epochs=2, verbose=0)
-    return ran(optimizer, trained.trainable_variables, [4] * 10)
-
-
-RUNS: dict[str, Callable[[], Run]] = {
-    **runs(Odometer),
-    **{f"{name}_in_parallel": run for name, run in runs(ParallelOdometer).items()},
-    **programs_in(globals(), Run),
-}
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_each_update_is_counted_in_its_step(name: str) -> None:
-    run = RUNS[name]()
-    trace = check(run)
-    method = trace.methods[-1].name
-    assert trace.executions(method) == trace.calls(method) == trace.updates()
 
 
 def test_a_call_that_raises_is_no_update() -> None:
@@ -211,15 +111,6 @@ def test_everything_is_recorded() -> None:
     assert not tracer.core.registry.is_traced(before)
 
 
-@pytest.mark.parametrize("wrap", [False, True], ids=["found", "wrapped"])
-def test_each_block_over_a_model_of_an_earlier_block_is_saved(wrap: bool) -> None:
-    trained = model(ParallelOdometer())
-    assert_each_block_is_saved(
-        trained.optimizer, lambda: trained.train_on_batch(X[:8], Y[:8]), 4, wrap=wrap
-    )
-    assert moved(trained.trainable_variables) == [4.0] * 4
-
-
 def test_assertions_hold() -> None:
     optimizer = tracer.wrap(ParallelOdometer())
     trained = model(optimizer)
@@ -231,7 +122,7 @@ def test_assertions_hold() -> None:
 
 
 def test_the_answer_says_how_calls_for_many_variables_count() -> None:
-    run = RUNS["fit_in_parallel"]()
+    run = fit(ParallelOdometer)
     assert tracer.trace_of(run.optimizer).answer() == (
         "_parallel_update_step ran 4 times a step: 60 executions in 15 steps. Its Python body was "
         "called 60 times, all eagerly, counted once for each variable of a call."

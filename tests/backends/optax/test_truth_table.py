@@ -15,8 +15,8 @@ import numpy as np
 import optax
 import pytest
 from jax import lax
-from support.by_step import check_by_step, programs_in
 from support.jax_ways import WAYS, Way, stacked, summed
+from support.ran import Ran, check, programs_in
 from support.saved import assert_each_block_is_saved
 
 import tracer
@@ -68,30 +68,28 @@ class Loop:
             self.state = step(self.state, gradient)
 
 
-class Run(NamedTuple):
-    """What ran, and what must have come of it."""
-
-    tx: Any
-    params: Any
-    per_step: list[int]
-    """How many updates in each step, of all leaves, on one replica."""
-    copies: int = 1
-    discarded: int = 0
+def ran(tx: Any, params: Any, per_step: list[int], copies: int = 1) -> Ran:
+    """What ran, where the parameters are these in the end."""
+    weights = {
+        jax.tree_util.keystr(path, simple=True, separator="/"): float(np.ravel(each)[0])
+        for path, each in jax.tree_util.tree_flatten_with_path(params)[0]
+    }
+    return Ran(tx, per_step, weights, copies)
 
 
 def looped(
     run: Callable[[Loop], Any], per_step: list[int], copies: int = 1, inner: Any = None
-) -> Run:
+) -> Ran:
     loop = Loop(tracer.wrap(odometer() if inner is None else inner))
     params, _ = run(loop) or loop.state
-    return Run(loop.tx, params, per_step, copies)
+    return ran(loop.tx, params, per_step, copies)
 
 
-def in_a_loop(way: Way) -> Run:
+def in_a_loop(way: Way) -> Ran:
     return looped(way.run, way.per_step(LEAVES), way.copies)
 
 
-def members_with_their_gradients() -> Run:
+def members_with_their_gradients() -> Ran:
     """Only the gradients differ by member, and the op of a step is passed none of them."""
     return looped(partial(ensemble, [0.0, 1.0, 2.0]), [9] * 4)
 
@@ -103,7 +101,7 @@ def ensemble(gradients: list[float], loop: Loop) -> Any:
     return summed(state, 3)
 
 
-def gradient_through_it() -> Run:
+def gradient_through_it() -> Ran:
     """As in meta-learning: the loss is that after three steps; the last step is taken without."""
 
     def run(loop: Loop) -> None:
@@ -121,7 +119,7 @@ def gradient_through_it() -> Run:
 BAD = [1.0, np.nan, np.nan, 1.0, np.inf, 1.0, 1.0]
 
 
-def multi_steps() -> Run:
+def multi_steps() -> Ran:
     """Of 10 steps every 4th is kept; optax computes the update in each of them."""
     run = looped(
         lambda loop: loop.run([1.0] * 10),
@@ -131,7 +129,7 @@ def multi_steps() -> Run:
     return run._replace(discarded=8 * 3)
 
 
-def multi_steps_eagerly() -> Run:
+def multi_steps_eagerly() -> Ran:
     def run(loop: Loop) -> None:
         for _ in range(6):
             loop.state = loop.step(loop.state)
@@ -142,14 +140,14 @@ def multi_steps_eagerly() -> Run:
     return run_of._replace(discarded=3 * 3)
 
 
-def multi_steps_that_skip() -> Run:
+def multi_steps_that_skip() -> Ran:
     """Steps that are not finite are as if they had not been: nothing is computed in them."""
     tx = optax.MultiSteps(odometer(), 2, should_skip_update_fn=optax.transforms.skip_not_finite)
     run = looped(lambda loop: loop.run(BAD), [0, 0, 0, 3, 0, 0, 3], inner=tx)
     return run._replace(discarded=2 * 3)
 
 
-def apply_if_finite() -> Run:
+def apply_if_finite() -> Ran:
     """Three of seven steps are left out, and the last one of two in a row is not."""
     return looped(
         lambda loop: loop.run(BAD),
@@ -158,23 +156,23 @@ def apply_if_finite() -> Run:
     )
 
 
-def inside_apply_if_finite() -> Run:
+def inside_apply_if_finite() -> Ran:
     """The branch with the inner transformation does not run: for it these are no steps at all."""
     inner = tracer.wrap(odometer())
     loop = Loop(optax.apply_if_finite(inner, 5))
     loop.run(BAD)
     assert int(loop.state[1].inner_state.calls) == 4
-    return Run(inner, loop.state[0], [3] * 4)
+    return ran(inner, loop.state[0], [3] * 4)
 
 
-def apply_every() -> Run:
+def apply_every() -> Ran:
     """It gives the sum of three updates at once, which is one update."""
     run = looped(
         lambda loop: loop.run([1.0] * 8),
         [0, 0, 3, 0, 0, 3, 0, 0],
         inner=optax.chain(odometer(), optax.apply_every(3)),
     )
-    return run._replace(params=jax.tree.map(lambda each: each / 3, run.params))
+    return run._replace(weights={name: number / 3 for name, number in run.weights.items()})
 
 
 def one_in_each_step(inner: Any) -> Any:
@@ -187,13 +185,13 @@ def one_in_each_step(inner: Any) -> Any:
     return optax.GradientTransformation(inner.init, update)
 
 
-def around_multi_steps() -> Run:
+def around_multi_steps() -> Ran:
     """What `MultiSteps` throws away is nothing to what is around it."""
     inner = optax.MultiSteps(odometer(), 4)
     return looped(lambda loop: loop.run([1.0] * 8), [3] * 8, inner=one_in_each_step(inner))
 
 
-def around_multi_steps_eagerly() -> Run:
+def around_multi_steps_eagerly() -> Ran:
     def run(loop: Loop) -> None:
         for _ in range(6):
             loop.state = loop.step(loop.state)
@@ -201,12 +199,12 @@ def around_multi_steps_eagerly() -> Run:
     return looped(run, [3] * 6, inner=one_in_each_step(optax.MultiSteps(odometer(), 4)))
 
 
-def around_apply_if_finite() -> Run:
+def around_apply_if_finite() -> Ran:
     inner = optax.apply_if_finite(odometer(), 9)
     return looped(lambda loop: loop.run([np.nan] * 5), [3] * 5, inner=one_in_each_step(inner))
 
 
-def around_apply_every() -> Run:
+def around_apply_every() -> Ran:
     inner = optax.apply_every(9)
     return looped(lambda loop: loop.run([1.0] * 5), [3] * 5, inner=one_in_each_step(inner))
 
@@ -219,12 +217,12 @@ class OneInEachStep(optax.MultiSteps):  # type: ignore[misc]
         return jax.tree.map(lambda each: jnp.maximum(each, 1.0), updates), state
 
 
-def subclass_of_multi_steps() -> Run:
+def subclass_of_multi_steps() -> Ran:
     inner = OneInEachStep(odometer(), 4)
     return looped(lambda loop: loop.run([1.0] * 8), [3] * 8, inner=inner)
 
 
-def injected_tuple() -> Run:
+def injected_tuple() -> Ran:
     """The state is a tuple as that of a chain, and ends with that of `MultiSteps`."""
 
     def made(rate: Any) -> Any:
@@ -242,27 +240,27 @@ def injected_tuple() -> Run:
     return looped(lambda loop: loop.run([1.0] * 8), [3] * 8, inner=inner)
 
 
-def both() -> Run:
+def both() -> Ran:
     """Accumulation inside of a guard: steps that are not finite do not count for the group."""
     tx = optax.chain(optax.identity(), optax.apply_if_finite(optax.MultiSteps(odometer(), 2), 9))
     run = looped(lambda loop: loop.run(BAD), [0, 0, 0, 3, 0, 0, 3], inner=tx)
     return run._replace(discarded=2 * 3)
 
 
-def ensemble_with_apply_if_finite() -> Run:
+def ensemble_with_apply_if_finite() -> Ran:
     """The second member's gradients are never finite."""
     inner = optax.apply_if_finite(odometer(), 9)
     return looped(partial(ensemble, [1.0, np.nan, 1.0]), [6] * 4, inner=inner)
 
 
-def partition() -> Run:
+def partition() -> Ran:
     """Each of two inner transformations has its leaves, and this one has two of them."""
     inner = tracer.wrap(odometer())
     labels = {"a": {"kernel": "train", "bias": "train"}, "scale": "freeze"}
     loop = Loop(optax.partition({"train": inner, "freeze": optax.set_to_zero()}, labels))
     loop.run([1.0] * 5)
     assert float(loop.state[0]["scale"]) == 0
-    return Run(inner, loop.state[0], [2] * 5)
+    return ran(inner, loop.state[0], [2] * 5)
 
 
 TRAIN = {"a": {"kernel": True, "bias": True}, "scale": False}
@@ -289,7 +287,7 @@ FREEZING: dict[str, Callable[[], Any]] = {
 }
 
 
-def frozen(make: Callable[[], Any], *, jit: bool) -> Run:
+def frozen(make: Callable[[], Any], *, jit: bool) -> Ran:
     """One of three leaves is set to zero, which is no update."""
 
     def run(loop: Loop) -> None:
@@ -300,21 +298,21 @@ def frozen(make: Callable[[], Any], *, jit: bool) -> Run:
     return looped(run, [2] * 5, inner=make())
 
 
-def frozen_inside_multi_steps() -> Run:
+def frozen_inside_multi_steps() -> Ran:
     inner = optax.MultiSteps(parts(), 2)
     run = looped(lambda loop: loop.run([1.0] * 6), [0, 2] * 3, inner=inner)
     return run._replace(discarded=3 * 2)
 
 
-def frozen_and_then_changed() -> Run:
+def frozen_and_then_changed() -> Ran:
     """The last part adds 1 to each update, also to that of the frozen leaf."""
     add = optax.stateless(lambda updates, _: jax.tree.map(lambda each: each + 1, updates))
     tx = optax.chain(optax.masked(optax.set_to_zero(), lambda _: FROZEN), odometer(), add)
     run = looped(lambda loop: loop.run([1.0] * 4), [3] * 4, inner=tx)
-    return run._replace(params=jax.tree.map(lambda each: each / 2, run.params))
+    return run._replace(weights={name: number / 2 for name, number in run.weights.items()})
 
 
-PROGRAMS: dict[str, Callable[[], Run]] = programs_in(globals(), Run)
+PROGRAMS: dict[str, Callable[[], Ran]] = programs_in(globals())
 PROGRAMS |= {
     f"frozen by {name}{' in a program' * jit}": partial(frozen, make, jit=jit)
     for name, make in FREEZING.items()
@@ -324,17 +322,9 @@ PROGRAMS |= {name: partial(in_a_loop, way) for name, way in WAYS.items()}
 
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
-def test_counts_are_those_of_the_parameters(program: Callable[[], Run]) -> None:
+def test_counts_are_those_of_the_parameters(program: Callable[[], Ran]) -> None:
     run = program()
-    trace = tracer.trace_of(run.tx)
-    flat = jax.tree_util.tree_flatten_with_path(run.params)[0]
-    by_params = {
-        (jax.tree_util.keystr(path, simple=True, separator="/"),): int(np.ravel(each)[0])
-        for path, each in flat
-    }
-    updated = trace.count("updates", by="variable")
-    assert {name: count for name, count in by_params.items() if count} == updated
-    check_by_step(trace, run)
+    check(tracer.trace_of(run.optimizer), run)
 
 
 @pytest.mark.parametrize("make", FREEZING.values(), ids=FREEZING)

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from backends.torch_optim.test_truth_table import ROWS, by_step
+from backends.torch_optim.test_truth_table import ROWS
+from support.ran import by_step, check, check_effects
 from support.torch_bytes import ByBytes
 from support.torch_odometers import Around, Odometer, give, in_threads, readings, zeros
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -127,15 +128,9 @@ def test_each_way_to_train(name: str) -> None:
     """A step changes what the odometer shows and leaves the rest; the counts are what they are."""
     ran = ROWS[name](lambda optimizer: tracer.wrap(optimizer, effects=True))
     trace = tracer.trace_of(ran.optimizer)
-    assert by_step(trace) == list(ran.by_step) and trace.complete == ran.complete
+    check(trace, ran)
     halves = 2 if name.endswith(("twice", "half way")) else 1  # of what one step updates
-    looked, still = (
-        [n for first, last, n in trace.per_step(what) for _ in range(first, last + 1)]
-        for what in ("compared", "unchanged")
-    )
-    changed = [a - b for a, b in zip(looked, still, strict=True)]
-    assert changed == [number // halves for number in ran.by_step]
-    assert trace.count("not_finite", by=()) == {}
+    check_effects(trace, ran._replace(times=halves))
     requested = sum(trace.count("requests", by=()).values())
     if not any(each in name for each in ("closure", "lazy", "by itself")):
         assert sum(trace.count("compared", by=()).values()) == requested

@@ -7,14 +7,15 @@ import gc
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
-from support.saved import assert_each_block_is_saved, assert_saved
+from support.ran import Ran, by_step, check
+from support.saved import assert_each_block_is_saved
 from support.torch_odometers import Around, Moves, Odometer, give, in_threads, readings, zeros
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -22,32 +23,9 @@ import tracer
 from tracer.backends.torch import compat
 from tracer.backends.torch.freeze_monitor import FreezeMonitor
 from tracer.core.snapshot import Reader
-from tracer.model.trace import Trace
 
 torch.set_num_threads(1)
 INFINITE = float("inf")
-
-
-def by_step(trace: Trace, **filters: Any) -> list[int]:
-    """How many updates each step made."""
-    return [
-        count
-        for first, last, count in trace.per_step("updates", **filters)
-        for _ in range(first, last + 1)
-    ]
-
-
-class Ran(NamedTuple):
-    """What the weights say of a row."""
-
-    optimizer: Any
-    by_step: Sequence[int]
-    """How many parameters each step updated."""
-    requests: Mapping[str, int] | None = None
-    """How many gradients of each kind there were, if that is told."""
-    executions: Mapping[str, int] | None = None
-    """How often each method ran, if that is told."""
-    complete: bool = True
 
 
 Wrap = Callable[[Any], Any]
@@ -393,7 +371,12 @@ def a_scaler(wrap: Wrap) -> Ran:
     optimizer = wrap(Odometer(parameters))
     moved = scaled(optimizer, parameters, (1, 2, 5))
     assert readings(parameters) == [3, 3, 3]
-    return Ran(optimizer, moved, {"dense": 18}, {"GradScaler.step": 6, "step": 3})
+    return Ran(
+        optimizer,
+        moved,
+        requests={"dense": 18},
+        executions={"GradScaler.step": 6, "step": 3},
+    )
 
 
 @row
@@ -401,7 +384,12 @@ def a_fused_optimizer_and_a_scaler(wrap: Wrap) -> Ran:
     parameters = zeros()
     optimizer = wrap(torch.optim.Adam(parameters, fused=True))
     moved = scaled(optimizer, parameters, (2, 4))
-    return Ran(optimizer, moved, {"dense": 18}, {"GradScaler.step": 6, "step": 6})
+    return Ran(
+        optimizer,
+        moved,
+        requests={"dense": 18},
+        executions={"GradScaler.step": 6, "step": 6},
+    )
 
 
 def without_gradients(optimizer: Any, parameters: Any) -> list[int]:
@@ -422,7 +410,8 @@ def without_gradients(optimizer: Any, parameters: Any) -> list[int]:
 def a_fused_optimizer_and_a_scaler_without_gradients(wrap: Wrap) -> Ran:
     parameters = zeros()
     optimizer = wrap(torch.optim.SGD(parameters, fused=True))
-    return Ran(optimizer, without_gradients(optimizer, parameters), {"dense": 6, "none": 6})
+    moved = without_gradients(optimizer, parameters)
+    return Ran(optimizer, moved, requests={"dense": 6, "none": 6})
 
 
 @row
@@ -439,7 +428,7 @@ def a_fused_class_with_a_step_of_its_own_and_a_scaler(wrap: Wrap) -> Ran:
     optimizer = wrap(Beside(parameters, fused=True))
     moved = scaled(optimizer, parameters, (2, 4))
     assert moved == [3, 1, 3, 1, 3, 3]
-    return Ran(optimizer, moved, {"dense": 18}, complete=False)
+    return Ran(optimizer, moved, requests={"dense": 18}, complete=False)
 
 
 @row
@@ -585,7 +574,7 @@ def stepped(wrap: Wrap, cls: Any, *, given: bool, steps: int = 8, complete: bool
         moves.look()
     kinds = {"dense": 3 * steps if given else sum(moves.by_step)}
     kinds |= {} if sum(kinds.values()) == 3 * steps else {"none": 3 * steps - kinds["dense"]}
-    return Ran(optimizer, moves.by_step, kinds, complete=complete)
+    return Ran(optimizer, moves.by_step, requests=kinds, complete=complete)
 
 
 WRITING = (Own, ByHelper, ByComprehension, ByVector, ByNumPy)
@@ -757,17 +746,6 @@ def test_what_no_version_shows_is_said(cls: Any, given: bool, counted: Sequence[
     trace = tracer.trace_of(optimizer)
     assert by_step(trace) == counted and not trace.complete
     assert f"{type(optimizer).__name__} has a custom step that may write to" in trace.notes[0]
-
-
-def check(trace: Trace, ran: Ran) -> None:
-    assert (trace.steps, by_step(trace)) == (len(ran.by_step), list(ran.by_step))
-    assert trace.complete == ran.complete
-    assert_saved(trace)
-    if ran.requests is not None:
-        counted = trace.count("requests", by=("kind",))
-        assert {kind: count for (kind,), count in counted.items() if count} == ran.requests
-    for method, executions in (ran.executions or {}).items():
-        assert trace.executions(method) == executions
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -1,68 +1,53 @@
-"""Keras 3 on JAX, however it is run: each count against weights that count by themselves."""
+"""Ways to train with Keras that JAX alone has: programs, loops in them, members and devices."""
 
-import io
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import keras
-import pytest
 from backends.jax.keras_on_jax import Loop, OwnOdometer
-from backends.keras_programs import (
-    Odometer,
-    Run,
-    X,
-    Y,
-    check,
-    fitted,
-    model,
-    moved,
-    not_finite,
-    runs,
-    scaled,
-)
 from jax import lax
-from support.by_step import programs_in
 from support.jax_ways import WAYS, Way, summed, two_devices
-from support.saved import assert_each_block_is_saved
+from support.ran import Ran, programs_in
+from truth.keras_programs import Odometer, X, Y, fitted, model, moved, not_finite, scaled
 
 import tracer
 
 
-def steps_per_execution() -> Run:
+def steps_per_execution() -> Ran:
     return fitted(Odometer(), [4] * 10, epochs=2, steps_per_execution=3)
 
 
-def without_compiling() -> Run:
+def without_compiling() -> Ran:
     return fitted(Odometer(), [4] * 5, jit_compile=False)
 
 
-def accumulation_eagerly() -> Run:
+def accumulation_eagerly() -> Ran:
     optimizer = Odometer(gradient_accumulation_steps=4)
     run = fitted(optimizer, [0, 0, 0, 4] * 2, X[:32], run_eagerly=True)
     return run._replace(discarded=6 * 4)
 
 
-def loss_scale_without_compiling() -> Run:
+def loss_scale_without_compiling() -> Ran:
     """Python runs the steps, and JAX the branch in them."""
     per_step = [4, 4, 4, 0, 4, 0, 4, 4]
     return fitted(scaled(Odometer()), per_step, not_finite(), jit_compile=False)
 
 
-def in_a_loop(way: Way) -> Run:
+def in_a_loop(way: Way) -> Ran:
     loop = Loop(tracer.wrap(Odometer()))
-    return came_to(loop, way.weights(loop), way.per_step(4), copies=way.copies)
+    return came_to(loop, way.weights(loop), way.per_step(4), copies=way.copies, times=way.members)
 
 
-def came_to(loop: Loop, weights: Any, per_step: list[int], **known: int) -> Run:
+def came_to(loop: Loop, weights: Any, per_step: list[int], **known: Any) -> Ran:
     """What ran, where the state of the loop has these weights."""
     paths = [each.path for each in loop.model.trainable_variables]
-    return Run(loop.optimizer, dict(zip(paths, moved(weights), strict=True)), per_step, **known)
+    weights = dict(zip(paths, moved(weights), strict=True))
+    return Ran(loop.optimizer, per_step, weights, **known)
 
 
-def members_that_share_a_count() -> Run:
+def members_that_share_a_count() -> Ran:
     """Each member begins with the same state, so the optimizer's own count is one for all."""
     loop = Loop(tracer.wrap(OwnOdometer(gradient_accumulation_steps=2)))
 
@@ -73,10 +58,10 @@ def members_that_share_a_count() -> Run:
         return lax.scan(body, loop.state, None, length=4)[0]
 
     weights, _ = summed(jax.jit(jax.vmap(train))(jnp.arange(3.0)), 3)
-    return came_to(loop, weights, [0, 12, 0, 12], discarded=24)
+    return came_to(loop, weights, [0, 12, 0, 12], discarded=24, times=3)
 
 
-def differentiated_loop() -> Run:
+def differentiated_loop() -> Ran:
     """JAX takes out of a loop what does not depend on what is differentiated."""
     loop = Loop(tracer.wrap(Odometer()))
 
@@ -93,7 +78,7 @@ def differentiated_loop() -> Run:
     return came_to(loop, loop.state[0], [4] * 6)
 
 
-def spread(distribution: Any, shard: tuple[int, ...] = (4, 4)) -> Run:
+def spread(distribution: Any, shard: tuple[int, ...] = (4, 4)) -> Ran:
     """What is fitted under a distribution, with a kernel of 4 x 4 of which each device has this."""
     keras.distribution.set_distribution(distribution)
     try:
@@ -104,14 +89,14 @@ def spread(distribution: Any, shard: tuple[int, ...] = (4, 4)) -> Run:
         keras.distribution.set_distribution(None)
 
 
-def data_parallel() -> Run:
+def data_parallel() -> Ran:
     """One program for two devices: an update of a variable is one, wherever it is kept."""
     two_devices()
     devices = keras.distribution.list_devices()
     return spread(keras.distribution.DataParallel(devices=devices))
 
 
-def model_parallel() -> Run:
+def model_parallel() -> Ran:
     two_devices()
     devices = keras.distribution.list_devices()
     mesh = keras.distribution.DeviceMesh((1, 2), ["batch", "model"], devices)
@@ -122,30 +107,6 @@ def model_parallel() -> Run:
     )
 
 
-RUNS: dict[str, Callable[[], Run]] = runs(Odometer) | programs_in(globals(), Run)
-RUNS |= {name: partial(in_a_loop, way) for name, way in WAYS.items()}
+RUNS = programs_in(globals()) | {name: partial(in_a_loop, way) for name, way in WAYS.items()}
 if jax.__version_info__ < (0, 8):
     del RUNS["differentiated_loop"]
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_counts_are_those_of_the_weights(name: str) -> None:
-    check(RUNS[name]())
-
-
-@pytest.mark.parametrize("wrap", [False, True], ids=["found", "wrapped"])
-def test_each_block_over_a_program_of_an_earlier_block_is_saved(wrap: bool) -> None:
-    trained = model(Odometer())
-    assert_each_block_is_saved(
-        trained.optimizer, lambda: trained.train_on_batch(X[:8], Y[:8]), 4, wrap=wrap
-    )
-    assert moved(each.value for each in trained.trainable_variables) == [4.0] * 4
-
-
-def test_a_kernel_that_is_sharded_over_devices_says_so() -> None:
-    trace = tracer.trace_of(model_parallel().optimizer)
-    assert [(each.shape, each.shards) for each in trace.variables[:2]] == [((4, 4), 2), ((4,), 1)]
-    assert all(each.shards == 1 for each in tracer.trace_of(data_parallel().optimizer).variables)
-    printed = io.StringIO()
-    tracer.report(trace, file=printed)
-    assert "sharded 2 ways" in printed.getvalue()

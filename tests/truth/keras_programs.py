@@ -7,11 +7,11 @@ tracing, compiled programs, branches, loops, devices. Which steps updated is ari
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
-from support.by_step import check_by_step
+from support.ran import Ran
 
 import tracer
 
@@ -54,26 +54,13 @@ def ones(variables: Iterable[Any]) -> list[Any]:
     return [keras.ops.ones(each.shape, each.dtype) for each in variables]
 
 
-class Run(NamedTuple):
-    """What ran, and what must have come of it."""
-
-    optimizer: Any
-    weights: dict[str, float]
-    """How far each variable has come, by its path."""
-    per_step: list[int]
-    """How many updates in each step, of all variables, on one replica."""
-    copies: int = 1
-    """How many replicas stepped."""
-    discarded: int = 0
-
-
-def ran(optimizer: Any, variables: Any, per_step: list[int], discarded: int = 0) -> Run:
+def ran(optimizer: Any, variables: Any, per_step: list[int], discarded: int = 0) -> Ran:
     """What ran to the end, with the weights that its variables have now."""
     weights = dict(zip((each.path for each in variables), moved(variables), strict=True))
-    return Run(optimizer, weights, per_step, discarded=discarded)
+    return Ran(optimizer, per_step, weights, discarded=discarded)
 
 
-def fitted(optimizer: Any, per_step: list[int], x: Any = X, **kwargs: Any) -> Run:
+def fitted(optimizer: Any, per_step: list[int], x: Any = X, **kwargs: Any) -> Ran:
     """What a model is fitted with, in batches of 8, or of 4 if there are 32 data."""
     epochs = kwargs.pop("epochs", 1)
     trained = model(tracer.wrap(optimizer), **kwargs)
@@ -82,56 +69,19 @@ def fitted(optimizer: Any, per_step: list[int], x: Any = X, **kwargs: Any) -> Ru
     return ran(optimizer, trained.trainable_variables, per_step)
 
 
-def check(run: Run) -> tracer.Trace:
-    """The counts are those of the weights, and of the steps."""
-    trace = tracer.trace_of(run.optimizer)
-    counted = trace.count("updates", by="variable")
-    assert counted == {(name,): number for name, number in run.weights.items() if number}
-    check_by_step(trace, run)
-    return trace
-
-
-def check_effects(run: Run) -> tracer.Trace:
-    """A step changes what the odometer shows, leaves all else as it was, and the counts stay.
-
-    A variable of which there is one in each member of a batch has changed if one of them has.
-    """
-    trace = tracer.trace_of(run.optimizer)
-    assert trace.complete, trace.notes
-    updated = {(name,): number for name, number in run.weights.items() if number}
-    for replica in trace.replicas:
-        compared, unchanged = (
-            [
-                number
-                for first, last, number in trace.per_step(what, replica=replica.id)
-                for _ in range(first, last + 1)
-            ]
-            for what in ("compared", "unchanged")
-        )
-        changed = [a - b for a, b in zip(compared, unchanged, strict=True)]
-        assert changed == [min(number, len(updated)) for number in run.per_step]
-    if max(run.per_step) <= len(updated):  # no batch of members
-        still = trace.count("unchanged", by="variable")
-        counted = trace.count("compared", by="variable")
-        assert {name: n - still.get(name, 0) for name, n in counted.items()} == updated
-    assert trace.count("not_finite", by=()) == {}
-    assert trace.updates() == sum(run.per_step) * run.copies
-    return trace
-
-
 # What is trained, with an odometer of a class.
 
 
-def fit(cls: Any) -> Run:
+def fit(cls: Any) -> Ran:
     """The last of the batches is smaller, so there are two programs where it is compiled."""
     return fitted(cls(), [4] * 15, epochs=3)
 
 
-def run_eagerly(cls: Any) -> Run:
+def run_eagerly(cls: Any) -> Ran:
     return fitted(cls(), [4] * 5, run_eagerly=True)
 
 
-def train_on_batch(cls: Any) -> Run:
+def train_on_batch(cls: Any) -> Ran:
     optimizer = tracer.wrap(cls())
     trained = model(optimizer)
     for _ in range(6):
@@ -139,7 +89,7 @@ def train_on_batch(cls: Any) -> Run:
     return ran(optimizer, trained.trainable_variables, [4] * 6)
 
 
-def accumulation(cls: Any) -> Run:
+def accumulation(cls: Any) -> Ran:
     """16 steps of which every 4th updates."""
     optimizer = cls(gradient_accumulation_steps=4)
     run = fitted(optimizer, [0, 0, 0, 4] * 4, X[:32], epochs=2)
@@ -153,11 +103,11 @@ def not_finite() -> Any:
     return x
 
 
-def loss_scale(cls: Any) -> Run:
+def loss_scale(cls: Any) -> Ran:
     return fitted(scaled(cls()), [4, 4, 4, 0, 4, 0, 4, 4], not_finite())
 
 
-def loss_scale_around_a_wrapped_optimizer(cls: Any) -> Run:
+def loss_scale_around_a_wrapped_optimizer(cls: Any) -> Ran:
     """As `compile` makes it: the steps that it skips are steps of the optimizer that is wrapped."""
     optimizer = tracer.wrap(cls())
     trained = model(scaled(optimizer))
@@ -165,20 +115,20 @@ def loss_scale_around_a_wrapped_optimizer(cls: Any) -> Run:
     return ran(optimizer, trained.trainable_variables, [4, 4, 4, 0, 4, 0, 4, 4])
 
 
-def loss_scale_and_accumulation(cls: Any) -> Run:
+def loss_scale_and_accumulation(cls: Any) -> Ran:
     """Steps 4 and 6 are skipped; of the six others every 2nd updates."""
     optimizer = scaled(cls(gradient_accumulation_steps=2))
     run = fitted(optimizer, [0, 4, 0, 0, 4, 0, 0, 4], not_finite())
     return run._replace(discarded=3 * 4 * DISCARDS)
 
 
-def moving_averages(cls: Any) -> Run:
+def moving_averages(cls: Any) -> Ran:
     """With a momentum of 0 the average is the weight, so that overwriting moves nothing."""
     optimizer = cls(use_ema=True, ema_momentum=0.0, ema_overwrite_frequency=3)
     return fitted(optimizer, [4] * 8, X[:32])
 
 
-def a_frozen_layer(cls: Any) -> Run:
+def a_frozen_layer(cls: Any) -> Ran:
     optimizer = tracer.wrap(cls())
     trained = model(optimizer)
     trained.layers[0].trainable = False
@@ -187,7 +137,7 @@ def a_frozen_layer(cls: Any) -> Run:
     return ran(optimizer, trained.weights, [2] * 8)
 
 
-def apply_eagerly(cls: Any) -> Run:
+def apply_eagerly(cls: Any) -> Ran:
     optimizer = tracer.wrap(cls())
     variables = model(optimizer).trainable_variables
     for _ in range(3):
@@ -195,7 +145,7 @@ def apply_eagerly(cls: Any) -> Run:
     return ran(optimizer, variables, [4] * 3)
 
 
-def runs(cls: Any) -> dict[str, Callable[[], Run]]:
+def runs(cls: Any) -> dict[str, Callable[[], Ran]]:
     """All of them, by name."""
     programs = (
         fit,
