@@ -38,7 +38,7 @@ from tracer.model.evidence import (
 )
 from tracer.model.phrases import class_of, has_ended
 from tracer.model.reasons import accumulated_steps, accumulations, skipped, skipper
-from tracer.model.records import Graph, GraphTracing, Optimizer
+from tracer.model.records import Graph, GraphTracing
 from tracer.model.trace import Summary, Trace, is_first_only, summaries_of
 from tracer.model.words import first_of, first_true, listed, plural, some, times
 
@@ -328,12 +328,14 @@ def steps_skipped(summary: Summary) -> Iterator[Case]:
         (longest > 1, f"{begin}, up to {longest:,} {row}"),
         (True, begin),
     )
-    lost = skips.by.settings.get("dynamic_scale") == 0
+    scale, fell = skips.by.settings.get("dynamic_scale"), ""
+    if skips.hopeless and isinstance(scale, int | float) and scale < 1:  # Keras 3 has no limit
+        fell = f"; the scale has fallen to {scale:g}: at 0, a finite gradient makes the weights NaN"
     yield Case(
         f"{some(number, 'step')} of {summary.steps_on[summary.replicas[0]]:,}"
         f"{of_optimizer(summary)} {plural(number, 'was', 'were')} skipped by {by}: {which}"
-        f"{_coming(skips.by) if skips.hopeless else ''}.",
-        (_NO_SCALE if lost else _OTHERS.get(by, _GOES_ON)).format(summary.dialect.find_nan),
+        f"{fell}.",
+        _OTHERS.get(by, _GOES_ON).format(summary.dialect.find_nan),
         "warning" if skips.hopeless else "info",
         step=skips.first,
     )
@@ -351,27 +353,6 @@ _OTHERS = {
     ),
     "MultiSteps": "Look at skip_state in its state: what should_skip_update_fn says of a step.",
 }
-
-_NO_SCALE = (
-    "Restart from a checkpoint with finite weights and a scale above 0, and look for the layer "
-    "that gives inf or NaN: {}, a lower learning rate, that layer in float32."
-)
-
-
-def _coming(scale: Optimizer) -> str:
-    """The consequence of a loss scale that fell too low; Keras 3's has no lower limit."""
-    match scale.settings.get("dynamic_scale"):
-        case 0:
-            return (
-                "; the scale has fallen to 0 and stays there: the next finite gradient is divided "
-                "by it, which makes the weights NaN"
-            )
-        case int() | float() as now if now < 1:
-            return (
-                f"; the scale has fallen to {now:g}, and each further skipped step halves it, "
-                "down to 0"
-            )
-    return ""
 
 
 @rule(
@@ -559,7 +540,10 @@ def _by_function(summary: Summary) -> list[list[Graph]]:
     severity="warning",
     title="a graph was traced and never ran",
     why="Python ran while it was traced, but no step followed.",
-    advice="Call the function. Nothing to do if it was traced only to be saved or inspected.",
+    advice=(
+        "Call the function. If it was called, it ended before its first step: look for an error, "
+        "or for data without a batch. Nothing to do if it was traced only to be saved or inspected."
+    ),
     explanation=(
         "A warning if nothing of the optimizer ever ran, else info. The first graph of a "
         "function that makes variables never runs, and is not reported. Silent until the program "
@@ -569,7 +553,6 @@ def _by_function(summary: Summary) -> list[list[Graph]]:
     explains=(*FEW, "few steps", "calls"),
 )
 def graph_never_ran(summary: Summary) -> Iterator[Case]:
-    failed = any(program.error for program in summary.trace.programs)
     usual = is_first_only if summary.dialect.traces_twice else lambda graph: False
     # A tracing that an error ended made no graph to run.
     traced = [
@@ -586,32 +569,6 @@ def graph_never_ran(summary: Summary) -> Iterator[Case]:
         graphs = f"{{}} {noun}" if tracings == 1 else f"{number:,} of {{}} {tracings:,} {noun}s"
         yield Case(
             f"{names_in_short(names, of_optimizer(summary), 'function')}: "
-            f"{graphs.format(plural(len(names), 'its', 'their'))} never ran"
-            f"{_traced_by(summary, never_ran)}.",
-            first_true(
-                (summary.has_run, ""),
-                (failed, "Fix the error that ended the program before its first step."),
-                (True, _CALL_THE_FUNCTION),
-            ),
-            "info" if summary.has_run else "warning",
+            f"{graphs.format(plural(len(names), 'its', 'their'))} never ran.",
+            severity="info" if summary.has_run else "warning",
         )
-
-
-_CALL_THE_FUNCTION = (
-    "If it was only traced, call the function: tracing it alone trains nothing. If it was called, "
-    "it ended before its first step: look for an error, or for data without a batch."
-)
-
-
-def _traced_by(summary: Summary, rows: Sequence[Graph]) -> str:
-    """`, traced by the call in train.py:12 for x: float32[4] -> float32[8]`; empty if unknown.
-
-    Unknown if several lines made graphs and only some graphs ran.
-    """
-    events = _events_of(summary, rows)
-    lines = list(dict.fromkeys(_line(summary, event) for event in events))
-    known = "" not in lines and len(events) == sum(row.tracings for row in rows)
-    if not known or (len(lines) != 1 and any(row.idle < row.tracings for row in rows)):
-        return ""
-    what = f" for {events[0].detail}" if len(events) == 1 and events[0].detail else ""
-    return f", traced by the call in {names_in_short(lines, noun='line')}{what}"
