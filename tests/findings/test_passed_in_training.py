@@ -16,10 +16,11 @@ from support.findings_of import bad, found
 from support.libraries import keras2, keras3, library_of, needs_keras3
 
 import tracer
-from tracer.backends.tensorflow.freeze_monitor import FreezeMonitor
+from tracer.backends.models import ModelMonitor
 from tracer.core import registry
 from tracer.core.collectors import Throttle
 from tracer.findings.rule import Finding
+from tracer.model.evidence import Fitted, NoStep
 from tracer.model.trace import Trace
 from tracer.reporters import formats
 
@@ -87,6 +88,45 @@ def reported(trace: Trace) -> list[Finding]:
     return found(trace, "never-passed")
 
 
+def rows(trace: Trace) -> dict[tuple[str, int], list[str]]:
+    """The variables without updates, by the reason, without the names of the layers around."""
+    names = [each.name for each in trace.variables]
+    return {
+        (each.why, each.since): ["/".join(names[i].split("/")[-2:]) for i in each.variables]
+        for each in trace.data.not_updated
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("way", ["fit", "batch", "eager", "loop", "all"])
+def test_what_is_frozen_before_compile_has_rows(kind: str, way: str) -> None:
+    """The model is gone when the trace is read. Its moving averages are never trained: no rows."""
+    names = {"first": "kernel bias", "norm": "gamma beta", "second": "kernel bias"}
+    weights = [f"{layer}/{own}" for layer, every in names.items() for own in every.split()]
+
+    def main() -> None:
+        transfer = Transfer(kind, compiled=False)
+        if way == "all":
+            transfer.model.trainable = False
+            weights.extend(["head/kernel", "head/bias"])
+        transfer.compile(run_eagerly=way == "eager")
+        if way == "loop":
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((transfer.model(X) - Y) ** 2)
+            own = transfer.model.trainable_variables
+            transfer.optimizer.apply_gradients(zip(tape.gradient(loss, own), own, strict=True))
+        elif way == "batch":
+            transfer.model.train_on_batch(X, Y)
+        else:
+            assert not transfer.learns(transfer.fit)
+
+    with tracer.record() as recording:
+        main()
+        library_of(kind).backend.clear_session()
+        gc.collect()
+    assert rows(recording.trace()) == {("frozen", 0): weights}
+
+
 @needs_keras3
 def test_base_that_is_made_trainable_without_compiling_again(tmp_path: Any) -> None:
     transfer = Transfer("keras3")
@@ -107,7 +147,7 @@ def test_base_that_is_made_trainable_without_compiling_again(tmp_path: Any) -> N
         if name in ("text", "markdown", "html", "json"):
             assert "never-passed" in formats.render(loaded, name)
     transfer.base.trainable = False
-    assert not reported(transfer.trace)
+    assert reported(transfer.trace) == [finding]  # its steps missed them
 
 
 @pytest.mark.parametrize("kind", ["legacy", "keras2"])
@@ -279,6 +319,36 @@ def test_a_loop_of_ones_own(kind: str, style: str, anew: bool) -> None:
     assert len(reported(transfer.trace)) == (not anew)
 
 
+@pytest.mark.parametrize("healthy", [False, True])
+@pytest.mark.parametrize("why", ["all frozen", "not reached", "nothing passed"])
+def test_why_an_optimizer_made_no_step(why: str, healthy: bool) -> None:
+    class Model(keras3.Sequential):  # type: ignore[misc]
+        def train_step(self, batch: Any) -> Any:
+            if healthy or why != "not reached":
+                return super().train_step(batch)
+            return {"loss": tf.constant(0.0)}
+
+    def main() -> bool:
+        model = Model([keras3.layers.Input((3,)), keras3.layers.Dense(1)])
+        model.trainable = healthy or why != "all frozen"
+        before = model.get_weights()[0]
+        if why == "nothing passed" and not healthy:
+            with pytest.raises(ValueError, match="not enough values"):
+                SGD["keras3"]().apply_gradients([])
+        else:
+            model.compile(SGD["keras3"](), "mse")
+            model.fit(X, Y, verbose=0)
+        return bool(np.all(model.get_weights()[0] == before))
+
+    with tracer.record() as recording:
+        assert main() == (not healthy)
+        gc.collect()
+    evidence = recording.trace().optimizers[0].evidence
+    assert [e.why for e in evidence if isinstance(e, NoStep)] == [why] * (not healthy)
+    fitted = any(isinstance(each, Fitted) for each in evidence)
+    assert fitted == (not healthy and why != "nothing passed")
+
+
 def gan(kind: str, toggled: bool) -> tuple[Any, Any, Any, Any]:
     """A discriminator that is compiled, frozen, and a part of the model that trains a generator."""
     library = library_of(kind)
@@ -421,7 +491,7 @@ def test_eager_training_is_never_behind(kind: str) -> None:
 @pytest.mark.parametrize("frozen", [False, True])
 def test_looks_take_a_thousandth_of_the_time(frozen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int] = []
-    look = FreezeMonitor._look
+    look = ModelMonitor._changed
     transfer = Transfer("legacy", compiled=False)
     transfer.base.trainable = not frozen
     transfer.compile()
@@ -429,11 +499,11 @@ def test_looks_take_a_thousandth_of_the_time(frozen: bool, monkeypatch: pytest.M
     monkeypatch.setattr(Throttle, "at_once", 0)
     monkeypatch.setattr(Throttle, "rest", 1000)
 
-    def counted(self: FreezeMonitor) -> None:
+    def counted(self: ModelMonitor) -> Any:
         looks.append(1)
-        look(self)
+        return look(self)
 
-    monkeypatch.setattr(FreezeMonitor, "_look", counted)
+    monkeypatch.setattr(ModelMonitor, "_changed", counted)
     recorder = registry.recorder_of(transfer.optimizer)
     assert recorder is not None
     blocks: Any = recorder.blocks

@@ -634,11 +634,16 @@ def test_a_step_that_raises_half_way() -> None:
 @needs_keras3
 def test_what_fit_did_not_use_is_said_once() -> None:
     """Of a loss scale, and not of what it scales too; and not in a later block again."""
-    weight = keras3.Variable(np.ones(3, "f4"), name="weight")
+
+    class Model(keras3.Sequential):  # type: ignore[misc]
+        def train_step(self, batch: Any) -> dict[str, Any]:
+            return {"loss": tf.constant(0.0)}
+
     with tracer.record() as recording:
         outer = keras3.mixed_precision.LossScaleOptimizer(keras3.optimizers.Adam())
-        outer.build([weight])
-        outer.finalize_variable_values([weight])  # as at the end of `fit`
+        model = Model([keras3.layers.Input((3,)), keras3.layers.Dense(1)])
+        model.compile(outer, "mse")
+        model.fit(np.ones((8, 3), "f4"), np.ones((8, 1), "f4"), verbose=0)
     (finding,) = bad(recording.trace())
     assert finding.code == "never-used" and "LossScaleOptimizer" in finding.text
     tracer.wrap(outer)

@@ -42,16 +42,20 @@ def test_a_misspelt_name_is_not_frozen(name: str) -> None:
 
 @needs_keras3
 def test_a_frozen_layer_is_known_by_its_name() -> None:
-    """No optimizer is ever handed its variables."""
+    """No optimizer gets its variables, and yet they have rows."""
     model = net()
     model.layers[0].trainable = False
     model.compile(odometers.ODOMETERS["keras3"](), "mse")
     with tracer.assert_never_updated("net/hidden/*") as seen:
         fit(model)
-    assert {variable.name for variable in seen.trace.variables} == {
+    frozen = {"net/hidden/kernel", "net/hidden/bias"}
+    assert {each.name for each in seen.trace.variables} - frozen == {
         "net/out/kernel",
         "net/out/bias",
     }
+    (row,) = seen.trace.data.not_updated
+    assert {seen.trace.variables[index].name for index in row.variables} == frozen
+    assert (row.why, row.since) == ("frozen", 0)
     with (
         pytest.raises(AssertionError, match=re.escape("the program holds no variable 'kernel'")),
         tracer.assert_never_updated("kernel"),

@@ -6,14 +6,12 @@ Frameworks that the program has not imported are never imported here.
 import sys
 from fnmatch import filter as matching
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+from tracer.backends import models
+from tracer.backends.models import FrozenLayer
 from tracer.model.names import plain_name
 from tracer.model.records import Variable
 from tracer.model.trace import Trace
-
-if TYPE_CHECKING:
-    from tracer.backends.tensorflow.freeze_monitor import FrozenLayer
 
 _VARIABLES = {
     "tensorflow": ("tensorflow.*", "tracer.backends.tensorflow.variables"),
@@ -58,26 +56,20 @@ def leaves_of(given: object) -> list[Variable]:
     return leaves.rows_of_arrays(given)
 
 
-def frozen_in(given: object) -> "list[FrozenLayer]":
+def frozen_in(given: object) -> list[FrozenLayer]:
     """The frozen layers in a layer or a model, with the names of their weights."""
-    if "tensorflow" not in sys.modules:
-        return []
-    from tracer.backends.tensorflow import freeze_monitor
-
-    return freeze_monitor.frozen_in(given)
+    return models.frozen_in(given)
 
 
-def frozen_near(trace: Trace, optimizer: object = None) -> "list[FrozenLayer]":
+def frozen_near(trace: Trace, optimizer: object = None) -> list[FrozenLayer]:
     """The frozen layers of the living models whose other variables are in the trace.
 
     Includes the frozen layers of a model compiled with `optimizer` that has nothing trainable.
     """
     blocks, index_of = trace.blocks, trace.objects.index_of
     passed = {index for block in blocks for entry in block.entries for index in entry.variables}
-    if "tensorflow" not in sys.modules or (passed and index_of is None):
+    if passed and index_of is None:
         return []
-    from tracer.backends.tensorflow import freeze_monitor
-
-    return freeze_monitor.frozen_near(
+    return models.frozen_near(
         lambda variable: index_of is not None and index_of(variable) in passed, optimizer
     )

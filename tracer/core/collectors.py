@@ -52,6 +52,9 @@ class Collector:
     def function_called(self) -> None:
         """A function that contains a step is called; throttled: see `Collectors.throttle`."""
 
+    def used_without_step(self, method: str) -> None:
+        """A method of `tracer.kinds.AUXILIARY` is called, and no step has begun yet."""
+
     def block_begins(self) -> None:
         """A baseline is taken: a later trace may count from here on."""
 

@@ -13,7 +13,7 @@ from tracer.core.backend import Backend, Blocks, Iterations, Stepped
 from tracer.core.interrupts import suppress_faults
 from tracer.core.late_wrap import Late
 from tracer.kinds import SETTINGS, OptimizerKind
-from tracer.model.evidence import Fitted, NothingReturned, OwnStep
+from tracer.model.evidence import NothingReturned, OwnStep
 from tracer.model.names import distinct
 from tracer.model.records import Optimizer, Setting
 
@@ -124,7 +124,6 @@ class Optimizers:
             moved = None
             if not blocks.is_behind(optimizer):
                 moved = self._moved(index, optimizer, before.get(index), blocks)
-            fitted = "finalize_variable_values" in traced.called and index not in self.stepping
             yield Optimizer(
                 name,
                 traced.class_name,
@@ -136,7 +135,6 @@ class Optimizers:
                     *map(OwnStep, traced.own_steps),
                     *blocks.evidence(index),
                     *map(NothingReturned, list(traced.returned_nothing)),
-                    *([Fitted()] if fitted else ()),
                 ),
                 traced.made.line.name,
                 made_as=(traced.made.number, traced.made.line.made),

@@ -5,7 +5,7 @@ raised, were skipped, accumulated, or miscounted; graphs that never ran, functio
 repeatedly.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from math import gcd
 
@@ -38,7 +38,7 @@ from tracer.model.evidence import (
 )
 from tracer.model.phrases import class_of, has_ended
 from tracer.model.reasons import accumulated_steps, accumulations, skipped, skipper
-from tracer.model.records import Graph, GraphTracing
+from tracer.model.records import Graph, GraphTracing, NotUpdated
 from tracer.model.trace import Summary, Trace, is_first_only, summaries_of
 from tracer.model.words import first_of, first_true, listed, plural, some, times
 
@@ -72,7 +72,9 @@ def never_passed(summary: Summary) -> Iterator[Case]:
         "{were} made trainable after the train step was traced, and no optimizer ever got {them}: "
         "the step{of} trains only what was trainable before"
     )
-    if names := summary.optimizers[0].never_passed:
+    thawed_late = (each for each in summary.not_updated if each.why == "not passed" and each.since)
+    names = (*summary.optimizers[0].never_passed, *_names(summary, thawed_late))
+    if names:
         when, own = summary.dialect.advice("never-passed:when", thawed), summary.dialect.advice
         advice = own("never-passed:list") if all("[" in each for each in names) else ""
         for optimizer, outside in summary.evidence(OutsideModules):
@@ -81,6 +83,11 @@ def never_passed(summary: Summary) -> Iterator[Case]:
             advice = own("never-passed:unowned")
         words = {"of": of_optimizer(summary), "made": made_in(summary)}
         yield Case(f"{{which}} {when}.", advice, names=names, words=words)
+
+
+def _names(summary: Summary, records: Iterable[NotUpdated]) -> list[str]:
+    """The names of the variables of such records."""
+    return [summary.trace.variables[index].name for each in records for index in each.variables]
 
 
 @rule(
@@ -106,13 +113,24 @@ def frozen_but_updated(summary: Summary) -> Iterator[Case]:
         "{were} frozen (trainable = False) after the train step was traced or compiled, and the "
         "step{of} still updates {them}"
     )
-    if names := summary.optimizers[0].frozen:
+    still = (
+        structs.replace(each, variables=_updated_after(summary, each.since, each.variables))
+        for each in summary.not_updated
+        if each.why == "frozen" and each.since
+    )
+    if names := (*summary.optimizers[0].frozen, *_names(summary, still)):
         yield Case(
             f"{{which}} {summary.dialect.advice('frozen-but-updated:when', frozen)}.",
             severity="warning" if len(roots) == 1 else "info",
             names=names,
             words={"of": of_optimizer(summary)},
         )
+
+
+def _updated_after(summary: Summary, step: int, variables: Iterable[int]) -> tuple[int, ...]:
+    """The variables that were updated after a step."""
+    later = summary.within(range(step + 1, summary.steps + 1)).by(["variable"], updates)
+    return tuple(index for index in variables if later[index,])
 
 
 def _traced_for_each(trace: Trace) -> Iterator[Case]:

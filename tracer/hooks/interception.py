@@ -38,6 +38,8 @@ def note_beside(base: type, name: str, optimizer: Any, given: Sequence[Any]) -> 
                 binding = binding.bring_in_nested(optimizer, binding)
             if not any(isinstance(each, list | tuple) and not each for each in given):
                 binding.recorder.optimizers.all[binding.index].called[name] += 1
+            if not binding.recorder.optimizers.stepping:
+                binding.recorder.collectors.call("used_without_step", name)
         except BaseException as error:
             binding.recorder.fault(error)
     return original

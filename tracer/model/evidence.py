@@ -72,8 +72,9 @@ class Fitted(Observed, frozen=True):
 class NoStep(Observed, frozen=True):
     """Why the optimizer made no step."""
 
-    why: Literal["all frozen", "not reached", "nothing passed"]
-    """`not reached`: `train_step` called no step method while it was traced."""
+    why: Literal["all frozen", "not reached", "nothing passed", "gradients came"]
+    """`not reached`: `train_step` called no step method while it was traced. `gradients came`: its
+    parameters got gradients, and nobody updated them."""
 
 
 class Iterations(Observed, frozen=True):

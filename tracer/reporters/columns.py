@@ -36,7 +36,7 @@ from tracer.model.reasons import (
     reason_for_all,
     skipper,
 )
-from tracer.model.records import Block, Line
+from tracer.model.records import Block, Line, NotUpdated
 from tracer.model.timeline import Steps
 from tracer.model.trace import Pattern, Summary, Trace, summaries_of
 from tracer.model.words import all_true, dash, first_true, plural, some, span
@@ -357,6 +357,7 @@ def _by_variable(summary: Summary) -> _Made:
     """A row for each of `Summary.variables`, in that order."""
     made = {}
     unapplied = reason_for_all(summary)
+    not_got = {index: each for each in summary.not_updated for index in each.variables}
     for pattern in summary.patterns:
         figures, note, level = _figures(summary, pattern, unapplied)
         for index in pattern.variables:
@@ -368,7 +369,8 @@ def _by_variable(summary: Summary) -> _Made:
                 "dtype": variable.dtype,
                 "shards": variable.shards if variable.shards > 1 else None,
             }
-            made[index] = Row(own | figures, note, level, (index,))
+            why = _why_not(not_got[index]) if index in not_got else (note, level)
+            made[index] = Row(own | figures, *why, (index,))
     empty = summary.spread(measures.updates)[(0,)]
     known = not summary.step_unknown(measures.updates)
     heading = _columns("variable", summary)[5].header.replace("\n", " ")
@@ -384,6 +386,14 @@ def _by_variable(summary: Summary) -> _Made:
         ),
     )
     return [made[index] for index in summary.variables], below
+
+
+def _why_not(known: NotUpdated) -> tuple[str, str]:
+    """Why the optimizer does not get a variable of its model, and the level."""
+    since = f" after step {known.since:,}" if known.since else ""
+    if known.why == "frozen":
+        return f"frozen{since}", ""
+    return f"not passed to an optimizer{since}", "warning"
 
 
 def _figures(summary: Summary, pattern: Pattern, unapplied: Reason | None) -> tuple[Any, str, str]:

@@ -108,13 +108,14 @@ def trainable(trace: Trace, given: Any) -> list[Target]:
     It may have been trained and then frozen, as the discriminator of a GAN is.
     """
     targets = targets_of(trace, given, "trainable_variables")
+    passed = {i for block in trace.blocks for entry in block.entries for i in entry.variables}
     for layer in () if leaves_of(given) else each_given(given):
         if not variables_in(layer, "trainable_variables"):
             every = targets_of(trace, layer, "variables")
             names = {name for _, own in frozen_in(layer) for name in own}
             is_frozen = not getattr(layer, "trainable", False)
             never = [each for each in every if each.name in names or (is_frozen and not names)]
-            targets += [each for each in every if each.index is not None] or never
+            targets += [each for each in every if each.index in passed] or never
     return targets
 
 

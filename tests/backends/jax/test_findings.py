@@ -10,6 +10,7 @@ from twins.on_keras import model
 
 import tracer
 from tracer.findings.rule import Finding
+from tracer.model.evidence import Iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # Keras says some of it, too
 
@@ -63,6 +64,7 @@ def test_a_state_that_is_dropped() -> None:
     (finding,) = trained.findings
     assert (finding.code, finding.severity) == ("optimizer-renewed", "warning")
     assert "started from zero in each of 6 steps" in finding.text
+    assert Iterations(0, 1) in tracer.trace_of(trained.optimizer).optimizers[0].evidence
 
 
 def test_a_batch_of_another_size_each_time() -> None:

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import tracer
 from tracer.backends.torch import compat, gradients
-from tracer.model.evidence import BackwardPasses
+from tracer.model.evidence import BackwardPasses, NoStep
 from tracer.model.trace import Trace
 
 torch.set_num_threads(1)
@@ -330,7 +330,7 @@ def test_zero_grad_that_is_called_once_an_epoch() -> None:
                 optimizer.step()
 
     (found,) = said(train)
-    assert "In 27 of 29 steps backward added" in found
+    assert "In 27 of 30 steps backward added" in found
 
 
 def passes_of(trace: Trace) -> list[tuple[int, int]]:
@@ -398,6 +398,39 @@ def test_the_passes_that_steps_used(style: str) -> None:
         assert passes_of(recording.trace()) == done
 
 
+@pytest.mark.parametrize("updated", ["not", "by another", "in place", "by data", "no gradient"])
+@pytest.mark.parametrize("passes", [3, gradients.IDLE_PASSES + 50])
+def test_an_optimizer_that_never_steps_though_gradients_came(updated: str, passes: int) -> None:
+    with tracer.record() as recording:
+        model, other = net(), net()
+        every = (
+            SGD(model.parameters(), 0.1),
+            SGD(model.parameters(), 0.1),
+            SGD([*net()[0].parameters()]),
+        )
+        before = [each.detach().clone() for each in model.parameters()]
+        for number in range(passes):
+            every[0].zero_grad()
+            loss_of(other if updated == "no gradient" else model).backward()
+            late = number > passes // 2
+            if updated == "by another" and late:
+                every[1].step()
+            for each in model.parameters() if updated == "in place" and late else ():
+                with torch.no_grad():
+                    each -= 0.1 * each.grad
+            for each in model.parameters() if updated == "by data" and late else ():
+                each.data -= 0.1 * each.grad
+        moved = not all(map(torch.equal, before, model.parameters()))
+        assert moved == (updated not in ("not", "no gradient"))
+        del model, other
+    said = [
+        isinstance(evidence, NoStep) and evidence.why
+        for optimizer in recording.trace().optimizers
+        for evidence in optimizer.evidence
+    ]
+    assert said.count("gradients came") == (2 if updated == "not" else 0)
+
+
 def test_the_passes_of_another_recording_are_not_of_this_one() -> None:
     model = net()
     optimizer = SGD(model.parameters(), 0.01)
@@ -462,7 +495,7 @@ def test_two_threads_whose_passes_overlap(clears: bool) -> None:
         train()
         other.join()
 
-    added = [text for text in said(both) if "In 9 of 9 steps" in text]
+    added = [text for text in said(both) if "In 9 of 10 steps" in text]
     assert len(added) == (0 if clears else 2)
 
 
@@ -474,5 +507,6 @@ def test_a_long_training_is_not_looked_at_for_good() -> None:
             optimizer.zero_grad()
             loss_of(model).backward()
             optimizer.step()
-            monitors = gradients._passes.monitors
-            assert len(monitors) == (number < gradients.FIRST_STEPS - 1)
+            roots = [monitor.root for monitor in gradients._passes.monitors]
+            own = [root for root in roots if optimizer in root.optimizers.alive()]
+            assert len(own) == (number < gradients.FIRST_STEPS - 1)

@@ -8,8 +8,10 @@ from msgspec.structs import replace
 
 from tracer.backends.jax import blocks, compat, values
 from tracer.backends.jax.late_wrap import JaxStaleFunctions
+from tracer.backends.models import ModelMonitor
 from tracer.core import backend, late_wrap
 from tracer.core.backend import Surroundings
+from tracer.core.collectors import Collector
 from tracer.model.records import Kind, Variable
 
 
@@ -19,6 +21,7 @@ class JaxBackend(backend.Backend):
     packages: tuple[str, ...] = ("jax", "keras")
     new_blocks: type[backend.Blocks] = blocks.JaxBlocks
     new_stale: type[late_wrap.StaleFunctions] = JaxStaleFunctions
+    collectors: tuple[type[Collector], ...] = (ModelMonitor,)
     locate = staticmethod(blocks.locate)
     eager_replica = staticmethod(blocks.eager_replica)
     value_of = staticmethod(values.value_of)

@@ -6,9 +6,9 @@ is in the same place passes its sites to it. Other calls close a block and add o
 of each conditional group, and the comparison of variables if effects are recorded (`values`).
 `programs` combines the reports of these ops.
 
-In eager mode, Python counts a step if possible: JAX computes values asynchronously, and reading one
-waits. Once the optimizer is in a program too, or part of a step is conditional, an eager step is
-counted by an op of its own, which runs when its values are ready, so that steps stay in order.
+In eager mode, Python counts a step. JAX computes values asynchronously, and reading one waits: so
+do steps once the optimizer is in a program too, so that steps stay in order, or if part of a step
+is conditional.
 """
 
 import sys
@@ -37,7 +37,7 @@ from tracer.core.call_paths import UNKNOWN
 from tracer.core.calls import EAGER, Call, CallsUnderWay, Place, outermost, start_call
 from tracer.core.interrupts import suppress_faults
 from tracer.core.tracings import Definition, Part
-from tracer.model.evidence import Evidence, SharedByMembers, StateRenewed
+from tracer.model.evidence import Evidence, Iterations, SharedByMembers, StateRenewed
 from tracer.model.words import some
 
 AGAIN = 5
@@ -142,7 +142,6 @@ class JaxBlocks(backend.Blocks):
         super().__init__(root)
         self.counters = ProgramCounters(root.sites, root.note, root.fault)
         self._definitions = Definitions()
-        self._latest: Any = None
         self._stepping: WeakSet[Any] = WeakSet()
 
     def note(self, call: Call) -> None:
@@ -169,11 +168,7 @@ class JaxBlocks(backend.Blocks):
                 self._note_tracing(call, program, failed)
             return
         program = self.counters.eager(work)
-        if not once:
-            primitive.count(program, *numbers, auxiliary=self.auxiliary(call))
-            return
-        program.alone = program.alone or primitive.counting_alone(program)
-        self._latest = program.alone(*numbers)
+        primitive.count(program, *numbers, auxiliary=self.auxiliary(call))
 
     def _work(self, call: Call, compared: Compared) -> tuple[Work, list[Any]]:
         """The description of a call's block, and the operands of its op."""
@@ -272,10 +267,9 @@ class JaxBlocks(backend.Blocks):
 
         Return at once if a running program made this call: waiting would deadlock.
         """
-        nothing_runs = not self.counters.in_programs and self._latest is None
-        if nothing_runs or compat.is_called_by_program():
+        if not self.counters.in_programs or compat.is_called_by_program():
             return
-        for array in (self._latest, *jax.live_arrays()):
+        for array in jax.live_arrays():
             with suppress_faults():  # a deleted array, or a failed computation
                 array.block_until_ready()
 
@@ -336,10 +330,12 @@ class JaxBlocks(backend.Blocks):
 
     def evidence(self, optimizer: int) -> tuple[Evidence, ...]:
         """Evidence of `vmap` members that share variables, and on steps that begin again."""
-        members, again = self.counters.members, self.counters.started_again()
-        twice = [SharedByMembers(members)] if members > 1 else []
-        renewed = [StateRenewed(again)] if again >= AGAIN else []
-        return (*twice, *renewed)
+        members, known = self.counters.members, [*self.counters.progress.values()]
+        found: list[Evidence] = [SharedByMembers(members)] if members > 1 else []
+        moved = [each.moved for each in known if each.last - each.first == 1]
+        if len(moved) == len(known) and max(moved, default=0) >= AGAIN:
+            found += [StateRenewed(max(moved)), Iterations(known[0].first, known[0].last)]
+        return tuple(found)
 
 
 def _groups(call: Call) -> tuple[tuple[int | None, ...], list[Any]]:

@@ -47,11 +47,16 @@ class JaxStaleFunctions(late_wrap.StaleFunctions):
         _of_recorders.add(self)
 
     def find(self, late: Late, retrace: bool) -> None:
-        """Drop the traces of functions with an optimizer, or note that they run uncounted."""
-        self._optimizers[late.number] = late.optimizer
+        """Drop the traces of functions with an optimizer, or note that they run uncounted.
+
+        For optax, these functions hold the original transformation.
+        """
+        optimizer = self._optimizers[late.number] = getattr(
+            late.optimizer, "sought", late.optimizer
+        )
         functions = {
             function: programs
-            for function, programs in functions_with(late.optimizer).items()
+            for function, programs in functions_with(optimizer).items()
             if self._traced.get(function) != programs  # else it was traced while the optimizer was
         }
         if retrace:

@@ -17,7 +17,6 @@ holds the GIL; the callback must not call JAX.
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -69,20 +68,6 @@ def count(counted: Counted, *numbers: Any, auxiliary: Sequence[Any] = ()) -> Non
     """
     scalars = [jnp.asarray(number, jnp.int32) for number in numbers]
     _count.bind(*scalars, *auxiliary, counted=counted, passed=len(scalars))
-
-
-def counting_alone(counted: Counted) -> Callable[..., Any]:
-    """A program that only counts, with the scalars that it gets.
-
-    Its result is an array that is ready once it has counted.
-    """
-
-    def counting(*numbers: Any) -> Any:
-        count(counted, *numbers)
-        return jnp.asarray(numbers[0])
-
-    compiled: Callable[..., Any] = jax.jit(counting)
-    return compiled
 
 
 def _abstract(*operands: Any, **parameters: Any) -> Sequence[Any]:

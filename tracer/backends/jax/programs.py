@@ -99,8 +99,6 @@ class ProgramBlock:
         """For a step: the blocks that were traced as its parts."""
         self.once = False
         """Whether it is a part that runs at most once in a step."""
-        self.alone: Callable[..., Any] | None = None
-        """For a block in eager mode: a JAX program that only calls it."""
         self.replicas = replicas
         self._op: Callable[[], Any] = lambda: self
 
@@ -324,12 +322,6 @@ class ProgramCounters(Counters):
         """How far reported steps moved an optimizer's iterations; None without a report."""
         known = self.progress_of(getattr(optimizer, "_iterations", None))
         return max((each.last - each.first for each in known), default=None)
-
-    def started_again(self) -> int:
-        """How many steps began with the same iterations, if all known ones did."""
-        known = list(self.progress.values())
-        alike = all(each.last - each.first == 1 for each in known)
-        return max((each.moved for each in known), default=0) if alike else 0
 
     def read(
         self, under_way: Callable[[], Iterable[dict[int, int]]], is_calm: Callable[[], bool]

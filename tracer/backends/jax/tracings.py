@@ -5,6 +5,7 @@ trace has the function and each of its arguments. A graph tracing concerns the o
 which JAX tells from 0.7 on.
 """
 
+import math
 from typing import Any
 
 from tracer.backends.jax import compat
@@ -44,15 +45,29 @@ def _by_argument(leaves: Leaves) -> dict[str, Leaves]:
 
 
 def signature_of(leaves: Leaves) -> str:
-    """The arguments that a function was traced for; of one of many arrays, their number.
+    """The arguments that a function was traced for; one of many arrays is summed up.
 
     >>> signature_of({"x": "float32[32, 4]", "train": "bool[]"})
     'x: float32[32, 4], train: bool[]'
     >>> signature_of({f"state[{n}]": "float32[2, 3]" for n in range(4)})
-    'state: 4 arrays'
+    'state: (4 arrays, 24 elements of float32)'
     """
     parts = []
     for name, own in _by_argument(leaves).items():
-        few = [f"{each}: {leaf}" for each, leaf in own.items()]
-        parts += few if len(own) <= MAX_NAMES else [f"{name}: {len(own)} arrays"]
+        if len(own) <= MAX_NAMES:
+            parts += [f"{each}: {leaf}" for each, leaf in own.items()]
+        else:
+            kinds = "/".join(sorted({leaf.partition("[")[0] for leaf in own.values()}))
+            elements = sum(map(_elements, own.values()))
+            parts.append(f"{name}: ({len(own)} arrays, {elements} elements of {kinds})")
     return ", ".join(parts)
+
+
+def _elements(leaf: str) -> int:
+    """The number of elements of an array.
+
+    >>> _elements("float32[2, 3]")
+    6
+    """
+    sizes = leaf.partition("[")[2].partition("]")[0].split(", ")
+    return math.prod(int(size) for size in sizes if size.isdigit())

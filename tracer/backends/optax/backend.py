@@ -4,10 +4,9 @@ from typing import Any
 
 from tracer.backends.jax.backend import JaxBackend
 from tracer.backends.jax.blocks import current_place, is_distributed
-from tracer.backends.optax.blocks import OptaxBlocks, OptaxStaleFunctions
 from tracer.backends.optax.facts import Facts
 from tracer.backends.optax.leaves import Leaf, Leaves
-from tracer.backends.optax.steps import Step
+from tracer.backends.optax.steps import OptaxBlocks, Step
 from tracer.core.calls import Call, CallsUnderWay, start_call
 from tracer.model.records import Variable
 
@@ -18,7 +17,6 @@ class OptaxBackend(JaxBackend):
     packages = ("jax", "optax", "flax", "equinox")
     new_variables = Leaves
     new_blocks = OptaxBlocks
-    new_stale = OptaxStaleFunctions
     new_step = Step
     collectors = (Facts,)
 

@@ -46,8 +46,11 @@ class Facts(Collector):
         """The count that the last eager step returned."""
         self._params: ref[Any] | None = None
         self._steps = 0
-        self._same = self._passed_on = self._moves = True
-        """Whether each eager step got the first count; the last one; and other parameters."""
+        self._same = self._moves = True
+        """Whether each eager step got the first count, and other parameters than the previous one.
+
+        Steps that try several candidates get the same parameters.
+        """
 
     def first_step_ends(self, call: Any) -> None:
         """Look inside the transformation, now that the parameters and masks are known."""
@@ -72,7 +75,6 @@ class Facts(Collector):
         self._params = ref(leaf) if isinstance(leaf, jax.Array) else None
         self._first = before if self._first is None else self._first
         self._same &= before is self._first
-        self._passed_on &= self._last is None or before is self._last
         self._last, self._steps = after, self._steps + 1
 
     def block_begins(self) -> None:
@@ -85,12 +87,13 @@ class Facts(Collector):
     def evidence(self) -> Iterator[Evidence]:
         """The step count in the state, if it is that of all steps, or if it never moved on."""
         steps, known = self.root.blocks.begun(), self._progress()
-        if self._same and self._moves and self._steps >= AGAIN:
-            yield StateRenewed(self._steps)
-        if known and not self._past and known.moved == steps:
-            if known.last - known.first in (steps, 1 if steps >= AGAIN else steps):
-                yield Iterations(known.first, known.last)
-        elif known and not self._past and known.first == known.last:
+        if known is None or self._past:
+            return
+        moved, in_python = known.last - known.first, not self.root.blocks.counters.progress
+        renewed = in_python and moved == 1 and known.moved == steps >= AGAIN
+        if renewed and self._moves:
+            yield StateRenewed(steps)
+        if renewed or moved == 0 or moved == known.moved == steps:
             yield Iterations(known.first, known.last)
 
     def rates(self) -> Iterator[Rate]:
@@ -131,8 +134,7 @@ class Facts(Collector):
         known = [each for each in self.root.blocks.counters.progress.values() if each.last >= 0]
         if self._last is not None and not (self._first.is_deleted() or self._last.is_deleted()):
             first, last = int(self._first), int(self._last)
-            moved = last - first if self._passed_on else self._steps * self._same
-            known.append(Progress(first, last, moved))
+            known.append(Progress(first, last, self._steps if self._same else last - first))
         if not known:
             return None
         first, last = min(each.first for each in known), max(each.last for each in known)

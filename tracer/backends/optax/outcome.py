@@ -181,7 +181,9 @@ def is_set_to_zero(update: Any) -> bool:
 
 def marking(update: Any) -> Any:
     """An `update` that does the same, and notes the leaves that it sets to zero."""
-    return _copy(update, {})
+    with suppress_faults():
+        return _copy(update, {})
+    return update
 
 
 def _copy(held: Any, known: dict[int, Any]) -> Any:
@@ -209,13 +211,13 @@ def _copy_of(held: Any, known: dict[int, Any]) -> Any:
         inner = _copy(steps._opt, known)
         if inner is steps._opt:
             return held
-        steps._opt = inner._replace(update=_inner(inner.update))
+        steps._opt = inner._replace(update=_and_then(inner.update, _of_inner))
         return _keeping(MethodType(held.__func__, steps))
     if not isinstance(held, FunctionType) or str(held.__module__).partition(".")[0] != "optax":
         return held
     maker = held.__qualname__.partition(".")[0]
     if maker == "set_to_zero":
-        return _noting(held)
+        return _and_then(held, _noted)
     cells = {
         name: cell.cell_contents
         for name, cell in zip(held.__code__.co_freevars, held.__closure__ or (), strict=True)
@@ -223,13 +225,15 @@ def _copy_of(held: Any, known: dict[int, Any]) -> Any:
     copies = {name: _copy(each, known) for name, each in cells.items()}
     mask = cells.get("mask")
     if maker == "masked" and callable(mask) and jax.tree_util.all_leaves([mask]):
-        copies["mask"] = _storing(mask)
+        copies["mask"] = _and_then(mask, functools.partial(_stored, mask))
     if maker == "inject_hyperparams":
-        copies["inner_factory"] = _marking_maker(copies["inner_factory"])
+        copies["inner_factory"] = _and_then(copies["inner_factory"], _marked)
     if all(copies[name] is cells[name] for name in cells):
         return held
     if maker in _KEEPING:
-        copies["inner"] = copies["inner"]._replace(update=_inner(copies["inner"].update))
+        copies["inner"] = copies["inner"]._replace(
+            update=_and_then(copies["inner"].update, _of_inner)
+        )
     closure = tuple(map(CellType, copies.values()))
     made = FunctionType(held.__code__, held.__globals__, held.__name__, held.__defaults__, closure)
     made.__kwdefaults__ = held.__kwdefaults__
@@ -237,27 +241,25 @@ def _copy_of(held: Any, known: dict[int, Any]) -> Any:
     return _keeping(made) if maker in _KEEPING else made
 
 
-def _marking_maker(maker: Callable[..., Any]) -> Callable[..., Any]:
-    """A `maker` whose transformations note the leaves that they set to zero."""
+def _and_then(function: Callable[..., Any], change: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A function that returns what `change` makes of its result."""
 
-    def make(*args: Any, **kwargs: Any) -> Any:
-        made = maker(*args, **kwargs)
-        with suppress_faults():
-            return made._replace(update=marking(made.update))
-        return made
+    @functools.wraps(function)
+    def changed(*args: Any, **kwargs: Any) -> Any:
+        return change(function(*args, **kwargs))
 
-    return make
+    return changed
 
 
-def _storing(mask: Callable[..., Any]) -> Callable[..., Any]:
-    """A `mask` function whose last result is stored while the call is under way."""
+def _marked(made: Any) -> Any:
+    """A transformation that notes the leaves that it sets to zero."""
+    return made._replace(update=marking(made.update))
 
-    @functools.wraps(mask)
-    def storing(*args: Any, **kwargs: Any) -> Any:
-        returned = under_way.masks[id(mask)] = mask(*args, **kwargs)
-        return returned
 
-    return storing
+def _stored(mask: Any, returned: Any) -> Any:
+    """What a `mask` function returned, stored while the call is under way."""
+    under_way.masks[id(mask)] = returned
+    return returned
 
 
 def _is_multi_steps(cls: type) -> bool:
@@ -265,32 +267,20 @@ def _is_multi_steps(cls: type) -> bool:
     return (cls.__module__.partition(".")[0], cls.__name__) == ("optax", "MultiSteps")
 
 
-def _noting(update: Callable[..., Any]) -> Callable[..., Any]:
-    """The `update` of `set_to_zero`, which notes the leaves that it returns."""
-
-    @functools.wraps(update)
-    def noting(*args: Any, **kwargs: Any) -> Any:
-        made = update(*args, **kwargs)
-        _note(jax.tree.leaves(made[0]))
-        return made
-
-    return noting
+def _noted(made: Any) -> Any:
+    """What `set_to_zero` returned, with its leaves noted."""
+    _note(jax.tree.leaves(made[0]))
+    return made
 
 
 def _note(leaves: list[Any]) -> None:
     under_way.zeros |= {id(leaf): ref(leaf) for leaf in leaves}
 
 
-def _inner(update: Callable[..., Any]) -> Callable[..., Any]:
-    """The `update` inside a transformation that keeps zeros, perhaps in a branch of the program."""
-
-    @functools.wraps(update)
-    def inner(*args: Any, **kwargs: Any) -> Any:
-        made = update(*args, **kwargs)
-        under_way.inner.append(list(map(is_set_to_zero, jax.tree.leaves(made[0]))))
-        return made
-
-    return inner
+def _of_inner(made: Any) -> Any:
+    """What was made inside a transformation that keeps zeros, perhaps in a branch."""
+    under_way.inner.append(list(map(is_set_to_zero, jax.tree.leaves(made[0]))))
+    return made
 
 
 def _keeping(update: Callable[..., Any]) -> Callable[..., Any]:

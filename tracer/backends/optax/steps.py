@@ -1,14 +1,16 @@
-"""One call of `update`: its arguments, its results, and the outcome of the updates."""
+"""One call of `update` is one block: its arguments, its results, and the outcome of the updates."""
 
 import sys
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 
-from tracer.backends.jax.blocks import StepStart
+from tracer.backends.jax.blocks import JaxBlocks, StepStart
 from tracer.backends.optax import outcome
 from tracer.backends.optax.leaves import Leaves, Pairs
 from tracer.core import calls
+from tracer.core.backend import Stepped
 from tracer.kinds import KINDS, OPTAX
 
 (_LEAF,), (_STEP,) = next((e.apply_methods, e.step_methods) for e in KINDS if e.name == OPTAX)
@@ -98,3 +100,29 @@ class Step(calls.Step):
             )
         if came is not None:
             self.site_notes += [(came, site) for site in sites]
+
+
+class OptaxBlocks(JaxBlocks):
+    """The blocks of one transformation; thread-safe."""
+
+    new_effects = None
+    no_effects = (
+        "effects are unknown with optax: a transformation never sees the new weights, and "
+        "reading the updates in a compiled program could change how XLA rounds the weights"
+    )
+
+    def steps_so_far(self, call: Any) -> tuple[Any, Any, Any]:
+        """The step count in the state before and after the step; -1 if it has none."""
+        return (*(call.counts or (-1, -1)), None)
+
+    def seen(self, call: Any, compared: Any) -> list[Any]:
+        """The learning rate in the state, if any."""
+        return [] if call.rate is None else [call.rate]
+
+    def auxiliary(self, call: calls.Call) -> Sequence[Any]:
+        """The arguments and results of `update`, which make a `vmap` visible."""
+        return call.result or ()
+
+    def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
+        """Notes on executions that ops could not count; no step count to compare with exists."""
+        return super().missed(())

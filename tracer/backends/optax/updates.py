@@ -19,7 +19,6 @@ from weakref import WeakSet, ref
 
 from tracer.backends.optax.inside import held_in, holds, label, settings_in, under_way
 from tracer.core.calls import frames_from
-from tracer.core.interrupts import suppress_faults
 from tracer.core.optimizers import NOT_SEEN, Made, TracedOptimizer
 from tracer.core.recorder import Recorder
 from tracer.core.registry import Binding, bindings
@@ -89,9 +88,7 @@ class TracedUpdate:
         """The original, or a copy of it that notes which leaves it sets to zero."""
         from tracer.backends.optax.outcome import marking  # which imports JAX
 
-        with suppress_faults():
-            return marking(self.original)  # type: ignore[no-any-return]
-        return self.original
+        return marking(self.original)  # type: ignore[no-any-return]
 
     def _to_count(self, binding: Binding | None) -> Binding | None:
         """The binding that counts an outermost call; None if it is not counted.

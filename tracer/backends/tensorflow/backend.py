@@ -3,9 +3,9 @@
 from types import FrameType
 from typing import Any
 
+from tracer.backends.models import ModelMonitor
 from tracer.backends.tensorflow import compat, places, variables
 from tracer.backends.tensorflow.blocks import GraphBlocks
-from tracer.backends.tensorflow.freeze_monitor import FreezeMonitor
 from tracer.backends.tensorflow.late_wrap import StaleFunctions
 from tracer.core import backend
 from tracer.model.records import Kind
@@ -19,7 +19,7 @@ class TensorFlowBackend(backend.Backend):
     packages = ("tensorflow", "keras", "tf_keras")
     new_variables = variables.VariableTable
     new_blocks = GraphBlocks
-    collectors = (FreezeMonitor,)
+    collectors = (ModelMonitor,)
     raised_by_programs = (compat.OpError,)
     raised_to_stop = ("_RequestedStop",)  # by `distribute/mirrored_run.py`, on replicas' threads
     new_stale = StaleFunctions

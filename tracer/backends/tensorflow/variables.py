@@ -36,6 +36,10 @@ class VariableTable(backend.Variables):
         """The number of variables for which Keras variables have been searched."""
         self._inputs: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()
 
+    def identify(self, variable: Any) -> Any:
+        """The `canonical` object of `variable`."""
+        return canonical(variable)
+
     def index(self, variable: Any, graph: Any) -> int:
         """The index of `variable`, or of the argument that it is in `graph`."""
         own = canonical(variable)
@@ -51,15 +55,6 @@ class VariableTable(backend.Variables):
         if known in self._unnamed and variable is not own:
             self._name(known, own_path(variable))
         return known
-
-    def knows(self, key: int, variable: ref[Any]) -> bool:
-        """True if a variable was ever passed or updated, even if it is gone.
-
-        `key` is the id of its `canonical` object, `variable` the plain weak reference to that
-        object, of which Python makes only one.
-        """
-        known = self._index.get(key)
-        return known is not None and known[0] is variable
 
     @property
     def rows(self) -> list[Variable]:

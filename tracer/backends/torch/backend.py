@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from tracer.backends.models import ModelMonitor
 from tracer.backends.torch import compat, ranks
 from tracer.backends.torch.blocks import Blocks
 from tracer.backends.torch.effects import is_held_back, tensor_of
@@ -15,6 +16,7 @@ from tracer.backends.torch.schedules import Schedules
 from tracer.core import backend
 from tracer.core.backend import Surroundings
 from tracer.core.calls import Call, CallsUnderWay
+from tracer.core.collectors import Collector
 from tracer.model.records import Kind, Variable
 
 
@@ -22,6 +24,7 @@ class TorchBackend(backend.Backend):
     """Keras on PyTorch."""
 
     packages: tuple[str, ...] = ("torch", "keras")
+    collectors: tuple[type[Collector], ...] = (ModelMonitor,)
     new_blocks = Blocks
 
     def locate(self, call: Call, stack: list[Call], calls_under_way: CallsUnderWay) -> bool:

@@ -43,7 +43,6 @@ __all__ = [
     "hooks_after",
     "hooks_before",
     "is_capturing",
-    "is_dense",
     "is_elsewhere",
     "is_flattened",
     "is_generated",
@@ -52,6 +51,7 @@ __all__ = [
     "is_of_scheduler",
     "is_optimizer",
     "is_parameter",
+    "is_plain",
     "kind_of",
     "layouts_of",
     "names_data",
@@ -205,11 +205,11 @@ def is_parameter(tensor: Any) -> bool:
     return isinstance(tensor, torch.nn.Parameter)
 
 
-def is_dense(parameter: Any) -> bool:
-    """True for a plain parameter with a plain dense gradient."""
-    gradient = parameter.grad
-    plain = type(parameter) in (torch.nn.Parameter, torch.Tensor)
-    return plain and parameter.requires_grad and getattr(gradient, "layout", None) is torch.strided
+def is_plain(parameter: Any) -> bool:
+    """True for a plain parameter with a plain dense gradient, or none."""
+    layout = getattr(parameter.grad, "layout", torch.strided)
+    plain = type(parameter) in (torch.nn.Parameter, torch.Tensor) and parameter.is_leaf
+    return plain and parameter.requires_grad and layout is torch.strided
 
 
 def is_loose_tensor(given: Any) -> bool:

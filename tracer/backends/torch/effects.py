@@ -45,7 +45,7 @@ class Seen:
         }
         self._variables = tuple(known)
         # A tensor without elements cannot change.
-        unchanged = [new.numel() > 0 and _is_same(old, new) for old, new in known.values()]
+        unchanged = [new.numel() > 0 and is_same(old, new) for old, new in known.values()]
         not_finite = _are_not_finite([new for _, new in known.values()])
         self._bits = [*unchanged, *not_finite]
         places: dict[Any, list[int]] = defaultdict(list)
@@ -151,7 +151,7 @@ def _is_comparable(plain: Any) -> bool:
     )
 
 
-def _is_same(before: Any, now: Any) -> Any:
+def is_same(before: Any, now: Any) -> Any:
     """True if all bits are equal; a bool, or a tensor on the device."""
     if before.shape != now.shape or before.dtype != now.dtype or not _is_comparable(now):
         return False

@@ -14,23 +14,26 @@ training down.
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from threading import get_ident
 from typing import Any
 from weakref import WeakSet, ref
 
 from tracer.backends.torch import compat, dynamo
+from tracer.backends.torch.effects import is_same
 from tracer.backends.torch.parameters import parameters_of
 from tracer.core.call_paths import Paths
 from tracer.core.calls import Call
 from tracer.core.collectors import Collector
 from tracer.core.interrupts import interrupt_in
-from tracer.model.evidence import BackwardPasses, Evidence, GradientsAdded, GradientsLeft
+from tracer.model.evidence import BackwardPasses, Evidence, GradientsAdded, GradientsLeft, NoStep
 from tracer.model.timeline import fold
 
 FIRST_STEPS = 300
 """How many steps are checked at least."""
+IDLE_PASSES = 100
+"""How many passes are checked for an optimizer that has not stepped yet."""
 READ_STEPS = 10
 """In how many steps to read the values of a gradient, which waits for the device."""
 MAX_LOST = 10_000
@@ -41,7 +44,11 @@ Pass = tuple[int, int]
 
 
 def _gone() -> None:
-    """Stands for a reference to a parameter if there is none."""
+    """Stands for a reference to a parameter if none was chosen yet."""
+
+
+def _none() -> None:
+    """Stands for a reference to a parameter if there is none to choose."""
 
 
 class GradientMonitor(Collector):
@@ -49,15 +56,18 @@ class GradientMonitor(Collector):
 
     def __init__(self, root: Any) -> None:
         super().__init__(root)
-        self._begin()
+        _passes.all.add(self)
+        self.begin()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         """Forget everything, as a recording begins."""
-        self._recording = _passes.recording
+        self.thread = get_ident()
+        """The thread that steps; passes on other threads belong to other optimizers."""
         self._ended = False
         self._parameter: Any = _gone
         self._gradient: Any = None
-        self._version = self._weights = self._stepped = self._steps = 0
+        self._version = self._weights = self._steps = 0
+        self._stepped = _passes.steps
         """The versions of gradient and parameter, and `_Passes.steps`, as last seen; steps."""
         self._used = self._adds = False
         """Whether a step used the gradient last seen; whether passes added to a used one."""
@@ -72,12 +82,21 @@ class GradientMonitor(Collector):
         """By version of the gradient in a step, the number of passes that it had used."""
         self._first: list[tuple[int, int]] = []
         """The version of the gradient, and `_Passes.count`, in steps that began the checks."""
+        self._origin: tuple[Any, int, Any] = _none, 0, None
+        """The parameter, and its version and a copy, before the first pass."""
+        self._since = _passes.count
+        self._came = self._moved = False
+        """Whether a pass reached the parameter, and whether it was updated, before a step."""
         self._added = self._written = 0
         """In how many steps passes had added to used gradients; in how many the program wrote."""
         self._paths: set[int] = set()
+        if _passes.watched:
+            _passes.monitors.add(self)
 
     def pass_begins(self) -> None:
         """Check the gradient before a backward pass."""
+        if self._parameter is _gone:
+            self._choose()
         weights = getattr(self._parameter(), "_version", 0)
         gradient, is_kept = self._look()
         if self.root.calls_under_way.stack():
@@ -94,6 +113,7 @@ class GradientMonitor(Collector):
             self.rest()  # a hook of the step sets the gradients to 0
         if weights != self._weights:
             self._cleared = []  # the program computed each for other weights, on purpose
+            self._moved = True
         self._weights = weights
 
     def pass_ends(self, number: Pass) -> None:
@@ -102,13 +122,17 @@ class GradientMonitor(Collector):
         if gradient is not None and not is_kept:
             self._waiting.append(number)
             self._used, self._adds = False, self._used or self._adds
+            self._came = True
+        if not self._steps and _passes.count > self._since + IDLE_PASSES:
+            self._parameter, self._waiting, self._cleared = _none, [], []
+            _passes.monitors.discard(self)
 
     def step_ends(self, call: Call) -> None:
         """Check the gradient after a step, or after a step that a scaler skipped."""
         if call.parent is not None or not _passes.watched:
             return
-        if self._recording != _passes.recording:
-            self._begin()
+        if self.thread != get_ident():
+            self.begin()
         _passes.steps += 1
         is_alone, self._stepped = _passes.steps == self._stepped + 1, _passes.steps
         if get_ident() in _passes.under_way:
@@ -118,15 +142,16 @@ class GradientMonitor(Collector):
         gradient, is_kept = self._look()
         passes, self._steps = len(self._waiting), self._steps + 1
         if gradient is None:
-            if self._steps <= FIRST_STEPS:
-                self._choose()
+            if self._steps <= FIRST_STEPS and self._choose(with_gradient=True):
+                self._first.append((self._version, _passes.count))
         elif passes or is_kept:
             self._groups[passes] += 1
             if passes:
                 self._group_of[self._version] = passes
             self._added += self._adds
             self._paths.update(path for _, path in self._waiting[-1:])
-            if is_alone and passes and (is_kept or passes > 1):
+            groups = passes > 1 and self._steps > 1  # a pass before the first group may be a test
+            if is_alone and passes and (is_kept or groups):
                 self._lost += self._cleared[: MAX_LOST - len(self._lost)]
         else:
             self._written += 1
@@ -145,25 +170,33 @@ class GradientMonitor(Collector):
 
     def evidence(self) -> Iterator[Evidence]:
         """Evidence of the passes that steps used, and of gradients added to used ones or lost."""
-        if self._recording != _passes.recording:
-            return
+        if self._came and not (self._steps or self._moved or self._was_updated()):
+            yield NoStep("gradients came")
         yield from self._used_passes()
         if self._added:
             yield GradientsAdded(self._added, self._groups.total() - self._groups[0])
         yield from self._lost_passes()
 
+    def _was_updated(self) -> bool:
+        """True if the program has changed the parameter since the first pass."""
+        reference, version, before = self._origin
+        own = reference()
+        return own is not None and not (own._version == version and is_same(before, own.detach()))
+
     def _used_passes(self) -> Iterator[Evidence]:
         """The passes that all steps used, unless those of some step are unknown.
 
-        Nobody saw the passes before the first step. Their number is that of a later step which
-        found a gradient of this version, or all passes of the recording.
+        Nobody saw the passes before the first step of an optimizer that was made before the
+        recording. Their number is that of a later step which found a gradient of this version, or
+        all passes of the recording.
         """
-        if len(self._first) == 1 and not self._written and self._groups:
-            version, count = self._first[0]
+        first = 0
+        for version, count in self._first:
             first = self._group_of.get(version) or (count if count in (1, self._every()) else 0)
-            if first:
-                passes = first + sum(size * steps for size, steps in self._groups.items())
-                yield BackwardPasses(passes, 1 + self._groups.total())
+        known = len(self._first) == bool(first) and not self._written
+        if known and self._groups:
+            passes = first + sum(size * steps for size, steps in self._groups.items())
+            yield BackwardPasses(passes, len(self._first) + self._groups.total())
         elif self._steps and not (self._first or _passes.count):
             yield BackwardPasses(0, self._steps)
 
@@ -199,16 +232,28 @@ class GradientMonitor(Collector):
         self._gradient, self._version = gradient, version
         return gradient, is_kept
 
-    def _choose(self) -> None:
-        """Choose a small parameter to check from now on."""
-        alive = self.root.optimizers.alive()
-        every = [own for optimizer in alive for own in parameters_of(optimizer.param_groups)]
-        found = min(filter(compat.is_dense, every), key=lambda own: own.numel(), default=None)
-        if found is not None:
-            self._parameter, self.thread = ref(found), get_ident()
-            self._look()
-            self._first.append((self._version, _passes.count))
-            _passes.monitors.add(self)
+    def _choose(self, *, with_gradient: bool = False) -> bool:
+        """Choose a small parameter to check from now on; returns whether there is one."""
+        every = [own for each in self.root.optimizers.alive() for own in _parameters(each)]
+        found = min(filter(compat.is_plain, every), key=_by_size, default=None)
+        if found is None or (with_gradient and found.grad is None):
+            self._parameter = _none if self._parameter is _gone else self._parameter
+            return False
+        self._parameter, self._weights = ref(found), found._version
+        if not with_gradient:
+            self._origin = self._parameter, found._version, found.detach().clone()
+        self._look()
+        _passes.monitors.add(self)
+        return True
+
+
+def _parameters(optimizer: Any) -> Sequence[Any]:
+    return parameters_of(vars(optimizer).get("param_groups", ()))
+
+
+def _by_size(parameter: Any) -> tuple[bool, int]:
+    """Sorts small parameters with a gradient first."""
+    return parameter.grad is None, parameter.numel()
 
 
 class _Passes:
@@ -216,22 +261,25 @@ class _Passes:
 
     watched = False
     """Whether a recording runs."""
-    recording = count = steps = 0
-    """The number of the recording, of its passes so far, and of the steps of all optimizers."""
+    count = steps = 0
+    """The passes since the recording began, and the steps of all optimizers."""
 
     def __init__(self) -> None:
         self.under_way: set[int] = set()
         """The threads that run a pass."""
+        self.all: WeakSet[GradientMonitor] = WeakSet()
         self.monitors: WeakSet[GradientMonitor] = WeakSet()
+        """Those that check the passes now."""
         self.paths = Paths(lambda code, line: None)
 
     def watch(self, wanted: bool) -> None:
         """Count the passes from now on, or stop."""
-        if wanted and not self.watched:
-            self.recording, self.count = self.recording + 1, 0
-        self.watched = wanted
+        begins, self.watched = wanted and not self.watched, wanted
+        self.count = 0 if begins else self.count
         _BACKWARD.put(wanted)
-        for monitor in [] if wanted else list(self.monitors):
+        for monitor in list(self.all) if begins else ():
+            monitor.begin()
+        for monitor in () if wanted else list(self.monitors):
             monitor.rest(found=True)
 
     @dynamo.left_alone

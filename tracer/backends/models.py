@@ -1,0 +1,330 @@
+"""Find the variables of Keras models that an optimizer does not get: frozen, or not passed.
+
+The models that an optimizer trains are found on the stack, while a step is traced, when the first
+step in eager mode ends, and when `fit` or `train_on_batch` uses an optimizer that made no step: the
+models compiled with the optimizer, and those whose trainable variables are exactly the ones passed;
+if there are none, those with a variable that was passed. For `tf.compat.v1`, the trainable
+variables of the graph are the model.
+
+The layers are read again when a function with a step is called: a traced step keeps updating the
+variables that were trainable when it was traced. In eager mode they are not read in each step, so
+nothing is said of a layer that has changed since. While tf_keras trains in `fit`, each layer shows
+its state at `compile`, which hides changes made between `compile` and `fit`.
+
+Nothing is said of variables that something else trains: of those that are frozen here and passed to
+another optimizer, as the critic of a GAN is, and of those that were not passed and change anyway.
+"""
+
+import gc
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from inspect import CO_OPTIMIZED
+from types import FrameType
+from typing import Any
+from weakref import WeakSet, ref
+
+from tracer.core.backend import passed_to_any
+from tracer.core.calls import EAGER, Call, frames_from
+from tracer.core.collectors import Collector, ModelVariable
+from tracer.core.instances import instances
+from tracer.core.interrupts import suppress_faults
+from tracer.core.reachable import attributes_of
+from tracer.kinds import kind_of
+from tracer.model.evidence import Evidence, Fitted, NoStep
+from tracer.model.names import plain_name
+
+_TRACING = ("tracing_compilation", "tracing_compiler")
+"""The modules of TensorFlow that call Python to trace a function; search only frames inside."""
+_ENDS_FIT = "finalize_variable_values"
+"""The method of an optimizer that `fit` calls at its end."""
+_MAX_SIZE = 1 << 14
+"""The most elements of a variable whose values are compared."""
+
+_all: "WeakSet[ModelMonitor]" = WeakSet()
+"""One for each recorder."""
+
+
+class ModelMonitor(Collector):
+    """The models that the optimizers of one recorder train; keeps none of them alive."""
+
+    def __init__(self, root: Any) -> None:
+        super().__init__(root)
+        _all.add(self)
+        self._identify: Callable[[Any], Any] = root.variables.identify
+        self._models: dict[int, ref[Any]] = {}
+        self._graph: ref[Any] | None = None
+        """The graph of TensorFlow 1 in which the optimizer made ops."""
+        self._layers: list[tuple[ref[Any], bool]] = []
+        """The layers of the models, and whether each was trainable at the last look."""
+        self._seen: dict[int, ModelVariable] = {}
+        """By id, the models' variables at the last look; a trainable one seems `not passed`."""
+        self._values: dict[int, bytes] = {}
+        """The first values of small variables that were trainable and not passed."""
+        self._apart: set[int] | None = None
+        """The variables of other compiled models; None until searched for."""
+        self._is_eager = True
+        self._changes_elsewhere = False
+        """Whether something else trains variables that were not passed."""
+        self._no_step: set[Any] = set()
+        """The values of `NoStep.why` for models that were trained without a step."""
+
+    def first_step_ends(self, call: Call) -> None:
+        """Find the models of the first step in eager mode."""
+        if call.place is EAGER:
+            self._find(call.sites)
+
+    def step_traced(self, call: Call) -> None:
+        """Find the models of a step that is traced."""
+        self._is_eager = False
+        if self.root.optimizers.all[0].kind.name == "v1":
+            self._graph = ref(call.place.graph)
+        self._find(call.sites)
+
+    def used_without_step(self, method: str) -> None:
+        """Find the model that `fit` or `train_on_batch` trains, though no step has begun."""
+        ends = method == _ENDS_FIT and _has_run_batches()
+        for model in self._find(()) if ends or not self._models else ():
+            if not model.trainable_variables:
+                self._no_step.add("all frozen")
+            elif ends:
+                self._no_step.add("not reached")
+
+    def function_called(self) -> None:
+        """Look again if a layer was frozen or made trainable."""
+        with suppress_faults():
+            if any(self._changed()):
+                self._look()
+
+    def evidence(self) -> Iterator[Evidence]:
+        """Why the optimizer made no step, though it was called or its model was trained."""
+        if self.root.optimizers.stepping:
+            if not self.root.variables.objects and not self.root.step_count():
+                yield NoStep("nothing passed")
+        elif self._no_step and not passed_to_any() & {id(e.reference) for e in self._seen.values()}:
+            yield Fitted()
+            if len(self._no_step) == 1:
+                yield NoStep(*self._no_step)
+
+    def model_variables(self) -> list[ModelVariable]:
+        """The variables of the models that are frozen, or trainable and not passed."""
+        with suppress_faults():
+            self._see_collection()
+        own = {id(each) for each in self.root.variables.objects}
+        found = {
+            key: each
+            for key, each in list(self._seen.items())
+            if id(each.reference) not in own or (each.why == "frozen" and each.since)
+        }
+        passed, doubtful = (passed_to_any() - own, self._doubtful(own)) if found else (own, own)
+        return [
+            each
+            for key, each in found.items()
+            if key not in doubtful and id(each.reference) not in passed
+        ]
+
+    def _doubtful(self, own: set[int]) -> set[int]:
+        """The ids of variables that something else may train, or that may have changed since."""
+        ids = set[int]()
+        with suppress_faults():
+            self._compare_values()
+            for layer in self._changed() if self._is_eager else ():
+                ids |= {id(self._identify(each)) for each in _weights_of(layer)}
+        for key, each in list(self._seen.items()):
+            if each.why == "not passed" and self._changes_elsewhere:
+                ids.add(key)
+            elif each.since and id(each.reference) in own:
+                others = (other._seen for other in list(_all) if other is not self)
+                if key in (self._apart or ()) or any(key in seen for seen in others):
+                    ids.add(key)
+        return ids
+
+    # Looks.
+
+    def _find(self, sites: Iterable[int]) -> list[Any]:
+        """Find the models that the step with these sites trains, and look at them."""
+        got = self.root.variables_of(sites, "request").values()
+        passed = {id(each) for each in got if each is not None}
+        optimizers = {*map(id, self.root.optimizers.alive())}
+        trained, partly = [], []
+        for model in _models_around():
+            with suppress_faults():  # not built yet, or computes its attributes
+                own = {id(self._identify(each)) for each in model.trainable_variables}
+                if id(getattr(model, "optimizer", None)) in optimizers or (own and own == passed):
+                    trained.append(model)
+                elif own & passed:
+                    partly.append(model)
+        found = trained or partly
+        self._models |= {id(model): ref(model) for model in found}
+        with suppress_faults():
+            self._see_collection()
+            self._look()
+        return found
+
+    def _look(self) -> None:
+        """Read which layers of the living models are frozen."""
+        models = [model for each in self._models.values() if (model := each()) is not None]
+        trainable = {id(self._identify(v)) for model in models for v in model.trainable_variables}
+        layers = {id(layer): layer for model in models for layer in model._flatten_layers()}
+        self._layers = [(ref(each), bool(each.trainable)) for each in layers.values()]
+        owner = {id(own): layer for layer in layers.values() for own in _weights_of(layer)}
+        for variable in (each for model in models for each in model.variables if id(each) in owner):
+            if id(self._identify(variable)) in trainable:
+                self._see(variable, "not passed")
+            elif not (owner[id(variable)].trainable and variable.trainable):
+                self._see(variable, "frozen")
+        if self._apart is None and any(e.since and e.why == "frozen" for e in self._seen.values()):
+            others = instances(_layer_classes())
+            self._apart = {
+                id(self._identify(variable))
+                for other in others
+                if kind_of(type(getattr(other, "optimizer", None))) is not None
+                if all(other is not model for model in models)
+                for variable in other.variables
+            }
+        self._compare_values()
+
+    def _see_collection(self) -> None:
+        """Look at the trainable variables of the graph of TensorFlow 1."""
+        graph = None if self._graph is None else self._graph()
+        for variable in graph.get_collection("trainable_variables") if graph is not None else ():
+            self._see(variable, "not passed")
+
+    def _see(self, variable: Any, why: Any) -> None:
+        """Note that a variable is frozen, or trainable."""
+        own = self._identify(variable)
+        old = self._seen.get(id(own))
+        if old is None or old.reference() is not own:
+            self._seen[id(own)] = ModelVariable(ref(own), self.root.backend.row(variable), why)
+        elif old.why != why:
+            self._seen[id(own)] = old._replace(why=why, since=self.root.blocks.begun())
+
+    def _changed(self) -> Iterator[Any]:
+        """The layers whose `trainable` has changed since the last look."""
+        alive = ((layer, was) for each, was in self._layers if (layer := each()) is not None)
+        return (layer for layer, was in alive if layer.trainable != was)
+
+    def _compare_values(self) -> None:
+        """Find out whether something else trains the variables that were not passed."""
+        passed = passed_to_any()
+        for key, each in list(self._seen.items()):
+            own = each.reference()
+            if each.why == "not passed" and id(each.reference) not in passed and own is not None:
+                value = self.root.backend.value_of(own, _MAX_SIZE)
+                if value is not None:
+                    first = self._values.setdefault(key, value.tobytes())
+                    self._changes_elsewhere |= first != value.tobytes()
+
+
+def _models_around() -> list[Any]:
+    """The layers and models in the frames under way, each once."""
+    classes = tuple(_layer_classes())
+    every = {id(each): each for each in _values_around() if isinstance(each, classes)}
+    return [each for each in every.values() if _is_plain(type(each))]
+
+
+def _values_around() -> Iterator[Any]:
+    """Values of names in the frames that trace the step, and of attributes of these values."""
+    for frame in frames_from(sys._getframe(1)):
+        if str(frame.f_globals.get("__name__")).rpartition(".")[2] in _TRACING:
+            return
+        names = {*frame.f_code.co_names}
+        known = [*_locals_of(frame).values(), *map(frame.f_globals.get, names)]
+        yield from known
+        for value in known:
+            yield from attributes_of(value, names)
+
+
+def _locals_of(frame: FrameType) -> dict[str, Any]:
+    """A copy of a frame's local variables; the frame keeps no other copy, as Python 3.12 does.
+
+    Python would keep their values alive until the frame ends. If the program has the dict, too, as
+    by `locals()`, it stays as it is.
+    """
+    own = frame.f_locals
+    values = dict(own)
+    only_here = 3  # references: by the frame, by this function, and by the argument
+    if frame.f_code.co_flags & CO_OPTIMIZED and sys.getrefcount(own) == only_here:
+        own.clear()
+    return values
+
+
+def _is_plain(cls: type) -> bool:
+    """True for a class of layers that does not override which variables are trainable."""
+    return all(
+        next(base for base in cls.__mro__ if name in vars(base)).__module__.startswith(_KERAS)
+        for name in ("trainable_variables", "trainable_weights", "variables")
+    )
+
+
+_KERAS = ("keras.", "tf_keras.", "tensorflow.")
+
+
+def _has_run_batches() -> bool:
+    """True if `fit` is under way and has trained on a batch: its loop has set its variable."""
+    fits = (each for each in frames_from(sys._getframe(1)) if each.f_code.co_name == "fit")
+    return any(not _IN_FIT.isdisjoint(_locals_of(each)) for each in fits)
+
+
+_IN_FIT = {"end_step", "step"}
+"""The variables of the loops in `fit` of Keras 3 and of tf_keras."""
+
+
+def _weights_of(layer: Any) -> Iterator[Any]:
+    """The layer's own variables that gradients train unless they are frozen."""
+    keras3, keras2 = "_trainable_variables", "_trainable_weights"
+    own: Iterable[Any] = getattr(layer, keras3 if hasattr(layer, keras3) else keras2, ())
+    return (each for each in own if not getattr(each, "overwrite_with_gradient", False))
+
+
+# Frozen layers now: called after a failed assertion, so it may search all objects.
+
+_HOMES = (
+    "keras.src.layers.layer",
+    "tf_keras.src.engine.base_layer",
+    "keras.src.engine.base_layer",  # 2.13 to 2.15
+    "keras.engine.base_layer",
+    "tensorflow.python.keras.engine.base_layer",
+)
+"""The modules that define `Layer`, also the base class of models."""
+
+FrozenLayer = tuple[str, tuple[str, ...]]
+"""The name of a frozen layer, and the names of its weights."""
+
+
+def frozen_in(given: object) -> list[FrozenLayer]:
+    """The frozen layers in a layer or model; none for other objects."""
+    if not isinstance(given, tuple(_layer_classes())):
+        return []
+    return [(str(layer.name), tuple(map(plain_name, own))) for layer, own in _frozen(given)]
+
+
+def frozen_near(is_passed: Callable[[Any], bool], optimizer: object) -> list[FrozenLayer]:
+    """The frozen layers of models whose other variables are passed to an optimizer.
+
+    Includes the frozen layers of a model compiled with `optimizer` that has nothing trainable.
+    """
+    classes = _layer_classes()
+    if classes:
+        gc.collect()  # removes models that nothing refers to
+    found: dict[int, FrozenLayer] = {}
+    for model in instances(classes) if classes else ():
+        with suppress_faults():  # a model may compute its attributes
+            compiled = optimizer is not None and getattr(model, "optimizer", None) is optimizer
+            if any(map(is_passed, model.variables)) or (compiled and not model.trainable_variables):
+                for layer, own in _frozen(model):
+                    if not any(map(is_passed, own)):
+                        found[id(layer)] = (str(layer.name), tuple(map(plain_name, own)))
+    return list(found.values())
+
+
+def _frozen(model: Any) -> Iterator[tuple[Any, list[Any]]]:
+    """The frozen layers in `model`, each with its own weights that are trainable otherwise."""
+    for layer in model._flatten_layers():
+        own = [*_weights_of(layer)]
+        if not layer.trainable and own:
+            yield layer, own
+
+
+def _layer_classes() -> list[type]:
+    classes = (getattr(sys.modules.get(home), "Layer", None) for home in _HOMES)
+    return [each for each in classes if isinstance(each, type)]
