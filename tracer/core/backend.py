@@ -6,7 +6,6 @@ backend subclasses `Backend` and each part that differs, and counts its compiled
 
 import platform
 import sys
-import threading
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +16,7 @@ from weakref import WeakSet, ref
 
 from msgspec.structs import replace
 
+from tracer.core import locks
 from tracer.core.call_paths import UNKNOWN, Paths
 from tracer.core.calls import EAGER, Apply, Call, CallsUnderWay, Step, outermost, start_call
 from tracer.core.collectors import Collector, Collectors
@@ -139,7 +139,7 @@ class Variables:
         _tables.add(self)
         self.objects: list[ref[Any] | None] = []
         """The variable of each row; None for an argument."""
-        self._lock = threading.RLock()
+        self._lock = locks.new_lock("rows")
         self._index: dict[Any, tuple[ref[Any], int]] = {}
         self._plain: list[Variable] = []
         self._row: Callable[[Any], Variable] = root.backend.row
@@ -152,11 +152,11 @@ class Variables:
         known = self._known(variable)
         if known is not None:
             return known
+        row = self._row(variable)
         with self._lock:
             known = self._known(variable)
             if known is not None:  # another thread has added it meanwhile
                 return known
-            row = self._row(variable)
             index = len(self._plain)
             self.objects[index:] = [ref(variable)]  # a signal handler may raise between two lines
             self._plain.append(row)

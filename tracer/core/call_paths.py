@@ -14,7 +14,6 @@ import os
 import re
 import sys
 import sysconfig
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -24,6 +23,7 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
+from tracer.core import locks
 from tracer.kinds import FRAMEWORKS
 from tracer.model.records import Line
 
@@ -114,7 +114,7 @@ class Paths:
         self._author_of = author_of
         self._shown: dict[str, str] = {}
         self._known: dict[tuple[int, int], tuple[Sort, int, CodeType]] = {}
-        self._lock = threading.Lock()
+        self._lock = locks.new_lock("paths")
 
     def number(self, lines: Sequence[Line]) -> int:
         """Return the number of a path; the first request assigns it."""

@@ -4,11 +4,11 @@ Both use the same numbers of steps. A reader holds the lock, so every step that 
 is in its log; the backend sorts out what programs do meanwhile.
 """
 
-import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tracer.core import locks
 from tracer.core.call_paths import UNKNOWN
 from tracer.core.log import HostLog, Reading, since
 from tracer.model.records import Observation
@@ -92,7 +92,7 @@ class Counters:
     """Whether programs count anything without Python."""
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = locks.new_lock("counters")
         self.logs: dict[CountedBlock, HostLog] = {}
         self.effects: Any = None
         """Compares the variables of each step (a subclass of `effects.Logs`); None while effects

@@ -1,7 +1,6 @@
 """Holds the optimizers of one recorder: their classes, settings and own counts of steps."""
 
 import math
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 from weakref import ref
 
+from tracer.core import locks
 from tracer.core.backend import Backend, Blocks, Iterations, Stepped
 from tracer.core.interrupts import suppress_faults
 from tracer.core.late_wrap import Late
@@ -78,7 +78,7 @@ class Optimizers:
     def __init__(self, backend: Backend) -> None:
         self.root = 0
         self._backend = backend
-        self._lock = threading.Lock()
+        self._lock = locks.new_lock("rows")
         self.all: list[TracedOptimizer] = []
         self.stale = backend.new_stale()
         self.stepping: dict[int, int | None] = {}

@@ -4,10 +4,10 @@ A site is a method of an optimizer on a variable of a replica. A block lists the
 sites, so counting an execution does not examine them. Sites are never forgotten.
 """
 
-import threading
 from typing import Any, NamedTuple
 from weakref import ref
 
+from tracer.core import locks
 from tracer.model.records import Kind, Role
 
 
@@ -35,7 +35,7 @@ class SiteTable:
         The key is the variable's `id` and the fields of its site; compare the object as well.
         """
         self._numbers: dict[tuple[Any, ...], int] = {}
-        self._lock = threading.Lock()
+        self._lock = locks.new_lock("rows")
 
     def number(
         self,

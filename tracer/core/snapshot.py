@@ -3,10 +3,10 @@
 Each `Recorder` has one `Reader` and shares with it its tables, notes and counters. Any thread may
 ask for a trace at any time, also while it trains, inside a step.
 
-A reader writes only its own state. It holds the lock of the counters during the whole reading, so
-Python counts nothing meanwhile; graphs do, and the ledger sorts that out. Under this lock it takes
-the locks of the ledgers and of the variables, one at a time; a thread that holds one of these never
-asks for the lock of the counters.
+A reader writes only its own state. It copies what was counted under the lock of the counters, so
+Python counts nothing meanwhile; graphs do, and the ledger sorts that out. It makes the trace from
+the copy without a lock, for names and other attributes may be code of the program. Other threads
+may count meanwhile: tables that only grow are read after the copy, so they have all that it names.
 
 The counters return a `Counted` for each replica, with steps numbered as they began; `settle` turns
 these into the blocks of a trace, which has only steps that ended.
@@ -119,11 +119,10 @@ class Reader:
         None if there is nothing to report, unless an `empty` trace is wanted.
         """
         self._root.blocks.wait()
-        with self._root.blocks.counters.lock:
-            since = _THE_BEGINNING if baseline is None else baseline
-            if not empty and self._nothing_since(since):
-                return None
-            return self._data(self._counted(), since)
+        since = _THE_BEGINNING if baseline is None else baseline
+        if not empty and self._nothing_since(since):
+            return None
+        return self._data(self._copy(), since)
 
     def wrapped(self, new: bool) -> None:
         """Handle `wrap`: steps that only blocks of `record` counted before are not part of `trace`.
@@ -149,31 +148,29 @@ class Reader:
         used = bool(self._root.sites.calls)  # most living optimizers are not used
         if used:
             self._root.blocks.wait()
-        with self._root.blocks.counters.lock:
-            iterations = self._optimizers.iterations() if used else {}
-            sign = self._sign()  # first: it changes if graphs count meanwhile
-            if sign is None or sign != self._so_far.sign:
-                self._so_far = self._counted_by_now(sign)
-            stale = self._optimizers.stale
-            retraced = dict(stale.retraced())
-            return self._so_far._replace(
-                stale=stale.past(), retraced=retraced, iterations=iterations
-            )
-
-    # Callers of these hold the lock of the counters.
-
-    def _counted_by_now(self, sign: Any) -> Baseline:
-        """The part of a baseline that changes only when more is counted."""
-        counts, tracings = self._counted(), self._root.blocks.tracings
-        self._root.collectors.call("block_begins")
-        return _THE_BEGINNING._replace(
-            counts=counts,
-            calls=self._called_so_far(),
-            graphs=tracings.figures(_totals(counts)),
-            events=len(tracings.kept),
-            notes=frozenset([*self._root.notes, *_notes_on(self._root.where)]),
-            sign=sign,
+        iterations = self._optimizers.iterations() if used else {}
+        sign = self._sign()  # first: it changes if more is counted meanwhile
+        so_far = self._so_far
+        if sign is None or sign != so_far.sign:
+            self._root.collectors.call("block_begins")
+            so_far = self._so_far = self._copy()._replace(sign=sign)
+        stale = self._optimizers.stale
+        return so_far._replace(
+            stale=stale.past(), retraced=dict(stale.retraced()), iterations=iterations
         )
+
+    def _copy(self) -> Baseline:
+        """Copy what was counted so far."""
+        tracings = self._root.blocks.tracings
+        with self._root.blocks.counters.lock:
+            counts = self._counted()
+            return _THE_BEGINNING._replace(
+                counts=counts,
+                calls=self._called_so_far(),
+                graphs=tracings.figures(_totals(counts)),
+                events=len(tracings.kept),
+                notes=frozenset([*self._root.notes, *_notes_on(self._root.where)]),
+            )
 
     def _sign(self) -> Any:
         """A value that changes when more is counted, called or noted; None while anything may run.
@@ -184,7 +181,8 @@ class Reader:
         called = sum(each.called.total() for each in self._optimizers.all)
         if not root.sites.calls:
             return called, len(root.notes)
-        counted = root.blocks.counters.sign()
+        with root.blocks.counters.lock:
+            counted = root.blocks.counters.sign()
         if counted is None or root.calls_under_way.steps or not root.blocks.is_calm():
             return None
         calls = sum(map(sum, root.sites.calls)), sum(list(root.blocks.callers.traced.values()))
@@ -218,12 +216,12 @@ class Reader:
                     calls[number, block.path][0] += log.total
         return calls
 
-    def _data(self, counts: Counts, baseline: Baseline) -> DataAndObjects:
-        called_so_far = self._called_so_far()  # first: other threads keep adding sites
-        ran = self._ran(counts, baseline)
+    def _data(self, now: Baseline, baseline: Baseline) -> DataAndObjects:
+        """The trace of what the copy `now` has and `baseline` has not."""
+        ran = self._ran(now.counts, baseline)
         new = {
             key: (eager - before[0], tracing - before[1])
-            for key, (eager, tracing) in called_so_far.items()
+            for key, (eager, tracing) in now.calls.items()
             for before in (baseline.calls.get(key, (0, 0)),)
         }
         called_now = {number for (number, _), times in new.items() if any(times)}
@@ -244,10 +242,10 @@ class Reader:
         not_updated = self._not_updated(variables, objects, past)
         notes = self._all_notes(ran, names, baseline)
         where, devices = self._root.where, self._root.devices
-        graphs = self._graph_records(counts, baseline, ran.replicas)
-        events = tuple(self._events(list(graphs), baseline))
+        graphs = self._graph_records(now, baseline, ran.replicas)
+        events = tuple(self._events(list(graphs), now, baseline))
         lines: dict[Line, int] = {}
-        rows = list(self._root.blocks.callers.rows)  # last: other threads keep adding paths
+        rows = list(self._root.blocks.callers.rows)
         paths = tuple(tuple(lines.setdefault(line, len(lines)) for line in row) for row in rows)
         called = tuple(settle.calls_of(calls, ran.methods, ran.replicas))
         data = TraceData(
@@ -265,7 +263,7 @@ class Reader:
             paths=paths,
             graph_tracings=events,
             effects=tuple(ran.effects),
-            rates=tuple(rates_in(rates, _steps_after(counts, baseline))),
+            rates=tuple(rates_in(rates, _steps_after(now.counts, baseline))),
             not_updated=not_updated,
         )
         return data, objects
@@ -350,10 +348,10 @@ class Reader:
         )
 
     def _graph_records(
-        self, counts: Counts, baseline: Baseline, replicas: dict[int, int]
+        self, now: Baseline, baseline: Baseline, replicas: dict[int, int]
     ) -> dict[Key, Graph]:
         records = {}
-        for key, figures in self._root.blocks.tracings.figures(_totals(counts)).items():
+        for key, figures in now.graphs.items():
             past = baseline.counts.get(key.replica, Counted(0, {})).past
             new = tracings.since(figures, baseline.graphs.get(key), past)
             if new.tracings or new.steps:
@@ -362,10 +360,12 @@ class Reader:
                 )
         return records
 
-    def _events(self, graphs: Sequence[Key], baseline: Baseline) -> Iterator[GraphTracing]:
+    def _events(
+        self, graphs: Sequence[Key], now: Baseline, baseline: Baseline
+    ) -> Iterator[GraphTracing]:
         """The kept graph tracings after the baseline."""
         indices = {key: index for index, key in enumerate(graphs)}
-        for event in self._root.blocks.tracings.kept[baseline.events :]:
+        for event in self._root.blocks.tracings.kept[baseline.events : now.events]:
             key = Key(event.function, event.signature, event.replica)
             graph = indices.get(key, indices.get(key._replace(signature=OTHERS)))
             if graph is not None:

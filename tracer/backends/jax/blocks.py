@@ -279,7 +279,8 @@ class JaxBlocks(backend.Blocks):
         The optimizer's iterations are compared with the last report. In a custom loop the
         iterations are in the state, and may never be stored in the variable.
         """
-        self.counters.empty_queue()  # reports that came meanwhile
+        with self.counters.lock:
+            self.counters.empty_queue()  # reports that came meanwhile
         for name, optimizer, started in optimizers:
             clock = getattr(optimizer, "_iterations", None)
             now, known = self._root.backend.number_in(clock), self.counters.progress_of(clock)

@@ -31,7 +31,6 @@ A graph may write `ROWS` rows between two readings; `counters` decides when to r
 
 import itertools
 import re
-import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -42,6 +41,7 @@ import numpy as np
 import tensorflow as tf
 
 from tracer.backends.tensorflow import compat
+from tracer.core import locks
 from tracer.core.log import HostLog, Reading, until
 from tracer.core.stamps import UNIT
 
@@ -235,7 +235,7 @@ class Ledger:
         self._auxiliary: list[Journal] = []
         self._idle: dict[Hashable, list[_BlockCounter]] = defaultdict(list)
         self._dropped: deque[_BlockCounter] = deque()
-        self._lock = threading.RLock()  # a signal handler may read while its thread reads
+        self._lock = locks.new_lock("ledger")
 
     def enclosing_step(
         self, graph: Any, ask: Callable[[], Any], is_alone: Callable[[], bool]

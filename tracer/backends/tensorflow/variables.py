@@ -63,12 +63,12 @@ class VariableTable(backend.Variables):
         A TensorFlow variable gets the name of the Keras 3 variable that holds it. The search for
         those runs here, so that it does not slow down a step.
         """
-        with self._lock:
-            begin, self._searched = self._searched, len(self._plain)
-            for index in self._unnamed.intersection(range(begin, self._searched)):
-                reference = self.objects[index]
-                self._name(index, keras_path(reference()) if reference else None)
-            return super().rows
+        known = len(self._plain)
+        for index in self._unnamed.intersection(range(self._searched, known)):
+            reference = self.objects[index]
+            self._name(index, keras_path(reference()) if reference else None)
+        self._searched = known
+        return super().rows
 
     def _argument_name(self, variable: Any, graph: Any) -> str | None:
         """The name of the argument by which a function around `graph` got `variable`; else None.
@@ -91,10 +91,10 @@ class VariableTable(backend.Variables):
         return None
 
     def _argument(self, name: str, own: Any) -> int:
+        label = f"argument {name}"
+        row = msgspec.structs.replace(self._row(own), name=label, argument=True)
         with self._lock:
-            label = f"argument {name}"
             if label not in self._arguments:
-                row = msgspec.structs.replace(self._row(own), name=label, argument=True)
                 self.objects[len(self._plain) :] = [None]
                 self._plain.append(row)
                 self._arguments[label] = len(self._plain) - 1
