@@ -49,6 +49,8 @@ current_graph = ops.get_default_graph
 device = ops.device
 eager_outside_functions = ops.executing_eagerly_outside_functions
 stop_recording = record.stop_recording
+updating = distribute_lib._update_replica_id
+"""Has the thread's `current` inside of an `extended.update`."""
 unique_number = ops.uid
 
 
@@ -122,7 +124,7 @@ def update_replica_id() -> int | None:
     (`distribute/distribute_lib.py`, `UpdateContext`): the copy is replica 0.
     """
     # `get_update_replica_id()`, which raises and catches an error outside an update.
-    number = distribute_lib._update_replica_id.__dict__.get("current")
+    number = updating.__dict__.get("current")
     if number is None or isinstance(number, int):
         return number
     return 0

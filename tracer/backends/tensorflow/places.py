@@ -13,6 +13,7 @@ called from anywhere later: see `tracer.backends.tensorflow.blocks`.
 from typing import Any
 
 from tracer.backends.tensorflow import compat, stacks
+from tracer.backends.tensorflow.compat import contexts, updating
 from tracer.core.calls import (
     EAGER,
     Call,
@@ -80,10 +81,15 @@ def eager_replica(replica: int) -> int | None:
 
     `replica` is the replica of the step.
     """
-    if not compat.in_eager():
+    try:  # inlines `compat.in_eager` and `compat.update_replica_id`
+        if not contexts._context._thread_local_data.is_eager:
+            return None
+    except AttributeError:  # there is no context before the first op
         return None
-    number = compat.update_replica_id()
-    return replica if number is None else number
+    number = updating.__dict__.get("current")
+    if number is None:
+        return replica
+    return number if number.__class__ is int else 0
 
 
 def _run_of(call: Call) -> int:
