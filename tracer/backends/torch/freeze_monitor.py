@@ -11,7 +11,7 @@ One look at all of them, while the gradients exist, follows each of the first st
 and fewer. So `since` is the step before the look that found a change.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set
 from itertools import chain
 from typing import Any
 from weakref import WeakSet, ref
@@ -31,7 +31,7 @@ _all: "WeakSet[FreezeMonitor]" = WeakSet()
 """One for each recorder."""
 
 EACH_STEP = 10
-"""The number of first steps with a look; later, a look follows each time 1/10 more were made."""
+"""The number of first steps with a look each; later, a look follows after a quarter more."""
 
 
 class _Parameter:
@@ -46,8 +46,7 @@ class _Parameter:
         """Whether the optimizer has it, or had it."""
         self.why: WhyNot | None = None
         self.since = 0
-        self.has_gradient = self.frozen = False
-        """Whether it has a gradient now; whether it was updated though frozen."""
+        self.has_gradient = False
         self.late: int | None = None
         """Its version when it got a new gradient; None if it got none since it was updated."""
         self._seen: tuple[int, ref[Any], int] | None = None
@@ -60,9 +59,8 @@ class _Parameter:
         if not own.requires_grad:
             why = "frozen"
         if why != self.why:
-            self.why, self.since = why, since
+            self.why, self.since = why, since if why == "frozen" else 0
         self.has_gradient = own.grad is not None
-        self.frozen |= is_passed and self.has_gradient and why == "frozen"
         if not (own.is_leaf and own.requires_grad and self.has_gradient):
             return
         # `fully_shard` accumulates gradients in the local tensor of the `DTensor`.
@@ -85,6 +83,9 @@ class FreezeMonitor(Collector):
         self._useful = False
         """Whether a parameter of the optimizer ever had a gradient."""
         self._steps = self._due = 0
+        self._last: tuple[Set[int], int, bool] = set(), 0, False
+        """The ids of the optimizers' parameters, the number of `Models.searches`, and whether other
+        models count, as of the last look."""
 
     def step_ends(self, call: Call) -> None:
         """Look at the parameters, in fewer and fewer steps."""
@@ -93,10 +94,10 @@ class FreezeMonitor(Collector):
             if self._steps > self._due:
                 with suppress_faults():
                     self._look(self._steps - 1)
-                self._due = self._steps + self._steps // EACH_STEP
+                self._due = self._steps + (self._steps // 4) * (self._steps >= EACH_STEP)
 
     def snapshot(self, index: int, record: Optimizer) -> Optimizer:
-        """Add the parameters that get gradients but no updates, and those updated though frozen."""
+        """Add the parameters that get gradients and that nobody updates."""
         if index != record.root:
             return record
         lost = [each for each in self._not_passed() if each.late is not None]
@@ -109,8 +110,7 @@ class FreezeMonitor(Collector):
         evidence = record.evidence
         if found and self._unowned:
             evidence += (OutsideModules(self._unowned, len(self._references())),)
-        frozen = tuple(each.record.name for each in self._parameters() if each.frozen)
-        return replace(record, never_passed=found, frozen=frozen, evidence=evidence)
+        return replace(record, never_passed=found, evidence=evidence)
 
     def model_variables(self) -> Iterator[ModelVariable]:
         """The parameters of the models that are frozen, or that no optimizer has."""
@@ -125,21 +125,30 @@ class FreezeMonitor(Collector):
         """Look at the parameters of the optimizers and of their models, and at astray ones."""
         alive = self.root.optimizers.alive()
         passed = {id(own): own for each in alive for own in parameters_of(each.param_groups)}
+        now = passed.keys(), models.searches, bool(since) and self._is_astray()
+        if now != self._last:
+            self._last = {*passed}, *now[1:]
+            self._add(passed, is_astray=now[2])
+        for parameter in self._parameters():
+            own = parameter.reference()
+            if own is not None:
+                parameter.look(own, id(own) in passed, since)
+                self._useful |= parameter.passed and parameter.has_gradient
+
+    def _add(self, passed: Mapping[int, Any], *, is_astray: bool) -> None:
+        """Add the parameters that are new."""
         names: dict[int, str] = {}
-        if not all(self._knows(own) for own in passed.values()):
+        if not all(map(self._knows, passed.values())):
             names = models.names_of(passed.values())
+            alive = self.root.optimizers.alive()
             self._unowned = tuple(chain.from_iterable(map(_unowned_by_modules, alive)))
         every = [(own, names.get(key, "parameter"), True) for key, own in passed.items()]
-        every += ((*other, True) for other in models.others_than(passed.keys(), same_model=True))
-        if since and self._is_astray():
-            others = models.others_than(passed.keys(), same_model=False)
-            every += ((*other, False) for other in others)
+        for is_near in (True, False)[: 1 + is_astray]:
+            others = models.others_than(passed.keys(), same_model=is_near)
+            every += ((*other, is_near) for other in others)
         for own, name, is_near in every:
             if not self._knows(own):
                 self._known[id(own)] = _Parameter(own, name, is_near)
-            parameter = self._known[id(own)]
-            parameter.look(own, id(own) in passed, since)
-            self._useful |= parameter.passed and parameter.has_gradient
 
     def _knows(self, parameter: Any) -> bool:
         # A parameter that is gone may leave its `id` to another one.

@@ -156,8 +156,8 @@ class GradientMonitor(Collector):
         else:
             self._written += 1
         self._waiting, self._cleared, self._used, self._adds = [], [], True, False
-        eventful = self._groups.keys() - {1} or self._added or self._lost
-        if self._steps == FIRST_STEPS and not eventful:
+        eventful = self._added or self._lost
+        if self._steps == FIRST_STEPS and self._groups.keys() <= {1} and not eventful:
             self.rest(found=True)
 
     def rest(self, *, found: bool = False) -> None:

@@ -118,6 +118,7 @@ class Models:
         self._flattened: dict[int, tuple[ref[Any], tuple[int, ...], int]] = {}
         """By `id`, the parameters that `FullyShardedDataParallel` shards: see `whole_of`."""
         self._due = 0.0
+        self.searches = 0
 
     def find(self, wanted: Sequence[Any]) -> dict[int, str]:
         """The names of parameters by `id`; searches the models if any parameter is unknown."""
@@ -179,6 +180,7 @@ class Models:
 
     def search(self, *, young: bool = False) -> None:
         """Search all objects for models; if `young`, add those among young objects."""
+        self.searches += 1
         modules = instances([compat.Module], young=young)
         if not young:
             self._asked = {key: each for key, each in self._asked.items() if each() is not None}
