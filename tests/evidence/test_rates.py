@@ -12,6 +12,7 @@ from support.libraries import keras2, keras3, library_of
 
 import tracer
 from tracer.evidence.rates import _Values
+from tracer.model.evidence import Iterations
 from tracer.model.rates import MOST, sentence
 from tracer.model.records import RateRun
 from tracer.model.trace import Trace, summaries_of
@@ -235,6 +236,7 @@ def test_a_schedule_that_replaces_a_number_ends_what_is_known() -> None:
 
 @pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3"])
 def test_a_schedule_of_keras_is_said_with_its_steps(kind: str) -> None:
+    """SGD with a gradient of 1 moves the weight by the rate; a count of 9 was restored."""
     library = library_of(kind)
     schedules = library.optimizers.schedules
     weight = tf.Variable([1.0, 2.0])
@@ -247,9 +249,47 @@ def test_a_schedule_of_keras_is_said_with_its_steps(kind: str) -> None:
         ),
     ):
         optimizer = tracer.wrap(class_(made))
-        optimizer.apply_gradients([(tf.ones(2), weight)])
-        (rate,) = tracer.trace_of(optimizer).data.rates
+        optimizer.iterations.assign(9)
+        moves = []
+        for _ in range(4):
+            before = weight.numpy()[0]
+            optimizer.apply_gradients([(tf.ones(2), weight)])
+            moves.append(before - weight.numpy()[0])
+        trace = tracer.trace_of(optimizer)
+        (rate,) = trace.data.rates
+        (run,) = rate.runs
         assert rate.schedule == text
+        assert (run.first, run.count) == (1, 4)
+        np.testing.assert_allclose([run.value, run.last], [moves[0], moves[-1]], rtol=1e-5)
+        assert Iterations(9, 13) in trace.optimizers[0].evidence
+
+
+def test_legacy_decay_leaves_no_rate_that_the_steps_did_not_use() -> None:
+    weight = tf.Variable([1.0, 2.0])
+    optimizer = tracer.wrap(keras2.optimizers.legacy.SGD(0.5, decay=0.5))
+    for _ in range(2):
+        optimizer.apply_gradients([(tf.ones(2), weight)])
+    assert not tracer.trace_of(optimizer).data.rates
+
+
+@pytest.mark.parametrize("step", [False, True])
+def test_a_rate_of_a_graph_of_tensorflow_1(step: bool) -> None:
+    """A number is a constant of the graph; of a tensor, its name and what moves it are known."""
+    train = tf.compat.v1.train
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        weight = tf.compat.v1.get_variable("weight", initializer=1.0)
+        count = tf.compat.v1.get_variable("count", initializer=0, trainable=False)
+        rates = [0.25, train.exponential_decay(0.25, count, 1, 0.5)]
+        optimizers = [tracer.wrap(train.AdamOptimizer(each)) for each in rates]
+        given = {"global_step": count} if step else {}
+        ops = [each.minimize(weight**2, **given) for each in optimizers]
+        session.run(tf.compat.v1.global_variables_initializer())
+        for _ in range(3):
+            session.run(ops)
+        number, tensor = (tracer.trace_of(each).data.rates[0] for each in optimizers)
+    assert number.runs == (RateRun(1, 3, 0.25, 0.25),)
+    assert tensor.runs == ()
+    assert tensor.schedule == "the tensor ExponentialDecay" + " without a global_step" * (not step)
 
 
 @pytest.mark.parametrize("sampled", [False, True])

@@ -345,6 +345,10 @@ def test_why_an_optimizer_made_no_step(why: str, healthy: bool) -> None:
         gc.collect()
     evidence = recording.trace().optimizers[0].evidence
     assert [e.why for e in evidence if isinstance(e, NoStep)] == [why] * (not healthy)
+    said = [f.text for f in recording.trace().findings() if f.code == "never-used"]
+    assert any("variables of the model are frozen" in text for text in said) == (
+        not healthy and why == "all frozen"
+    )
     fitted = any(isinstance(each, Fitted) for each in evidence)
     assert fitted == (not healthy and why != "nothing passed")
 

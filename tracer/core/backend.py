@@ -406,7 +406,13 @@ class Backend:
         """The optimizer's learning rate: a number, a variable, or a schedule."""
         own = object.__getattribute__(optimizer, "__dict__")
         hyper = own.get("_hyper")  # of legacy optimizers
-        return own.get("_learning_rate") if hyper is None else hyper.get("learning_rate")
+        if hyper is not None:
+            return hyper.get("learning_rate")
+        return own.get("_learning_rate", own.get("_lr"))  # of Adam in `tf.compat.v1`
+
+    def value_at(self, schedule: Any, step: int) -> float:
+        """The value of a schedule of this framework."""
+        return float(schedule(step))
 
     watches_rates = False
     """Whether reading the rates is as cheap as comparing them, so that each step can do it."""
@@ -416,6 +422,8 @@ class Backend:
         own = object.__getattribute__(optimizer, "__dict__")
         rate, decay = self.rate_of(optimizer), own.get("weight_decay")
         rate = rate if isinstance(rate, float | int) else self.number_in(rate)
+        if own.get("_initial_decay"):
+            rate = None  # legacy: each step divides it by 1 + decay * iterations
         return [(rate, decay, 0)]
 
     def groups_of(

@@ -13,6 +13,7 @@ from tracer.core.backend import Backend, Blocks, Iterations, Stepped
 from tracer.core.interrupts import suppress_faults
 from tracer.core.late_wrap import Late
 from tracer.kinds import SETTINGS, OptimizerKind
+from tracer.model import evidence
 from tracer.model.evidence import NothingReturned, OwnStep
 from tracer.model.names import distinct
 from tracer.model.records import Optimizer, Setting
@@ -121,9 +122,14 @@ class Optimizers:
             optimizer = traced.readable()
             if optimizer is not None:
                 traced.settings.update(self._settings(optimizer))
-            moved = None
+            moved, counted = None, []
             if not blocks.is_behind(optimizer):
-                moved = self._moved(index, optimizer, before.get(index), blocks)
+                own = self._backend.iterations_of(optimizer)
+                moved = self._moved(index, own, optimizer, before.get(index), blocks)
+                if own is not None and moved is not None and index in self.stepping:
+                    counted = [evidence.Iterations(own - moved, own)]
+            if "LossScale" in traced.class_name:  # in Keras 3 it counts no steps
+                counted = []
             yield Optimizer(
                 name,
                 traced.class_name,
@@ -135,6 +141,7 @@ class Optimizers:
                     *map(OwnStep, traced.own_steps),
                     *blocks.evidence(index),
                     *map(NothingReturned, list(traced.returned_nothing)),
+                    *counted,
                 ),
                 traced.made.line.name,
                 made_as=(traced.made.number, traced.made.line.made),
@@ -187,10 +194,14 @@ class Optimizers:
         }
 
     def _moved(
-        self, index: int, optimizer: Any, before: Iterations | None, blocks: Blocks
+        self,
+        index: int,
+        now: int | None,
+        optimizer: Any,
+        before: Iterations | None,
+        blocks: Blocks,
     ) -> int | None:
         """How far the optimizer's own count has moved since `before`, or since it was wrapped."""
-        now = self._backend.iterations_of(optimizer)
         if now is None:
             return None
         if before is not None and before.stepping:

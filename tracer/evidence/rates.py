@@ -8,17 +8,17 @@ reading takes time, they are read each time at first, then in at most a thousand
 import math
 from collections.abc import Iterator, Sequence
 from copy import copy
-from itertools import chain
+from itertools import chain, pairwise
 from numbers import Real
 from time import perf_counter
 from typing import Any, Literal
-from weakref import ref
 
 from msgspec.structs import replace
 
 from tracer.core.calls import Call
 from tracer.core.collectors import Collector, Throttle
 from tracer.core.interrupts import suppress_faults
+from tracer.core.optimizers import TracedOptimizer
 from tracer.core.reachable import as_call
 from tracer.model.rates import MOST
 from tracer.model.records import Rate, RateRun
@@ -81,11 +81,14 @@ class Rates(Collector):
         self._watches: bool = root.backend.watches_rates
         self._read = 0
         """The last step whose rates were read."""
-        self._optimizers: list[ref[Any]] = []
+        self._optimizers: list[TracedOptimizer] = []
         self._last: list[Any] = []
         """The last reading, with the number of variables."""
         self._sizes: list[int] = []
-        self._schedules: list[str] = []
+        self._schedules: list[tuple[str, Any]] = []
+        """By group, the text of a schedule, and the schedule if its framework defines it."""
+        self._marks: list[tuple[int, list[int | None]]] = []
+        """How many steps had begun when blocks began, and by group the optimizer's iterations."""
         self._members: dict[_Key, tuple[int, ...]] = {}
         self._values: dict[_Key, _Values] = {}
 
@@ -95,12 +98,21 @@ class Rates(Collector):
         A wrapper's own rate is unused: a `LossScaleOptimizer` of Keras 3 is made with 0
         (`keras/src/optimizers/loss_scale_optimizer.py`).
         """
-        alive = self.root.optimizers.alive()
-        inner = [each for each in alive if not _is_around(each, alive)]
-        groups = {id(getattr(each, "param_groups", each)): each for each in inner}
-        self._optimizers = [ref(each) for each in groups.values()]
-        rates = map(self.root.backend.rate_of, groups.values())
-        self._schedules = [as_call(each) if callable(each) else "" for each in rates]
+        optimizers = self.root.optimizers
+        alive = optimizers.alive()
+        groups = {
+            id(getattr(own, "param_groups", own)): (index, each, own)
+            for index, each in enumerate(optimizers.all)
+            if (own := each.optimizer()) is not None and not _is_around(own, alive)
+        }
+        self._optimizers = [each for _, each, _ in groups.values()]
+        rate_of = self.root.backend.rate_of
+        self._schedules = [_schedule(rate_of(own), own, call) for _, _, own in groups.values()]
+        self._marks = [
+            (0, [optimizers.stepping.get(index) or 0 for index, _, _ in groups.values()])
+        ]
+        if call.place.graph is not None and self._optimizers[0].kind.name == "v1":
+            self._try(1)  # a number is a constant of the graph
 
     def step_ends(self, call: Call) -> None:
         """Read the rates that the step used: PyTorch's schedules set the next step's later."""
@@ -119,8 +131,11 @@ class Rates(Collector):
 
     def block_begins(self) -> None:
         """Begin new runs, so that no run is in two traces."""
+        begun = self.root.blocks.begun()
         for each in self._values.values():
-            each.end(self.root.blocks.begun())
+            each.end(begun)
+        if any(text for text, _ in self._schedules):
+            self._marks = [*self._marks[1 - MOST :], (begun, self._iterations())]
         self._last, self.root.collectors.throttle = [], Throttle()
 
     def rates(self) -> Iterator[Rate]:
@@ -133,14 +148,35 @@ class Rates(Collector):
             if self.root.collectors.throttle.due and self._now() != self._last:
                 end = min(end, self._read)
         every = tuple(range(len(self.root.variables.plain)))
-        for group, schedule in enumerate(self._schedules):
-            if schedule and ("rate", group) not in self._values:
-                yield Rate(self.root.optimizers.root, "rate", group, every, (), schedule=schedule)
+        for group, (text, schedule) in enumerate(self._schedules):
+            if text and ("rate", group) not in self._values:
+                runs = tuple(self._runs_of(group, schedule)) if schedule is not None else ()
+                yield Rate(self.root.optimizers.root, "rate", group, every, runs, schedule=text)
         for (what, group), values in self._values.items():
             runs = values.runs(end)
             members = self._members.get((what, group), ())
             sampled = bool(self.root.collectors.throttle.due)
             yield Rate(self.root.optimizers.root, what, group, members, runs, sampled)
+
+    def _runs_of(self, group: int, schedule: Any) -> Iterator[RateRun]:
+        """The values of a schedule at the first and the last step of each block, if known."""
+        optimizer = self._optimizers[group].optimizer()
+        if optimizer is not None and self.root.backend.rate_of(optimizer) is not schedule:
+            return  # replaced meanwhile
+        now = self.root.blocks.begun(), self._iterations()
+        for (before, first), (end, last) in pairwise([*self._marks, now]):
+            begin, after, values = first[group], last[group], list[float]()
+            if end > before and begin is not None and after is not None:
+                with suppress_faults():
+                    for own in (begin, max(begin, after - 1)):
+                        values.append(self.root.backend.value_at(schedule, own))
+            if len(values) > 1:
+                number = len({*values})
+                yield RateRun(before + 1, end - before, values[0], values[1], number)
+
+    def _iterations(self) -> list[int | None]:
+        """Each optimizer's own count of its steps."""
+        return [self.root.backend.iterations_of(each.readable()) for each in self._optimizers]
 
     def _look(self, later: int) -> None:
         """Read the rates, and record changes for the step `later` steps after the last."""
@@ -152,7 +188,7 @@ class Rates(Collector):
     def _now(self) -> list[Any]:
         """The current rates of the optimizers, and the number of variables."""
         read = self.root.backend.rates_of
-        now = [read(own) for each in self._optimizers if (own := each()) is not None]
+        now = [read(own) for each in self._optimizers if (own := each.optimizer()) is not None]
         return [*now, len(self.root.variables.objects)]
 
     def _try(self, later: int) -> None:
@@ -185,12 +221,29 @@ class Rates(Collector):
         every = [each and each() for each in list(self.root.variables.objects)]
         variables = [each for each in every if each is not None]
         index = {id(each): number for number, each in enumerate(every) if each is not None}
-        optimizers = (own for each in self._optimizers if (own := each()) is not None)
+        optimizers = (own for each in self._optimizers if (own := each.optimizer()) is not None)
         parts = (self.root.backend.groups_of(own, variables) for own in optimizers)
         for number, (own, decaying) in enumerate(chain.from_iterable(parts)):
             yield ("rate", number), tuple(index[id(each)] for each in own if id(each) in index)
             known = (each for each in decaying if id(each) in index)
             yield ("decay", number), tuple(index[id(each)] for each in known)
+
+
+def _schedule(rate: Any, optimizer: Any, call: Any) -> tuple[str, Any]:
+    """The text of a schedule, and the schedule if it may be called; a number has none.
+
+    A schedule of the program is never called: it may count its calls.
+    """
+    if callable(rate):
+        ships = type(rate).__module__.startswith(("keras.", "tf_keras."))
+        ships &= not getattr(optimizer, "_initial_decay", 0)  # legacy: it divides each value
+        return as_call(rate), rate if ships else None
+    graph = getattr(rate, "graph", None) if hasattr(call, "kwargs") else None
+    if graph is None:
+        return "", None
+    counted = any(each is not None for each in (*call.args[1:2], call.kwargs.get("global_step")))
+    name = rate.name.partition(":")[0]
+    return f"the tensor {name}" + (" without a global_step" if not counted else ""), None
 
 
 def _is_around(optimizer: Any, others: Sequence[Any]) -> bool:

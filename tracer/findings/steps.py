@@ -30,6 +30,7 @@ from tracer.model.evidence import (
     GradientsAdded,
     GradientsLeft,
     LossNotScaled,
+    NoStep,
     NothingReturned,
     OutsideModules,
     OverrideUnreached,
@@ -152,6 +153,16 @@ def _traced_for_each(trace: Trace) -> Iterator[Case]:
             )
 
 
+_NEVER_CALLS = "train_step never calls its apply_gradients"
+_APPLY = (
+    "Call self.optimizer.apply_gradients(zip(gradients, self.trainable_variables)) in train_step."
+)
+_THAW = (
+    "Set trainable = True for what this model should train, and call its compile again; freeze it "
+    "for another model only while that model is trained."
+)
+
+
 @rule(
     "never-used",
     severity="warning",
@@ -170,12 +181,13 @@ def never_used(summary: Summary) -> Iterator[Case]:
     fitted = any(isinstance(evidence, Fitted) for evidence in root.evidence)
     built = root.settings.get("built") or (root.kind == "legacy" and root.iterations is not None)
     idle = not summary.replicas and not any(each.iterations for each in summary.optimizers)
+    frozen = any(why.why == "all frozen" for _, why in summary.evidence(NoStep))
     if fitted and idle:
+        why = "all variables of the model are frozen" if frozen else _NEVER_CALLS
         yield Case(
             f"fit trained a model that was compiled with {root.name} ({class_of(root)}), but the "
-            "optimizer made no step: train_step never calls its apply_gradients.",
-            "Call self.optimizer.apply_gradients(zip(gradients, self.trainable_variables)) in "
-            "train_step.",
+            f"optimizer made no step: {why}.",
+            _THAW if frozen else _APPLY,
         )
     elif built and idle and not root.failures:
         yield Case(f"{root.name} ({class_of(root)}) was built for its variables, but made no step.")

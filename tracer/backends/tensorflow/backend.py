@@ -34,6 +34,11 @@ class TensorFlowBackend(backend.Backend):
     iterations_of = staticmethod(variables.iterations_of)
     is_restored = staticmethod(variables.is_restored)
 
+    def value_at(self, schedule: Any, step: int) -> float:
+        """The value of a schedule of Keras, also while a graph is built."""
+        with compat.outside_of_graphs():
+            return super().value_at(schedule, step)
+
     def kind_of_gradient(self, gradient: Any) -> Kind:
         """`sparse` for `tf.IndexedSlices`, `none` for None, else `dense`."""
         if type(gradient) is compat.EagerTensor:
