@@ -373,22 +373,11 @@ def _joined(
     every = [data for data, _, _ in parts]
     replicas = _all_replicas(every)
     tables: dict[str, list[Any]] = {table: [] for table in _RECORDS}
-    numbers: defaultdict[str, dict[Any, int]] = defaultdict(dict)
-    numbers["replicas"] |= {key: number for number, key in enumerate(replicas)}
+    numbers: defaultdict[str, _Numbers] = defaultdict(_Numbers)
+    numbers["replicas"] = _Numbers(zip(replicas, count(), strict=False))
     for part, (data, optimizers, variables) in enumerate(parts):
-        keys: dict[str, Sequence[Hashable]] = {
-            "optimizers": optimizers,
-            "variables": variables,
-            "graphs": [(part, number) for number in range(len(data.graphs))],
-            "replicas": [(each.worker, each.id) for each in data.replicas],
-            "methods": data.methods,
-            "lines": data.lines,
-            "paths": [tuple(data.lines[index] for index in path) for path in data.paths],
-        }
-        places = {
-            table: [known.setdefault(key, len(known)) for known in [numbers[table]] for key in own]
-            for table, own in keys.items()
-        }
+        keys = _keys(part, data) | {"optimizers": optimizers, "variables": variables}
+        places = {table: [numbers[table][key] for key in own] for table, own in keys.items()}
         change = {
             table: partial(_all_at, own) if table == "variables" else own.__getitem__
             for table, own in places.items()
@@ -416,6 +405,25 @@ def _joined(
         launch=max((e.launch for e in every if e.launch), key=lambda e: e.started, default=None),
         processes=tuple(dict.fromkeys(name for data in every for name in data.processes)),
     )
+
+
+class _Numbers(dict[Any, int]):
+    """The number of each key, in the order in which they were asked for."""
+
+    def __missing__(self, key: Hashable) -> int:
+        number = self[key] = len(self)
+        return number
+
+
+def _keys(part: int, data: TraceData) -> dict[str, Sequence[Hashable]]:
+    """The keys of the records of a trace, by table; records with the same key are one."""
+    return {
+        "graphs": [(part, number) for number in range(len(data.graphs))],
+        "replicas": [(each.worker, each.id) for each in data.replicas],
+        "methods": data.methods,
+        "lines": data.lines,
+        "paths": [tuple(data.lines[index] for index in path) for path in data.paths],
+    }
 
 
 Listing = TypeVar("Listing", Rate, NotUpdated)
