@@ -86,7 +86,7 @@ def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
     from tracer.core import registry
     from tracer.core.optimizers import NOT_SEEN
     from tracer.hooks import wrapping
-    from tracer.hooks.lines import made_here
+    from tracer.core.lines import made_here
 
     if updates.is_transformation(optimizer):
         from tracer.hooks import recording

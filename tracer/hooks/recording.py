@@ -26,8 +26,8 @@ from tracer.core.snapshot import Baseline, ran_in
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks import wrapping
 from tracer.hooks.family import family, is_made
-from tracer.hooks.imports import when_imported
-from tracer.hooks.lines import forget_numbers, line_of_caller, made_here
+from tracer.core.imports import when_imported
+from tracer.core.lines import forget_numbers, line_of_caller, made_here
 from tracer.kinds import MAKERS, OptimizerKind, kind_of
 from tracer.model.evidence import Fitted
 from tracer.model.merge import combine

@@ -34,9 +34,9 @@ from tracer.core.registry import (
 )
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks.family import described, family, kind_to_trace, own_attributes, own_steps
-from tracer.hooks.imports import when_imported
-from tracer.hooks.lines import made_here
-from tracer.hooks.traced_class import methods_of, traced_class
+from tracer.core.imports import when_imported
+from tracer.core.lines import made_here
+from tracer.backends.keras.traced_class import methods_of, traced_class
 from tracer.kinds import LOSS_SCALES, TORCH, OptimizerKind
 from tracer.model.trace import Trace
 

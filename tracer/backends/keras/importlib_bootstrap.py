@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tracer.core.calls import CallRole
-from tracer.hooks.interception import (
+from tracer.backends.keras.interception import (
     InterceptedMethod,
     TracedGroup,
     TracedStep,

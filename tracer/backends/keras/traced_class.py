@@ -21,8 +21,8 @@ from tracer.core.registry import (
     traced_classes,
 )
 from tracer.errors import UnsupportedOptimizer
-from tracer.hooks.importlib_bootstrap import method_beside, traced_method
-from tracer.hooks.interception import disguised
+from tracer.backends.keras.importlib_bootstrap import method_beside, traced_method
+from tracer.backends.keras.interception import disguised
 from tracer.kinds import AUXILIARY, ApplyMethod, OptimizerKind
 
 _making = threading.RLock()
