@@ -58,9 +58,8 @@ def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
 
     Optimizers nested in it are traced with it. So is a loss scale around it, also one that Keras's
     `compile` makes later: the steps that the scale skips are in the trace of both. Wrapping an
-    optimizer twice changes nothing; wrapping it again after `unwrap` continues its trace. What a
-    block of `record` counts before the first `wrap` or after `unwrap` is not part of the trace; if
-    the optimizer stepped in a block after `unwrap`, wrapping it again makes the trace incomplete.
+    optimizer twice changes nothing. Its trace has all that is counted from the first `wrap` on: by
+    blocks of `record` also after `unwrap`, otherwise until `unwrap` and after the next `wrap`.
 
     A `tf.function` that was traced before is traced again at its next call, so its steps are
     counted; the trace names it. Its stateful random ops restart their sequence, and it reads Python
@@ -82,22 +81,12 @@ def wrap(optimizer: T, *, retrace: bool = True, effects: bool = False) -> T:
     >>> isinstance(optimizer, keras.optimizers.SGD)
     True
     """
-    from tracer.backends.optax import updates
-    from tracer.core import registry
-    from tracer.core.optimizers import NOT_SEEN
-    from tracer.hooks import wrapping
-    from tracer.core.lines import made_here
+    from tracer.hooks import recording
 
-    if updates.is_transformation(optimizer):
-        from tracer.hooks import recording
-
-        return recording.wrap_transformation(optimizer, retrace=retrace, effects=effects)
-    known = registry.recorder_of(optimizer)
-    made = made_here(optimizer) if known is None else NOT_SEEN
-    recorder = wrapping.hold(optimizer, known, made, retrace=retrace, effects=effects)
-    if known is None and (text := _defects(recorder)):
+    wrapped, recorder, is_new = recording.wrap(optimizer, retrace=retrace, effects=effects)
+    if is_new and (text := _defects(recorder)):
         warnings.warn(text, OptimizerWarning, stacklevel=2)
-    return optimizer
+    return wrapped
 
 
 def _defects(recorder: "Recorder") -> str:

@@ -61,6 +61,13 @@ _RESOURCE_METHODS = (
     ApplyMethod("_resource_apply_sparse_duplicate_indices", "sparse"),
 )
 
+WRAPPABLE = (
+    "a TensorFlow optimizer (of keras.optimizers, tf_keras.optimizers, "
+    "tf_keras.optimizers.legacy or tf.compat.v1.train), one of torch.optim, or a transformation of "
+    "optax"
+)
+"""What `wrap` takes, for people."""
+
 KINDS = (
     OptimizerKind(
         "legacy",
@@ -134,14 +141,21 @@ KINDS = (
         (ApplyMethod("update", None),),  # not a method: the work of `step` on one parameter
         backend="torch_optim",
     ),
-    OptimizerKind(
-        OPTAX,
-        "GradientTransformation",
-        ("optax._src.base",),
-        ("update",),
-        (),
-        (ApplyMethod("leaf update", None),),  # not a method: one leaf of the result of `update`
-        backend="optax",
+    *(
+        OptimizerKind(
+            OPTAX,
+            base,
+            homes,
+            ("update",),
+            (),
+            (ApplyMethod("leaf update", None),),  # not a method: one leaf of the result of `update`
+            backend="optax",
+        )
+        for base, homes in (
+            ("TracedUpdate", ("tracer.backends.optax.updates",)),  # what is traced, of the others
+            ("GradientTransformation", ("optax._src.base",)),
+            ("MultiSteps", ("optax.transforms._accumulation", "optax._src.wrappers")),
+        )
     ),
 )
 

@@ -56,10 +56,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Observe what fixtures make with optax, if a test has the marker."""
     if any(item.get_closest_marker(MARKER) for item in session.items):
-        from tracer.hooks.recording import see_makers
+        from tracer.hooks.recording import listen_always
 
-        see_makers(True)
-        session.config.add_cleanup(partial(see_makers, False))
+        listen_always(True)
+        session.config.add_cleanup(partial(listen_always, False))
 
 
 @pytest.fixture

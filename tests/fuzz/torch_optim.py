@@ -283,8 +283,6 @@ class Slot:
         self.made = made
         self.optimizer = optimizer
         self.wrapped = self.was_wrapped = False
-        self.recorded = self.mixed = False
-        """Whether a block counted steps after `unwrap`, and it was wrapped again after that."""
         self.scheduler: Any = None
         own = BEHAVIOURS[made.behaviour]
         self.log: Log = []
@@ -348,13 +346,13 @@ class Run:
         updates = {place: int(count) for place, count in enumerate(counts) if count}
         self.inner = Counter(dict(enumerate(moved)))
         self.inner.update(outer)
-        logs = [slot.log] if slot.wrapped else []
+        is_held = slot.wrapped or (slot.was_wrapped and self.blocks)
+        logs = [slot.log] if is_held else []
         logs += [block.logs.setdefault(slot, []) for block in self.blocks]
         slot.excused |= failed or "raise" in action.does
         if not failed or action.does == "raise in post hook":
             for log in logs:
                 log.append(updates)
-            slot.recorded |= bool(self.blocks) and slot.was_wrapped and not slot.wrapped
         if slot.scheduler is not None:
             slot.scheduler.step()
 
@@ -483,7 +481,6 @@ class Run:
         if self.traced:
             tracer.wrap(slot.optimizer, effects=flags[0])
             slot.wrapped = slot.was_wrapped = True
-            slot.mixed |= slot.recorded
 
     def unwrap(self, slot: Slot, flags: Sequence[bool]) -> None:
         if slot.wrapped:
@@ -505,9 +502,7 @@ class Run:
             self.compare(block.recording.trace(), block.logs, bool(block.unwrapped))
 
     def read(self, slot: Slot, flags: Sequence[bool] = ()) -> None:
-        if slot.mixed:
-            assert not tracer.trace_of(slot.optimizer).complete
-        elif slot.was_wrapped:
+        if slot.was_wrapped:
             self.compare(tracer.trace_of(slot.optimizer), {slot: slot.log})
         if self.blocks:
             block = self.blocks[-1]

@@ -7,13 +7,16 @@ from tracer.core.backend import Backend
 from tracer.kinds import OptimizerKind
 
 BACKENDS: dict[str, str | Backend] = {
+    "keras": "tracer.backends.keras.backend:KerasBackend",
     "jax": "tracer.backends.jax.backend:JaxBackend",
     "optax": "tracer.backends.optax.backend:OptaxBackend",
     "tensorflow": "tracer.backends.tensorflow.backend:TensorFlowBackend",
     "torch": "tracer.backends.torch.backend:TorchBackend",
     "torch_optim": "tracer.backends.torch.backend:TorchOptimBackend",
 }
-"""Each backend by name, or the path of its class until it is needed."""
+"""Each backend by name, or the path of its class until it is needed. `keras` is what is the same
+for Keras on every framework; it imports none, and finds the optimizers.
+"""
 
 
 def name_of(kind: OptimizerKind) -> str:
@@ -26,11 +29,24 @@ def name_of(kind: OptimizerKind) -> str:
 
 def backend_of(kind: OptimizerKind) -> Backend:
     """The backend for this kind of optimizer; imports its framework."""
-    name = name_of(kind)
+    return _backend(name_of(kind))
+
+
+def _backend(name: str) -> Backend:
     backend = BACKENDS[name]
     if isinstance(backend, str):
         backend = BACKENDS[name] = pkgutil.resolve_name(backend)()
     return backend
+
+
+FINDERS = {"torch_optim": "torch", "optax": "optax", "keras": ""}
+"""The backends that find optimizers, each with the package that must be imported before."""
+
+
+def finders() -> list[Backend]:
+    """The backends that can find optimizers now."""
+    imported = [name for name, home in FINDERS.items() if not home or home in sys.modules]
+    return [_backend(name) for name in imported]
 
 
 def canonical(variable: object) -> object:

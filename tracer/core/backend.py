@@ -4,6 +4,7 @@ The defaults suit a framework that runs eagerly in one process, such as PyTorch 
 backend subclasses `Backend` and each part that differs, and counts its compiled programs itself.
 """
 
+import inspect
 import platform
 import sys
 import warnings
@@ -326,6 +327,20 @@ class Blocks:
         """Handle the end of tracing an optimizer; existing counters keep counting."""
 
 
+def described(given: object) -> str:
+    """What a message calls an object that is to be traced: `an Adam`."""
+    if inspect.isroutine(given):
+        return f"the function {given.__name__}"
+    cls = type(given)
+    return f"{'an' if cls.__name__[0] in 'AEIOUaeiou' else 'a'} {cls.__name__}"
+
+
+def own_attributes(optimizer: Any) -> dict[str, Any]:
+    """The attributes of an object, read without calling its code."""
+    attributes: dict[str, Any] = object.__getattribute__(optimizer, "__dict__")
+    return attributes
+
+
 class Backend:
     """The answers for one framework; stateless, and shared by all recorders."""
 
@@ -340,6 +355,70 @@ class Backend:
     """Errors that may end a function after part of its work is done."""
     raised_to_stop: tuple[str, ...] = ()
     """Names of errors by which a thread only reports that another thread failed."""
+
+    nests = True
+    """Whether its optimizers may hold others of its kinds, whose steps are then part of theirs."""
+    unwrapped_note = ""
+    """A note for a recording that does not see what `unwrapped` returns."""
+    unused_note = ""
+    """A note on what `listen` cannot see, for a recording in which no optimizer was used."""
+
+    # About seeing the calls of optimizers.
+
+    def to_wrap(self, given: Any) -> Any:
+        """What `wrap` returns for `given`: an optimizer, or a copy of it that can be traced."""
+        return given
+
+    def standing_for(self, given: Any) -> Any:
+        """The object whose steps are seen: the optimizer itself, or the one in a proxy around it.
+
+        Raises `UnsupportedOptimizer` if there is none.
+        """
+        return given
+
+    def unwrapped(self, given: Any) -> Any:
+        """What `unwrap` returns for what `to_wrap` returned."""
+        return given
+
+    def introduce(self, traced: Any) -> None:
+        """Complete the new `optimizers.TracedOptimizer` of an optimizer."""
+
+    def prepare(self, optimizer: Any) -> None:
+        """Raise `UnsupportedOptimizer` if `attach` could not attach to this optimizer."""
+
+    def attach(self, optimizer: Any, binding: Any, *, making: bool = False) -> None:
+        """Report the calls of an optimizer to the recorder of its `registry.Binding`.
+
+        If it is in the `making`, a backend that sees its first step may wait for that.
+        """
+        raise NotImplementedError
+
+    def detach(self, optimizer: Any, binding: Any) -> None:
+        """Report no more calls of an optimizer."""
+        raise NotImplementedError
+
+    def around(self, optimizer: Any) -> Iterable[Any]:
+        """The living optimizers around this one that are traced with it."""
+        return ()
+
+    def living(self) -> Iterable[Any]:
+        """The living optimizers; only those that may be used, if their first step is seen."""
+        return ()
+
+    def listen(self, made: Callable[..., None] | None, *, always: bool = False) -> None:
+        """Call `made` with each new optimizer from now on, or no more if it is None.
+
+        With `making=True` if its `__init__`, or its first step ever, is under way. If `always`,
+        prepare to see the first step of those that are made while nobody listens.
+        """
+
+    def unused(self) -> Iterable[Any]:
+        """The optimizers made in this recording that had no first step to report them."""
+        return ()
+
+    def unseen(self) -> Iterable[str]:
+        """Notes on steps that are not counted in a recording that begins now."""
+        return ()
 
     # About a call, on its thread.
 

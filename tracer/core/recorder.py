@@ -50,10 +50,6 @@ class Recorder(Root):
         self.variables = backend.new_variables(self)
         self.blocks = backend.new_blocks(self)
         self.collectors = Collectors(self)
-        self.recordings: set[Any] = set()
-        """The recordings that trace this root optimizer."""
-        self.compares_for_program = False
-        """Whether the program, not only a block of `record`, asked for effects."""
         self.reader = Reader(self)
         # Called at each call of an apply method.
         self._eager_replica = backend.eager_replica

@@ -4,11 +4,37 @@ Nothing is stored on an optimizer: it would be tracked, saved and restored. Opti
 are keyed by `id`, because they may define comparison and hashing as they like.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping, MutableSet
 from typing import Any
-from weakref import ref
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 from tracer.core.recorder import Recorder
+from tracer.core.snapshot import Baseline
+
+
+class Holder:
+    """Who has optimizers traced until it lets them go: the program, by `wrap`, or a recording."""
+
+    def __init__(self) -> None:
+        self.since: MutableMapping[Recorder, Baseline | None] = {}
+        """What each recorder had counted before; None if nothing."""
+        self.compares: MutableSet[Recorder] = set()
+        """The recorders from which it wants effects."""
+        self.asked: MutableSet[Recorder] = set()
+        """The recorders of optimizers that it holds by name."""
+        self.ended = False
+
+    def move(self, old: Recorder, new: Recorder) -> None:
+        """Follow an optimizer that another recorder has now: it was nested in one that steps."""
+        for own in (self.compares, self.asked):
+            if old in own:
+                own.add(new)
+        if not old.used:
+            self.since.pop(old, None)
+
+
+PROGRAM = Holder()
+PROGRAM.since, PROGRAM.compares, PROGRAM.asked = WeakKeyDictionary(), WeakSet(), WeakSet()
 
 
 class Binding:
@@ -16,15 +42,14 @@ class Binding:
 
     __slots__ = (
         "alone_with",
-        "bring_in_nested",
-        "by_program",
+        "bring_in",
         "former",
+        "holders",
         "index",
         "observer",
         "optimizer",
         "recorder",
         "settled",
-        "traced",
     )
 
     def __init__(
@@ -32,18 +57,17 @@ class Binding:
         optimizer: Any,
         recorder: Recorder,
         index: int,
-        bring_in_nested: "Callable[[Any, Binding], Binding]",
+        bring_in: "Callable[[Any, Binding], Binding]",
     ) -> None:
         key, forget = id(optimizer), bindings.pop  # at exit, module globals go first
         self.optimizer = ref(optimizer, lambda _: forget(key, None))
         self.recorder = recorder
         self.index = index
-        self.traced = False  # whether the optimizer is wrapped now
-        self.by_program = False  # whether the program wrapped it, not only `record`
+        self.holders: set[Holder] = set()  # it is traced as long as there is one
         self.settled = False  # whether its first step has searched for nested optimizers
-        self.bring_in_nested = bring_in_nested
+        self.bring_in = bring_in  # traces an optimizer that holds or is in this one, too
         self.alone_with: tuple[int, ...] = ()  # ids of its attributes if none is an optimizer
-        self.observer: Any = None  # sees its steps if its class does not: PyTorch's hooks
+        self.observer: Any = None  # sees its steps, if its class is not replaced
         self.former: Any = None  # its earlier observer, to be reused
 
 
@@ -53,11 +77,9 @@ plain_classes: dict[int, type] = {}  # by the id of the traced class
 
 
 def is_traced(optimizer: object) -> bool:
-    """Whether `optimizer` is wrapped now; the traced class alone, as of a copy, is not enough."""
+    """Whether `optimizer` is traced now; the traced class alone, as of a copy, is not enough."""
     binding = bindings.get(id(optimizer))
-    if binding is None or binding.observer is not None:
-        return binding is not None
-    return binding.traced and id(type(optimizer)) in plain_classes
+    return binding is not None and not all(holder.ended for holder in binding.holders)
 
 
 def recorder_of(optimizer: object) -> Recorder | None:

@@ -93,24 +93,16 @@ class Reader:
     """Makes traces of one recorder; thread-safe."""
 
     def __init__(self, root: Root) -> None:
-        self._wrapped_at: Baseline | None = None
         self._so_far = _THE_BEGINNING
         """The most recent baseline, reused if nothing more was counted."""
-        self._until_block: tuple[Baseline, Trace] | None = None
-        """The baseline and trace when `record` began to count the unwrapped optimizer."""
-        self._counted_unwrapped = False
         self._root = root
         self._optimizers: Optimizers = root.optimizers
 
-    def trace(self) -> Trace:
-        """The frozen trace since `wrap`, up to the last complete step of each replica."""
-        if self._until_block is not None:
-            return self._until_block[1]
-        counted = self.data_since(self._wrapped_at, empty=True)
+    def trace(self, since: Baseline | None = None) -> Trace:
+        """The frozen trace since a baseline, up to the last complete step of each replica."""
+        counted = self.data_since(since, empty=True)
         assert counted is not None, "an empty one is wanted"
         data, objects = counted
-        if self._counted_unwrapped:
-            data = replace(data, notes=(*data.notes, Note(_UNWRAPPED)))
         return Trace(data, Objects(index_of=finder(objects, self._root.backend.canonical)))
 
     def data_since(self, baseline: Baseline | None, empty: bool) -> DataAndObjects | None:
@@ -123,25 +115,6 @@ class Reader:
         if not empty and self._nothing_since(since):
             return None
         return self._data(self._copy(), since)
-
-    def wrapped(self, new: bool) -> None:
-        """Handle `wrap`: steps that only blocks of `record` counted before are not part of `trace`.
-
-        If the optimizer is `new`, there are none.
-        """
-        if self._wrapped_at is None:
-            self._wrapped_at = _THE_BEGINNING if new else self.baseline()
-        if self._until_block is not None:
-            since, _ = self._until_block
-            counted = self.data_since(since, empty=False)
-            self._counted_unwrapped |= counted is not None and ran_in(counted[0], since.notes)
-            self._until_block = None
-
-    def unwrapped(self) -> None:
-        """Handle a `record` that traces an unwrapped optimizer: `trace` omits its steps."""
-        if self._wrapped_at is not None and self._until_block is None:
-            trace = self.trace()
-            self._until_block = self.baseline(), trace
 
     def baseline(self) -> Baseline:
         """Return the counts so far, for a trace that counts from here."""
@@ -379,10 +352,6 @@ class Reader:
                     event.at,
                 )
 
-
-_UNWRAPPED = (
-    "the trace includes steps that a block of `record` counted while the optimizer was unwrapped"
-)
 
 _BYPASSED = (
     "gradients reached apply_gradients, but none of the optimizer's apply methods was called: it "

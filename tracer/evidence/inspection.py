@@ -16,9 +16,9 @@ from tracer.core.backend import Root
 from tracer.core.calls import Call
 from tracer.core.collectors import Collector
 from tracer.core.interrupts import suppress_faults
+from tracer.core.lines import line_of
 from tracer.core.registry import plain_class
 from tracer.hooks.family import ships
-from tracer.core.lines import line_of
 from tracer.kinds import AT_ONCE, KINDS, OptimizerKind
 from tracer.model.evidence import Evidence, OverrideUnreached, OwnDense, SparseMissing
 from tracer.model.records import Optimizer

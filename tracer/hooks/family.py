@@ -1,15 +1,15 @@
 """Recognizes optimizers, and finds the optimizers nested in one."""
 
-import inspect
 import re
 from collections.abc import Iterator
 from typing import Any
 
 from tracer.backends import backend_list as backends
+from tracer.core.backend import described, own_attributes
 from tracer.core.interrupts import suppress_faults
 from tracer.core.reachable import layers
 from tracer.errors import UnsupportedOptimizer, is_mistake
-from tracer.kinds import OptimizerKind, kind_of, may_be_optimizers
+from tracer.kinds import FRAMEWORKS, WRAPPABLE, OptimizerKind, kind_of, may_be_optimizers
 
 __tracebackhide__ = is_mistake
 
@@ -17,6 +17,10 @@ __tracebackhide__ = is_mistake
 def family(optimizer: object) -> Iterator[tuple[Any, OptimizerKind]]:
     """Yield the optimizer and those nested in its attributes, each once, with their kinds."""
     kind = kind_to_trace(optimizer)
+    backend, name = backends.backend_of(kind), backends.name_of(kind)
+    if not backend.nests:
+        yield optimizer, kind
+        return
     seen = {id(optimizer)}
     todo: list[tuple[Any, OptimizerKind]] = [(optimizer, kind)]
     while todo:
@@ -25,23 +29,10 @@ def family(optimizer: object) -> Iterator[tuple[Any, OptimizerKind]]:
         for values in layers(list(own_attributes(member).values()), depth=4):
             for value in values if may_be_optimizers(values) else ():
                 nested = kind_of(type(value))
-                if nested is not None and id(value) not in seen:
+                if nested is not None and backends.name_of(nested) == name:
+                    value = backend.standing_for(value)
+                    todo += [] if id(value) in seen else [(value, nested)]
                     seen.add(id(value))
-                    todo.append((value, nested))
-
-
-_STATE = ("_trainable_variables", "_variables", "_hyper", "_slots", "_optimizer", "_opt")
-"""Attributes that the constructor of each base class, or of a wrapper, assigns."""
-
-
-def is_made(optimizer: Any) -> bool:
-    """Whether the constructor of an optimizer has run, rather than raised."""
-    return not own_attributes(optimizer).keys().isdisjoint(_STATE)
-
-
-def own_attributes(optimizer: Any) -> dict[str, Any]:
-    attributes: dict[str, Any] = object.__getattribute__(optimizer, "__dict__")
-    return attributes
 
 
 def kind_to_trace(optimizer: object) -> OptimizerKind:
@@ -76,28 +67,17 @@ def _instead(given: object) -> str:
         return "wrap its optimizer, `model.optimizer`, after `model.compile`"
     if isinstance(given, list | tuple | dict | set):
         return "give one optimizer at a time"
-    return (
-        "wrap takes a TensorFlow optimizer (of keras.optimizers, tf_keras.optimizers, "
-        "tf_keras.optimizers.legacy or tf.compat.v1.train), one of torch.optim, or a "
-        "transformation of optax"
-    )
+    return f"wrap takes {WRAPPABLE}"
 
 
-def described(optimizer: object) -> str:
-    if inspect.isroutine(optimizer):
-        return f"the function {optimizer.__name__}"
-    cls = type(optimizer)
-    return f"{'an' if cls.__name__[0] in 'AEIOUaeiou' else 'a'} {cls.__name__}"
-
-
-_FRAMEWORKS = ("builtins", "abc", "typing", "keras", "tensorflow", "tf_keras")
+_SHIPPED = ("builtins", "abc", "typing", *FRAMEWORKS)
 _LEADS_TO_APPLY_METHOD = re.compile("apply_gradients|update_step")
 """Other methods that lead to an apply method: `_internal_apply_gradients`, for example."""
 
 
 def ships(cls: type) -> bool:
     """Whether a class comes with a framework."""
-    return cls.__module__.split(".")[0] in _FRAMEWORKS
+    return cls.__module__.split(".")[0] in _SHIPPED
 
 
 def own_steps(cls: type, kind: OptimizerKind) -> tuple[str, ...]:

@@ -64,9 +64,9 @@ class Assertion:
         self._recording = Recording()
         self._stack = ExitStack()
         if optimizer is not None:
-            from tracer.hooks import wrapping
+            from tracer.hooks.family import kind_to_trace
 
-            wrapping.require_optimizer(optimizer)
+            kind_to_trace(optimizer)
         self._key = object()
         never_ended[self._key] = _made()
 

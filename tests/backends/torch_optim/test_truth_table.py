@@ -994,8 +994,8 @@ def test_what_was_recorded_before_an_optimizer_is_wrapped() -> None:
     assert tracer.trace_of(optimizer).steps == since == 7
 
 
-def test_the_trace_is_of_the_time_in_which_the_program_wraps_the_optimizer() -> None:
-    """What it was wrapped for, with a block around, before and after it."""
+def test_the_trace_has_all_that_is_counted_from_the_first_wrap_on() -> None:
+    """With a block around, before and after it."""
     parameters = zeros(1)
     optimizer = Odometer(parameters)
     with tracer.record() as recording:
@@ -1009,7 +1009,7 @@ def test_the_trace_is_of_the_time_in_which_the_program_wraps_the_optimizer() -> 
     with tracer.record() as later:
         trained(optimizer, 4)
     trace = tracer.trace_of(optimizer)
-    assert (trace.steps, trace.updates(), trace.complete) == (3, 3, True)
+    assert (trace.steps, trace.updates(), trace.complete) == (7, 7, True)
     assert (recording.trace().steps, later.trace().steps) == (2, 4)
 
     optimizer = Odometer(parameters)
@@ -1018,10 +1018,10 @@ def test_the_trace_is_of_the_time_in_which_the_program_wraps_the_optimizer() -> 
         tracer.unwrap(tracer.wrap(optimizer))
         trained(optimizer, 2)
     assert not optimizer._optimizer_step_pre_hooks
-    assert tracer.trace_of(optimizer).steps == 0
-    tracer.wrap(optimizer)
     trained(optimizer, 1)
-    assert not tracer.trace_of(optimizer).complete  # it cannot leave out what is between
+    assert tracer.trace_of(optimizer).steps == 2
+    trained(tracer.wrap(optimizer), 1)
+    assert (tracer.trace_of(optimizer).steps, tracer.trace_of(optimizer).complete) == (3, True)
 
 
 @pytest.mark.parametrize("kind", ["plain", "own step", "around"])

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from tracer.backends.jax import blocks, compat, values
 from tracer.backends.jax.late_wrap import JaxStaleFunctions
+from tracer.backends.keras.backend import KerasBackend
 from tracer.backends.models import ModelMonitor
 from tracer.core import backend, late_wrap
 from tracer.core.backend import Surroundings
@@ -15,8 +16,8 @@ from tracer.core.collectors import Collector
 from tracer.model.records import Kind, Variable
 
 
-class JaxBackend(backend.Backend):
-    """Keras on JAX."""
+class ArrayBackend(backend.Backend):
+    """Any optimizer whose variables are arrays of JAX."""
 
     packages: tuple[str, ...] = ("jax", "keras")
     new_blocks: type[backend.Blocks] = blocks.JaxBlocks
@@ -68,3 +69,7 @@ class JaxBackend(backend.Backend):
             return Surroundings(strategy, "", ())
         processes = tuple(f"process:{number}" for number in range(jax.process_count()))
         return Surroundings(strategy, processes[jax.process_index()], processes)
+
+
+class JaxBackend(ArrayBackend, KerasBackend):
+    """Keras on JAX."""

@@ -11,7 +11,6 @@ the tracer.
 from collections.abc import Callable
 from typing import Any
 
-from tracer.core.calls import CallRole
 from tracer.backends.keras.interception import (
     InterceptedMethod,
     TracedGroup,
@@ -21,6 +20,7 @@ from tracer.backends.keras.interception import (
     end_apply,
     note_beside,
 )
+from tracer.core.calls import CallRole
 from tracer.kinds import ApplyMethod
 
 

@@ -35,7 +35,7 @@ def note_beside(base: type, name: str, optimizer: Any, given: Sequence[Any]) -> 
     if binding is not None:
         try:
             if not binding.settled:
-                binding = binding.bring_in_nested(optimizer, binding)
+                binding = binding.bring_in(optimizer, binding)
             if not any(isinstance(each, list | tuple) and not each for each in given):
                 binding.recorder.optimizers.all[binding.index].called[name] += 1
             if not binding.recorder.optimizers.stepping:
@@ -127,7 +127,7 @@ class _Traced:
         if binding is None:
             return
         if self.role == "step" and not binding.settled:
-            binding = binding.bring_in_nested(optimizer, binding)
+            binding = binding.bring_in(optimizer, binding)
         recorder = binding.recorder
         try:
             recorder.open(self, binding.index, self.method)

@@ -4,13 +4,14 @@ To the program it looks like the original class: see `traced_class` and `_transp
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Mapping
 from functools import cache, partial
 from itertools import pairwise
 from types import FunctionType
-from typing import Any
+from typing import Any, Protocol
 
-from tracer.backends.backend_list import name_of
+from tracer.backends.keras.importlib_bootstrap import method_beside, traced_method
+from tracer.backends.keras.interception import disguised
 from tracer.core.calls import CallRole
 from tracer.core.interrupts import interrupt_in
 from tracer.core.registry import (
@@ -21,8 +22,6 @@ from tracer.core.registry import (
     traced_classes,
 )
 from tracer.errors import UnsupportedOptimizer
-from tracer.backends.keras.importlib_bootstrap import method_beside, traced_method
-from tracer.backends.keras.interception import disguised
 from tracer.kinds import AUXILIARY, ApplyMethod, OptimizerKind
 
 _making = threading.RLock()
@@ -38,7 +37,19 @@ def methods_of(kind: OptimizerKind) -> dict[str, tuple[CallRole, ApplyMethod | N
     return methods
 
 
-def traced_class(base: type, kind: OptimizerKind) -> type:
+class Members(Protocol):
+    """What a framework adds to a traced class."""
+
+    def members(
+        self, base: type, kind: OptimizerKind, methods: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """More members of the traced class of `base`, which has these traced `methods`."""
+
+    def class_seen(self, optimizer: object) -> type:
+        """The `__class__` of a traced optimizer."""
+
+
+def traced_class(base: type, kind: OptimizerKind, added: Members) -> type:
     """Return the subclass of `base` that traces; there is one for each class.
 
     `optimizer.__class__` still returns `base`, because registries (Keras's serialization,
@@ -48,13 +59,13 @@ def traced_class(base: type, kind: OptimizerKind) -> type:
     with _making:
         traced = traced_classes.get(id(base))
         if traced is None:
-            traced = _made_class(base, kind)
+            traced = _made_class(base, kind, added)
             plain_classes[id(traced)] = base
             traced_classes[id(base)] = traced
         return traced
 
 
-def _made_class(base: type, kind: OptimizerKind) -> type:
+def _made_class(base: type, kind: OptimizerKind, added: Members) -> type:
     """Make a traced class; raises `UnsupportedOptimizer` if `base` cannot be subclassed."""
     for name, function in vars(base).items():  # such a call never ends in a subclass
         names = function.__code__.co_names if isinstance(function, FunctionType) else ()
@@ -66,20 +77,15 @@ def _made_class(base: type, kind: OptimizerKind) -> type:
         "__qualname__": base.__qualname__,
         "__doc__": base.__doc__,
     }
-    seen: Callable[[Any], type] = _class_seen
     for name, (role, apply) in methods_of(kind).items():
         if hasattr(base, name):
             members[name] = traced_method(base, name, role, apply)
     for name in AUXILIARY:
         if hasattr(base, name):
             members[name] = method_beside(base, name)
-    if name_of(kind) == "torch":
-        from tracer.backends.torch import keras_compiled  # Keras on PyTorch
-
-        for name, method in keras_compiled.members(base, kind, members).items():
-            members[name] = disguised(method, base, name)
-        seen = keras_compiled.class_seen
-    members["__class__"] = property(seen, partial(_follow, kind))
+    for name, method in added.members(base, kind, members).items():
+        members[name] = disguised(method, base, name)
+    members["__class__"] = property(added.class_seen, partial(_follow, kind, added))
     members |= _transparency(base)
     try:
         traced: type = type(base)(base.__name__, (base,), members)
@@ -94,10 +100,6 @@ def _made_class(base: type, kind: OptimizerKind) -> type:
     return traced
 
 
-def _class_seen(optimizer: object) -> type:
-    return plain_class(type(optimizer))
-
-
 _OF_ABC = {"__abstractmethods__", "_abc_impl"}
 """Attributes that `ABCMeta` stores in each class."""
 
@@ -108,12 +110,14 @@ def _no_subclass(base: type, reason: object) -> UnsupportedOptimizer:
     )
 
 
+def above_traced(base: type, traced: Any) -> Any:
+    """The class after the traced class in the MRO: `base`, or another if a class is derived."""
+    return super(traced_classes[id(base)], traced)
+
+
 def _transparency(base: Any) -> dict[str, Any]:
     """The members that keep configs, copies, pickles and exports the same as without the tracer."""
-
-    def above(traced: Any) -> Any:
-        """The class after the traced class in the MRO: `base`, or another if a class is derived."""
-        return super(traced_classes[id(base)], traced)
+    above = partial(above_traced, base)
 
     def reduce(self: Any, protocol: Any) -> Any:
         reduced, cls, plain = (
@@ -147,33 +151,11 @@ def _transparency(base: Any) -> dict[str, Any]:
             return copied
 
         members["__deepcopy__"] = deepcopy
-    if hasattr(base, "_trackable_children"):
-
-        def children(self: Any, save_type: str = "checkpoint", **kwargs: Any) -> Any:
-            saved = above(self)._trackable_children(save_type, **kwargs)
-            binding = bindings.get(id(self))
-            if save_type != "savedmodel" or binding is None:
-                return saved
-            from tracer.backends.tensorflow import compat  # called by TensorFlow
-
-            counters = compat.AutoTrackable()
-            for name, variable in binding.recorder.blocks.counters.variables().items():
-                setattr(counters, name, variable)
-                binding.recorder.note(_EXPORTED, "fact")
-            return {**saved, "_optimizer_tracer": counters}
-
-        members["_trackable_children"] = children
     return members
 
 
-_EXPORTED = (
-    "the optimizer was exported in a SavedModel, with the counters of its functions: what the "
-    "exported functions run is not counted"
-)
-
-
-def _follow(kind: OptimizerKind, optimizer: Any, cls: type) -> None:
+def _follow(kind: OptimizerKind, added: Members, optimizer: Any, cls: type) -> None:
     """Assign another class to an optimizer for the program: a traced optimizer stays traced."""
     if id(type(optimizer)) in plain_classes:
-        cls = traced_class(plain_class(cls), kind)
+        cls = traced_class(plain_class(cls), kind, added)
     set_class(optimizer, cls)

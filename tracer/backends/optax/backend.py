@@ -1,17 +1,32 @@
 """What counting needs of optax: see `tracer.core.backend.Backend`."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from tracer.backends.jax.backend import JaxBackend
+from tracer.backends.jax.backend import ArrayBackend
 from tracer.backends.jax.blocks import current_place, is_distributed
+from tracer.backends.optax import makers, updates
 from tracer.backends.optax.facts import Facts
 from tracer.backends.optax.leaves import Leaf, Leaves
 from tracer.backends.optax.steps import OptaxBlocks, Step
 from tracer.core.calls import Call, CallsUnderWay, start_call
+from tracer.core.optimizers import TracedOptimizer
+from tracer.core.registry import Binding
 from tracer.model.records import Variable
 
+_NOT_WRAPPED = (
+    "optax is imported, but only transformations that optax.NAME(...) made during the recording "
+    "are counted, not those that were made by hand, earlier, or by a function that was imported "
+    "earlier: for these, use tx = tracer.wrap(tx)"
+)
+_UNWRAPPED = (
+    "a transformation was unwrapped in a block of `record`: its updates are not counted until it "
+    "is wrapped again or the block ends"
+)
 
-class OptaxBackend(JaxBackend):
+
+class OptaxBackend(ArrayBackend):
     """optax, whose transformations are called in programs of JAX."""
 
     packages = ("jax", "optax", "flax", "equinox")
@@ -19,6 +34,47 @@ class OptaxBackend(JaxBackend):
     new_blocks = OptaxBlocks
     new_step = Step
     collectors = (Facts,)
+    nests = False
+    unwrapped_note = _UNWRAPPED
+    unused_note = _NOT_WRAPPED
+
+    def to_wrap(self, given: Any) -> Any:
+        """A copy of a transformation, whose `update` counts its calls."""
+        return updates.traced(given)
+
+    def standing_for(self, given: Any) -> Any:
+        """The `update` of a traced transformation."""
+        update = updates.standing_for(given)
+        if updates.is_transformation(update):
+            updates.refuse(given)
+        return update
+
+    def unwrapped(self, given: Any) -> Any:
+        """The original transformation."""
+        return updates.standing_for(given).given
+
+    def introduce(self, traced: TracedOptimizer) -> None:
+        updates.introduce(traced)
+
+    def attach(self, optimizer: Any, binding: Binding, *, making: bool = False) -> None:
+        """Count the calls of an `update`, which sees them itself."""
+        binding.observer = self
+
+    def detach(self, optimizer: Any, binding: Binding) -> None:
+        binding.observer = None
+
+    def living(self) -> list[Any]:
+        return updates.living()
+
+    def unused(self) -> list[Any]:
+        return list(updates.unused.values())
+
+    def listen(self, made: Callable[..., None] | None, *, always: bool = False) -> None:
+        """Replace the makers; `always`: also while nothing is recorded."""
+        if made is not None or always:
+            makers.exchange(made and partial(made, making=True))
+        else:
+            makers.put_back()
 
     def locate(self, call: Call, stack: list[Call], calls_under_way: CallsUnderWay) -> bool:
         """Set the place of a new call, without a parent: optax has no recursive transformation."""

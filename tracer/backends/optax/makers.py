@@ -19,7 +19,7 @@ import wrapt
 from tracer.backends.optax import updates
 from tracer.backends.optax.inside import under_way
 from tracer.backends.optax.updates import TracedUpdate, is_transformation
-from tracer.core.optimizers import Made
+from tracer.core.lines import made_here
 
 NAMESPACES = ("optax", "optax.contrib", "optax.transforms")
 _UNANNOTATED = {"dog", "dowg", "monitor", "scale_by_factored_rms"}
@@ -57,7 +57,7 @@ def _seen(made: Any, name: str) -> Any:
     """A maker's result, in a form whose calls are observed."""
     if is_transformation(made):
         if not isinstance(made.update, TracedUpdate):
-            update = TracedUpdate(made, name, updates.made_here(made))
+            update = TracedUpdate(made, name, made_here(made))
             made = made._replace(update=update)
             updates.note_made(update)
     elif callable(made) and not isinstance(made, type):  # made by `inject_hyperparams`
@@ -66,15 +66,11 @@ def _seen(made: Any, name: str) -> Any:
     return made
 
 
-def exchange(
-    first_call: Callable[[TracedUpdate], None] | None,
-    line: Callable[[object], str],
-    made_here: Callable[[object], Made],
-) -> None:
+def exchange(first_call: Callable[[TracedUpdate], None] | None) -> None:
     """Observe makers from now on; `first_call`, if any, runs before the first step of each."""
     if updates.first_call is None:
         updates.unused.clear()
-    updates.first_call, updates.line_of_caller, updates.made_here = first_call, line, made_here
+    updates.first_call = first_call
     if _exchanged:
         return
     for module in filter(None, map(sys.modules.get, NAMESPACES)):
@@ -117,7 +113,7 @@ def _reporting(original: Callable[..., None]) -> Callable[..., None]:
     def __init__(made: Any, *args: Any, **kwargs: Any) -> None:
         original(made, *args, **kwargs)
         if _exchanged and "update" not in vars(made):
-            made.update = TracedUpdate(made, type(made).__name__, updates.made_here(made))
+            made.update = TracedUpdate(made, type(made).__name__, made_here(made))
             updates.note_made(made.update)
 
     return __init__

@@ -15,29 +15,20 @@ import functools
 import sys
 from collections.abc import Callable
 from typing import Any, NoReturn
-from weakref import WeakSet, ref
+from weakref import WeakSet
 
 from tracer.backends.optax.inside import held_in, holds, label, settings_in, under_way
 from tracer.core.calls import frames_from
+from tracer.core.lines import made_here
 from tracer.core.optimizers import NOT_SEEN, Made, TracedOptimizer
-from tracer.core.recorder import Recorder
-from tracer.core.registry import Binding, bindings
+from tracer.core.registry import PROGRAM, Binding, bindings
 from tracer.errors import UnsupportedOptimizer, is_mistake
-from tracer.kinds import KINDS, OPTAX, kind_of
+from tracer.kinds import OPTAX, kind_of
 
 __tracebackhide__ = is_mistake
 
-KIND = next(each for each in KINDS if each.name == OPTAX)
-
-
 first_call: "Callable[[TracedUpdate], None] | None" = None
 """Starts counting a maker's transformation at its first call; None outside recordings."""
-
-
-line_of_caller: Callable[[object], str] = lambda made: ""  # noqa: E731
-"""The line of the program that is running."""
-made_here: Callable[[object], Made] = lambda made: NOT_SEEN  # noqa: E731
-"""The same line, which makes a transformation now."""
 
 
 _all: "WeakSet[TracedUpdate]" = WeakSet()
@@ -68,7 +59,7 @@ class TracedUpdate:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         unused.pop(id(self), None)
         binding = bindings.get(id(self))
-        if self.maker and not (binding is not None and binding.by_program):
+        if self.maker and not (binding is not None and PROGRAM in binding.holders):
             binding = None if under_way.depth else self._to_count(binding)
         under_way.depth += 1
         try:
@@ -123,13 +114,13 @@ def note_made(update: TracedUpdate) -> None:
 def _is_wrapped(each: Any) -> bool:
     """True for an `update` that the program wrapped."""
     binding = bindings.get(id(each)) if type(each) is TracedUpdate else None
-    return binding is not None and binding.by_program
+    return binding is not None and PROGRAM in binding.holders
 
 
 def is_transformation(given: Any) -> bool:
     """True for a transformation of optax: a tuple of `init` and `update`, or a `MultiSteps`."""
     kind = kind_of(type(given))
-    return (kind is not None and kind.name == OPTAX) or _is_multi_steps(given)
+    return kind is not None and kind.name == OPTAX and type(given) is not TracedUpdate
 
 
 def _is_multi_steps(given: Any) -> bool:
@@ -148,39 +139,25 @@ def standing_for(given: Any) -> Any:
     return update if type(update) is TracedUpdate else given
 
 
-def traced(given: Any, made_by: Made) -> tuple[Any, TracedUpdate]:
-    """A copy of a transformation that can be counted, and its `update`.
-
-    `made_by` is the line of the program that wraps it.
-    """
-    update = TracedUpdate(given, made=made_by)
+def traced(given: Any) -> Any:
+    """A copy of a transformation that can be counted; one that can be is returned as it is."""
+    if standing_for(given) is not given:
+        return given
+    update = TracedUpdate(given, made=made_here(given))
     if not _is_multi_steps(given):
-        return given._replace(update=update), update
+        return given._replace(update=update)
     made = copy.copy(given)
     made.update = update
-    return made, update
+    return made
 
 
-def bind(update: TracedUpdate, recorder: Recorder) -> None:
-    """Bind an `update` to the recorder that counts it."""
+def introduce(traced: TracedOptimizer) -> None:
+    """Complete what is known of an `update` that is counted for the first time."""
+    update: Any = traced.optimizer()
     name = update.maker or label(update.given)
-    known = TracedOptimizer(ref(update), lambda: name, f"optax.{name}", KIND, (), update.made)
-    index = recorder.optimizers.add(known)
-    bindings[id(update)] = Binding(update, recorder, index, _nothing_nested)
+    traced.name, traced.class_name, traced.made = lambda: name, f"optax.{name}", update.made
     settings, update.limit = settings_in(update.given)
-    known.settings.update(settings)
-
-
-def go_on(update: TracedUpdate, *, is_new: bool = False, retrace: bool = True) -> Recorder:
-    """Count the calls of `update` from now on; `is_new` if no function was traced with it."""
-    binding = bindings[id(update)]
-    if binding.observer is None:
-        if is_new:
-            binding.recorder.optimizers.stale.begin(binding.index)
-        else:
-            binding.recorder.optimizers.begin(binding.index, retrace)
-        binding.observer = "update"  # it sees its own steps
-    return binding.recorder
+    traced.settings.update(settings)
 
 
 def living() -> list[TracedUpdate]:
@@ -200,8 +177,3 @@ def refuse(given: Any) -> NoReturn:
         f"this optax transformation ({label(given)}) is not traced: train with the result of "
         "tracer.wrap(tx)"
     )
-
-
-def _nothing_nested(optimizer: Any, binding: Binding) -> Binding:
-    binding.settled = True
-    return binding

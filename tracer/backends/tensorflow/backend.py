@@ -1,19 +1,27 @@
 """What counting needs of TensorFlow: see `tracer.core.backend.Backend`."""
 
+from collections.abc import Mapping
 from types import FrameType
 from typing import Any
 
+from tracer.backends.keras.backend import KerasBackend
+from tracer.backends.keras.traced_class import above_traced
 from tracer.backends.models import ModelMonitor
 from tracer.backends.tensorflow import compat, places, variables
 from tracer.backends.tensorflow.blocks import GraphBlocks
 from tracer.backends.tensorflow.late_wrap import StaleFunctions
-from tracer.core import backend
+from tracer.core.registry import bindings
+from tracer.kinds import OptimizerKind
 from tracer.model.records import Kind
 
 _AUTOGRAPH = "tensorflow.python.autograph."
+_EXPORTED = (
+    "the optimizer was exported in a SavedModel, with the counters of its functions: what the "
+    "exported functions run is not counted"
+)
 
 
-class TensorFlowBackend(backend.Backend):
+class TensorFlowBackend(KerasBackend):
     """TensorFlow, with every version of Keras on it."""
 
     packages = ("tensorflow", "keras", "tf_keras")
@@ -38,6 +46,26 @@ class TensorFlowBackend(backend.Backend):
         """The value of a schedule of Keras, also while a graph is built."""
         with compat.outside_of_graphs():
             return super().value_at(schedule, step)
+
+    def members(
+        self, base: type, kind: OptimizerKind, methods: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """A method that exports the counters of the functions of a SavedModel with them."""
+        if not hasattr(base, "_trackable_children"):
+            return {}
+
+        def children(self: Any, save_type: str = "checkpoint", **kwargs: Any) -> Any:
+            saved = above_traced(base, self)._trackable_children(save_type, **kwargs)
+            binding = bindings.get(id(self))
+            if save_type != "savedmodel" or binding is None:
+                return saved
+            counters = compat.AutoTrackable()
+            for name, variable in binding.recorder.blocks.counters.variables().items():
+                setattr(counters, name, variable)
+                binding.recorder.note(_EXPORTED, "fact")
+            return {**saved, "_optimizer_tracer": counters}
+
+        return {"_trackable_children": children}
 
     def kind_of_gradient(self, gradient: Any) -> Kind:
         """`sparse` for `tf.IndexedSlices`, `none` for None, else `dense`."""

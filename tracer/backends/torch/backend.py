@@ -1,12 +1,19 @@
 """What counting needs of PyTorch: see `tracer.core.backend.Backend`."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from tracer.backends.keras.backend import KerasBackend
 from tracer.backends.models import ModelMonitor
-from tracer.backends.torch import compat, ranks
+from tracer.backends.torch import (
+    compat,
+    compiled_steps,
+    keras_compiled,
+    optimizer_hooks,
+    ranks,
+)
 from tracer.backends.torch.blocks import Blocks
 from tracer.backends.torch.effects import is_held_back, tensor_of
 from tracer.backends.torch.freeze_monitor import FreezeMonitor
@@ -14,14 +21,17 @@ from tracer.backends.torch.gradients import GradientMonitor
 from tracer.backends.torch.parameters import Parameters
 from tracer.backends.torch.schedules import Schedules
 from tracer.core import backend
-from tracer.core.backend import Surroundings
+from tracer.core.backend import Surroundings, described
 from tracer.core.calls import Call, CallsUnderWay
 from tracer.core.collectors import Collector
+from tracer.core.registry import Binding
+from tracer.errors import UnsupportedOptimizer
+from tracer.kinds import OptimizerKind
 from tracer.model.records import Kind, Variable
 
 
-class TorchBackend(backend.Backend):
-    """Keras on PyTorch."""
+class PyTorchBackend(backend.Backend):
+    """Any optimizer whose variables are parameters of PyTorch."""
 
     packages: tuple[str, ...] = ("torch", "keras")
     collectors: tuple[type[Collector], ...] = (ModelMonitor,)
@@ -66,12 +76,59 @@ class TorchBackend(backend.Backend):
         return tensor.detach().cpu().double().numpy() if can_be_read else None
 
 
-class TorchOptimBackend(TorchBackend):
+class TorchBackend(PyTorchBackend, KerasBackend):
+    """Keras on PyTorch."""
+
+    def members(
+        self, base: type, kind: OptimizerKind, methods: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """The traced methods, in a form that Dynamo can trace."""
+        return keras_compiled.members(base, kind, methods)
+
+    def class_seen(self, optimizer: object) -> type:
+        """The plain class, but for Dynamo the traced class."""
+        return keras_compiled.class_seen(optimizer)
+
+
+class TorchOptimBackend(PyTorchBackend):
     """PyTorch's own optimizers."""
 
     packages = ("torch", "lightning", "accelerate", "transformers")
     new_variables = Parameters
     collectors = (FreezeMonitor, GradientMonitor, Schedules)
+
+    def standing_for(self, given: Any) -> Any:
+        """The optimizer behind a proxy, such as Accelerate's, whose `step` calls no hooks."""
+        optimizer = compat.behind_proxies(given)
+        if optimizer is None:
+            raise UnsupportedOptimizer(
+                f"cannot trace {described(given)}: PyTorch calls no hooks around its step, "
+                "because its class does not call the __init__ of torch.optim.Optimizer"
+            )
+        return optimizer
+
+    def attach(self, optimizer: Any, binding: Binding, *, making: bool = False) -> None:
+        """Count the steps of an optimizer, whose class stays, by hooks around them.
+
+        A new one is seen again at its first step, when it holds those that are nested in it.
+        """
+        if not making:
+            optimizer_hooks.attach(optimizer, binding)
+
+    def detach(self, optimizer: Any, binding: Binding) -> None:
+        optimizer_hooks.detach(binding)
+
+    def living(self) -> list[Any]:
+        """The optimizers whose steps are counted; a global hook sees the first steps of others."""
+        return optimizer_hooks.watched()
+
+    def listen(self, made: Callable[..., None] | None, *, always: bool = False) -> None:
+        """Call `made` with each optimizer before its first step."""
+        optimizer_hooks.listen(made)
+
+    def unseen(self) -> list[str]:
+        """Notes on the steps that `torch.compile` has compiled."""
+        return compiled_steps.notes()
 
     def iterations_of(self, optimizer: Any) -> None:
         """None: it counts steps only for each parameter."""

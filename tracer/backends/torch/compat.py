@@ -36,6 +36,7 @@ __all__ = [
     "Module",
     "Optimizer",
     "autograd",
+    "behind_proxies",
     "flattened_in",
     "global_hooks",
     "has_hooks",
@@ -185,6 +186,20 @@ def has_hooks(optimizer: Any) -> bool:
     return bool(getattr(type(optimizer).step, "hooked", False)) and hasattr(
         optimizer, "_optimizer_step_post_hooks"
     )
+
+
+def behind_proxies(optimizer: Any) -> Any:
+    """The optimizer whose `step` calls the hooks: itself, or the one in a proxy; None if none."""
+    for _ in range(_PROXIES):
+        if optimizer is None or has_hooks(optimizer):
+            break
+        held = vars(optimizer).values()
+        optimizer = next((each for each in held if is_optimizer(each)), None)
+    return optimizer
+
+
+_PROXIES = 10
+"""How many proxies may be around one another."""
 
 
 def is_optimizer(given: Any) -> bool:

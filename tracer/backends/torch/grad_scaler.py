@@ -15,7 +15,7 @@ from tracer.backends.torch.listeners import counter_of
 
 @dynamo.without_dynamo
 def _step_of_scaler(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-    counter = counter_of(optimizer)
+    counter = counter_of(compat.behind_proxies(optimizer))
     call = None if counter is None else counter.asked(self, sys._getframe())
     failed = True
     try:

@@ -49,8 +49,7 @@ def _note_compiled(key: int) -> int:
     """Note it for the traced optimizer with this `id`, or for all if it is 0; returns 0."""
     for binding in list(bindings.values()):
         optimizer = binding.optimizer()
-        traced = binding.traced and id(type(optimizer)) in plain_classes
-        if traced and key in (0, id(optimizer)):
+        if id(type(optimizer)) in plain_classes and key in (0, id(optimizer)):
             compiled_steps.remember(optimizer)
             binding.recorder.note(compiled_steps.note_for(optimizer))
     return 0

@@ -4,14 +4,16 @@ import threading
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 from tracer.backends.torch import compat, dynamo
+from tracer.core.instances import report_new
 from tracer.core.interrupts import interrupt_in
 from tracer.core.registry import bindings
 
-Listener = Callable[[Any], None]
-"""Called with an optimizer before its first step, during a recording."""
+Listener = Callable[..., None]
+"""Called with an optimizer before its first step, and with `making=True` when it is made."""
 
 listeners: list[Listener] = []
 _notifying = threading.RLock()
@@ -60,3 +62,14 @@ def _notify(optimizer: Any) -> None:
             warnings.warn(
                 f"tracer: an optimizer is not traced: {text}", RuntimeWarning, stacklevel=2
             )
+
+
+@cache
+def watch_new() -> None:
+    """Notify listeners of new optimizers, from the first recording on."""
+    report_new(compat.Optimizer, _made)
+
+
+def _made(optimizer: Any) -> None:
+    for listener in list(listeners):
+        listener(optimizer, making=True)

@@ -15,7 +15,7 @@ from weakref import finalize
 
 from tracer.backends.torch import compat, dynamo, grad_scaler, gradients
 from tracer.backends.torch.compiled_steps import note_compiled, note_for
-from tracer.backends.torch.listeners import Listener, counter_of, listeners
+from tracer.backends.torch.listeners import Listener, counter_of, listeners, watch_new
 from tracer.backends.torch.steps import StepCounter
 from tracer.core.registry import Binding, bindings
 
@@ -42,29 +42,21 @@ def after_step(optimizer: Any, given: Any, named: Any) -> None:
 
 def attach(optimizer: Any, binding: Binding) -> None:
     """Count the steps of an optimizer from now on."""
+    if binding.observer is not None:
+        return
     counter = binding.former  # it knows how the steps write
     if counter is None or counter.recorder is not binding.recorder:
         counter = binding.former = StepCounter(binding)
         finalize(optimizer, _let_go, id(optimizer)).atexit = False
     counter.stop(note_for(optimizer))
-    counter.proxies.clear()
     binding.observer = counter
     _need(id(optimizer))
-    for listener in list(listeners):
-        listener(optimizer)
 
 
 def detach(binding: Binding) -> None:
     """Stop counting the steps of an optimizer."""
-    counter = binding.observer
-    for each in (*counter.proxies, counter.binding):
-        each.observer = None
-    _let_go(id(counter.optimizer()))
-
-
-def is_proxy(optimizer: Any) -> bool:
-    """True for a proxy around an optimizer, such as Accelerate's, whose `step` calls no hooks."""
-    return not compat.has_hooks(optimizer)
+    binding.observer = None
+    _let_go(id(binding.optimizer()))
 
 
 def watched() -> list[Any]:
@@ -74,20 +66,15 @@ def watched() -> list[Any]:
     return [optimizer for optimizer in found if optimizer is not None]
 
 
-def listen(listener: Listener) -> None:
-    """Call `listener` with each optimizer before its first step, until `ignore`."""
-    if listener not in listeners:
-        listeners.append(listener)
-        _need(id(listener))
-        gradients.watch(True)
+def listen(listener: Listener | None) -> None:
+    """Call `listener`, alone, with each new optimizer and before the first step of any.
 
-
-def ignore(listener: Listener) -> None:
-    """Stop calling `listener`."""
-    if listener in listeners:
-        listeners.remove(listener)
-        _let_go(id(listener))
-        gradients.watch(bool(listeners))
+    Nobody, if it is None.
+    """
+    watch_new()
+    listeners[:] = [listener] if listener is not None else []
+    (_need if listeners else _let_go)(id(listeners))
+    gradients.watch(bool(listeners))
 
 
 _users: set[int] = set()

@@ -114,8 +114,6 @@ class StepCounter:
     def __init__(self, binding: Binding) -> None:
         optimizer: Any = binding.optimizer()
         self.binding = binding
-        self.proxies: list[Binding] = []
-        """The bindings of proxies around the optimizer, whose own `step` calls no hooks."""
         self.optimizer = binding.optimizer
         self.recorder = binding.recorder
         self.index = binding.index
