@@ -28,17 +28,13 @@ def _python(code: str, folder: Path | None = None) -> str:
     return done.stdout.strip()
 
 
-def test_importing_is_quick_and_imports_no_tensorflow() -> None:
+def test_importing_imports_nothing_that_takes_long() -> None:
     code = """
-        import sys, time
-        start = time.process_time()
-        import tracer
-        heavy = ("tensorflow", "keras", "tf_keras")
-        print(time.process_time() - start, [name for name in heavy if name in sys.modules])
+        import sys, tracer
+        heavy = ("tensorflow", "keras", "tf_keras", "torch", "jax", "numpy", "rich", "jinja2")
+        print([name for name in heavy if name in sys.modules])
     """
-    seconds, modules = min(_python(code).split(" ", 1) for _ in range(3))
-    assert float(seconds) < 0.1
-    assert modules == "[]"
+    assert _python(code) == "[]"
 
 
 def test_reading_a_trace_imports_no_tensorflow() -> None:

@@ -11,7 +11,6 @@ import pytest
 from support import healthy_loops
 from support.findings_of import bad, traced
 from support.healthy_loops import Kit
-from support.libraries import needs_keras3
 
 KINDS_OF: dict[Callable[[Any], None], list[str]] = {}
 for each_program, each_kind in healthy_loops.ALL:
@@ -65,9 +64,3 @@ def test_nothing_is_said_of_the_weights(program: Callable[[Any], None], kind: st
     assert not bad(trace)
     with_effects = trace.has_effects or not trace.steps
     assert with_effects or any("Session" in note for note in trace.notes)
-
-
-@needs_keras3
-def test_every_program_is_there_for_each_kind() -> None:
-    assert len({program for program, _ in healthy_loops.ALL}) >= 25
-    assert {kind for _, kind in healthy_loops.ALL} == {"keras3", "keras2", "legacy", "v1"}

@@ -556,7 +556,7 @@ def test_a_folder_is_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_thousand_workers_in_little_time_and_memory(tmp_path: Path) -> None:
+def test_a_thousand_workers_in_little_memory(tmp_path: Path) -> None:
     names = tuple(f"encoder/layer_{i // 6}/attention/kernel_{i}" for i in range(500))
     one = worker("worker:0", 100_000, names)
     one = replace(
@@ -570,16 +570,14 @@ def test_a_thousand_workers_in_little_time_and_memory(tmp_path: Path) -> None:
     for index in range(1, 1024):
         (tmp_path / f"{index:04}.json").write_text(text.replace("worker:0", f"worker:{index}"))
     code = """
-        import json, sys, time
+        import json, sys
         import tracer
-        start = time.process_time()
         trace = tracer.load(sys.argv[1])
-        seconds = time.process_time() - start
         # not ru_maxrss: that begins with the size of the process that started this one
         lines = open("/proc/self/status").read().splitlines()
         (peak,) = [line.split()[1] for line in lines if line.startswith("VmHWM")]
         megabytes = int(peak) / 1024
-        print(json.dumps([seconds, megabytes, len(trace.workers), trace.updates()]))
+        print(json.dumps([megabytes, len(trace.workers), trace.updates()]))
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)],
@@ -587,10 +585,9 @@ def test_a_thousand_workers_in_little_time_and_memory(tmp_path: Path) -> None:
         check=True,
         text=True,
     )
-    seconds, megabytes, workers, updates = json.loads(done.stdout)
+    megabytes, workers, updates = json.loads(done.stdout)
     assert (workers, updates) == (1024, 1024 * 8 * 500 * 100_000)
     assert megabytes < 1000
-    assert seconds < 5
 
 
 class _Object:

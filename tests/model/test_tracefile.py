@@ -7,7 +7,6 @@ import os
 import random
 import re
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -16,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from msgspec.structs import replace
 from support import traces
+from support.cost import at_most
 
 import tracer
 from tracer.check import verdicts
@@ -670,13 +670,9 @@ def test_data_that_could_not_be_loaded_is_not_saved(
 
 def test_a_large_trace_is_small_and_quick(path: Path) -> None:
     data = large(1_000_000)
-    seconds = []
-    for _ in range(3):
-        start = time.thread_time()
+    with at_most(100_000):
         tracefile.save(data, path)
         trace = tracefile.load(path)
-        seconds.append(time.thread_time() - start)
-    assert min(seconds) < 0.3
     assert path.stat().st_size < 160_000
     assert trace == Trace(data)
 

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import re
-import time
 from collections import Counter
 
 import msgspec
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 from rich.cells import cell_len
 from support import traces
+from support.cost import at_most
 from support.golden import assert_golden
 from support.traces import block, called, request, step, update
 
@@ -187,9 +187,8 @@ def test_shown_names_are_one_printable_line(name: str) -> None:
 
 
 def test_a_million_steps_take_no_longer() -> None:
-    start = time.thread_time()
-    text = render(traces.accumulation(steps=1_000_000, every=4))
-    assert time.thread_time() - start < 1
+    with at_most(20_000):
+        text = render(traces.accumulation(steps=1_000_000, every=4))
     assert "1-3, 5-7 … 999,997-999,999         0       0        0" in text
     assert "4, 8 … 1,000,000                   4       4        0" in text
     assert len(text.splitlines()) < 30
@@ -201,9 +200,8 @@ def test_epochs_with_a_partial_batch_fold() -> None:
         block([step(), request(0), update(0)], *full, graphs=1),
         block([step(), request(0)], Run(17, 17, 2000), graphs=1),
     )
-    start = time.thread_time()
-    text = render(traces.keras3(("a",), blocks, ()), "step")
-    assert time.thread_time() - start < 2
+    with at_most(400_000):
+        text = render(traces.keras3(("a",), blocks, ()), "step")
     assert "1-16, 18-33 … 33,984-33,999" in text
     assert "17, 34 … 34,000" in text
 
