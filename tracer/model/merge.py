@@ -97,19 +97,20 @@ def _named_alike(every: Sequence[TraceData]) -> Iterator[TraceData]:
     The framework names a process when it uses an optimizer; before, its name is the launcher's.
     """
     clusters = {_cluster(data) for data in every if data.replicas}
+    names = clusters.pop() if len(clusters) == 1 else ""
     for data in every:
-        own, (names, *others) = _cluster(data), [*clusters, ()]
-        if data.replicas or own == names or any(others) or len(own) != len(names):
+        own = _cluster(data)
+        if data.replicas or not names or own == names or own.count(",") != names.count(","):
             yield data
         else:
-            environment = {**data.environment, "cluster": ", ".join(names)}
-            renamed = _renamed(data, dict(zip(own, names, strict=True)))
+            environment = {**data.environment, "cluster": names}
+            renamed = _renamed(data, dict(zip(own.split(", "), names.split(", "), strict=True)))
             yield replace(renamed, environment=environment)
 
 
-def _cluster(data: TraceData) -> tuple[str, ...]:
-    """The names of all workers of the cluster."""
-    return tuple(data.environment.get("cluster", "").split(", "))
+def _cluster(data: TraceData) -> str:
+    """The names of all workers of the cluster, joined: there may be thousands in each trace."""
+    return data.environment.get("cluster", "")
 
 
 def _workers_of_one_run(every: Sequence[TraceData]) -> TraceData:
@@ -222,7 +223,7 @@ def _not_updated_by_some(
 
 def _missing(parts: Sequence[TraceData]) -> Iterator[Note]:
     """Yield a note for each worker of the cluster without a trace."""
-    cluster = {name for data in parts for name in _cluster(data)}
+    cluster = {name for names in {*map(_cluster, parts)} for name in names.split(", ")}
     replicas = {replica.worker for data in parts for replica in data.replicas}
     processes = {name for data in parts for name in data.processes}
     missing = sorted(cluster - replicas - processes - {""}, key=_in_order)
@@ -236,7 +237,7 @@ def _mixed(parts: Sequence[TraceData]) -> Iterator[Note]:
     """Yield a note if the traces are of several launches, or of clusters of different sizes."""
     if len({data.launch.key for data in parts if data.launch}) > 1:
         yield Note("the traces are of different launches, so the counts mix several runs")
-    elif len({*map(_cluster, parts)} - {("",)}) > 1:
+    elif len({*map(_cluster, parts)} - {""}) > 1:
         yield Note("the traces are of different clusters, so the counts mix several runs")
 
 
