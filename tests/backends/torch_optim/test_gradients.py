@@ -375,7 +375,7 @@ def train_with(style: str) -> list[tuple[int, int]]:
         return [(0, steps)]
     if style == "two steps of two optimizers":
         return [(passes, steps), (passes, steps)]
-    return [] if style == "by hand" else [(passes, steps)]
+    return [] if style == "by hand" or passes == steps else [(passes, steps)]
 
 
 @pytest.mark.parametrize(
@@ -460,7 +460,7 @@ def test_stray_gradients_of_another_loss() -> None:
                 (judge(torch.randn(4, 3)) - judge(fake.detach())).mean().backward()
                 of_judge.step()
                 of_judge.zero_grad()
-        assert passes_of(recording.trace()) == [(8, 8), (8 if clears else 16, 8)]
+        assert passes_of(recording.trace()) == ([] if clears else [(16, 8)])
 
 
 class Meeting(torch.autograd.Function):  # type: ignore[misc]

@@ -184,7 +184,7 @@ class GradientMonitor(Collector):
         return own is not None and not (own._version == version and is_same(before, own.detach()))
 
     def _used_passes(self) -> Iterator[Evidence]:
-        """The passes that all steps used, unless those of some step are unknown.
+        """The passes that all steps used, unless one each, or those of some step are unknown.
 
         Nobody saw the passes before the first step of an optimizer that was made before the
         recording. Their number is that of a later step which found a gradient of this version, or
@@ -193,10 +193,11 @@ class GradientMonitor(Collector):
         first = 0
         for version, count in self._first:
             first = self._group_of.get(version) or (count if count in (1, self._every()) else 0)
+        passes = first + sum(size * steps for size, steps in self._groups.items())
+        steps = len(self._first) + self._groups.total()
         known = len(self._first) == bool(first) and not self._written
-        if known and self._groups:
-            passes = first + sum(size * steps for size, steps in self._groups.items())
-            yield BackwardPasses(passes, len(self._first) + self._groups.total())
+        if known and passes != steps:
+            yield BackwardPasses(passes, steps)
         elif self._steps and not (self._first or _passes.count):
             yield BackwardPasses(0, self._steps)
 
