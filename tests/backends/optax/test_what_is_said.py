@@ -729,6 +729,7 @@ def test_a_schedule_is_not_called() -> None:
         (lambda: optax.sgd(0.0), 0.0),
         (lambda: optax.chain(optax.inject_hyperparams(optax.clip)(1.0), optax.sgd(0.25)), 0.25),
         # A second rate is an array, or in the state.
+        (lambda: optax.contrib.mechanize(optax.sgd(0.5)), None),
         (lambda: optax.chain(optax.sgd(0.5), optax.sgd(jnp.float32(0.25))), None),
         (lambda: optax.chain(optax.sgd(0.5), optax.inject_hyperparams(optax.adam)(0.5)), None),
     ],

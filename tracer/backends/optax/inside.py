@@ -103,6 +103,13 @@ _SHIPPED = {
 }
 """The optimizers of optax that are chains, by their parts without the rate."""
 _RATES = ("scale", "scale_by_schedule")
+_SEARCHES = (
+    "mechanize",
+    "reduce_on_plateau",
+    "scale_by_backtracking_linesearch",
+    "scale_by_zoom_linesearch",
+)
+"""The makers whose state has a factor of the learning rate."""
 
 
 def rates_in(transformation: Any) -> list[Any]:
@@ -116,6 +123,8 @@ def rates_in(transformation: Any) -> list[Any]:
         elif maker == "scale_by_schedule" and "step_size_fn" in own:
             schedule = own["step_size_fn"]
             found.append(closure_of(schedule).get("learning_rate", schedule))
+        elif maker in _SEARCHES and held.__name__ == "update_fn":
+            found.append(None)
         elif maker == "inject_hyperparams" and "numeric_hps" in own:  # not in both functions
             schedule = own["sched_hps"].get("learning_rate")
             if schedule is not None or "learning_rate" in own["numeric_hps"]:
