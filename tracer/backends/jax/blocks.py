@@ -191,10 +191,7 @@ class JaxBlocks(backend.Blocks):
             if self._sites.sites[number].role != "request":
                 self.callers.traced[number, work.path] += 1
         axes = compat.axis_names()  # per-device programs: each device is a replica
-        replicas = compat.axis_size(axes) if axes else 0
-        if replicas and jax.process_count() > 1:  # its even part, if it has that many devices
-            even = replicas // jax.process_count()
-            replicas = max(1, min(even, jax.local_device_count()))
+        replicas = min(compat.axis_size(axes), jax.local_device_count()) if axes else 0
         program = self.counters.new(work, replicas=replicas)
         step = outermost(call)
         if isinstance(step.extra, StepStart) and step.place is not EAGER:

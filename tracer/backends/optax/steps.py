@@ -34,7 +34,7 @@ class Step(calls.Step):
             self.python, self.extra = sys._getframe(1), StepStart(update, None, None)
             if "updates" in self.given:  # else they have another name
                 self.wanted = self._pairs(self.given["updates"])
-            self._request(self.wanted)
+            list(self.recorder.requests(self, self.index, _STEP, self.wanted or ()))
         except Exception as error:
             binding.recorder.fault(error)
 
@@ -62,11 +62,6 @@ class Step(calls.Step):
         trees = self.given.get("params"), self.given.get("updates"), values
         return variables.pairs(values, next((each for each in trees if each is not None), None))
 
-    def _request(self, pairs: Pairs | None) -> None:
-        """Note the gradients of the step."""
-        for _ in self.recorder.requests(self, self.index, _STEP, pairs or ()):
-            pass
-
     def _note(self, result: Any) -> None:
         """Note the returned updates, and their outcome if it is known."""
         recorder = self.recorder
@@ -78,7 +73,7 @@ class Step(calls.Step):
         if pairs is None:
             pairs = recorder.variables.pairs(updates, updates)
         if self.wanted is None:  # `lookahead` updates other leaves than it gets gradients for
-            self._request(pairs)
+            list(recorder.requests(self, self.index, _STEP, pairs or ()))
         pairs = [pair for pair in pairs if pair[0] is not None]
         zeroed = [pair for pair in pairs if outcome.is_set_to_zero(pair[0])]
         self.sites += recorder.sites_of(self, self.index, _LEAF, "zeroed", zeroed)
