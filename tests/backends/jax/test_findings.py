@@ -11,6 +11,7 @@ from twins.on_keras import model
 import tracer
 from tracer.findings.rule import Finding
 from tracer.model.evidence import Iterations
+from tracer.model.records import RateRun
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # Keras says some of it, too
 
@@ -52,6 +53,22 @@ def test_a_loop_of_ones_own_is_fine() -> None:
     assert int(trained.optimizer.iterations.numpy()) == 0
     assert float(trained.loop.state[0][0][0, 0]) == 5
     assert not trained.findings
+
+
+@pytest.mark.parametrize("scale", [False, True])
+def test_the_rate_and_the_decay_of_the_steps_in_a_program(scale: bool) -> None:
+    """Each step reports its rate; the program sets another one for the second epoch."""
+    optimizer = keras.optimizers.AdamW(0.5, weight_decay=0.125)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    around = keras.mixed_precision.LossScaleOptimizer(optimizer) if scale else optimizer
+    trained = Loop(tracer.wrap(around)).model
+    change = keras.callbacks.LearningRateScheduler(lambda epoch: 0.5 / (1 + epoch))
+    trained.fit(X[:16], Y[:16], batch_size=8, epochs=2, verbose=0, callbacks=[change])
+    rates = {each.what: each for each in tracer.trace_of(around).data.rates}
+    assert rates["rate"].runs == (RateRun(1, 4, 0.5, 0.25, 2),)
+    assert rates["decay"].runs == (RateRun(1, 4, 0.125, 0.125),)
+    names = [each.name.rpartition("/")[2] for each in tracer.trace_of(around).variables]
+    assert [names[each] for each in rates["decay"].variables] == ["kernel", "kernel"]
 
 
 def test_a_state_that_is_dropped() -> None:

@@ -28,6 +28,7 @@ from tracer.backends.jax.values import (
     Compared,
     JaxEffects,
     bits_of,
+    bits_of_rate,
     values_given,
     values_returned,
 )
@@ -109,14 +110,16 @@ def _step_start(call: Any) -> StepStart | None:
 
 
 def clock_of(optimizer: Any) -> Any:
-    """The variable with an optimizer's iterations; None without one.
+    """The variable with an optimizer's iterations; None without one."""
+    return getattr(innermost(optimizer), "_iterations", None)
 
-    For a loss scale, it is the variable of the inner optimizer.
-    """
+
+def innermost(optimizer: Any) -> Any:
+    """The optimizer in a loss scale; any other optimizer itself."""
     inner = getattr(optimizer, "inner_optimizer", None)
     while inner is not None:
         optimizer, inner = inner, getattr(inner, "inner_optimizer", None)
-    return getattr(optimizer, "_iterations", None)
+    return optimizer
 
 
 def _whether_kept(call: Any) -> Any:
@@ -154,14 +157,13 @@ class JaxBlocks(backend.Blocks):
         effects = self.counters.effects if call.parent is None and call.role == "step" else None
         compared = {} if effects is None else effects.before_and_after(call)
         eager, once = call.place is EAGER, compat.is_plain()  # else a `vmap` may be around
-        seen = self.seen(call, compared)
-        in_program = self.counters.in_programs or call.site_notes or seen
+        rates = self.rates_of(call)
+        in_program = self.counters.in_programs or call.site_notes or compared or rates
         if eager and once and not in_program:
             super().close(call, failed)
             return
         self._note_missing_pairs(call)
-        work, numbers = self._work(call, compared)
-        numbers += seen
+        work, numbers = self._work(call, rates, compared)
         if not eager:
             program = self._count_in_program(work, numbers, call)
             if outermost(call).place is not EAGER:  # else it is a branch, which each step traces
@@ -170,20 +172,27 @@ class JaxBlocks(backend.Blocks):
         program = self.counters.eager(work)
         primitive.count(program, *numbers, auxiliary=self.auxiliary(call))
 
-    def _work(self, call: Call, compared: Compared) -> tuple[Work, list[Any]]:
+    def _work(self, call: Call, rates: list[Any], compared: Compared) -> tuple[Work, list[Any]]:
         """The description of a call's block, and the operands of its op."""
         alone = "step" if call.role == "step" else "alone"
         role = alone if call.parent is None else "part"
         groups, outcomes = _groups(call)
         before, after, clock = self.steps_so_far(call)
         function = "" if call.place is EAGER else compat.function_name(call.place.graph)
-        key = self._path_to(call), self.counters.number_of(clock), tuple(compared)
+        key = self._path_to(call), self.counters.number_of(clock), bool(rates), tuple(compared)
         work = Work(function, role, tuple(call.sites), groups, *key)
-        return work, [before, after, *outcomes]
+        return work, [before, after, *outcomes, *rates, *bits_of(compared)]
 
-    def seen(self, call: Any, compared: Compared) -> list[Any]:
-        """What the op of a step reports besides: the bits of its compared variables."""
-        return bits_of(compared)
+    def rates_of(self, call: Any) -> list[Any]:
+        """The learning rate of a step in a program, if it is a variable, as the op reports it."""
+        if call.place is EAGER or call.role != "step" or call.parent is not None:
+            return []
+        rate = getattr(innermost(call.original.__self__), "_learning_rate", None)
+        if call.method == "stateless_apply":
+            value = values_given(call).get(id(rate))
+        else:
+            value = getattr(rate, "value", None)
+        return [] if value is None else [bits_of_rate(value)]
 
     def _count_in_program(self, work: Work, numbers: list[Any], call: Call) -> ProgramBlock:
         """Add the op of a block to the program that is being traced."""

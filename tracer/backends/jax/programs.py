@@ -52,8 +52,10 @@ class Report(NamedTuple):
     """The iterations when it ended."""
     kept: tuple[int, ...]
     """The outcome of each group that is not always kept: `DISCARDED`, `KEPT`..."""
+    rate: int | None
+    """The bits of the learning rate, if reported: see `values`."""
     seen: tuple[int, ...]
-    """Numbers with the bits of compared variables (see `values`), or of optax's learning rate."""
+    """Numbers with the bits of compared variables: see `values`."""
 
 
 class Work(NamedTuple):
@@ -68,6 +70,8 @@ class Work(NamedTuple):
     path: int
     clock: int
     """A number that identifies the optimizer whose iterations are reported."""
+    rated: bool
+    """Whether the op reports the learning rate."""
     variables: tuple[int, ...]
     """The variables of a step that are compared, if effects are recorded."""
 
@@ -138,8 +142,10 @@ class ProgramBlock:
     def _report(self, numbers: Sequence[int]) -> Report:
         before, after, *more = numbers
         if not more:
-            return Report(before, after, (), ())
-        return Report(before, after, tuple(more[: self.groups]), tuple(more[self.groups :]))
+            return Report(before, after, (), None, ())
+        kept, others = tuple(more[: self.groups]), more[self.groups :]
+        rate = others.pop(0) if self.work.rated else None
+        return Report(before, after, kept, rate, tuple(others))
 
     def doubt(self, reason: str) -> None:
         """Note why executions may differ from the reports."""
@@ -182,7 +188,7 @@ class ProgramCounters(Counters):
         self.progress: dict[tuple[int, int], Progress] = {}
         """By `Work.clock` and replica."""
         self.rates: dict[int, tuple[float, float, int, int]] = {}
-        """The first and last learning rate in the state of optax, how many, in how many steps."""
+        """By replica, the first and last learning rate, how many, and in how many steps."""
         self.uneven = False
         """Whether some replicas had reported fewer steps than others at the last reading."""
         self._eager: dict[Work, ProgramBlock] = {}
@@ -272,19 +278,15 @@ class ProgramCounters(Counters):
         if stamp and work.variables and self.effects is not None:
             seen = sources(work.variables, tuple([report.seen for report in reports]))
             self.effects.log(replica, seen, stamp)
-        elif stamp and report.seen:
-            self._note_rate(replica, {report.seen[0] for report in reports})
+        if report.rate is not None:
+            self._note_rate(replica, {report.rate for report in reports})
 
-    def _note_rate(self, replica: int, bits: set[int]) -> None:
+    def _note_rate(self, replica: int, bits: set[int | None]) -> None:
         """Store the learning rate that all members of a step used; NaN if they differ."""
-        value = struct.unpack("f", struct.pack("i", *bits))[0] if len(bits) == 1 else nan
+        (value,) = struct.unpack("f", struct.pack("i", *bits)) if len(bits) == 1 else (nan,)
+        value = float(f"{value:.7g}")  # the digits of a float32
         first, last, values, steps = self.rates.get(replica, (value, value, 1, 0))
         self.rates[replica] = first, value, values + (value != last), steps + 1
-
-    def begin_again(self) -> None:
-        """Forget how steps moved the iterations, and their rates."""
-        self.progress.clear()
-        self.rates.clear()
 
     def moved_on(self, clock: int, replica: int, before: int, after: int) -> None:
         """Store how a step moved the iterations, perhaps in a state passed by the program."""

@@ -137,6 +137,11 @@ def bits_of(compared: Compared) -> list[Any]:
     return list(numbers(before, after))
 
 
+def bits_of_rate(rate: Any) -> Any:
+    """A learning rate as an int32, with the bits of a float32."""
+    return jax.lax.bitcast_convert_type(jnp.asarray(rate, jnp.float32), jnp.int32)
+
+
 @lru_cache(maxsize=256)
 def sources(variables: tuple[int, ...], members: tuple[tuple[int, ...], ...]) -> tuple[Source, ...]:
     """What to log of a step, from the numbers of each member of a batch (`jax.vmap`).

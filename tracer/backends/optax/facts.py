@@ -5,7 +5,6 @@ optax's schedules are computed when a trace is read, from the count in the state
 """
 
 from collections.abc import Iterator
-from math import isfinite
 from typing import Any
 from weakref import ref
 
@@ -14,29 +13,23 @@ import jax
 from tracer.backends.jax import compat, values
 from tracer.backends.jax.blocks import AGAIN
 from tracer.backends.jax.programs import Progress
+from tracer.backends.jax.rates import Rates
 from tracer.backends.optax.inside import decays_in, is_of_optax, rates_in, under_way
-from tracer.core.collectors import Collector
 from tracer.core.interrupts import suppress_faults
 from tracer.core.reachable import as_call
 from tracer.model.evidence import Evidence, Iterations, StateRenewed
 from tracer.model.records import Rate, RateRun
 
 
-class Facts(Collector):
-    """The facts about one transformation; its rates begin new runs at each baseline."""
+class Facts(Rates):
+    """The facts about one transformation."""
 
     def __init__(self, root: Any) -> None:
         super().__init__(root)
-        self._decays: list[tuple[float, tuple[int, ...]]] = []
-        """Each decay, with the leaves that decay."""
         self._rates: list[Any] = []
         """As `rates_in` finds them."""
         self._values: Any = None
         """The only schedule, compiled, if it is one of optax."""
-        self._past = 0
-        """The number of steps before the last baseline."""
-        self._runs: list[RateRun] = []
-        """The values of the rate before it."""
         self._begin_again()
 
     def _begin_again(self) -> None:
@@ -60,7 +53,7 @@ class Facts(Collector):
             schedules = [each for each in self._rates if callable(each)]
             if len(schedules) == 1 and is_of_optax(schedules[0]):
                 self._values = jax.jit(schedules[0])
-            self._decays = [
+            self.decays = [
                 (decay, tuple(self._chosen(parameters, under_way.masks.get(id(mask), mask))))
                 for decay, mask in decays_in(given)
             ]
@@ -78,16 +71,15 @@ class Facts(Collector):
         self._last, self._steps = after, self._steps + 1
 
     def block_begins(self) -> None:
-        """Begin new runs, so that no run is in two traces."""
-        self._runs += self._of_steps()
-        self._past = self.root.blocks.begun()
-        self.root.blocks.counters.begin_again()
+        """Begin new runs, and count from the next state on."""
+        super().block_begins()
+        self.root.blocks.counters.progress.clear()
         self._begin_again()
 
     def evidence(self) -> Iterator[Evidence]:
         """The step count in the state, if it is that of all steps, or if it never moved on."""
         steps, known = self.root.blocks.begun(), self._progress()
-        if known is None or self._past:
+        if known is None or self.past:
             return
         moved, in_python = known.last - known.first, not self.root.blocks.counters.progress
         renewed = in_python and moved == 1 and known.moved == steps >= AGAIN
@@ -98,36 +90,28 @@ class Facts(Collector):
 
     def rates(self) -> Iterator[Rate]:
         """The decays, and the rate: its values, or the text of its schedules."""
-        steps, root = self.root.blocks.begun(), self.root.optimizers.root
-        for number, (decay, leaves) in enumerate(self._decays if steps else ()):
-            yield Rate(root, "decay", number, leaves, (RateRun(1, steps, decay, decay),))
-        every = tuple(range(len(self.root.variables.plain)))
-        runs = (*self._runs, *self._of_steps())
         schedule = ""
         if any(map(callable, self._rates)):
             parts = [each for each in self._rates if callable(each) or (each or 0) > 0]
             texts = (as_call(each) if callable(each) else str(each) for each in parts)
             schedule = " and ".join(dict.fromkeys(texts))
-        if runs or schedule:
-            yield Rate(root, "rate", 0, every, runs, schedule=schedule)
+        yield from self.records((*self.runs, *self.of_steps()), self.decays, schedule)
 
-    def _of_steps(self) -> Iterator[RateRun]:
+    def of_steps(self) -> Iterator[RateRun]:
         """The values of the rate since the last baseline, if known."""
-        steps = self.root.blocks.begun() - self._past
-        injected = set(self.root.blocks.counters.rates.values())
+        steps = self.root.blocks.begun() - self.past
+        known, reported = self._progress(), [*super().of_steps()]
         match self._rates:
             case [float(rate)] if rate >= 0 and steps:
-                yield RateRun(self._past + 1, steps, rate, rate)
-            case [_] if len(injected) == 1:
-                first, last, values, of = injected.pop()
-                if of == steps and isfinite(first) and isfinite(last):
-                    yield RateRun(self._past + 1, steps, first, last, values)
-            case [_] if self._values is not None and (known := self._progress()) and steps:
+                yield RateRun(self.past + 1, steps, rate, rate)
+            case [_] if reported:
+                yield from reported
+            case [_] if self._values is not None and known is not None and steps:
                 if compat.is_plain() and not compat.is_called_by_program():
                     with suppress_faults():
                         at = known.first, max(known.first, known.last - 1)
                         first, last = (float(self._values(each)) for each in at)
-                        yield RateRun(self._past + 1, steps, first, last, 1 + (first != last))
+                        yield RateRun(self.past + 1, steps, first, last, 1 + (first != last))
 
     def _progress(self) -> Progress | None:
         """Where the count in the state began and ended, and the sum of the moves of all steps."""

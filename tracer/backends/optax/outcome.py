@@ -131,12 +131,12 @@ def _count_of(state: Any) -> Any:
 
 
 def rate_in(state: Any) -> Any:
-    """The bits of the only learning rate of `inject_hyperparams` in a state, as an int32."""
+    """The bits of the only learning rate of `inject_hyperparams` in a state."""
     held = jax.tree.leaves(state, is_leaf=_has_hyperparams)
     rates = [each.hyperparams.get("learning_rate") for each in held if _has_hyperparams(each)]
     if len(rates) != 1 or getattr(rates[0], "shape", None) != ():
         return None
-    return jax.lax.bitcast_convert_type(jnp.asarray(rates[0], jnp.float32), jnp.int32)
+    return values.bits_of_rate(rates[0])
 
 
 def _has_hyperparams(state: Any) -> bool:

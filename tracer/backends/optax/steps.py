@@ -110,7 +110,7 @@ class OptaxBlocks(JaxBlocks):
         """The step count in the state before and after the step; -1 if it has none."""
         return (*(call.counts or (-1, -1)), None)
 
-    def seen(self, call: Any, compared: Any) -> list[Any]:
+    def rates_of(self, call: Any) -> list[Any]:
         """The learning rate in the state, if any."""
         return [] if call.rate is None else [call.rate]
 
