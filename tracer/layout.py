@@ -53,16 +53,16 @@ def tabulated(
     grid = [[*map(_written, line.cells)] for line in lines]
     longest, *sizes = [max(map(cell_len, each)) for each in zip(*heads, *grid, strict=True)]
     room = width - sum(size + 2 for size in sizes)
+    fits = room >= min(longest, _NAME)
     gap = "   " if longest + len(sizes) <= room else "  "
     sizes = [min(longest, room), *sizes]
-    notes = max((cell_len(line.note) for line in lines), default=0)
-    beside = sum(sizes) + len(gap) * len(sizes) + notes <= width
+    room = width - sum(sizes) - len(gap) * len(sizes)
 
     def drawn(cells: Sequence[str], note: str, style: str) -> Text:
         return Text(gap.join([*map(_padded, cells, sizes, left), note]).rstrip(), style)
 
     made = []
-    if fits := room >= min(longest, _NAME):
+    if fits:
         made = [drawn(head, "", "bold") for head in heads]
     for line, (name, *cells) in zip(lines, grid, strict=True):
         if not fits:
@@ -71,6 +71,7 @@ def tabulated(
         if cell_len(name) > sizes[0]:
             made.append(Text(name, line.style))
             name = ""
+        beside = cell_len(line.note) <= room
         made.append(drawn([name, *cells], line.note if beside else "", line.style))
         if line.note and not beside:
             made += paragraph(line.note, width, "    ", line.style)

@@ -13,7 +13,7 @@ from support.libraries import keras2, keras3, library_of
 import tracer
 from tracer.evidence.rates import _Values
 from tracer.model.evidence import Iterations
-from tracer.model.rates import MOST, sentence
+from tracer.model.facts import MOST, sentences_on
 from tracer.model.records import RateRun
 from tracer.model.trace import Trace, summaries_of
 
@@ -39,7 +39,7 @@ def test_a_callback_that_sets_the_rate(kind: str) -> None:
     assert runs_of(trace, "rate") == [(1, 12, 0.025)]
     assert runs_of(trace, "decay") == [(1, 12, 0.01)]
     text = "Learning rate 0.1 -> 0.025 (3 values); weight decay 0.01 on 4 of 6 variables."
-    assert sentence(summaries_of(trace)[0]) == text
+    assert " ".join(sentences_on(summaries_of(trace)[0])) == text
     assert not bad(trace)
 
 
@@ -103,7 +103,10 @@ def test_a_rate_that_is_read_now_and_then_is_said_to_have_at_least_so_many_value
         optimizer.learning_rate = 0.5 if number < 9 else 0.5 / number
         optimizer.apply_gradients([(tf.ones(2), weight)])
     trace = tracer.trace_of(optimizer)
-    assert sentence(summaries_of(trace)[0]) == "Learning rate 0.5 -> 0.0385 (at least 3 values)."
+    assert (
+        " ".join(sentences_on(summaries_of(trace)[0]))
+        == "Learning rate 0.5 -> 0.0385 (at least 3 values)."
+    )
 
 
 def test_what_may_have_changed_since_it_was_read_is_not_known(
@@ -219,7 +222,7 @@ def test_a_schedule_is_said_as_it_was_made_and_never_called(traced: bool) -> Non
     assert schedule.calls == calls + (1 if traced else 4)
     trace = tracer.trace_of(optimizer)
     text = "Learning rate by Halving(base=0.5, steps=10)."
-    assert sentence(summaries_of(trace)[0]) == text
+    assert " ".join(sentences_on(summaries_of(trace)[0])) == text
     (rate,) = trace.data.rates
     assert (rate.schedule, rate.runs) == ("Halving(base=0.5, steps=10)", ())
 
@@ -301,5 +304,5 @@ def test_a_number_of_values_is_exact_where_each_step_was_read(sampled: bool) -> 
     data = tracer.trace_of(optimizer).data
     (rate,) = data.rates
     rate = replace(rate, runs=(RateRun(1, 9, 0.5, 0.1, 3),), sampled=sampled)
-    text = sentence(summaries_of(Trace(replace(data, rates=(rate,))))[0])
+    (text,) = sentences_on(summaries_of(Trace(replace(data, rates=(rate,))))[0])
     assert text == f"Learning rate 0.5 -> 0.1 ({'at least ' * sampled}3 values)."

@@ -85,7 +85,7 @@ def run(*blocks: Block, **calls: Any) -> Trace:
             traces.incomplete(),
             "update_step: at least 200 executions in at least 100 steps; the step of 12 of them is",
         ),
-        (traces.no_steps(), "No apply method ran in 0 steps. Python did not call one either."),
+        (traces.no_steps(), "Adam: 0 steps."),
         (by_pytorch(STEP), "No update was made: 0 updates in 5 steps. step was called 5 times."),
         (
             by_pytorch(STEP, block([update(0, method=0, role="discarded")], Run(1, 1, 5))),

@@ -11,6 +11,7 @@ from typing import Any, get_args
 import msgspec
 from msgspec.structs import replace
 
+from tracer.model.evidence import Iterations, NoStep
 from tracer.model.records import (
     Block,
     Calls,
@@ -23,9 +24,12 @@ from tracer.model.records import (
     Method,
     Note,
     NoteKind,
+    NotUpdated,
     Observation,
     Optimizer,
     Program,
+    Rate,
+    RateRun,
     Replica,
     Role,
     TraceData,
@@ -271,7 +275,8 @@ def by_a_stranger(trace: Trace) -> Trace:
 
     def harmed(value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: harmed(each) for name, each in value.items()}
+            own = {name: harmed(each) for name, each in value.items()}
+            return own | {name: value[name] for name in value.keys() & {"type", "what", "why"}}
         if isinstance(value, list | tuple):
             return [harmed(each) for each in value]
         return harm + value if isinstance(value, str) and value not in fixed else value
@@ -309,6 +314,54 @@ def two_optimizers() -> Trace:
                 called(1, (2,), tracing=1, optimizer=1),
             ),
             environment=VERSIONS | {"strategy": ""},
+        )
+    )
+
+
+def facts() -> Trace:
+    """A head and a neck are trained by turns; the encoder is frozen, and one layer forgotten."""
+    names = variables(
+        *("head/kernel", "head/bias", "neck/kernel"),
+        *(f"encoder/layer_{number}/{name}" for number in range(6) for name in ("kernel", "bias")),
+        "adapter/kernel",
+    )
+    adam, sgd, unused = (
+        Optimizer(f"{name.lower()}", f"keras.src.optimizers.{name}", "keras3", root, made=made)
+        for root, (name, made) in enumerate(
+            (("Adam", "train.py:8"), ("SGD", "train.py:9"), ("Nadam", "train.py:10"))
+        )
+    )
+    rates = (
+        Rate(0, "rate", 0, (0, 1), (RateRun(1, 24, 0.001, 0.001),), looks=26),
+        Rate(0, "decay", 0, (0,), (RateRun(1, 24, 0.01, 0.01),), looks=26),
+        Rate(1, "rate", 0, (0, 2), (RateRun(1, 12, 0.0, 0.0),), looks=4),
+    )
+    return Trace(
+        TraceData(
+            optimizers=(
+                replace(adam, evidence=(Iterations(24, 72),)),
+                replace(sgd, evidence=(Iterations(0, 12),)),
+                replace(unused, evidence=(NoStep("all frozen"),)),
+            ),
+            variables=names,
+            methods=(APPLY_GRADIENTS, UPDATE_STEP),
+            replicas=replicas(1),
+            blocks=(
+                block([step(), request(0, 1), update(0, 1)], Run(1, 1, 24), graphs=1),
+                block(
+                    [step(1), request(0, 2, optimizer=1), update(0, 2, optimizer=1)],
+                    Run(1, 1, 12),
+                    root=1,
+                    graphs=1,
+                ),
+            ),
+            calls=(called(1, (0, 1), tracing=1), called(1, (0, 2), tracing=1, optimizer=1)),
+            environment=VERSIONS | {"strategy": ""},
+            rates=rates,
+            not_updated=(
+                NotUpdated(0, (2, *range(3, 15)), "frozen"),
+                NotUpdated(0, (15,), "not passed"),
+            ),
         )
     )
 
@@ -573,6 +626,7 @@ ALL: dict[str, Callable[[], Trace]] = {
         nothing,
         hostile_names,
         two_optimizers,
+        facts,
         many_optimizers,
         many_variables,
         no_gradients,

@@ -20,7 +20,7 @@ from tracer.core.collectors import Collector, Throttle
 from tracer.core.interrupts import suppress_faults
 from tracer.core.optimizers import TracedOptimizer
 from tracer.core.reachable import as_call
-from tracer.model.rates import MOST
+from tracer.model.facts import MOST
 from tracer.model.records import Rate, RateRun
 
 _Key = tuple[Literal["rate", "decay"], int]
@@ -81,6 +81,8 @@ class Rates(Collector):
         self._watches: bool = root.backend.watches_rates
         self._read = 0
         """The last step whose rates were read."""
+        self._looks = 0
+        """How often rates were read; not counted if each step reads them."""
         self._optimizers: list[TracedOptimizer] = []
         self._last: list[Any] = []
         """The last reading, with the number of variables."""
@@ -136,7 +138,7 @@ class Rates(Collector):
             each.end(begun)
         if any(text for text, _ in self._schedules):
             self._marks = [*self._marks[1 - MOST :], (begun, self._iterations())]
-        self._last, self.root.collectors.throttle = [], Throttle()
+        self._last, self._looks, self.root.collectors.throttle = [], 0, Throttle()
 
     def rates(self) -> Iterator[Rate]:
         """Yield the rates of each group; a last value that is still current lasts to the last step.
@@ -156,7 +158,7 @@ class Rates(Collector):
             runs = values.runs(end)
             members = self._members.get((what, group), ())
             sampled = bool(self.root.collectors.throttle.due)
-            yield Rate(self.root.optimizers.root, what, group, members, runs, sampled)
+            yield Rate(self.root.optimizers.root, what, group, members, runs, sampled, self._looks)
 
     def _runs_of(self, group: int, schedule: Any) -> Iterator[RateRun]:
         """The values of a schedule at the first and the last step of each block, if known."""
@@ -195,6 +197,7 @@ class Rates(Collector):
         """Like `_look`, but a value may be unreadable now."""
         with suppress_faults():
             self._look(later)
+            self._looks += 1
             self._read = self.root.blocks.begun() + later
 
     def _note(self, groups: Sequence[tuple[Any, Any, int]], step: int) -> None:

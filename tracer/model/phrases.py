@@ -14,7 +14,14 @@ from msgspec.structs import replace
 from tracer.errors import shown
 from tracer.model import counts as measures
 from tracer.model.evidence import OverrideUnreached, OwnDense
-from tracer.model.reasons import Accumulated, Fact, Reason, Skipped
+from tracer.model.reasons import (
+    Accumulated,
+    Fact,
+    NoGradient,
+    NothingPassed,
+    Reason,
+    Skipped,
+)
 from tracer.model.records import Optimizer, Program, Replica
 from tracer.model.timeline import Steps
 from tracer.model.trace import Summary, Trace
@@ -252,6 +259,10 @@ def _utc(seconds: float) -> datetime:
 def words_of(fact: Fact, *, in_brackets: bool = False) -> str:
     """The words for one fact: `accumulated (4 steps)`, or `accumulated, 4 steps` in brackets."""
     match fact:
+        case NothingPassed():
+            return "nothing was passed"
+        case NoGradient():
+            return "no gradient came"
         case Skipped(by):
             return f"skipped by {by}"
         case Accumulated(seems=True):

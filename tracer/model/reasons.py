@@ -33,27 +33,45 @@ class SetToZero:
     """`set_to_zero` of optax replaced the updates."""
 
 
-Fact = Accumulated | Skipped | SetToZero
+@dataclass(frozen=True)
+class NothingPassed:
+    """The step got no variables."""
+
+
+@dataclass(frozen=True)
+class NoGradient:
+    """All gradients of the step were None."""
+
+
+Fact = Accumulated | Skipped | SetToZero | NothingPassed | NoGradient
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Why passed gradients were not applied."""
+    """Why steps updated nothing."""
 
     facts: tuple[Fact, ...]
     """One of these; empty if the trace does not show it."""
     everywhere: bool
-    """Whether all steps that updated nothing got gradients: the reason holds for each."""
+    """Whether the reason holds for all steps that updated nothing: all got gradients, or none."""
     usual: bool
     """Whether the reason is known, and no fault."""
 
 
 def reason(summary: Summary) -> Reason:
-    """Return why steps with gradients updated nothing, as far as the trace shows it."""
-    in_steps = summary.spread(measures.updates, measures.requests)
+    """Return why steps updated nothing, as far as the trace shows it.
+
+    If any of them got gradients, why these were not applied.
+    """
+    in_steps = summary.spread(measures.updates, measures.requests, measures.missing)
+    idle = [(came, none) for made, came, none in in_steps if not made]
+    if idle and not any(came for came, _ in idle):
+        with_none = {none > 0 for _, none in idle}
+        fact = NoGradient() if True in with_none else NothingPassed()
+        return Reason((fact,), len(with_none) == 1, False)
     facts, skips = _facts(summary), skipped(summary)
     usual = bool(facts) and not (skips and skips.hopeless)
-    return Reason(facts, all(came for made, came in in_steps if not made), usual)
+    return Reason(facts, all(came for came, _ in idle), usual)
 
 
 def reason_for_all(summary: Summary) -> Reason | None:

@@ -325,6 +325,8 @@ class Rate(msgspec.Struct, frozen=True):
     """The values in order of steps; steps with unknown values are left out."""
     sampled: bool = False
     """Whether the rate was read only now and then, and may have had more values."""
+    looks: int = 0
+    """How often the rate was read; 0 if each step was read."""
     schedule: str = ""
     """What sets the rate in the program, if no value is known: `CosineDecay(decay_steps=100)`."""
 

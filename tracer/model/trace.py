@@ -517,8 +517,13 @@ class Summary(Counts):
     @cached_property
     def variables(self) -> tuple[int, ...]:
         """The indices of the variables that this optimizer gets, or that its models have."""
+        return tuple(sorted({*self.passed, *chain(*(e.variables for e in self.not_updated))}))
+
+    @cached_property
+    def passed(self) -> tuple[int, ...]:
+        """The indices of the variables that this optimizer gets, or was traced for."""
         lists = {entry.variables for block in self._on[None] for entry in block.entries}
-        return tuple(sorted({*chain(*lists, *(each.variables for each in self.not_updated))}))
+        return tuple(sorted({*chain(*lists)}))
 
     @cached_property
     def methods(self) -> tuple[int, ...]:

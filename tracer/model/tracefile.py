@@ -123,7 +123,7 @@ _BOUNDS: Mapping[type, Mapping[str, tuple[float, float]]] = {
     GradientsAdded: dict.fromkeys(("steps", "of"), _ANY),
     GradientsLeft: dict.fromkeys(("passes", "of", "every"), _ANY),
     Line: {"number": _ANY},
-    Rate: {"group": _ANY},
+    Rate: {"group": _ANY, "looks": _ANY},
     NotUpdated: {"since": _ANY},
     RateRun: dict.fromkeys(("first", "count", "values"), _SOME),
     Program: {

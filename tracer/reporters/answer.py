@@ -9,6 +9,7 @@ from collections.abc import Collection
 from tracer.errors import shown
 from tracer.kinds import KINDS
 from tracer.model import counts as measures
+from tracer.model.facts import no_steps
 from tracer.model.phrases import (
     bracket_of,
     brand_of,
@@ -41,18 +42,25 @@ def answer(trace: Trace) -> str:
     overrides a method that nothing calls, the answer begins with it, because that is the user's
     question.
     """
-    return "\n".join(" ".join(pair) for pair in sentences(trace))
+    return "\n".join(" ".join(filter(None, pair)) for pair in sentences(trace))
 
 
 def sentences(trace: Trace, roots: Collection[int] | None = None) -> list[tuple[str, str]]:
-    """What ran and what Python called, for each optimizer or for `roots`; named if not alone."""
+    """What ran and what Python called, for each optimizer or for `roots`; named if not alone.
+
+    The second is empty for an optimizer that nothing called.
+    """
     summaries, lines, pairs = summaries_of(trace), program_lines(trace), []
     for summary in summaries:
+        if roots is not None and summary.root not in roots:
+            continue
+        if not (summary.steps or summary.methods):
+            pairs.append((shown(no_steps(summary)), ""))
+            continue
         made = f" ({shown(lines[summary.root])})" if summary.root in lines else ""
         name = f"{shown(summary.optimizers[0].name)}{made}: " if len(summaries) > 1 else ""
         unreached = never_reached(summary) if summary.dialect.apply_methods else []
-        if roots is None or summary.root in roots:
-            pairs.append((name + " ".join([*unreached, *_executions(summary)]), _calls(summary)))
+        pairs.append((name + " ".join([*unreached, *_executions(summary)]), _calls(summary)))
     return pairs or [("No optimizer was traced.", "So there is nothing to count.")]
 
 
@@ -95,7 +103,7 @@ def headline(summary: Summary, named: bool) -> str:
         (True, f" ({shown(brand_of(root, trace))})"),
         (strategy, f" under {strategy}"),
         (True, f": {least}{some(summary.steps, 'step')}"),
-        (True, f", {some(len(summary.variables), summary.dialect.variable)}{_shards(summary)}"),
+        (True, f", {_variables(summary)}"),
         (len(summary.replicas) > 1, f", {some(len(summary.replicas), copy)}"),
         (len(workers) > 1 and copy != "rank", f", {some(len(workers), 'worker')}"),
         (worker, f", in {worker}"),
@@ -103,9 +111,16 @@ def headline(summary: Summary, named: bool) -> str:
     return cls + "".join(all_true(*parts))
 
 
+def _variables(summary: Summary) -> str:
+    """`4 variables`, or `4 of 12 variables` if it does not get all of its models."""
+    every = some(len(summary.variables), summary.dialect.variable)
+    of = "" if summary.passed == summary.variables else f"{len(summary.passed):,} of "
+    return f"{of}{every}{_shards(summary)}"
+
+
 def _shards(summary: Summary) -> str:
     """` sharded 2 ways` if all variables are, ` (3 sharded 2 ways)` if some are."""
-    every = Counter(summary.trace.variables[index].shards for index in summary.variables)
+    every = Counter(summary.trace.variables[index].shards for index in summary.passed)
     said = [(number, f"sharded {n:,} ways") for n, number in sorted(every.items()) if n > 1]
     if len(every) == 1:
         return "".join(f" {ways}" for _, ways in said)

@@ -7,12 +7,12 @@ and JSON have all of them, by name.
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import takewhile
 from typing import Any, Literal, NamedTuple, get_args
 
 from tracer.errors import UnknownName, shown
 from tracer.layout import Column, Figure, cut
 from tracer.model import counts as measures
+from tracer.model.facts import also_by, layers_of, why_not
 from tracer.model.names import named, optimizers_meant, variables_meant
 from tracer.model.phrases import (
     class_of,
@@ -27,6 +27,8 @@ from tracer.model.phrases import (
 from tracer.model.reasons import (
     Accumulated,
     Fact,
+    NoGradient,
+    NothingPassed,
     Reason,
     SetToZero,
     Skipped,
@@ -36,7 +38,7 @@ from tracer.model.reasons import (
     reason_for_all,
     skipper,
 )
-from tracer.model.records import Block, Line, NotUpdated
+from tracer.model.records import Block, Line
 from tracer.model.timeline import Steps
 from tracer.model.trace import Pattern, Summary, Trace, summaries_of
 from tracer.model.words import all_true, dash, first_true, plural, some, span
@@ -69,6 +71,7 @@ COLUMNS: Mapping[By | Literal["optimizer", "tracing"], tuple[Column, ...]] = {
         Column("sparse"),
         Column("by {replica}", "by_replica"),
         Column("", "without_gradient"),
+        Column("", "also_by"),
         *_EFFECTS,
     ),
     "step": (
@@ -142,7 +145,7 @@ class Row(NamedTuple):
     values: Mapping[str, Any]
     note: str = ""
     level: str = ""
-    """`error`, `warning`, or empty."""
+    """`error`, `warning`, `quiet`, which many rows leave out, or empty."""
     of: Collection[int] | Steps | None = None
     """The indices of its variables or replicas, or its steps; None for other rows."""
 
@@ -173,9 +176,12 @@ class Table(NamedTuple):
 
         The second is `12 more rows, 3 of them odd`; empty if nothing is left out.
         """
-        odd = {index for index, row in enumerate(self.rows) if row.note or row.level}
+        quiet = {index for index, row in enumerate(self.rows) if row.level == "quiet"}
+        odd = {index for index, row in enumerate(self.rows) if row.note or row.level} - quiet
         faults = {index for index in odd if self.rows[index].level == "error"}
-        order = sorted(range(len(self.rows)), key=lambda at: (at not in faults, at not in odd, at))
+        rank = {**dict.fromkeys(quiet, 3), **dict.fromkeys(odd, 1), **dict.fromkeys(faults, 0)}
+        order = sorted(range(len(self.rows)), key=lambda at: (rank.get(at, 2), at))
+        most = min(most, len(order) - len(quiet) or most) if len(order) > most else most
         rest = {*order[most:]}
         more = some(len(rest), "more row") if rest else ""
         more += f", {len(odd & rest):,} of them odd" if odd & rest else ""
@@ -356,8 +362,7 @@ def _per_step(summary: Summary, counted: Summary | Pattern, replicas: Iterable[i
 def _by_variable(summary: Summary) -> _Made:
     """A row for each of `Summary.variables`, in that order."""
     made = {}
-    unapplied = reason_for_all(summary)
-    not_got = {index: each for each in summary.not_updated for index in each.variables}
+    unapplied, others, why = reason_for_all(summary), also_by(summary), why_not(summary)
     for pattern in summary.patterns:
         figures, note, level = _figures(summary, pattern, unapplied)
         for index in pattern.variables:
@@ -368,9 +373,11 @@ def _by_variable(summary: Summary) -> _Made:
                 "shape": "x".join("?" if size is None else str(size) for size in variable.shape),
                 "dtype": variable.dtype,
                 "shards": variable.shards if variable.shards > 1 else None,
+                "also_by": others.get(index),
             }
-            why = _why_not(not_got[index]) if index in not_got else (note, level)
-            made[index] = Row(own | figures, *why, (index,))
+            by = f"{'also' if figures['updates'] else 'updated'} by {others.get(index)}"
+            said = all_true((note, note), (index in why, why.get(index, "")), (index in others, by))
+            made[index] = Row(own | figures, "; ".join(said), level, (index,))
     empty = summary.spread(measures.updates)[(0,)]
     known = not summary.step_unknown(measures.updates)
     heading = _columns("variable", summary)[5].header.replace("\n", " ")
@@ -386,14 +393,6 @@ def _by_variable(summary: Summary) -> _Made:
         ),
     )
     return [made[index] for index in summary.variables], below
-
-
-def _why_not(known: NotUpdated) -> tuple[str, str]:
-    """Why the optimizer does not get a variable of its model, and the level."""
-    since = f" after step {known.since:,}" if known.since else ""
-    if known.why == "frozen":
-        return f"frozen{since}", ""
-    return f"not passed to an optimizer{since}", "warning"
 
 
 def _figures(summary: Summary, pattern: Pattern, unapplied: Reason | None) -> tuple[Any, str, str]:
@@ -412,6 +411,8 @@ def _figures(summary: Summary, pattern: Pattern, unapplied: Reason | None) -> tu
         "not_finite": not_finite,
     }
     why, updates = _why_without(pattern, unapplied), dense + sparse
+    if {*pattern.variables}.isdisjoint(summary.passed):
+        return values, "", "quiet"
     said = ": ".join(all_true((not updates, "never updated"), (why, why)))
     meaning = "stands for each variable passed"
     note = "; ".join(all_true((pattern.argument, meaning), (said, said)))
@@ -521,8 +522,8 @@ def _step(steps: Steps, values: dict[str, Any], summary: Summary, why: Reason) -
         (unknown, "not known"),
         (not on, "not recorded"),
         (updates, f"{missing:,} without gradient" if missing else ""),
-        (not values["requests"], "nothing was passed"),
-        (values["requests"] == missing, "no gradient came"),
+        (not values["requests"], words_of(NothingPassed())),
+        (values["requests"] == missing, words_of(NoGradient())),
     )
     was_dropped = not (said or updates)
     if was_dropped:
@@ -637,19 +638,15 @@ def _by_layer(summary: Summary) -> _Made:
     for pattern in summary.patterns:
         figures = pattern.total(measures.dense), pattern.total(measures.sparse)
         counts |= dict.fromkeys(pattern.variables, figures)
-    paths = [variables[index].name.split(separator) for index in summary.variables]
-    outer = zip(*(path[:-1] for path in paths), strict=False)
-    first = 1 + sum(1 for _ in takewhile(lambda parts: len({*parts}) == 1, outer))
-    layers: dict[tuple[str, ...], list[int]] = {}
-    for index, path in zip(summary.variables, paths, strict=True):
-        below = ("*",) if path[first:] else ()  # a variable and a layer may share a name
-        layers.setdefault((*path[:first], *below), []).append(index)
-    rows = []
+    names, why, rows = [variables[index].name for index in summary.variables], why_not(summary), []
+    layers: dict[str, list[int]] = {}
+    for index, layer in zip(summary.variables, layers_of(names, separator), strict=True):
+        layers.setdefault(layer, []).append(index)
     for layer, indices in layers.items():
         dense, sparse = (sum(each) for each in zip(*(counts[i] for i in indices), strict=True))
         never = sum(not any(counts[index]) for index in indices)
         values: dict[str, Figure] = {
-            "layer": variables[indices[0]].name if len(indices) == 1 else separator.join(layer),
+            "layer": variables[indices[0]].name if len(indices) == 1 else layer,
             "variables": len(indices),
             "never_updated": never,
             "updates": dense + sparse,
@@ -659,6 +656,8 @@ def _by_layer(summary: Summary) -> _Made:
         of_all = never == len(indices)
         note = "never updated" if of_all else f"{never:,} never updated" if never else ""
         level = first_true((of_all, "error"), (never, "warning"))
+        if why.keys() >= {*indices}:
+            note, level = ", ".join(dict.fromkeys(why[index] for index in indices)), "quiet"
         rows.append(Row(values, note, level, indices))
     return rows, []
 

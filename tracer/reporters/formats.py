@@ -21,7 +21,7 @@ from tracer import files
 from tracer.errors import MissingExtra, Mistake, shown, to_install
 from tracer.findings.rule import findings
 from tracer.layout import Figure
-from tracer.model import rates
+from tracer.model import facts
 from tracer.model.phrases import endings
 from tracer.model.trace import Trace
 from tracer.reporters import columns, text
@@ -188,7 +188,10 @@ def as_json(trace: Trace, by: By | None = None, part: Part = WHOLE) -> str:
                 "made": summary.optimizers[0].made,
                 "nested": [each.class_name for each in summary.optimizers[1:]],
                 "steps": summary.steps,
-                "rates": [*rates.plain(summary)],
+                "facts": facts.sentences_on(summary),
+                "rates": [*facts.plain(summary)],
+                "not_updated": [*facts.plain_not_updated(summary)],
+                "evidence": msgspec.to_builtins(summary.optimizers[0].evidence),
                 "graph_tracings": _records(columns.tracings(summary)),
                 "tables": {table.by: _records(table) for table in tables},
             }

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from functools import cache
 from importlib.resources import files
+from itertools import zip_longest
 
 import jinja2
 from markupsafe import Markup
 
 from tracer.findings.rule import Finding, findings
 from tracer.layout import cut, shown
-from tracer.model import counts as measures, phrases, rates
+from tracer.model import counts as measures, facts, phrases
 from tracer.model.trace import Summary, Trace, summaries_of
 from tracer.model.words import listed, some
 from tracer.reporters import columns
@@ -59,9 +60,8 @@ def render(trace: Trace) -> str:
         style=Markup(style),
         digest=Markup(base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()),
         question=question(trace),
-        answers=sentences(trace),
+        answers=[*zip_longest(sentences(trace), map(facts.sentences_on, summaries), fillvalue=[])],
         totals=in_all(trace, answered=not many),
-        rates=[] if many else rates.sentences(trace),
         warnings=warnings(trace),
         findings=found,
         most_notes=_MAX_NOTES,

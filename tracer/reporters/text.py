@@ -4,7 +4,7 @@ The tables are those of `tracer.reporters.columns`. The texts of `tracer explain
 """
 
 from collections.abc import Sequence
-from itertools import chain
+from itertools import zip_longest
 
 from rich.text import Text
 
@@ -12,7 +12,7 @@ from tracer import layout
 from tracer.errors import shown
 from tracer.findings.rule import Rule, to_report
 from tracer.layout import paragraph, printed
-from tracer.model import rates
+from tracer.model import facts
 from tracer.model.phrases import never_reached, runs
 from tracer.model.trace import Trace, summaries_of
 from tracer.model.words import all_true
@@ -26,7 +26,7 @@ _MANY_OPTIMIZERS = 3
 WARNING, ERROR = "bold yellow", "bold red"
 """Styles for possible faults, as skipped steps, and for certain ones."""
 _FINDINGS = "What looks wrong (tracer explain CODE tells more)"
-_STYLES = {"error": ERROR, "warning": WARNING, "": ""}
+_STYLES = {"error": ERROR, "warning": WARNING, "quiet": "", "": ""}
 
 
 def render(
@@ -58,6 +58,8 @@ def render(
         hint = f"{see.format('variable')} has a table for each of them" if by is None else ""
         lines += [Text(), *drawn(columns.optimizers(summaries), width, len(summaries), hint)]
     for summary, tables in [] if many and by is None else sections:
+        if not tables:
+            continue
         lines += [Text(), *paragraph(headline(summary, named), width, style="bold")]
         for table in tables:
             most, hint = MAX_ROWS, see.format(table.by)
@@ -96,12 +98,16 @@ def _head(trace: Trace, part: columns.Part, width: int, answered: bool) -> list[
     if part.text:
         add(shown(part.text), style=WARNING)
     add(question(trace), style="bold")
-    unreached = [each for summary in summaries_of(trace) for each in never_reached(summary)]
-    answers = chain.from_iterable(sentences(trace, part.roots))
-    for said in (*(answers if answered else dict.fromkeys(unreached)), *in_all(trace, answered)):
+    every, roots = summaries_of(trace), part.roots
+    unreached = [each for summary in every for each in never_reached(summary)]
+    chosen = [each for each in every if roots is None or each.root in roots]
+    for pair, summary in zip_longest(sentences(trace, roots), chosen) if answered else ():
+        for said in filter(None, pair):
+            add(said, "  ")
+        for fact in facts.sentences_on(summary) if summary else ():
+            add(fact, "    " if len(every) > 1 else "  ")
+    for said in (*([] if answered else dict.fromkeys(unreached)), *in_all(trace, answered)):
         add(said, "  ")
-    for rate in rates.sentences(trace) if answered else ():
-        add(rate, "  ")
     for warning in warnings(trace):
         lines.append(Text())
         add(warning, style=WARNING if warning is UNFINISHED else ERROR)

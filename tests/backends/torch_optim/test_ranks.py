@@ -8,7 +8,7 @@ import pytest
 from support import ranks
 
 import tracer
-from tracer.model.rates import sentence
+from tracer.model.facts import sentences_on
 from tracer.model.trace import summaries_of
 
 pytest.importorskip("torch")  # which other processes import
@@ -135,7 +135,7 @@ def test_steps_in_the_backward_pass(ran: dict[str, Ran]) -> None:
 def test_ranks_with_different_rates(ran: dict[str, Ran]) -> None:
     trace = tracer.load(ran["rates"][0])
     said = "Learning rate 1; not the same on all ranks."
-    assert [sentence(each) for each in summaries_of(trace)] == [said]
+    assert [" ".join(sentences_on(each)) for each in summaries_of(trace)] == [said]
     assert not trace.findings()
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tracer
-from tracer.model.rates import sentence
+from tracer.model.facts import sentences_on
 from tracer.model.records import RateRun
 from tracer.model.trace import summaries_of
 from tracer.reporters import formats
@@ -55,7 +55,7 @@ def test_a_run_is_what_the_steps_used(rates: list[float], turn: float | None) ->
 
 
 def said(trace: Any) -> str:
-    return sentence(summaries_of(trace)[0])
+    return " ".join(sentences_on(summaries_of(trace)[0]))
 
 
 def test_a_million_values_are_one_run() -> None:
