@@ -133,7 +133,7 @@ class Rule:
 def with_line(summary: Summary, text: str) -> str:
     """Add the line that makes the steps to a sentence, if unique and no line is in it yet."""
     data = summary.trace.data
-    ran = (each.path for each in summary.blocks if each.step and each.total)
+    ran = (block.path for block in summary.blocks if block.step and block.total)
     lines = {data.nearest_line(path) for path in ran}
     line = lines.pop() if len(lines) == 1 and ".py:" not in text else None
     return text if line is None else f"{text[:-1]} (stepped in {line.file}:{line.number})."
@@ -231,7 +231,7 @@ def on_replicas(summary: Summary, replicas: Sequence[int]) -> str:
 
 def of_optimizer(summary: Summary) -> str:
     """` of adam#2` if the trace has several root optimizers, else nothing."""
-    roots = {each.root for each in summary.trace.optimizers}
+    roots = {optimizer.root for optimizer in summary.trace.optimizers}
     return f" of {summary.optimizers[0].name}" if len(roots) > 1 else ""
 
 
@@ -281,7 +281,7 @@ def _found(trace: Trace) -> dict[Finding, set[int | None]]:
 def at_least(all_of_them: list[Finding], severity: Severity) -> list[Finding]:
     """The findings of this `severity` or worse."""
     worst = SEVERITIES.index(severity)
-    return [each for each in all_of_them if SEVERITIES.index(each.severity) <= worst]
+    return [finding for finding in all_of_them if SEVERITIES.index(finding.severity) <= worst]
 
 
 def to_report(trace: Trace) -> list[Finding]:

@@ -73,7 +73,7 @@ def never_passed(summary: Summary) -> Iterator[Case]:
         "{were} made trainable after the train step was traced, and no optimizer ever got {them}: "
         "the step{of} trains only what was trainable before"
     )
-    thawed_late = (each for each in summary.not_updated if each.why == "not passed" and each.since)
+    thawed_late = (row for row in summary.not_updated if row.why == "not passed" and row.since)
     names = (*summary.optimizers[0].never_passed, *_names(summary, thawed_late))
     if names:
         when, own = summary.dialect.advice("never-passed:when", thawed), summary.dialect.advice
@@ -109,15 +109,15 @@ def _names(summary: Summary, records: Iterable[NotUpdated]) -> list[str]:
     explains=MANY,
 )
 def frozen_but_updated(summary: Summary) -> Iterator[Case]:
-    roots = {each.root for each in summary.trace.optimizers}
+    roots = {optimizer.root for optimizer in summary.trace.optimizers}
     frozen = (
         "{were} frozen (trainable = False) after the train step was traced or compiled, and the "
         "step{of} still updates {them}"
     )
     still = (
-        structs.replace(each, variables=_updated_after(summary, each.since, each.variables))
-        for each in summary.not_updated
-        if each.why == "frozen" and each.since
+        structs.replace(row, variables=_updated_after(summary, row.since, row.variables))
+        for row in summary.not_updated
+        if row.why == "frozen" and row.since
     )
     if names := (*summary.optimizers[0].frozen, *_names(summary, still)):
         yield Case(
@@ -138,7 +138,7 @@ def _traced_for_each(trace: Trace) -> Iterator[Case]:
     """One JAX function is traced for several optimizers in a row, and each steps once."""
     alike: dict[tuple[str, str, str], list[str]] = {}
     for summary in summaries_of(trace):
-        graphs = [each for each in trace.graphs if each.root == summary.root]
+        graphs = [graph for graph in trace.graphs if graph.root == summary.root]
         root = summary.optimizers[0]
         if root.made and len(graphs) == 1 and graphs[0].tracings == graphs[0].steps == 1:
             key = class_of(root), root.made, graphs[0].function
@@ -180,7 +180,9 @@ def never_used(summary: Summary) -> Iterator[Case]:
     root = summary.optimizers[0]
     fitted = any(isinstance(evidence, Fitted) for evidence in root.evidence)
     built = root.settings.get("built") or (root.kind == "legacy" and root.iterations is not None)
-    idle = not summary.replicas and not any(each.iterations for each in summary.optimizers)
+    idle = not summary.replicas and not any(
+        optimizer.iterations for optimizer in summary.optimizers
+    )
     frozen = any(why.why == "all frozen" for _, why in summary.evidence(NoStep))
     if fitted and idle:
         why = "all variables of the model are frozen" if frozen else _NEVER_CALLS
@@ -312,7 +314,7 @@ _REPORTED_BY_CLASS_RULES = (OverrideUnreached, SparseMissing, NothingReturned)
 def apply_raised(summary: Summary) -> Iterator[Case]:
     root, caught = summary.optimizers[0], has_ended(summary.trace)
     evidence = chain.from_iterable(optimizer.evidence for optimizer in summary.optimizers)
-    is_explained = any(isinstance(each, _REPORTED_BY_CLASS_RULES) for each in evidence)
+    is_explained = any(isinstance(record, _REPORTED_BY_CLASS_RULES) for record in evidence)
     for failure in () if is_explained else root.failures:
         on = f" on {failure.variable}" if failure.variable else ""
         where = f" while {failure.function} was traced" if failure.function else ""
@@ -540,7 +542,7 @@ def _events_of(summary: Summary, rows: Sequence[Graph]) -> list[GraphTracing]:
     """The graph tracings of these rows, in the order in which they began."""
     data = summary.trace.data
     named = [(summary.root, row.function, row.signature, row.replica) for row in rows]
-    graphs = [(each.root, each.function, each.signature, each.replica) for each in data.graphs]
+    graphs = [(graph.root, graph.function, graph.signature, graph.replica) for graph in data.graphs]
     return [event for event in data.graph_tracings if graphs[event.graph] in named]
 
 

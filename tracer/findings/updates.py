@@ -189,10 +189,10 @@ _ONE_COPY = ("CentralStorageStrategy", "ParameterServerStrategy")
     explains=("not_finite",),
 )
 def not_finite(summary: Summary) -> Iterator[Case]:
-    seen = [each for each in summary.effects if each.what == "not_finite" and each.total]
+    seen = [effect for effect in summary.effects if effect.what == "not_finite" and effect.total]
     if not seen:
         return
-    looked = [each for each in summary.effects if each.what == "compared" and each.total]
+    looked = [effect for effect in summary.effects if effect.what == "compared" and effect.total]
     first = min(_first_step([each]) for each in seen)
     at_first = [each for each in seen if _first_step([each]) == first]
     replicas = {each.replica for each in at_first}
@@ -224,12 +224,12 @@ def not_finite(summary: Summary) -> Iterator[Case]:
 
 
 def _variables(effects: Sequence[Effect]) -> list[int]:
-    return sorted({index for each in effects for index in each.variables})
+    return sorted({index for effect in effects for index in effect.variables})
 
 
 def _first_step(effects: Sequence[Effect]) -> int:
     """The first step of these effects; 0 if unknown."""
-    return min((run.first for each in effects for run in each.runs), default=0)
+    return min((run.first for effect in effects for run in effect.runs), default=0)
 
 
 MIN_UPDATES = 3
@@ -258,7 +258,7 @@ LAST_SHARE = 4
     explains=("unchanged",),
 )
 def unchanged(summary: Summary) -> Iterator[Case]:
-    end = _first_step([each for each in summary.effects if each.what == "not_finite"])
+    end = _first_step([effect for effect in summary.effects if effect.what == "not_finite"])
     before = f" before step {end:,}, which made a weight infinite or NaN" if end else ""
     moves = list(_moves(summary, end))
     learns = any(last for _, _, last, _ in moves)
@@ -306,7 +306,7 @@ def _moves(summary: Summary, end: int) -> Iterator[tuple[list[int], int, int, in
     """
     every = summary.trace.variables
     for pattern in summary.asked:
-        variables = [each for each in pattern.variables if 0 not in every[each].shape]
+        variables = [variable for variable in pattern.variables if 0 not in every[variable].shape]
         updating = [each for each in pattern.replicas if pattern.total(updates, each)]
         is_sharded = summary.is_sharded(pattern)
         unknown = is_sharded and not has_all_workers(summary.trace)  # other shards may have changed
@@ -386,7 +386,9 @@ def _look_for_a_condition(summary: Summary) -> str:
 def _steps_disagree(summary: Summary, names: Sequence[str]) -> Iterator[Case]:
     steps, noun = summary.steps_on, replica_noun(summary.trace)
     most = max(summary.replicas, key=lambda r: steps[r])
-    behind = {each: steps[each] for each in summary.replicas if steps[each] < steps[most]}
+    behind = {
+        replica: steps[replica] for replica in summary.replicas if steps[replica] < steps[most]
+    }
     if behind:
         low, high = min(behind.values()), max(behind.values())
         lagging = [names[each] for each in behind]
@@ -483,14 +485,16 @@ def _only_skipped(summary: Summary, pattern: Pattern) -> bool:
     explains=FEW,
 )
 def no_gradient(summary: Summary) -> Iterator[Case]:
-    of_graph = any(each.kind == "v1" for each in summary.optimizers)
+    of_graph = any(optimizer.kind == "v1" for optimizer in summary.optimizers)
     every = summary.trace.variables
     unowned = {name for _, each in summary.evidence(OutsideModules) for name in each.variables}
     severity: Severity | None = "info" if of_graph or _only_schedules(summary) else None
     for pattern in summary.asked:
         if not pattern.total(missing) or pattern.total(_requests_or_updates):
             continue
-        with_elements = [each for each in pattern.variables if 0 not in every[each].shape]
+        with_elements = [
+            variable for variable in pattern.variables if 0 not in every[variable].shape
+        ]
         for lost in (False, True):
             if which := [each for each in with_elements if (every[each].name in unowned) == lost]:
                 yield Case(
@@ -633,7 +637,7 @@ def updated_twice(summary: Summary) -> Iterator[Case]:
         timeline = pattern.timeline(updates, replica=pattern.replicas[0])
         parts = [(steps, made) for steps, (made,) in timeline.parts() if made > 1]
         number = sum(steps.number for steps, _ in parts)
-        counts = {pattern.total(updates, each) for each in summary.replicas}
+        counts = {pattern.total(updates, replica) for replica in summary.replicas}
         copies = not _one_copy(summary) and not summary.is_sharded(pattern)
         if parts and not (copies and len(counts) > 1):
             yield Case(
@@ -670,7 +674,11 @@ def updated_twice(summary: Summary) -> Iterator[Case]:
 def densified(summary: Summary) -> Iterable[Case]:
     every, dense_requests = summary.trace.variables, counting(["request"], ["dense"])
     settings = ("gradient_accumulation_steps", "global_clipnorm")
-    causes = [key for key in settings if any(each.settings.get(key) for each in summary.optimizers)]
+    causes = [
+        key
+        for key in settings
+        if any(optimizer.settings.get(key) for optimizer in summary.optimizers)
+    ]
     by = f" ({listed(causes)} {plural(len(causes), 'is', 'are')} set)" if causes else ""
     return [
         Case(

@@ -136,12 +136,12 @@ def counted(data: TraceData) -> Iterator[Block]:
     Calls have the context `eager` or `tracing`.
     """
     yield from data.blocks
-    for each in data.calls:
-        root, role = data.optimizers[each.optimizer].root, cast(Any, "call")
-        entries = (Entry(each.optimizer, each.method, role, each.kind, each.variables),)
-        for context, number in (("eager", each.eager), ("tracing", each.tracing)):
-            place = root, each.replica, cast(Any, context)
-            yield Block(*place, "", False, entries, number, (), path=each.path)
+    for call in data.calls:
+        root, role = data.optimizers[call.optimizer].root, cast(Any, "call")
+        entries = (Entry(call.optimizer, call.method, role, call.kind, call.variables),)
+        for context, number in (("eager", call.eager), ("tracing", call.tracing)):
+            place = root, call.replica, cast(Any, context)
+            yield Block(*place, "", False, entries, number, (), path=call.path)
     yield from map(as_block, data.effects)
 
 

@@ -177,10 +177,10 @@ def of_this_process(data: TraceData) -> TraceData:
     """The trace with its launch, and the names of the launcher for workers without one."""
     launch = here()
     worker, cluster = ("", "") if launch.run else place()
-    names = tuple(dict.fromkeys(each.worker for each in data.replicas if each.worker))
+    names = tuple(dict.fromkeys(replica.worker for replica in data.replicas if replica.worker))
     if worker and not names:  # unknown to frameworks
         names = (worker,)
-        replicas = tuple(replace(each, worker=worker) for each in data.replicas)
+        replicas = tuple(replace(replica, worker=worker) for replica in data.replicas)
         environment = {**data.environment, "cluster": cluster}
         data = replace(data, replicas=replicas, environment=environment)
     return replace(data, launch=launch, processes=names)

@@ -80,8 +80,8 @@ def _roots(traces: Sequence[TraceData]) -> Iterator[Root]:
     known: dict[Hashable, tuple[dict[int, Label], frozenset[Label]]] = {}
     for number, data in enumerate(traces):
         others: dict[int, set[int]] = defaultdict(set)
-        for each in data.not_updated:
-            others[each.root].update(each.variables)
+        for row in data.not_updated:
+            others[row.root].update(row.variables)
         for index, used in _variables_used(data).items():
             rest = tuple(sorted(others[index] - {*used}))
             if (data.variables, used, rest) not in known:
@@ -98,7 +98,7 @@ def _variables_used(data: TraceData) -> dict[int, tuple[int, ...]]:
         index: set() for index, each in enumerate(data.optimizers) if each.root == index
     }
     if len(used) == 1:
-        others = {*chain(*(each.variables for each in data.not_updated))}
+        others = {*chain(*(row.variables for row in data.not_updated))}
         return dict.fromkeys(used, tuple({*range(len(data.variables))} - others))
     for block in data.blocks:
         used.get(block.root, set()).update(*(entry.variables for entry in block.entries))

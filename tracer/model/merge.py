@@ -207,15 +207,15 @@ def _not_updated_by_some(
         worker = {_workers_in(data): None}
         for key in roots:
             workers[optimizers[key]] |= worker
-        for each in data.not_updated:
-            for index in each.variables:
-                without[optimizers[roots[each.root]], each.why, variables[own[index]]] |= worker
+        for row in data.not_updated:
+            for index in row.variables:
+                without[optimizers[roots[row.root]], row.why, variables[own[index]]] |= worker
     alike: dict[tuple[int, str, tuple[str, ...]], list[str]] = defaultdict(list)
-    for each in whole.not_updated:
-        for index in each.variables:
-            where = without[each.root, each.why, index]
-            if where != workers[each.root]:
-                alike[each.root, each.why, (*where,)].append(whole.variables[index].name)
+    for row in whole.not_updated:
+        for index in row.variables:
+            where = without[row.root, row.why, index]
+            if where != workers[row.root]:
+                alike[row.root, row.why, (*where,)].append(whole.variables[index].name)
     for (root, why, having), names in alike.items():
         said = f"{first_of(names, _MAX_NAMES)} {plural(len(names), 'is', 'are')} {why}"
         yield Note(f"{whole.optimizers[root].name}: {said} in {listed(having)} only", "fact")
@@ -242,7 +242,7 @@ def _mixed(parts: Sequence[TraceData]) -> Iterator[Note]:
 
 
 def _named(data: TraceData) -> str:
-    return ", ".join(dict.fromkeys(each.worker for each in data.replicas if each.worker))
+    return ", ".join(dict.fromkeys(replica.worker for replica in data.replicas if replica.worker))
 
 
 def _workers_in(data: TraceData) -> str:
@@ -315,7 +315,7 @@ def _processes(parts: Sequence[TraceData]) -> TraceData:
 
 def _renumbered(data: TraceData, taken: Set[str]) -> TraceData:
     """Return the trace with other names for workers whose names are taken: `rank:0#2`."""
-    own = {each.worker for each in data.replicas} - {""}
+    own = {replica.worker for replica in data.replicas} - {""}
     if not own & taken:
         return data
     number = next(n for n in count(2) if not any(f"{name}#{n}" in taken for name in own))
@@ -420,7 +420,7 @@ def _keys(part: int, data: TraceData) -> dict[str, Sequence[Hashable]]:
     """The keys of the records of a trace, by table; records with the same key are one."""
     return {
         "graphs": [(part, number) for number in range(len(data.graphs))],
-        "replicas": [(each.worker, each.id) for each in data.replicas],
+        "replicas": [(replica.worker, replica.id) for replica in data.replicas],
         "methods": data.methods,
         "lines": data.lines,
         "paths": [tuple(data.lines[index] for index in path) for path in data.paths],

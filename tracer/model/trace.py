@@ -350,7 +350,7 @@ class Trace:
         return ((first, last, n) for first, last, (n,) in timeline.spans(lambda counts: True))
 
     def __repr__(self) -> str:
-        names = ", ".join(shown(each.name) for each in self.optimizers) or "no optimizer"
+        names = ", ".join(shown(optimizer.name) for optimizer in self.optimizers) or "no optimizer"
         state = "" if self.complete else ", incomplete"
         counts = f"{some(self.steps, 'step')}, {some(self.updates(), 'update')}"
         return f"<{type(self).__name__} of {names}: {counts}{state}>"
@@ -459,9 +459,9 @@ class Summary(Counts):
         self.dialect = dialect_of(trace.data, self.optimizers)
         """The terms of these optimizers' framework."""
         self.blocks = [block for block in trace.blocks if block.root == root]
-        self.effects = [each for each in trace.data.effects if each.root == root]
+        self.effects = [effect for effect in trace.data.effects if effect.root == root]
         """What steps did to the variables; empty if effects were not requested."""
-        self.not_updated = [each for each in trace.data.not_updated if each.root == root]
+        self.not_updated = [row for row in trace.data.not_updated if row.root == root]
         """The variables of the trained models that the optimizer does not get."""
         own = [block for block in counted(trace.data) if block.root == root]
         self.replicas = tuple(sorted({block.replica for block in self.blocks}))
@@ -485,11 +485,14 @@ class Summary(Counts):
     @property
     def is_partitioned(self) -> bool:
         """Whether each rank updates some of the variables and sends them to the others."""
-        return any(each.class_name.endswith(".ZeroRedundancyOptimizer") for each in self.optimizers)
+        return any(
+            optimizer.class_name.endswith(".ZeroRedundancyOptimizer")
+            for optimizer in self.optimizers
+        )
 
     def is_sharded(self, pattern: Pattern) -> bool:
         """Whether each rank updates its own shard of the variables, which may be empty."""
-        return any(self.trace.variables[each].shards > 1 for each in pattern.variables)
+        return any(self.trace.variables[variable].shards > 1 for variable in pattern.variables)
 
     def replicas_with(self, pattern: Pattern) -> tuple[int, ...]:
         """The replicas that have the variables: a rank may have no part of a sharded one."""
@@ -498,8 +501,8 @@ class Summary(Counts):
     @property
     def asked_on(self) -> Sequence[int]:
         """The replicas that passed any variable: a rank may have no part of the sharded ones."""
-        asked = sorted({each for pattern in self.asked for each in pattern.replicas})
-        is_sharded = any(each.shards > 1 for each in self.trace.variables)
+        asked = sorted({replica for pattern in self.asked for replica in pattern.replicas})
+        is_sharded = any(variable.shards > 1 for variable in self.trace.variables)
         return asked if asked or is_sharded else self.replicas
 
     @property
@@ -602,7 +605,7 @@ class Summary(Counts):
 
         TensorFlow traces a function that makes variables once to make them, and once to run it.
         """
-        idle = [each for each in self.trace.graphs if each.root == self.root and each.idle]
+        idle = [graph for graph in self.trace.graphs if graph.root == self.root and graph.idle]
         return self.dialect.traces_twice and bool(idle) and all(map(is_first_only, idle))
 
     @cached_property
@@ -636,8 +639,8 @@ class Summary(Counts):
     @cached_property
     def updated(self) -> frozenset[int]:
         """The updated variables, including arguments that stand for variables."""
-        patterns = (each for each in self.patterns if each.total(updates))
-        return frozenset(index for each in patterns for index in each.variables)
+        patterns = (pattern for pattern in self.patterns if pattern.total(updates))
+        return frozenset(index for pattern in patterns for index in pattern.variables)
 
     @cached_property
     def patterns(self) -> list[Pattern]:
@@ -685,12 +688,12 @@ class Summary(Counts):
     @cached_property
     def asked(self) -> list[Pattern]:
         """The patterns of passed or updated variables, without arguments."""
-        return [each for each in self.patterns if each.replicas and not each.argument]
+        return [pattern for pattern in self.patterns if pattern.replicas and not pattern.argument]
 
     @cached_property
     def idle_on(self) -> dict[int, int]:
         """How many steps updated nothing, by replica."""
-        return {each: self.spread(updates, replica=each)[(0,)] for each in self.replicas}
+        return {replica: self.spread(updates, replica=replica)[(0,)] for replica in self.replicas}
 
 
 def is_first_only(graph: Graph) -> bool:
