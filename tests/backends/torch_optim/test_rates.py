@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import tracer
+from tracer.model.evidence import Iterations
 from tracer.model.facts import sentences_on
 from tracer.model.records import RateRun
 from tracer.model.trace import summaries_of
@@ -113,3 +114,22 @@ def test_every_report_has_them() -> None:
         "variables": ["weight", "bias"],
         "runs": [{"first": 1, "count": 2, "value": 0.5, "last": 0.25, "values": 2, "turn": None}],
     }
+
+
+def test_the_count_of_an_optimizer_that_was_restored() -> None:
+    model = torch.nn.Linear(2, 1)
+    found = []
+    state = None
+    for steps in (3, 4):
+        with tracer.record() as recording:
+            optimizer = torch.optim.Adam(model.parameters())
+            if state is not None:
+                optimizer.load_state_dict(state)
+            for _ in range(steps):
+                optimizer.zero_grad()
+                model(torch.ones(1, 2)).mean().backward()
+                optimizer.step()
+        state = optimizer.state_dict()
+        every = [evidence for each in recording.trace().optimizers for evidence in each.evidence]
+        found.append([each for each in every if isinstance(each, Iterations)])
+    assert found == [[], [Iterations(3, 7)]]

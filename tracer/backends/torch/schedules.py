@@ -1,17 +1,20 @@
-"""Find the learning-rate schedules of an optimizer, by name.
+"""Find the learning-rate schedules of an optimizer, by name, and its own count of steps.
 
-Nothing is replaced: an attribute that a schedule sets on the optimizer shows that it exists.
+Nothing is replaced: an attribute that a schedule sets on the optimizer shows that it exists. An
+optimizer counts the steps of each parameter, if at all, and `load_state_dict` sets these counts.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
 from tracer.backends.torch import compat
+from tracer.backends.torch.effects import is_held_back
+from tracer.backends.torch.parameters import parameters_of
 from tracer.core.calls import Call
 from tracer.core.collectors import Collector
 from tracer.core.instances import instances
 from tracer.core.interrupts import suppress_faults
-from tracer.model.evidence import Evidence, Scheduled
+from tracer.model.evidence import Evidence, Iterations, Scheduled
 
 
 class Schedules(Collector):
@@ -20,13 +23,22 @@ class Schedules(Collector):
     def __init__(self, root: Any) -> None:
         super().__init__(root)
         self._names: list[str] = []
+        self._begin = 0
+        """The optimizer's own count of steps before the first one, or before a block."""
 
     def first_step_ends(self, call: Call) -> None:
         """Look for schedules: programs make them before the first step."""
         self._find()
+        self._begin = max(0, self._count(of_gradients=True) - 1)
+
+    def block_begins(self) -> None:
+        """Read the optimizer's own count: the block begins with it."""
+        self._begin = self._count()
 
     def evidence(self) -> Iterator[Evidence]:
-        """The name of each schedule; one may have been made since."""
+        """The name of each schedule, and an own count that did not begin with 0."""
+        if self._begin and (end := self._count()):
+            yield Iterations(self._begin, end)
         if not self._names:
             self._find()
         for name in self._names:
@@ -43,3 +55,15 @@ class Schedules(Collector):
             inside = {id(own) for each in every for own in getattr(each, "_schedulers", ())}
             outer = [each for each in every if id(each) not in inside]
             self._names = list(dict.fromkeys(type(schedule).__name__ for schedule in outer))
+
+    def _count(self, *, of_gradients: bool = False) -> int:
+        """The most steps of a parameter, or of one that has a gradient; 0 if unknown."""
+        counts = [0]
+        with suppress_faults():
+            for optimizer in self.root.optimizers.alive():
+                for own in parameters_of(optimizer.param_groups):
+                    count = optimizer.state.get(own, {}).get("step", 0)
+                    is_held = hasattr(count, "device") and is_held_back(count)
+                    if not is_held and (own.grad is not None or not of_gradients):
+                        counts.append(int(count))
+        return max(counts)
