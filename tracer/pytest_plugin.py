@@ -218,12 +218,12 @@ def _checks(item: pytest.Item) -> "list[Callable[[Trace], str]]":
     markers = list(item.iter_markers(MARKER))
     if not markers:
         return []
-    from tracer.testing.assertions import expect_updates, judged
+    from tracer.testing.assertions import expect_updates
 
     try:
         wanted = [{k: v for k, v in each.kwargs.items() if k != "effects"} for each in markers]
         pairs = zip(markers, wanted, strict=True)
-        return [partial(judged, expect_updates(*each.args, **kwargs)) for each, kwargs in pairs]
+        return [expect_updates(*each.args, **kwargs) for each, kwargs in pairs]
     except (TypeError, ValueError) as error:
         path, line, _ = item.location
         reason = str(error).replace("expect_updates", MARKER)

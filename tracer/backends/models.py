@@ -15,7 +15,6 @@ Nothing is said of variables that something else trains: of those that are froze
 another optimizer, as the critic of a GAN is, and of those that were not passed and change anyway.
 """
 
-import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from inspect import CO_OPTIMIZED
@@ -276,7 +275,7 @@ def _weights_of(layer: Any) -> Iterator[Any]:
     return (each for each in own if not getattr(each, "overwrite_with_gradient", False))
 
 
-# Frozen layers now: called after a failed assertion, so it may search all objects.
+# Frozen layers now.
 
 _HOMES = (
     "keras.src.layers.layer",
@@ -296,25 +295,6 @@ def frozen_in(given: object) -> list[FrozenLayer]:
     if not isinstance(given, tuple(_layer_classes())):
         return []
     return [(str(layer.name), tuple(map(plain_name, own))) for layer, own in _frozen(given)]
-
-
-def frozen_near(is_passed: Callable[[Any], bool], optimizer: object) -> list[FrozenLayer]:
-    """The frozen layers of models whose other variables are passed to an optimizer.
-
-    Includes the frozen layers of a model compiled with `optimizer` that has nothing trainable.
-    """
-    classes = _layer_classes()
-    if classes:
-        gc.collect()  # removes models that nothing refers to
-    found: dict[int, FrozenLayer] = {}
-    for model in instances(classes) if classes else ():
-        with suppress_faults():  # a model may compute its attributes
-            compiled = optimizer is not None and getattr(model, "optimizer", None) is optimizer
-            if any(map(is_passed, model.variables)) or (compiled and not model.trainable_variables):
-                for layer, own in _frozen(model):
-                    if not any(map(is_passed, own)):
-                        found[id(layer)] = (str(layer.name), tuple(map(plain_name, own)))
-    return list(found.values())
 
 
 def _frozen(model: Any) -> Iterator[tuple[Any, list[Any]]]:

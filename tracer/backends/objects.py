@@ -11,7 +11,6 @@ from tracer.backends import models
 from tracer.backends.models import FrozenLayer
 from tracer.model.names import plain_name
 from tracer.model.records import Variable
-from tracer.model.trace import Trace
 
 _VARIABLES = {
     "tensorflow": ("tensorflow.*", "tracer.backends.tensorflow.variables"),
@@ -59,17 +58,3 @@ def leaves_of(given: object) -> list[Variable]:
 def frozen_in(given: object) -> list[FrozenLayer]:
     """The frozen layers in a layer or a model, with the names of their weights."""
     return models.frozen_in(given)
-
-
-def frozen_near(trace: Trace, optimizer: object = None) -> list[FrozenLayer]:
-    """The frozen layers of the living models whose other variables are in the trace.
-
-    Includes the frozen layers of a model compiled with `optimizer` that has nothing trainable.
-    """
-    blocks, index_of = trace.blocks, trace.objects.index_of
-    passed = {index for block in blocks for entry in block.entries for index in entry.variables}
-    if passed and index_of is None:
-        return []
-    return models.frozen_near(
-        lambda variable: index_of is not None and index_of(variable) in passed, optimizer
-    )

@@ -7,7 +7,6 @@ from tracer.check.expectation import Expectation
 from tracer.check.judge import Difference
 from tracer.findings.rule import causes
 from tracer.layout import paragraph, shown
-from tracer.model.names import is_meant
 from tracer.model.trace import Summary, Trace, summaries_of
 from tracer.model.words import first_of, listed, plural, some
 from tracer.reporters import columns, text
@@ -32,9 +31,8 @@ def failure(trace: Trace, expected: Sequence[Expectation], *, partial: bool = Fa
         return "" if partial else incomplete(trace, expected)
     few = any(wrong.few for wrong in judged.values())
     first = next(iter(judged))
-    rows = frozen(trace, first.names) if few and first.method is None else []
     roots = frozenset[int]().union(*(wrong.roots for wrong in judged.values()))
-    lines, names = _table(trace, first, few, rows, roots)
+    lines, names = _table(trace, first, few, [], roots)
     heads = [_head(each, wrong.got) for each, wrong in judged.items()]
     why = [*_causes(trace, judged, names, few)]
     return _text(trace, heads, lines, why, ran=few, notes=not partial)
@@ -54,29 +52,15 @@ def never_updated(trace: Trace, variables: Sequence[tuple[str, int | None]]) -> 
     expected = Expectation("updates", 1, None, rows=frozenset(i for _, i in missed if i in passed))
     if not missed:
         return incomplete(trace, [expected])
-    still = {row.values["variable"] for row in frozen(trace)}
     ran = any(summary.steps for summary in summaries)
     otherwise = "not passed to the optimizer" if ran else "no step ran"
     otherwise = otherwise if trace.complete else "not seen"
-    rows = [
-        _row(name, "frozen" if name in still else otherwise)
-        for name, index in missed
-        if index not in passed
-    ]
+    rows = [_row(name, otherwise) for name, index in missed if index not in passed]
     lines, names = _table(trace, expected, True, rows)
     each_of = f"at least 1 of each of {some(len(variables), 'variable')}"
     heads = [f"updates: expected {each_of}, got none for {len(missed):,} of them"]
     why = [*_causes(trace, {expected: Difference("", True)}, names, True)]
     return _text(trace, heads, lines, why, ran=True)
-
-
-def frozen(trace: Trace, names: Sequence[str] = ()) -> list[Row]:
-    """The variables of frozen layers, which were not passed: those with these names, or all."""
-    layers = trace.objects.frozen() if trace.complete else ()
-    every = [name for _, own in layers for name in own]
-    patterns = [pattern for name in names for pattern in (name, f"{name}/*")] or ["*"]
-    meant = [name for name in every if any(is_meant(pattern, name) for pattern in patterns)]
-    return [_row(name, "frozen") for name in meant]
 
 
 def _row(name: str, note: str) -> Row:
@@ -89,13 +73,9 @@ def unknown(
     expected: Iterable[Expectation],
     why: str,
     instead: str = "",
-    rows: Sequence[Row] = (),
 ) -> str:
     """A text that the counts cannot be judged, why, and what the trace has instead."""
     lines = [line.plain for line in paragraph(shown(instead), WIDTH)] if instead else []
-    if rows:
-        nothing = Expectation("updates", 0, 0, rows=frozenset())
-        lines, _ = _table(trace, nothing, True, rows)
     return _text(trace, [_head(each, f"but {why}") for each in expected], lines)
 
 

@@ -62,9 +62,6 @@ class Objects(NamedTuple):
     index_of: Callable[[object], int | None] | None = None
     """Returns the index of this very variable, or None if the trace lacks it; no function for a
     loaded trace, which knows no objects."""
-    frozen: Callable[[], Sequence[tuple[str, tuple[str, ...]]]] = tuple
-    """Returns the frozen layers of models whose variables were passed, each with the names of the
-    variables that it would train; for failed assertions only."""
 
 
 def finder(

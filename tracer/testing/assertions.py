@@ -13,12 +13,10 @@ import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from types import FrameType, TracebackType
 from typing import Any
 
 from tracer.api import Recording, record, recording_of
-from tracer.backends.objects import frozen_near
 from tracer.check import failure
 from tracer.check.expectation import METHODS, Expectation
 from tracer.check.judge import runs_for_all
@@ -101,7 +99,7 @@ class Assertion:
     def check(self, trace: Trace) -> str:
         """Why a trace is not as expected; empty if it is."""
         never_ended.pop(self._key, None)
-        return judged(self._check, trace, self._optimizer)
+        return self._check(trace)
 
     def close(self) -> None:
         """End the block without asserting anything."""
@@ -120,17 +118,6 @@ def _made() -> tuple[str, int, str]:
         f"`with {function}(...):` above the code that trains"
     )
     return (frame.f_code.co_filename, frame.f_lineno, text) if frame else ("", 0, text)
-
-
-def judged(check: Check, trace: Trace, optimizer: object = None) -> str:
-    """The result of `check` for `trace`, with the frozen layers of living models.
-
-    `optimizer` is the optimizer of the trace, if one was given.
-    """
-    frozen = trace.objects.frozen
-    if trace.objects.index_of is not None or optimizer is not None:
-        frozen = partial(frozen_near, trace, optimizer)
-    return check(Trace(trace.data, trace.objects._replace(frozen=frozen)))
 
 
 def assert_updates(
@@ -344,9 +331,8 @@ def _check(expected: Sequence[Expectation], variable: object) -> Check:
         try:
             rows = None if variable is None else indices_of(trace, variable)
         except UnknownName as error:
-            still = failure.frozen(trace, expected[0].names)
             why = "no such variable was passed"
-            return failure.unknown(trace, expected, why, error.instead, still)
+            return failure.unknown(trace, expected, why, error.instead)
         return failure.failure(trace, [replace(each, rows=rows) for each in expected])
 
     return check
