@@ -144,7 +144,7 @@ def rate_phrases(summary: Summary) -> list[str]:
     values = sorted(n for _, runs in found for run in runs for n in (run.value, run.last))
     if len(said) > MAX_RATES and values:
         said = [f"from {values[0]:.3g} to {values[-1]:.3g} in {some(len(groups), 'group')}"]
-    is_constant = all(number_of_values(runs) == 1 for _, runs in found)
+    is_constant = all(not by and number_of_values(runs) == 1 for by, runs in found)
     where = _read_in(summary, groups) if is_constant and said else ""
     return [*([f"learning rate {listed(said)}{where}"] if said else []), *parts]
 

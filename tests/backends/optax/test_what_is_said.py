@@ -656,8 +656,8 @@ def test_each_decay_is_said_with_the_number_of_its_parameters() -> None:
     tx = tracer.wrap(optax.chain(*halves, optax.sgd(1.0)))
     once(tx)
     said = (
-        "Learning rate 1; weight decay 0.5 on 1 of 2 parameters; weight decay 0.01 on 1 of 2 "
-        "parameters."
+        "Learning rate 1 in all steps; weight decay 0.5 on 1 of 2 parameters; weight decay 0.01 on "
+        "1 of 2 parameters."
     )
     assert said in " ".join(render(tracer.trace_of(tx)).split())
 
@@ -782,6 +782,7 @@ def test_the_count_in_the_state_and_the_rates_of_a_schedule(
     found = [run for each in trace.data.rates if each.what == "rate" for run in each.runs]
     ends = [pytest.approx((run.value, run.last)) for run in found]
     assert ends == ([] if rate is None else [rate])
+    assert "in the last in all" not in " ".join(render(trace).split())
     assert all((run.first, run.count) == (1, trace.steps) for run in found)
     own = [each for each in trace.optimizers[0].evidence if isinstance(each, Iterations)]
     assert own == ([] if iterations is None else [Iterations(*iterations)])
