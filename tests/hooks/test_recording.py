@@ -62,22 +62,6 @@ def test_made_before_and_in_the_block_wrapped_or_not() -> None:
     assert type(before) is legacy.SGD
 
 
-def test_a_trace_begins_when_the_program_wraps_the_optimizer() -> None:
-    weight = tf.Variable([0.0])
-    optimizer = legacy.SGD(1.0)
-    step = tf.function(lambda: _step(optimizer, weight))
-    with tracer.record() as recording:
-        for _ in range(5):
-            step()
-    for _ in range(7):
-        step()
-    tracer.wrap(optimizer)
-    for _ in range(2):
-        step()
-    assert (float(weight[0]), recording.trace().steps) == (-14.0, 5)
-    assert tracer.trace_of(optimizer).steps == tracer.trace_of(optimizer).updates() == 2
-
-
 @pytest.mark.parametrize("effects", [False, True])
 def test_what_the_program_wraps_in_a_block_stays_wrapped(effects: bool) -> None:
     weight, optimizer = tf.Variable([0.0]), legacy.SGD(1.0)
@@ -94,24 +78,6 @@ def test_what_the_program_wraps_in_a_block_stays_wrapped(effects: bool) -> None:
     if effects:
         assert trace.count("compared", by=()) == {(): 3}
     assert type(tracer.unwrap(optimizer)) is legacy.SGD
-
-
-def test_a_trace_has_all_that_is_counted_from_the_first_wrap_on() -> None:
-    """Also by a block after `unwrap`; what nobody counts is the program's wish."""
-    weight, optimizer = tf.Variable([0.0]), tracer.wrap(legacy.SGD(1.0))
-    _step(optimizer, weight)
-    tracer.unwrap(optimizer)
-    _step(optimizer, weight)
-    with tracer.record() as recording:
-        for _ in range(2):
-            _step(optimizer, weight)
-        with pytest.raises(ValueError, match="not wrapped"):  # as without the block
-            tracer.unwrap(optimizer)
-    assert (tracer.trace_of(optimizer).steps, recording.trace().steps) == (3, 2)
-    tracer.wrap(optimizer)
-    _step(optimizer, weight)
-    trace = tracer.trace_of(optimizer)
-    assert (float(weight[0]), trace.steps, trace.complete) == (-5.0, 4, True)
 
 
 @pytest.mark.parametrize("is_used", [False, True])
@@ -380,16 +346,6 @@ def test_an_object_whose_class_cannot_be_hashed_is_no_matter() -> None:
         pass
     assert recording.trace().steps == 0
     assert kept is not None
-
-
-def test_blocks_nest() -> None:
-    weight = tf.Variable([0.0])
-    with tracer.record() as outer:
-        _step(legacy.SGD(1.0), weight)
-        with tracer.record() as inner:
-            _step(legacy.SGD(1.0), weight)
-        _step(legacy.SGD(1.0), weight)
-    assert (outer.trace().updates(), inner.trace().updates()) == (3, 1)
 
 
 def test_blocks_overlap() -> None:

@@ -152,24 +152,6 @@ def test_many_threads_that_call_first() -> None:
     assert outer.trace().updates() == inner.trace().updates() == 32
 
 
-def test_blocks_of_two_threads_that_overlap() -> None:
-    """The one that began first ends first: the other one still waits, and gives the class back."""
-    used, waiting, weight = legacy.SGD(1.0), legacy.SGD(1.0), tf.Variable([0.0])
-    first, second = ExitStack(), ExitStack()
-    earlier = first.enter_context(tracer.record())
-    later = second.enter_context(tracer.record())
-    _step(used, weight)
-    first.close()
-    _step(used, weight)
-    _step(waiting, weight)
-    second.close()
-    assert earlier.trace().updates() == 1
-    assert later.trace().updates() == 3
-    _step(waiting, weight)
-    assert later.trace().updates() == 3
-    assert {type(used), type(waiting)} == {legacy.SGD}
-
-
 def test_what_is_asked_of_one_that_waits() -> None:
     optimizer, other, weight = legacy.SGD(1.0), legacy.SGD(1.0), tf.Variable([0.0])
     _begin()

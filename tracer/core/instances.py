@@ -7,6 +7,8 @@ from itertools import chain, compress
 from typing import Any
 from weakref import ref
 
+from tracer.core.patches import Patch
+
 
 def instances(bases: Iterable[type], *, young: bool = False) -> list[Any]:
     """All living instances of `bases` and of their subclasses.
@@ -111,7 +113,8 @@ class Living:
         _patched.append(__new__)
 
         __new__.__wrapped__ = base.__init__  # type: ignore[attr-defined]  # `inspect.signature`
-        base.__new__ = staticmethod(__new__)
+        ours = staticmethod(__new__)
+        Patch(base, "__new__", ours, "to see instances that are copied", "exit").put_in()
 
 
 def report_new(cls: Any, made: Callable[[Any], None]) -> None:
@@ -123,4 +126,4 @@ def report_new(cls: Any, made: Callable[[Any], None]) -> None:
         original(self, *args, **options)
         made(self)
 
-    cls.__init__ = __init__
+    Patch(cls, "__init__", __init__, "to see new instances", "exit").put_in()

@@ -206,21 +206,21 @@ def record(
 ) -> Iterator[Recording]:
     """Trace every optimizer that is used in the block: see `tracer.record` and `Recording`."""
     recording = Recording(attached, effects=effects)
-    _release_ended()
-    with lock:
-        if not _active:
-            forget_numbers()
-        _active.append(recording)
-        _watch_imports()
-        _listen()
     try:
+        _release_ended()
+        with lock:
+            if not _running():
+                forget_numbers()
+            _active.append(recording)
+            _watch_imports()
+            _listen()
         recording.begin()
         yield recording
     finally:
         try:
             recording.hold_unused()
             with lock:
-                _active.remove(recording)
+                _active[:] = [each for each in _active if each is not recording]
                 _listen()
         finally:
             recording.finish()
@@ -258,7 +258,7 @@ def _outermost(recorders: Collection[Recorder]) -> Iterator[Recorder]:
 # Optimizers made later.
 
 _active: list[Recording] = []
-"""The recordings whose block is running: new optimizers are reported to them."""
+"""The recordings whose block is running, and perhaps some that have ended."""
 _always = False
 """Whether backends prepare to see optimizers that are made while nothing is recorded."""
 
@@ -272,14 +272,14 @@ def wrap(given: T, *, retrace: bool, effects: bool) -> tuple[T, Recorder, bool]:
     made: T = backend.to_wrap(given)
     known = recorder_of(backend.standing_for(made))
     recorder = wrapping.hold(made, PROGRAM, seen=known is None, retrace=retrace, effects=effects)
-    for recording in list(_active):
+    for recording in _running():
         recording.attach(made)
     return made, recorder, known is None
 
 
 def _made(optimizer: Any, *, making: bool = False) -> None:
     """Have all running recordings hold a new optimizer."""
-    for recording in list(_active):
+    for recording in _running():
         recording.attach(optimizer, making=making)
 
 
@@ -287,14 +287,20 @@ def _made(optimizer: Any, *, making: bool = False) -> None:
 def _watch_imports() -> None:
     """Have a backend listen as soon as its package is imported."""
     for home in filter(None, FINDERS.values()):
-        when_imported(home, lambda _: _listen() if _active or _always else None)
+        when_imported(home, lambda _: _listen() if _running() or _always else None)
+
+
+def _running() -> list[Recording]:
+    """The recordings that new optimizers are reported to."""
+    _active[:] = [recording for recording in _active if not recording.ended]
+    return list(_active)
 
 
 def _listen() -> None:
     """Have backends report new optimizers while anything is recorded."""
     with lock:
         for backend in finders():
-            backend.listen(_made if _active else None, always=_always)
+            backend.listen(_made if _running() else None, always=_always)
 
 
 def listen_always(wanted: bool) -> None:

@@ -16,6 +16,7 @@ from optax._src.alias import adam as private_adam
 
 import tracer
 from tracer.backends.optax.makers import Maker
+from tracer.core import patches
 
 pytest_plugins = ["pytester"]
 
@@ -169,6 +170,7 @@ def test_the_namespaces_are_as_they_were() -> None:
         assert isinstance(vars(optax)["adam"], Maker)
     assert [dict(vars(each)) for each in homes] == before
     assert not any(isinstance(each, Maker) for home in before for each in home.values())
+    assert not any(patch.until == "recorded" for patch in patches.patches)
 
 
 def test_a_maker_is_as_the_function_that_it_stands_for() -> None:

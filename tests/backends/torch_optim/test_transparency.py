@@ -15,6 +15,7 @@ from support.torch_odometers import Moves, Odometer, give, readings, zeros
 
 import tracer
 from tracer.backends.torch import optimizer_hooks
+from tracer.core import patches
 
 torch.set_num_threads(1)
 
@@ -167,6 +168,7 @@ def test_nothing_stays() -> None:
         pass
     assert vars(torch.amp.GradScaler)["step"] is untouched
     assert not vars(inspect.getmodule(torch.optim.Optimizer))["_global_optimizer_pre_hooks"]
+    assert {patch.until for patch in patches.patches} == {"exit"}
 
 
 def test_the_step_of_a_scaler_reads_as_it_did() -> None:

@@ -20,13 +20,13 @@ from tracer.backends.optax import updates
 from tracer.backends.optax.inside import under_way
 from tracer.backends.optax.updates import TracedUpdate, is_transformation
 from tracer.core.lines import made_here
+from tracer.core.patches import Patch
 
 NAMESPACES = ("optax", "optax.contrib", "optax.transforms")
 _UNANNOTATED = {"dog", "dowg", "monitor", "scale_by_factored_rms"}
 """The makers without a return annotation."""
 
-_exchanged: list[tuple[Any, str, Any, Any]] = []
-"""Each replacement: the module or class, the name, the original, and the replacement."""
+_exchanged: list[Patch] = []
 _makers: dict[int, "Maker"] = {}
 """By `id` of the original; one for all namespaces, kept forever."""
 
@@ -77,25 +77,22 @@ def exchange(first_call: Callable[[TracedUpdate], None] | None) -> None:
         for name, each in list(vars(module).items()):
             if not name.startswith("_") and _makes_transformations(each, name):
                 maker = _makers.get(id(each)) or _makers.setdefault(id(each), Maker(each, name))
-                _put(module, name, each, maker)
+                _put(module, name, maker)
     multi_steps = getattr(sys.modules["optax"], "MultiSteps", None)
     if multi_steps is not None:
-        original = multi_steps.__init__
-        _put(multi_steps, "__init__", original, _reporting(original))
+        _put(multi_steps, "__init__", _reporting(multi_steps.__init__))
 
 
 def put_back() -> None:
     """Restore the namespaces, except names that the program has replaced since."""
     updates.first_call = None
     while _exchanged:
-        home, name, original, maker = _exchanged.pop()
-        if vars(home).get(name) is maker:
-            setattr(home, name, original)
+        _exchanged.pop().take_out()
 
 
-def _put(home: Any, name: str, original: Any, maker: Any) -> None:
-    _exchanged.append((home, name, original, maker))
-    setattr(home, name, maker)
+def _put(home: Any, name: str, maker: Any) -> None:
+    _exchanged.append(Patch(home, name, maker, "to see what it makes", "recorded"))
+    _exchanged[-1].put_in()
 
 
 def _makes_transformations(each: Any, name: str) -> bool:

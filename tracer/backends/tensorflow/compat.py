@@ -36,6 +36,7 @@ from tracer.core.backend import Surroundings
 from tracer.core.call_paths import frames_above
 from tracer.core.instances import instances
 from tracer.core.late_wrap import SESSION_GRAPH
+from tracer.core.patches import Patch
 
 EagerTensor = ops.EagerTensor
 OpError = tf.errors.OpError
@@ -211,7 +212,8 @@ def watch_runs(graph: Any, watcher: Any) -> None:
     watchers = _watchers.get(graph)
     if watchers is None:
         watchers = _watchers[graph] = WeakSet()
-        graph._session_run_lock = partial(_run_lock, ref(graph), watchers, graph._session_run_lock)
+        lock = partial(_run_lock, ref(graph), watchers, graph._session_run_lock)
+        Patch(graph, "_session_run_lock", lock, "to see a Session run it", "gone").put_in()
     watchers.add(watcher)
 
 

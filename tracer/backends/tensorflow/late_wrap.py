@@ -33,6 +33,7 @@ from tracer.backends.tensorflow.variables import canonical, iterations_of, own_h
 from tracer.backends.tensorflow.writes import Written, written_by, written_so_far
 from tracer.core import late_wrap
 from tracer.core.late_wrap import Late, StaleFunction
+from tracer.core.patches import Patch
 from tracer.core.reachable import held_by, reachable
 from tracer.kinds import kind_of
 
@@ -144,7 +145,8 @@ def _watch(function: Any, called: Callable[[], None]) -> None:
         called()
         return first() if callable(first) else [first]
 
-    function._captured_inputs = [capture, *others]
+    ours = [capture, *others]
+    Patch(function, "_captured_inputs", ours, "to see calls that are not counted", "gone").put_in()
 
 
 def _users_of(optimizer: Any, handles: Collection[int], scope: str) -> Iterator[Any]:

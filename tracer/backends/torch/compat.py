@@ -5,7 +5,6 @@ of each class, including an inner `super().step()`), `amp/grad_scaler.py` (`step
 optimizer's `step`, or passes `found_inf` to a fused one, whose kernel skips its work).
 """
 
-import functools
 import inspect
 import threading
 from collections import OrderedDict
@@ -23,15 +22,15 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from tracer.core.patches import Patch
 from tracer.model.records import Kind
 
 __all__ = [
     "DENSE",
     "FROZEN",
     "HAS_CUDA",
-    "Exchange",
     "GradScaler",
-    "HookPlace",
+    "Hook",
     "LRScheduler",
     "Module",
     "Optimizer",
@@ -85,55 +84,34 @@ def hooks_after(optimizer: Any) -> int:
     return len(optimizer._optimizer_step_post_hooks) + len(global_hooks[1]) - 1
 
 
-class HookPlace:
-    """A hook with a fixed key: a compiled program depends on the keys."""
+class Hook(Patch):
+    """A hook before or after the steps of all optimizers; it has a fixed key.
 
-    def __init__(self, hook: Callable[..., None]) -> None:
-        self.hook = hook
-        self.key: int = RemovableHandle(OrderedDict()).id
+    A compiled program depends on the keys.
+    """
 
-    def put_in(self, hooks: dict[int, Any]) -> None:
-        """Add the hook as the last one."""
-        hooks[self.key] = self.hook
+    def __init__(self, hooks: dict[int, Any], ours: Callable[..., None]) -> None:
+        self._key: int = RemovableHandle(OrderedDict()).id
+        super().__init__(hooks, "a global hook", ours, "to see the steps", "traced")
 
-    def take_out(self, hooks: dict[int, Any]) -> None:
-        """Remove the hook.
+    def _now(self) -> Any:
+        return self.home().get(self._key)
+
+    def _assign(self, value: Any) -> None:
+        """Add the hook as the last one, or remove it.
 
         Another thread may be iterating over the hooks: an OrderedDict that loses a key meanwhile
         raises there, and one whose value changes does not.
         """
-        if self.key in hooks and len(hooks) > 1 and threading.active_count() > 1:
-            hooks[self.key] = _NOTHING
+        hooks = self.home()
+        if value is not self.ours and (len(hooks) == 1 or threading.active_count() == 1):
+            hooks.pop(self._key, None)
         else:
-            hooks.pop(self.key, None)
+            hooks[self._key] = value or _NOTHING
 
 
 _NOTHING = nullcontext().__exit__
 """A hook that does nothing, and can be copied and pickled."""
-
-
-class Exchange:
-    """A function or method of PyTorch that ours replaces while needed.
-
-    `Tensor.backward` looks up `torch.autograd.backward` at each call.
-    """
-
-    def __init__(self, home: Any, name: str, ours: Any) -> None:
-        self.original: Any = getattr(home, name, None)
-        self._home, self._name, self._ours = home, name, ours
-        self._is_ours = False
-        if self.original is not None:
-            functools.update_wrapper(ours, self.original)
-
-    def put(self, wanted: bool) -> None:
-        """Replace the original, or restore it."""
-        now = getattr(self._home, self._name, None)
-        if wanted and not self._is_ours and now is not None:
-            self.original, self._is_ours = now, True
-            setattr(self._home, self._name, self._ours)
-        elif not wanted and now is self._ours:  # else somebody has replaced ours
-            setattr(self._home, self._name, self.original)
-            self._is_ours = False
 
 
 GradScaler: Any = torch.amp.GradScaler

@@ -6,11 +6,13 @@ not call `step`, there is no step; if its own `step` skips updates, `writes` fin
 wrote to.
 """
 
+import functools
 import sys
 from typing import Any
 
 from tracer.backends.torch import compat, dynamo
 from tracer.backends.torch.listeners import counter_of
+from tracer.core.patches import Patch
 
 
 @dynamo.without_dynamo
@@ -27,7 +29,10 @@ def _step_of_scaler(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any
             counter.answered(call, optimizer, failed)
 
 
-_STEP = compat.Exchange(compat.GradScaler, "step", _step_of_scaler)
+_STEP = Patch(
+    compat.GradScaler, "step", _step_of_scaler, "to see the steps that it skips", "traced"
+)
+functools.update_wrapper(_step_of_scaler, _STEP.original)
 replace_step = _STEP.put
 """Replaces `GradScaler.step`, or restores it; the caller holds a lock."""
 

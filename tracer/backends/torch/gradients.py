@@ -12,6 +12,7 @@ them. If the first steps show nothing and each uses one pass, the checks end, be
 training down.
 """
 
+import functools
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,7 @@ from tracer.core.call_paths import Paths
 from tracer.core.calls import Call
 from tracer.core.collectors import Collector
 from tracer.core.interrupts import interrupt_in
+from tracer.core.patches import Patch
 from tracer.model.evidence import BackwardPasses, Evidence, GradientsAdded, GradientsLeft, NoStep
 from tracer.model.timeline import fold
 
@@ -318,4 +320,6 @@ def _backward(*given: Any, **named: Any) -> Any:
         _passes.under_way.discard(thread)
 
 
-_BACKWARD = compat.Exchange(compat.autograd, "backward", _backward)
+_BACKWARD = Patch(compat.autograd, "backward", _backward, "to count passes", "recorded")
+functools.update_wrapper(_backward, _BACKWARD.original)
+"""`Tensor.backward` looks up `torch.autograd.backward` at each call."""

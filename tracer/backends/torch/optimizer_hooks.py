@@ -82,7 +82,7 @@ _users: set[int] = set()
 any time, so each change of the set is atomic.
 """
 _lock = threading.RLock()
-_hooks = compat.HookPlace(before_step), compat.HookPlace(after_step)
+_hooks = [*map(compat.Hook, compat.global_hooks, (before_step, after_step))]
 
 
 def _need(user: int) -> None:
@@ -98,6 +98,6 @@ def _let_go(user: int) -> None:
 def _put_in_place() -> None:
     """Install the hooks if any user needs them, else remove them."""
     with _lock:
-        for place, hooks in zip(_hooks, compat.global_hooks, strict=True):
-            (place.put_in if _users else place.take_out)(hooks)
+        for hook in _hooks:
+            hook.put(bool(_users))
         grad_scaler.replace_step(bool(_users))
