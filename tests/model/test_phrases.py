@@ -13,8 +13,7 @@ from tracer import Trace
 from tracer.check import verdicts
 from tracer.check.expectation import read
 from tracer.model.counts import updates
-from tracer.model.phrases import brand_of, endings, runs, text_of
-from tracer.model.reasons import Skips, every, reason, skipped
+from tracer.model.phrases import Skips, brand_of, endings, every, reason, runs, skipped, text_of
 from tracer.model.records import Launch, Optimizer, Program, Setting
 from tracer.model.timeline import Run
 from tracer.model.trace import Summary

@@ -11,7 +11,7 @@ from support.traces import block, called, request, step, update
 
 from tracer.errors import UnknownName
 from tracer.model.merge import combine
-from tracer.model.reasons import Skipped, reason
+from tracer.model.phrases import Skipped, reason
 from tracer.model.records import Effect, Entry, Graph, Line, Replica
 from tracer.model.timeline import Run, Steps
 from tracer.model.trace import Trace, summaries_of

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 LIMITS = {
-    "report": 20,
-    "page": 22,
+    "report": 19,
+    "page": 21,
     "check that fails": 22,
     "diff": 10,
     "assertion that fails": 52,

@@ -37,8 +37,14 @@ from tracer.model.evidence import (
     SparseMissing,
     StateRenewed,
 )
-from tracer.model.phrases import class_of, has_ended
-from tracer.model.reasons import accumulated_steps, accumulations, skipped, skipper
+from tracer.model.phrases import (
+    accumulated_steps,
+    accumulations,
+    class_of,
+    has_ended,
+    skipped,
+    skipper,
+)
 from tracer.model.records import Graph, GraphTracing, NotUpdated
 from tracer.model.trace import Summary, Trace, is_first_only, summaries_of
 from tracer.model.words import first_of, first_true, listed, plural, some, times

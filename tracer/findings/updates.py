@@ -36,8 +36,7 @@ from tracer.model.evidence import (
     SharedByMembers,
     SparseMissing,
 )
-from tracer.model.phrases import class_of, replica_names, replica_noun
-from tracer.model.reasons import accumulated_steps, skipper
+from tracer.model.phrases import accumulated_steps, class_of, replica_names, replica_noun, skipper
 from tracer.model.records import Effect, Optimizer
 from tracer.model.trace import Pattern, Summary, has_all_workers, summaries_of
 from tracer.model.words import KIND_WORDS, first_true, listed, plural, some

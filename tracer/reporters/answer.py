@@ -17,9 +17,10 @@ from tracer.model.phrases import (
     endings,
     never_reached,
     program_lines,
+    reason,
+    reason_for_all,
     replica_noun,
 )
-from tracer.model.reasons import reason, reason_for_all
 from tracer.model.trace import Summary, Trace, summaries_of
 from tracer.model.words import all_true, dialect_of, first_true, listed, plural, some, span, times
 

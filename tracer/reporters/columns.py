@@ -15,16 +15,6 @@ from tracer.model import counts as measures
 from tracer.model.facts import also_by, layers_of, why_not
 from tracer.model.names import named, optimizers_meant, variables_meant
 from tracer.model.phrases import (
-    class_of,
-    program_lines,
-    replica_ids,
-    replica_noun,
-    steps_label,
-    text_of,
-    why_idle,
-    words_of,
-)
-from tracer.model.reasons import (
     Accumulated,
     Fact,
     NoGradient,
@@ -34,9 +24,17 @@ from tracer.model.reasons import (
     Skipped,
     accumulated_steps,
     accumulations,
+    class_of,
+    program_lines,
     reason,
     reason_for_all,
+    replica_ids,
+    replica_noun,
     skipper,
+    steps_label,
+    text_of,
+    why_idle,
+    words_of,
 )
 from tracer.model.records import Block, Line
 from tracer.model.timeline import Steps

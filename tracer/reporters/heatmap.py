@@ -9,8 +9,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from tracer.model import counts as measures
-from tracer.model.phrases import text_of
-from tracer.model.reasons import reason
+from tracer.model.phrases import reason, text_of
 from tracer.model.timeline import Timeline, Values
 from tracer.model.trace import Pattern, Summary
 from tracer.model.words import first_true, some
