@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.libraries import BROKEN, is_keras3, keras2, keras3, library_of, needs_keras3
+from support.libraries import BROKEN, keras2, keras3, library_of, needs_keras3
 from support.odometers import KINDS, ODOMETERS, gradients, make_variables, read
+from support.twins import STEPS, assert_twins, train, variables_for
 
 import tracer
 
@@ -71,26 +72,6 @@ EVERY_OPTIMIZER = [
 ]
 
 
-def _train(optimizer: Any, steps: int = 20) -> list[np.ndarray[Any, Any]]:
-    """Weights and slots after some steps, first eager, then in a function, dense and sparse."""
-    tf.random.set_seed(1)
-    make = keras3.Variable if is_keras3(optimizer) else tf.Variable
-    dense = make(np.linspace(-1, 1, 12, dtype="f4").reshape(3, 4), name="dense")
-    rows = make(np.ones((5, 2), "f4"), name="rows")
-    noise = np.random.default_rng(3).normal(size=(steps, 3, 4)).astype("f4")
-
-    def step(gradient: Any) -> None:
-        sparse = tf.IndexedSlices(gradient[:2, :2], tf.constant([1, 3]), tf.constant([5, 2]))
-        optimizer.apply_gradients([(gradient, dense), (sparse, rows)])
-
-    compiled = tf.function(step)
-    for index, gradient in enumerate(noise):
-        (compiled if index % 4 else step)(tf.constant(gradient))
-    variables = optimizer.variables
-    slots = variables() if callable(variables) else variables
-    return [np.asarray(each) for each in (dense, rows, *slots)]
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -101,14 +82,7 @@ def _train(optimizer: Any, steps: int = 20) -> list[np.ndarray[Any, Any]]:
     ],
 )
 def test_training_is_bit_for_bit_the_same(make: Make) -> None:
-    plain, traced = make(), make()
-    tracer.wrap(traced)
-    expected, got = _train(plain), _train(traced)
-    assert len(expected) == len(got) > 1
-    for left, right in zip(expected, got, strict=True):
-        np.testing.assert_array_equal(left, right)
-    trace = tracer.trace_of(traced)
-    assert (trace.steps, trace.updates(), trace.complete) == (20, 40, True)
+    assert_twins(make, own_steps=lambda optimizer: STEPS)
 
 
 @needs_keras3
@@ -220,7 +194,7 @@ def test_wrapping_twice_is_wrapping_once(make: Make) -> None:
     optimizer = tracer.wrap(make())
     cls = type(optimizer)
     assert type(tracer.wrap(optimizer)) is cls
-    _train(optimizer, 4)
+    train(optimizer, variables_for(optimizer), steps=4)
     assert tracer.trace_of(optimizer).updates() == 8
 
 
@@ -291,7 +265,7 @@ def test_copies_and_pickles_do_what_they_did(make: Make, copier: Callable[[Any],
         except Exception as error:
             return type(error), str(error).split(" at 0x")[0]
 
-    for prepare in (lambda each: None, lambda each: _train(each, 2)):
+    for prepare in (lambda each: None, lambda each: train(each, variables_for(each), steps=2)):
         plain, traced = make(), tracer.wrap(make())
         prepare(plain)
         prepare(traced)
@@ -365,12 +339,12 @@ def test_an_exported_train_step_trains_on(kind: str, tmp_path: Path) -> None:
 
 @samples
 def test_a_wrapped_optimizer_dies_when_it_would(make: Make) -> None:
-    def train() -> Any:  # a frame of its own: some keep their variables once TensorFlow looked
+    def made() -> Any:  # a frame of its own: some keep their variables once TensorFlow looked
         optimizer = tracer.wrap(make())
-        _train(optimizer, 3)
+        train(optimizer, variables_for(optimizer), steps=3)
         return weakref.ref(optimizer)
 
-    died = train()
+    died = made()
     gc.collect()
     assert died() is None
 

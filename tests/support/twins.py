@@ -26,10 +26,12 @@ def variables_for(optimizer: Any) -> tuple[Any, Any]:
     return dense, make(np.ones((5, 2), "f4"), name="rows")
 
 
-def train(optimizer: Any, variables: tuple[Any, Any], *, sparse: bool = True) -> Arrays:
+def train(
+    optimizer: Any, variables: tuple[Any, Any], *, sparse: bool = True, steps: int = STEPS
+) -> Arrays:
     """Weights and slots after some steps, each fourth one eager and the others in a function."""
     dense, rows = variables
-    noise = np.random.default_rng(3).normal(size=(STEPS, 3, 4)).astype("f4")
+    noise = np.random.default_rng(3).normal(size=(steps, 3, 4)).astype("f4")
 
     def step(gradient: Any) -> None:
         part: Any = gradient[:2, :2]
