@@ -43,10 +43,18 @@ FINDERS = {"torch_optim": "torch", "optax": "optax", "keras": ""}
 """The backends that find optimizers, each with the package that must be imported before."""
 
 
-def finders() -> list[Backend]:
-    """The backends that can find optimizers now."""
-    imported = [name for name, home in FINDERS.items() if not home or home in sys.modules]
-    return [_backend(name) for name in imported]
+def finders(*, load: bool = False) -> list[Backend]:
+    """The backends that can find optimizers now; `load` those whose package is imported.
+
+    A thread that reads a trace loads none: the program may just be importing the package, and both
+    would wait for each other.
+    """
+    found = []
+    for name, home in FINDERS.items():
+        imported = load and (not home or home in sys.modules)
+        if imported or isinstance(BACKENDS[name], Backend):
+            found.append(_backend(name))
+    return found
 
 
 def canonical(variable: object) -> object:

@@ -299,7 +299,7 @@ def _running() -> list[Recording]:
 def _listen() -> None:
     """Have backends report new optimizers while anything is recorded."""
     with lock:
-        for backend in finders():
+        for backend in finders(load=True):
             backend.listen(_made if _running() else None, always=_always)
 
 
