@@ -85,6 +85,22 @@ def _after(numbers: Iterable[int], past: int) -> set[int]:
 Counts = dict[int, Counted]
 
 
+class Clock:
+    """Numbers the steps of a replica as they begin, from 1 on; this one is in Python."""
+
+    def __init__(self) -> None:
+        self._begun = 0
+
+    def take(self) -> int:
+        """Return the number of a step that begins outside of every program; the lock is held."""
+        self._begun += 1
+        return self._begun
+
+    def begun(self) -> int:
+        """The number of the last step that has begun."""
+        return self._begun
+
+
 class Counters:
     """The counters of one root optimizer, by replica; this class has only Python's."""
 
@@ -104,7 +120,8 @@ class Counters:
         self._compared: list[tuple[dict[int, int], dict[int, int] | None]] = []
         """Periods with effects on, by replica: the first step, and the first one after; None while
         on."""
-        self._numbers: Counter[int] = Counter()  # given by Python
+        self.clocks: dict[int, Clock] = defaultdict(Clock)
+        """By replica; one in a program takes the place of the one in Python."""
         self._empty: dict[int, set[int]] = defaultdict(set)
 
     def compare(self, wanted: bool, new_effects: Callable[[], Any]) -> bool:
@@ -114,7 +131,7 @@ class Counters:
                 return False
             if self.compared is None:
                 self.compared = new_effects()
-            now = {each: self.next_number(each) for each in list(self._numbers)}
+            now = {replica: number + 1 for replica, number in self.last_numbers().items()}
             if wanted:
                 self._compared.append((now, None))
             else:
@@ -125,16 +142,11 @@ class Counters:
     def take_number(self, replica: int) -> int:
         """Return a new number, for a step that begins outside of every program."""
         with self.lock:
-            self._numbers[replica] += 1
-            return self._numbers[replica]
-
-    def next_number(self, replica: int) -> int:
-        """The number of the next step."""
-        return self._numbers[replica] + 1
+            return self.clocks[replica].take()
 
     def last_numbers(self) -> dict[int, int]:
         """The number of the last step begun, by replica."""
-        return {replica: self.next_number(replica) - 1 for replica in list(self._numbers)}
+        return {replica: clock.begun() for replica, clock in list(self.clocks.items())}
 
     def _read_programs(
         self, last: Mapping[int, int]
@@ -207,7 +219,7 @@ class Counters:
             return None
         logged = sum(log.total for log in self.logs.values())
         ended = sum(map(len, self._empty.values()))
-        numbers = sum(self._numbers.values())
+        numbers = sum(self.last_numbers().values())
         return logged, len(self.logs), numbers, ended, sum(self.session_graphs.values())
 
     def variables(self) -> dict[str, Any]:

@@ -95,14 +95,15 @@ def test_what_a_function_is_called_with_is_in_the_memory_of_the_host() -> None:
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_gpu_takes_the_same_numbers(compiled: bool) -> None:
     """The ops that stand there for a GPU, on the CPU; XLA ignores the device of an op."""
-    clock = ledgers._variable([256, 0, 0], "CPU:0")
+    clock = ledgers.DeviceClock("CPU:0")
+    clock.device = GPU
 
     @tf.function(autograph=False, jit_compile=compiled)
     def take(numbers: Any) -> Any:
         with tf.device("/device:CPU:1" if compiled else None):
             delta = tf.cast(numbers, tf.uint64)
-        return ledgers._take(clock.handle, delta, GPU)
+        return clock.take_in_graph(delta)
 
     taken = [int(take(tf.constant(numbers))) for numbers in (1, 0, 1, 1, 0)]
     assert taken == [256, 512, 512, 768, 1024]
-    assert ledgers.next_of(clock) == 4
+    assert clock.begun() == 3

@@ -46,7 +46,7 @@ class Machine:
         del self.enclosing.stamp
 
     def read(self) -> tuple[int, dict[str, tuple[int, list[int]]]]:
-        steps = self.ledger.next_number() - 1
+        steps = self.ledger.clock.begun()
         return steps, {
             str(key): (
                 reading.total,
@@ -119,7 +119,7 @@ def test_regular_steps_in_one_loop_are_one_run(number: int) -> None:
 
     loop(tf.constant(number))
     (_, reading), *_ = machine.ledger.read(number)
-    assert (machine.ledger.next_number() - 1, reading.total) == (number, number)
+    assert (machine.ledger.clock.begun(), reading.total) == (number, number)
     lost = max(0, number - ledger.ROWS)
     assert reading.runs == {0: [Run(lost + 1, 1, number - lost)]}
     assert reading.lost == lost
@@ -241,7 +241,7 @@ def test_the_journals_of_a_function_that_is_always_traced_again_are_small() -> N
     steps(tf.constant(5 * ledger.FEW_ROWS))
     sizes = [sum(np.size(each) for each in block.journal.variables()) for block in book._blocks]
     assert sum(sizes[ledger.MANY :]) < 2 * ledger.FEW_ROWS < sizes[0]
-    begun = book.next_number() - 1
+    begun = book.clock.begun()
     readings = book.read(begun)
     assert begun == sum(reading.total for _, reading in readings) == 5 * ledger.FEW_ROWS
     assert sum(reading.lost for _, reading in readings) == 4 * ledger.FEW_ROWS
@@ -267,7 +267,7 @@ def test_no_step_is_lost_when_many_graphs_share_counters() -> None:
             alive[place] = None
         gc.collect()
         alive = [each or trace_and_run() for each in alive]
-    steps = book.next_number() - 1
+    steps = book.clock.begun()
     readings = book.read(steps)
     known = [step for _, reading in readings for run in reading.runs[0] for step in expand(run)]
     assert sorted(known) == list(range(1, steps + 1))

@@ -135,7 +135,7 @@ class Machine:
 
     def read(self) -> tuple[int, dict[str, "Said"]]:
         """What the ledger says."""
-        begun = self.ledger.next_number() - 1
+        begun = self.ledger.clock.begun()
         readings = self.ledger.read(begun)
         return begun, {
             str(key): Said(
@@ -344,7 +344,7 @@ def test_random_programs(rows: int) -> None:
 
 def _execution(journal: Journal, stamp: int) -> Iterator[None]:
     """What a thread does to a journal; between any two of its ops another one may go on."""
-    place = ledger._take(journal._clock, 1, "")
+    place = journal._clock.take_in_graph(1)
     yield
     cell = Ops.FloorMod(place, journal._rows)
     Ops.ResourceScatterUpdate(journal._ring, cell, place * ledger._TAG + stamp)

@@ -245,7 +245,8 @@ class GraphBlocks(backend.Blocks):
             stamp = UNIT * self.counters.take_number(block.replica)
         else:  # its step ends, and takes its number, later
             is_within = around is not None and around.counts
-            stamp = UNIT * self.counters.next_number(block.replica) | WITHIN if is_within else 0
+            number = self.counters.clocks[block.replica].begun() + 1
+            stamp = UNIT * number | WITHIN if is_within else 0
         self.counters.log(block, stamp)
 
     # The enclosing step of a block.

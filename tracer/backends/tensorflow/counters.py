@@ -42,9 +42,8 @@ class LedgerCounters(Counters):
         with self.lock:
             ledger = self.ledgers.get(replica)
             if ledger is None:
-                ledger = self.ledgers[replica] = Ledger(
-                    device, self._numbers.setdefault(replica, 0)
-                )
+                ledger = self.ledgers[replica] = Ledger(device, self.clocks[replica].begun())
+                self.clocks[replica] = ledger.clock
             self._pause = self.next_look = 0.0  # a graph is traced, which may count many executions
             return ledger
 
@@ -69,20 +68,6 @@ class LedgerCounters(Counters):
                 self.calls = 0
             finally:
                 self.lock.release()
-
-    def take_number(self, replica: int) -> int:
-        """Take the number of a step that begins outside every graph."""
-        with self.lock:
-            ledger = self.ledgers.get(replica)
-            if ledger is None:
-                self._numbers[replica] += 1
-                return self._numbers[replica]
-        return ledger.take_number()
-
-    def next_number(self, replica: int) -> int:
-        """The number of the next step."""
-        ledger = self.ledgers.get(replica)
-        return self._numbers[replica] + 1 if ledger is None else ledger.next_number()
 
     def _read_programs(
         self, last: Mapping[int, int]

@@ -18,7 +18,7 @@ another function's step. So each call of the function computes it:
 the stamp of the step there. A step takes its number once, when its gradients are computed, and
 passes it to all blocks inside it, so steps that overlap in time stay apart.
 
-One atomic op takes the numbers of steps from a clock (see `_take`), and also the place of a row:
+One atomic op takes the numbers of steps from a `DeviceClock`, and also the place of a row:
 
     place                = the next one of the journal's own clock
     ring[place % rows]   = TAG * place + stamp
@@ -42,6 +42,7 @@ import tensorflow as tf
 
 from tracer.backends.tensorflow import compat
 from tracer.core import locks
+from tracer.core.counters import Clock
 from tracer.core.log import HostLog, Reading, until
 from tracer.core.stamps import UNIT
 
@@ -66,7 +67,44 @@ _raw = tf.raw_ops
 _numbers = itertools.count()  # of ledgers: functions tell their captures apart by a name
 
 _PHILOX = 1
-"""The algorithm of the state that `RngReadAndSkip` changes: see `_take`."""
+"""The algorithm of the state that `RngReadAndSkip` changes: see `DeviceClock`."""
+
+
+class DeviceClock(Clock):
+    """Numbers from 1 on, which graphs and Python take.
+
+    The variable has `UNIT` times the next number. `RngReadAndSkip` is made to share one generator
+    between threads: under the variable's lock, it moves the state by 256 for each number and
+    returns the old state, and it compiles under XLA. No other op of TensorFlow does all three
+    (`core/kernels/stateful_random_ops.cc`, `compiler/tf2xla/kernels/stateful_random_ops.cc`). It
+    moves 128 bits of the state, of which only the first 64 change here, and leaves the third number
+    alone: both others stay 0.
+    """
+
+    def __init__(self, device: str, begun: int = 0) -> None:
+        self.device = device
+        self.variable = _variable([(begun + 1) * UNIT, 0, 0], device)
+
+    def take(self) -> int:
+        """Take the number of a step that begins outside every graph."""
+        with compat.outside_of_graphs(), compat.device(self.device):
+            return int(self.take_in_graph(tf.constant(1, tf.uint64))) // UNIT
+
+    def take_in_graph(self, numbers: Any) -> Any:
+        """Take 0 or 1 `numbers`, a tensor: `UNIT` times the next number, before it moves.
+
+        A GPU takes `alg` and `delta` from the host and has the state in its own memory. `Unpack` of
+        int64 would copy the state to the host, and each step would wait, so `Sum` is used there.
+        """
+        algorithm = tf.constant(_PHILOX)
+        state = _raw.RngReadAndSkip(resource=self.variable.handle, alg=algorithm, delta=numbers)
+        if _host_of(self.device) != self.device:
+            return _raw.Sum(input=state, axis=tf.constant(0))
+        return _raw.Unpack(value=state, num=3)[0]
+
+    def begun(self) -> int:
+        """How many numbers were taken."""
+        return int(compat.value_in(self.variable.handle, tf.int64)[0]) // UNIT - 1
 
 
 class Journal:
@@ -82,7 +120,7 @@ class Journal:
         self._device = device
         self._rows = rows | 1  # odd: the clock moves by `UNIT`, and must reach each cell
         self._taken_out = taken_out
-        self._clock = _variable([UNIT, 0, 0], device)
+        self._clock = DeviceClock(device)
         self._ring = _variable(np.zeros((self._rows, width) if width else self._rows), device)
         self._totals = _variable(np.zeros(bits), device) if bits else None
         self.lost = 0
@@ -100,7 +138,7 @@ class Journal:
             with compat.device(_host_of(self._device)):
                 one = tf.constant(1, tf.uint64)
             with compat.control_dependencies(after):
-                place = _take(self._clock.handle, one, self._device)
+                place = self._clock.take_in_graph(one)
             cell = _raw.FloorMod(x=place, y=tf.constant(self._rows, tf.int64))
             tag = _raw.Mul(x=place, y=tf.constant(_TAG, tf.int64))
             _raw.ResourceScatterUpdate(
@@ -112,7 +150,7 @@ class Journal:
 
     def written(self) -> int:
         """How many rows were written so far or are being written."""
-        return next_of(self._clock) - 1
+        return self._clock.begun()
 
     def fullness(self) -> float:
         """The fraction of the rows that are not drained yet."""
@@ -158,7 +196,8 @@ class Journal:
 
     def variables(self) -> list[Any]:
         """The variables that a writing graph captures, the clock first."""
-        return [each for each in (self._clock, self._ring, self._totals) if each is not None]
+        every = self._clock.variable, self._ring, self._totals
+        return [each for each in every if each is not None]
 
     def _rows_at(self, places: Any) -> Any:
         with compat.outside_of_graphs(), compat.device(self._device):
@@ -169,11 +208,6 @@ class Journal:
 
 def _variable(initial: Any, device: str) -> Any:
     return compat.make_variable(np.asarray(initial, np.int64), device)
-
-
-def next_of(clock: Any) -> int:
-    """The next number of a clock."""
-    return int(compat.value_in(clock.handle, tf.int64)[0]) // UNIT
 
 
 class Use:
@@ -230,7 +264,8 @@ class Ledger:
         self.alone = compat.constant(0)
         """The stamp of a block outside every step."""
         self._captured: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()
-        self._clock = _variable([(steps + 1) * UNIT, 0, 0], device)
+        self.clock = DeviceClock(device, steps)
+        """Numbers the steps; `steps` have begun before."""
         self._blocks: list[_BlockCounter] = []
         self._auxiliary: list[Journal] = []
         self._idle: dict[Hashable, list[_BlockCounter]] = defaultdict(list)
@@ -266,7 +301,7 @@ class Ledger:
                 alone = _raw.Equal(x=enclosing, y=tf.constant(0, tf.int64))
                 numbers = _raw.Cast(x=alone, DstT=tf.uint64)
             with compat.control_dependencies(after):
-                new = _take(self._clock.handle, numbers, self.device)
+                new = self.clock.take_in_graph(numbers)
             return _raw.SelectV2(condition=alone, t=new, e=enclosing)
 
     def count(self, key: Hashable, lifetime: Any, stamp: Any, after: Sequence[Any] = ()) -> Use:
@@ -289,16 +324,6 @@ class Ledger:
             journal = Journal(self.device, self._rows // width, taken_out, width, bits)
             self._auxiliary.append(journal)
             return journal
-
-    def take_number(self) -> int:
-        """Take the number of a step that begins outside every graph."""
-        with compat.outside_of_graphs(), compat.device(self.device):
-            number = _take(self._clock.handle, tf.constant(1, tf.uint64), self.device)
-            return int(number) // UNIT
-
-    def next_number(self) -> int:
-        """The number of the next step."""
-        return next_of(self._clock)
 
     def read(self, last: int) -> list[tuple[Any, Reading]]:
         """The reading of each counter, up to the step `last`, which has begun.
@@ -324,8 +349,8 @@ class Ledger:
     def sign(self) -> Any:
         """A value that changes with each count and each new counter."""
         with self._lock:
-            clocks = [self._clock, *(each.variables()[0] for each in self._journals())]
-            return [next_of(each) for each in clocks], [block.graphs for block in self._blocks]
+            begun = [self.clock.begun(), *(each.written() for each in self._journals())]
+            return begun, [block.graphs for block in self._blocks]
 
     def handles(self) -> list[Any]:
         """The handles of the journals; each graph with a counter captures one of them."""
@@ -335,7 +360,7 @@ class Ledger:
         """The variables that an exported function captures, by name."""
         for graph in list(self._captured):
             compat.plain_capture(graph._function_captures, self._name, self.alone)
-        children = {"clock": self._clock, "alone": compat.trackable_constant(self.alone)}
+        children = {"clock": self.clock.variable, "alone": compat.trackable_constant(self.alone)}
         for number, journal in enumerate(self._journals()):
             for place, variable in enumerate(journal.variables()):
                 children[f"journal_{number}_{place}"] = variable
@@ -363,24 +388,6 @@ def _added(device: str) -> Iterator[None]:
     """Add ops to a user's graph without changing the names or gradients of the user's ops."""
     with compat.device(device), compat.stop_recording(), tf.name_scope("optimizer_tracer"):
         yield
-
-
-def _take(clock: Any, numbers: Any, device: str) -> Any:
-    """Take 0 or 1 `numbers` from a clock: `UNIT` times the next number, before it moves.
-
-    `RngReadAndSkip` is made to share one generator between threads: under the variable's lock, it
-    moves the state by 256 for each number and returns the old state, and it compiles under XLA. No
-    other op of TensorFlow does all three (`core/kernels/stateful_random_ops.cc`,
-    `compiler/tf2xla/kernels/stateful_random_ops.cc`). It moves 128 bits of the state, of which only
-    the first 64 change here, and leaves the third number alone: both others stay 0.
-
-    A GPU takes `alg` and `delta` from the host and has the state in its own memory. `Unpack` of
-    int64 would copy the state to the host, and each step would wait, so `Sum` is used there.
-    """
-    state = _raw.RngReadAndSkip(resource=clock, alg=tf.constant(_PHILOX), delta=numbers)
-    if _host_of(device) != device:
-        return _raw.Sum(input=state, axis=tf.constant(0))
-    return _raw.Unpack(value=state, num=3)[0]
 
 
 def _host_of(device: str) -> str:
