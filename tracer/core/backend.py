@@ -207,6 +207,10 @@ class Blocks:
 
         `failed` if an error ended the call.
         """
+        self.count_in_python(call)
+
+    def count_in_python(self, call: Call) -> None:
+        """Count the sites of `call`, which have executed, as one block on each replica."""
         step = call.parent is None and call.role == "step"
         self._note_missing_pairs(call)
         parts: Iterable[tuple[int, Sequence[int]]] = ((call.replica, call.sites),)
@@ -227,6 +231,12 @@ class Blocks:
 
     def log(self, block: CountedBlock, seen: Iterable[Source], call: Call | None = None) -> None:
         """Count one execution of a block, made by `call`, and what was `seen` of its variables."""
+        self.log_in_python(block, seen, call)
+
+    def log_in_python(
+        self, block: CountedBlock, seen: Iterable[Source], call: Call | None = None
+    ) -> None:
+        """Log one execution of a block; a step without a `call` takes its number now."""
         with self.counters.lock:  # a reader finds the number in the log, or not taken yet
             number = 0
             if block.step and isinstance(call, Step):

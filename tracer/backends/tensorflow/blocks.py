@@ -101,7 +101,7 @@ class GraphBlocks(backend.Blocks):
         """Count `call` and all calls inside it as one block; `failed` if it raised."""
         graph = call.place.graph
         if graph is None:
-            super().close(call, failed)
+            self.count_in_python(call)
             return
         self._note_missing_pairs(call)
         step = call.parent is None and call.role == "step"

@@ -52,7 +52,7 @@ class Blocks(backend.Blocks):
         with self.counters.lock:
             held_back = seen and getattr(seen, "held_back", ())
             if skipped is None and not (held_back or self._waiting):
-                super().log(block, seen)
+                self.log_in_python(block, seen)
                 return
             self._waiting.append(_Waiting(block, seen, skipped))
             if len(self._waiting) > MOST:
@@ -113,7 +113,7 @@ class Blocks(backend.Blocks):
                     self._waiting.clear()
                     return
                 del self._waiting[0]
-                super().log(block, seen)
+                self.log_in_python(block, seen)
         finally:
             self._settling = False
 
