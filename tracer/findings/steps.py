@@ -193,8 +193,8 @@ def never_used(summary: Summary) -> Iterator[Case]:
     if fitted and idle:
         why = "all variables of the model are frozen" if frozen else _NEVER_CALLS
         yield Case(
-            f"fit trained a model that was compiled with {root.name} ({class_of(root)}), but the "
-            f"optimizer made no step: {why}.",
+            f"fit or train_on_batch trained a model that was compiled with {root.name} "
+            f"({class_of(root)}), but the optimizer made no step: {why}.",
             _THAW if frozen else _APPLY,
         )
     elif built and idle and not root.failures:

@@ -66,7 +66,7 @@ class NeverAssigned(Observed, frozen=True):
 
 
 class Fitted(Observed, frozen=True):
-    """`fit` ended, and the optimizer made no step."""
+    """`fit` or `train_on_batch` trained its model, and the optimizer made no step."""
 
 
 class NoStep(Observed, frozen=True):
