@@ -331,10 +331,11 @@ def check_updates(rig: Rig, trace: Any) -> None:
         for replica in range(replicas(rig)):
             per_step = expand(trace.per_step("updates", variable=variable, replica=replica))
             assert per_step == [sum(done.get(label, NONE)) for done in rig.plan], label
-    assert {each.name for each in trace.variables} == {names[label] for label in rig.variables}
-    for variable in rig.idle.values():
-        with pytest.raises(tracer.UnknownName):
-            trace.updates(variable=variable)
+    frozen = {index for each in trace.data.not_updated for index in each.variables}
+    known = {each.name for index, each in enumerate(trace.variables) if index not in frozen}
+    assert known == {names[label] for label in rig.variables}
+    assert len(frozen) == len(rig.idle)
+    assert [trace.updates(variable=variable) for variable in rig.idle.values()] == [0] * len(frozen)
 
 
 def check_points(rig: Rig, trace: Any) -> None:
