@@ -39,6 +39,7 @@ from tracer.model.records import (
     Kind,
     Method,
     Note,
+    NotUpdated,
     Observation,
     Optimizer,
     Program,
@@ -105,8 +106,10 @@ def healthy(*runs: Run, replica: int = 0) -> Block:
 
 def thawed(*names: str, steps: int = 20) -> Trace:
     """A model of which these variables became trainable after its step was traced."""
-    late = replace(optimizer(iterations=steps), never_passed=names)
-    return trace(*([healthy(Run(1, 1, steps))] if steps else []), optimizers=(late,))
+    blocks = [healthy(Run(1, 1, steps))] if steps else []
+    made = trace(*blocks, names=("kernel", "bias", *names), optimizers=(optimizer(),))
+    late = NotUpdated(0, tuple(range(2, 2 + len(names))), "not passed", 1)
+    return traces.changed(made, not_updated=(late,))
 
 
 def effect(what: Observation, of: tuple[int, ...], *runs: Run, replica: int = 0) -> Effect:
@@ -415,9 +418,10 @@ def raised(
 
 def frozen(*names: str, more: bool = False) -> Trace:
     """Variables that were frozen after the step was traced."""
-    late = replace(optimizer(iterations=10), frozen=names)
-    other = replace(optimizer(iterations=0), name="other", root=1)
-    return trace(TRAINED, optimizers=(late, other) if more else (late,))
+    own, other = optimizer(iterations=10), replace(optimizer(iterations=0), name="other", root=1)
+    made = trace(TRAINED, optimizers=(own, other) if more else (own,))
+    late = NotUpdated(0, tuple(range(len(names))), "frozen", 4)
+    return traces.changed(made, not_updated=(late,))
 
 
 def told(
@@ -630,7 +634,7 @@ def test_findings_are_worded_alike(name: str) -> None:
         assert each.text.endswith((".", "…"))
         assert "  " not in each.text + each.advice + each.why
         assert not re.search(r"\b1 (steps|variables|times)\b", each.text), each.text
-        never = {name for each in made.optimizers for name in (*each.never_passed, *each.frozen)}
+        never = {name for each in made.optimizers for name in each.never_passed}
         never |= {of.variable for each in made.optimizers for of in each.failures}
         assert set(each.variables) <= {variable.name for variable in made.variables} | never
         assert each.step is None or 1 <= each.step <= max(made.steps, 1)

@@ -201,8 +201,11 @@ def test_what_the_traces_of_workers_show_together(case: str) -> None:
 
 
 def saw(part: TraceData, **fields: object) -> TraceData:
-    """The worker's trace, in which its optimizer has these fields."""
-    return replace(part, optimizers=(replace(part.optimizers[0], **fields),))
+    """The worker's trace, in which its optimizer has these fields, and a variable more."""
+    rows: Any = fields.pop("not_updated", ())
+    more = (*part.variables, Variable("c", (2,), "float32"))
+    own = (replace(part.optimizers[0], **fields),)
+    return replace(part, optimizers=own, variables=more, not_updated=rows)
 
 
 FAILURE = Failure("apply", "ValueError: no", "a", 3)
@@ -213,7 +216,8 @@ FAILURE = Failure("apply", "ValueError: no", "a", 3)
     ("fields", "code"),
     [
         ({"failures": (FAILURE,)}, "apply-raised"),
-        ({"frozen": ("a",)}, "frozen-but-updated"),
+        ({"not_updated": (NotUpdated(0, (0,), "frozen", 2),)}, "frozen-but-updated"),
+        ({"not_updated": (NotUpdated(0, (2,), "not passed", 2),)}, "never-passed"),
         ({"never_passed": ("c",)}, "never-passed"),
     ],
 )
@@ -473,7 +477,6 @@ LINES = ["", "a.py:1", "a.py:1 2", "a.py:2"]
 WHYS = st.none() | st.tuples(st.sampled_from(["frozen", "not passed"]), st.integers(0, 2))
 FACTS = {
     "failures": st.sampled_from([(), (Failure("step", "ValueError: no", "w", 3),)]),
-    "frozen": st.sampled_from([(), ("w",)]),
     "evidence": st.sampled_from([(), (StateRenewed(7),), (GradientsAdded(3, 9),)]),
     "iterations": st.none() | st.integers(0, 3),
 }

@@ -29,6 +29,7 @@ from tracer.model.evidence import (
     Fitted,
     GradientsAdded,
     GradientsLeft,
+    Iterations,
     LossNotScaled,
     NoStep,
     NothingReturned,
@@ -38,10 +39,12 @@ from tracer.model.evidence import (
     StateRenewed,
 )
 from tracer.model.phrases import (
+    NothingPassed,
     accumulated_steps,
     accumulations,
     class_of,
     has_ended,
+    reason,
     skipped,
     skipper,
 )
@@ -79,9 +82,9 @@ def never_passed(summary: Summary) -> Iterator[Case]:
         "{were} made trainable after the train step was traced, and no optimizer ever got {them}: "
         "the step{of} trains only what was trainable before"
     )
-    thawed_late = (row for row in summary.not_updated if row.why == "not passed" and row.since)
-    names = (*summary.optimizers[0].never_passed, *_names(summary, thawed_late))
-    if names:
+    late = (row for row in summary.not_updated if row.why == "not passed" and row.since)
+    known = [*summary.optimizers[0].never_passed, *_names(summary, late)]
+    if names := tuple(dict.fromkeys(known)):
         when, own = summary.dialect.advice("never-passed:when", thawed), summary.dialect.advice
         advice = own("never-passed:list") if all("[" in each for each in names) else ""
         for optimizer, outside in summary.evidence(OutsideModules):
@@ -125,7 +128,7 @@ def frozen_but_updated(summary: Summary) -> Iterator[Case]:
         for row in summary.not_updated
         if row.why == "frozen" and row.since
     )
-    if names := (*summary.optimizers[0].frozen, *_names(summary, still)):
+    if names := (*_names(summary, still),):
         yield Case(
             f"{{which}} {summary.dialect.advice('frozen-but-updated:when', frozen)}.",
             severity="warning" if len(roots) == 1 else "info",
@@ -172,13 +175,14 @@ _THAW = (
 @rule(
     "never-used",
     severity="warning",
-    title="an optimizer was built and never used",
+    title="an optimizer trained nothing",
     why=("It costs memory, and the program may train with another optimizer than it seems to."),
     advice="Check which optimizer the train step calls; compile keeps the one that it got.",
     explanation=(
-        "The optimizer was built for its variables, and apply_gradients was never called; "
-        "or `fit` ended, and the model's `train_step` never called it. Silent until the program "
-        "has ended."
+        "The optimizer made no step, and `fit` trained its model, or its parameters got gradients "
+        "and nobody updated them; or nothing in the run was trained, and it was built, or its "
+        "steps got no variables. Silent for a model that was loaded, and until the program has "
+        "ended."
     ),
     needs=("complete", "finished"),
 )
@@ -189,7 +193,10 @@ def never_used(summary: Summary) -> Iterator[Case]:
     idle = not summary.replicas and not any(
         optimizer.iterations for optimizer in summary.optimizers
     )
-    frozen = any(why.why == "all frozen" for _, why in summary.evidence(NoStep))
+    whys = {own.why for _, own in summary.evidence(NoStep)}
+    frozen = "all frozen" in whys
+    loaded = any(own.begin for _, own in summary.evidence(Iterations))
+    trained = any(other.total(updates) for other in summaries_of(summary.trace))
     if fitted and idle:
         why = "all variables of the model are frozen" if frozen else _NEVER_CALLS
         yield Case(
@@ -197,7 +204,20 @@ def never_used(summary: Summary) -> Iterator[Case]:
             f"({class_of(root)}), but the optimizer made no step: {why}.",
             _THAW if frozen else _APPLY,
         )
-    elif built and idle and not root.failures:
+    elif idle and "gradients came" in whys:
+        yield Case(
+            f"{root.name} ({class_of(root)}) made no step, though its parameters got gradients.",
+            "Call its step after backward, or leave it out.",
+        )
+    elif trained or root.failures:
+        return
+    elif summary.steps and reason(summary).facts == (NothingPassed(),):
+        steps = some(summary.steps, "step")
+        yield Case(
+            f"{root.name} ({class_of(root)}) made {steps}, and nothing was passed in any of them.",
+            "Check which variables it gets, and whether they are trainable.",
+        )
+    elif built and idle and not loaded:
         yield Case(f"{root.name} ({class_of(root)}) was built for its variables, but made no step.")
 
 

@@ -218,6 +218,8 @@ def _words_of(row: NotUpdated, summary: Summary) -> str:
 def also_by(summary: Summary) -> dict[int, str]:
     """`Adam#2 and Adam#3`, by variable: the other optimizers that update it."""
     by = summary.trace.derived(_updaters)
+    if not by:
+        return {}
     names = [shown(each.name) for each in summary.trace.optimizers]
     others = {
         index: [names[root] for root in by.get(index, ()) if root != summary.root]
@@ -227,9 +229,10 @@ def also_by(summary: Summary) -> dict[int, str]:
 
 
 def _updaters(trace: Trace) -> Mapping[int, Sequence[int]]:
-    """The root optimizers that update each variable, other than arguments of functions."""
+    """The root optimizers that update each variable, if there are several of them."""
     roots: dict[int, list[int]] = defaultdict(list)
-    for summary in summaries_of(trace):
+    summaries = summaries_of(trace)
+    for summary in summaries if len(summaries) > 1 else ():
         for index in summary.updated:
             if not trace.variables[index].argument:
                 roots[index].append(summary.root)

@@ -169,7 +169,7 @@ def _of_all_workers(every: Sequence[Optimizer]) -> Optimizer:
         settings["dynamic_scale"] = min(known_scales)
     seen: dict[str, Any] = {
         field: tuple(dict.fromkeys(chain.from_iterable(getattr(each, field) for each in every)))
-        for field in ("evidence", "never_passed", "frozen")
+        for field in ("evidence", "never_passed")
     }
     return replace(
         every[0],

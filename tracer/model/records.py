@@ -81,11 +81,7 @@ class Optimizer(msgspec.Struct, frozen=True):
     made: str = ""
     """The program line that made or wrapped the optimizer: `train.py:30`; empty if unknown."""
     never_passed: tuple[str, ...] = ()
-    """Variables of the model that became trainable after the step was traced, and that no optimizer
-    got although training continued: see the freeze monitors."""
-    frozen: tuple[str, ...] = ()
-    """Variables of the model that were frozen after the step was traced, and that a graph still
-    updated later: see the freeze monitors."""
+    """Parameters of PyTorch that get gradients, and that no optimizer gets."""
     failures: tuple[Failure, ...] = ()
     """The steps that raised; equal errors are listed once."""
     made_as: tuple[int, int] = (0, 0)

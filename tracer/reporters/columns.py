@@ -69,7 +69,6 @@ COLUMNS: Mapping[By | Literal["optimizer", "tracing"], tuple[Column, ...]] = {
         Column("sparse"),
         Column("by {replica}", "by_replica"),
         Column("", "without_gradient"),
-        Column("", "also_by"),
         *_EFFECTS,
     ),
     "step": (
@@ -371,11 +370,13 @@ def _by_variable(summary: Summary) -> _Made:
                 "shape": "x".join("?" if size is None else str(size) for size in variable.shape),
                 "dtype": variable.dtype,
                 "shards": variable.shards if variable.shards > 1 else None,
-                "also_by": others.get(index),
             }
-            by = f"{'also' if figures['updates'] else 'updated'} by {others.get(index)}"
-            said = all_true((note, note), (index in why, why.get(index, "")), (index in others, by))
-            made[index] = Row(own | figures, "; ".join(said), level, (index,))
+            made[index] = Row(own | figures, note, level, (index,))
+    for index in {*why, *others}:
+        row, by = made[index], others.get(index, "")
+        how = "also" if row.values["updates"] else "updated"
+        parts = row.note, why.get(index, ""), f"{how} by {by}" if by else ""
+        made[index] = row._replace(note="; ".join(filter(None, parts)))
     empty = summary.spread(measures.updates)[(0,)]
     known = not summary.step_unknown(measures.updates)
     heading = _columns("variable", summary)[5].header.replace("\n", " ")
