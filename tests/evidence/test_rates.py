@@ -265,6 +265,8 @@ def test_a_schedule_of_keras_is_said_with_its_steps(kind: str) -> None:
         assert (run.first, run.count) == (1, 4)
         np.testing.assert_allclose([run.value, run.last], [moves[0], moves[-1]], rtol=1e-5)
         assert Iterations(9, 13) in trace.optimizers[0].evidence
+        optimizer.iterations.assign(2)  # its own count cannot tell what the last step used
+        assert tracer.trace_of(optimizer).data.rates[0].runs == ()
 
 
 def test_legacy_decay_leaves_no_rate_that_the_steps_did_not_use() -> None:

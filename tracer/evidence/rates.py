@@ -110,10 +110,8 @@ class Rates(Collector):
         self._optimizers = [each for _, each, _ in groups.values()]
         rate_of = self.root.backend.rate_of
         self._schedules = [_schedule(rate_of(own), own, call) for _, _, own in groups.values()]
-        self._marks = [
-            (0, [optimizers.stepping.get(index) or 0 for index, _, _ in groups.values()])
-        ]
-        if call.place.graph is not None and self._optimizers[0].kind.name == "v1":
+        self._marks = [(0, [self._began_at(index, own) for index, _, own in groups.values()])]
+        if call.place.graph is not None and optimizers.all[0].kind.name == "v1":
             self._try(1)  # a number is a constant of the graph
 
     def step_ends(self, call: Call) -> None:
@@ -168,13 +166,20 @@ class Rates(Collector):
         now = self.root.blocks.begun(), self._iterations()
         for (before, first), (end, last) in pairwise([*self._marks, now]):
             begin, after, values = first[group], last[group], list[float]()
-            if end > before and begin is not None and after is not None:
+            if end > before and begin is not None and after is not None and after >= begin:
                 with suppress_faults():
                     for own in (begin, max(begin, after - 1)):
                         values.append(self.root.backend.value_at(schedule, own))
             if len(values) > 1:
                 number = len({*values})
                 yield RateRun(before + 1, end - before, values[0], values[1], number)
+
+    def _began_at(self, index: int, optimizer: Any) -> int | None:
+        """The optimizer's own count when its first step began; None if a file set it unseen."""
+        begin: int | None = self.root.optimizers.stepping.get(index)
+        made_late = begin is None and getattr(optimizer, "_iterations", None) is not None
+        restored = made_late and self.root.backend.is_restored(optimizer)
+        return begin if begin is not None or restored else 0
 
     def _iterations(self) -> list[int | None]:
         """Each optimizer's own count of its steps."""
