@@ -158,9 +158,10 @@ class GradientMonitor(Collector):
         else:
             self._written += 1
         self._waiting, self._cleared, self._used, self._adds = [], [], True, False
-        eventful = self._added or self._lost
-        if self._steps == FIRST_STEPS and self._groups.keys() <= {1} and not eventful:
-            self.rest(found=True)
+        if self._steps == FIRST_STEPS:
+            eventful = self._added or self._lost or len(self._groups) > 1 or self._every() > 1
+            if not eventful:
+                self.rest(found=1 in self._groups)
 
     def rest(self, *, found: bool = False) -> None:
         """Stop the checks; unless something was `found`, nothing is reported."""
