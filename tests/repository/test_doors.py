@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 LIMITS = {
-    "report": 19,
+    "report": 18,
     "page": 21,
-    "check that fails": 22,
-    "diff": 10,
-    "assertion that fails": 52,
+    "check that fails": 21,
+    "diff": 9,
+    "assertion that fails": 51,
 }
 
 CODE = """

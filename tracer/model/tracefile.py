@@ -434,6 +434,7 @@ def refused(path: str | Path, done: str) -> Iterator[None]:
     except TraceFileError:
         raise
     except Exception as error:  # a NUL in a path is a ValueError
+        files.local_path(path)  # raises for a URL
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise _error(path, f"cannot be {done}: {reason}") from error
 
@@ -453,10 +454,10 @@ def load(path: str | Path) -> Trace:
     tracer.errors.TraceFileError: no/such/file.json: cannot be read: No such file or directory
     """
     with refused(path, "read"):
-        path = files.local_path(path)
+        given, path = path, Path(path)
         found = _files_in(path) if path.is_dir() else None
     if found is None:
-        return _trace(path)
+        return _trace(given)
     if not found:
         raise _error(path, "is a folder without a trace file (*.json)")
     newest = launches.newest({each: launch_of(each) for each in found})
@@ -481,19 +482,19 @@ def _files_in(folder: Path) -> list[Path]:
     return [e for e in entries if e.name.endswith(".json")] + [e for e in below if is_trace(e)]
 
 
-def _trace(path: Path) -> Trace:
+def _trace(path: str | Path) -> Trace:
     with refused(path, "read"):
-        status = path.stat()
+        status = os.stat(path)
         _require_file(path, status)
         if status.st_size > MAX_BYTES:
             large = f"{status.st_size:,} bytes, more than {MAX_BYTES:,}"
             raise _error(path, f"is too large for a trace file: {large}")
-        content = path.read_bytes()
+        content = Path(path).read_bytes()
     try:
         return Trace(decode(content.removeprefix(codecs.BOM_UTF8)))  # some editors add it
     except ValueError as error:
         program = f"is a program, not a trace file: did you mean tracer run {path}?"
-        raise _error(path, program if path.suffix == ".py" else error) from error
+        raise _error(path, program if Path(path).suffix == ".py" else error) from error
 
 
 def load_run(path: str | Path) -> Trace:
