@@ -198,7 +198,7 @@ def as_json(trace: Trace, by: By | None = None, part: Part = WHOLE) -> str:
             for summary, tables in columns.sections(trace, by, part)
         ],
     }
-    return json.dumps(content, indent=1) + "\n"
+    return msgspec.json.format(json.dumps(content), indent=1) + "\n"  # in C
 
 
 def _records(table: columns.Table) -> list[dict[str, Figure]]:
