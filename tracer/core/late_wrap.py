@@ -53,7 +53,7 @@ class StaleFunctions:
         If `retrace`, they are traced again at their next call.
         """
 
-    def begin(self, index: int) -> None:
+    def begin(self, index: int, optimizer: Any) -> None:
         """Handle the start of tracing an optimizer: functions traced from now on are counted."""
 
     def let_go(self, index: int) -> None:

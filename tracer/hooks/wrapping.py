@@ -104,7 +104,7 @@ def _hold(
         for member in begun:  # last: until then, another thread may trace a function with it
             index = bindings[id(member)].index
             if making:
-                recorder.optimizers.stale.begin(index)
+                recorder.optimizers.stale.begin(index, member)
             else:
                 recorder.optimizers.begin(index, retrace)
     except BaseException as error:

@@ -46,14 +46,17 @@ class JaxStaleFunctions(late_wrap.StaleFunctions):
         self._traced: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         _of_recorders.add(self)
 
+    def begin(self, index: int, optimizer: Any) -> None:
+        """Remember the optimizer, or what functions hold of it, for the end of its tracing."""
+        self._optimizers[index] = getattr(optimizer, "sought", optimizer)
+
     def find(self, late: Late, retrace: bool) -> None:
         """Drop the traces of functions with an optimizer, or note that they run uncounted.
 
         For optax, these functions hold the original transformation.
         """
-        optimizer = self._optimizers[late.number] = getattr(
-            late.optimizer, "sought", late.optimizer
-        )
+        self.begin(late.number, late.optimizer)
+        optimizer = self._optimizers[late.number]
         functions = {
             function: programs
             for function, programs in functions_with(optimizer).items()

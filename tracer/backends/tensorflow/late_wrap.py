@@ -62,7 +62,7 @@ class StaleFunctions(late_wrap.StaleFunctions):
         self._bounds: dict[int, list[int]] = defaultdict(list)
         """When tracing of each optimizer began, ended, began again, ..., as `unique_number`s."""
 
-    def begin(self, index: int) -> None:
+    def begin(self, index: int, optimizer: Any) -> None:
         """Note that functions traced with this optimizer from now on are counted."""
         if not self._is_traced(index):
             self._bounds[index].append(compat.unique_number())
@@ -76,7 +76,7 @@ class StaleFunctions(late_wrap.StaleFunctions):
         """Clear the graphs of each `tf.function` that uses an optimizer, and watch them all: one
         that is called again is not that of its `tf.function` alone.
         """
-        self.begin(late.number)
+        self.begin(late.number, late.optimizer)
         handles = frozenset(map(id, own_handles(late.optimizer)))
         scope = late.name if late.kind.name == "v1" else ""
         users = {id(each): each for each in _users_of(late.optimizer, handles, scope)}
