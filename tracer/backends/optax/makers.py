@@ -78,7 +78,7 @@ def exchange(first_call: Callable[[TracedUpdate], None] | None) -> None:
             if not name.startswith("_") and _makes_transformations(each, name):
                 maker = _makers.get(id(each)) or _makers.setdefault(id(each), Maker(each, name))
                 _put(module, name, maker)
-    multi_steps = getattr(sys.modules["optax"], "MultiSteps", None)
+    multi_steps = getattr(sys.modules.get("optax"), "MultiSteps", None)
     if multi_steps is not None:
         _put(multi_steps, "__init__", _reporting(multi_steps.__init__))
 
