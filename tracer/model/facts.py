@@ -114,9 +114,9 @@ def plain(summary: Summary) -> Iterator[dict[str, Any]]:
 
 def plain_not_updated(summary: Summary) -> Iterator[dict[str, Any]]:
     """Yield the variables that it does not get as plain values, for reports that programs read."""
-    names = [shown(each.name) for each in summary.trace.variables]
+    variables = summary.trace.variables
     for row in summary.not_updated:
-        own = [names[index] for index in row.variables]
+        own = [shown(variables[index].name) for index in row.variables]
         yield {"why": row.why, "since": row.since, "variables": own}
 
 
