@@ -292,7 +292,7 @@ def test_a_rate_of_a_graph_of_tensorflow_1(step: bool) -> None:
         for _ in range(3):
             session.run(ops)
         number, tensor = (tracer.trace_of(each).data.rates[0] for each in optimizers)
-    assert number.runs == (RateRun(1, 3, 0.25, 0.25),)
+    assert (number.runs, number.looks) == ((RateRun(1, 3, 0.25, 0.25),), 0)  # in all steps
     assert tensor.runs == ()
     assert tensor.schedule == "the tensor ExponentialDecay" + " without a global_step" * (not step)
 

@@ -112,7 +112,8 @@ class Rates(Collector):
         self._schedules = [_schedule(rate_of(own), own, call) for _, _, own in groups.values()]
         self._marks = [(0, [self._began_at(index, own) for index, _, own in groups.values()])]
         if call.place.graph is not None and optimizers.all[0].kind.name == "v1":
-            self._try(1)  # a number is a constant of the graph
+            with suppress_faults():
+                self._look(1)  # a number is a constant of the graph
 
     def step_ends(self, call: Call) -> None:
         """Read the rates that the step used: PyTorch's schedules set the next step's later."""
