@@ -9,6 +9,7 @@ from collections.abc import Collection
 from tracer.errors import shown
 from tracer.kinds import KINDS
 from tracer.model import counts as measures
+from tracer.model.evidence import NoStep
 from tracer.model.facts import no_steps
 from tracer.model.phrases import (
     bracket_of,
@@ -55,7 +56,8 @@ def sentences(trace: Trace, roots: Collection[int] | None = None) -> list[tuple[
     for summary in summaries:
         if roots is not None and summary.root not in roots:
             continue
-        if not (summary.steps or summary.methods):
+        known = any(summary.evidence(NoStep))
+        if not summary.steps and (known or not summary.methods):
             pairs.append((shown(no_steps(summary)), ""))
             continue
         made = f" ({shown(lines[summary.root])})" if summary.root in lines else ""
