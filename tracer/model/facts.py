@@ -99,7 +99,7 @@ def number_of_values(runs: Sequence[RateRun]) -> int:
 
 def plain(summary: Summary) -> Iterator[dict[str, Any]]:
     """Yield the rates and decays of each group as plain values, for reports that programs read."""
-    names = [shown(each.name) for each in summary.trace.variables]
+    known = summary.trace.variables
     for what in ("rate", "decay"):
         for each in rates(summary, what):
             runs = [to_builtins(run) for run in each.runs]
@@ -107,7 +107,7 @@ def plain(summary: Summary) -> Iterator[dict[str, Any]]:
                 "what": what,
                 "group": each.group,
                 "schedule": each.schedule,
-                "variables": [names[index] for index in each.variables],
+                "variables": [shown(known[index].name) for index in each.variables],
                 "runs": [dict(zip(RateRun.__struct_fields__, run, strict=True)) for run in runs],
             }
 
