@@ -22,6 +22,7 @@ PLACES = {
     "LICENSE": "LICENSE.txt",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
     "reports/README.md": "measured/index.md",
     **{
         f"reports/{path.name}": f"measured/{path.name}"
