@@ -319,6 +319,7 @@ def test_a_loop_of_ones_own(kind: str, style: str, anew: bool) -> None:
     assert len(reported(transfer.trace)) == (not anew)
 
 
+@pytest.mark.filterwarnings("ignore:The model does not have any trainable weights")
 @pytest.mark.parametrize("healthy", [False, True])
 @pytest.mark.parametrize("why", ["all frozen", "not reached", "nothing passed"])
 def test_why_an_optimizer_made_no_step(why: str, healthy: bool) -> None:

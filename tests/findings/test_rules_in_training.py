@@ -224,7 +224,7 @@ def test_nothing_is_remarked_of_what_ships_if_it_were_not_shipped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The rules themselves are right about them, not only the list of the frameworks."""
-    monkeypatch.setattr(family, "_FRAMEWORKS", ("builtins",))
+    monkeypatch.setattr(family, "_SHIPPED", ("builtins",))
     for base in BASES.values():
         todo = [] if base is object else type.__subclasses__(base)
         while todo:
@@ -690,7 +690,7 @@ def test_graph_that_never_runs(called: bool) -> None:
     assert [each.severity for each in found(trace, "graph-never-ran")] == ["warning"] * (not called)
     assert odometers.read(kernel) == (odometers.Reading(int(called)),)
     if not called:
-        assert "call the function" in one(trace, "graph-never-ran").advice
+        assert "Call the function" in one(trace, "graph-never-ran").advice
         crash = Program("train.py", 0.0, 1.0, "", 1, "InvalidArgumentError: no data")
         crashed = Trace(msgspec.structs.replace(trace.data, programs=(crash,)))
         assert "Fix the error" in one(crashed, "graph-never-ran").advice
