@@ -133,7 +133,8 @@ def rate_phrases(summary: Summary) -> list[str]:
         found[key] = found.get(key, 0) + len(each.variables)
     parts = [*_decay(summary), *_schedules(summary)]
     known = [each for each in _of_all_workers(summary, "rate") if each.runs and not each.sampled]
-    if len({(each.group, _moves(each.runs, False)) for each in known}) > len(every):
+    differs = len({(each.group, _moves(each.runs, False)) for each in known}) > len(every)
+    if differs:
         parts.append(f"not the same on all {replica_noun(summary.trace)}s")
     noun = summary.dialect.variable
     said = [
@@ -145,7 +146,7 @@ def rate_phrases(summary: Summary) -> list[str]:
     if len(said) > MAX_RATES and values:
         said = [f"from {values[0]:.3g} to {values[-1]:.3g} in {some(len(groups), 'group')}"]
     is_constant = all(not by and number_of_values(runs) == 1 for by, runs in found)
-    where = _read_in(summary, groups) if is_constant and said else ""
+    where = _read_in(summary, groups) if is_constant and said and not differs else ""
     return [*([f"learning rate {listed(said)}{where}"] if said else []), *parts]
 
 
