@@ -82,7 +82,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
     name: lambda name=name: getattr(keras.optimizers, name)(0.1, **OPTIONS)  # type: ignore[misc]
     for name in dir(keras.optimizers)
     if isinstance(getattr(keras.optimizers, name), type)
-    if name not in ("LossScaleOptimizer", "MultiOptimizer", "Optimizer")
+    if name not in ("LossScaleOptimizer", "MultiOptimizer", "Optimizer", "OptimizerMap")
 }
 MAKERS |= {
     "plain": lambda: keras.optimizers.Adam(0.01),

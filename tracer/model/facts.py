@@ -99,7 +99,7 @@ def number_of_values(runs: Sequence[RateRun]) -> int:
 
 def plain(summary: Summary) -> Iterator[dict[str, Any]]:
     """Yield the rates and decays of each group as plain values, for reports that programs read."""
-    known = summary.trace.variables
+    names = [shown(each.name) for each in summary.trace.variables]
     for what in ("rate", "decay"):
         for each in rates(summary, what):
             runs = [to_builtins(run) for run in each.runs]
@@ -107,7 +107,7 @@ def plain(summary: Summary) -> Iterator[dict[str, Any]]:
                 "what": what,
                 "group": each.group,
                 "schedule": each.schedule,
-                "variables": [shown(known[index].name) for index in each.variables],
+                "variables": [names[index] for index in each.variables],
                 "runs": [dict(zip(RateRun.__struct_fields__, run, strict=True)) for run in runs],
             }
 
@@ -133,8 +133,7 @@ def rate_phrases(summary: Summary) -> list[str]:
         found[key] = found.get(key, 0) + len(each.variables)
     parts = [*_decay(summary), *_schedules(summary)]
     known = [each for each in _of_all_workers(summary, "rate") if each.runs and not each.sampled]
-    differs = len({(each.group, _moves(each.runs, False)) for each in known}) > len(every)
-    if differs:
+    if len({(each.group, _moves(each.runs, False)) for each in known}) > len(every):
         parts.append(f"not the same on all {replica_noun(summary.trace)}s")
     noun = summary.dialect.variable
     said = [
@@ -146,7 +145,7 @@ def rate_phrases(summary: Summary) -> list[str]:
     if len(said) > MAX_RATES and values:
         said = [f"from {values[0]:.3g} to {values[-1]:.3g} in {some(len(groups), 'group')}"]
     is_constant = all(not by and number_of_values(runs) == 1 for by, runs in found)
-    where = _read_in(summary, groups) if is_constant and said and not differs else ""
+    where = _read_in(summary, groups) if is_constant and said else ""
     return [*([f"learning rate {listed(said)}{where}"] if said else []), *parts]
 
 

@@ -313,8 +313,7 @@ def test_a_group_whose_parameters_are_frozen_has_no_rate() -> None:
         give([one])
         optimizer.step()
 
-    said = "Learning rate 0.01 in all steps; weight decay 0.01 on 1 of 2 parameters."
-    assert said in report_of(train)
+    assert "Learning rate 0.01; weight decay 0.01 on 1 of 2 parameters." in report_of(train)
 
 
 def test_parameters_that_stop_one_after_the_other() -> None:
