@@ -93,6 +93,8 @@ class Rates(Collector):
         """How many steps had begun when blocks began, and by group the optimizer's iterations."""
         self._members: dict[_Key, tuple[int, ...]] = {}
         self._values: dict[_Key, _Values] = {}
+        self._zeros: dict[_Key, int] = {}
+        """Decays that were always 0, with the first step of the block: no trace has these."""
 
     def first_step_ends(self, call: Call) -> None:
         """Find the optimizers with groups of their own; a proxy shares the groups of its optimizer.
@@ -138,6 +140,7 @@ class Rates(Collector):
         if any(text for text, _ in self._schedules):
             self._marks = [*self._marks[1 - MOST :], (begun, self._iterations())]
         self._last, self._looks, self.root.collectors.throttle = [], 0, Throttle()
+        self._zeros.clear()
 
     def rates(self) -> Iterator[Rate]:
         """Yield the rates of each group; a last value that is still current lasts to the last step.
@@ -217,10 +220,16 @@ class Rates(Collector):
                 (("decay", number), decay),
             )
             for key, value in parts:
-                known = isinstance(value, Real) and math.isfinite(value)
-                if known and (value or key[0] == "rate" or key in self._values):
-                    self._values.setdefault(key, _Values()).add(step, float(value))
+                if not (isinstance(value, Real) and math.isfinite(value)):
+                    self._zeros.pop(key, None)
+                elif value or key[0] == "rate" or key in self._values:
+                    values = self._values.setdefault(key, _Values())
+                    if key in self._zeros:
+                        values.add(self._zeros.pop(key), 0.0)
+                    values.add(step, float(value))
                     unknown.discard(key)
+                else:
+                    self._zeros.setdefault(key, step)
         until = self._read if self.root.collectors.throttle.due else step - 1
         for key in unknown:  # NaN, a schedule or no number, or the group is gone
             self._values[key].end(until)

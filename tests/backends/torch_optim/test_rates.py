@@ -84,6 +84,24 @@ def test_each_block_has_its_own_steps() -> None:
         assert "scheduled by LinearLR." in said(recording.trace())
 
 
+def test_a_weight_decay_that_was_0_at_first() -> None:
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1, weight_decay=0.0)
+    traces = []
+    for decays in ((0.0, 0.0, 0.3), (0.3, 0.0), (0.0, 0.2)):
+        with tracer.record() as recording:
+            for decay in decays:
+                optimizer.param_groups[0]["weight_decay"] = decay
+                step(model, optimizer)
+        traces.append(recording.trace())
+    assert [runs_of(trace, "decay") for trace in traces] == [
+        (RateRun(1, 3, 0.0, 0.3, 2),),
+        (RateRun(1, 2, 0.3, 0.0, 2),),
+        (RateRun(1, 2, 0.0, 0.2, 2),),
+    ]
+    assert "weight decay 0 -> 0.3 (2 values) on all 2 parameters" in said(traces[0])
+
+
 def test_a_rate_in_a_tensor_is_read() -> None:
     model = torch.nn.Linear(3, 1)
     rate = torch.tensor(0.5)

@@ -75,8 +75,13 @@ class KerasBackend(Backend):
 _listeners: list[Callable[..., None]] = []
 
 
+_ABSTRACT = "keras.src.optimizers.optimizer", "Optimizer"
+"""The module and the name of the base class: Keras makes an instance of it to save a model."""
+
+
 def _made(optimizer: Any) -> None:
-    if kind_of(type(optimizer)) is not None:
+    cls = type(optimizer)
+    if kind_of(cls) is not None and (cls.__module__, cls.__name__) != _ABSTRACT:
         for made in list(_listeners):
             made(optimizer, making=True)
 
