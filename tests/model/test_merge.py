@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 import tracer
 from tracer.model.evidence import GradientsAdded, StateRenewed
+from tracer.model.facts import sentences_on, why_not
 from tracer.model.merge import combine
 from tracer.model.names import distinct
 from tracer.model.records import (
@@ -36,7 +37,7 @@ from tracer.model.records import (
     Variable,
 )
 from tracer.model.timeline import Run
-from tracer.model.trace import Trace
+from tracer.model.trace import Trace, summaries_of
 from tracer.model.tracefile import decode, encode
 
 CLUSTER = "worker:0, worker:1, worker:10, worker:2"
@@ -294,7 +295,8 @@ def test_a_worker_may_train_a_part(finished: bool) -> None:
     """If it was killed before its first step with the second optimizer, or never makes one."""
     later = Optimizer("sgd", "torch.SGD", "torch", 1, made="train.py:9")
     whole = of(TWO, worker("rank:1", 9))
-    whole = replace(whole, optimizers=(*whole.optimizers, later))
+    called = Calls(1, 0, None, 0, (), 1, 0)
+    whole = replace(whole, optimizers=(*whole.optimizers, later), calls=(*whole.calls, called))
     part = of(TWO, worker("rank:0", 4, ("a",)), finished=finished)
     trace = merged(part, whole)
     assert trace.count("updates", by=("worker", "variable")) == {
@@ -446,6 +448,18 @@ def test_optimizers_that_cannot_be_matched_are_kept_apart(
     assert merged(parts[0], running).complete is (one[0][2] == "a.py:1 1")
 
 
+def test_a_rank_that_made_an_optimizer_and_no_step() -> None:
+    one = rank(0, ("w", 3, "a.py:1"))
+    other = replace(rank(1, ("w", 3, "a.py:1")), variables=(), blocks=(), replicas=())
+    other = replace(other, processes=("rank:1",))
+    for parts in ((one, other), (other, one)):
+        assert merged(*parts).notes == ("Adam: no step was made in rank:1",)
+        running = [replace(each, finished=each is one) for each in parts]
+        assert merged(*running).notes == ()
+    idle = replace(other, processes=("rank:0",))
+    assert merged(idle, other).notes == ()
+
+
 def with_models(part: TraceData, names: str, *whys: tuple[Any, int]) -> TraceData:
     """A trace whose first optimizer trains a model that has variables of these names, too."""
     whole = (*part.variables, *(Variable(each, (2,), "float32") for each in names))
@@ -480,6 +494,20 @@ FACTS = {
     "evidence": st.sampled_from([(), (StateRenewed(7),), (GradientsAdded(3, 9),)]),
     "iterations": st.none() | st.integers(0, 3),
 }
+
+
+def test_what_is_frozen_on_one_rank_is_updated_on_the_other() -> None:
+    one = rank(0, ("w", 3, "a.py:1"))
+    step, update = one.blocks[0].entries
+    both = replace(one.blocks[0], entries=(step, replace(update, variables=(0, 1))))
+    one = replace(with_models(one, "e"), blocks=(both,))
+    two = with_models(rank(1, ("w", 3, "a.py:1")), "ef", ("frozen", 0))
+    (summary,) = summaries_of(merged(one, two))
+    assert why_not(summary) == {1: "frozen on some ranks", 2: "frozen"}
+    assert sentences_on(summary) == [
+        "Not updated: e: frozen on some ranks.",
+        "Not updated: f: frozen.",
+    ]
 
 
 @st.composite

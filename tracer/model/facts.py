@@ -205,7 +205,11 @@ def why_not(summary: Summary) -> dict[int, str]:
         later = summary.within(range(row.since + 1, summary.steps + 1)) if row.since else None
         made = {} if later is None else later.by(["variable"], updates)
         still = [index for index in row.variables if not made.get((index,))]
-        found |= dict.fromkeys(still, _words_of(row, summary))
+        words = _words_of(row, summary)
+        # What it has from the first step on and updates, it updates on other ranks.
+        on_some = f"{words} on some {replica_noun(summary.trace)}s"
+        updated = () if row.since else summary.updated
+        found |= {index: on_some if index in updated else words for index in still}
     return found
 
 

@@ -187,10 +187,16 @@ def _without_steps(
     name: str, every: Sequence[tuple[Optimizer, TraceData]], parts: Sequence[TraceData]
 ) -> Iterator[Note]:
     """Yield a note if workers that have ended made no step with a merged optimizer."""
-    using = [id(data) for _, data in every]
+    using = [id(data) for own, data in every if own.root in _roots_called(data)]
     others = [data for data in parts if data.finished and id(data) not in using]
-    if without := [*filter(None, map(_workers_in, others))]:
+    if using and (without := [*filter(None, map(_workers_in, others))]):
         yield Note(f"{name}: no step was made in {first_of(without, _MAX_NAMES)}", "fact")
+
+
+def _roots_called(data: TraceData) -> set[int]:
+    """The outermost optimizers that made steps or calls."""
+    calls = (data.optimizers[each.optimizer].root for each in data.calls)
+    return {*calls, *(block.root for block in data.blocks)}
 
 
 def _not_updated_by_some(
