@@ -238,6 +238,13 @@ def test_what_one_worker_saw_is_found(which: int, fields: dict[str, object], cod
     assert trace.complete
 
 
+def test_what_one_rank_froze_and_another_updates_is_not_updated_while_frozen() -> None:
+    parts = [with_models(rank(n, ("w", 3 + n, "a.py:1")), "e") for n in (0, 1)]
+    rows = [(NotUpdated(0, (0,), "frozen", 3 + n),) for n in (0, 1)]
+    frozen = [replace(part, not_updated=row) for part, row in zip(parts, rows, strict=True)]
+    assert "frozen-but-updated" not in {each.code for each in merged(*frozen).findings()}
+
+
 def test_what_all_workers_saw_is_said_once() -> None:
     failures = [replace(FAILURE, after=n, last=n > 3) for n in (3, 5)]
     parts = [saw(part, failures=(f,)) for part, f in zip(ALL[:2], failures, strict=True)]

@@ -138,9 +138,14 @@ def frozen_but_updated(summary: Summary) -> Iterator[Case]:
 
 
 def _updated_after(summary: Summary, step: int, variables: Iterable[int]) -> tuple[int, ...]:
-    """The variables that were updated after a step."""
-    later = summary.within(range(step + 1, summary.steps + 1)).by(["variable"], updates)
-    return tuple(index for index in variables if later[index,])
+    """The variables that were updated after a step, by all workers: one may have frozen them."""
+    later = summary.within(range(step + 1, summary.steps + 1)).by(["variable", "replica"], updates)
+    workers = summary.workers.values()
+    return tuple(
+        index
+        for index in variables
+        if all(any(later[index, own] for own in replicas) for replicas in workers)
+    )
 
 
 def _traced_for_each(trace: Trace) -> Iterator[Case]:

@@ -1,5 +1,6 @@
 """Learning rates, schedules and weight decay of PyTorch, and steps that clear their gradients."""
 
+import gc
 import json
 from itertools import pairwise
 from typing import Any
@@ -134,7 +135,9 @@ def test_every_report_has_them() -> None:
     }
 
 
-def test_the_count_of_an_optimizer_that_was_restored() -> None:
+@pytest.mark.parametrize("gone", [False, True])
+def test_the_count_of_an_optimizer_that_was_restored(gone: bool) -> None:
+    """It may be gone when the trace is read."""
     model = torch.nn.Linear(2, 1)
     found = []
     state = None
@@ -147,7 +150,10 @@ def test_the_count_of_an_optimizer_that_was_restored() -> None:
                 optimizer.zero_grad()
                 model(torch.ones(1, 2)).mean().backward()
                 optimizer.step()
-        state = optimizer.state_dict()
+            state = optimizer.state_dict()
+            if gone:
+                del optimizer
+                gc.collect()
         every = [evidence for each in recording.trace().optimizers for evidence in each.evidence]
         found.append([each for each in every if isinstance(each, Iterations)])
     assert found == [[], [Iterations(3, 7)]]
