@@ -7,6 +7,8 @@ optimizer counts the steps of each parameter, if at all, and `load_state_dict` s
 from collections.abc import Iterator
 from typing import Any
 
+from torch import is_tensor
+
 from tracer.backends.torch import compat
 from tracer.backends.torch.effects import is_held_back
 from tracer.backends.torch.parameters import parameters_of
@@ -25,11 +27,24 @@ class Schedules(Collector):
         self._names: list[str] = []
         self._begin = 0
         """The optimizer's own count of steps before the first one, or before a block."""
+        self._counts: list[Any] = []
+        """The counts in tensors, which steps increment: the optimizer may be gone when read."""
+        self._states: list[tuple[int, int]] = []
+        """Which states have these counts, and of how many parameters."""
 
     def first_step_ends(self, call: Call) -> None:
         """Look for schedules: programs make them before the first step."""
         self._find()
         self._begin = max(0, self._count(of_gradients=True) - 1)
+
+    def step_ends(self, call: Call) -> None:
+        """Keep the counts that did not begin with 0."""
+        if self._begin and call.parent is None:
+            with suppress_faults():
+                alive = self.root.optimizers.alive()
+                states = [(id(each.state), len(each.state)) for each in alive]
+                if states != self._states:
+                    self._states, self._counts = states, [*filter(is_tensor, self._all_counts())]
 
     def block_begins(self) -> None:
         """Read the optimizer's own count: the block begins with it."""
@@ -60,10 +75,13 @@ class Schedules(Collector):
         """The most steps of a parameter, or of one that has a gradient; 0 if unknown."""
         counts = [0]
         with suppress_faults():
-            for optimizer in self.root.optimizers.alive():
-                for own in parameters_of(optimizer.param_groups):
-                    count = optimizer.state.get(own, {}).get("step", 0)
-                    is_held = hasattr(count, "device") and is_held_back(count)
-                    if not is_held and (own.grad is not None or not of_gradients):
-                        counts.append(int(count))
+            every = self._all_counts(of_gradients) if self.root.optimizers.alive() else self._counts
+            counts += [int(each) for each in every if not (is_tensor(each) and is_held_back(each))]
         return max(counts)
+
+    def _all_counts(self, of_gradients: bool = False) -> Iterator[Any]:
+        """The count of each parameter, or of each that has a gradient."""
+        for optimizer in self.root.optimizers.alive():
+            for own in parameters_of(optimizer.param_groups):
+                if own.grad is not None or not of_gradients:
+                    yield optimizer.state.get(own, {}).get("step", 0)
