@@ -398,6 +398,18 @@ def test_the_passes_that_steps_used(style: str) -> None:
         assert passes_of(recording.trace()) == done
 
 
+def test_passes_that_do_not_reach_what_is_looked_at() -> None:
+    """A head gets gradients in every other step, and keeps zeros in the others."""
+    body, heads = nn.Linear(3, 4), [nn.Linear(4, 1), nn.Linear(4, 1)]
+    optimizer = SGD(nn.ModuleList([body, *heads]).parameters(), 0.01)
+    with tracer.record() as recording:
+        for number in range(10):
+            optimizer.zero_grad(set_to_none=False)
+            heads[number % 2](body(torch.ones(2, 3))).mean().backward()
+            optimizer.step()
+    assert passes_of(recording.trace()) == []
+
+
 @pytest.mark.parametrize("updated", ["not", "by another", "in place", "by data", "no gradient"])
 @pytest.mark.parametrize("passes", [3, gradients.IDLE_PASSES + 50])
 def test_an_optimizer_that_never_steps_though_gradients_came(updated: str, passes: int) -> None:

@@ -89,6 +89,9 @@ class GradientMonitor(Collector):
         self._since = _passes.count
         self._came = self._moved = False
         """Whether a pass reached the parameter, and whether it was updated, before a step."""
+        self._missed = self._is_unknown = False
+        """Whether a pass did not reach it since the last step, and whether it alone came before a
+        step: the passes that steps used are unknown."""
         self._added = self._written = 0
         """In how many steps passes had added to used gradients; in how many the program wrote."""
         self._paths: set[int] = set()
@@ -125,6 +128,8 @@ class GradientMonitor(Collector):
             self._waiting.append(number)
             self._used, self._adds = False, self._used or self._adds
             self._came = True
+        else:
+            self._missed = True
         if not self._steps and _passes.count > self._since + IDLE_PASSES:
             self._parameter, self._waiting, self._cleared = _none, [], []
             _passes.monitors.discard(self)
@@ -148,6 +153,7 @@ class GradientMonitor(Collector):
                 self._first.append((self._version, _passes.count))
         elif passes or is_kept:
             self._groups[passes] += 1
+            self._is_unknown |= self._missed and not passes
             if passes:
                 self._group_of[self._version] = passes
             self._added += self._adds
@@ -158,6 +164,7 @@ class GradientMonitor(Collector):
         else:
             self._written += 1
         self._waiting, self._cleared, self._used, self._adds = [], [], True, False
+        self._missed = False
         if self._steps == FIRST_STEPS:
             eventful = self._added or self._lost or len(self._groups) > 1 or self._every() > 1
             if not eventful:
@@ -198,7 +205,7 @@ class GradientMonitor(Collector):
             first = self._group_of.get(version) or (count if count in (1, self._every()) else 0)
         passes = first + sum(size * steps for size, steps in self._groups.items())
         steps = len(self._first) + self._groups.total()
-        known = len(self._first) == bool(first) and not self._written
+        known = len(self._first) == bool(first) and not (self._written or self._is_unknown)
         if known and passes != steps:
             yield BackwardPasses(passes, steps)
         elif self._steps and not (self._first or _passes.count):
