@@ -62,7 +62,7 @@ class Collector:
         """Return the record of the optimizer with this index, with the evidence added."""
         return record
 
-    def evidence(self) -> Iterable[Evidence]:
+    def evidence(self) -> Iterable["Evidence | Since"]:
         """Return evidence on the root optimizer."""
         return ()
 
@@ -77,6 +77,13 @@ class Collector:
         no traced optimizer got.
         """
         return ()
+
+
+class Since(NamedTuple):
+    """Evidence for a trace that begins after so many steps."""
+
+    past: int
+    evidence: Evidence
 
 
 _IDLE = {name: each for name, each in vars(Collector).items() if not name.startswith("_")}
@@ -110,9 +117,17 @@ class Collectors:
         """Tell the collectors that a function that contains a step is called."""
         self.throttle.run(lambda: self.call("function_called"))
 
-    def snapshot(self, records: Iterable[Optimizer]) -> tuple[Optimizer, ...]:
-        """Return the records of the optimizers, with the evidence added."""
-        evidence = tuple(self._all_of("evidence"))
+    def snapshot(self, records: Iterable[Optimizer], past: int) -> tuple[Optimizer, ...]:
+        """Return the records of the optimizers, with the evidence added.
+
+        The trace begins after `past` steps.
+        """
+        every = self._all_of("evidence")
+        evidence = tuple(
+            each.evidence if isinstance(each, Since) else each
+            for each in every
+            if not isinstance(each, Since) or each.past == past
+        )
         found = tuple(
             replace(record, evidence=(*record.evidence, *evidence))
             if evidence and index == record.root

@@ -209,9 +209,9 @@ class Reader:
         variables = self._root.variables.rows
         objects = self._root.variables.objects[: len(variables)]
         known = optimizers.records(names, baseline.iterations, self._root.blocks)
-        records = self._root.collectors.snapshot(known)
-        rates = self._root.collectors.rates()
         past = max((each.past for each in baseline.counts.values()), default=0)
+        records = self._root.collectors.snapshot(known, past)
+        rates = self._root.collectors.rates()
         not_updated = self._not_updated(variables, objects, past)
         notes = self._all_notes(ran, names, baseline)
         where, devices = self._root.where, self._root.devices

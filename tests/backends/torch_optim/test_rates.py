@@ -157,3 +157,21 @@ def test_the_count_of_an_optimizer_that_was_restored(gone: bool) -> None:
         every = [evidence for each in recording.trace().optimizers for evidence in each.evidence]
         found.append([each for each in every if isinstance(each, Iterations)])
     assert found == [[], [Iterations(3, 7)]]
+
+
+def test_the_own_count_in_traces_that_begin_at_other_steps() -> None:
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    traces = []
+    with tracer.record() as whole:
+        step(model, optimizer)
+        for _ in range(2):
+            with tracer.record() as part:
+                step(model, optimizer)
+                step(model, optimizer)
+            traces.append(part.trace())
+    counts = [
+        [own for each in trace.optimizers for own in each.evidence if isinstance(own, Iterations)]
+        for trace in (whole.trace(), *traces)
+    ]
+    assert counts == [[], [Iterations(1, 3)], [Iterations(3, 5)]]
