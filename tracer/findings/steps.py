@@ -49,7 +49,7 @@ from tracer.model.phrases import (
     skipper,
 )
 from tracer.model.records import Graph, GraphTracing, NotUpdated
-from tracer.model.trace import Summary, Trace, is_first_only, summaries_of
+from tracer.model.trace import Summary, Trace, has_all_workers, is_first_only, summaries_of
 from tracer.model.words import first_of, first_true, listed, plural, some, times
 
 MIN_RENEWED = 3  # optimizers in a row: fine-tuning has two, one a phase
@@ -217,6 +217,8 @@ def never_used(summary: Summary) -> Iterator[Case]:
     elif trained or root.failures:
         return
     elif summary.steps and reason(summary).facts == (NothingPassed(),):
+        if not has_all_workers(summary.trace):
+            return  # another rank may train them
         steps = some(summary.steps, "step")
         yield Case(
             f"{root.name} ({class_of(root)}) made {steps}, and nothing was passed in any of them.",

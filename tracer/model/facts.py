@@ -184,8 +184,8 @@ def _decay(summary: Summary) -> Iterator[str]:
     for value, variables in values.items():
         passed = summary.passed
         every = some(len(passed), summary.dialect.variable)
-        on = "all" if len(variables) == len(passed) else f"{len(variables):,} of"
-        yield f"weight decay {value} on {on} {every}"
+        on = "all " if len(variables) == len(passed) else f"{len(variables):,} of "
+        yield f"weight decay {value} on {on if len(passed) > 1 else ''}{every}"
 
 
 def _schedules(summary: Summary) -> Iterator[str]:

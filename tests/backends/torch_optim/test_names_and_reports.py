@@ -301,7 +301,7 @@ def test_a_weight_decay_that_ends_has_all_its_values() -> None:
             give([one])
             optimizer.step()
 
-    assert "weight decay 0.1 -> 0 (2 values) on all 1 parameter." in report_of(train)
+    assert "weight decay 0.1 -> 0 (2 values) on 1 parameter." in report_of(train)
 
 
 def test_a_group_whose_parameters_are_frozen_has_no_rate() -> None:
@@ -313,7 +313,8 @@ def test_a_group_whose_parameters_are_frozen_has_no_rate() -> None:
         give([one])
         optimizer.step()
 
-    assert "Learning rate 0.01; weight decay 0.01 on 1 of 2 parameters." in report_of(train)
+    said = report_of(train)
+    assert "Learning rate 0.01 in all steps; weight decay 0.01 on 1 parameter." in said
 
 
 def test_parameters_that_stop_one_after_the_other() -> None:
