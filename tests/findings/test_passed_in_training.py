@@ -7,6 +7,7 @@ meant that they are, or no step ran that could have trained them.
 import gc
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
@@ -352,6 +353,30 @@ def test_why_an_optimizer_made_no_step(why: str, healthy: bool) -> None:
     )
     fitted = any(isinstance(each, Fitted) for each in evidence)
     assert fitted == (not healthy and why != "nothing passed")
+
+
+@pytest.mark.parametrize(
+    ("kind", "saved_as"),
+    [("keras3", "m.keras"), ("keras2", "m.keras"), ("keras2", "m.h5"), ("legacy", "folder")],
+)
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5")
+def test_a_model_that_was_loaded_for_inference(kind: str, saved_as: str, tmp_path: Path) -> None:
+    """Its optimizer has a row, and no warning, also if it was saved before a step was made.
+
+    What Keras makes to list attributes, or to restore a SavedModel, has no row.
+    """
+    library, path = library_of(kind), str(tmp_path / saved_as)
+    model = library.Sequential([library.layers.Input((3,)), library.layers.Dense(1)])
+    model.compile(SGD[kind](), "mse")
+    model.predict(X, verbose=0)
+    with tracer.record() as recording:
+        model.save(path)
+        loaded = library.models.load_model(path)
+        loaded.predict(X, verbose=0)
+    trace = recording.trace()
+    assert [each.class_name.rpartition(".")[2] for each in trace.optimizers] == ["SGD"]
+    assert NoStep("from config") in trace.optimizers[0].evidence
+    assert not trace.findings() and trace.complete
 
 
 def gan(kind: str, toggled: bool) -> tuple[Any, Any, Any, Any]:

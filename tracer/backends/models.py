@@ -64,6 +64,7 @@ class ModelMonitor(Collector):
         self._is_eager = True
         self._changes_elsewhere = False
         """Whether something else trains variables that were not passed."""
+        self._is_from_config = _makes_from_config()
         self._no_step: set[Any] = set()
         """The values of `NoStep.why` for models that were trained without a step."""
 
@@ -103,6 +104,8 @@ class ModelMonitor(Collector):
             yield Fitted()
             if len(self._no_step) == 1:
                 yield NoStep(*self._no_step)
+        elif self._is_from_config:
+            yield NoStep("from config")
 
     def model_variables(self) -> list[ModelVariable]:
         """The variables of the models that are frozen, or trainable and not passed."""
@@ -266,6 +269,17 @@ def _has_run_batches() -> bool:
 
 _IN_FIT = {"end_step", "step"}
 """The variables of the loops in `fit` of Keras 3 and of tf_keras."""
+
+
+def _makes_from_config() -> bool:
+    """True while Keras loads or copies a compiled model, and makes and builds its optimizer."""
+    return any(
+        each.f_code.co_name in _LOADS and str(each.f_globals.get("__name__")).startswith(_KERAS)
+        for each in frames_from(sys._getframe(1))
+    )
+
+
+_LOADS = ("load_model", "compile_from_config")
 
 
 def _weights_of(layer: Any) -> Iterator[Any]:

@@ -200,7 +200,7 @@ def never_used(summary: Summary) -> Iterator[Case]:
     )
     whys = {own.why for _, own in summary.evidence(NoStep)}
     frozen = "all frozen" in whys
-    loaded = any(own.begin for _, own in summary.evidence(Iterations))
+    loaded = "from config" in whys or any(own.begin for _, own in summary.evidence(Iterations))
     trained = any(other.total(updates) for other in summaries_of(summary.trace))
     if fitted and idle:
         why = "all variables of the model are frozen" if frozen else _NEVER_CALLS

@@ -39,6 +39,7 @@ _WHY_NO_STEP = {
     "not reached": ": train_step called no step method while it was traced",
     "nothing passed": ": no gradient was passed to it",
     "gradients came": ", though its parameters got gradients",
+    "from config": ": made from the config of its model",
 }
 
 

@@ -48,7 +48,7 @@ class KerasBackend(Backend):
 
     def living(self) -> list[Any]:
         """All living optimizers, except those whose `__init__` raised."""
-        found = [each for each in _living.all() if kind_of(type(each)) is not None]
+        found = [each for each in _living.all() if _is_optimizer(each)]
         return [each for each in found if not own_attributes(each).keys().isdisjoint(_STATE)]
 
     def listen(self, made: Callable[..., None] | None, *, always: bool = False) -> None:
@@ -75,15 +75,22 @@ class KerasBackend(Backend):
 _listeners: list[Callable[..., None]] = []
 
 
-_ABSTRACT = "keras.src.optimizers.optimizer", "Optimizer"
-"""The module and the name of the base class: Keras makes an instance of it to save a model."""
+_STAND_INS = ("Optimizer", "RestoredOptimizer")
+"""Classes of Keras that cannot update a variable: `keras/src/saving/saving_lib.py`,
+`tf_keras/src/optimizers/optimizer.py`."""
 
 
 def _made(optimizer: Any) -> None:
-    cls = type(optimizer)
-    if kind_of(cls) is not None and (cls.__module__, cls.__name__) != _ABSTRACT:
+    if _is_optimizer(optimizer):
         for made in list(_listeners):
             made(optimizer, making=True)
+
+
+def _is_optimizer(made: Any) -> bool:
+    """False for what Keras makes to list attributes, or to hold the state of a SavedModel."""
+    cls = plain_class(type(made))
+    stands_in = cls.__name__ in _STAND_INS and cls.__module__.startswith(("keras.", "tf_keras."))
+    return not stands_in and kind_of(cls) is not None
 
 
 _living = Living(_made)
