@@ -55,6 +55,51 @@ def test_a_loop_that_sets_the_rate(library: Any) -> None:
     assert (run.first, run.count, run.value, run.last, run.values) == (1, 4, 0.5, 0.125, 4)
 
 
+@pytest.mark.parametrize("where", ["before", "around", "branch", "loop", "nowhere"])
+@pytest.mark.parametrize("library", [keras2, keras3])
+def test_a_rate_that_the_graph_of_a_step_assigns_is_not_read(library: Any, where: str) -> None:
+    """Between the calls of its function it need not be what the steps used."""
+    weight = tf.Variable([1.0, 2.0])
+    optimizer = tracer.wrap(library.optimizers.SGD(0.5))
+    optimizer.build([weight])
+    rate = optimizer.learning_rate
+
+    def apply() -> None:
+        optimizer.apply_gradients([(tf.ones(2), weight)])
+
+    @tf.function
+    def inner() -> None:
+        apply()
+
+    @tf.function
+    def step(number: Any) -> None:
+        if where == "before":
+            rate.assign(0.5 / number)
+            apply()
+        elif where == "around":
+            rate.assign(0.25)
+            inner()
+            rate.assign(0.5)
+        elif where == "branch":
+            if number > 1.0:
+                rate.assign(0.25)
+            apply()
+        elif where == "loop":
+            for _ in tf.range(2):
+                rate.assign(0.5 * rate)
+                apply()
+        else:
+            if number > 1.0:
+                apply()
+            inner()
+
+    for number in range(3):
+        step(tf.constant(number + 1.0))
+    (said,) = sentences_on(summaries_of(tracer.trace_of(optimizer))[0])
+    text = "0.5 at 3 looks" if where == "nowhere" else "by assignments in a function"
+    assert said == f"Learning rate {text}."
+
+
 @pytest.mark.parametrize("library", [keras2, keras3])
 def test_the_rate_is_that_of_the_optimizer_inside(library: Any) -> None:
     """Keras 3 makes what is around it with 0."""

@@ -499,6 +499,10 @@ class Backend:
             return hyper.get("learning_rate")
         return own.get("_learning_rate", own.get("_lr"))  # of Adam in `tf.compat.v1`
 
+    def writes_to(self, graph: Any, variable: Any) -> bool:
+        """True if the function of a graph with a step, or one around it, may write to it."""
+        return False
+
     def value_at(self, schedule: Any, step: int) -> float:
         """The value of a schedule of this framework."""
         return float(schedule(step))

@@ -12,6 +12,7 @@ from itertools import chain, pairwise
 from numbers import Real
 from time import perf_counter
 from typing import Any, Literal
+from weakref import ref
 
 from msgspec.structs import replace
 
@@ -23,6 +24,7 @@ from tracer.core.reachable import as_call
 from tracer.model.facts import MOST
 from tracer.model.records import Rate, RateRun
 
+_ASSIGNED = "assignments in a function"
 _Key = tuple[Literal["rate", "decay"], int]
 """Rate or decay, and the number of the group."""
 
@@ -95,6 +97,10 @@ class Rates(Collector):
         self._values: dict[_Key, _Values] = {}
         self._zeros: dict[_Key, int] = {}
         """Decays that were always 0, with the first step of the block: no trace has these."""
+        self._graphs: list[ref[Any]] = []
+        """The graphs in which steps were traced."""
+        self._assigned: set[int] = set()
+        """The groups whose rate such a graph assigns: what the steps use is never read."""
 
     def first_step_ends(self, call: Call) -> None:
         """Find the optimizers with groups of their own; a proxy shares the groups of its optimizer.
@@ -128,8 +134,14 @@ class Rates(Collector):
         if perf_counter() >= throttle.due:
             throttle.run(lambda: self._try(0))
 
+    def step_traced(self, call: Call) -> None:
+        """Remember the graph: it may also assign the rate."""
+        if call.place.graph is not None:
+            self._graphs.append(ref(call.place.graph))
+
     def function_called(self) -> None:
         """Read the rates that the function's steps will use."""
+        self._find_assigned()
         self._try(1)
 
     def block_begins(self) -> None:
@@ -152,15 +164,30 @@ class Rates(Collector):
             if self.root.collectors.throttle.due and self._now() != self._last:
                 end = min(end, self._read)
         every = tuple(range(len(self.root.variables.plain)))
+        self._find_assigned()
+        for group in sorted(self._assigned):
+            yield Rate(self.root.optimizers.root, "rate", group, every, (), schedule=_ASSIGNED)
         for group, (text, schedule) in enumerate(self._schedules):
             if text and ("rate", group) not in self._values:
                 runs = tuple(self._runs_of(group, schedule)) if schedule is not None else ()
                 yield Rate(self.root.optimizers.root, "rate", group, every, runs, schedule=text)
         for (what, group), values in self._values.items():
+            if what == "rate" and group in self._assigned:
+                continue
             runs = values.runs(end)
             members = self._members.get((what, group), ())
             sampled = bool(self.root.collectors.throttle.due)
             yield Rate(self.root.optimizers.root, what, group, members, runs, sampled, self._looks)
+
+    def _find_assigned(self) -> None:
+        """Find the rates that graphs with steps assign."""
+        for number, each in enumerate(self._optimizers if self._graphs else ()):
+            rate = self.root.backend.rate_of(each.optimizer()) if each.optimizer() else None
+            graphs = (graph for known in self._graphs if (graph := known()) is not None)
+            if number not in self._assigned and rate is not None and not isinstance(rate, Real):
+                with suppress_faults():
+                    if any(self.root.backend.writes_to(graph, rate) for graph in graphs):
+                        self._assigned.add(number)
 
     def _runs_of(self, group: int, schedule: Any) -> Iterator[RateRun]:
         """The values of a schedule at the first and the last step of each block, if known."""

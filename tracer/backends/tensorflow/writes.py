@@ -66,6 +66,23 @@ def written_so_far(graph: Any) -> Written:
     return Written(captured, bool(written), max((each._id for each in tensors), default=0))
 
 
+_written_at: WeakKeyDictionary[Any, tuple[int, Written]] = WeakKeyDictionary()
+"""What a graph that may still grow writes to, at a version of the graph."""
+
+
+def writes_to(graph: Any, variable: Any) -> bool:
+    """Whether a graph, or one of those around it, may write to a variable that it captured."""
+    handles = {id(handle) for handle in handles_of(variable)}
+    for each in graphs_around(graph) if handles else ():
+        if isinstance(each, FuncGraph):
+            known = _written_at.get(each)
+            if known is None or known[0] != each.version:
+                known = _written_at[each] = each.version, written_so_far(each)
+            if handles & known[1].captured:
+                return True
+    return False
+
+
 def _handle(tensor: Any, origin: Mapping[int, Any]) -> Any:
     """The eager tensor that a captured tensor stands for; None if unknown."""
     while not (tensor is None or isinstance(tensor, EagerTensor)):
