@@ -98,6 +98,7 @@ def rows(trace: Trace) -> dict[tuple[str, int], list[str]]:
     }
 
 
+@pytest.mark.filterwarnings("ignore:The model does not have any trainable weights")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("way", ["fit", "batch", "eager", "loop", "all"])
 def test_what_is_frozen_before_compile_has_rows(kind: str, way: str) -> None:
@@ -318,6 +319,25 @@ def test_a_loop_of_ones_own(kind: str, style: str, anew: bool) -> None:
         step = steps[style]()
     assert transfer.learns(train) == anew
     assert len(reported(transfer.trace)) == (not anew)
+
+
+@needs_keras3
+def test_a_variable_that_is_thawed_without_its_layer() -> None:
+    transfer = Transfer("keras3", compiled=False)
+    transfer.base.trainable = True
+    kernel = transfer.base.layers[0].kernel
+    kernel.trainable = False
+    with tracer.record() as recording:
+        transfer.compile()
+        transfer.fit()
+        (frozen,) = rows(recording.trace())
+        before = kernel.numpy().copy()
+        kernel.trainable = True
+        transfer.fit()
+    assert frozen == ("frozen", 0) and np.array_equal(before, kernel.numpy())
+    ((why, since),) = rows(recording.trace())
+    assert why == "not passed" and since > 0
+    assert len(reported(recording.trace())) == 1
 
 
 @pytest.mark.filterwarnings("ignore:The model does not have any trainable weights")

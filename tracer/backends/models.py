@@ -16,7 +16,7 @@ another optimizer, as the critic of a GAN is, and of those that were not passed 
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from inspect import CO_OPTIMIZED
 from types import FrameType
 from typing import Any
@@ -53,8 +53,8 @@ class ModelMonitor(Collector):
         self._models: dict[int, ref[Any]] = {}
         self._graph: ref[Any] | None = None
         """The graph of TensorFlow 1 in which the optimizer made ops."""
-        self._layers: list[tuple[ref[Any], bool]] = []
-        """The layers of the models, and whether each was trainable at the last look."""
+        self._layers: list[tuple[ref[Any], Sequence[bool]]] = []
+        """The layers of the models, and what of each was trainable at the last look."""
         self._seen: dict[int, ModelVariable] = {}
         """By id, the models' variables at the last look; a trainable one seems `not passed`."""
         self._values: dict[int, bytes] = {}
@@ -167,7 +167,7 @@ class ModelMonitor(Collector):
         models = [model for each in self._models.values() if (model := each()) is not None]
         trainable = {id(self._identify(v)) for model in models for v in model.trainable_variables}
         layers = {id(layer): layer for model in models for layer in model._flatten_layers()}
-        self._layers = [(ref(each), bool(each.trainable)) for each in layers.values()]
+        self._layers = [(ref(each), _trainable_in(each)) for each in layers.values()]
         owner = {id(own): layer for layer in layers.values() for own in _weights_of(layer)}
         for variable in (each for model in models for each in model.variables if id(each) in owner):
             if id(self._identify(variable)) in trainable:
@@ -201,9 +201,9 @@ class ModelMonitor(Collector):
             self._seen[id(own)] = old._replace(why=why, since=self.root.blocks.begun())
 
     def _changed(self) -> Iterator[Any]:
-        """The layers whose `trainable` has changed since the last look."""
+        """The layers of which `trainable` has changed since the last look, or of a variable."""
         alive = ((layer, was) for each, was in self._layers if (layer := each()) is not None)
-        return (layer for layer, was in alive if layer.trainable != was)
+        return (layer for layer, was in alive if _trainable_in(layer) != was)
 
     def _compare_values(self) -> None:
         """Find out whether something else trains the variables that were not passed."""
@@ -287,6 +287,11 @@ def _weights_of(layer: Any) -> Iterator[Any]:
     keras3, keras2 = "_trainable_variables", "_trainable_weights"
     own: Iterable[Any] = getattr(layer, keras3 if hasattr(layer, keras3) else keras2, ())
     return (each for each in own if not getattr(each, "overwrite_with_gradient", False))
+
+
+def _trainable_in(layer: Any) -> list[bool]:
+    """Whether a layer, and each of its own variables, is trainable."""
+    return [bool(each.trainable) for each in (layer, *_weights_of(layer))]
 
 
 # Frozen layers now.
