@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from msgspec.structs import replace
 from support.findings_of import bad
-from support.libraries import keras2, keras3, library_of
+from support.libraries import keras2, keras3, library_of, needs_keras3
 
 import tracer
 from tracer.evidence.rates import _Values
@@ -108,6 +108,29 @@ def test_the_rate_is_that_of_the_optimizer_inside(library: Any) -> None:
     optimizer = tracer.wrap(around)
     optimizer.apply_gradients([(tf.ones(2), weight)])
     assert runs_of(tracer.trace_of(optimizer), "rate") == [(1, 1, 0.5)]
+
+
+@needs_keras3
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_each_of_several_optimizers_inside_has_the_rate_of_its_variables(scheduled: bool) -> None:
+    class Two(keras3.optimizers.Optimizer):  # type: ignore[misc]
+        def __init__(self, first: Any, second: Any) -> None:
+            super().__init__(0.0)
+            self.first, self.second = first, second
+
+        def apply(self, grads: Any, trainable_variables: Any = None) -> None:
+            self.first.apply(grads[:1], trainable_variables[:1])
+            self.second.apply(grads[1:], trainable_variables[1:])
+
+    weights = [tf.Variable([1.0]) for _ in range(3)]
+    rate = keras3.optimizers.schedules.PolynomialDecay(0.5, 2, 0.0) if scheduled else 0.5
+    optimizer = Two(keras3.optimizers.SGD(rate), keras3.optimizers.AdamW(0.25, weight_decay=0.125))
+    tracer.wrap(optimizer)
+    for _ in range(2):
+        optimizer.apply([tf.ones(1)] * 3, weights)
+    (said,) = sentences_on(summaries_of(tracer.trace_of(optimizer))[0])
+    assert "0.25 on 2 variables" in said and "weight decay 0.125 on 2 of 3 variables" in said
+    assert "0.25 in the last on 1 variable" in said if scheduled else "0.5 on 1 variable" in said
 
 
 def test_a_step_that_another_call_makes_has_the_rate_of_that_call() -> None:

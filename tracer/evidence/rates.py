@@ -165,12 +165,20 @@ class Rates(Collector):
                 end = min(end, self._read)
         every = tuple(range(len(self.root.variables.plain)))
         self._find_assigned()
+        several = len(self._optimizers) > 1
+        if several and all(each.optimizer() is not None for each in self._optimizers):
+            with suppress_faults():
+                self._members = dict(self._membership())
+        by = {group: own for (what, group), own in self._members.items() if what == "rate"}
+        of = by if several else {}
         for group in sorted(self._assigned):
-            yield Rate(self.root.optimizers.root, "rate", group, every, (), schedule=_ASSIGNED)
+            own = of.get(group, every)
+            yield Rate(self.root.optimizers.root, "rate", group, own, (), schedule=_ASSIGNED)
         for group, (text, schedule) in enumerate(self._schedules):
             if text and ("rate", group) not in self._values:
                 runs = tuple(self._runs_of(group, schedule)) if schedule is not None else ()
-                yield Rate(self.root.optimizers.root, "rate", group, every, runs, schedule=text)
+                own = of.get(group, every)
+                yield Rate(self.root.optimizers.root, "rate", group, own, runs, schedule=text)
         for (what, group), values in self._values.items():
             if what == "rate" and group in self._assigned:
                 continue
@@ -264,14 +272,27 @@ class Rates(Collector):
     def _membership(self) -> Iterator[tuple[_Key, tuple[int, ...]]]:
         """Yield the indices of each group's variables, and of the variables that decay."""
         every = [each and each() for each in list(self.root.variables.objects)]
-        variables = [each for each in every if each is not None]
         index = {id(each): number for number, each in enumerate(every) if each is not None}
-        optimizers = (own for each in self._optimizers if (own := each.optimizer()) is not None)
-        parts = (self.root.backend.groups_of(own, variables) for own in optimizers)
+        parts = (
+            self.root.backend.groups_of(own, self._got_by(each, every))
+            for each in self._optimizers
+            if (own := each.optimizer()) is not None
+        )
         for number, (own, decaying) in enumerate(chain.from_iterable(parts)):
             yield ("rate", number), tuple(index[id(each)] for each in own if id(each) in index)
             known = (each for each in decaying if id(each) in index)
             yield ("decay", number), tuple(index[id(each)] for each in known)
+
+    def _got_by(self, optimizer: TracedOptimizer, every: Sequence[Any]) -> list[Any]:
+        """The variables that an optimizer may update: those that it did if there are several."""
+        number = self.root.optimizers.all.index(optimizer)
+        sites = list(self.root.sites.sites) if len(self._optimizers) > 1 else ()
+        own = {each.variable for each in sites if (each.optimizer, each.role) == (number, "update")}
+        return [
+            each
+            for index, each in enumerate(every)
+            if each is not None and (index in own or not own)
+        ]
 
 
 def _schedule(rate: Any, optimizer: Any, call: Any) -> tuple[str, Any]:
