@@ -67,11 +67,11 @@ def test_a_rate_that_the_graph_of_a_step_assigns_is_not_read(library: Any, where
     def apply() -> None:
         optimizer.apply_gradients([(tf.ones(2), weight)])
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]
     def inner() -> None:
         apply()
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]
     def step(number: Any) -> None:
         if where == "before":
             rate.assign(0.5 / number)
