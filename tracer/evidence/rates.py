@@ -190,7 +190,8 @@ class Rates(Collector):
     def _find_assigned(self) -> None:
         """Find the rates that graphs with steps assign."""
         for number, each in enumerate(self._optimizers if self._graphs else ()):
-            rate = self.root.backend.rate_of(each.optimizer()) if each.optimizer() else None
+            optimizer = each.optimizer()
+            rate = None if optimizer is None else self.root.backend.rate_of(optimizer)
             graphs = (graph for known in self._graphs if (graph := known()) is not None)
             if number not in self._assigned and rate is not None and not isinstance(rate, Real):
                 with suppress_faults():
