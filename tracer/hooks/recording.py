@@ -207,23 +207,31 @@ def record(
     """Trace every optimizer that is used in the block: see `tracer.record` and `Recording`."""
     recording = Recording(attached, effects=effects)
     try:
-        _release_ended()
-        with lock:
-            if not _running():
-                forget_numbers()
-            _active.append(recording)
-            _watch_imports()
-            _listen()
-        recording.begin()
-        yield recording
-    finally:
         try:
-            recording.hold_unused()
+            _release_ended()
             with lock:
-                _active[:] = [each for each in _active if each is not recording]
+                if not _running():
+                    forget_numbers()
+                _active.append(recording)
+                _watch_imports()
                 _listen()
+            recording.begin()
+            yield recording
         finally:
-            recording.finish()
+            _close(recording)
+    finally:  # once more if a signal handler raised at any line of the first
+        _close(recording)
+
+
+def _close(recording: Recording) -> None:
+    """End a recording; does nothing if it has ended and holds nothing."""
+    if recording.ended and not recording.since and recording not in _active:
+        return
+    recording.hold_unused()
+    with lock:
+        _active[:] = [each for each in _active if each is not recording]
+        _listen()
+    recording.finish()
 
 
 @contextmanager
