@@ -1,6 +1,7 @@
 """What is said of a run must be so: names that nothing has, and causes that are none."""
 
 import re
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -118,14 +119,16 @@ def test_a_failure_names_the_layer_that_is_frozen(library: Any, kind: str, prefi
         tracer.assert_updates(dense=2, per_step=True, variable=hidden),
         tracer.assert_all_updated(hidden),
         tracer.assert_all_updated(parts),
-        tracer.assert_all_updated([model, [hidden]]),
+        tracer.assert_all_updated(model),
+        tracer.assert_all_updated([model, [library.layers.Dropout(0.5)]]),
     ]
     for assertion in assertions:
         with pytest.raises(AssertionError) as caught, assertion:
             fit(model)
         rows = rf"{prefix}/kernel [0 -]+ frozen {prefix}/bias [0 -]+ frozen"
         assert re.search(rows, words(caught.value))
-    with tracer.assert_all_updated([model, library.layers.Dropout(0.5)]):  # which has nothing
+    others = [model.get_layer("first"), model.get_layer("out"), library.layers.Dropout(0.5)]
+    with tracer.assert_all_updated(others):
         fit(model)
     steps = 2 * (len(assertions) + 1)
     for each, (now, was) in enumerate(zip(model.get_weights(), before, strict=True)):
@@ -137,20 +140,34 @@ def test_a_model_that_was_trained_before_it_was_frozen(
     library: Any, kind: str, prefix: str
 ) -> None:
     """As the discriminator of a GAN, which is frozen where a turn begins, and where it ends."""
-    model = net_of(library, kind)
+    model = net_of(library, kind, frozen="")
     before = model.get_weights()
     with tracer.assert_all_updated(model), tracer.assert_all_updated([model]):
         fit(model)
         model.trainable = False
-    moved = [(now != was).any() for now, was in zip(model.get_weights(), before, strict=True)]
-    assert moved == [True, True, False, False, True, True]
+    assert all((now != was).any() for now, was in zip(model.get_weights(), before, strict=True))
     layers = [model.get_layer("first"), model.get_layer("hidden")]
     with (
-        pytest.raises(AssertionError, match=rf"{prefix}/kernel [0 -]+ frozen"),
+        pytest.raises(AssertionError, match=rf"{prefix}/kernel [0 -]+ (frozen|never updated)"),
         tracer.assert_all_updated(layers),
     ):
         pairs = [(tf.ones_like(each), each) for each in layers[0].variables]
         model.optimizer.apply_gradients(pairs)
+
+
+@pytest.mark.parametrize(("library", "kind", "prefix"), LIBRARIES)
+def test_what_is_never_trainable_need_not_be_updated(library: Any, kind: str, prefix: str) -> None:
+    """The averages of a `BatchNormalization`, whether it is frozen or not."""
+    for frozen in (False, True):
+        hidden = library.layers.BatchNormalization(name="hidden")
+        model = library.Sequential([library.layers.Dense(2), hidden], name="net")
+        model.build((None, 2))
+        hidden.trainable = not frozen
+        model.compile(odometers.ODOMETERS[kind](), "mse")
+        gamma = rf"(?s)none for 2 of them.*{prefix}/gamma [0 -]+ frozen"
+        fails = pytest.raises(AssertionError, match=gamma) if frozen else nullcontext()
+        with fails, tracer.assert_all_updated(model):
+            fit(model)
 
 
 @needs_keras3

@@ -30,7 +30,6 @@ from tracer.core.interrupts import suppress_faults
 from tracer.core.reachable import attributes_of
 from tracer.kinds import kind_of
 from tracer.model.evidence import Evidence, Fitted, NoStep
-from tracer.model.names import plain_name
 
 _TRACING = ("tracing_compilation", "tracing_compiler")
 """The modules of TensorFlow that call Python to trace a function; search only frames inside."""
@@ -294,7 +293,7 @@ def _trainable_in(layer: Any) -> list[bool]:
     return [bool(each.trainable) for each in (layer, *_weights_of(layer))]
 
 
-# Frozen layers now.
+# The classes of layers.
 
 _HOMES = (
     "keras.src.layers.layer",
@@ -305,23 +304,15 @@ _HOMES = (
 )
 """The modules that define `Layer`, also the base class of models."""
 
-FrozenLayer = tuple[str, tuple[str, ...]]
-"""The name of a frozen layer, and the names of its weights."""
 
+def weights_of(given: Any) -> list[Any]:
+    """The variables that gradients can train, of a layer, a model or a `tf.Module`.
 
-def frozen_in(given: object) -> list[FrozenLayer]:
-    """The frozen layers in a layer or model; none for other objects."""
-    if not isinstance(given, tuple(_layer_classes())):
-        return []
-    return [(str(layer.name), tuple(map(plain_name, own))) for layer, own in _frozen(given)]
-
-
-def _frozen(model: Any) -> Iterator[tuple[Any, list[Any]]]:
-    """The frozen layers in `model`, each with its own weights that are trainable otherwise."""
-    for layer in model._flatten_layers():
-        own = [*_weights_of(layer)]
-        if not layer.trainable and own:
-            yield layer, own
+    Those of frozen layers, too; not the averages of a `BatchNormalization`, for example.
+    """
+    layers = given._flatten_layers() if hasattr(given, "_flatten_layers") else ()
+    every = [*given.trainable_variables, *(own for layer in layers for own in _weights_of(layer))]
+    return list({id(each): each for each in every}.values())
 
 
 def _layer_classes() -> list[type]:

@@ -7,8 +7,7 @@ import sys
 from fnmatch import filter as matching
 from importlib import import_module
 
-from tracer.backends import models
-from tracer.backends.models import FrozenLayer
+from tracer.backends.models import weights_of as weights_of
 from tracer.model.names import plain_name
 from tracer.model.records import Variable
 
@@ -53,8 +52,3 @@ def leaves_of(given: object) -> list[Variable]:
     from tracer.backends.optax import leaves
 
     return leaves.rows_of_arrays(given)
-
-
-def frozen_in(given: object) -> list[FrozenLayer]:
-    """The frozen layers in a layer or a model, with the names of their weights."""
-    return models.frozen_in(given)

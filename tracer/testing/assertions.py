@@ -29,7 +29,6 @@ from tracer.testing.objects import (
     names_of,
     read_once,
     targets_of,
-    trainable,
     why_unknown,
 )
 
@@ -232,10 +231,11 @@ def assert_calls(
 def assert_all_updated(model_or_variables: object, *, optimizer: object = None) -> Assertion:
     """Assert that each variable is updated at least once in the block.
 
-    Takes models, layers (for their trainable variables) and variables, one or several; for optax
-    a tree of parameters. The variables are looked up when the block ends, so the block may build
-    the model. A layer that is frozen as a whole fails, unless the block trained it before. A name
-    raises `TypeError`, because it does not say which variables there should be.
+    Takes models, layers (for all variables that gradients can train) and variables, one or several;
+    for optax a tree of parameters. The variables are looked up when the block ends, so the block
+    may build the model. A frozen layer fails, unless the block trained it before: where a layer is
+    meant to be frozen, give the others. A name raises `TypeError`, because it does not say which
+    variables there should be.
 
     >>> import tensorflow as tf, tracer
     >>> kernel, bias = tf.Variable([1.0]), tf.Variable([1.0])
@@ -252,7 +252,7 @@ def assert_all_updated(model_or_variables: object, *, optimizer: object = None) 
     given = read_once(model_or_variables)
 
     def check(trace: Trace) -> str:
-        targets = trainable(trace, given)
+        targets = targets_of(trace, given, weights=True)
         if text := _unknown(trace, Expectation("updates", 1, None), targets, given):
             return text
         return failure.never_updated(trace, [(each.name, each.index) for each in targets])
@@ -276,7 +276,7 @@ def assert_never_updated(variables: object, *, optimizer: object = None) -> Asse
     given = read_once(variables)
 
     def check(trace: Trace) -> str:
-        targets = targets_of(trace, given, "variables")
+        targets = targets_of(trace, given)
         names = [each.given if isinstance(each.given, str) else each.name for each in targets]
         named = tuple(dict.fromkeys(names))
         expected = Expectation("updates", 0, 0, names=named, rows=indices(targets))

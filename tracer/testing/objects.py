@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracer.backends.objects import (
-    frozen_in,
     is_loose_tensor,
     leaves_of,
     name_of,
     names_alive,
+    weights_of,
 )
 from tracer.errors import UnknownName, shown, unknown_name
 from tracer.model.names import (
@@ -61,17 +61,20 @@ def indices_of(trace: Trace, given: object) -> frozenset[int]:
 
     Raises `tracer.UnknownName` if the trace has none of them.
     """
-    known = indices(targets_of(trace, given, "variables"))
+    known = indices(targets_of(trace, given))
     first = next(iter(_own(given) or ()), given)
     return known or variables_meant(first, trace.variables, trace.objects)  # which raises
 
 
-def targets_of(trace: Trace, given: Any, attribute: str) -> list[Target]:
-    """The targets for each given variable or name; those of a layer or model by `attribute`."""
+def targets_of(trace: Trace, given: Any, *, weights: bool = False) -> list[Target]:
+    """The targets for each given variable or name, and for the variables of layers and models.
+
+    With `weights`, only for variables of these that gradients can train, frozen or not.
+    """
     if leaves := leaves_of(given):
         return _leaves(trace, leaves)
     targets: list[Target] = []
-    for variable in variables_in(given, attribute):
+    for variable in variables_in(given, weights):
         try:
             meant = variables_meant(variable, trace.variables, trace.objects)
         except UnknownName:
@@ -102,23 +105,6 @@ def _leaves(trace: Trace, leaves: Iterable[Variable]) -> list[Target]:
     return meant
 
 
-def trainable(trace: Trace, given: Any) -> list[Target]:
-    """The targets that should be updated; of a frozen layer or model those that it would train.
-
-    It may have been trained and then frozen, as the discriminator of a GAN is.
-    """
-    targets = targets_of(trace, given, "trainable_variables")
-    passed = {i for block in trace.blocks for entry in block.entries for i in entry.variables}
-    for layer in () if leaves_of(given) else each_given(given):
-        if not variables_in(layer, "trainable_variables"):
-            every = targets_of(trace, layer, "variables")
-            names = {name for _, own in frozen_in(layer) for name in own}
-            is_frozen = not getattr(layer, "trainable", False)
-            never = [each for each in every if each.name in names or (is_frozen and not names)]
-            targets += [each for each in every if each.index in passed] or never
-    return targets
-
-
 def indices(targets: Iterable[Target]) -> frozenset[int]:
     """The indices of the targets that the trace has."""
     return frozenset(target.index for target in targets if target.index is not None)
@@ -142,23 +128,24 @@ def read_once(given: Any) -> Any:
     return list(map(read_once, given)) if type(given) is list else given
 
 
-def variables_in(given: Any, attribute: str) -> list[Any]:
+def variables_in(given: Any, weights: bool) -> list[Any]:
     """The variables in `given`, including those of models and layers; a name stays a name."""
     variables: list[Any] = []
     for item in each_given(given):
-        own = _own(item, attribute)
+        own = _own(item, weights)
         variables += [item] if own is None else own
     return variables
 
 
-def _own(given: Any, attribute: str = "variables") -> Iterable[Any] | None:
+def _own(given: Any, weights: bool = False) -> Iterable[Any] | None:
     """The variables of a layer, a model or a PyTorch module; None for a variable or a name."""
     is_layer = hasattr(given, "trainable_variables")  # a Keras layer may be a module, too
     if callable(getattr(given, "named_parameters", None)) and not is_layer:
-        trained = attribute == "trainable_variables"
-        return [own for own in given.parameters() if own.requires_grad or not trained]
+        return list(given.parameters())
     variables = getattr(given, "variables", None)
-    return None if variables is None or callable(variables) else getattr(given, attribute)
+    if variables is None or callable(variables):
+        return None
+    return weights_of(given) if weights else variables
 
 
 def why_unknown(trace: Trace, targets: Sequence[Target], given: object) -> tuple[str, str]:

@@ -32,7 +32,9 @@ def test_layers_their_variables_and_their_parameters(trains: Any) -> None:
     frozen, head = trained.layers
     frozen.trainable = False
     train = trains(trained)
-    with tracer.assert_all_updated(trained), tracer.assert_all_updated([head.kernel]):
+    with tracer.assert_all_updated(head), tracer.assert_all_updated([head.kernel]):
+        train()
+    with pytest.raises(AssertionError, match="for 2 of them"), tracer.assert_all_updated(trained):
         train()
     with tracer.assert_never_updated(frozen), tracer.assert_never_updated(frozen.kernel.value):
         train()

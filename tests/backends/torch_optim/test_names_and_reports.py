@@ -391,11 +391,15 @@ def test_each_assertion() -> None:
     with missing, tracer.assert_all_updated(model):
         step()
     model.bias.requires_grad_(False)
-    with tracer.assert_all_updated(model):
+    frozen = pytest.raises(AssertionError, match=r"bias [0 ]+ never updated; frozen")
+    with frozen, tracer.assert_all_updated(model):
+        step()
+    trained = (own for own in model.parameters() if own.requires_grad)
+    with tracer.assert_all_updated([*trained, torch.nn.BatchNorm1d(2, affine=False)]):
         step()
     other.requires_grad_(False)
     frozen = pytest.raises(AssertionError, match="got none for 2 of them")
-    with frozen, tracer.assert_all_updated([model, other]):
+    with frozen, tracer.assert_all_updated([model.weight, other]):
         step()
 
 
