@@ -3,8 +3,7 @@
 The models that an optimizer trains are found on the stack, while a step is traced, when the first
 step in eager mode ends, and when `fit` or `train_on_batch` uses an optimizer that made no step: the
 models compiled with the optimizer, and those whose trainable variables are exactly the ones passed;
-if there are none, those with a variable that was passed. For `tf.compat.v1`, the trainable
-variables of the graph are the model.
+if there are none, those with a variable that was passed.
 
 The layers are read again when a function with a step is called: a traced step keeps updating the
 variables that were trainable when it was traced. In eager mode they are not read in each step, so
@@ -12,7 +11,8 @@ nothing is said of a layer that has changed since. While tf_keras trains in `fit
 its state at `compile`, which hides changes made between `compile` and `fit`.
 
 Nothing is said of variables that something else trains: of those that are frozen here and passed to
-another optimizer, as the critic of a GAN is, and of those that were not passed and change anyway.
+another optimizer, and of those that were not passed and change anyway. A model that is frozen as a
+whole after a step is not said to be frozen: so is the critic of a GAN while the generator trains.
 """
 
 import sys
@@ -20,15 +20,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from inspect import CO_OPTIMIZED
 from types import FrameType
 from typing import Any
-from weakref import WeakSet, ref
+from weakref import ref
 
 from tracer.core.backend import passed_to_any
 from tracer.core.calls import EAGER, Call, frames_from
 from tracer.core.collectors import Collector, ModelVariable
-from tracer.core.instances import instances
 from tracer.core.interrupts import suppress_faults
 from tracer.core.reachable import attributes_of
-from tracer.kinds import kind_of
 from tracer.model.evidence import Evidence, Fitted, NoStep
 
 _TRACING = ("tracing_compilation", "tracing_compiler")
@@ -38,28 +36,20 @@ _ENDS_FIT = "finalize_variable_values"
 _MAX_SIZE = 1 << 14
 """The most elements of a variable whose values are compared."""
 
-_all: "WeakSet[ModelMonitor]" = WeakSet()
-"""One for each recorder."""
-
 
 class ModelMonitor(Collector):
     """The models that the optimizers of one recorder train; keeps none of them alive."""
 
     def __init__(self, root: Any) -> None:
         super().__init__(root)
-        _all.add(self)
         self._identify: Callable[[Any], Any] = root.variables.identify
         self._models: dict[int, ref[Any]] = {}
-        self._graph: ref[Any] | None = None
-        """The graph of TensorFlow 1 in which the optimizer made ops."""
         self._layers: list[tuple[ref[Any], Sequence[bool]]] = []
         """The layers of the models, and what of each was trainable at the last look."""
         self._seen: dict[int, ModelVariable] = {}
         """By id, the models' variables at the last look; a trainable one seems `not passed`."""
         self._values: dict[int, bytes] = {}
         """The first values of small variables that were trainable and not passed."""
-        self._apart: set[int] | None = None
-        """The variables of other compiled models; None until searched for."""
         self._is_eager = True
         self._changes_elsewhere = False
         """Whether something else trains variables that were not passed."""
@@ -75,8 +65,6 @@ class ModelMonitor(Collector):
     def step_traced(self, call: Call) -> None:
         """Find the models of a step that is traced."""
         self._is_eager = False
-        if self.root.optimizers.all[0].kind.name == "v1":
-            self._graph = ref(call.place.graph)
         self._find(call.sites)
 
     def used_without_step(self, method: str) -> None:
@@ -108,35 +96,28 @@ class ModelMonitor(Collector):
 
     def model_variables(self) -> list[ModelVariable]:
         """The variables of the models that are frozen, or trainable and not passed."""
-        with suppress_faults():
-            self._see_collection()
         own = {id(each) for each in self.root.variables.objects}
         found = {
             key: each
             for key, each in list(self._seen.items())
             if id(each.reference) not in own or (each.why == "frozen" and each.since)
         }
-        passed, doubtful = (passed_to_any() - own, self._doubtful(own)) if found else (own, own)
+        passed, doubtful = (passed_to_any() - own, self._doubtful()) if found else (own, own)
         return [
             each
             for key, each in found.items()
             if key not in doubtful and id(each.reference) not in passed
         ]
 
-    def _doubtful(self, own: set[int]) -> set[int]:
+    def _doubtful(self) -> set[int]:
         """The ids of variables that something else may train, or that may have changed since."""
         ids = set[int]()
         with suppress_faults():
             self._compare_values()
             for layer in self._changed() if self._is_eager else ():
                 ids |= {id(self._identify(each)) for each in _weights_of(layer)}
-        for key, each in list(self._seen.items()):
-            if each.why == "not passed" and self._changes_elsewhere:
-                ids.add(key)
-            elif each.since and id(each.reference) in own:
-                others = (other._seen for other in list(_all) if other is not self)
-                if key in (self._apart or ()) or any(key in seen for seen in others):
-                    ids.add(key)
+        if self._changes_elsewhere:
+            ids |= {key for key, each in self._seen.items() if each.why == "not passed"}
         return ids
 
     # Looks.
@@ -157,7 +138,6 @@ class ModelMonitor(Collector):
         found = trained or partly
         self._models |= {id(model): ref(model) for model in found}
         with suppress_faults():
-            self._see_collection()
             self._look()
         return found
 
@@ -169,26 +149,13 @@ class ModelMonitor(Collector):
         self._layers = [(ref(each), _trainable_in(each)) for each in layers.values()]
         owner = {id(own): layer for layer in layers.values() for own in _weights_of(layer)}
         for variable in (each for model in models for each in model.variables if id(each) in owner):
-            if id(self._identify(variable)) in trainable:
+            own = id(self._identify(variable))
+            is_frozen = not (owner[id(variable)].trainable and variable.trainable)
+            if own in trainable:
                 self._see(variable, "not passed")
-            elif not (owner[id(variable)].trainable and variable.trainable):
+            elif is_frozen and (trainable or own not in self._seen):
                 self._see(variable, "frozen")
-        if self._apart is None and any(e.since and e.why == "frozen" for e in self._seen.values()):
-            others = instances(_layer_classes())
-            self._apart = {
-                id(self._identify(variable))
-                for other in others
-                if kind_of(type(getattr(other, "optimizer", None))) is not None
-                if all(other is not model for model in models)
-                for variable in other.variables
-            }
         self._compare_values()
-
-    def _see_collection(self) -> None:
-        """Look at the trainable variables of the graph of TensorFlow 1."""
-        graph = None if self._graph is None else self._graph()
-        for variable in graph.get_collection("trainable_variables") if graph is not None else ():
-            self._see(variable, "not passed")
 
     def _see(self, variable: Any, why: Any) -> None:
         """Note that a variable is frozen, or trainable."""
