@@ -21,7 +21,6 @@ from support import libraries, odometers
 
 import tracer
 import tracer.keras
-from tracer.core.instances import instances
 from tracer.model.records import Replica
 from tracer.model.trace import Trace
 
@@ -341,25 +340,6 @@ def test_workers_agree(kind: str) -> None:
 # Variables of TensorFlow that Keras 3 variables hold.
 
 
-def _raw(variables: list[Any]) -> list[Any]:
-    return [odometers.raw(each) for each in variables]
-
-
-def _watched(variables: list[Any]) -> list[Any]:
-    """What a tape says that it watched."""
-    with tf.GradientTape() as tape:
-        for each in variables:
-            tf.reduce_sum(each)
-    return list(tape.watched_variables())
-
-
-HANDED_OVER: dict[str, Callable[[list[Any]], list[Any]]] = {
-    "values": _raw,
-    "what a tape watched": _watched,
-    "only the first as values": lambda variables: [*_raw(variables[:1]), *variables[1:]],
-}
-
-
 def built_by_fit() -> Any:
     """A model whose variables are called `net/kernel:0` by TensorFlow, each two of them alike."""
     model = subclassed(libraries.keras3)
@@ -370,58 +350,17 @@ def built_by_fit() -> Any:
 
 
 @libraries.needs_keras3
-@pytest.mark.wide(rest="sweep")
-@pytest.mark.parametrize("kind", odometers.KINDS)
-@pytest.mark.parametrize(("strategy", "run"), [("default", "eager"), ("mirrored", "function")])
-@pytest.mark.parametrize("way", ["values", "what a tape watched"])
-def test_values_of_keras_variables(kind: str, strategy: str, way: str, run: str) -> None:
-    """An optimizer of any kind may be handed them, and they say nothing of what holds them."""
-    check_values(kind, strategy, way, run)
-
-
-@libraries.needs_keras3
-@pytest.mark.parametrize("run", ["eager", "function"])
-def test_values_beside_keras_variables(run: str) -> None:
-    """Only Keras 3 takes its own variables."""
-    check_values("keras3", "default", "only the first as values", run)
-
-
-def check_values(kind: str, strategy: str, way: str, run: str) -> None:
-    scope = strategy_of(strategy)
-    with scope.scope():
-        model = built_by_fit()
-        optimizer = tracer.wrap(odometers.ODOMETERS[kind]())
-    variables = model.trainable_variables
-    before = shown(variables)
-
-    def step() -> None:
-        handed = HANDED_OVER[way](variables)
-        optimizer.apply_gradients([(tf.zeros(each.shape), each) for each in handed])
-
-    def steps() -> None:
-        scope.run(step)
-
-    if kind == "keras3":
-        with scope.scope():
-            optimizer.build(_raw(variables))
-    runs = steps if run == "eager" else tf.function(steps)
-    for _ in range(3):
-        runs()
-    counts = updates_between(before, shown(variables))
-    assert counts == [3 * scope.num_replicas_in_sync] * 4
-    check_names(tracer.trace_of(optimizer), variables, counts, range(1, 4))
-
-
-@libraries.needs_keras3
 def test_first_a_value_then_the_keras_variable() -> None:
-    """It is one variable, and its name is right in the traces before and after."""
+    """It is one variable: it has TensorFlow's name until an optimizer gets the Keras variable."""
     variables = built_by_fit().trainable_variables
+    values = [odometers.raw(each) for each in variables]
     optimizer = tracer.wrap(odometers.Keras3Odometer())
+    plain = numbered(map(name_of, values))
     names = [name_of(each) for each in variables]
-    for each in ([*_raw(variables)], variables, _raw(variables)):
-        optimizer.apply_gradients([(tf.zeros(v.shape), v) for v in each])
+    for step, (given, called) in enumerate(((values, plain), (variables, names), (values, names))):
+        optimizer.apply_gradients([(tf.zeros(v.shape), v) for v in given])
         trace = tracer.trace_of(optimizer)
-        assert trace.count("updates", by=("variable",)) == {(n,): trace.steps for n in names}
+        assert trace.count("updates", by=("variable",)) == {(n,): step + 1 for n in called}
 
 
 @libraries.needs_keras3
@@ -439,25 +378,6 @@ def test_a_variable_that_keras_held_later() -> None:
     optimizer.apply_gradients([(tf.zeros(1), held), (tf.zeros(1), other)])
     trace = tracer.trace_of(optimizer)
     assert trace.count("updates", by=("variable",)) == {("layer/weight",): 2, ("kernel",): 2}
-
-
-def test_the_heap_is_searched_once_for_many_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not at all while the optimizer works, nor for what was searched for before."""
-    searches: list[Any] = []
-
-    def search(bases: Any) -> Any:
-        searches.append(bases)
-        return instances(bases)
-
-    monkeypatch.setattr("tracer.backends.tensorflow.variables.instances", search)
-    made = [tf.Variable([0.0]) for _ in range(50)]
-    optimizers = [tracer.wrap(odometers.V1Odometer()) for _ in range(2)]
-    for optimizer in optimizers:
-        optimizer.apply_gradients([(tf.zeros(1), each) for each in made])
-    assert not searches
-    for optimizer in (*optimizers, *optimizers):
-        tracer.trace_of(optimizer)
-    assert len(searches) == (libraries.keras3 is not None)
 
 
 @pytest.mark.parametrize("kind", odometers.KINDS)
@@ -481,27 +401,6 @@ def test_a_variable_that_was_never_updated_has_no_count_of_another(
     loaded = tracer.load(tmp_path / "trace.json")
     assert loaded.updates(variable=frozen) == 1
     assert not tracer.assert_updates(total=1, variable=frozen).check(loaded)
-
-
-@libraries.needs_keras3
-def test_a_saved_trace_is_asked_by_the_value(tmp_path: Path) -> None:
-    """A name of TensorFlow's must not be taken for the path of another variable."""
-    model = built_by_fit()
-    lone = libraries.keras3.Variable([0.0], name="kernel")
-    optimizer = tracer.wrap(odometers.Keras3Odometer())
-    variables = [*model.trainable_variables, lone]
-    optimizer.build(variables)
-    for last in range(1, 6):
-        optimizer.apply_gradients([(tf.zeros(v.shape), v) for v in variables[:last]])
-    tracer.trace_of(optimizer).save(tmp_path / "trace.json")
-    trace = tracer.load(tmp_path / "trace.json")
-    for count, variable in zip((5, 4, 3, 2, 1), variables, strict=True):
-        assert trace.updates(variable=variable) == count
-        assert trace.updates(variable=variable.value) == count
-    unseen = libraries.keras3.Variable([0.0], name="kernel_of_another")
-    for each in (unseen, unseen.value):
-        with pytest.raises(tracer.UnknownName, match="kernel_of_another"):
-            trace.updates(variable=each)
 
 
 # Variables that are no weights of a model.

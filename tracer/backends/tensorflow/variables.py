@@ -4,8 +4,8 @@ import gc
 import sys
 from collections.abc import Iterator
 from math import prod
-from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary, ref
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -13,7 +13,7 @@ from tracer.backends.tensorflow import compat
 from tracer.core import backend
 from tracer.core.instances import instances
 from tracer.core.reachable import layers
-from tracer.model.names import plain_name, tensorflow_name
+from tracer.model.names import plain_name
 from tracer.model.records import Variable
 
 _KERAS3 = "keras.src.backend.common.variables"
@@ -24,16 +24,17 @@ _TRACED_PER_VARIABLE = "_update_step_xla"
 
 
 class VariableTable(backend.Variables):
-    """The variables of TensorFlow, with Keras 3 names for those that Keras 3 variables hold."""
+    """The variables of TensorFlow.
+
+    One that a Keras 3 variable holds gets its path when an optimizer gets the Keras variable.
+    """
 
     def __init__(self, root: backend.Root) -> None:
         super().__init__(root)
         self._note = root.note
         self._arguments: dict[str, int] = {}
-        self._unnamed: set[int] = set()
-        """Variables whose Keras variable is unknown."""
-        self._searched = 0
-        """The number of variables for which Keras variables have been searched."""
+        self._named: set[int] = set()
+        """Variables that have the path of their Keras variable."""
         self._inputs: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()
 
     def identify(self, variable: Any) -> Any:
@@ -50,25 +51,11 @@ class VariableTable(backend.Variables):
         known = self._known(own)
         if known is None:
             known = super().index(own, graph)
-            if own_path(own) is None:
-                self._unnamed.add(known)
-        if known in self._unnamed and variable is not own:
-            self._name(known, own_path(variable))
+        if variable is not own and known not in self._named and (path := own_path(variable)):
+            with self._lock:
+                self._named.add(known)
+                self._plain[known] = msgspec.structs.replace(self._plain[known], name=path)
         return known
-
-    @property
-    def rows(self) -> list[Variable]:
-        """The rows of all variables; a repeated name gets a number: `kernel#2`.
-
-        A TensorFlow variable gets the name of the Keras 3 variable that holds it. The search for
-        those runs here, so that it does not slow down a step.
-        """
-        known = len(self._plain)
-        for index in self._unnamed.intersection(range(self._searched, known)):
-            reference = self.objects[index]
-            self._name(index, keras_path(reference()) if reference else None)
-        self._searched = known
-        return super().rows
 
     def _argument_name(self, variable: Any, graph: Any) -> str | None:
         """The name of the argument by which a function around `graph` got `variable`; else None.
@@ -104,29 +91,17 @@ class VariableTable(backend.Variables):
                 )
             return self._arguments[label]
 
-    def _name(self, index: int, path: str | None) -> None:
-        """Set the name of a variable to the path of its Keras variable, if there is one."""
-        if path:
-            with self._lock:
-                self._unnamed.discard(index)
-                self._plain[index] = msgspec.structs.replace(self._plain[index], name=path)
-
 
 def row_of(variable: Any) -> Variable:
     """The row of a variable."""
     dtype = getattr(variable.dtype, "name", str(variable.dtype)).removesuffix("_ref")
-    name, shape = own_path(variable) or tensorflow_name(variable), _shape(variable)
+    name, shape = plain_name(variable), _shape(variable)
     layout = getattr(variable, "layout", None)  # of a variable of DTensor
     shards = prod(map(layout.num_shards, range(len(shape)))) if layout is not None else 1
     return Variable(name, shape, dtype, part_of=_whole(variable, name), shards=shards)
 
 
-def name_of(variable: Any) -> str:
-    """The framework's name of `variable`: for Keras 3, the path of the Keras variable.
-
-    Raises `TypeError` if this is not a variable.
-    """
-    return keras_path(variable) or plain_name(variable)
+name_of = plain_name  # a Keras 3 variable has its path
 
 
 def names_alive() -> set[str]:
@@ -135,71 +110,14 @@ def names_alive() -> set[str]:
     Garbage, such as the model of a test that has ended, is collected first.
     """
     gc.collect()
-    alive = instances([compat.TensorFlowVariable])
-    return {name for variable in alive for name in _names_of(variable)}
-
-
-def _names_of(variable: Any) -> set[str]:
-    """The name of a variable, and the name of the sharded variable that it is a part of."""
-    name = name_of(variable)
-    return {name, _whole(variable, name)} - {""}
-
-
-class _Held(NamedTuple):
-    """What the living Keras 3 variables held at some moment."""
-
-    before: int
-    """TensorFlow's next unique number at that moment."""
-    paths: dict[int, tuple[ref[Any], str]]
-    """By the id of a TensorFlow variable, the path of the Keras variable that holds it."""
-
-
-_held = _Held(-1, {})
-
-
-def keras_path(variable: Any) -> str | None:
-    """The path of the Keras 3 variable that is or holds `variable`; None without one.
-
-    A TensorFlow variable has no reference to its holder, so one search through all living objects
-    serves all variables created before it.
-    """
-    global _held
-    own = canonical(variable)
-    path = own_path(variable) or own_path(own)
-    if path or own is None:
-        return path
-    number = _number(own)
-    if number is None:
-        return None
-    held = _held
-    if number >= held.before:
-        held = _held = _search()
-    reference, path = held.paths.get(id(own), (None, None))
-    return path if reference is not None and reference() is own else None
-
-
-def _search() -> _Held:
-    before = compat.unique_number()  # later variables need another search
-    module = sys.modules.get(_KERAS3)
-    base = getattr(module, "Variable", None) or getattr(module, "KerasVariable", None)
-    paths: dict[int, tuple[ref[Any], str]] = {}
-    for variable in instances([base]) if base else ():
-        if not hasattr(variable, "_value"):
-            continue  # its constructor raised, and the exception still refers to it
-        own, path = canonical(variable), own_path(variable)
-        if path and isinstance(own, compat.TensorFlowVariable):
-            paths.setdefault(id(own), (ref(own), path))
-    return _Held(before, paths)
-
-
-def _number(own: Any) -> int | None:
-    """The unique number of a TensorFlow variable; None if Keras 3 cannot hold it.
-
-    Each variable created outside a v1 graph has one, in increasing order
-    (`ops/resource_variable_ops.py`, `_unique_id`).
-    """
-    number = str(getattr(own, "_unique_id", "")).rpartition("_")[2]
-    return int(number) if number.isdecimal() and not getattr(own, "_in_graph_mode", True) else None
+    keras = sys.modules.get(_KERAS3)
+    base = getattr(keras, "Variable", None) or getattr(keras, "KerasVariable", ())  # before 3.6
+    found = instances([compat.TensorFlowVariable, *([base] if base else ())])
+    # One without a value: its constructor raised, and the exception still refers to it.
+    alive = [each for each in found if not _is_keras3(each) or hasattr(each, "_value")]
+    held = {id(canonical(variable)) for variable in alive if _is_keras3(variable)}
+    named = {plain_name(each): each for each in alive if id(each) not in held}
+    return {*named, *(_whole(variable, name) for name, variable in named.items())} - {""}
 
 
 def _is_keras3(variable: Any) -> bool:
