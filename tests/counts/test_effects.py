@@ -122,14 +122,14 @@ class Plain(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
         return handle.scatter_sub(tf.IndexedSlices(grad, indices))
 
 
-DTYPES = ("float32", "float64", "float16", "float32", "bfloat16", "complex64", "complex128")
+DTYPES = ("float32", "float64", "float16", "float32", "bfloat16")
 RUNS = ("eager", "function", "XLA", "mixed")
 
 
 @pytest.mark.parametrize("run", RUNS)
 def test_weights_of_many_types(run: str) -> None:
     """Bits are compared, so a NaN that stays is unchanged, and a sign of 0 is a change."""
-    weights = make_weights(DTYPES if run != "XLA" else DTYPES[:5])
+    weights = make_weights(DTYPES)
     optimizer = tracer.wrap(Plain(), effects=True)
 
     def step(amount: Any) -> None:
@@ -538,7 +538,7 @@ def test_a_step_inside_of_a_step_is_compared_once() -> None:
 
 
 def test_more_runs_than_the_ring_holds() -> None:
-    """The steps of some are lost then; the totals are exact, and so are the counts of updates."""
+    """What some steps did is lost then, which a note says; the counts of updates are exact."""
     weights = two_weights()
     optimizer = tracer.wrap(Plain(), effects=True)
     steps = 12_000
@@ -556,9 +556,10 @@ def test_more_runs_than_the_ring_holds() -> None:
     per_step = list(trace.per_step("updates"))
     assert per_step == [(1, steps, 2)]
     (note,) = trace.notes
-    assert trace.complete and note.startswith("effects on replica 0 are exact in total,")
+    assert trace.complete and note.startswith("effects on replica 0 are known of some steps only")
+    (verdict, *_) = verdicts.check(trace, [read("not_finite=0")])
+    assert "nothing was compared in some steps" in verdict.reason
     for weight, still in zip(weights, (amounts == 0, amounts == 1), strict=True):
-        assert trace.count("unchanged", by=(), variable=weight) == {(): int(still.sum())}
         placed = {step for (step,) in trace.count("unchanged", by="step", variable=weight)}
         assert 0 < len(placed) < still.sum()
         assert placed <= {index + 1 for index in np.flatnonzero(still)}

@@ -105,6 +105,6 @@ def effects_lost(replicas: Mapping[int, Ended]) -> Iterator[str]:
     for replica, ended in sorted(replicas.items()):
         if any(reading.lost for _, reading in ended.effects):
             yield (
-                f"effects on replica {replica} are exact in total, but not by step (a function "
-                "ran more steps in one call than are kept)"
+                f"effects on replica {replica} are known of some steps only (a function ran more "
+                "steps in one call than are kept)"
             )

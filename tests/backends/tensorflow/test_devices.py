@@ -5,6 +5,7 @@ What an op computes on the GPU and another takes from the host is copied, and th
 """
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -72,10 +73,10 @@ def graph(monkeypatch: pytest.MonkeyPatch) -> Any:
         enclosing = ledger.enclosing_step(graph, lambda: ledger.alone, lambda: True)
         with tf.device(GPU):
             stamp = ledger.begin_step(enclosing)
-            held = [comparisons.hold(0, 0, variable)._replace(device=GPU)]
-            row, bits = comparisons.row(stamp, comparisons.questions(held))
-            journal = ledger.auxiliary(lambda row: None, int(row.shape[0]), int(bits.shape[0]))
-            journal.write(row, (), bits)
+            own = SimpleNamespace(handle=variable.handle, dtype=variable.dtype, device=GPU)
+            held = [comparisons.Held(0, 0, own, comparisons.read(own))]
+            row = comparisons.row(stamp, comparisons.questions(held))
+            ledger.auxiliary(lambda row: None, int(row.shape[0])).write(row)
         ledger.count("block", graph, stamp)
 
     return step.get_concrete_function().graph

@@ -19,7 +19,6 @@ device (the kernels registered in `cwise_op_not_equal_to_1.cc`).
 """
 
 _FLOATING = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
-_COMPLEX = (tf.complex64, tf.complex128)
 _WHOLE = (
     *(tf.int8, tf.int16, tf.int32, tf.int64),
     *(tf.uint8, tf.uint16, tf.uint32, tf.uint64),
@@ -36,9 +35,8 @@ class Held(NamedTuple):
     variable: int
     """Its index."""
     replica: int
-    handle: Any
-    dtype: Any
-    device: str
+    own: Any
+    """The variable itself, on this replica."""
     value: Any
 
 
@@ -48,19 +46,17 @@ def comparable(own: Any) -> bool:
     False if its shape may change: Grappler infers the shape of the first read from what the graph
     writes to the variable later (TensorFlow 2.21, `tf.shape` of such a read).
     """
-    known = own.dtype in (*_FLOATING, *_COMPLEX, *_WHOLE, tf.bool)
-    return known and bool(own.shape.is_fully_defined())
+    return own.dtype in (*_FLOATING, *_WHOLE) and bool(own.shape.is_fully_defined())
 
 
-def hold(variable: int, replica: int, own: Any) -> Held:
-    """Read the variable `own` now, in eager mode or in the current graph.
+def read(own: Any) -> Any:
+    """The value of the variable `own` now, in eager mode or in the current graph.
 
     While the value is held, ops that write to the variable use other memory
     (`kernels/training_op_helpers.h`, `PrepareToUpdateVariable` and `EnsureSparseVariableAccess`).
     """
-    dtype, device = tf.as_dtype(own.dtype).base_dtype, str(own.device or "")
-    value = _read(own.handle, dtype, device)
-    return Held(variable, replica, own.handle, dtype, device, value)
+    with compat.device(str(own.device or "")), compat.stop_recording():
+        return _raw.ReadVariableOp(resource=own.handle, dtype=tf.as_dtype(own.dtype).base_dtype)
 
 
 def questions(held: Sequence[Held]) -> list[Any]:
@@ -70,18 +66,15 @@ def questions(held: Sequence[Held]) -> list[Any]:
     """
     unchanged, not_finite = [], []
     for each in held:
-        now = _read(each.handle, each.dtype, each.device)
-        with compat.device(each.device), compat.stop_recording():
+        now = read(each.own)
+        with compat.device(str(each.own.device or "")), compat.stop_recording():
             unchanged.append(_raw.LogicalNot(x=_differ(each.value, now)))
             not_finite.append(_infinite(now))
     return [*unchanged, *not_finite]
 
 
-def row(stamp: Any, bits: Sequence[Any]) -> tuple[Any, Any]:
-    """A row of a journal in the current graph, and the bits as numbers.
-
-    The row has the stamp of the step, then words of bits, padded with zeros.
-    """
+def row(stamp: Any, bits: Sequence[Any]) -> Any:
+    """A row of a journal in the current graph: the step's stamp, then words of bits."""
     padding = -len(bits) % _WORD if bits else _WORD  # there may be nothing to compare
     bits = [*bits, *[tf.constant(False)] * padding]
     with compat.stop_recording():
@@ -90,7 +83,7 @@ def row(stamp: Any, bits: Sequence[Any]) -> tuple[Any, Any]:
         values = _raw.Mul(x=ones, y=tf.constant([1 << place for place in range(_WORD)], tf.int64))
         words = _raw.Sum(input=values, axis=tf.constant(1))
         first = _raw.Reshape(tensor=stamp, shape=tf.constant([1]))
-        return _raw.ConcatV2(values=[first, words], axis=tf.constant(0)), numbers
+        return _raw.ConcatV2(values=[first, words], axis=tf.constant(0))
 
 
 def bits_of(words: Sequence[int]) -> list[bool]:
@@ -98,32 +91,15 @@ def bits_of(words: Sequence[int]) -> list[bool]:
     return [bool(word >> place & 1) for word in words for place in range(_WORD)]
 
 
-def _read(handle: Any, dtype: Any, device: str) -> Any:
-    with compat.device(device), compat.stop_recording():
-        return _raw.ReadVariableOp(resource=handle, dtype=dtype)
-
-
 def _differ(before: Any, after: Any) -> Any:
     """True if any bit differs, compared as integers: NaN differs from itself, 0.0 equals -0.0."""
-    if before.dtype in _COMPLEX:
-        real = _differ(_part(before, _raw.Real), _part(after, _raw.Real))
-        imaginary = _differ(_part(before, _raw.Imag), _part(after, _raw.Imag))
-        return _raw.LogicalOr(x=real, y=imaginary)
-    if before.dtype != tf.bool:
-        kind = _UNSIGNED[before.dtype.size]
-        before, after = (_raw.Bitcast(input=each, type=kind) for each in (before, after))
+    kind = _UNSIGNED[before.dtype.size]
+    before, after = (_raw.Bitcast(input=each, type=kind) for each in (before, after))
     return _any(_raw.NotEqual(x=before, y=after))
-
-
-def _part(value: Any, of: Any) -> Any:
-    return of(input=value, Tout=tf.float32 if value.dtype == tf.complex64 else tf.float64)
 
 
 def _infinite(value: Any) -> Any:
     """True if any element is infinite or NaN."""
-    if value.dtype in _COMPLEX:
-        parts = [_infinite(_part(value, of)) for of in (_raw.Real, _raw.Imag)]
-        return _raw.LogicalOr(x=parts[0], y=parts[1])
     if value.dtype not in _FLOATING:
         return tf.constant(False)
     return _any(_raw.LogicalNot(x=_raw.IsFinite(x=value)))

@@ -9,7 +9,6 @@ The first value is held until the step ends, so ops that write to the variable i
 it: this costs memory, but never changes the result.
 """
 
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from typing import Any
@@ -19,7 +18,7 @@ from tracer.backends.tensorflow.ledger import Journal, Ledger
 from tracer.backends.tensorflow.variables import canonical
 from tracer.core.calls import Step
 from tracer.core.counters import Source
-from tracer.core.effects import Logs, questions, sources_of
+from tracer.core.effects import Logs, sources_of
 from tracer.core.log import Reading
 from tracer.core.stamps import flags_of
 
@@ -36,8 +35,6 @@ class Effects(Logs):
         self._note = note
         self._journals: dict[tuple[int, tuple[int, ...]], Journal] = {}
         """By replica and variables of a step: several graphs may share one."""
-        self._found: dict[tuple[int, tuple[int, ...]], Counter[Source]] = defaultdict(Counter)
-        """How often drained rows contained each source."""
 
     def hold(self, call: Step, index: int, variable: Any) -> None:
         """Read a variable before the step `call` changes it."""
@@ -47,14 +44,8 @@ class Effects(Logs):
             )
             return
         graph = call.place.graph
-        if graph is not None:
-            with graph.as_default():
-                self._hold(call, index, variable)
-        elif compat.in_eager():
+        with compat.outside_of_graphs() if graph is None else graph.as_default():
             self._hold(call, index, variable)
-        else:
-            with compat.outside_of_graphs():
-                self._hold(call, index, variable)
 
     def _hold(self, call: Step, index: int, variable: Any) -> None:
         held = call.before
@@ -68,7 +59,8 @@ class Effects(Logs):
                     f"({type(own).__name__}): it is not compared"
                 )
             elif id(own.handle) not in held:
-                held[id(own.handle)] = comparisons.hold(index, replica, own)
+                value = comparisons.read(own)
+                held[id(own.handle)] = comparisons.Held(index, replica, own, value)
 
     # A step has ended and its block is counted; on the thread that made the call.
 
@@ -77,21 +69,19 @@ class Effects(Logs):
         held = _of_replica(call, replica)
         variables = tuple(each.variable for each in held)
         with compat.control_dependencies(work):
-            row, bits = comparisons.row(stamp, comparisons.questions(held))
+            row = comparisons.row(stamp, comparisons.questions(held))
         journal = self._journals.get((replica, variables))
         if journal is None:
             taken_out = partial(self._taken_out, replica, variables)
-            journal = ledger.auxiliary(taken_out, int(row.shape[0]), int(bits.shape[0]))
+            journal = ledger.auxiliary(taken_out, int(row.shape[0]))
             journal = self._journals.setdefault((replica, variables), journal)
-        journal.write(row, work, bits)
+        journal.write(row, work)
 
     def _taken_out(self, replica: int, variables: tuple[int, ...], row: list[int]) -> None:
         """Log a drained row; an inner step is compared by its outer step."""
         stamp, *words = row
-        found = _sources(variables, tuple(words))
-        self._found[replica, variables].update(found)
         if not flags_of(stamp):
-            self.log(replica, found, stamp)
+            self.log(replica, _sources(variables, tuple(words)), stamp)
 
     def seen(self, call: Step, replica: int) -> list[Source]:
         """What to log of a step in eager mode."""
@@ -104,15 +94,11 @@ class Effects(Logs):
     def read(self, replica: int, last: int) -> dict[Source, Reading]:
         """The effects on a replica, of the steps up to `last`."""
         readings = super().read(replica, last)
-        for key, journal in list(self._journals.items()):
-            if key[0] != replica or not journal.lost:
-                continue
-            lost = {Source(key[1], "compared"): journal.lost}
-            for source, total in zip(questions(key[1]), journal.totals(), strict=False):
-                lost[source] = min(journal.lost, int(total) - self._found[key][source])
-            for source, number in lost.items():
+        for (of, variables), journal in list(self._journals.items()):
+            if of == replica and journal.lost:
+                source = Source(variables, "compared")
                 known = readings.get(source, Reading())
-                readings[source] = known._replace(lost=known.lost + number)
+                readings[source] = known._replace(lost=known.lost + journal.lost)
         return readings
 
 

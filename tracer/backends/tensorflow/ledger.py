@@ -111,18 +111,14 @@ class Journal:
     """Rows of numbers, one for each execution, which graphs write and Python drains."""
 
     def __init__(
-        self, device: str, rows: int, taken_out: Callable[..., None], width: int = 0, bits: int = 0
+        self, device: str, rows: int, taken_out: Callable[..., None], width: int = 0
     ) -> None:
-        """Pass each row to `taken_out`: a number, or a list of `width` numbers.
-
-        Each row may have this many `bits`, whose totals stay exact even if rows are lost.
-        """
+        """Pass each row to `taken_out`: a number, or a list of `width` numbers."""
         self._device = device
         self._rows = rows | 1  # odd: the clock moves by `UNIT`, and must reach each cell
         self._taken_out = taken_out
         self._clock = DeviceClock(device)
         self._ring = _variable(np.zeros((self._rows, width) if width else self._rows), device)
-        self._totals = _variable(np.zeros(bits), device) if bits else None
         self.lost = 0
         """How many rows were overwritten before they were drained."""
         self._drained = 0
@@ -132,8 +128,8 @@ class Journal:
         """Rows that are being drained."""
         self._busy = False
 
-    def write(self, row: Any, after: Sequence[Any] = (), bits: Any = None) -> None:
-        """Add ops to the current graph that write a row with its bits, after the ops `after`."""
+    def write(self, row: Any, after: Sequence[Any] = ()) -> None:
+        """Add ops to the current graph that write a row after the ops `after`."""
         with _added(self._device):
             with compat.device(_host_of(self._device)):
                 one = tf.constant(1, tf.uint64)
@@ -144,9 +140,6 @@ class Journal:
             _raw.ResourceScatterUpdate(
                 resource=self._ring.handle, indices=cell, updates=_raw.AddV2(x=tag, y=row)
             )
-            if self._totals is not None:
-                with compat.control_dependencies(after):
-                    _raw.AssignAddVariableOp(resource=self._totals.handle, value=bits)
 
     def written(self) -> int:
         """How many rows were written so far or are being written."""
@@ -189,15 +182,9 @@ class Journal:
         late = places[~there].tolist()
         self.lost, self._drained, self._awaited, self._found = lost, written, late, found
 
-    def totals(self) -> Any:
-        """How often each bit was set."""
-        assert self._totals is not None
-        return compat.value_in(self._totals.handle, tf.int64)
-
     def variables(self) -> list[Any]:
         """The variables that a writing graph captures, the clock first."""
-        every = self._clock.variable, self._ring, self._totals
-        return [each for each in every if each is not None]
+        return [self._clock.variable, self._ring]
 
     def _rows_at(self, places: Any) -> Any:
         with compat.outside_of_graphs(), compat.device(self._device):
@@ -318,10 +305,10 @@ class Ledger:
         block.journal.write(stamp, after)
         return block.use
 
-    def auxiliary(self, taken_out: Callable[[list[int]], None], width: int, bits: int) -> Journal:
+    def auxiliary(self, taken_out: Callable[[list[int]], None], width: int) -> Journal:
         """A journal of other data, whose rows are written before those of their blocks."""
         with self._lock:
-            journal = Journal(self.device, self._rows // width, taken_out, width, bits)
+            journal = Journal(self.device, self._rows // width, taken_out, width)
             self._auxiliary.append(journal)
             return journal
 
