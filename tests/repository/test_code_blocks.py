@@ -28,7 +28,6 @@ ELSEWHERE = {
         "optax",
         "pytorch",
         "how-to/keras-on-jax",
-        "how-to/keras-on-pytorch",
         "how-to/optax",
         "how-to/pytorch",
     )

@@ -10,7 +10,7 @@ from support.framework import FRAMEWORK
 from support.scripts import output_of
 
 PAGES = {
-    "torch": ["pytorch.md", "how-to/pytorch.md", "how-to/keras-on-pytorch.md"],
+    "torch": ["pytorch.md", "how-to/pytorch.md"],
     "jax": ["optax.md", "how-to/optax.md", "how-to/keras-on-jax.md"],
 }
 BACKENDS = {"torch": ["torch", "torch.optim"], "jax": ["jax"]}
