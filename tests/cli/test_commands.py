@@ -340,7 +340,10 @@ MISTAKES: dict[str, tuple[Sequence[str], str]] = {
     "an argument": (["report", "eager.json", "b.json"], "no argument 'b.json': there are "),
     "no file": (["report", "no\n.json"], "cannot be read: No such file"),
     "no trace": (["report", "text.json"], "text.json: is not a trace file"),
-    "folder": (["report", "empty"], "empty: is a folder without a trace file"),
+    "folder": (
+        ["report", "empty"],
+        "empty: cannot be read: there is no trace file (*.json) in the folder",
+    ),
     "variable": (["report", "eager.json", "--variable", "dence/kernel"], "holds dense/kernel"),
     "step": (["report", "eager.json", "--step", "11-"], "the trace holds 10 steps"),
     "no step": (["report", "eager.json", "--step", "a"], "'a' is not A-B"),

@@ -107,17 +107,6 @@ def test_counts_add_up_and_stay_apart() -> None:
     ]
 
 
-def test_a_file_of_many_workers_has_what_they_share_once(tmp_path: Path) -> None:
-    workers = [worker(f"worker:{index}", 10 - index // 99) for index in range(100)]
-    one, all_of_them = tmp_path / "one.json", tmp_path / "all.json"
-    merged(*workers).save(all_of_them)
-    Trace(workers[0]).save(one)
-    loaded = tracer.load(all_of_them)
-    assert loaded.data == merged(*workers).data
-    assert loaded.data.parts[0].variables is loaded.data.parts[-1].variables
-    assert all_of_them.stat().st_size < 15 * one.stat().st_size  # 100, if each had its own
-
-
 def test_variables_and_methods_in_another_order_are_the_same() -> None:
     other = worker("worker:1", 7, ("b", "a"))
     only_b = replace(other.blocks[0], entries=(Entry(0, 1, "update", "sparse", (0,)),))

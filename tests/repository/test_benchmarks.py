@@ -62,7 +62,7 @@ def test_a_graph_has_one_counter_on_each_replica_for_any_number_of_variables() -
 
     ops, size = added(4)
     assert 0 < ops <= OPS_OF_A_BLOCK
-    assert size < 200_000
+    assert size < 300_000
     assert added(100) == (ops, size)
     assert added(4, replicas=2) == (2 * ops, 2 * size)
 
@@ -106,9 +106,9 @@ def test_the_files_benchmark_prints_its_sizes() -> None:
 # Files, without TensorFlow and without another process.
 
 
-def test_a_million_regular_steps_are_less_than_200_kilobytes(tmp_path: Path) -> None:
+def test_a_million_regular_steps_are_less_than_300_kilobytes(tmp_path: Path) -> None:
     path = files.big(tmp_path)
-    assert path.stat().st_size < 200_000
+    assert path.stat().st_size < 300_000
     (block, *others) = tracefile.load(path).data.blocks
     assert block.runs == (Run(1, 1, 10**6),)
     assert len(others) == 7

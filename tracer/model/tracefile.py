@@ -2,147 +2,71 @@
 
 A trace file is one JSON object in UTF-8:
 
-    {"format": "optimizer-tracer", "version": 3, "launch": {...},
+    {"format": "optimizer-tracer", "version": 4, "launch": {...},
      "optimizers": [...], "variables": [...], "methods": [...], "replicas": [...],
-     "blocks": [{..., "entries": [{..., "variables": [0, 4]}], "runs": [[1, 1, 64, 1]]}],
-     "calls": [{..., "variables": [0, 1, 2, 4], "eager": 0, "tracing": 2}],
+     "blocks": [{..., "entries": [{..., "variables": [0, 1, 4]}], "runs": [[1, 1, 64, 1]]}],
+     "calls": [{..., "variables": [0, 1, 4], "eager": 0, "tracing": 2}],
      "graphs": [...], "notes": [{"text": ..., "kind": "missed", "worker": ""}],
      "environment": {"tensorflow": "2.21.0"}, ..., "lines": [...], "paths": [[0, 3]],
      "graph_tracings": [...], "effects": [{..., "variables": [0, 1], "runs": [[7, 1, 3, 1]]}],
      "rates": [{..., "variables": [0, 4], "runs": [[1, 64, 0.1, 0.001, 64]]}],
-     "not_updated": [{..., "variables": [4, 6], "why": "frozen", "since": 0}]}
+     "not_updated": [{..., "variables": [4, 5], "why": "frozen", "since": 0}], "parts": []}
 
-The fields are explained in `tracer.model.records`. The `variables` of these records are ranges:
-`[0, 1, 2, 4]` are the variables 0, 2 and 3. So a list of 1,000 variables takes as much space as one
-of 4. A run is `[first, stride, count, times]`, so a million regular steps take as much space as
-ten. A merged trace has the traces of its workers instead: `"first": {"optimizers": ...}, "parts":
-[{"replicas": ...}, ...]`, where each of the others has only the fields that differ from the first.
+The fields are explained in `tracer.model.records`. A run is `[first, stride, count, times]`, so a
+million regular steps take as much space as ten. The `parts` of a merged trace are the traces that
+it was made of.
 
-A reader may rely on this: every index is inside its table; every number is at most 2**63 - 1; the
-steps of the runs of a block, an effect or a rate are ascending, and the runs of a block or an
-effect sum to at most its total.
+A reader may rely on this: every index is inside its table; no count is negative, and no number is
+above 2**63 - 1; the steps of the runs of a block or an effect are ascending, and sum to at most its
+total.
 
 Fields that a reader may ignore can be added without a new version; readers skip unknown fields. Any
-other change needs a new version, and `decode` refuses versions above its own.
+other change needs a new version, and `decode` refuses other versions than its own.
 """
 
 import codecs
 import hashlib
 import os
 import re
-import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cache, partial
-from itertools import chain, groupby, pairwise, starmap
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict, replace
 
 from tracer import files
 from tracer.errors import MergeError, TraceFileError
 from tracer.model import launches
-from tracer.model.evidence import GradientsAdded, GradientsLeft
 from tracer.model.merge import merge
 from tracer.model.records import (
     INDICES,
     Block,
-    Calls,
     Effect,
-    Entry,
-    Graph,
-    GraphTracing,
     Launch,
-    Line,
     Note,
-    NotUpdated,
-    Optimizer,
-    Program,
-    Rate,
-    RateRun,
-    Replica,
     TraceData,
-    Variable,
-    with_indices,
 )
 from tracer.model.timeline import Run
 from tracer.model.trace import Trace
-from tracer.model.words import first_of, some
+from tracer.model.words import first_of
 
 FORMAT = "optimizer-tracer"
-VERSION = 3
-
-MAX_INDICES = 10_000_000
-"""The most indices of variables in a file, equal lists once: a small file could fill the memory."""
+VERSION = 4
 
 
 class _Header(msgspec.Struct):
     format: Any = None
     version: Any = None
-    parts: msgspec.Raw = msgspec.Raw()
 
 
-class _File(TraceData, frozen=True, kw_only=True):
-    """The trace of one process in a file, which requires `notes`."""
-
-    notes: tuple[Note, ...]
-    parts: tuple[()] = ()
-
-
-_Part: Any = msgspec.defstruct(
-    "_Part",
-    [(f.name, f.type | msgspec.UnsetType, msgspec.UNSET) for f in msgspec.structs.fields(_File)],
-)
-"""The trace of another process in a file: the fields in which it differs from the first."""
-
-
-class _Merged(msgspec.Struct):
-    """A file with the traces of several processes."""
-
-    first: _File
-    parts: tuple[_Part, ...]
-
-
-_ANY, _SOME = (0, 2**63 - 1), (1, 2**63 - 1)
-_SECONDS = 0.0, 2.0**37  # since 1970: the year 6325
-
-# `_BOUNDS` bounds the numbers, not `msgspec.Meta`: with that in a union, msgspec 0.22.0 crashed
-# Python at the first garbage collection after an error (https://github.com/msgspec/msgspec/issues/717).
-
-_BOUNDS: Mapping[type, Mapping[str, tuple[float, float]]] = {
-    Variable: {"shape": _ANY, "shards": _SOME},
-    Replica: {"id": _ANY},
-    Block: dict.fromkeys(("total", "graphs", "idle"), _ANY),
-    Entry: {"times": _SOME},
-    Run: dict.fromkeys(("first", "stride", "count", "times", "last"), _SOME),
-    Calls: dict.fromkeys(("eager", "tracing"), _ANY),
-    Graph: dict.fromkeys(("tracings", "idle", "steps", "after"), _ANY),
-    GraphTracing: {"after": _ANY, "at": _SECONDS},
-    Effect: {"total": _ANY},
-    GradientsAdded: dict.fromkeys(("steps", "of"), _ANY),
-    GradientsLeft: dict.fromkeys(("passes", "of", "every"), _ANY),
-    Line: {"number": _ANY},
-    Rate: {"group": _ANY, "looks": _ANY},
-    NotUpdated: {"since": _ANY},
-    RateRun: dict.fromkeys(("first", "count", "values"), _SOME),
-    Program: {
-        **dict.fromkeys(("started", "seconds"), _SECONDS),
-    },
-}
-"""The least and the greatest value of a field."""
-
-
-_PARTS: Mapping[type, Sequence[str]] = {
-    Optimizer: ("evidence",),
-    Block: ("entries", "runs"),
-    Effect: ("runs",),
-    Rate: ("runs",),
-    GradientsLeft: ("numbers",),
-}
-"""The fields with records that have bounds."""
-
-_INDEXED = {table for fields in INDICES.values() for table in fields.values()} | {"lines"}
+_LARGEST = 2**63 - 1
+_LATEST = 2**37  # the year 6325, in seconds since 1970
+_LIMITS = {"started": _LATEST, "seconds": _LATEST, "at": _LATEST}
+_SIGNED = {"iterations", "status", "begin", "end", "value", "last", "turn"}
+"""The fields with numbers that may be negative."""
 
 
 def encode(data: TraceData) -> bytes:
@@ -154,175 +78,61 @@ def encode(data: TraceData) -> bytes:
     {'jax': '0.7'}
     """
     head = {"format": FORMAT, "version": VERSION, "launch": data.launch}
-    first, *others = [_fields(part) for part in data.parts or (data,)]
-    parts = [{key: own for key, own in part.items() if own != first[key]} for part in others]
-    body = {"first": first, "parts": parts} if data.parts else first
-    content = msgspec.json.encode(head | body) + b"\n"
-    _read(content, merged=bool(data.parts))  # raises unless it can be read
+    content = msgspec.json.encode(head | asdict(data)) + b"\n"
+    decode(content)  # raises unless it can be read
     return content
-
-
-def _fields(data: TraceData) -> dict[str, Any]:
-    fields = msgspec.structs.asdict(data)
-    del fields["parts"]
-    return fields | {table: _with_variables(fields[table], _to_ranges) for table in _LISTING}
 
 
 def decode(content: bytes) -> TraceData:
     """Return the records in the content of a trace file.
 
-    Raises `ValueError` with the reason: no trace file, damaged, or from a newer tracer.
+    Raises `ValueError` with the reason: no trace file, damaged, or of another version.
     """
     try:
-        merged = bool(_header(content).parts)
-        parts = _read(content, merged=merged)
-        return merge(map(Trace, parts)).data if merged else parts[0]
-    except MergeError as error:
-        raise ValueError(f"is damaged: {error}") from error
-    except UnicodeDecodeError as error:
-        raise ValueError("is not a trace file: not UTF-8 text") from error
-    except msgspec.ValidationError as error:
-        raise ValueError(f"is damaged: {error}") from error
-    except msgspec.DecodeError as error:
-        if "truncated" in str(error):
-            raise ValueError("is truncated: the end is missing") from error
-        raise ValueError(f"is not a trace file: not JSON ({error})") from error
-    except RecursionError as error:
-        raise ValueError("is not a trace file: nested too deeply") from error
+        header = msgspec.json.decode(content, type=_Header)
+        if header.format != FORMAT:
+            raise ValueError("is JSON of another program, not a trace file")
+        if header.version != VERSION:
+            raise ValueError(
+                f"has version {header.version!r} of the format, and this tracer reads {VERSION}: "
+                "run the program again, or update tracer"
+            )
+        data = msgspec.json.decode(content, type=TraceData)
+        for part in (data, *data.parts):
+            _check(part)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"is not a trace file, or damaged: {error}") from error
+    return data
 
 
-def _header(content: bytes) -> _Header:
-    header = msgspec.json.decode(content, type=_Header | list | str | int | float | None)
-    if not isinstance(header, _Header) or header.format != FORMAT:
-        raise ValueError("is JSON of another program, not a trace file")
-    if type(header.version) is not int or header.version < 1:
-        raise ValueError(f"is damaged: {header.version!r} is no version of the format")
-    if header.version != VERSION:
-        written, advice = "a newer", "update tracer"
-        if header.version < VERSION:
-            written, advice = "an older", "run the program again"
-        raise ValueError(
-            f"was written by {written} tracer: {advice} (the file has version {header.version} of "
-            f"the format, this tracer reads {VERSION})"
-        )
-    return header
+def _check(data: TraceData) -> None:
+    """Raise `msgspec.ValidationError` if a number cannot be right: an index of no record, say."""
+    sizes = {table: len(own) for table, own in asdict(data).items() if isinstance(own, tuple)}
+    for table in sizes.keys() - {"parts"}:
+        largest = sizes["lines"] - 1 if table == "paths" else _LARGEST
+        for number, record in enumerate(getattr(data, table)):
+            for wrong in _impossible(record, sizes, largest):
+                raise msgspec.ValidationError(f"{table}[{number}] holds {wrong}, which cannot be")
 
 
-def _read(content: bytes, *, merged: bool) -> list[TraceData]:
-    """Return the traces in `content`: one, or the parts of a merged one.
-
-    Raises `msgspec.ValidationError` with the reason if their records contradict each other.
-    """
-    if merged:
-        file = msgspec.json.decode(content, type=_Merged)
-        parts = (file.first, *file.parts)
-    else:
-        parts = (msgspec.json.decode(content, type=_File),)
-    lists = _Lists()
-    checked: dict[tuple[object, ...], Any] = {}  # tables that several parts share are one
-    traces = []
-    for part in parts:
-        fields = {
-            field: getattr(parts[0] if getattr(part, field) is msgspec.UNSET else part, field)
-            for field in TraceData.__struct_fields__
-        }
-        sizes = {table: len(fields[table]) for table in _INDEXED}
-        for field, value in fields.items():
-            key = field, id(value), *sizes.values()
-            if key not in checked:
-                for fault in _faults_in(field, value, sizes):
-                    raise msgspec.ValidationError(fault)
-                expand = partial(lists.expand, sizes["variables"])
-                checked[key] = _with_variables(value, expand) if field in _LISTING else value
-            fields[field] = checked[key]
-        traces.append(TraceData(**fields))
-    return traces
-
-
-_LISTING = ("blocks", "calls", "effects", "rates", "not_updated")
-"""The tables whose records list variables."""
-
-
-def _with_variables(
-    records: Iterable[msgspec.Struct], change: Callable[[tuple[int, ...]], tuple[int, ...]]
-) -> tuple[msgspec.Struct, ...]:
-    return tuple(with_indices(records, {"variables": change}))
-
-
-@cache
-def _bounded(kind: type) -> tuple[tuple[str, str, float, float], ...]:
-    """The fields of a record with bounds: name, the table of an index, least and greatest value."""
-    tables = INDICES.get(kind, {}).items()
-    return (
-        *((field, of, 0, 0) for field, of in tables if of != "variables"),
-        *((field, "", *ends) for field, ends in _BOUNDS.get(kind, {}).items()),
-    )
-
-
-def _faults_in(field: str, value: Any, sizes: Mapping[str, int]) -> Iterator[str]:
-    """Yield each invalid value: `blocks[0].entries[0].times holds 0, outside 1 to ...`."""
-    if field == "paths" and (outside := {*chain(*value)} - {*range(sizes["lines"])}):
-        yield f"paths hold {min(outside)}, outside a table of {sizes['lines']}"
-    for number, record in enumerate(value if isinstance(value, tuple) else ()):
-        for fault in _faults(record, sizes):
-            yield f"{field}[{number}]{fault}"
-
-
-def _faults(record: Any, sizes: Mapping[str, int]) -> Iterator[str]:
-    """Yield each invalid value of a record, as in `_faults_in`."""
-    kind: Any = type(record)
-    for field, of, least, most in _bounded(kind):
-        value = getattr(record, field)
-        most = sizes[of] - 1 if of else most
-        for number in value if isinstance(value, tuple) else (value,):
-            if number is not None and not least <= number <= most:
-                table = f"a table of {most + 1}" if of else f"{least} to {most}"
-                yield f".{field} holds {number}, outside {table}"
-    for field in _PARTS.get(kind, ()):
-        for fault in _faults_in(field, getattr(record, field), sizes):
-            yield f".{fault}"
-    if kind is Graph and record.tracings < record.idle:
-        yield f".tracings holds {record.tracings}, less than {record.idle}"
-    if kind is Rate and any(a.first + a.count > b.first for a, b in pairwise(record.runs)):
-        yield ".runs hold steps that do not rise"
-    if kind is Block or kind is Effect:
-        placed = sum(run.total for run in record.runs)
-        if any(before.last >= after.first for before, after in pairwise(record.runs)):
-            yield ".runs hold steps that do not rise"
-        if placed > record.total:
-            yield f".runs hold {placed:,}, more than the total, {record.total:,}"
-
-
-def _to_ranges(indices: Iterable[int]) -> tuple[int, ...]:
-    """Convert indices to ranges, `start, stop, start, stop...`, in the same order.
-
-    >>> _to_ranges([0, 1, 2, 5, 9, 8])
-    (0, 3, 5, 6, 9, 10, 8, 9)
-    """
-    rises = groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0])
-    parts = [[index for _, index in rise] for _, rise in rises]
-    return tuple(chain.from_iterable((part[0], part[-1] + 1) for part in parts))
-
-
-class _Lists:
-    """The indices that the ranges of a file stand for; equal lists are one."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, tuple[int, ...]], tuple[int, ...]] = {}
-        self._total = 0
-
-    def expand(self, variables: int, ends: tuple[int, ...]) -> tuple[int, ...]:
-        """The indices in a table of so many variables; checks the ranges and their size first."""
-        if (variables, ends) not in self._known:
-            ranges = [*zip(ends[::2], ends[1::2], strict=False)]
-            if len(ends) % 2 or not all(0 <= start < stop <= variables for start, stop in ranges):
-                table = f"a table of {some(variables, 'variable')}"
-                raise msgspec.ValidationError(f"variables hold {[*ends]}, no ranges in {table}")
-            self._total += sum(stop - start for start, stop in ranges)
-            if self._total > MAX_INDICES:
-                raise msgspec.ValidationError(f"variables hold more than {MAX_INDICES:,} indices")
-            self._known[variables, ends] = tuple(chain.from_iterable(starmap(range, ranges)))
-        return self._known[variables, ends]
+def _impossible(values: Any, sizes: Mapping[str, int], largest: int) -> Iterator[float]:
+    """Yield the numbers in records that are out of bounds, or contradict their other numbers."""
+    for value in values if isinstance(values, tuple) else (values,):
+        if isinstance(value, int | float):
+            if not 0 <= value <= largest:
+                yield value
+        elif isinstance(value, Run):
+            if min(msgspec.structs.astuple(value)) < 1 or value.last > _LARGEST:
+                yield value.last
+        elif isinstance(value, msgspec.Struct):
+            indices = INDICES.get(type(value), {})
+            for field in {*value.__struct_fields__} - _SIGNED:
+                end = sizes[indices[field]] - 1 if field in indices else _LARGEST
+                yield from _impossible(getattr(value, field), sizes, _LIMITS.get(field, end))
+            if isinstance(value, Block | Effect):
+                rises = all(before.last < after.first for before, after in pairwise(value.runs))
+                if not rises or sum(run.total for run in value.runs) > value.total:
+                    yield value.total
 
 
 # Files.
@@ -330,6 +140,7 @@ class _Lists:
 _STRANGE = re.compile(r"[^\w+-]", re.ASCII)
 _MAX_NAME = 100  # characters of the name of a file or a folder
 _MAX_NAMES = 4  # files that are not counted
+_MAX_LINE = 1000  # characters of an error
 
 MAX_BYTES = 1_000_000_000
 """A larger file is refused unread: it is no trace, or would take ten times as much memory."""
@@ -396,10 +207,9 @@ def file_at(path: str | Path, trace: Trace) -> Path:
     A path that ends in a slash is a folder, which is made.
     """
     with refused(path, "written"):
-        found = files.local_path(path)
         if str(path).endswith(("/", os.sep)):
-            found.mkdir(parents=True, exist_ok=True)
-        return found / file_name(trace) if found.is_dir() else found
+            Path(path).mkdir(parents=True, exist_ok=True)
+        return Path(path, file_name(trace)) if Path(path).is_dir() else Path(path)
 
 
 def save(data: TraceData, path: Path) -> None:
@@ -415,15 +225,7 @@ def save(data: TraceData, path: Path) -> None:
     {'jax': '0.7'}
     """
     with refused(path, "written"):
-        content = encode(data)
-        if len(content) > MAX_BYTES:
-            raise ValueError(f"it takes {len(content):,} bytes, more than {MAX_BYTES:,}")
-        target = Path(os.path.realpath(path))
-        if not target.parent.is_dir():
-            raise ValueError(f"there is no folder {target.parent}")
-        if target.exists():
-            _require_file(path, target.stat())
-        files.write(path, content)
+        files.write(path, encode(data))
 
 
 @contextmanager
@@ -434,9 +236,8 @@ def refused(path: str | Path, done: str) -> Iterator[None]:
     except TraceFileError:
         raise
     except Exception as error:  # a NUL in a path is a ValueError
-        files.local_path(path)  # raises for a URL
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise _error(path, f"cannot be {done}: {reason}") from error
+        raise TraceFileError(f"{path}: cannot be {done}: {reason}"[:_MAX_LINE]) from error
 
 
 def load(path: str | Path) -> Trace:
@@ -446,33 +247,30 @@ def load(path: str | Path) -> Trace:
     them. A note names the other files, which are not counted.
 
     Raises `tracer.MergeError` if the files of a launch are not of one run, and
-    `tracer.TraceFileError` if there is no file, or if a file is damaged, is not a trace, is of a
-    newer `tracer` or is larger than 1 GB.
+    `tracer.TraceFileError` if there is no file, or if a file is damaged, is not a trace, is of
+    another version of `tracer` or is larger than 1 GB.
 
     >>> load("no/such/file.json")
     Traceback (most recent call last):
     tracer.errors.TraceFileError: no/such/file.json: cannot be read: No such file or directory
     """
+    if not os.path.isdir(path):
+        return _trace(path)
     with refused(path, "read"):
-        given, path = path, Path(path)
-        found = _files_in(path) if path.is_dir() else None
-    if found is None:
-        return _trace(given)
-    if not found:
-        raise _error(path, "is a folder without a trace file (*.json)")
-    newest = launches.newest({each: launch_of(each) for each in found})
-    folders = {path, *(each.parent for each in newest)}
-    others = [
-        each if each.parent in folders else each.parent for each in found if each not in newest
-    ]
-    names = first_of([*dict.fromkeys(e.relative_to(path).as_posix() for e in others)], _MAX_NAMES)
-    note = Note(f"not counted, from another launch: {names}", "fact")
-    left_out = [Trace(TraceData((), (), (), (), (), (), notes=(note,)))] if others else []
+        found = {file: launch_of(file) for file in _files_in(Path(path))}
+        if not found:
+            raise ValueError("there is no trace file (*.json) in the folder")
+    newest = launches.newest(found)
     try:
-        return merge([*map(_trace, newest), *left_out])
+        trace = merge(map(_trace, newest))
     except MergeError as error:
         one = f"if they are of separate runs or tests, give one of them, as {newest[0]}"
         raise MergeError(f"{path}: {error}; {one}") from error
+    if others := [file.relative_to(path).as_posix() for file in found if file not in newest]:
+        names = first_of(others, _MAX_NAMES)
+        note = Note(f"not counted, from another launch: {names}", "fact")
+        return Trace(replace(trace.data, notes=(*trace.data.notes, note)))
+    return trace
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -484,35 +282,21 @@ def _files_in(folder: Path) -> list[Path]:
 
 def _trace(path: str | Path) -> Trace:
     with refused(path, "read"):
-        status = os.stat(path)
-        _require_file(path, status)
-        if status.st_size > MAX_BYTES:
-            large = f"{status.st_size:,} bytes, more than {MAX_BYTES:,}"
-            raise _error(path, f"is too large for a trace file: {large}")
+        size = os.stat(path).st_size
+        if not os.path.isfile(path):
+            raise ValueError("it is a device or a pipe")
+        if size > MAX_BYTES:
+            raise ValueError(f"it has {size:,} bytes, more than {MAX_BYTES:,}")
         content = Path(path).read_bytes()
     try:
         return Trace(decode(content.removeprefix(codecs.BOM_UTF8)))  # some editors add it
     except ValueError as error:
         program = f"is a program, not a trace file: did you mean tracer run {path}?"
-        raise _error(path, program if Path(path).suffix == ".py" else error) from error
+        reason = program if Path(path).suffix == ".py" else error
+        raise TraceFileError(f"{path}: {reason}"[:_MAX_LINE]) from error
 
 
 def load_run(path: str | Path) -> Trace:
     """Load the trace of a whole run; the trace of one of several workers is incomplete."""
     trace = load(path)
     return merge([trace]) if is_one_of_several(trace) and not trace.data.parts else trace
-
-
-# Bytes and the file system.
-
-
-def _error(path: str | Path, reason: object) -> TraceFileError:
-    """The error with one line: the file and the reason."""
-    line = " ".join(f"{path}: {reason}".split())
-    return TraceFileError(line if len(line) <= 1000 else f"{line[:1000]}...")
-
-
-def _require_file(path: str | Path, status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode):
-        what = "folder" if stat.S_ISDIR(status.st_mode) else "device or a pipe"
-        raise _error(path, f"is a {what}, not a trace file")
