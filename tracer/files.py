@@ -1,32 +1,10 @@
 """Files of this machine, which are written completely or not at all."""
 
 import os
-import re
 import secrets
 import stat
 from contextlib import suppress
 from pathlib import Path
-
-from tracer.errors import TraceFileError
-
-_URL = re.compile(r"[a-z][a-z0-9+.:-]+:/", re.IGNORECASE)  # a `Path` has one slash of the two
-
-
-def local_path(place: str | os.PathLike[str]) -> Path:
-    """The path. Raises `tracer.TraceFileError` for a URL.
-
-    >>> local_path("runs/1.json").name
-    '1.json'
-    >>> local_path("s3://runs/1.json")
-    Traceback (most recent call last):
-    tracer.errors.TraceFileError: s3://runs/1.json: is a URL: ...
-    """
-    if isinstance(place, str) and _URL.match(place):
-        raise TraceFileError(
-            f"{place}: is a URL: use a file of this machine, and copy it with the tool of the "
-            "store, as aws s3 cp"
-        )
-    return Path(place)
 
 
 def write(path: Path, content: bytes) -> None:

@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from tracer.api import trace_of, wrap
 from tracer.core.interrupts import suppress_faults
-from tracer.files import local_path
 from tracer.model.records import OBSERVATIONS, Block, Effect
 from tracer.model.trace import Trace
 from tracer.model.words import some
@@ -77,8 +76,6 @@ class TraceCallback:
     ) -> None:
         if every is not None and every < 1:
             raise ValueError(f"every must be at least 1, not {every}")
-        if save is not None:
-            local_path(save)  # report a URL before training
         self.every = every
         self.save = save
         self.logs = logs

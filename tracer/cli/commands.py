@@ -84,22 +84,24 @@ def _steps(text: str) -> range:
     return range(int(first), int(last or (sys.maxsize - 1 if dash else first)) + 1)
 
 
+def _local(path: str) -> str:
+    """A path of this machine."""
+    if "://" in path:
+        raise argparse.ArgumentTypeError(f"{path} is a URL: use a file of this machine")
+    return path
+
+
 _PATH = _argument("path", metavar="PATH")
-_OUTPUT = _argument("-o", "--output", metavar="FILE", help="write to a file")
+_OUTPUT = _argument("-o", "--output", metavar="FILE", type=_local, help="write to a file")
 
 
-def _place(output: str | None, trace: str) -> Path | None:
-    """The file to write; raises `Mistake` if it is a trace, or at a URL."""
-    from tracer.files import local_path
+def _place(output: str | None) -> Path | None:
+    """The file to write; raises `Mistake` if it is a trace."""
     from tracer.model.tracefile import is_trace
 
-    if output is None:
-        return None
-    path = local_path(output)
-    if is_trace(path):
+    path = Path(output) if output else None
+    if path and is_trace(path):
         raise Mistake(f"{path}: is a trace, and would be overwritten: choose another name")
-    if path.is_file() and os.path.isfile(trace) and path.samefile(trace):  # other bytes at first
-        raise Mistake(f"{path}: is the trace to read, and would be overwritten")
     return path
 
 
@@ -117,6 +119,7 @@ def _say_written(output: Path | None) -> None:
     _argument(
         *("-o", "--output"),
         metavar="PATH",
+        type=_local,
         help="where to write the trace: a file, or a folder for a file of each worker "
         "(default: tracer.json, or traces/ for several processes)",
     ),
@@ -204,7 +207,7 @@ def report(
     from tracer.model import tracefile
     from tracer.reporters import columns, formats
 
-    place = _place(output, path)
+    place = _place(output)
     trace = tracefile.load_run(path)
     part = columns.part_of(trace, optimizer, variable, step, replica)
     formats.write(trace, format, by, place, part)
@@ -308,7 +311,7 @@ def check(
         raise Mistake(
             "nothing to check: give --expect, --findings, or [tool.tracer.expect] in pyproject.toml"
         )
-    place = _place(output, path)
+    place = _place(output)
     trace = load_run(path)
     results = verdicts.check(
         trace, wanted, findings, ignore=codes, allow_unfinished=allow_unfinished

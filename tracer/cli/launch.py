@@ -20,7 +20,6 @@ from typing import Any
 from tracer.cli.autosave import say
 from tracer.cli.process import Process, follow_children, note_children, own_file
 from tracer.errors import TraceFileError
-from tracer.files import local_path
 from tracer.model.trace import Trace
 from tracer.model.tracefile import (
     file_in,
@@ -189,7 +188,7 @@ def launch(
 
 
 def _path(output: str | None, children: bool) -> Path:
-    return local_path(output or (FOLDER if children else FILE))
+    return Path(output or (FOLDER if children else FILE))
 
 
 def _report(
