@@ -4,7 +4,6 @@ import os
 import re
 import sys
 import time
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +107,7 @@ class TestUnittest(unittest.TestCase):
     def tearDown(self):
         train(steps=2)
 
-    @updates(dense=6)
+    @updates(dense=12)
     def test_good(self):
         train()
 
@@ -125,11 +124,11 @@ class TestCoroutines(unittest.IsolatedAsyncioTestCase):
     async def asyncSetUp(self):
         train(steps=1)
 
-    @updates(dense=6)
+    @updates(dense=8)
     async def test_good(self):
         train()
 
-    @updates(dense=8)
+    @updates(dense=6)
     async def test_bad(self):
         train()
 
@@ -205,8 +204,8 @@ FAILED = {
     "test_one_too_many": "dense updates: expected 1 in each step, got 2 in each of 3 steps",
     "test_parametrized[3]": "updates: expected 8, got 9",
     "TestClass.test_of_both": "dense updates of w1: expected 2, got 3",
-    "TestUnittest.test_bad": "dense updates: expected 7, got 6",
-    "TestCoroutines.test_bad": "dense updates: expected 8, got 6",
+    "TestUnittest.test_bad": "dense updates: expected 7, got 12",
+    "TestCoroutines.test_bad": "dense updates: expected 6, got 8",
     "TestUnittest.test_own_error": "E       AssertionError: 'mine' != 'yours'",
     "test_own_error": "E       ZeroDivisionError: mine",
     "test_own_error_in_a_block": "E           ZeroDivisionError: mine",
@@ -304,54 +303,27 @@ def test_each_test_over_one_function_is_saved(pytester: pytest.Pytester) -> None
     assert [tracer.load(file).updates() for file in files] == [1, 1, 2, 2, 2]
 
 
-def test_a_folder_that_cannot_be_made(pytester: pytest.Pytester) -> None:
+def test_a_trace_that_cannot_be_saved_fails_a_test_that_passed(pytester: pytest.Pytester) -> None:
     pytester.makefile(".txt", taken="")
-    result = pytester.runpytest_subprocess("--tracer-save=taken.txt/traces")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --tracer-save=*taken.txt/traces: Not a directory"])
+    tests = """
+        import pytest
+        from helpers import train
 
+        pytestmark = pytest.mark.optimizer_updates(dense=6)
 
-SAVES = """
-import pathlib
-import pytest
-from helpers import train
+        def test_passes():
+            train()
 
-pytestmark = pytest.mark.optimizer_updates(dense=6)
-
-
-@pytest.fixture(autouse=True)
-def no_folder():
-    pathlib.Path("traces").rmdir()
-    yield
-    pathlib.Path("traces").mkdir()
-
-
-def test_passes():
-    train()
-
-
-def test_own_error():
-    train()
-    raise ZeroDivisionError("mine")
-
-
-def test_own_skip():
-    train()
-    pytest.skip("not today")
-"""
-
-
-def test_a_trace_that_cannot_be_saved_fails_only_a_test_that_passed(
-    pytester: pytest.Pytester,
-) -> None:
-    pytester.makepyfile(helpers=HELPERS, test_it=SAVES)
-    result = pytester.runpytest_subprocess("--tracer-save=traces", "-Werror")
-    result.assert_outcomes(failed=2, skipped=1)
+        def test_own_error():
+            train()
+            raise ZeroDivisionError("mine")
+    """
+    pytester.makepyfile(helpers=HELPERS, test_it=tests)
+    result = pytester.runpytest_subprocess("--tracer-save=taken.txt/traces", "-Werror")
+    result.assert_outcomes(failed=2)
     found = sections(result.outlines)
-    reason = "--tracer-save: *test_it.py.test_*.json: cannot be written: No such file or directory*"
-    assert [line for line in found["test_passes"] if fnmatch(line, reason)]
+    assert any(line.startswith("--tracer-save: ") for line in found["test_passes"])
     assert "E       ZeroDivisionError: mine" in found["test_own_error"]
-    assert [line for line in found["test_own_error"] if fnmatch(line, reason)]
 
 
 def test_an_error_of_recording_is_shown_as_it_is(pytester: pytest.Pytester) -> None:
@@ -473,18 +445,11 @@ def test_a_wrong_marker_fails_its_test_with_its_line(
     assert "it ran" not in result.stdout.str()
 
 
-NEVER_ENDED = """
-import contextlib
+NEVER_BEGUN = """
 import unittest
 
 import pytest
 import tracer
-
-
-@pytest.fixture
-def stack():
-    with contextlib.ExitStack() as stack:
-        yield stack
 
 
 def test_without_with():
@@ -496,28 +461,9 @@ class TestUnittest(unittest.TestCase):
         tracer.assert_executions("update_step", 0)
 
 
-def test_never_left():
-    tracer.assert_calls("update_step", 0).__enter__()
-
-
-def test_closed():
-    def closed():
-        with tracer.assert_all_updated([]):
-            yield
-
-    generator = closed()
-    next(generator)
-    generator.close()
-
-
 def test_own_error():
     assertion = tracer.assert_updates(total=0)
     raise ZeroDivisionError("mine")
-
-
-def test_own_skip():
-    assertion = tracer.assert_updates(total=0)
-    pytest.skip("not today")
 
 
 @pytest.fixture
@@ -528,10 +474,6 @@ def made_before():
 def test_made_before(made_before):
     with made_before:
         pass
-
-
-def test_left_by_its_fixture(stack):
-    stack.enter_context(tracer.assert_updates(total=0))
 
 
 def test_that_is_refused():
@@ -547,97 +489,50 @@ def test_that_fails():
 """
 
 
-def test_a_block_that_never_ended_fails_its_test_with_its_line(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(test_it=NEVER_ENDED)
+def test_an_assertion_without_with_fails_its_test_with_its_line(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=NEVER_BEGUN)
     result = pytester.runpytest_subprocess("-Werror")
-    result.assert_outcomes(passed=8, errors=4, failed=1, skipped=1)
+    result.assert_outcomes(passed=3, failed=3)
     lines = {line for line in result.outlines if line.startswith("test_it.py:")}
-    for number, function in (
-        (15, "assert_updates"),
-        (20, "assert_executions"),
-        (24, "assert_calls"),
-        (29, "assert_all_updated"),
-    ):
+    for number, function in ((8, "assert_updates"), (13, "assert_executions")):
         text = (
-            f"test_it.py:{number}: tracer.{function}() asserts nothing, because its block never "
-            f"ended: write `with tracer.{function}(...):` above the code that trains"
+            f"test_it.py:{number}: tracer.{function}() asserts nothing: write "
+            f"`with tracer.{function}(...):` above the code that trains"
         )
         assert text in lines
-    assert "ZeroDivisionError: mine" in result.stdout.str(), "who fails by itself says why himself"
+    assert "ZeroDivisionError: mine" in result.stdout.str()
     assert "RuntimeWarning" not in result.stderr.str(), "it is said once"
 
 
-MARKED = """
-import pytest
-from helpers import train
+def test_a_fixture_may_add_a_marker(pytester: pytest.Pytester) -> None:
+    tests = """
+        import pytest
+        from helpers import train
 
-updates = pytest.mark.optimizer_updates
+        @pytest.fixture(params=[6, 7])
+        def marked(request):
+            request.node.add_marker(pytest.mark.optimizer_updates(dense=request.param))
 
-
-@pytest.fixture(params=[6, 7])
-def marked(request):
-    request.node.add_marker(updates(dense=request.param))
-
-
-def test_by_a_fixture(marked):
-    train()
-
-
-def test_in_the_body(request):
-    request.node.add_marker(updates(dense=7))
-    train()
-
-
-@updates(dense=6)
-def test_one_more(request):
-    train()
-    request.applymarker(updates(total=6))
-
-
-def test_own_error(request):
-    request.node.add_marker(updates(dense=7))
-    raise ZeroDivisionError("mine")
-"""
-
-
-def test_a_marker_that_is_added_while_the_test_runs_fails_it(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(helpers=HELPERS, test_it=MARKED)
-    result = pytester.runpytest_subprocess()
-    result.assert_outcomes(passed=1, failed=4)
-    found = sections(result.outlines)
-    late = "marker optimizer_updates: was added while the test ran"
-    said = {name for name, lines in found.items() if any(map(re.compile(late).match, lines))}
-    assert said == {"test_in_the_body", "test_one_more"}
-    assert "dense updates: expected 7, got 6" in found["test_by_a_fixture[7]"]
-    assert "E       ZeroDivisionError: mine" in found["test_own_error"]
-
-
-SCRIPT = """
-import tracer
-
-def entered():
-    tracer.assert_updates(total=4).__enter__()
-
-def closed():
-    with tracer.assert_updates(total=4):
-        yield
-
-entered()
-generator = closed()
-next(generator)
-generator.close()
-tracer.assert_updates(total=4)
-with tracer.assert_updates(total=0):
-    pass
-"""
+        def test_it(marked):
+            train()
+    """
+    pytester.makepyfile(helpers=HELPERS, test_it=tests)
+    pytester.runpytest_subprocess().assert_outcomes(passed=1, failed=1)
 
 
 def test_without_pytest_it_is_a_warning(pytester: pytest.Pytester) -> None:
-    result = pytester.runpython(pytester.makepyfile(script=SCRIPT))
+    script = """
+        import tracer
+
+        tracer.assert_updates(total=4)
+        with tracer.assert_updates(total=0):
+            pass
+    """
+    result = pytester.runpython(pytester.makepyfile(script=script))
     assert result.ret == 0
-    said = [line.partition("script.py:")[2] for line in result.errlines if "Runtime" in line]
-    text = "RuntimeWarning: tracer.assert_updates() asserts nothing, because its block never ended"
-    assert [line.partition(": write")[0] for line in said] == [f"{n}: {text}" for n in (4, 7, 14)]
+    (said,) = [line.partition("script.py:")[2] for line in result.errlines if "Runtime" in line]
+    text = "3: RuntimeWarning: tracer.assert_updates() asserts nothing"
+    assert said.partition(": write")[0] == text
 
 
 @pytest.mark.long
@@ -661,18 +556,6 @@ def test_a_mistake_shows_the_line_of_the_test_alone(pytester: pytest.Pytester) -
         def test_of_wrap():
             tracer.wrap(Model())
 
-        def test_nested_in_two():
-            class Outer(tf.compat.v1.train.Optimizer):
-                def __init__(self):
-                    super().__init__(False, "outer")
-                    self.inner = [tracer.wrap(tf.compat.v1.train.GradientDescentOptimizer(0.1))
-                                  for _ in range(2)]
-                    for each in self.inner:
-                        each.apply_gradients([(tf.ones(1), tf.Variable([1.0]))])
-            outer = Outer()
-            with tracer.assert_updates(outer, total=1):
-                pass
-
         def test_of_arguments():
             tracer.assert_calls("update_stepp", 1)
 
@@ -683,7 +566,7 @@ def test_a_mistake_shows_the_line_of_the_test_alone(pytester: pytest.Pytester) -
         """
     )
     result = pytester.runpytest_subprocess()
-    result.assert_outcomes(failed=6)
+    result.assert_outcomes(failed=5)
     assert "tracer/" not in result.stdout.str().replace("optimizer_tracer", "")
     assert "contextlib" not in result.stdout.str()
     asked = "cannot trace a Model: did you mean its optimizer, as in `model.optimizer`?"

@@ -5,14 +5,13 @@ wraps an optimizer with the fixture `optimizer_tracer`. Before that, this module
 else of `tracer`; it never imports TensorFlow.
 """
 
-import inspect
 import os
 import re
 import sys
 import zlib
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import partial, wraps
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -38,19 +37,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker, and make the folder for traces."""
+    """Register the marker."""
     config.addinivalue_line(
         "markers",
         f"{MARKER}(dense=, sparse=, total=, per_step=, variable=, at_least=, at_most=, "
         "effects=): the updates that optimizers make in this test, as for tracer.assert_updates; "
         "with effects=True the weights are compared, too",
     )
-    folder = _folder(config)
-    if folder is not None:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise pytest.UsageError(f"--tracer-save={folder}: {error.strerror}") from error
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -91,8 +84,7 @@ class OptimizerTracer:
         self._recording.counted.take(optimizer, effects=effects)
         if expected:
             assertion = tracer.assert_updates(optimizer, **expected)
-            assertion.__enter__()
-            self._stack.callback(assertion.close)
+            self._stack.callback(assertion.__enter__().end)
             self._assertions.append(assertion)
         return optimizer
 
@@ -112,105 +104,33 @@ class OptimizerTracer:
 
 
 _fixture = pytest.StashKey[OptimizerTracer]()
-_before = pytest.StashKey[set[object]]()
-"""The assertions before the body of a test whose blocks had not ended."""
-
-
-def _never_ended() -> dict[object, tuple[str, int, str]]:
-    """The assertions whose blocks have not ended."""
-    return getattr(sys.modules.get("tracer.testing.assertions"), "never_ended", {})
-
-
-def _taken(item: pytest.Item) -> list[tuple[str, int, str]]:
-    """The assertions of a test's body whose blocks have not ended; each is returned once."""
-    known, never_ended = item.stash.get(_before, None), _never_ended()
-    keys = [] if known is None else [key for key in never_ended if key not in known]
-    return [never_ended.pop(key) for key in keys]
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Trace the body of a test that asks for it, and check what it did if it passed."""
-    failures: list[str] = []
-    body = partial(_body, item, _checks(item), failures)
-    instance, unittest = getattr(item, "instance", None), sys.modules.get("unittest")
-    with pytest.MonkeyPatch.context() as patch:
-        if unittest and isinstance(instance, unittest.TestCase):
-            _replace_method(item, patch, body)
-            result = yield  # runs setUp and tearDown, too
-        else:
-            with body():
-                result = yield
+    """Trace a test that asks for it, and check what it did if it passed."""
+    checks, before = _checks(item), {*_never_begun()}
+    effects = any(marker.kwargs.get("effects") for marker in item.iter_markers(MARKER))
+    traced = item.stash.get(_fixture, None)
+    recording: Recording | None = None
+    try:
+        with tracer.record(effects=effects) if checks else nullcontext() as recording:
+            result = yield
+    finally:
+        unsaved = _save(item, recording or traced)
+        unused = [_never_begun().pop(key) for key in {*_never_begun()} - before]
+    failures = [message for check in checks if recording and (message := check(recording.trace()))]
+    failures += [] if traced is None else traced.failures()
+    failures += [unsaved] if unsaved else []
+    failures += [f"{os.path.relpath(path)}:{line}: {text}" for path, line, text in unused]
     if failures:
         pytest.fail("\n\n".join(failures), pytrace=False)
     return result
 
 
-def _replace_method(
-    item: Any, patch: pytest.MonkeyPatch, body: Callable[[], AbstractContextManager[None]]
-) -> None:
-    """Let the method of a `unittest.TestCase` run in the context `body`."""
-    method = item.obj
-    if inspect.iscoroutinefunction(method):
-
-        @wraps(method)
-        async def coroutine() -> Any:
-            __tracebackhide__ = True
-            with body():
-                return await method()
-
-        patch.setattr(item.instance, item.name, coroutine)  # pytest does not look at `item.obj`
-        return
-
-    @wraps(method)
-    def function() -> Any:
-        __tracebackhide__ = True
-        with body():
-            return method()
-
-    patch.setattr(item, "obj", function)
-
-
-@contextmanager
-def _body(
-    item: pytest.Item, checks: "Sequence[Callable[[Trace], str]]", failures: list[str]
-) -> Iterator[None]:
-    """Trace the body of a test, and add to `failures` why it should fail although it passed."""
-    __tracebackhide__ = True
-    effects = any(marker.kwargs.get("effects") for marker in item.iter_markers(MARKER))
-    traced = item.stash.get(_fixture, None)
-    item.stash[_before] = {*_never_ended()}
-    recording: Recording | None = None
-    passed = False
-    try:
-        with tracer.record(effects=effects) if checks else nullcontext() as recording:
-            yield
-        passed = True
-    finally:
-        unsaved = _save(item, recording or traced)
-        if not passed:
-            _taken(item)  # the traceback says enough
-            if unsaved:
-                item.add_report_section("call", "tracer", unsaved)
-    failures += [message for check in checks if recording and (message := check(recording.trace()))]
-    failures += [] if traced is None else traced.failures()
-    if len(list(item.iter_markers(MARKER))) > len(checks):
-        failures.append(
-            f"marker {MARKER}: was added while the test ran, when counting could no longer begin: "
-            "add it before the test runs, or use `with tracer.assert_updates(...):`"
-        )
-    failures += [unsaved] if unsaved else []
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
-    """Fail a test if the block of an assertion that its body made has not ended."""
-    result = yield
-    if unused := _taken(item):
-        root = item.config.rootpath
-        lines = (f"{os.path.relpath(path, root)}:{line}: {text}" for path, line, text in unused)
-        pytest.fail("\n\n".join(lines), pytrace=False)
-    return result
+def _never_begun() -> dict[object, tuple[str, int, str]]:
+    """The assertions whose blocks have not begun."""
+    return getattr(sys.modules.get("tracer.testing.assertions"), "never_begun", {})
 
 
 def _checks(item: pytest.Item) -> "list[Callable[[Trace], str]]":
@@ -234,21 +154,17 @@ def _checks(item: pytest.Item) -> "list[Callable[[Trace], str]]":
 # The option `--tracer-save`.
 
 
-def _folder(config: pytest.Config) -> Path | None:
-    folder: str | None = config.getoption("tracer_save")
-    return Path(folder) if folder else None
-
-
 def _save(item: pytest.Item, traced: "Recording | OptimizerTracer | None") -> str:
     """Save what a test did, if the option asks for it; return why it could not be saved."""
-    folder = _folder(item.config)
+    folder: str | None = item.config.getoption("tracer_save")
     if folder is None or traced is None:
         return ""
     trace = traced.trace if isinstance(traced, OptimizerTracer) else traced.trace()
     try:
         if trace.optimizers:
-            trace.save(folder / _file_name(item.nodeid))
-    except tracer.TraceFileError as error:
+            os.makedirs(folder, exist_ok=True)
+            trace.save(Path(folder, _file_name(item.nodeid)))
+    except (OSError, tracer.TraceFileError) as error:
         return f"--tracer-save: {error}"
     return ""
 

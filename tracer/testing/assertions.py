@@ -2,7 +2,7 @@
 
 Each assertion is a context manager. It counts only what runs in its block, and yields an
 `Assertion`, whose `trace` can be read in the block and after it. If an exception leaves the block,
-nothing is asserted. If a block never ends, a warning says so when the program ends; the pytest
+nothing is asserted. If a block never begins, a warning says so when the program ends; the pytest
 plugin fails the test. An incomplete trace fails every assertion, because it may have missed
 something.
 """
@@ -11,16 +11,15 @@ import atexit
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from tracer.api import Recording, record, recording_of
 from tracer.check import failure
 from tracer.check.expectation import METHODS, Expectation
 from tracer.check.judge import runs_for_all
-from tracer.errors import UnknownName, UnsupportedOptimizer, unknown_name
+from tracer.errors import UnknownName, unknown_name
 from tracer.model.trace import Trace
 from tracer.testing.objects import (
     Target,
@@ -38,14 +37,14 @@ Check = Callable[[Trace], str]
 __tracebackhide__ = True  # pytest shows the line of the assertion, without these frames
 
 
-never_ended: dict[object, tuple[str, int, str]] = {}
-"""The assertions whose blocks have not ended: the file and line of each, and what to say of it."""
+never_begun: dict[object, tuple[str, int, str]] = {}
+"""The assertions whose blocks have not begun: the file and line of each, and what to say of it."""
 
 
 @atexit.register
 def _warn() -> None:
-    """Warn of blocks that never ended, as Python does of a coroutine that was never awaited."""
-    for path, line, text in never_ended.values():
+    """Warn of blocks that never began, as Python does of a coroutine that was never awaited."""
+    for path, line, text in never_begun.values():
         warnings.warn_explicit(text, RuntimeWarning, path, line)
 
 
@@ -56,16 +55,15 @@ class Assertion:
     """
 
     def __init__(self, optimizer: object, check: Check) -> None:
-        self._optimizer = optimizer
-        self._check = check
-        self._recording = Recording()
-        self._stack = ExitStack()
         if optimizer is not None:
             from tracer.hooks.family import kind_to_trace
 
             kind_to_trace(optimizer)
+        self._check = check
+        self._block = record() if optimizer is None else recording_of(optimizer)
+        self._recording = Recording()
         self._key = object()
-        never_ended[self._key] = _made()
+        never_begun[self._key] = _made()
 
     @property
     def trace(self) -> Trace:
@@ -73,49 +71,34 @@ class Assertion:
         return self._recording.trace()
 
     def __enter__(self) -> "Assertion":
-        block = record() if self._optimizer is None else recording_of(self._optimizer)
-        try:
-            self._recording = self._stack.enter_context(block)
-        except UnsupportedOptimizer as error:
-            self.close()
-            raise error.with_traceback(None) from None  # hides frames of contextlib
+        __tracebackhide__ = True
+        never_begun.pop(self._key, None)
+        self._recording = self._block.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: Any) -> None:
         __tracebackhide__ = True
-        if isinstance(error, GeneratorExit):  # the generator around the block was closed
-            self._stack.close()
-            return
-        self.close()
-        if error is None and (message := self.check(self.trace)):
+        self._block.__exit__(*exception)
+        if exception[0] is None and (message := self.check(self.trace)):
             raise AssertionError(message)
+
+    def end(self) -> None:
+        """End the block without asserting anything."""
+        self._block.__exit__(None, None, None)
 
     def check(self, trace: Trace) -> str:
         """Why a trace is not as expected; empty if it is."""
-        never_ended.pop(self._key, None)
+        never_begun.pop(self._key, None)
         return self._check(trace)
-
-    def close(self) -> None:
-        """End the block without asserting anything."""
-        never_ended.pop(self._key, None)
-        self._stack.close()
 
 
 def _made() -> tuple[str, int, str]:
-    """The line of the program that makes an assertion, and the text if its block never ends."""
+    """The line of the program that makes an assertion, and the text if its block never begins."""
     frame: FrameType | None = sys._getframe(1)
     function = ""
     while frame is not None and frame.f_globals.get("__name__", "").startswith("tracer."):
         function, frame = f"tracer.{frame.f_code.co_name}", frame.f_back
-    text = (
-        f"{function}() asserts nothing, because its block never ended: write "
-        f"`with {function}(...):` above the code that trains"
-    )
+    text = f"{function}() asserts nothing: write `with {function}(...):` above the code that trains"
     return (frame.f_code.co_filename, frame.f_lineno, text) if frame else ("", 0, text)
 
 
