@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ else:
 
 ROOT = Path(__file__).parents[2]
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
-FACTS_PAGE = ROOT / "docs" / "facts.md"
+FACTS_FILE = ROOT / "docs" / "facts.toml"
 CONTRIBUTING = ROOT / "CONTRIBUTING.md"
 PAGES = [ROOT / "README.md", CONTRIBUTING, *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -59,22 +60,24 @@ def files_of_tests() -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if page.name != "testing.md"], ids=lambda page: page.name
+    "page",
+    [page for page in [*PAGES, FACTS_FILE] if page.name != "testing.md"],
+    ids=lambda page: page.name,
 )
 def test_tests_that_are_named_exist(page: Path) -> None:
-    for file, name in re.findall(r"`(?:[\w/]*?(\w+\.py)::)?(test_\w+)`", text_of(page)):
+    for file, name in re.findall(r"[`\"](?:[\w/]*?(\w+\.py)::)?(test_\w+)[`\"]", text_of(page)):
         assert name in files_of_tests(), name
         assert not file or file in files_of_tests()[name], f"{file}::{name}"
 
 
 def modules_named(text: str) -> Iterator[tuple[Path, str]]:
     """The modules of ours that a page names in code, each with a definition in it, or none."""
-    for path, name in re.findall(r"`((?:\w+/)*\w+\.py)(?::([\w.]+))?`", text):
+    for path, name in re.findall(r"[`\"]((?:\w+/)*\w+\.py)(?::([\w.]+))?[`\"]", text):
         yield ROOT / path if path.startswith("tracer/") else ROOT / "tracer" / path, name
 
 
 def test_modules_and_functions_that_are_named_exist() -> None:
-    named = list(modules_named(text_of(ARCHITECTURE) + text_of(FACTS_PAGE)))
+    named = list(modules_named(text_of(ARCHITECTURE) + text_of(FACTS_FILE)))
     assert len(named) > 100
     for path, name in named:
         assert path.exists(), path
@@ -136,13 +139,16 @@ def test_the_layers_are_those_of_the_import_contracts() -> None:
     assert [each["layers"] for each in contracts] == list(layers_drawn())
 
 
-FACTS = re.findall(
-    r"`((tensorflow|tf_keras|keras|jax|optax|torch)/[\w/]+\.py): ([^`]+)`", text_of(FACTS_PAGE)
-)
+TEXTS = [
+    found.groups()
+    for facts in tomllib.loads(text_of(FACTS_FILE)).values()
+    for text in chain.from_iterable(fact.get("theirs", ()) for fact in facts)
+    if (found := re.match(r"((tensorflow|tf_keras|keras|jax|optax|torch)/[\w/]+\.py): (.+)", text))
+]
 
 
-@pytest.mark.parametrize(("path", "package", "name"), FACTS)
-def test_the_facts_about_the_frameworks_stand_where_the_page_says(
+@pytest.mark.parametrize(("path", "package", "name"), TEXTS)
+def test_the_facts_about_the_frameworks_stand_where_the_file_says(
     path: str, package: str, name: str
 ) -> None:
     """A name that is gone from its file is a fact to look at again, before other tests fail."""

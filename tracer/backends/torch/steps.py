@@ -372,7 +372,7 @@ class StepCounter:
             variables.find_names(self.optimizer())
             # A parameter that is gone may leave its `id` to another one.
             self._alive = [ref(each, self._forget) for each in parameters]
-        # Checkpoints also give a gradient to parameters on other ranks: see `docs/facts.md`.
+        # Checkpoints also give a gradient to parameters on other ranks: see `docs/facts.toml`.
         layouts = [
             compat.FROZEN if compat.is_elsewhere(each) else layout
             for each, layout in zip(parameters, layouts, strict=True)
