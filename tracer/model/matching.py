@@ -1,15 +1,14 @@
 """Matches the optimizers and variables of a run's workers. No TensorFlow.
 
 Each worker numbers its optimizers in the order of their first steps, which may differ between
-workers. So an optimizer is identified by the line that made it and, if the line made several, by
-the names of its variables or by its number. A variable is identified by its optimizer and its name.
+workers. So an optimizer is identified by its class, the line that made it, and its number among
+the optimizers of the line. A variable is identified by its optimizer and its name.
 """
 
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, combinations
 from typing import NamedTuple
 
 from tracer.model.names import without_number
@@ -48,21 +47,18 @@ class Matching(NamedTuple):
 
 def match(traces: Sequence[TraceData]) -> Matching:
     """Match the optimizers and variables of the traces of one run's workers."""
-    roots = list(_roots(traces))
     units: list[list[Root]] = []
     doubts: list[list[Root]] = []
     unlike: list[tuple[Root, Root]] = []
-    for family in _families(roots):
-        first = family[0]
-        if _is_one_each(family) and _numbers_agree(family):
-            same = [family]
-            unlike += [(first, root) for root in family if not _may_share(first, root)][:1]
+    for family in _families(_roots(traces)):
+        groups = _grouped(family, _number)
+        strangers = [pair for group in groups for pair in _strangers(group)]
+        if not _numbers_agree(family, groups) or (strangers and len(groups) > 1):
+            groups = [[root] for root in family]
+            doubts += [family] if len({root.trace for root in family}) > 1 else []
         else:
-            same = _by_names(family) or _by_number(family)
-        if not same:
-            same = [[root] for root in family]
-            doubts.append(family)
-        units += same
+            unlike += strangers[:1]
+        units += groups
     unit_of = {(root.trace, root.index): n for n, unit in enumerate(units) for root in unit}
     optimizers = [list(_identities(data, n, unit_of)) for n, data in enumerate(traces)]
     names: list[dict[int, Hashable]] = [{} for _ in traces]
@@ -97,9 +93,6 @@ def _variables_used(data: TraceData) -> dict[int, tuple[int, ...]]:
     used: dict[int, set[int]] = {
         index: set() for index, each in enumerate(data.optimizers) if each.root == index
     }
-    if len(used) == 1:
-        others = {*chain(*(row.variables for row in data.not_updated))}
-        return dict.fromkeys(used, tuple({*range(len(data.variables))} - others))
     for block in data.blocks:
         used.get(block.root, set()).update(*(entry.variables for entry in block.entries))
     for calls in data.calls:
@@ -121,40 +114,16 @@ def _labels(variables: Sequence[Variable], used: Iterable[int]) -> dict[int, Lab
 # Which roots are one optimizer.
 
 
-def _families(roots: Sequence[Root]) -> list[list[Root]]:
+def _families(roots: Iterable[Root]) -> list[list[Root]]:
     """The roots by class and line, without the folders, which may differ between workers."""
-    unknown = {root.record.class_name for root in roots if not root.record.made}
+    every = [*roots]
+    unknown = {root.record.class_name for root in every if not root.record.made}
 
     def line(root: Root) -> Hashable:
         name = root.record.class_name
         return name, "" if name in unknown else re.split(r"[\\/]", root.record.made)[-1]
 
-    return _grouped(roots, line)
-
-
-def _by_names(family: Sequence[Root]) -> list[list[Root]]:
-    """The roots by their variables; none if these do not tell them apart.
-
-    Unless each worker used all optimizers that the line made, one that is not seen may have the
-    same variables: then the numbers must agree.
-    """
-    groups = _grouped(family, lambda root: root.variables)
-    used = Counter(root.trace for root in family)
-    all_used = all(root.record.made_as[1] == used[root.trace] for root in family)
-    agree = all_used or all(map(_numbers_agree, groups))
-    unclear = any(
-        _may_share(one[0], other[0]) and _traces(one).isdisjoint(_traces(other))
-        for one, other in combinations(groups, 2)
-    )
-    return groups if agree and not unclear and all(map(_is_one_each, groups)) else []
-
-
-def _by_number(family: Sequence[Root]) -> list[list[Root]]:
-    """The roots by their number among the optimizers of the line; none if this is not known."""
-    groups = _grouped(family, _number)
-    agree = all(map(_number, family)) and _counts_agree(family)
-    is_clear = all(_is_one_each(group) and _have_one_in_common(group) for group in groups)
-    return groups if agree and is_clear else []
+    return _grouped(every, line)
 
 
 def _grouped(roots: Iterable[Root], key: Callable[[Root], Hashable]) -> list[list[Root]]:
@@ -164,38 +133,24 @@ def _grouped(roots: Iterable[Root], key: Callable[[Root], Hashable]) -> list[lis
     return list(groups.values())
 
 
-def _have_one_in_common(roots: Iterable[Root]) -> bool:
-    known = [root.variables for root in roots if root.variables]
-    return not known or bool(frozenset.intersection(*known))
-
-
-def _may_share(one: Root, other: Root) -> bool:
-    """Whether the roots may share a variable; any may, if the variables of one are unknown."""
-    return not (one.variables and other.variables) or not one.variables.isdisjoint(other.variables)
-
-
-def _traces(roots: Iterable[Root]) -> set[int]:
-    return {root.trace for root in roots}
-
-
-def _is_one_each(roots: Sequence[Root]) -> bool:
-    """Whether no two of the roots are of one trace."""
-    return len(_traces(roots)) == len(roots)
-
-
 def _number(root: Root) -> int:
     return root.record.made_as[0]
 
 
-def _numbers_agree(roots: Sequence[Root]) -> bool:
-    """Whether the roots have one number, of as many; or none."""
-    return len({*map(_number, roots)}) == 1 and (not _number(roots[0]) or _counts_agree(roots))
+def _numbers_agree(family: Sequence[Root], groups: Iterable[Sequence[Root]]) -> bool:
+    """True if each worker has one optimizer of each number, and the line made as many on each.
+
+    A worker that was killed may have made fewer.
+    """
+    most = max(root.record.made_as[1] for root in family)
+    made_as_many = all(root.record.made_as[1] == most or not root.finished for root in family)
+    return made_as_many and all(len({root.trace for root in own}) == len(own) for own in groups)
 
 
-def _counts_agree(roots: Sequence[Root]) -> bool:
-    """Whether the line made as many optimizers on each worker, as far as workers have ended."""
-    most = max(root.record.made_as[1] for root in roots)
-    return all(root.record.made_as[1] == most or not root.finished for root in roots)
+def _strangers(roots: Sequence[Root]) -> list[tuple[Root, Root]]:
+    """The first root with each that has other variables, and none in common with it."""
+    known = [root for root in roots if root.variables]
+    return [(known[0], root) for root in known[1:] if known[0].variables.isdisjoint(root.variables)]
 
 
 # The identities.

@@ -151,9 +151,8 @@ def _in_doubt(
     ]
     line = roots[0].record.made
     return Note(
-        f"{listed(items, _MAX_NAMES)} {f'were made in {line}' if line else 'were made earlier'}, "
-        "for variables of equal names: it is unknown which are the same optimizer, so they are "
-        "kept apart"
+        f"{listed(items, _MAX_NAMES)} {f'were made in {line}' if line else 'were made earlier'}: "
+        "it is unknown which are the same optimizer, so they are kept apart"
     )
 
 
