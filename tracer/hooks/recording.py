@@ -16,7 +16,7 @@ from tracer.core.imports import when_imported
 from tracer.core.interrupts import suppress_faults
 from tracer.core.lines import forget_numbers
 from tracer.core.recorder import Recorder
-from tracer.core.registry import PROGRAM, Holder, bindings, recorder_of
+from tracer.core.registry import PROGRAM, Holder, recorder_of
 from tracer.core.snapshot import ran_in
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks import wrapping
@@ -52,8 +52,8 @@ class Recording(Holder):
         self._refused: list[tuple[ref[Any], list[int | None] | None, str]] = []
         """The optimizers that cannot be traced, their step counts when refused, and why."""
         self._end: Trace | None = None
-        self._is_cut = False
-        """Whether an exception interrupted the end of the block."""
+        self._is_open = False
+        """Whether it holds every optimizer, also those made later: see `begin`."""
 
     def trace(self) -> Trace:
         """The trace since the block began; after the block always the same trace.
@@ -94,8 +94,6 @@ class Recording(Holder):
                 notes.append(note)
         if nothing:
             notes += [backend.unused_note for backend in finders() if backend.unused_note]
-        if self._is_cut:
-            notes.append(_CUT)
         return [*map(Note, dict.fromkeys(notes))]
 
     @property
@@ -131,6 +129,7 @@ class Recording(Holder):
 
     def begin(self) -> None:
         """Hold every living optimizer, each as the root of its nested optimizers."""
+        self._is_open = True
         families = []
         for backend in finders():
             self._unseen += backend.unseen()
@@ -145,48 +144,28 @@ class Recording(Holder):
                 if id(members[0][0]) not in inner:
                     self.attach(members[0][0], members=members)
 
-    def finish(self) -> None:
-        """End the recording, and note the living optimizers that were not seen."""
-        try:
-            refused = {id(optimizer()) for optimizer, _, _ in self._refused}
-            self._missed = {
-                type(each).__name__
-                for backend in finders()
-                for each in backend.living()
-                if recorder_of(each) is None and id(each) not in refused
-            }
-        except BaseException:
-            self._is_cut = True
-            raise
-        finally:
-            self.end()
-
     def end(self) -> None:
         """Freeze the trace, and let go of the optimizers: others may still hold them."""
         try:
+            if self._is_open:
+                self._find_missed()
             self._end = self.trace()
-        except BaseException:
-            self._is_cut = True
-            raise
         finally:
             self.ended = True
-            try:
-                self._release()
-            except BaseException:  # of a signal handler, which does not raise again
-                self._release()
-                raise
+            for recorder in list(self.since):
+                wrapping.let_go(recorder.optimizers.alive(), self)
         self.asked.clear()
         self.since.clear()
 
-    def _release(self) -> None:
-        for recorder in list(self.since):
-            wrapping.let_go(recorder.optimizers.alive(), self)
-
-
-_CUT = (
-    "an exception interrupted the end of the block: steps after it may be counted, and an "
-    "optimizer that the tracer did not see may be missing"
-)
+    def _find_missed(self) -> None:
+        """Find the living optimizers that no backend reported."""
+        refused = {id(optimizer()) for optimizer, _, _ in self._refused}
+        self._missed = {
+            type(each).__name__
+            for backend in finders()
+            for each in backend.living()
+            if recorder_of(each) is None and id(each) not in refused
+        }
 
 
 def _steps_of(optimizer: Any) -> list[int | None] | None:
@@ -206,17 +185,33 @@ def record(
 ) -> Iterator[Recording]:
     """Trace every optimizer that is used in the block: see `tracer.record` and `Recording`."""
     recording = Recording(attached, effects=effects)
+    with _ending(recording):
+        with lock:
+            if not _active:
+                forget_numbers()
+            _active.append(recording)
+            _watch_imports()
+            _listen()
+        recording.begin()
+        yield recording
+
+
+@contextmanager
+def recording_of(*optimizers: object, effects: bool = False) -> Iterator[Recording]:
+    """Trace only these optimizers in the block: see `tracer.api.recording_of`."""
+    recording = Recording(effects=effects)
+    with _ending(recording):
+        for optimizer in optimizers:
+            recording.take(optimizer)
+        yield recording
+
+
+@contextmanager
+def _ending(recording: Recording) -> Iterator[None]:
+    """End a recording with the block, wherever a signal handler raises."""
     try:
         try:
-            _release_ended()
-            with lock:
-                if not _running():
-                    forget_numbers()
-                _active.append(recording)
-                _watch_imports()
-                _listen()
-            recording.begin()
-            yield recording
+            yield
         finally:
             _close(recording)
     finally:  # once more if a signal handler raised at any line of the first
@@ -231,19 +226,7 @@ def _close(recording: Recording) -> None:
     with lock:
         _active[:] = [each for each in _active if each is not recording]
         _listen()
-    recording.finish()
-
-
-@contextmanager
-def recording_of(*optimizers: object, effects: bool = False) -> Iterator[Recording]:
-    """Trace only these optimizers in the block: see `tracer.api.recording_of`."""
-    recording = Recording(effects=effects)
-    try:
-        for optimizer in optimizers:
-            recording.take(optimizer)
-        yield recording
-    finally:
-        recording.end()
+    recording.end()
 
 
 def _was_fitted(data: TraceData) -> bool:
@@ -266,7 +249,7 @@ def _outermost(recorders: Collection[Recorder]) -> Iterator[Recorder]:
 # Optimizers made later.
 
 _active: list[Recording] = []
-"""The recordings whose block is running, and perhaps some that have ended."""
+"""The recordings whose block is running: new optimizers are reported to them."""
 _always = False
 """Whether backends prepare to see optimizers that are made while nothing is recorded."""
 
@@ -280,14 +263,14 @@ def wrap(given: T, *, retrace: bool, effects: bool) -> tuple[T, Recorder, bool]:
     made: T = backend.to_wrap(given)
     known = recorder_of(backend.standing_for(made))
     recorder = wrapping.hold(made, PROGRAM, seen=known is None, retrace=retrace, effects=effects)
-    for recording in _running():
+    for recording in list(_active):
         recording.attach(made)
     return made, recorder, known is None
 
 
 def _made(optimizer: Any, *, making: bool = False) -> None:
     """Have all running recordings hold a new optimizer."""
-    for recording in _running():
+    for recording in list(_active):
         recording.attach(optimizer, making=making)
 
 
@@ -295,20 +278,14 @@ def _made(optimizer: Any, *, making: bool = False) -> None:
 def _watch_imports() -> None:
     """Have a backend listen as soon as its package is imported."""
     for home in filter(None, FINDERS.values()):
-        when_imported(home, lambda _: _listen() if _running() or _always else None)
-
-
-def _running() -> list[Recording]:
-    """The recordings that new optimizers are reported to."""
-    _active[:] = [recording for recording in _active if not recording.ended]
-    return list(_active)
+        when_imported(home, lambda _: _listen() if _active or _always else None)
 
 
 def _listen() -> None:
     """Have backends report new optimizers while anything is recorded."""
     with lock:
         for backend in finders(load=True):
-            backend.listen(_made if _running() else None, always=_always)
+            backend.listen(_made if _active else None, always=_always)
 
 
 def listen_always(wanted: bool) -> None:
@@ -318,11 +295,3 @@ def listen_always(wanted: bool) -> None:
         _always = wanted
         _watch_imports()
         _listen()
-
-
-def _release_ended() -> None:
-    """Let go of what a recording still holds because exceptions interrupted its end."""
-    with lock:
-        for binding in list(bindings.values()):
-            for holder in [each for each in binding.holders if each.ended]:
-                wrapping.let_go([binding.optimizer()], holder)
