@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tracer.core.counters import Counted, CountedBlock, Counters
+from tracer.core.counters import Counted, CountedBlock
 from tracer.core.log import HostLog, Reading, until
 from tracer.core.settle import Ended, blocks_of, settle
 from tracer.core.sites import Site
@@ -54,19 +54,6 @@ def test_the_lost_steps_of_one_block_are_those_that_no_other_one_has() -> None:
     assert (filled.lost, _steps(filled.runs[0]), ended.lost) == (0, [1, 3, 4, 6], None)
 
 
-def test_a_loss_of_what_was_an_update_and_what_was_part_of_one_is_said() -> None:
-    for nested in (False, True):
-        ran = Reading({1: _runs(2)}, {0: 2}, lost=1)
-        ended = settle(_begun(3, (STEP, Reading({0: [Run(1, 1, 3)]})), (PART, ran)))
-        blocks, (note,) = blocks_of(0, SITES, {0: ended}, METHODS, {0: 0}, nested)
-        assert ("whether some of them were updates" in note) == nested
-        assert ("the totals are exact" in note) != nested
-        roles = [(entry.role, block.total) for block in blocks for entry in block.entries]
-        updates = sum(total for role, total in roles if role == "update")
-        executions = sum(total for role, total in roles if role in ("update", "apply"))
-        assert (updates, executions) == (3 if nested else 4, 4)
-
-
 def test_lost_steps_between_those_of_a_run_leave_the_runs_rising() -> None:
     other = STEP._replace(function="other")
     mine = Reading({0: [Run(1, 2, 4)]}, lost=2)
@@ -99,24 +86,15 @@ def test_a_step_before_others_that_ended_was_ended_by_an_error_whatever_runs() -
 
 def test_what_came_after_a_baseline_is_numbered_from_there() -> None:
     reading = Reading({0: [Run(1, 1, 9)], 1: [Run(2, 3, 3)]}, {0: 4}, lost=3, graphs=2, idle=1)
-    sides = {"under_way": {8, 9}, "empty": {2, 7}}
-    counted = _begun(9, (STEP, reading), compared=[range(1, 3), range(5, 10)], **sides)
+    counted = _begun(9, (STEP, reading), compared=[range(1, 3), range(5, 10)], under_way={8, 9})
     before = Reading({0: [Run(1, 1, 4)], 1: _runs(2)}, {0: 3}, lost=1, graphs=1, idle=1)
     new = counted.since(_begun(6, (STEP, before), under_way={5, 6}))
     assert new == Counted(
         5,
         {0: (STEP, Reading({0: [Run(1, 1, 5)], 1: [Run(1, 3, 2)]}, {0: 1}, 2, 1))},
         {4, 5},
-        {3},
         compared=[range(-3, -1), range(1, 6)],
     )
-
-
-def test_a_step_that_failed_is_a_change_though_nothing_was_counted() -> None:
-    counters = Counters()
-    before = counters.sign()
-    counters.give_up({0: 1})
-    assert counters.sign() != before
 
 
 def test_steps_that_begin_while_counters_are_read_are_left_out() -> None:
@@ -131,7 +109,7 @@ def test_a_step_that_an_error_ended_is_none_and_said() -> None:
     assert (ended.steps, ended.stopped) == (3, 2)
     assert ended.blocks[0][1].runs == {0: [Run(1, 1, 3)]}
     _, (note,) = blocks_of(0, SITES, {0: ended}, METHODS, {0: 0})
-    assert "2 steps that began in a graph ended with an error" in note
+    assert "2 steps ended with an error" in note
 
 
 def test_a_step_that_an_error_ended_after_a_part_of_it_ran_is_one() -> None:
@@ -139,7 +117,7 @@ def test_a_step_that_an_error_ended_after_a_part_of_it_ran_is_one() -> None:
     assert (ended.steps, ended.raised, ended.stopped) == (3, [2], 0)
     blocks, notes = blocks_of(0, SITES, {0: ended}, METHODS, {0: 0})
     assert sum(block.total for block in blocks if block.step) == 3
-    assert "1 step that began in a graph ended with an error" in notes[0]
+    assert "1 step ended with an error" in notes[0]
 
 
 def test_what_is_under_way_does_not_count_yet() -> None:
@@ -150,25 +128,6 @@ def test_what_is_under_way_does_not_count_yet() -> None:
     assert [each.total for _, each in ended.blocks] == [4, 4]
     busy = settle(_begun(5, (STEP, reading), (PART, part), calm=False))
     assert busy == ended
-
-
-def test_a_step_that_ended_before_anything_ran_has_no_number() -> None:
-    ended = settle(_begun(4, (STEP, Reading({0: _runs(1, 2, 4)})), empty={3}))
-    assert (ended.steps, ended.stopped) == (3, 0)
-    assert ended.blocks[0][1].runs == {0: [Run(1, 1, 3)]}
-
-
-def test_a_step_that_failed_is_one_if_a_function_ran_in_it() -> None:
-    own = Reading({0: [Run(1, 1, 5), Run(8, 2, 2)]})
-    part = Reading({1: [Run(2, 2, 2), Run(8, 1, 1)]})
-    ended = settle(_begun(10, (STEP, own), (PART, part), under_way={6, 7, 9}, empty={3, 4, 10}))
-    assert ended.steps == 5
-    assert [each.runs for _, each in ended.blocks] == [
-        {0: [Run(1, 1, 5)]},
-        {1: [Run(2, 1, 2), Run(5, 1, 1)]},
-    ]
-    _, notes = blocks_of(0, SITES, {0: ended}, METHODS, {0: 0})
-    assert not notes
 
 
 def test_the_work_of_a_block_by_what_it_was_part_of() -> None:

@@ -515,4 +515,4 @@ def test_a_graph_step_that_fails_after_an_update_is_said() -> None:
     trace = tracer.trace_of(optimizer)
     assert (ran(weight), trace.steps, trace.updates()) == (4, 2, 2)
     assert not trace.complete
-    assert "1 step that began in a graph ended with an error" in trace.notes[0]
+    assert "1 step ended with an error" in trace.notes[0]

@@ -171,9 +171,9 @@ def test_an_eager_step_that_raises_after_its_function(
             outer.apply_gradients(gradients(variables))
     assert minus(readings(variables), before)["kernel"] == Reading(3)
     trace = tracer.trace_of(outer)
-    assert_right(trace, variables, minus(readings(variables), before))
     kernel = trace.count("updates", by="step", variable=variables["kernel"])
     assert (trace.steps, kernel) == (3, {(1,): 1, (2,): 1, (3,): 1})
+    assert not trace.complete, "it may have raised in the function"
 
 
 def test_a_function_that_fails_half_way_in_an_eager_step(
@@ -258,7 +258,7 @@ def test_no_memory_for_an_update(kind: str, compiled: bool) -> None:
     assert_readings(trace, variables)
     assert not trace.complete
     if compiled:
-        assert "1 step that began in a graph ended with an error" in trace.notes[0]
+        assert "1 step ended with an error" in trace.notes[0]
     method = next(each.name for each in trace.methods if each.role == "apply")
     if not compiled:
         assert (trace.calls(method), trace.executions(method)) == (3, 2)

@@ -186,7 +186,7 @@ def test_the_last_step_fails_half_way(kind: str, where: str) -> None:
     assert np.asarray(first)[0] == 4
     for each in (inside, trace):
         assert (each.steps, each.updates(variable=first), each.complete) == (3, 3, False)
-        assert "1 step that began in a graph ended with an error" in " ".join(each.notes)
+        assert "1 step ended with an error" in " ".join(each.notes)
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data:UserWarning")  # it is meant to

@@ -196,8 +196,6 @@ class Blocks:
         self.counters = Counters()
         self.callers = Paths()
         self.tracings = Tracings()
-        self.called_by_apply_methods = False
-        """Whether an apply method has ever called such a function."""
         self._root = root
         self._sites = root.sites
         self._note = root.note
@@ -361,8 +359,6 @@ class Backend:
     new_stale: type[StaleFunctions] = StaleFunctions
     collectors: tuple[type[Collector], ...] = ()
     """The collectors of evidence for the findings of this framework."""
-    raised_by_programs: tuple[type[BaseException], ...] = ()
-    """Errors that may end a function after part of its work is done."""
     raised_to_stop: tuple[str, ...] = ()
     """Names of errors by which a thread only reports that another thread failed."""
 

@@ -43,8 +43,6 @@ class Counted(NamedTuple):
     """By a key that never changes for a block."""
     under_way: Collection[int] = ()
     """The steps under way, as far as Python knows."""
-    empty: Collection[int] = ()
-    """The steps that an error ended and that ran nothing, except perhaps functions."""
     calm: bool = True
     """Whether nothing runs now: then an error ended each step that has not ended."""
     effects: Mapping[Source, Reading] = {}
@@ -66,8 +64,7 @@ class Counted(NamedTuple):
                 key: (block, since(reading, before.blocks.get(key, nothing)[1], past))
                 for key, (block, reading) in self.blocks.items()
             },
-            under_way=_after(self.under_way, past),
-            empty=_after(self.empty, past),
+            under_way={number - past for number in self.under_way if number > past},
             effects={
                 source: new
                 for source, reading in self.effects.items()
@@ -75,11 +72,6 @@ class Counted(NamedTuple):
             },
             compared=[range(each.start - past, each.stop - past) for each in self.compared],
         )
-
-
-def _after(numbers: Iterable[int], past: int) -> set[int]:
-    """The numbers after `past`, counted from there."""
-    return {number - past for number in numbers if number > past}
 
 
 Counts = dict[int, Counted]
@@ -122,7 +114,6 @@ class Counters:
         on."""
         self.clocks: dict[int, Clock] = defaultdict(Clock)
         """By replica; one in a program takes the place of the one in Python."""
-        self._empty: dict[int, set[int]] = defaultdict(set)
 
     def compare(self, wanted: bool, new_effects: Callable[[], Any]) -> bool:
         """Start or stop comparing the variables of each step; returns whether this is a change."""
@@ -153,11 +144,6 @@ class Counters:
     ) -> Mapping[int, Sequence[tuple[CountedBlock, Reading]]]:
         """The blocks of programs by replica, in a fixed order, up to these `last` steps."""
         return {}
-
-    def give_up(self, numbers: dict[int, int]) -> None:
-        """Record that the step with these `numbers` ran nothing, except perhaps functions."""
-        for replica, number in numbers.items():
-            self._empty[replica].add(number)
 
     def log(self, block: CountedBlock, stamp: int) -> None:
         """Count one execution of a block in Python."""
@@ -201,13 +187,12 @@ class Counters:
                     graphs = self.session_graphs[block]
                     blocks[block] = (block, log.reading(graphs, 0 if log.total else graphs))
             mine = {number for step in running if (number := step.get(replica, steps + 1)) <= steps}
-            empty = set(self._empty[replica])
             effects = {} if self.compared is None else self.compared.read(replica, steps)
             compared = [
                 range(begin.get(replica, 1), steps + 1 if end is None else end.get(replica, 1))
                 for begin, end in self._compared
             ]
-            counts[replica] = Counted(steps, blocks, mine, empty, calm, effects, compared)
+            counts[replica] = Counted(steps, blocks, mine, calm, effects, compared)
         return counts
 
     def sign(self) -> Any:
@@ -218,9 +203,8 @@ class Counters:
         if self.compared is not None:
             return None
         logged = sum(log.total for log in self.logs.values())
-        ended = sum(map(len, self._empty.values()))
         numbers = sum(self.last_numbers().values())
-        return logged, len(self.logs), numbers, ended, sum(self.session_graphs.values())
+        return logged, len(self.logs), numbers, sum(self.session_graphs.values())
 
     def variables(self) -> dict[str, Any]:
         """The variables that an exported function captures, by name."""

@@ -36,8 +36,8 @@ from tracer.kinds import ApplyMethod
 from tracer.model.records import Kind, Role
 
 _TORN = (
-    "an eager step that called functions ended with an error of TensorFlow: updates in a function "
-    "before the error may not be counted"
+    "an eager step that called functions ended with an error: updates in a function before the "
+    "error may not be counted"
 )
 
 
@@ -253,20 +253,18 @@ class Recorder(Root):
         """
         for inside in self.calls_under_way.take_off(call):
             self.abandon(inside)
-        if isinstance(call, Step) and not self._ended(call, ran=False):
+        if isinstance(call, Step) and not self._ended(call):
             return
         if call.interrupted:
             self.note(call.interrupted)
         self._note_failed(call)
 
-    def _ended(self, step: Step, ran: bool) -> bool:
+    def _ended(self, step: Step) -> bool:
         """Remove a step that has ended; False if another thread has already done so."""
         try:
             self.calls_under_way.steps.remove(step)
         except ValueError:
             return False
-        if not ran and step.numbers:
-            self.blocks.counters.give_up(step.numbers)
         return True
 
     def _note_failed(self, call: Call) -> None:
@@ -373,22 +371,19 @@ class Recorder(Root):
         """
         for inside in self.calls_under_way.take_off(call):
             self.abandon(inside)
-        if isinstance(error, self.backend.raised_by_programs):
-            step = outermost(call)
-            if isinstance(step, Step) and step.numbers:
-                self.note(_TORN)
+        step = outermost(call)
+        if error is not None and isinstance(step, Step) and step.numbers:
+            self.note(_TORN)
         # A call that raised after part of its work counts as executed.
         ran = not failed or any(self.sites.sites[each].role != "request" for each in call.sites)
-        # A function inside may have taken the number of the step: then the counters know what ran.
-        counts = ran or (isinstance(call, Step) and bool(call.numbers))
-        if counts and not (failed and len(call.own) > 1):
+        if ran and not (failed and len(call.own) > 1):
             call.sites += call.own
         else:  # which of many updates ran is unknown
             self._note_failed(call)
-        if counts and call.sites:
+        if ran and call.sites:
             self._hand_on(call, failed)
         if isinstance(call, Step):  # until now it was under way for readers
-            self._ended(call, ran)
+            self._ended(call)
             if not failed:
                 self._tell_collectors(call)
             call.before = None

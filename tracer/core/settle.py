@@ -10,7 +10,7 @@ A step that began and did not end may still run, may have raised, or may have lo
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tracer.core.call_paths import UNKNOWN
@@ -20,6 +20,7 @@ from tracer.core.sites import Site
 from tracer.core.stamps import APPLYING, WITHIN
 from tracer.model.records import Block, Calls, Entry
 from tracer.model.timeline import Run, fold, join, segments, union
+from tracer.model.words import some
 
 
 class Ended(NamedTuple):
@@ -49,41 +50,39 @@ def settle(counted: Counted) -> Ended:
 
     A step takes its number when it begins. If its own block has not ended, one of these holds:
 
-    - Python knows that the step is under way, or that an error ended it before anything ran.
+    - Python knows that the step is under way.
     - The row of its block was lost. If no other block lacks steps, and it lacks as many as have no
       block, these steps are its own; else nothing is concluded from missing rows.
     - The step may still be under way in a program, because it is later than all ended steps.
     - An error ended the step. It remains a step if a part of it ran.
     """
-    without_effect = _steps_without_effect(counted)
-    known = {*counted.under_way, *without_effect}
-    blocks = [_without_steps(each, without_effect) for each in counted.blocks.values()]
-    missing = _missing(blocks, counted.steps)
-    explained = [number for first, last, _ in missing for number in _between(known, first, last)]
-    unexplained = [
-        (*span, ran) for first, last, ran in missing for span in _without([(first, last)], known)
-    ]
+    blocks = list(counted.blocks.values())
+    left_out: list[_Span] = []
+    missing: list[tuple[int, int, int]] = []
+    for first, last, ran in _missing(blocks, counted.steps):
+        running = _between(counted.under_way, first, last)
+        left_out += [(number, number) for number in running]
+        missing += [(*span, ran) for span in _without(first, last, running)]
     short = [place for place, (key, reading) in enumerate(blocks) if key.step and reading.lost]
     if len(short) == 1:
         key, reading = blocks[short[0]]
-        runs = [Run(first, 1, last - first + 1) for first, last, _ in unexplained]
+        runs = [Run(first, 1, last - first + 1) for first, last, _ in missing]
         if sum(run.total for run in runs) == reading.lost:  # no other block can have run them
             own = union([*reading.runs.get(0, ()), *runs])
             blocks[short[0]] = key, reading._replace(runs={**reading.runs, 0: own}, lost=0)
-            short, unexplained = [], []
+            short, missing = [], []
     lost = None
     if any(reading.lost for _, reading in blocks):
         lost = 1, counted.steps
     if short:
-        if unexplained:
-            lost = unexplained[0][0], unexplained[-1][1]
-        unexplained = []
+        if missing:
+            lost = missing[0][0], missing[-1][1]
+        missing = []
 
-    left_out = [(number, number) for number in explained]
     raised: list[int] = []
     stopped = 0
     last_ended = max((run.last for run in _own_runs(blocks)), default=0)
-    for first, last, ran_inside in unexplained:
+    for first, last, ran_inside in missing:
         may_run = not counted.calm and first > last_ended
         if ran_inside and not may_run:
             raised += range(first, last + 1)
@@ -112,39 +111,13 @@ def _runs_inside(blocks: _CountedBlocks) -> list[Run]:
     ]
 
 
-def _steps_without_effect(counted: Counted) -> set[int]:
-    """The steps that an error ended and in which no function ran."""
-    numbers = sorted(counted.empty)
-    without = set(numbers)
-    if numbers:
-        for run in _runs_inside(list(counted.blocks.values())):
-            near = _between(numbers, run.first, run.last)
-            without -= {number for number in near if (number - run.first) % run.stride == 0}
-    return without
-
-
-def _without_steps(
-    block: tuple[CountedBlock, Reading], numbers: Collection[int]
-) -> tuple[CountedBlock, Reading]:
-    key, reading = block
-    if not (numbers and key.step and 0 in reading.runs):
-        return block
-    left = [
-        kept
-        for run in reading.runs[0]
-        for first, last in _without([(run.first, run.last)], numbers)
-        if (kept := run.intersect(range(first, last + 1))) is not None
-    ]
-    return key, reading._replace(runs={**reading.runs, 0: left})
-
-
 def _missing(blocks: _CountedBlocks, steps: int) -> list[tuple[int, int, int]]:
-    """The spans of steps whose own block did not end: see `_Missing.unexplained`.
+    """The spans of steps whose own block did not end, with the number of blocks inside them.
 
     Steps have distinct numbers. So if as many have ended as the last number says, all before it
     have. Otherwise each step of each run is examined.
     """
-    own, inside = _own_runs(blocks), _runs_inside(blocks)
+    own = _own_runs(blocks)
     ended = sum(run.total for run in own)
     if ended == steps:
         return []
@@ -152,7 +125,8 @@ def _missing(blocks: _CountedBlocks, steps: int) -> list[tuple[int, int, int]]:
     if ended == max((run.last for run in own), default=0):
         first, own = ended + 1, []
     weighed = [(run, _OWN) for run in own]
-    weighed += [(run, 1) for each in inside if (run := each.intersect(range(first, steps + 1)))]
+    inside = (each.intersect(range(first, steps + 1)) for each in _runs_inside(blocks))
+    weighed += [(run, 1) for run in inside if run is not None]
     return [
         (max(low, first), high, ran)
         for low, high, ran in segments(weighed, steps)
@@ -165,16 +139,12 @@ def _between(numbers: Iterable[int], first: int, last: int) -> list[int]:
     return sorted(number for number in numbers if first <= number <= last)
 
 
-def _without(spans: Iterable[_Span], numbers: Collection[int]) -> list[_Span]:
-    left: list[_Span] = []
-    for first, last in spans:
-        for number in _between(numbers, first, last):
-            if number > first:
-                left.append((first, number - 1))
-            first = number + 1
-        if first <= last:
-            left.append((first, last))
-    return left
+def _without(first: int, last: int, numbers: Iterable[int]) -> Iterator[_Span]:
+    """Yield the parts of a span between these numbers in it, which are sorted."""
+    for number in (*numbers, last + 1):
+        if number > first:
+            yield first, number - 1
+        first = number + 1
 
 
 def _renumbered(ended: Ended, gone: Sequence[_Span]) -> Ended:
@@ -224,14 +194,11 @@ def blocks_of(
     replicas: Mapping[int, Ended],
     methods: Mapping[str, int],
     indices: Mapping[int, int],
-    nested: bool = False,
 ) -> tuple[list[Block], list[str]]:
     """Return the blocks of a trace, and notes for replicas where something is not known.
 
     `sites` maps the site numbers of blocks; `replicas` has the counts of each replica; `methods`
-    and `indices` map methods and replicas to their indices in the trace. `nested` if an apply
-    method called functions with blocks: then lost executions may be parts of an update, and are not
-    counted as updates of their own.
+    and `indices` map methods and replicas to their indices in the trace.
     """
     blocks: list[Block] = []
     notes: list[str] = []
@@ -245,7 +212,7 @@ def blocks_of(
             own = min(reading.lost, max(0, free)) if key.step else 0
             free -= own
             ran = tuple(sites[number] for number in key.sites)
-            mine += _blocks(root, index, key, ran, reading, own, methods, nested)
+            mine += _blocks(root, index, key, ran, reading, own, methods)
         if ended.raised:
             runs = fold((number, 1) for number in ended.raised)
             mine.append(_empty_steps(root, index, len(ended.raised), runs))
@@ -253,7 +220,7 @@ def blocks_of(
             mine.append(_empty_steps(root, index, free, []))
         blocks += mine
         if any(block.step_unknown for block in mine if not block.outside) and ended.lost:
-            notes.append(_lost(replica, ended.lost, nested and _lost_update(ended.blocks, sites)))
+            notes.append(_lost(replica, ended.lost))
         if ended.stopped or ended.raised:
             notes.append(_stopped(replica, ended.stopped + len(ended.raised)))
     return blocks, notes
@@ -267,15 +234,16 @@ def _blocks(
     reading: Reading,
     lost_steps: int,
     methods: Mapping[str, int],
-    nested: bool,
 ) -> Iterator[Block]:
-    """Divide the counts of a block by how it ran: as a step, in a step, in no step."""
+    """Divide the counts of a block by how it ran: as a step, in a step, in no step.
+
+    What was lost ran as the rest did.
+    """
     graphs, idle = reading.graphs, reading.idle
     lost = {0: lost_steps} if lost_steps else {}
     if reading.lost > lost_steps:
         placed = [flags for flags in reading.runs if flags or not key.step]
-        likely = placed[0] if placed else WITHIN
-        lost[WITHIN | APPLYING if nested else likely] = reading.lost - lost_steps
+        lost[max(placed, default=WITHIN)] = reading.lost - lost_steps
     parts = [(flags, True) for flags in sorted({*reading.runs, *lost})]
     parts += [(flags, False) for flags in sorted(reading.outside)]
     for flags, inside in parts or [(0 if key.step else WITHIN, True)]:
@@ -379,32 +347,20 @@ def _put_together(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         yield site, tuple(sorted(variables)), *key[5:]
 
 
-def _lost_update(blocks: Iterable[tuple[CountedBlock, Reading]], sites: Sequence[Site]) -> bool:
-    """Whether the steps of a block with updates were lost."""
-    return any(
-        reading.lost and any(sites[number].role == "update" for number in key.sites)
-        for key, reading in blocks
-    )
-
-
-def _lost(replica: int, steps: tuple[int, int], role_unknown: bool) -> str:
+def _lost(replica: int, steps: tuple[int, int]) -> str:
     first, last = steps
     which = f"some steps from {first} to {last}"
     unknown = "the step of some updates is unknown"
     if first == last:
         which, unknown = f"step {first}", "it is unknown which updates were in this step"
-    exact = "the totals are exact, but"
-    if role_unknown:
-        exact = "the executions are exact, but it is unknown whether some of them were updates, and"
     return (
         f"on replica {replica}, details of {which} were lost (a function ran more steps in one "
-        f"call than are kept): {exact} {unknown}"
+        f"call than are kept): the totals are exact, but {unknown}"
     )
 
 
 def _stopped(replica: int, steps: int) -> str:
-    were = "step that began in a graph" if steps == 1 else "steps that began in a graph"
     return (
-        f"on replica {replica}, {steps:,} {were} ended with an error: updates before the error "
-        "may not be counted"
+        f"on replica {replica}, {some(steps, 'step')} ended with an error: updates before the "
+        "error may not be counted"
     )

@@ -280,10 +280,7 @@ class Reader:
         methods = {name: index for index, name in enumerate(names)}
         ids = sorted({site.replica for site in sites} | set(ended))
         replicas = {id: index for index, id in enumerate(ids)}
-        nested = self._root.blocks.called_by_apply_methods
-        ran, notes = settle.blocks_of(
-            self._optimizers.root, sites, ended, methods, replicas, nested
-        )
+        ran, notes = settle.blocks_of(self._optimizers.root, sites, ended, methods, replicas)
         effects = list(of_effects.effects_of(self._optimizers.root, ended, replicas))
         unknown = list(of_effects.effects_lost(ended))
         if not_compared:

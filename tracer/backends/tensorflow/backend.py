@@ -28,7 +28,6 @@ class TensorFlowBackend(KerasBackend):
     new_variables = variables.VariableTable
     new_blocks = GraphBlocks
     collectors = (ModelMonitor,)
-    raised_by_programs = (compat.OpError,)
     raised_to_stop = ("_RequestedStop",)  # by `distribute/mirrored_run.py`, on replicas' threads
     new_stale = StaleFunctions
     locate = staticmethod(places.locate)

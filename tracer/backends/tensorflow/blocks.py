@@ -294,7 +294,6 @@ class GraphBlocks(backend.Blocks):
         if step is not None:
             stamp = UNIT * self.number_of(step, replica) | WITHIN
         if call is not None and call.applying is not None:
-            self.called_by_apply_methods = True
             stamp |= APPLYING
         return stamp
 
@@ -327,7 +326,6 @@ class GraphBlocks(backend.Blocks):
         else:
             stamp = self._stamp_of(step, replica, WITHIN)
         if calling and call is not None and call.applying is not None:
-            self.called_by_apply_methods = True
             stamp = compat.with_flags(stamp, APPLYING)
         return stamp
 

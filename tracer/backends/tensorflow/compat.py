@@ -39,7 +39,6 @@ from tracer.core.late_wrap import SESSION_GRAPH
 from tracer.core.patches import Patch
 
 EagerTensor = ops.EagerTensor
-OpError = tf.errors.OpError
 FuncGraph = func_graph.FuncGraph
 ResourceVariable = resource_variable_ops.BaseResourceVariable
 TensorFlowVariable = tf.Variable
