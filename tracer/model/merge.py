@@ -1,8 +1,7 @@
 """Merges traces: of a run's workers, or of the optimizers of one process. No TensorFlow."""
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import suppress
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, count
 from typing import Any, TypeVar
@@ -16,7 +15,6 @@ from tracer.model.matching import Matching, Root, match
 from tracer.model.names import distinct, without_number
 from tracer.model.phrases import replica_name
 from tracer.model.records import (
-    Failure,
     Launch,
     Note,
     NotUpdated,
@@ -28,7 +26,7 @@ from tracer.model.records import (
     with_indices,
 )
 from tracer.model.trace import Trace
-from tracer.model.words import first_of, listed, plural
+from tracer.model.words import first_of, listed
 
 _MAX_NAMES = 8  # the most workers or variables named
 
@@ -77,35 +75,7 @@ def _in_order(worker: str) -> tuple[int, str]:
     return len(worker), worker
 
 
-def _renamed(data: TraceData, names: Mapping[str, str]) -> TraceData:
-    """Return the trace with other names for workers; that of `""` is for notes without one."""
-    return replace(
-        data,
-        replicas=tuple(replace(e, worker=names.get(e.worker, e.worker)) for e in data.replicas),
-        programs=tuple(replace(e, worker=names.get(e.worker, e.worker)) for e in data.programs),
-        processes=tuple(names.get(name, name) for name in data.processes),
-        notes=tuple(replace(e, worker=names.get(e.worker, e.worker)) for e in data.notes),
-    )
-
-
 # The workers of one run.
-
-
-def _named_alike(every: Sequence[TraceData]) -> Iterator[TraceData]:
-    """Give processes without an optimizer the names that the framework gave the others.
-
-    The framework names a process when it uses an optimizer; before, its name is the launcher's.
-    """
-    clusters = {_cluster(data) for data in every if data.replicas}
-    names = clusters.pop() if len(clusters) == 1 else ""
-    for data in every:
-        own = _cluster(data)
-        if data.replicas or not names or own == names or own.count(",") != names.count(","):
-            yield data
-        else:
-            environment = {**data.environment, "cluster": names}
-            renamed = _renamed(data, dict(zip(own.split(", "), names.split(", "), strict=True)))
-            yield replace(renamed, environment=environment)
 
 
 def _cluster(data: TraceData) -> str:
@@ -113,28 +83,24 @@ def _cluster(data: TraceData) -> str:
     return data.environment.get("cluster", "")
 
 
-def _workers_of_one_run(every: Sequence[TraceData]) -> TraceData:
+def _workers_of_one_run(parts: Sequence[TraceData]) -> TraceData:
     """Merge the traces of workers, whose optimizers and variables `match` identifies."""
-    parts = [*_named_alike(every)]
     found = match(parts)
     _require_one_run(parts, found)
     whole = _joined([*zip(parts, found.optimizers, found.variables, strict=True)])
-    seen: dict[Hashable, list[tuple[Optimizer, TraceData]]] = defaultdict(list)
-    for data, keys in zip(parts, found.optimizers, strict=True):
-        for key, each in zip(keys, data.optimizers, strict=True):
-            seen[key].append((each, data))
-    names = {key: each.name for key, each in zip(seen, whole.optimizers, strict=True)}
-    notes = [replace(e, worker=e.worker or _named(data)) for data in parts for e in data.notes]
-    apart = {found.optimizers[e.trace][e.index] for roots in found.doubts for e in roots}
-    for key, name in names.items():
-        notes += _without_steps(name, seen[key], [] if key in apart else parts)
-    for roots in found.doubts:
-        notes.append(_in_doubt(roots, found, names, parts))
-    notes += [*_not_updated_by_some(whole, parts, found), *_missing(parts), *_mixed(parts)]
+    records: dict[Hashable, list[Optimizer]] = defaultdict(list)
+    for key, record in zip(
+        chain(*found.optimizers), chain(*(data.optimizers for data in parts)), strict=True
+    ):
+        records[key].append(record)
+    names = {key: each.name for key, each in zip(records, whole.optimizers, strict=True)}
     optimizers = (
-        replace(_of_all_workers([own for own, _ in seen[key]]), name=each.name, root=each.root)
-        for key, each in zip(seen, whole.optimizers, strict=True)
+        replace(_of_all_workers(own), name=each.name, root=each.root)
+        for own, each in zip(records.values(), whole.optimizers, strict=True)
     )
+    notes = [replace(e, worker=e.worker or _named(data)) for data in parts for e in data.notes]
+    notes += [_in_doubt(roots, found, names, parts) for roots in found.doubts]
+    notes += [*_missing(parts), *_mixed(parts)]
     return replace(whole, optimizers=tuple(optimizers), notes=tuple(dict.fromkeys(notes)))
 
 
@@ -158,72 +124,13 @@ def _in_doubt(
 
 def _of_all_workers(every: Sequence[Optimizer]) -> Optimizer:
     """Merge an optimizer's records of all workers."""
-    moved = (each.iterations for each in every if each.iterations is not None)
-    failures: dict[Failure, list[Failure]] = defaultdict(list)
-    for failure in chain.from_iterable(each.failures for each in every):
-        failures[replace(failure, after=0, last=True)].append(failure)
-    settings = {key: value for each in every[::-1] for key, value in each.settings.items()}
-    scales = [each.settings.get("dynamic_scale") for each in every]
-    if known_scales := [scale for scale in scales if isinstance(scale, int | float)]:
-        settings["dynamic_scale"] = min(known_scales)
-    seen: dict[str, Any] = {
+    united: dict[str, Any] = {
         field: tuple(dict.fromkeys(chain.from_iterable(getattr(each, field) for each in every)))
-        for field in ("evidence", "never_passed")
+        for field in ("evidence", "never_passed", "failures")
     }
-    return replace(
-        every[0],
-        settings=settings,
-        iterations=max(moved, default=None),
-        failures=tuple(
-            replace(one, after=min(e.after for e in alike), last=any(e.last for e in alike))
-            for one, alike in failures.items()
-        ),
-        **seen,
-    )
-
-
-def _without_steps(
-    name: str, every: Sequence[tuple[Optimizer, TraceData]], parts: Sequence[TraceData]
-) -> Iterator[Note]:
-    """Yield a note if workers that have ended made no step with a merged optimizer."""
-    using = [id(data) for own, data in every if own.root in _roots_called(data)]
-    others = [data for data in parts if data.finished and id(data) not in using]
-    if using and (without := [*filter(None, map(_workers_in, others))]):
-        yield Note(f"{name}: no step was made in {first_of(without, _MAX_NAMES)}", "fact")
-
-
-def _roots_called(data: TraceData) -> set[int]:
-    """The outermost optimizers that made steps or calls."""
-    calls = (data.optimizers[each.optimizer].root for each in data.calls)
-    return {*calls, *(block.root for block in data.blocks)}
-
-
-def _not_updated_by_some(
-    whole: TraceData, parts: Sequence[TraceData], found: Matching
-) -> Iterator[Note]:
-    """Yield notes on variables that only some workers of an optimizer do not update."""
-    optimizers, variables = (
-        {key: index for index, key in enumerate(dict.fromkeys(chain(*keys)))}
-        for keys in (found.optimizers, found.variables)
-    )
-    workers: dict[int, dict[str, None]] = defaultdict(dict)
-    without: dict[tuple[int, str, int], dict[str, None]] = defaultdict(dict)
-    for data, roots, own in zip(parts, found.optimizers, found.variables, strict=True):
-        worker = {_workers_in(data): None}
-        for key in roots:
-            workers[optimizers[key]] |= worker
-        for row in data.not_updated:
-            for index in row.variables:
-                without[optimizers[roots[row.root]], row.why, variables[own[index]]] |= worker
-    alike: dict[tuple[int, str, tuple[str, ...]], list[str]] = defaultdict(list)
-    for row in whole.not_updated:
-        for index in row.variables:
-            where = without[row.root, row.why, index]
-            if where != workers[row.root]:
-                alike[row.root, row.why, (*where,)].append(whole.variables[index].name)
-    for (root, why, having), names in alike.items():
-        said = f"{first_of(names, _MAX_NAMES)} {plural(len(names), 'is', 'are')} {why}"
-        yield Note(f"{whole.optimizers[root].name}: {said} in {listed(having)} only", "fact")
+    settings = {key: value for each in every[::-1] for key, value in each.settings.items()}
+    moved = [each.iterations for each in every if each.iterations is not None]
+    return replace(every[0], settings=settings, iterations=max(moved, default=None), **united)
 
 
 def _missing(parts: Sequence[TraceData]) -> Iterator[Note]:
@@ -286,7 +193,7 @@ def _processes(parts: Sequence[TraceData]) -> TraceData:
     of its own, even with the same model as another: nothing shows whether they exchange gradients.
     """
     parts = sorted(parts, key=lambda data: data.launch.started if data.launch else 0)
-    several = sum(bool(data.replicas) for data in parts) > 1
+    alone = sum(bool(data.replicas) for data in parts) == 1
     groups: defaultdict[tuple[object, ...], list[tuple[int, TraceData]]] = defaultdict(list)
     for number, data in enumerate(parts, 1):
         launch = data.launch or Launch()
@@ -294,37 +201,34 @@ def _processes(parts: Sequence[TraceData]) -> TraceData:
         groups[key].append((number, data))
     trainings: list[TraceData] = []
     doubts: list[Note] = []
-    taken: set[str] = set()
     for group in groups.values():
-        own = [data for _, data in group]
-        names = Counter(name for data in own for name in {e.worker for e in data.replicas})
-        if max(names.values(), default=0) > 1:
-            text = (
-                f"several processes are {first_of([*names], _MAX_NAMES)}: which of them train "
-                "together is unknown, so each is listed as a training of its own"
-            )
+        try:
+            whole = _workers_of_one_run([data for _, data in group])
+        except MergeError:
+            names = first_of([*dict.fromkeys(_named(data) for _, data in group)], _MAX_NAMES)
+            text = f"it is unknown which processes of {names} train together: each is listed alone"
             doubts.append(Note(text))
-        if max(names.values(), default=0) > 1 or ("" in names and several):
-            for number, data in group:
-                every = {replica.worker for replica in data.replicas}
-                trainings.append(_renamed(data, dict.fromkeys([*every, ""], f"process:{number}")))
+            trainings += [_renamed(data, f"process:{number}") for number, data in group]
             continue
-        if names.keys() - {""}:
-            with suppress(MergeError):
-                own = [_workers_of_one_run(own)]
-        trainings += [_renumbered(data, taken) for data in own]
-        taken |= {replica.worker for data in trainings for replica in data.replicas}
-    whole, _ = combine([(data, [None] * len(data.variables)) for data in trainings], doubts)
-    return replace(whole, programs=tuple(sorted(whole.programs, key=lambda each: each.started)))
+        if not _named(whole) and whole.replicas and not alone:
+            whole = _renamed(whole, f"process:{group[0][0]}")
+        taken = {replica.worker for data in trainings for replica in data.replicas}
+        if not taken.isdisjoint(replica.worker for replica in whole.replicas):
+            whole = _renamed(whole, f"{{}}#{len(trainings) + 1}")
+        trainings.append(whole)
+    joined, _ = combine([(data, [None] * len(data.variables)) for data in trainings], doubts)
+    return replace(joined, programs=tuple(sorted(joined.programs, key=lambda each: each.started)))
 
 
-def _renumbered(data: TraceData, taken: Set[str]) -> TraceData:
-    """Return the trace with other names for workers whose names are taken: `rank:0#2`."""
-    own = {replica.worker for replica in data.replicas} - {""}
-    if not own & taken:
-        return data
-    number = next(n for n in count(2) if not any(f"{name}#{n}" in taken for name in own))
-    return _renamed(data, {name: f"{name}#{number}" for name in own} | {"": f"training #{number}"})
+def _renamed(data: TraceData, pattern: str) -> TraceData:
+    """Return the trace with other names for workers: `{}` in the pattern is the earlier name."""
+    tables: dict[str, Any] = {
+        table: tuple(
+            replace(each, worker=pattern.format(each.worker)) for each in getattr(data, table)
+        )
+        for table in ("replicas", "programs", "notes")
+    }
+    return replace(data, processes=tuple(map(pattern.format, data.processes)), **tables)
 
 
 # The optimizers of one process.
