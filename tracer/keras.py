@@ -10,19 +10,16 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 from tracer.api import trace_of, wrap
 from tracer.core.interrupts import suppress_faults
-from tracer.model.records import OBSERVATIONS, Block, Effect
 from tracer.model.trace import Trace
 from tracer.model.words import some
 
-_EFFECTS: tuple[Literal["unchanged", "not_finite"], ...] = ("unchanged", "not_finite")
-
 
 class TraceCallback:
-    """A callback for `model.fit` that prints every `every` steps what the optimizer did in them.
+    """A callback for `model.fit` that prints after every `every` batches what the optimizer did.
 
     It wraps the model's optimizer when training begins, if it is not wrapped yet. At the end it
     writes the trace to `save`, a file or an existing folder. With `every=None` it prints nothing.
@@ -32,11 +29,6 @@ class TraceCallback:
     like any metric: `tracer/steps`, `tracer/updates` of all replicas together,
     `tracer/steps_without_updates` (NaN if the trace lost the step of some updates) and
     `tracer/graph_tracings`. Put it first in the list: earlier callbacks do not get the counts.
-
-    With `effects` it compares the weights before and after each step, as
-    `tracer.wrap(optimizer, effects=True)` does. A line then also says how many variables no step
-    changed, and how many were not finite after a step. The logs have `tracer/unchanged` and
-    `tracer/not_finite`: the number of steps that left a variable so, summed over the variables.
 
     It reads the counters only for a line and, with `logs`, at the end of an epoch. It does not use
     the logs of batches, so Keras need not wait for the device on its account.
@@ -72,14 +64,12 @@ class TraceCallback:
         every: int | None = 100,
         save: str | Path | None = None,
         logs: bool = False,
-        effects: bool = False,
     ) -> None:
         if every is not None and every < 1:
             raise ValueError(f"every must be at least 1, not {every}")
         self.every = every
         self.save = save
         self.logs = logs
-        self.effects = effects
         self.validation_data = self._chief_worker_only = None  # as in the Keras classes
         self._supports_tf_logs = True  # tf_keras need not copy logs from the device
         self._model: Any = None
@@ -107,37 +97,32 @@ class TraceCallback:
         with self._faults:
             from tracer.core import registry
 
-            if self.effects or not registry.is_traced(self._model.optimizer):
-                wrap(self._model.optimizer, effects=self.effects)
+            if not registry.is_traced(self._model.optimizer):
+                wrap(self._model.optimizer)
             trace = self.trace
-            self._reported = trace.steps  # the last step of the last line
-            self._before = self._epoch = 0  # batches before this epoch, and in it
-            self._due = self.every or 0
-            if self.logs:
-                self._logged = counts(trace, self.effects)  # at the end of the last epoch
+            self._last = trace.steps  # the last step of the last line
+            self._logged = counts(trace)  # at the end of the last epoch
+            self._batches = self._before = 0  # in this training, and before this epoch
+            self._due = self.every
 
     def on_epoch_begin(self, epoch: int, logs: object = None) -> None:
         """Remember the batches of earlier epochs."""
         with self._faults:
-            self._before += self._epoch
-            self._epoch = 0
+            self._before = self._batches
 
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:
-        """Print a line if enough steps ran since the last one, as far as batches tell."""
+        """Print a line after every `every` batches."""
         with self._faults, self._lock:  # Keras 3 calls from several threads
-            self._epoch = max(self._epoch, batch + 1)
-            batches = self._before + self._epoch
-            if self.every is not None and batches >= self._due and not self._faults.seen:
-                trace = self.trace
-                self._tell(trace, self.every)
-                # Each reading takes time, and a batch rarely makes more than one step.
-                self._due = batches + self._reported + self.every - trace.steps
+            self._batches = max(self._batches, self._before + batch + 1)
+            if self._due is not None and self._batches >= self._due:
+                self._due = self._batches + (self.every or 0)
+                self._print(self.trace)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Add to the logs what was counted in this epoch."""
         if self.logs and logs is not None and not self._faults.seen:
             with self._faults:
-                before, self._logged = self._logged, counts(self.trace, self.effects)
+                before, self._logged = self._logged, counts(self.trace)
                 logs.update({name: self._logged[name] - before[name] for name in before})
 
     def on_train_end(self, logs: object = None) -> None:
@@ -145,23 +130,18 @@ class TraceCallback:
         with self._faults:
             trace = self.trace
             with self._faults:  # the trace is saved even if a line cannot be printed
-                if self.every is not None and not self._faults.seen:
-                    self._tell(trace, self.every)
-                    self._tell(trace, max(1, trace.steps - self._reported))
+                if self._due is not None:
+                    self._print(trace)
             if self.save is not None:
                 trace.save(self.save)
 
-    def _tell(self, trace: Trace, every: int) -> None:
-        """Print a line about each `every` steps that have run since the last line.
-
-        If the trace lost details, print one line about all of them.
-        """
-        start = "\n" if self.params.get("verbose") == 1 else ""  # the progress bar uses the line
-        while trace.steps - self._reported >= every:
-            first = self._reported + 1
-            self._reported = trace.steps if _has_lost(trace) else self._reported + every
-            print(f"{start}tracer: {line(trace, first, self._reported)}", flush=True)
-            start = ""
+    def _print(self, trace: Trace) -> None:
+        """Print a line about the steps since the last one."""
+        first, last = self._last + 1, trace.steps
+        if last >= first and not self._faults.seen:
+            self._last = last
+            start = "\n" if self.params.get("verbose") == 1 else ""  # the progress bar's line
+            print(f"{start}tracer: {line(trace, first, last)}", flush=True)
 
 
 class _Faults(suppress_faults):
@@ -199,32 +179,16 @@ def line(trace: Trace, first: int, last: int) -> str:
     rate = some((least, most), "update")
     skipped = f"; {empty:,} of the steps updated nothing" if empty else ""
     per = "per step, all replicas," if len(trace.replicas) > 1 else "per step,"
-    weights = _weights(trace, within) if trace.has_effects else ""
-    return f"{steps}: {rate} {per} {dense:,} dense and {sparse:,} sparse{skipped}{weights}"
+    return f"{steps}: {rate} {per} {dense:,} dense and {sparse:,} sparse{skipped}"
 
 
 def _has_lost(trace: Trace) -> bool:
-    """Whether the step of some executions, or of some effects, is unknown."""
-    records: list[Block | Effect] = [
-        *trace.data.effects,
-        *(block for block in trace.blocks if not block.outside),
-    ]
-    return any(record.total > sum(run.total for run in record.runs) for record in records)
+    """Whether the step of some executions is unknown."""
+    inside = [block for block in trace.blocks if not block.outside]
+    return any(block.total > sum(run.total for run in block.runs) for block in inside)
 
 
-def _weights(trace: Trace, steps: range) -> str:
-    """The effects of these steps: `; 1 of 4 not finite`; empty if all changed and are finite."""
-    compared, unchanged, broken = (
-        {name: n for name, n in trace.count(what, by="variable", step=steps).items() if n}
-        for what in OBSERVATIONS
-    )
-    still = sum(unchanged.get(name) == number for name, number in compared.items())
-    every = some(len(compared), "variable")
-    said = f"; no step changed {still:,} of {every}" if still else ""
-    return f"{said}; {len(broken):,} of {every} not finite" if broken else said
-
-
-def counts(trace: Trace, effects: bool = False) -> dict[str, float]:
+def counts(trace: Trace) -> dict[str, float]:
     """The values for the logs of an epoch, counted from the start of the trace."""
     empty = sum(end - begin + 1 for begin, end, count in trace.per_step("updates") if not count)
     return {
@@ -232,10 +196,6 @@ def counts(trace: Trace, effects: bool = False) -> dict[str, float]:
         "tracer/updates": trace.updates(),
         "tracer/steps_without_updates": float("nan") if _has_lost(trace) else empty,
         "tracer/graph_tracings": sum(graph.tracings for graph in trace.graphs),
-        **{
-            f"tracer/{what}": sum(trace.count(what, by=()).values()) if trace.has_effects else 0
-            for what in (_EFFECTS if effects else ())
-        },
     }
 
 
