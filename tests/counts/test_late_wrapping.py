@@ -363,25 +363,6 @@ def test_what_the_function_reads_in_python_is_read_anew_and_said() -> None:
     assert "its Python values were read again" in trace.notes[0]
 
 
-def test_variables_of_a_strategy_in_a_function_are_asked_for_nothing() -> None:
-    """They answer any name by an op in the current graph, or raise if it is that of a Session."""
-    strategy = tf.distribute.MirroredStrategy(
-        ["cpu:0", "cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
-    )
-    with strategy.scope():
-        total = tf.Variable(
-            0.0,
-            synchronization=tf.VariableSynchronization.ON_READ,
-            aggregation=tf.VariableAggregation.SUM,
-        )
-        weight = tf.Variable(0.0)
-    read = tf.function(lambda: (weight.assign_add(1.0), total.read_value()))
-    read()
-    with tf.Graph().as_default() as graph:
-        tracer.wrap(library_of("legacy").optimizers.legacy.SGD(1.0))
-        assert not graph.get_operations()
-
-
 # Training is the same.
 
 
