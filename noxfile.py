@@ -253,7 +253,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(python="3.11")
 def quick(session: nox.Session) -> None:
-    """What `pytest` alone runs: all but the long tests, in one process."""
+    """What `pytest` alone runs: all but the long tests."""
     session.install(*TEST)
     session.run("pytest", *session.posargs)
 
@@ -274,7 +274,7 @@ def long(session: nox.Session) -> None:
 
 @nox.session(python="3.11")
 def everything(session: nox.Session) -> None:
-    """All tests: the quick ones in one process, as people run them, the long ones in two."""
+    """All tests: the quick ones as people run them, then the long ones."""
     session.install(*TEST)
     session.run("pytest", *session.posargs)
     session.run("pytest", *LONG, *session.posargs)

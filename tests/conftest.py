@@ -2,10 +2,11 @@
 
 TensorFlow reads the environment when it is imported, so it is set here, before any test module.
 
-`pytest` alone runs the quick tests, and says at its end what it left out: the tests marked `long`,
-those marked `sweep`, which `nox -s sweep` runs, and of a file's tests marked `wide` all but a
-covering, in which each of the tests and each value of a parameter occurs. With any `-m`, or if a
-test is named (`FILE::TEST`), nothing is left out; `-m "long or not long"` runs all.
+`pytest` alone runs the quick tests, in two processes, and says at its end what it left out: the
+tests marked `long`, those marked `sweep`, which `nox -s sweep` runs, and of a file's tests marked
+`wide` all but a covering, in which each of the tests and each value of a parameter occurs. With
+any `-m`, or if a test is named (`FILE::TEST`), nothing is left out; `-m "long or not long"` runs
+all.
 """
 
 import doctest
@@ -47,6 +48,15 @@ LEFT_OUT = "tests left out"
 
 _stderr: TextIO | None = None
 _left_out = 0
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Run the quick tests in two processes, if all of them were asked for and nothing else was."""
+    options = config.option
+    plain = not (config.args_source.name == "ARGS" or options.keyword or options.markexpr)
+    if plain and (os.cpu_count() or 1) > 1 and getattr(options, "numprocesses", 0) is None:
+        options.numprocesses, options.dist = 2, "loadfile"
 
 
 def pytest_configure(config: pytest.Config) -> None:
