@@ -6,7 +6,7 @@ from typing import Any
 
 from tracer.backends.jax.backend import ArrayBackend
 from tracer.backends.jax.blocks import current_place, is_distributed
-from tracer.backends.optax import makers, updates
+from tracer.backends.optax import makers, outcome, updates
 from tracer.backends.optax.facts import Facts
 from tracer.backends.optax.leaves import Leaf, Leaves
 from tracer.backends.optax.steps import OptaxBlocks, Step
@@ -54,6 +54,7 @@ class OptaxBackend(ArrayBackend):
         return updates.standing_for(given).given
 
     def introduce(self, traced: TracedOptimizer) -> None:
+        outcome.watch()
         updates.introduce(traced)
 
     def attach(self, optimizer: Any, binding: Binding, *, making: bool = False) -> None:

@@ -6,7 +6,6 @@ optax's schedules are computed when a trace is read, from the count in the state
 
 from collections.abc import Iterator
 from typing import Any
-from weakref import ref
 
 import jax
 
@@ -14,7 +13,7 @@ from tracer.backends.jax import compat, values
 from tracer.backends.jax.blocks import AGAIN
 from tracer.backends.jax.programs import Progress
 from tracer.backends.jax.rates import Rates
-from tracer.backends.optax.inside import decays_in, is_of_optax, rates_in, under_way
+from tracer.backends.optax.inside import is_of_optax, rates_in, under_way
 from tracer.core.interrupts import suppress_faults
 from tracer.core.reachable import as_call
 from tracer.model.evidence import Evidence, Iterations, StateRenewed
@@ -37,35 +36,27 @@ class Facts(Rates):
         """The count in the state of the first eager step."""
         self._last: Any = None
         """The count that the last eager step returned."""
-        self._params: ref[Any] | None = None
         self._steps = 0
-        self._same = self._moves = True
-        """Whether each eager step got the first count, and other parameters than the previous one.
-
-        Steps that try several candidates get the same parameters.
-        """
+        self._same = True
+        """Whether each eager step got the first count."""
 
     def first_step_ends(self, call: Any) -> None:
-        """Look inside the transformation, now that the parameters and masks are known."""
-        given, parameters = call.update.given, call.given.get("params")
+        """Look inside the transformation, now that it is known which leaves decay."""
         with suppress_faults():
-            self._rates = rates_in(given)
+            self._rates = rates_in(call.update.given)
             schedules = [each for each in self._rates if callable(each)]
             if len(schedules) == 1 and is_of_optax(schedules[0]):
                 self._values = jax.jit(schedules[0])
-            self.decays = [
-                (decay, tuple(self._chosen(parameters, under_way.masks.get(id(mask), mask))))
-                for decay, mask in decays_in(given)
-            ]
+            index = self.root.variables.index
+            leaves = {leaf.name: index(leaf, None) for _, leaf in call.wanted or ()}
+            for decay, names in under_way.decays.items():
+                self.decays.append((decay, tuple(leaves[name] for name in leaves if name in names)))
 
     def step_ends(self, call: Any) -> None:
         """Compare the count in the state with that of the previous eager step."""
         before, after = map(values.array_of, call.counts or (None, None))
         if before is None or after is None:
             return
-        leaf = next(iter(jax.tree.leaves(call.given.get("params"))), None)
-        self._moves &= self._params is None or self._params() is not leaf
-        self._params = ref(leaf) if isinstance(leaf, jax.Array) else None
         self._first = before if self._first is None else self._first
         self._same &= before is self._first
         self._last, self._steps = after, self._steps + 1
@@ -83,7 +74,7 @@ class Facts(Rates):
             return
         moved, in_python = known.last - known.first, not self.root.blocks.counters.progress
         renewed = in_python and moved == 1 and known.moved == steps >= AGAIN
-        if renewed and self._moves:
+        if renewed:
             yield StateRenewed(steps)
         if renewed or moved == 0 or moved == known.moved == steps:
             yield Iterations(known.first, known.last)
@@ -123,12 +114,3 @@ class Facts(Rates):
             return None
         first, last = min(each.first for each in known), max(each.last for each in known)
         return Progress(first, last, max(each.moved for each in known))
-
-    def _chosen(self, parameters: Any, mask: Any) -> Iterator[int]:
-        """The leaves of the parameters that the mask selects."""
-        shapes = jax.eval_shape(lambda: parameters)
-        spread = jax.tree.map(lambda m, part: jax.tree.map(lambda _, m=m: m, part), mask, shapes)
-        pairs = self.root.variables.pairs(parameters, parameters) or ()
-        for (_, leaf), decays in zip(pairs, jax.tree.leaves(spread), strict=True):
-            if decays:
-                yield self.root.variables.index(leaf, None)

@@ -3,7 +3,8 @@
 import functools
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tracer.core.reachable import closure_of, reachable
@@ -14,15 +15,16 @@ _FAR = 50
 
 class _CallsUnderWay(threading.local):
     depth = 0
-    zeros: dict[int, Any]
-    """By `id`, weak references to the updates that were set to zero: see `zeros`."""
-    inner: list[list[bool]]
-    """For each call inside a transformation that may skip, which leaves were set to zero."""
-    masks: dict[int, Any]
-    """By `id` of a mask function of the program, what it returned."""
+    zeros: set[str]
+    """The names of the leaves that `set_to_zero` got in the outermost call."""
+    decays: dict[float, set[str]]
+    """By weight decay, the names of the leaves to which it was added in this call."""
 
     def __init__(self) -> None:
-        self.zeros, self.inner, self.masks = {}, [], {}
+        self.clear()
+
+    def clear(self) -> None:
+        self.zeros, self.decays = set(), defaultdict(set)
 
 
 under_way = _CallsUnderWay()
@@ -139,28 +141,33 @@ def is_of_optax(schedule: Any) -> bool:
     return all(str(each.__module__).startswith("optax.") for each in held)
 
 
-_PASSED_ON = "chain", "with_extra_args_support", "apply_if_finite"
-"""The makers that pass the same leaves to all inner transformations."""
+_KEEPING = (
+    "MultiSteps",
+    "apply_if_finite",
+    "chain",
+    "conditionally_mask",
+    "masked",
+    "partition",
+    "set_to_zero",
+    "with_extra_args_support",
+)
+"""The makers whose results for a leaf are those of an inner transformation, or 0."""
 
 
-def decays_in(held: Any, mask: Any = True, depth: int = 20) -> Iterator[tuple[float, Any]]:
-    """Each weight decay in a transformation that is a number, with its mask.
+def keeps_zeros(update: Any) -> bool:
+    """True if the leaves that `set_to_zero` inside sets to zero are 0 in the result."""
+    holding = [each for each in held_in(update) if callable(each) and holds(each, _sets_to_zero)]
+    return bool(holding) and all(map(_keeps, holding))
 
-    A mask around a whole optimizer selects the leaves to train, and is not a mask of its decay.
-    """
-    update = getattr(held, "update", held)
-    update = getattr(update, "original", update)  # of a traced one
-    maker, own = _maker(update), closure_of(update)
-    if maker == "add_decayed_weights" and isinstance(own.get("weight_decay"), float):
-        yield own["weight_decay"], mask
-    elif maker == "masked" and label(own["inner"]) == "add_decayed_weights":
-        yield from decays_in(own["inner"], own["mask"], depth - 1)
-    elif isinstance(update, types.MethodType):  # of `MultiSteps`
-        yield from decays_in(getattr(update.__self__, "inner_opt", None), mask, depth - 1)
-    elif maker in _PASSED_ON and depth:
-        for each in own.values():
-            for part in each if type(each) in (tuple, list) else (each,):
-                yield from decays_in(part, mask, depth - 1)
+
+def _keeps(held: Any) -> bool:
+    """True for a function of optax that does not change what `set_to_zero` returned to it."""
+    parts = closure_of(held).get("update_fns", ())  # of a chain
+    return _maker(held) in _KEEPING and not any(holds(part, _sets_to_zero) for part in parts[:-1])
+
+
+def _sets_to_zero(held: Any) -> bool:
+    return getattr(held, "__qualname__", "") == "set_to_zero.<locals>.update_fn"
 
 
 def label(transformation: Any) -> str:

@@ -16,8 +16,6 @@ from tracer.model.records import Variable
 
 ALONE = "parameter"
 """The name of parameters that are a single array, which has no path."""
-_MAX_STRUCTURES = 1000
-"""How many tree structures have cached paths."""
 _ARRAYS = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
 
 
@@ -58,15 +56,11 @@ class Leaves(backend.Variables):
 
     def _names(self, structure: Any, tree: Any) -> list[str]:
         """The path to each leaf of a tree with this structure."""
-        try:
-            names = self._paths.get(structure)
-            if names is None:
-                if len(self._paths) >= _MAX_STRUCTURES:  # trees that are never alike
-                    self._paths.clear()
-                names = self._paths[structure] = names_in(tree)
-        except (TypeError, ValueError):  # its objects other than arrays cannot be compared
-            names = names_in(tree)
-        return names
+        with suppress(TypeError, ValueError):  # its objects other than arrays cannot be compared
+            if structure not in self._paths:
+                self._paths[structure] = names_in(tree)
+            return self._paths[structure]
+        return names_in(tree)
 
     def _leaf(self, name: str, array: Any) -> Leaf:
         key = name, tuple(map(int, getattr(array, "shape", ()))), _dtype_of(array)

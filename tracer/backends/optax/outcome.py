@@ -9,20 +9,14 @@ an outcome computed from the states.
 States are not enough: another transformation may add to the updates, `apply_if_finite` gives up
 after some steps, and 0 times NaN is NaN. So discarded updates are also compared with 0.
 
-`chain`, `partition` and `masked` (so also `freeze` and `selective_transform`)
-return a leaf that a part does not change as the same object. So a leaf was set to zero if it is an
-object that `set_to_zero` returned. No values are read, and no masks or labels are asked for.
-
-To see these objects, `marking` copies the functions of optax whose closures reach `set_to_zero`.
-The originals, which the program holds, stay as they are.
+`masked` and `partition` pass a part of the tree to `set_to_zero`, with the same paths. So the paths
+that it gets are those of the leaves that it sets to zero. No values are read, and no masks or
+labels are asked for. `inside.keeps_zeros` tells whether what it returned is the result.
 """
 
-import copy
-import functools
+import sys
 from collections.abc import Callable
-from types import CellType, FunctionType, MethodType
 from typing import Any
-from weakref import ref
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +24,9 @@ import jax.numpy as jnp
 from tracer.backends.jax import compat, values
 from tracer.backends.jax.programs import DISCARDED, KEPT, PARTLY, SKIPPED
 from tracer.backends.optax.inside import under_way
+from tracer.backends.optax.leaves import names_in
 from tracer.core.interrupts import suppress_faults
+from tracer.core.patches import Patch
 
 _MAKERS = {
     "ApplyEvery": "apply_every",
@@ -167,136 +163,41 @@ def _of_leaves(leaves: list[Any]) -> tuple[Any, Any]:
 _of_arrays = jax.jit(_of_leaves)
 
 
-# Leaves that `set_to_zero` set to zero.
-
-_KEEPING = "apply_if_finite", "conditionally_mask", "MultiSteps"
-"""The makers whose results are those of the inner transformation, or 0."""
+# What optax does to some leaves only, observed while a call is under way.
 
 
-def is_set_to_zero(update: Any) -> bool:
-    """True if `set_to_zero` made this update, in the call under way on this thread."""
-    made = under_way.zeros.get(id(update))
-    return made is not None and made() is update
+class _Watched:
+    """A module as functions of optax see it, which notes the arguments of one of them."""
+
+    def __init__(self, module: Any, used: str, note: Callable[[dict[str, Any]], None]) -> None:
+        """The function is the only one in its file that uses the attribute `used`."""
+        self._module, self._used, self._note = module, used, note
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self._used and under_way.depth:
+            with suppress_faults():
+                self._note(sys._getframe(1).f_locals)
+        return getattr(self._module, name)
 
 
-def marking(update: Any) -> Any:
-    """An `update` that does the same, and notes the leaves that it sets to zero."""
-    with suppress_faults():
-        return _copy(update, {})
-    return update
+def _note_zeros(values: dict[str, Any]) -> None:
+    under_way.zeros.update(names_in(values["updates"]))
 
 
-def _copy(held: Any, known: dict[int, Any]) -> Any:
-    """An object with copies of the functions that reach `set_to_zero`; itself if none does."""
-    if id(held) not in known:
-        known[id(held)] = held  # for a function that references itself
-        known[id(held)] = _copy_of(held, known)
-    return known[id(held)]
+def _note_decay(values: dict[str, Any]) -> None:
+    decay = values.get("weight_decay")
+    if isinstance(decay, float):
+        under_way.decays[decay].update(names_in(values["updates"]))
 
 
-def _copy_of(held: Any, known: dict[int, Any]) -> Any:
-    if isinstance(held, tuple | list):
-        parts = [_copy(part, known) for part in held]
-        if all(new is old for new, old in zip(parts, held, strict=True)):
-            return held
-        return held._make(parts) if hasattr(held, "_make") else type(held)(parts)
-    if type(held) is dict:
-        items = {key: _copy(part, known) for key, part in held.items()}
-        return items if any(items[key] is not held[key] for key in held) else held
-    if type(held).__name__ == "TracedUpdate":  # it notes by itself
-        reaches = _copy(held.original, known) is not held.original
-        return functools.partial(held) if reaches else held
-    if isinstance(held, MethodType) and _is_multi_steps(type(held.__self__)):
-        steps: Any = copy.copy(held.__self__)
-        inner = _copy(steps._opt, known)
-        if inner is steps._opt:
-            return held
-        steps._opt = inner._replace(update=_and_then(inner.update, _of_inner))
-        return _keeping(MethodType(held.__func__, steps))
-    if not isinstance(held, FunctionType) or str(held.__module__).partition(".")[0] != "optax":
-        return held
-    maker = held.__qualname__.partition(".")[0]
-    if maker == "set_to_zero":
-        return _and_then(held, _noted)
-    cells = {
-        name: cell.cell_contents
-        for name, cell in zip(held.__code__.co_freevars, held.__closure__ or (), strict=True)
-    }
-    copies = {name: _copy(each, known) for name, each in cells.items()}
-    mask = cells.get("mask")
-    if maker == "masked" and callable(mask) and jax.tree_util.all_leaves([mask]):
-        copies["mask"] = _and_then(mask, functools.partial(_stored, mask))
-    if maker == "inject_hyperparams":
-        copies["inner_factory"] = _and_then(copies["inner_factory"], _marked)
-    if all(copies[name] is cells[name] for name in cells):
-        return held
-    if maker in _KEEPING:
-        copies["inner"] = copies["inner"]._replace(
-            update=_and_then(copies["inner"].update, _of_inner)
-        )
-    closure = tuple(map(CellType, copies.values()))
-    made = FunctionType(held.__code__, held.__globals__, held.__name__, held.__defaults__, closure)
-    made.__kwdefaults__ = held.__kwdefaults__
-    functools.update_wrapper(made, held)
-    return _keeping(made) if maker in _KEEPING else made
-
-
-def _and_then(function: Callable[..., Any], change: Callable[[Any], Any]) -> Callable[..., Any]:
-    """A function that returns what `change` makes of its result."""
-
-    @functools.wraps(function)
-    def changed(*args: Any, **kwargs: Any) -> Any:
-        return change(function(*args, **kwargs))
-
-    return changed
-
-
-def _marked(made: Any) -> Any:
-    """A transformation that notes the leaves that it sets to zero."""
-    return made._replace(update=marking(made.update))
-
-
-def _stored(mask: Any, returned: Any) -> Any:
-    """What a `mask` function returned, stored while the call is under way."""
-    under_way.masks[id(mask)] = returned
-    return returned
-
-
-def _is_multi_steps(cls: type) -> bool:
-    """True for optax's own class: a subclass may change its results."""
-    return (cls.__module__.partition(".")[0], cls.__name__) == ("optax", "MultiSteps")
-
-
-def _noted(made: Any) -> Any:
-    """What `set_to_zero` returned, with its leaves noted."""
-    _note(jax.tree.leaves(made[0]))
-    return made
-
-
-def _note(leaves: list[Any]) -> None:
-    under_way.zeros |= {id(leaf): ref(leaf) for leaf in leaves}
-
-
-def _of_inner(made: Any) -> Any:
-    """What was made inside a transformation that keeps zeros, perhaps in a branch."""
-    under_way.inner.append(list(map(is_set_to_zero, jax.tree.leaves(made[0]))))
-    return made
-
-
-def _keeping(update: Callable[..., Any]) -> Callable[..., Any]:
-    """The `update` around it: what each inner call set to zero is 0 in its result, too."""
-
-    @functools.wraps(update)
-    def keeping(*args: Any, **kwargs: Any) -> Any:
-        outer, under_way.inner = under_way.inner, []
-        try:
-            made = update(*args, **kwargs)
-            calls = under_way.inner
-        finally:
-            under_way.inner = outer
-        leaves = jax.tree.leaves(made[0])
-        if calls and all(len(zeros) == len(leaves) for zeros in calls):
-            _note([leaf for leaf, *zeros in zip(leaves, *calls, strict=True) if all(zeros)])
-        return made
-
-    return keeping
+def watch() -> None:
+    """Observe `set_to_zero` and `add_decayed_weights`: which leaves do they get?"""
+    for home, name, used, note in (
+        ("optax._src.base", "jnp", "zeros_like", _note_zeros),
+        ("optax.transforms._adding", "jax", "tree", _note_decay),
+    ):
+        module = sys.modules.get(home)
+        original = getattr(module, name, None)
+        if original is not None and type(original) is not _Watched:
+            ours = _Watched(original, used, note)
+            Patch(module, name, ours, "to see which leaves are zeroed or decay", "exit").put_in()

@@ -1,13 +1,14 @@
 """One call of `update` is one block: its arguments, its results, and the outcome of the updates."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 
 from tracer.backends.jax.blocks import JaxBlocks, StepStart
 from tracer.backends.optax import outcome
+from tracer.backends.optax.inside import under_way
 from tracer.backends.optax.leaves import Leaves, Pairs
 from tracer.core import calls
 from tracer.core.backend import Stepped
@@ -15,6 +16,10 @@ from tracer.kinds import KINDS, OPTAX
 
 (_LEAF,), (_STEP,) = next((e.apply_methods, e.step_methods) for e in KINDS if e.name == OPTAX)
 _ARGUMENTS = ("updates", "state", "params")
+_CHANGED = (
+    "a transformation around set_to_zero may change the leaves that it sets to zero: their updates "
+    "are counted"
+)
 
 
 class Step(calls.Step):
@@ -75,9 +80,13 @@ class Step(calls.Step):
         if self.wanted is None:  # `lookahead` updates other leaves than it gets gradients for
             list(recorder.requests(self, self.index, _STEP, pairs or ()))
         pairs = [pair for pair in pairs if pair[0] is not None]
-        zeroed = [pair for pair in pairs if outcome.is_set_to_zero(pair[0])]
+        zeros: Container[str] = under_way.zeros
+        if zeros and not self.update.keeps_zeros:
+            recorder.note(_CHANGED)
+            zeros = ()
+        zeroed = [pair for pair in pairs if pair[1].name in zeros]
         self.sites += recorder.sites_of(self, self.index, _LEAF, "zeroed", zeroed)
-        updated = [pair for pair in pairs if not outcome.is_set_to_zero(pair[0])]
+        updated = [pair for pair in pairs if pair[1].name not in zeros]
         sites = recorder.sites_of(self, self.index, _LEAF, "update", updated)
         self.sites += sites
         self.counts = outcome.counts_in(self.given.get("state"), state)

@@ -17,7 +17,14 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 from weakref import WeakSet
 
-from tracer.backends.optax.inside import held_in, holds, label, settings_in, under_way
+from tracer.backends.optax.inside import (
+    held_in,
+    holds,
+    keeps_zeros,
+    label,
+    settings_in,
+    under_way,
+)
 from tracer.core.calls import frames_from
 from tracer.core.lines import made_here
 from tracer.core.optimizers import NOT_SEEN, Made, TracedOptimizer
@@ -64,22 +71,20 @@ class TracedUpdate:
         under_way.depth += 1
         try:
             if binding is None or binding.observer is None or binding.recorder.broken:
-                return self._marking(*args, **kwargs)
+                return self.original(*args, **kwargs)
             backend: Any = binding.recorder.backend
             with backend.new_step(self, binding, args, kwargs) as step:
-                step.result = self._marking(*args, **kwargs)
+                step.result = self.original(*args, **kwargs)
                 return step.result
         finally:
             under_way.depth -= 1
             if not under_way.depth:
-                under_way.zeros, under_way.masks = {}, {}
+                under_way.clear()
 
     @functools.cached_property
-    def _marking(self) -> Callable[..., Any]:
-        """The original, or a copy of it that notes which leaves it sets to zero."""
-        from tracer.backends.optax.outcome import marking  # which imports JAX
-
-        return marking(self.original)  # type: ignore[no-any-return]
+    def keeps_zeros(self) -> bool:
+        """Whether the leaves that `set_to_zero` inside it got are 0 in its result."""
+        return keeps_zeros(self.original)
 
     def _to_count(self, binding: Binding | None) -> Binding | None:
         """The binding that counts an outermost call; None if it is not counted.
