@@ -109,16 +109,6 @@ def test_two_runs_at_once_have_a_file_each(
     assert Autosave(lambda: of_this_process(16), lambda trace: path, seconds=1).finish() == path
 
 
-def test_it_is_saved_when_it_is_urgent(tmp_path: Path) -> None:
-    snapshots = Snapshots(traces.eager)
-    autosave = Autosave(snapshots, lambda trace: tmp_path / "run.json", seconds=1000)
-    wait_until(lambda: snapshots.taken == 4)  # the next pause is of 0.8 s, and the one after of 1.6
-    autosave.hurry()
-    wait_until(lambda: snapshots.taken >= 5)
-    autosave.finish()
-    assert snapshots.taken >= 6
-
-
 @pytest.mark.parametrize("error", [OSError("no"), RuntimeError("no"), None])
 def test_what_goes_wrong_is_said_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], error: Exception | None

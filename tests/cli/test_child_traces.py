@@ -70,7 +70,7 @@ def test_who_uses_no_optimizer_writes_no_file(tmp_path: Path) -> None:
     done = run(tmp_path, program, options=())
     assert done.returncode == 0
     assert len(list((tmp_path / "traces").rglob("*.json"))) == 1
-    assert "no process used an optimizer" in done.stderr
+    assert "No optimizer was traced" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("tracer: wrote traces/20")
     trace = tracer.load(tmp_path / "traces")
     assert (trace.programs[0].command, trace.programs[0].status) == ("launch.py", 0)
@@ -82,7 +82,7 @@ def test_each_run_has_a_folder(tmp_path: Path) -> None:
     folders = sorted((tmp_path / "traces").iterdir())
     assert [len(list(each.iterdir())) for each in folders] == [1, 1]
     (note,) = tracer.load(tmp_path / "traces").notes
-    assert note.partition(": ")[2] in {each.name for each in folders}
+    assert note.partition(": ")[2].partition("/")[0] in {each.name for each in folders}
     (tmp_path / "file").write_text("")
     done = run(tmp_path, "print('it ran')", options=["-o", "file"])
     assert (done.returncode, done.stdout) == (2, "")
@@ -189,8 +189,7 @@ def test_spawned_processes_are_traced(tmp_path: Path) -> None:
     trace = tracer.load(tmp_path / "traces")
     assert (trace.finished, trace.complete) == (True, True)
     assert steps_of(trace) == [3, 5]
-    started = {each.command: each.status for each in trace.programs}
-    assert started == {"launch.py": 0, **{f"launch.py (SpawnProcess-{n})": 0 for n in (1, 2)}}
+    assert [each.command for each in trace.programs] == ["launch.py"] * 3
 
 
 @pytest.mark.long

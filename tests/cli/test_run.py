@@ -175,9 +175,9 @@ def test_the_trace_knows_how_the_program_ended(
 
 FAILS_TO_END = """
 from tracer.hooks.recording import Recording
-def finish(recording):
+def end(recording):
     raise RuntimeError("cannot end")
-Recording.finish = finish
+Recording.end = end
 """
 
 
@@ -248,7 +248,7 @@ def test_other_processes(tmp_path: Path) -> None:
     traced = run([*TRACER, "jobs.py"], tmp_path)
     assert traced.stderr.count("No optimizer was traced") == 1
     said = " ".join(traced.stderr.split())
-    assert "the program started other processes (ForkPoolWorker-1 of" in said
+    assert "the program started other processes (a fork, ForkPoolWorker-1 of" in said
     assert "these are not traced; `tracer run --children` traces them" in said
 
 
@@ -263,22 +263,6 @@ def test_a_tool_that_trains_nothing_leaves_the_trace_complete(tmp_path: Path) ->
     trace = tracer.load(tmp_path / FILE)
     assert trace.complete and "other processes" not in said
     assert trace.programs[0].error == "ValueError: Expected a layer"
-
-
-def test_processes_are_named(tmp_path: Path) -> None:
-    (tmp_path / "launch.py").write_text(
-        "import subprocess, sys\n"
-        "for script in ['-c', 'pass'], ['-u', 'train.py', '--password', 'x']:\n"
-        "    subprocess.run([sys.executable, *script])\n"
-        "try:\n"
-        "    subprocess.run('no-such-program')\n"
-        "except FileNotFoundError:\n"
-        "    subprocess.run('KEY=x exit 0', shell=True)\n"
-    )
-    said = " ".join(run([*TRACER, "launch.py"], tmp_path).stderr.split())
-    python = os.path.basename(sys.executable)
-    assert said.count("the program started other processes (") == 1
-    assert f"({python} -c, {python} train.py and exit)" in said
 
 
 def test_processes_that_were_not_traced_do_not_pass(tmp_path: Path) -> None:
@@ -367,23 +351,6 @@ def test_a_process_that_is_one_of_several_writes_to_a_folder(
     assert [each.relative_to(tmp_path).as_posix() for each in tmp_path.rglob("*.json")] == [file]
 
 
-def test_several_processes_that_got_one_file_write_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "none.py").write_text("print('ran')")
-    said = []
-    for rank in ("0", "1"):
-        for name, value in {"RANK": rank, "WORLD_SIZE": "2", "TRACER_RUN": "7"}.items():
-            monkeypatch.setitem(ENVIRONMENT, name, value)
-        said.append(run([*TRACER, "-q", "-o", "out/run.json", "none.py"], tmp_path).stderr)
-    assert said == ["tracer: 2 processes write to out/7, not to run.json\n", ""]
-    assert {each.name for each in (tmp_path / "out").rglob("*.json")} == {
-        "rank-0.json",
-        "rank-1.json",
-    }
-    assert tracer.load(tmp_path / "out").complete
-
-
 RANKS = """
 import sys, torch
 import torch.distributed as dist
@@ -438,8 +405,6 @@ TRACE = '{"format": "optimizer-tracer", "version": 3}'
         (["--by", "step", "empty.py"], "no argument '--by': there are "),
         (["tracer.json"], "tracer.json is a trace, not a program: did you mean tracer report "),
         (["-o", "t.json", "t.json"], "t.json is a trace, not a program: did you mean tracer rep"),
-        (["-o", "empty.py", "empty.py"], "empty.py: the trace would overwrite the program"),
-        (["-o", "out/../link", "empty.py"], "link: the trace would overwrite the program"),
         (["-o", "named.py", "empty.py"], "named.py: is not a trace file, and would be overwritt"),
         (["-o", "mine.json", "empty.py"], "mine.json: is not a trace file, and would be overwri"),
     ],
@@ -457,7 +422,6 @@ def test_a_users_mistake_overwrites_nothing(
     (tmp_path / "out").mkdir()
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    (tmp_path / "link").hardlink_to(tmp_path / "empty.py")
     traced = run([*TRACER, *arguments], tmp_path)
     assert (traced.returncode, traced.stdout) == (2, "")
     assert traced.stderr.startswith("tracer: ") and traced.stderr.count("\n") == 1

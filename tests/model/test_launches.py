@@ -50,7 +50,7 @@ PARENT = launches.here({}).key
         (task("a:1", "b:1"), "a:1"),
         ({"JAX_COORDINATOR_ADDRESS": "a:1"}, "a:1"),
         # What no launcher writes.
-        ({"TF_CONFIG": "[1]", "TORCHELASTIC_RESTART_COUNT": "?", "MASTER_ADDR": "a"}, PARENT),
+        ({"TF_CONFIG": "[1]", "MASTER_ADDR": "a"}, PARENT),
         ({"TF_CONFIG": '{"cluster": {"worker": []}}', launches.CHILDREN: "{"}, PARENT),
         # One of them starts the others.
         ({**CHILDREN, **LOCAL}, f"{PARENT.split()[0]} 127.0.0.1:29500"),
@@ -100,16 +100,15 @@ def test_a_folder_is_its_newest_launch(tmp_path: Path) -> None:
     (tmp_path / "new" / "other.json").write_text("{}")
     trace = tracer.load(tmp_path)
     assert trace.complete and trace.workers == ("rank:0", "rank:1")
-    assert trace.notes == ("not counted, from another launch: older.json, old",)
+    assert trace.notes == (
+        "not counted, from another launch: older.json, old/rank-0.json, old/rank-1.json",
+    )
     assert tracer.load(tmp_path / "old").notes == ()
 
 
 @pytest.mark.parametrize(
     ("left", "kept"),
     [
-        (Launch("id", host="a", started=100, saved=130, restart=1), True),
-        # torchrun has restarted the ranks of this machine since.
-        (Launch("id", host="a", started=100, saved=130), False),
         (Launch("id", host="b", started=100, saved=130), True),
         # The id was used before.
         (Launch("id", host="b", started=9, saved=20), False),
@@ -122,7 +121,7 @@ def test_a_folder_is_its_newest_launch(tmp_path: Path) -> None:
 def test_what_an_earlier_launch_left_is_not_counted(
     tmp_path: Path, left: Launch, kept: bool
 ) -> None:
-    save(tmp_path / "rank-0.json", Launch("id", host="a", started=101, saved=200, restart=1))
+    save(tmp_path / "rank-0.json", Launch("id", host="a", started=101, saved=200))
     save(tmp_path / "rank-1.json", left, 1)
     trace = tracer.load(tmp_path)
     assert trace.workers == (("rank:0", "rank:1") if kept else ("rank:0",))

@@ -14,7 +14,7 @@ from tracer.errors import TraceFileError, shown
 from tracer.model import launches, tracefile
 from tracer.model.trace import Trace
 
-_SHORTEST = 0.05  # seconds between two saves at least
+_SHORTEST = 0.05  # half of the seconds between the first two saves
 _LONGEST_WAIT = 30  # seconds for the last save at most
 
 at_fork = getattr(os, "register_at_fork", lambda **hooks: None)
@@ -24,10 +24,9 @@ at_fork = getattr(os, "register_at_fork", lambda **hooks: None)
 class Autosave:
     """Writes the trace that `snapshot` returns to a file, again and again until `finish`.
 
-    A separate thread does this: at once, then less and less often, but at least every `seconds`
-    unless saving takes longer. `place` names the file for a trace. If another running process
-    writes that file, this one writes `NAME-PID.json`. A failed save is reported once on standard
-    error and retried.
+    A separate thread does this: at once, then every `seconds` unless saving takes longer. `place`
+    names the file for a trace. If another running process writes that file, this one writes
+    `NAME-PID.json`. A failed save is reported once on standard error and retried.
     """
 
     def __init__(
@@ -39,8 +38,7 @@ class Autosave:
     ) -> None:
         self._snapshot, self._place, self._seconds = snapshot, place, seconds
         self._reading = threading.Lock()
-        self._woken = threading.Event()
-        self._ended = False
+        self._ended = threading.Event()
         self._warned = False
         self._written: Path | None = None
         self._last: Path | None = None
@@ -51,27 +49,20 @@ class Autosave:
 
     def finish(self) -> Path | None:
         """Save the trace of the whole run; returns the path of the file, None without one."""
-        self._ended = True
-        self._woken.set()
+        self._ended.set()
         self._thread.join(timeout=_LONGEST_WAIT)
         if self._thread.is_alive():
             self._warn(f"the trace was not written: no answer in {_LONGEST_WAIT} s")
         return self._last
 
-    def hurry(self) -> None:
-        """Wake the thread, to save the file soon."""
-        self._woken.set()
-
     def _run(self) -> None:
         pause = _SHORTEST
-        while not self._ended:
+        while not self._ended.is_set():
             began = time.monotonic()
             self._write(finished=False)
             took = time.monotonic() - began
-            # At worst, the file is as old as one pause and two saves.
-            pause = min(2 * pause, max(_SHORTEST, took, 0.8 * self._seconds - 2 * took))
-            self._woken.wait(pause)
-            self._woken.clear()
+            pause = min(2 * pause, max(took, self._seconds - 2 * took))  # short at first
+            self._ended.wait(pause)
         self._last = self._write(finished=True)
 
     def _write(self, *, finished: bool) -> Path | None:
@@ -88,7 +79,7 @@ class Autosave:
 
     def _save(self, trace: Trace, finished: bool) -> Path:
         path = self._place(trace)
-        with suppress(OSError):  # saving reports the reason
+        with tracefile.refused(path, "written"):
             path.parent.mkdir(parents=True, exist_ok=True)
         if tracefile.is_other(path):
             raise TraceFileError(f"{path}: is not a trace file, so it is not overwritten")

@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType, TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 from tracer.cli.autosave import say
@@ -57,20 +57,15 @@ def run(program: str, arguments: Sequence[str], *, module: bool = False) -> None
     else:
         _set_path(os.path.dirname(os.path.realpath(program)))
         vars(main).update(__file__=path, __loader__=SourceFileLoader("__main__", path))
-        exec(_code(path), vars(main))
+        with io.open_code(path) as file:
+            content = file.read()  # only once: it may be a pipe, such as `<(...)` in a shell
+        exec(compile(content, path, "exec", dont_inherit=True), vars(main))
 
 
 def _set_path(first: str) -> None:
     """Replace the folder of the `tracer` command in `sys.path` by the program's, as Python does."""
     if not getattr(sys.flags, "safe_path", sys.flags.isolated):
         sys.path[0] = first
-
-
-def _code(path: str) -> CodeType:
-    with io.open_code(path) as file:
-        content = file.read()  # only once: it may be a pipe, such as `<(...)` in a shell
-    compiled: CodeType | None = pkgutil.read_code(io.BytesIO(content))  # None for a source file
-    return compiled or compile(content, path, "exec", dont_inherit=True)
 
 
 # Tracebacks.
@@ -88,27 +83,25 @@ def hide_frames() -> None:
     sys.excepthook = show
 
 
-def _clean(error: Any, seen: set[int]) -> None:
+def _clean(error: BaseException | None, seen: set[int]) -> None:
     """Remove the frames of this package from the tracebacks of an error and of chained errors."""
-    if isinstance(error, BaseException) and id(error) not in seen:
-        seen.add(id(error))
-        error.__traceback__ = _without_ours(error.__traceback__)
-        for other in (error.__cause__, error.__context__, *getattr(error, "exceptions", ())):
-            _clean(other, seen)
-
-
-def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
+    if error is None or id(error) in seen:
+        return
+    seen.add(id(error))
     entries: list[TracebackType] = []
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
+    entry = error.__traceback__
+    while entry is not None:
+        code = entry.tb_frame.f_code
         if code is run.__code__:
             entries.clear()
         elif not code.co_filename.startswith(_PACKAGE):
-            entries.append(traceback)
-        traceback = traceback.tb_next
+            entries.append(entry)
+        entry = entry.tb_next
     for entry, following in zip(entries, [*entries[1:], None], strict=False):
         entry.tb_next = following
-    return entries[0] if entries else None
+    error.__traceback__ = entries[0] if entries else None
+    for other in (error.__cause__, error.__context__, *getattr(error, "exceptions", ())):
+        _clean(other, seen)
 
 
 # `tracer run`.
@@ -122,15 +115,12 @@ FOLDER = "traces"
 def check(program: str, output: str | None, *, module: bool, children: bool) -> None:
     """Raise `tracer.TraceFileError` if a launch could not begin, or would overwrite a file."""
     path, script = _path(output, children), Path(program)
-    if not module:
-        if not script.exists():
-            raise TraceFileError(f"cannot open {program}: No such file or directory")
-        if is_trace(script):
-            meant = f"did you mean tracer report {program}?"
-            raise TraceFileError(f"{program} is a trace, not a program: {meant}")
-        if path.exists() and path.samefile(script):
-            raise TraceFileError(f"{path}: the trace would overwrite the program")
-    if children and path.exists() and not path.is_dir():
+    if not module and not script.exists():
+        raise TraceFileError(f"cannot open {program}: No such file or directory")
+    if not module and is_trace(script):
+        meant = f"did you mean tracer report {program}?"
+        raise TraceFileError(f"{program} is a trace, not a program: {meant}")
+    if children and path.is_file():
         raise TraceFileError(f"{path}: is not a folder, which --children needs")
     if is_other(path):
         raise TraceFileError(f"{path}: is not a trace file, and would be overwritten")
@@ -162,23 +152,21 @@ def launch(
         path = own_file(folder)
 
     def place(trace: Trace) -> Path:
-        if children:
-            return path
-        if is_one_of_several(trace):
+        if is_one_of_several(trace) and not children:
             return file_in(folder, trace)
-        return path / file_name(trace) if in_folder else path
+        return path / file_name(trace) if in_folder and not children else path
 
     options: dict[str, Any] = {"seconds": seconds, "effects": effects}
     process = Process(
         shlex.join(["-m", name] if module else [name]),
         place,
         say=None if quiet else say,
-        report=partial(_report, quiet, children, path if output and not in_folder else None),
+        report=None if quiet else partial(_report, children),
         unfollowed=note_children(forks_only=children),
         **options,
     )
     if children:
-        follow_children(process, folder, options)
+        follow_children(folder, options)
     try:
         run(name, arguments, module=module)
     except BaseException as error:
@@ -191,39 +179,16 @@ def _path(output: str | None, children: bool) -> Path:
     return Path(output or (FOLDER if children else FILE))
 
 
-def _report(
-    quiet: bool,
-    children: bool,
-    file: Path | None,
-    trace: Trace,
-    written: Path | None,
-) -> None:
-    """Print the report on standard error: standard output is the program's own.
-
-    If `file` was asked for, and several processes run, the first one says where their files are.
-    """
-    cluster = trace.environment.get("cluster", "").split(", ")
-    if file and written and len(cluster) > 1 and trace.data.processes == (cluster[0],):
-        say(f"{len(cluster):,} processes write to {_shown(written.parent)}, not to {file.name}")
-    if quiet:
-        return
+def _report(children: bool, trace: Trace, written: Path | None) -> None:
+    """Print the report on standard error: standard output is the program's own."""
     with suppress(AttributeError, OSError, ValueError):  # Python reports it when it exits
         sys.stdout.flush()
     if children and written is not None:
         written = written.parent
-        try:
-            trace = load(written)
-        except TraceFileError as error:
-            say(str(error))
+        trace = load(written)
     with suppress(OSError, ValueError):  # standard error is closed
         print(file=sys.__stderr__)
         formats.print_report(trace, file=sys.__stderr__, command=True)
         print(file=sys.__stderr__)
-    if children and not trace.optimizers:
-        say("no process used an optimizer, or lived until its trace was saved")
     if written is not None:
-        say(f"wrote {_shown(written)}")
-
-
-def _shown(path: Path) -> str:
-    return os.path.relpath(path)
+        say(f"wrote {os.path.relpath(written)}")

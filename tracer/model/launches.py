@@ -14,8 +14,7 @@ train together have one key. There, 4 leaves out the process that started them i
 known, because Lightning's first rank starts the others.
 
 An id, or an address, may be used again. So of the files of one launch, those are of an earlier one
-that torchrun wrote before it restarted the ranks of that machine, or whose process last wrote more
-than a minute before another one began.
+whose process last wrote more than a minute before another one began.
 """
 
 import os
@@ -85,17 +84,9 @@ def place(environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
 
 def here(environment: Mapping[str, str] = os.environ) -> Launch:
     """The launch of this process."""
-    process, restart = os.getpid(), environment.get("TORCHELASTIC_RESTART_COUNT", "")
+    process = os.getpid()
     _, started, seen = _at_first(process)
-    return Launch(
-        _key(environment),
-        children_of(environment),
-        _host(),
-        process,
-        started,
-        seen,
-        int(restart) if restart.isdecimal() else 0,
-    )
+    return Launch(_key(environment), children_of(environment), _host(), process, started, seen)
 
 
 def children_of(environment: Mapping[str, str] = os.environ) -> str:
@@ -198,16 +189,9 @@ def newest(launches: Mapping[Path, Launch | None]) -> list[Path]:
     """The files of the newest launch, without those that an earlier launch of its key left."""
     known = {path: launch or Launch() for path, launch in launches.items()}
     last = max(known.values(), key=lambda launch: launch.started)
-    key = last.run or last.key
-    files = {path: launch for path, launch in known.items() if (launch.run or launch.key) == key}
-    by_restart = sorted(files.values(), key=lambda launch: launch.restart)
-    restarts = {launch.host: launch.restart for launch in by_restart}  # the last of each host
     return [
         path
-        for path, launch in files.items()
-        if launch.run
-        or (
-            not (0 < launch.saved < last.started - _MAX_GAP)
-            and launch.restart == restarts[launch.host]
-        )
+        for path, launch in known.items()
+        if (launch.run or launch.key) == (last.run or last.key)
+        and (launch.run or not 0 < launch.saved < last.started - _MAX_GAP)
     ]

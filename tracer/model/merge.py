@@ -197,7 +197,7 @@ def _processes(parts: Sequence[TraceData]) -> TraceData:
     groups: defaultdict[tuple[object, ...], list[tuple[int, TraceData]]] = defaultdict(list)
     for number, data in enumerate(parts, 1):
         launch = data.launch or Launch()
-        key = (launch.key, launch.restart, _cluster(data)) if _named(data) else (number,)
+        key = (launch.key, _cluster(data)) if _named(data) else (number,)
         groups[key].append((number, data))
     trainings: list[TraceData] = []
     doubts: list[Note] = []

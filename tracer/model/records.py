@@ -360,8 +360,6 @@ class Launch(msgspec.Struct, frozen=True):
     """In ticks since the machine started; 0 if unknown."""
     started: float = 0.0
     """When the process first looked, in seconds since 1970 (UTC)."""
-    restart: int = 0
-    """How often torchrun had restarted the ranks before."""
     saved: float = 0.0
     """When `tracer run` wrote the file, in seconds since 1970 (UTC); 0 for a file of `save`."""
 
