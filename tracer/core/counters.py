@@ -205,7 +205,3 @@ class Counters:
         logged = sum(log.total for log in self.logs.values())
         numbers = sum(self.last_numbers().values())
         return logged, len(self.logs), numbers, sum(self.session_graphs.values())
-
-    def variables(self) -> dict[str, Any]:
-        """The variables that an exported function captures, by name."""
-        return {}

@@ -59,11 +59,11 @@ class TensorFlowBackend(KerasBackend):
             binding = bindings.get(id(self))
             if save_type != "savedmodel" or binding is None:
                 return saved
-            counters = compat.AutoTrackable()
-            for name, variable in binding.recorder.blocks.counters.variables().items():
-                setattr(counters, name, variable)
+            counters: Any = binding.recorder.blocks.counters
+            captured = counters.children()
+            if captured:
                 binding.recorder.note(_EXPORTED, "fact")
-            return {**saved, "_optimizer_tracer": counters}
+            return {**saved, "_optimizer_tracer": compat.as_trackable(captured)}
 
         return {"_trackable_children": children}
 

@@ -28,7 +28,7 @@ from typing import Any
 from weakref import ref
 
 from tracer.backends.tensorflow import compat
-from tracer.backends.tensorflow.callers import CalledAlone, Callers
+from tracer.backends.tensorflow.callers import Callers
 from tracer.backends.tensorflow.counters import CALLS, LedgerCounters
 from tracer.backends.tensorflow.effects import Effects
 from tracer.backends.tensorflow.functions import any_is_inside, forget_graphs_with
@@ -254,8 +254,8 @@ class GraphBlocks(backend.Blocks):
     def _enclosing_step(self, replica: int) -> Any:
         """The stamp of the step that calls a function with a block of `replica`.
 
-        TensorFlow asks for it at each call of the function, unless `CalledAlone` shows that there
-        is none. The answer is an eager tensor, or one in the graph of the function being traced.
+        TensorFlow asks for it at each call of the function, unless `_is_alone`. The answer is an
+        eager tensor, or one in the graph of the function being traced.
         """
         ledger, calls = self.counters.ledgers[replica], self._calls_under_way
         try:
@@ -272,15 +272,23 @@ class GraphBlocks(backend.Blocks):
             self._root.fault(error)
             return ledger.alone
 
-    def _function_called(self) -> None:
-        """Note that a function with a counter is called in eager mode."""
-        self.threads.add(threading.get_ident())
-        self.counters.calls += 1
-        self.look(perf_counter())
+    def _is_alone(self) -> bool:
+        """True if a function is called in eager mode, with no step or apply method under way.
 
-    def look(self, now: float) -> None:
-        """Look at the journals, and let the collectors look, if the time has come."""
+        This runs at each call of a function and must be fast; it is nearly always True.
+        """
+        calls = self._calls_under_way
+        if calls.steps or calls.stack() or not compat.in_eager():
+            return False
+        self._function_called()
+        return True
+
+    def _function_called(self) -> None:
+        """Note that a function with a counter is called in eager mode, and look now and then."""
         try:
+            self.threads.add(threading.get_ident())
+            self.counters.calls += 1
+            now = perf_counter()
             if now >= self.counters.next_look or self.counters.calls >= CALLS:
                 self.counters.look()
             if now >= self._root.collectors.throttle.due:
@@ -331,11 +339,8 @@ class GraphBlocks(backend.Blocks):
 
     def _asked(self, region: Any, replica: int) -> Any:
         """The stamp of the step that calls the function of the graph `region`, a tensor in it."""
-        is_alone = CalledAlone(
-            self._calls_under_way, self.threads, self.counters, self._root.collectors, self.look
-        )
         ask = partial(self._enclosing_step, replica)
-        return self._ledger(replica).enclosing_step(region, ask, is_alone)
+        return self._ledger(replica).enclosing_step(region, ask, self._is_alone)
 
     def _ledger(self, replica: int) -> Ledger:
         return self.counters.ledger(replica, self._devices.get(replica, ""))

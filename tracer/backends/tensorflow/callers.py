@@ -5,20 +5,14 @@ of the thread that started it and waits for it.
 """
 
 import sys
-from collections.abc import Callable, Sequence, Set
-from threading import get_ident
-from time import perf_counter
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
 from tracer.backends.tensorflow import compat, functions
-from tracer.backends.tensorflow.compat import contexts
-from tracer.backends.tensorflow.counters import CALLS, LedgerCounters
 from tracer.backends.tensorflow.stacks import frames_around, outermost_tracing
 from tracer.backends.tensorflow.tracings import Definitions
 from tracer.core.call_paths import UNKNOWN, Paths
-from tracer.core.calls import CallsUnderWay
-from tracer.core.collectors import Collectors
 from tracer.core.late_wrap import SESSION_GRAPH
 from tracer.core.tracings import Definition
 from tracer.model.records import Line
@@ -68,41 +62,3 @@ class Callers(Paths):
         with self._lock:
             for site in sites:
                 self.traced[site, path] += 1
-
-
-class CalledAlone:
-    """True if a function is called in eager mode, with no step or apply method under way.
-
-    This runs at each call of a function and must be fast; it is nearly always True.
-    """
-
-    def __init__(
-        self,
-        under_way: CallsUnderWay,
-        threads: Set[int],
-        counters: LedgerCounters,
-        collectors: Collectors,
-        look: Callable[[float], None],
-    ) -> None:
-        """`under_way` are the calls of the recorder; `threads` are known to call functions.
-
-        A call runs `look` when the counters or the collectors are due.
-        """
-        self._threads, self._look = threads, look
-        self._counters, self._collectors = counters, collectors
-        self._steps, self._of_thread = under_way.steps, under_way.of_thread
-
-    def __call__(self) -> bool:
-        """Answer for this call, where TensorFlow evaluates the captures of the function."""
-        if self._steps or get_ident() not in self._threads:
-            return False
-        try:  # inlines `CallsUnderWay.stack` and `compat.in_eager`
-            if self._of_thread.stack or not contexts._context._thread_local_data.is_eager:
-                return False
-        except AttributeError:  # there is no context, or no stack of this thread
-            return False
-        counters, now = self._counters, perf_counter()
-        counters.calls = calls = counters.calls + 1
-        if calls >= CALLS or now >= counters.next_look or now >= self._collectors.throttle.due:
-            self._look(now)
-        return True

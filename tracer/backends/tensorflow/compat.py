@@ -30,7 +30,7 @@ from tensorflow.python.ops import (
     script_ops,
 )
 from tensorflow.python.saved_model import save_context
-from tensorflow.python.trackable.autotrackable import AutoTrackable as AutoTrackable
+from tensorflow.python.trackable import data_structures
 
 from tracer.core.backend import Surroundings
 from tracer.core.call_paths import frames_above
@@ -43,14 +43,12 @@ FuncGraph = func_graph.FuncGraph
 ResourceVariable = resource_variable_ops.BaseResourceVariable
 TensorFlowVariable = tf.Variable
 IndexedSlices = indexed_slices.IndexedSlices
-contexts: Any = eager_context
 control_dependencies = ops.control_dependencies
 current_graph = ops.get_default_graph
 device = ops.device
 eager_outside_functions = ops.executing_eagerly_outside_functions
 stop_recording = record.stop_recording
-updating = distribute_lib._update_replica_id
-"""Has the thread's `current` inside of an `extended.update`."""
+as_trackable = data_structures.wrap_or_unwrap
 unique_number = ops.uid
 
 
@@ -124,7 +122,7 @@ def update_replica_id() -> int | None:
     (`distribute/distribute_lib.py`, `UpdateContext`): the copy is replica 0.
     """
     # `get_update_replica_id()`, which raises and catches an error outside an update.
-    number = updating.__dict__.get("current")
+    number = distribute_lib._update_replica_id.__dict__.get("current")
     if number is None or isinstance(number, int):
         return number
     return 0

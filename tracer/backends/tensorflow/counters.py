@@ -79,15 +79,10 @@ class LedgerCounters(Counters):
         sign = super().sign()
         return sign and (sign, [each.sign() for each in self.ledgers.values()])
 
-    def variables(self) -> dict[str, Any]:
-        """The variables that an exported function captures, by name."""
+    def children(self) -> list[Any]:
+        """What exported functions capture."""
         with self.lock:
-            variables = {
-                f"replica_{replica}_{name}": variable
-                for replica, ledger in self.ledgers.items()
-                for name, variable in ledger.children().items()
-            }
-            return variables | super().variables()
+            return [each for ledger in self.ledgers.values() for each in ledger.children()]
 
     def handles(self) -> list[Any]:
         """The handles of the journals; each graph with a counter captures one of them."""

@@ -343,15 +343,12 @@ class Ledger:
         """The handles of the journals; each graph with a counter captures one of them."""
         return [each.handle for journal in self._journals() for each in journal.variables()]
 
-    def children(self) -> dict[str, Any]:
-        """The variables that an exported function captures, by name."""
+    def children(self) -> list[Any]:
+        """What an exported function captures."""
         for graph in list(self._captured):
             compat.plain_capture(graph._function_captures, self._name, self.alone)
-        children = {"clock": self.clock.variable, "alone": compat.trackable_constant(self.alone)}
-        for number, journal in enumerate(self._journals()):
-            for place, variable in enumerate(journal.variables()):
-                children[f"journal_{number}_{place}"] = variable
-        return children
+        captured = [variable for journal in self._journals() for variable in journal.variables()]
+        return [self.clock.variable, compat.trackable_constant(self.alone), *captured]
 
     def _journals(self) -> list[Journal]:
         return [*(block.journal for block in self._blocks), *self._auxiliary]

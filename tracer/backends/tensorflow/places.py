@@ -13,7 +13,6 @@ called from anywhere later: see `tracer.backends.tensorflow.blocks`.
 from typing import Any
 
 from tracer.backends.tensorflow import compat, stacks
-from tracer.backends.tensorflow.compat import contexts, updating
 from tracer.core.calls import (
     EAGER,
     Call,
@@ -81,15 +80,10 @@ def eager_replica(replica: int) -> int | None:
 
     `replica` is the replica of the step.
     """
-    try:  # inlines `compat.in_eager` and `compat.update_replica_id`
-        if not contexts._context._thread_local_data.is_eager:
-            return None
-    except AttributeError:  # there is no context before the first op
+    if not compat.in_eager():
         return None
-    number = updating.__dict__.get("current")
-    if number is None:
-        return replica
-    return number if number.__class__ is int else 0
+    number = compat.update_replica_id()
+    return replica if number is None else number
 
 
 def _run_of(call: Call) -> int:
