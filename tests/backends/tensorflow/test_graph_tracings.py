@@ -44,10 +44,10 @@ def test_each_signature_has_its_steps_and_when_it_came() -> None:
     train.get_concrete_function(tf.ones([]))
     trace = tracer.trace_of(optimizer)
     assert [figures(graph) for graph in trace.graphs] == [
-        ("x: float32[2], False", 1, 0, 3, 1),
-        ("x: float32[1], False", 1, 0, 1, 4),
-        ("x: float32[2], True", 1, 0, 2, 5),
-        ("x: float32[], False", 1, 1, 0, 7),
+        ("x: float32[2], twice: False", 1, 0, 3, 1),
+        ("x: float32[1], twice: False", 1, 0, 1, 4),
+        ("x: float32[2], twice: True", 1, 0, 2, 5),
+        ("x: float32[], twice: False", 1, 1, 0, 7),
     ]
     assert {graph.function for graph in trace.graphs} == {"train"}
     assert weights.numpy().tolist() == [7.0, 7.0]  # 1 eager step and 3 + 1 + 2 in graphs

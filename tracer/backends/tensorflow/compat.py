@@ -405,49 +405,6 @@ def function_name(graph: Any) -> str:
     return "/".join(_NUMBER.sub("", each.name) for each in reversed(graphs_around(graph)))
 
 
-def signature(graph: Any) -> str:
-    """The arguments that a function was traced for: `x: float32[2, 3], training: True`, or empty.
-
-    TensorFlow sets them before it calls the function (`framework/func_graph.py`,
-    `func_graph_from_py_func`).
-    """
-    structured = getattr(graph, "structured_input_signature", None)
-    if structured is None:
-        return ""
-    positional, named = structured
-    parts = [shown(each) for each in positional]
-    parts += [f"{name}={shown(each)}" for name, each in named.items()]
-    return ", ".join(parts)
-
-
-def shown(value: Any) -> str:
-    """An argument, as far as TensorFlow distinguishes graphs by it."""
-    if isinstance(value, tf.TensorSpec):
-        name = f"{value.name}: " if value.name else ""
-        return f"{name}{value.dtype.name}{_shape(value.shape)}"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {shown(each)}" for key, each in value.items()) + "}"
-    if isinstance(value, tuple | list):
-        return "(" + ", ".join(shown(each) for each in value) + ")"
-    element = getattr(value, "_element_spec", None)
-    if element is not None:  # a dataset or its iterator
-        return f"{type(value).__name__.removesuffix('Spec')}{shown(element)}"
-    if isinstance(value, tf.TypeSpec):
-        dtype = getattr(getattr(value, "dtype", None), "name", "")
-        kind = type(value).__name__.removesuffix("Spec")
-        return f"{kind} {dtype}{_shape(getattr(value, 'shape', None))}"
-    if value is None or isinstance(value, bool | int | float | str):
-        text = repr(value)
-        return text if len(text) <= 40 else text[:39] + "…"
-    return type(value).__name__
-
-
-def _shape(shape: Any) -> str:
-    if shape is None or shape.rank is None:
-        return "[...]"
-    return "[" + ", ".join("?" if size is None else str(size) for size in shape.as_list()) + "]"
-
-
 def session_graphs_alive() -> list[Any]:
     """Every living graph of a Session that has ops; this searches all objects."""
     graphs = instances([ops.Graph])

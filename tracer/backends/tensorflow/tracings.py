@@ -4,11 +4,13 @@
 TensorFlow 2.21 that shows them.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any
 from weakref import ref
 
+import tensorflow as tf
 from tensorflow.python.eager.polymorphic_function import polymorphic_function, tracing_compilation
 
 from tracer.backends.tensorflow import compat
@@ -34,11 +36,13 @@ class Definitions:
 
     def of(self, graph: Any, frames: Sequence[FrameType]) -> Definition:
         """The definition of the outermost function that `frames`, innermost first, trace."""
-        name, signature = compat.function_name(graph), compat.signature(graph)
+        name = compat.function_name(graph)
         place = next((n for n, each in reversed([*enumerate(frames)]) if each.f_code is _DEFINE), 0)
         if not place:
-            return Definition(name, signature, "unknown", {}, ())
+            return Definition(name, "", "unknown", {}, ())
         values = frames[place].f_locals
+        traced_for = _arguments(values["target_func_type"]).items()  # perhaps more general
+        signature = ", ".join(f"{part}: {_ADDRESS.sub('', text)}" for part, text in traced_for)
         cache = getattr(values.get("tracing_options"), "function_cache", None)
         known = [] if cache is None else list(cache.values())[-_COMPARED:]
         cause = self._cause(frames[:place], frames[place:]) or (None if known else "forgotten")
@@ -70,6 +74,9 @@ def _is_of_tensorflow(frame: FrameType) -> bool:
     return str(frame.f_globals.get("__name__", "")).startswith("tensorflow.")
 
 
+_ADDRESS = re.compile(" at 0x[0-9a-f]+$")
+
+
 def _arguments(kind: Any) -> Arguments:
     """The arguments that a function is traced for, from its TensorFlow function type."""
     parameters = kind.parameters.items()
@@ -79,25 +86,20 @@ def _arguments(kind: Any) -> Arguments:
 
 
 def _parts(name: str, kind: Any) -> Iterator[tuple[str, str]]:
-    """The parts of an argument's trace type (`core/function/trace_type/default_types.py`)."""
-    of = type(kind).__name__
-    inner: Any = ()
-    if of in _SAME_AS:
-        inner = [(name, getattr(kind, _SAME_AS[of]))]
-    elif of == "Tuple":
-        inner = [(f"{name}[{index}]", each) for index, each in enumerate(kind.components)]
-    elif of == "Dict":
-        inner = [(f"{name}[{key!r}]", each) for key, each in kind.mapping.items()]
-    elif of == "Literal":
-        yield name, compat.shown(kind.value)
-    elif of == "Weakref":
-        value = kind._ref()
-        yield name, f"{type(value).__name__} at {id(value):#x}"
+    """The parts of an argument's trace type, with their texts.
+
+    The types are those of `core/function/trace_type/default_types.py`, and `tf.TypeSpec`.
+    """
+    kind = getattr(kind, _SAME_AS.get(type(kind).__name__, ""), kind)
+    inner: dict[Any, Any] = {}
+    if type(kind).__name__ == "Tuple":
+        inner = dict(enumerate(kind.components))
+    elif type(kind).__name__ == "Dict":
+        inner = kind.mapping
     else:
-        prefix = f"{kind.name}: " if getattr(kind, "name", None) else ""
-        yield name, compat.shown(kind).removeprefix(prefix)
-    for each, part in inner:
-        yield from _parts(each, part)
+        yield name, _shown(kind)
+    for key, part in inner.items():
+        yield from _parts(f"{name}[{key!r}]", part)
 
 
 _SAME_AS = {
@@ -106,3 +108,23 @@ _SAME_AS = {
     "Attrs": "named_attributes",
 }
 """Trace types that wrap another type, and the attribute that holds it."""
+
+
+def _shown(kind: Any) -> str:
+    """A part of an argument, as far as TensorFlow distinguishes graphs by it."""
+    name = type(kind).__name__.removesuffix("Spec")
+    if name == "Literal":
+        text = repr(kind.value)
+        return text if len(text) <= 40 else text[:39] + "…"
+    if name == "Weakref":
+        value = kind._ref()
+        return f"{type(value).__name__} at {id(value):#x}"
+    element = getattr(kind, "_element_spec", None)
+    if element is not None:  # a dataset or its iterator
+        return f"{name}({', '.join(map(_shown, tf.nest.flatten(element)))})"
+    shape: Any = getattr(kind, "shape", None)
+    known = shape is not None and shape.rank is not None
+    sizes = ["?" if size is None else str(size) for size in shape] if known else ["..."]
+    dtype = getattr(getattr(kind, "dtype", None), "name", "")
+    text = f"{dtype}[{', '.join(sizes)}]"
+    return text if name == "Tensor" else f"{name} {text}"
