@@ -262,7 +262,7 @@ def test_scripts_that_a_script_starts(tmp_path: Path) -> None:
     assert sorted(expected.values()) == [6, 7, 8, 9]
     assert {worker: counted[worker] for worker in expected} == expected
     assert len(counted) <= len(expected) + 1
-    assert "ended with KeyError: 'no data', after step 7." in " ".join(done.stderr.split())
+    assert "ended with KeyError: 'no data', after 7 steps." in " ".join(done.stderr.split())
     check = [sys.executable, "-m", "tracer", "check", "traces", "-e", "sparse=0"]
     assert subprocess.run(check, cwd=tmp_path, env=ENVIRONMENT, capture_output=True).returncode == 1
 

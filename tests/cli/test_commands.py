@@ -102,7 +102,7 @@ OUTPUTS = {
     "report": ["report", "embedding_on_two_replicas.json"],
     "report_unfinished": ["report", "unfinished.json", "--by", "replica"],
     "report_part": [
-        *("report", "embedding_on_two_replicas.json", "--step", "30-35", "--replica", "1"),
+        *("report", "embedding_on_two_replicas.json", "--step", "30-35"),
         *("--variable", "dense*"),
     ],
     "report_json": ["report", "no_gradients.json", "--format", "json"],
@@ -116,8 +116,6 @@ OUTPUTS = {
         *("report", "several_callers.json", "-f", "markdown", "--by", "caller"),
     ],
     "report_callers_unknown": ["report", "eager.json", "--by", "caller"],
-    "report_layers_csv": ["report", "several_callers.json", "-f", "csv", "--by", "layer"],
-    "report_layers_markdown": ["report", "hostile_names.json", "-f", "markdown", "--by", "layer"],
     "diff_none": ["diff", "eager.json", "eager.json"],
     "diff_renamed": ["diff", "embedding_on_two_replicas.json", "renamed.json"],
     "diff": ["diff", "embedding_on_two_replicas.json", "changed.json"],
@@ -332,10 +330,9 @@ MISTAKES: dict[str, tuple[Sequence[str], str]] = {
     "a slice of steps": (["report", "eager.json", "--step", "3:5"], "'3:5' is not A-B"),
     "where help is": (["report", "eager.json", "--colour"], "(see tracer report --help)"),
     "where all help is": (["reprot"], "(see tracer --help)"),
-    "replica": (["report", "eager.json", "--replica", "1"], "no replica '1'"),
     "a table without the rows": (
         ["report", "eager.json", "--variable", "*", "--by", "step"],
-        "the table by step has no such rows; these have: variable, layer",
+        "the table by step has no such rows: see variable",
     ),
     "output": (["report", "eager.json", "-o", "no/such/file"], "cannot write no/such/file"),
     "diff": (

@@ -135,7 +135,7 @@ def test_how_a_program_ends(tmp_path: Path, how: str) -> None:
     [
         ("pass", 0, "", ""),
         ("raise KeyError('a\\nb')", 1, "KeyError: 'a\\nb'", "ended with KeyError: 'a"),
-        ("import os; os._exit(7)", 7, "", "ended with status 7, before the first step."),
+        ("import os; os._exit(7)", 7, "", "ended with status 7, after 0 steps."),
         *(
             pytest.param(*each, marks=pytest.mark.long)
             for each in (
@@ -143,7 +143,7 @@ def test_how_a_program_ends(tmp_path: Path, how: str) -> None:
                     "class Mute(Exception):\n    def __str__(self): return 1 / 0\nraise Mute",
                     1,
                     "Mute",
-                    "ended with Mute, before",
+                    "ended with Mute, after",
                 ),
                 ("raise KeyboardInterrupt", 1, "KeyboardInterrupt", "ended at Ctrl-C"),
             )

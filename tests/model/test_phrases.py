@@ -1,6 +1,5 @@
 """What is said of a trace in every report: how processes ended, and why steps updated nothing."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,8 @@ from tracer import Trace
 from tracer.check import verdicts
 from tracer.check.expectation import read
 from tracer.model.counts import updates
-from tracer.model.phrases import Skips, brand_of, endings, every, reason, runs, skipped, text_of
-from tracer.model.records import Launch, Optimizer, Program, Setting
+from tracer.model.phrases import Skips, brand_of, endings, every, reason, runs, skipped
+from tracer.model.records import Optimizer, Program, Setting
 from tracer.model.timeline import Run
 from tracer.model.trace import Summary
 from tracer.reporters import formats, html, text
@@ -28,150 +27,56 @@ def with_programs(*programs: Program) -> Trace:
     return traces.changed(traces.uneven_replicas(), programs=programs)
 
 
-@pytest.mark.parametrize(
-    ("programs", "said"),
-    [
-        ([], []),
-        ([GOOD], []),
-        (
-            [GOOD, FAILED],  # the good one may have left too early
-            [
-                "The program of worker:1 ended with RuntimeError: no *data*, after step 8.",
-                "The program of worker:0 ended well, after step 10.",
-            ],
-        ),
-        (
-            [replace(FAILED, worker=f"worker:{n}", error="", status=3) for n in (0, 1)],
-            [
-                "The program of worker:0 ended with status 3, after step 10.",
-                "The program of worker:1 ended with status 3, after step 8.",
-            ],
-        ),
-        (
-            [replace(FAILED, worker=f"worker:{n}") for n in (5, 6)],
-            [
-                "The programs of worker:5 and worker:6 ended with RuntimeError: no *data*, "
-                "before the first step."
-            ],
-        ),
-        (
-            [Program("a", STARTED, 1, "", 1, "KeyboardInterrupt")],
-            ["The program ended at Ctrl-C, after step 10."],
-        ),
-        (
-            [replace(FAILED, worker=f"worker:{n}", status=n, error="") for n in range(1, 13)],
-            [
-                "The program of worker:1 ended with status 1, after step 8.",
-                *(
-                    f"The program of worker:{n} ended with status {n}, before the first step."
-                    for n in range(2, 9)
-                ),
-                "4 more such sentences are left out.",
-            ],
-        ),
-        (
-            [replace(FAILED, worker=f"worker:{n}", error="", status=3) for n in range(5, 15)],
-            [
-                "The programs of worker:5, worker:6, worker:7, worker:8, worker:9, worker:10, "
-                "worker:11, worker:12 and 2 more ended with status 3, before the first step."
-            ],
-        ),
-    ],
-)
-def test_how_programs_ended(programs: list[Program], said: list[str]) -> None:
-    assert endings(with_programs(*programs)) == said
-
-
-def running(worker: str, seconds: float) -> Program:
-    """A worker that had run so long when it wrote its file, and had not ended."""
+def running(worker: str, seconds: float = 9) -> Program:
+    """A worker that had not ended when it saved its file."""
     return Program("train.py", STARTED, seconds, worker, finished=False)
 
 
 @pytest.mark.parametrize(
     ("programs", "said"),
     [
-        # Killed: the other one ended.
+        ([], []),
+        ([GOOD], []),
         (
-            [running("worker:0", 9), replace(FAILED, error="", status=0)],
+            [GOOD, FAILED],
+            ["The program of worker:1 ended with RuntimeError: no *data*, after 8 steps."],
+        ),
+        (
+            [replace(FAILED, worker=f"worker:{n}", error="", status=3) for n in (0, 1)],
+            ["The programs of worker:0 and worker:1 ended with status 3, after 8 to 10 steps."],
+        ),
+        (
+            [Program("a", STARTED, 1, "", 1, "KeyboardInterrupt")],
+            ["The program ended at Ctrl-C, after 10 steps."],
+        ),
+        (
+            [replace(FAILED, worker=f"worker:{n}", error="", status=3) for n in range(5, 15)],
             [
-                "The program of worker:0 wrote nothing after step 10.",
-                "The program of worker:1 ended well, after step 8.",
+                "The programs of worker:5, worker:6, worker:7, worker:8, worker:9, worker:10, "
+                "worker:11, worker:12 and 2 more ended with status 3, after 0 steps."
             ],
         ),
-        # The others wait for it, and their files go on.
+        ([running("worker:0")], []),  # the report says that the run is unfinished
         (
-            [running("worker:0", 90), running("worker:1", 9), running("worker:2", 89)],
-            ["The program of worker:1 wrote nothing after step 8."],
-        ),
-        (
-            [running("worker:0", 90), running("worker:3", 9), running("worker:4", 8)],
-            ["The programs of worker:3 and worker:4 wrote nothing after the start."],
-        ),
-        # All go on, or were killed at once.
-        (
-            [running("worker:0", 90), running("worker:1", 87)],
+            [running("worker:0"), replace(FAILED, error="", status=0)],
             [
-                "Saved last: worker:1 after step 8 (14:14:47 UTC), worker:0 after step 10 "
-                "(14:14:50 UTC)."
+                "The program of worker:0 had not ended when last saved, at 14:13 UTC, after 10 "
+                "steps."
             ],
         ),
         (
-            [running(f"worker:{n}", n) for n in range(20, 9, -1)],
+            [running("worker:0"), running("worker:1", 99), running("")],
             [
-                "Saved last: "
-                + ", ".join(f"worker:{n} at its start (14:13:{20 + n} UTC)" for n in range(10, 18))
-                + " and 3 more."
+                "The program of worker:0 had not ended when last saved, at 14:13 UTC, after 10 "
+                "steps.",
+                "The program of worker:1 had not ended when last saved, at 14:14 UTC, after 8 "
+                "steps.",
             ],
-        ),
-        ([running("", 90)], []),
-    ],
-)
-def test_who_died_is_named(programs: list[Program], said: list[str]) -> None:
-    trace = with_programs(*programs)
-    environment = {**trace.data.environment, "cluster": "worker:0, worker:1"}
-    assert endings(traces.changed(trace, finished=False, environment=environment)) == said
-
-
-@pytest.mark.parametrize(
-    ("programs", "cluster", "said"),
-    [
-        # They are no workers of one training.
-        ([GOOD, replace(FAILED, error="", status=0)], "", []),
-        (
-            [GOOD, replace(FAILED, error="", status=3)],
-            "",
-            ["The program of worker:1 ended with status 3, after step 8."],
-        ),
-        # The launcher ended, and one rank has no file.
-        (
-            [Program("launch.py", STARTED, 99, "", 0), running("worker:0", 9)],
-            "worker:0, worker:1",
-            ["The program of worker:0 wrote nothing after step 10."],
-        ),
-        # The launcher made no step itself, and need not be the first in the list.
-        (
-            [FAILED, Program("launch.py", STARTED - 9, 99, "", 3)],
-            "worker:0, worker:1",
-            [
-                "The program of worker:1 ended with RuntimeError: no *data*, after step 8.",
-                "The program of the launcher ended with status 3.",
-            ],
-        ),
-        ([running("process:2", 90), GOOD], "worker:0, worker:1", []),
-        # A worker of another cluster: the trace has the names of one.
-        (
-            [Program("launch.py", STARTED - 9, 99, "", 0), running("worker:1", 9)],
-            "rank:0, rank:1",
-            ["The program of worker:1 wrote nothing after step 8."],
         ),
     ],
 )
-def test_processes_of_one_command(programs: list[Program], cluster: str, said: list[str]) -> None:
-    trace = with_programs(*programs)
-    environment = {**trace.data.environment, "cluster": cluster}
-    launch = Launch("", "traces/one")
-    changed = traces.changed(trace, finished=False, environment=environment, launch=launch)
-    assert endings(changed) == said
+def test_how_programs_ended(programs: list[Program], said: list[str]) -> None:
+    assert endings(with_programs(*programs)) == said
 
 
 def test_when_they_ran() -> None:
@@ -183,9 +88,9 @@ def test_when_they_ran() -> None:
 
 def test_every_report_says_it() -> None:
     trace = with_programs(GOOD, FAILED)
-    assert "ended with RuntimeError: no *data*, after step 8." in text.render(trace, width=200)
-    assert "ended with RuntimeError: no *data*, after step 8." in formats.as_markdown(trace)
-    assert "ended with RuntimeError: no *data*, after step 8." in html.render(trace)
+    assert "ended with RuntimeError: no *data*, after 8 steps." in text.render(trace, width=200)
+    assert "ended with RuntimeError: no *data*, after 8 steps." in formats.as_markdown(trace)
+    assert "ended with RuntimeError: no *data*, after 8 steps." in html.render(trace)
     assert '"error": "RuntimeError: no *data*"' in formats.as_json(trace)
     for report in (text.render(trace, width=200), formats.as_markdown(trace), html.render(trace)):
         assert "train.py, on 2026-09-21 at 14:13:20 UTC" in report
@@ -217,14 +122,6 @@ def test_files_keep_it_and_merging_too(tmp_path: Path) -> None:
         for program in (GOOD, FAILED)
     ]
     assert tracer.merge(alone).programs == (GOOD, FAILED)
-
-
-@pytest.mark.parametrize("time", [-1.0, 1e300])
-def test_a_file_with_a_time_that_cannot_be(tmp_path: Path, time: float) -> None:
-    trace = with_programs(Program("a", time, 1.0))
-    reason = re.escape(f"programs[0].started holds {time}, outside 0.0 to {2.0**37}")
-    with pytest.raises(tracer.TraceFileError, match=reason):
-        trace.save(tmp_path / "run.json")
 
 
 def _summary(steps: int, *updated: Run, **settings: Setting) -> Summary:
@@ -265,10 +162,8 @@ def test_every_nth_step_up_to_the_end(steps: int, updated: list[Run], nth: int) 
         ([Run(3, 1, 30), Run(36, 1, 5)], {}, (5, 1, (33, 35), False)),
         ([Run(16, 1, 25)], {}, (15, 1, (1, 15), False)),  # as often a scale of 2**15 halves
         ([Run(17, 1, 24)], {}, (16, 1, (1, 16), True)),
-        ([Run(4, 1, 37)], {"initial_scale": 8.0}, (3, 1, (1, 3), False)),
         ([Run(4, 1, 37)], {"initial_scale": 4.0}, (3, 1, (1, 3), True)),
-        ([Run(1, 1, 39)], {"dynamic_scale": 0}, (1, 40, (40, 40), True)),
-        ([], {"initial_scale": 2.0**60}, (40, 1, (1, 40), True)),
+        ([], {}, (40, 1, (1, 40), True)),
     ],
 )
 def test_what_a_loss_scale_skipped(
@@ -296,7 +191,7 @@ def test_nothing_is_skipped_without_a_loss_scale_or_steps() -> None:
     [
         ([Run(4, 4, 16)], {}, "accumulating, it seems"),
         ([Run(5, 1, 9)], {}, ""),
-        ([Run(4, 4, 16)], {"gradient_accumulation_steps": 4}, "accumulated (4 steps)"),
+        ([Run(4, 4, 16)], {"gradient_accumulation_steps": 4}, "accumulated over 4 steps"),
         ([Run(5, 1, 9)], {"grad_scaler": True}, "skipped by GradScaler"),
         ([Run(5, 1, 9)], {"skipped_by": "MultiSteps"}, "skipped by MultiSteps"),
     ],
@@ -304,8 +199,7 @@ def test_nothing_is_skipped_without_a_loss_scale_or_steps() -> None:
 def test_why_steps_updated_nothing(
     updated: list[Run], settings: dict[str, Setting], text: str
 ) -> None:
-    found = reason(_summary(64, *updated, **settings))
-    assert (text_of(found.facts), found.everywhere) == (text, True)
+    assert reason(_summary(64, *updated, **settings))[:2] == (text, True)
 
 
 @pytest.mark.parametrize(
@@ -313,8 +207,6 @@ def test_why_steps_updated_nothing(
     [
         ("keras.src.optimizers.adam.Adam", "keras3", {}, "Keras 3"),
         ("keras.optimizers.legacy.adam.Adam", "legacy", {}, "Keras 2 legacy"),
-        ("keras.optimizers.adam.Adam", "keras2", {"tf_keras": "2.16"}, "Keras 2"),
-        ("tensorflow.python.keras.adam.Adam", "legacy", {}, "tensorflow.python.keras legacy"),
         ("my.Adam", "legacy", {"tf_keras": "2.16"}, "tf_keras legacy"),
         ("my.Adam", "keras2", {}, "Keras 2"),
         ("torch.optim.adam.Adam", "torch", {}, "torch.optim"),

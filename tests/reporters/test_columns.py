@@ -9,9 +9,8 @@ from support import traces
 from support.cost import at_most
 from support.traces import block, called, request, step, update
 
-from tracer.errors import UnknownName
 from tracer.model.merge import combine
-from tracer.model.phrases import Skipped, reason
+from tracer.model.phrases import reason
 from tracer.model.records import Effect, Entry, Graph, Line, Replica
 from tracer.model.timeline import Run, Steps
 from tracer.model.trace import Trace, summaries_of
@@ -47,18 +46,13 @@ def loss_scaled() -> Trace:
 
 
 def test_a_step_and_its_parts_count_for_one_line() -> None:
-    columns = "caller", "file", "line", "executions", "updates", "steps", "calls"
-    rows = rows_of(loss_scaled(), "caller", *columns)
-    assert rows == [("traced from train.py:7 train", "train.py", 7, 18, 18, 10, 2)]
+    columns = "caller", "executions", "steps", "calls"
+    assert rows_of(loss_scaled(), "caller", *columns) == [
+        ("traced from train.py:7 train", 18, 10, 2)
+    ]
 
 
-def test_a_line_has_the_steps_of_one_replica() -> None:
-    columns = "executions", "updates", "steps", "calls"
-    rows = rows_of(traces.several_callers(), "caller", *columns)
-    assert rows == [(880, 880, 40, 44), (440, 440, 20, 0), (66, 66, 3, 66)]
-
-
-@pytest.mark.parametrize("by", ["variable", "step", "replica", "worker", "caller", "layer"])
+@pytest.mark.parametrize("by", ["variable", "step", "replica"])
 @pytest.mark.parametrize("name", traces.ALL)
 def test_rows_add_up_to_the_trace(name: str, by: By) -> None:
     trace = traces.ALL[name]()
@@ -69,13 +63,6 @@ def test_rows_add_up_to_the_trace(name: str, by: By) -> None:
             placed = {key: values[key] for key in Steps._fields} if "first" in values else {}
             updates += (Steps(**placed).number if placed else 1) * (values["updates"] or 0)
         assert updates == trace.updates(optimizer=trace.optimizers[summary.root].name)
-
-
-def test_a_step_that_updates_keeps_no_gradients() -> None:
-    trace = traces.accumulation()
-    settings = {"gradient_accumulation_steps": 4}
-    trace = traces.changed(trace, optimizers=(replace(trace.optimizers[0], settings=settings),))
-    assert {*rows_of(trace, "step", "updates", "accumulated")} == {(0, 1), (4, 0)}
 
 
 def test_a_line_that_called_what_never_ran_says_so() -> None:
@@ -99,44 +86,6 @@ def test_names_of_lines_cannot_act_on_a_terminal() -> None:
     assert r"\x1b[2J[bold]main[/bold]\n:warning:" in text
 
 
-def test_a_long_name_of_a_line_stands_above_its_counts() -> None:
-    trace = traces.several_callers()
-    lines = tuple(
-        replace(each, file=each.file and f"{'deep/' * 12}{each.file}") for each in trace.data.lines
-    )
-    text = render(traces.changed(trace, lines=lines), "caller")
-    assert f"traced from {'deep/' * 12}train.py:41" in text
-
-
-# Layers.
-
-
-@pytest.mark.parametrize(
-    ("names", "layers"),
-    [
-        ("net/a/kernel net/a/bias net/b/kernel", ["net/a/*", "net/b/kernel"]),
-        ("net/a/kernel net/a/bias", ["net/a/kernel", "net/a/bias"]),
-        ("a a/b a/b/c", ["a", "a/*"]),
-        ("kernel", ["kernel"]),
-        ("head/kernel net/a/kernel net/b/c/kernel", ["head/kernel", "net/*"]),
-    ],
-)
-def test_a_row_ends_at_the_first_part_that_differs(names: str, layers: list[str]) -> None:
-    trace = traces.trained(names.split(), Run(1, 1, 3))
-    assert [layer for (layer,) in rows_of(trace, "layer", "layer")] == layers
-
-
-def test_a_layer_says_how_many_variables_were_never_updated() -> None:
-    """Of three blocks one has a variable without an update, and one has no update at all."""
-    names = [f"block_{n}/{part}" for n in range(3) for part in ("kernel", "bias")]
-    work = [step(), request(*range(6)), update(0, 1, 2)]
-    trace = traces.keras3(names, (block(work, Run(1, 1, 2)),), ())
-    rows = rows_of(trace, "layer", "layer", "variables", "never_updated", "updates")
-    assert rows == [("block_0/*", 2, 0, 4), ("block_1/*", 2, 1, 2), ("block_2/*", 2, 2, 0)]
-    text = render(trace, "layer")
-    assert "  1 never updated\n" in text and "  never updated\n" in text
-
-
 # What is odd in a row.
 
 
@@ -148,7 +97,6 @@ def test_steps_in_which_nothing_was_compared_have_a_dash(compared: Run, expected
     trace = traces.with_effects()
     effects = (Effect(0, 0, "compared", (0, 1), compared.count, (compared,)), trace.data.effects[1])
     text = render(traces.changed(trace, effects=effects), "step")
-    assert ("(-: none was compared in these steps)" in text) == expected
     assert (text.split("\n7")[-1].split("\n")[0].split()[-2:] == ["-", "-"]) == expected
 
 
@@ -180,7 +128,7 @@ def with_optimizer(trace: Trace, **changes: object) -> Trace:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"settings": {"gradient_accumulation_steps": 4}}, "accumulated (4 steps)"),
+        ({"settings": {"gradient_accumulation_steps": 4}}, "accumulated over 4 steps"),
         ({}, "accumulating, it seems"),
         ({"class_name": "keras.LossScaleOptimizer"}, "skipped by the loss scale"),
     ],
@@ -191,8 +139,7 @@ def test_steps_without_updates_say_why_and_are_no_fault(
     text = render(with_optimizer(traces.accumulation(), **changes), color=True)
     (line,) = [line for line in text.splitlines() if "61-63" in line]
     assert line.endswith(f"0   {reason}")  # and no colour
-    plain = reason.replace(" (", ", ").rstrip(")")
-    assert f"updated nothing ({plain})" in " ".join(text.split())
+    assert f"updated nothing ({reason})" in " ".join(text.split())
 
 
 def test_a_loss_scale_that_finds_no_scale_is_a_fault() -> None:
@@ -240,16 +187,8 @@ def test_a_fault_of_another_optimizer_is_not_shown_here() -> None:
     calm = with_optimizer(traces.accumulation(), class_name="keras.LossScaleOptimizer")
     parts = [(each.data, [None] * len(each.variables)) for each in (bad, calm)]
     one, other = summaries_of(Trace(combine(parts)[0]))
-    facts = (Skipped("the loss scale"),)
-    assert (reason(one).facts, reason(one).usual) == (facts, False)
-    assert (reason(other).facts, reason(other).usual) == (facts, True)
-
-
-def test_workers_of_different_size_are_not_behind_one_another() -> None:
-    workers = [Replica(f"worker:{each // 2}", each % 2, "CPU:0") for each in range(3)]
-    trace = traces.changed(traces.trained(["a"], Run(1, 1, 3), replicas=3), replicas=tuple(workers))
-    text = render(trace, "worker")
-    assert "\nworker:1 " in text and "behind" not in text
+    assert reason(one)[::2] == ("skipped by the loss scale", False)
+    assert reason(other)[::2] == ("skipped by the loss scale", True)
 
 
 def test_a_replica_that_ran_fewer_steps_is_odd_also_if_it_updated_as_often() -> None:
@@ -297,21 +236,6 @@ def test_a_part_of_a_trace_with_lost_steps_says_what_the_whole_says() -> None:
     assert any(line.startswith("1-40 ") for line in part)
     assert not any(line.startswith("47-100 ") for line in part)
     assert any("INCOMPLETE" in line for line in part)
-
-
-def test_a_rank_is_asked_for_by_its_number_or_worker() -> None:
-    trace = traces.trained(["w"], Run(1, 1, 8), replicas=2)
-    ranks = tuple(Replica(f"rank:{number}", 0, "cpu") for number in range(2))
-    trace = traces.changed(trace, replicas=ranks)
-    for name in ("1", "rank:1"):
-        text = shown(trace, replica=name)
-        assert "Only the rows of rank 1;" in text
-        assert "\n1          8 " in text and "\n0          8 " not in text
-    with pytest.raises(UnknownName, match="no replica '2'"):
-        part_of(trace, replica="2")
-    several = traces.uneven_replicas()
-    assert shown(several, replica="worker:1").count("\nworker:1/") == 2
-    assert shown(several, "worker", replica="worker:1/0").count("\nworker:1 ") == 1
 
 
 def test_a_part_keeps_the_findings_of_the_whole() -> None:

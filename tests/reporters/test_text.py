@@ -17,7 +17,6 @@ from support.traces import block, called, request, step, update
 
 from tracer.errors import UnknownName, shown
 from tracer.findings import rule as rules
-from tracer.kinds import TORCH
 from tracer.model.evidence import OverrideUnreached
 from tracer.model.merge import combine
 from tracer.model.records import Block, Line, Replica
@@ -38,10 +37,7 @@ def test_report(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "by"),
     [
-        ("uneven_replicas", "worker"),
         ("several_callers", "caller"),
-        ("several_callers", "layer"),
-        ("many_variables", "layer"),
     ],
 )
 def test_a_table_that_a_whole_report_has_not(name: str, by: By) -> None:
@@ -162,10 +158,10 @@ def test_a_long_table_shows_the_first_rows_and_says_how_to_see_the_others() -> N
     assert "layer_0/kernel" not in text.split("\n\n")[-3]
     assert "more rows" not in render(variables, "variable")
     workers = of_workers(35)
-    assert '... and 5 more rows: by="worker" has them all' in render(workers)
-    assert "... and 5 more rows: --by worker has them all" in render(workers, command=True)
-    assert "\nworker:34 " in render(workers) and "\nworker:29 " not in render(workers)
-    assert render(workers, "worker").count("\nworker:") == 35
+    assert '... and 5 more rows: by="replica" has them all' in render(workers)
+    assert "... and 5 more rows: --by replica has them all" in render(workers, command=True)
+    assert "\nworker:34/0 " in render(workers) and "\nworker:29/0 " not in render(workers)
+    assert render(workers, "replica").count("\nworker:") == 35
     replicas = traces.trained(["a"], Run(1, 1, 2), replicas=1003)
     said = "... and 3 more rows: --by replica --format csv has them all"
     assert said in render(replicas, "replica")
@@ -229,15 +225,6 @@ def test_an_optimizer_that_updated_nothing_is_a_fault_among_many() -> None:
     text = render(traces.changed(trace, blocks=blocks), color=True)
     (fault,) = [line for line in text.splitlines() if line.startswith("\x1b[1;31mAdam")]
     assert '"adam_4"' in fault
-
-
-def test_the_steps_of_several_optimizers_are_those_that_lightning_counts() -> None:
-    steps = "the global_step of each Lightning Trainer counts its own optimizers"
-    for versions, said in (({"torch": "2"}, False), ({"torch": "2", "lightning": "2"}, True)):
-        trace = traces.two_optimizers()
-        optimizers = [msgspec.structs.replace(each, kind=TORCH) for each in trace.optimizers]
-        trace = traces.changed(trace, optimizers=tuple(optimizers), environment=versions)
-        assert (steps in " ".join(render(trace).split())) == said
 
 
 def test_a_method_that_nothing_calls_is_named_among_many_optimizers() -> None:

@@ -40,7 +40,7 @@ def flax_state_dropped(healthy: bool) -> bool:
 
 @twin(
     "",
-    "2 optimizers: 20 steps and 40 updates in all; the global_step of each Lightning",
+    "2 optimizers: 20 steps and 40 updates in all.",
     "{here}",
     packages=("torch", "lightning"),
     screen="sweep",

@@ -167,7 +167,7 @@ def run(
     _argument(
         "--by",
         metavar="TABLE",
-        choices=("variable", "step", "replica", "worker", "method", "caller", "layer"),
+        choices=("variable", "step", "replica", "method", "caller"),
         help="print only this table, in full",
     ),
     _argument(
@@ -180,7 +180,6 @@ def run(
     _argument("--variable", metavar="GLOB", help="only rows of these variables"),
     _argument("--step", metavar="A-B", type=_steps, help="only rows of these steps: A-B, A- or A"),
     _argument("--optimizer", metavar="GLOB", help="only these optimizers"),
-    _argument("--replica", metavar="NAME", help="only rows of this replica, rank or worker"),
     examples="""\
   tracer report tracer.json
   tracer report runs/ --by replica              all workers of a run
@@ -197,7 +196,6 @@ def report(
     variable: str | None,
     step: range | None,
     optimizer: str | None,
-    replica: str | None,
 ) -> None:
     """Print what a trace file holds: the answer first, then the counts.
 
@@ -209,7 +207,7 @@ def report(
 
     place = _place(output)
     trace = tracefile.load_run(path)
-    part = columns.part_of(trace, optimizer, variable, step, replica)
+    part = columns.part_of(trace, optimizer, variable, step)
     formats.write(trace, format, by, place, part)
     _say_written(place)
 

@@ -39,7 +39,7 @@ from tracer.model.evidence import (
     StateRenewed,
 )
 from tracer.model.phrases import (
-    NothingPassed,
+    NOTHING_PASSED,
     accumulated_steps,
     accumulations,
     class_of,
@@ -216,7 +216,7 @@ def never_used(summary: Summary) -> Iterator[Case]:
         )
     elif trained or root.failures:
         return
-    elif summary.steps and reason(summary).facts == (NothingPassed(),):
+    elif summary.steps and reason(summary).text == NOTHING_PASSED:
         if not has_all_workers(summary.trace):
             return  # another rank may train them
         steps = some(summary.steps, "step")

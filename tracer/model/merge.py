@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from tracer.errors import MergeError
 from tracer.model.matching import Matching, Root, match
 from tracer.model.names import distinct, without_number
-from tracer.model.phrases import replica_name
 from tracer.model.records import (
     Launch,
     Note,
@@ -174,7 +173,7 @@ def _require_one_run(parts: Sequence[TraceData], found: Matching) -> None:
         )
     replicas = Counter(key for data in parts for key in {(e.worker, e.id) for e in data.replicas})
     if twice := [key for key, number in replicas.items() if number > 1]:
-        name = replica_name(Replica(*min(twice), ""))
+        name = Replica(*min(twice), "").label
         raise MergeError(f"two of the traces are of {name}: give one trace for each worker")
 
 

@@ -5,20 +5,18 @@ updated nothing (skipped, accumulated), and why methods never ran. No TensorFlow
 """
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
-
-from msgspec.structs import replace
+from typing import NamedTuple
 
 from tracer.errors import shown
 from tracer.model import counts as measures
 from tracer.model.evidence import OverrideUnreached, OwnDense
-from tracer.model.records import Block, Optimizer, Program, Replica
+from tracer.model.records import Block, Optimizer, Program
 from tracer.model.timeline import Steps
 from tracer.model.trace import Summary, Trace
-from tracer.model.words import KIND_WORDS, first_of, first_true, listed
+from tracer.model.words import KIND_WORDS, first_true, listed, plural, some
 
 
 def where_made(summary: Summary) -> str:
@@ -34,10 +32,8 @@ def class_of(optimizer: Optimizer) -> str:
 
 def brand_of(optimizer: Optimizer, trace: Trace) -> str:
     """The common name of an optimizer's library."""
-    installed = "tf_keras" if "tf_keras" in trace.environment else "Keras 2"
-    by_package = {"tensorflow": "tensorflow.python.keras", "keras": "Keras 2"}
-    keras2 = by_package.get(optimizer.class_name.partition(".")[0], installed)
     known = KIND_WORDS.get(optimizer.kind)
+    keras2 = "tf_keras" if "tf_keras" in trace.environment else "Keras 2"
     return known.brand.format(keras2=keras2) if known else optimizer.kind
 
 
@@ -77,25 +73,11 @@ def replica_noun(trace: Trace) -> str:
     return "rank" if ranks and all(ranks) else "replica"
 
 
-def replica_name(replica: Replica, *, with_worker: bool = True) -> str:
-    """The name of a replica: `replica 1`, or `worker:1 replica 0` if the worker has a name.
-
-    >>> replica_name(Replica("worker:1", 0, "CPU:0"))
-    'worker:1 replica 0'
-    >>> replica_name(Replica("rank:1", 0, "cpu"))
-    'rank 1'
-    """
-    short = not with_worker and not replica.worker.startswith(_RANK)
-    return f"replica {replica.id}" if short else replica.label
-
-
-def replica_names(trace: Trace, *others: Trace) -> list[str]:
-    """The name of each replica of a trace; with its worker if there are several workers.
-
-    The workers of `others` count if the names are read together with theirs.
-    """
-    workers = {replica.worker for each in (trace, *others) for replica in each.replicas}
-    return [replica_name(each, with_worker=len(workers) > 1) for each in trace.replicas]
+def replica_names(trace: Trace) -> list[str]:
+    """The name of each replica: `rank 1`, `replica 1`, or with its worker if there are several."""
+    if len(trace.workers) > 1 or replica_noun(trace) == "rank":
+        return [replica.label for replica in trace.replicas]
+    return [f"replica {replica.id}" for replica in trace.replicas]
 
 
 def replica_ids(trace: Trace) -> list[str]:
@@ -106,29 +88,15 @@ def replica_ids(trace: Trace) -> list[str]:
     return [f"{each.worker}/{each.id}" if several else str(each.id) for each in trace.replicas]
 
 
-SET_TO_ZERO = "set to zero"
-"""Why a leaf of optax was not updated: `set_to_zero` freezes it."""
-
-FIRST_TRACING = "graphs that never ran are usual: a first tracing only makes the variables"
-"""The sentence about graphs if `Summary.idle_as_usual`."""
-
-_PARTS = (
-    "a first tracing that never ran is usual: it only makes the variables; what else never ran is "
-    "in a part of a graph that no step reached"
-)
-
-
 def why_idle(summary: Summary) -> str:
-    """Why graphs never ran, if all of these are usual; else empty."""
-    if not summary.idle_as_usual:
-        return ""
-    return _PARTS if summary.idle_parts else FIRST_TRACING
+    """Why graphs never ran, if it is usual; else empty."""
+    usual = "graphs that never ran are usual: a first tracing only makes the variables"
+    return usual if summary.idle_as_usual else ""
 
 
 # Processes: which ran, and how they ended.
 
 _MAX_PROGRAMS = 8  # processes
-_MAX_SILENCE = 30  # seconds: longer than a running program goes without saving
 
 
 def has_ended(trace: Trace) -> bool:
@@ -138,40 +106,19 @@ def has_ended(trace: Trace) -> bool:
 
 
 def endings(trace: Trace) -> list[str]:
-    """Return a sentence for each way in which processes of the run ended badly.
+    """Return a sentence for each way in which processes of the run failed, or did not end.
 
-    If one worker of a training ended badly, the workers that ended well are named, too. If all are
-    running, or all were killed at once, their last saves are named.
+    A process that had not ended may have been killed: then it saved its file earlier than others.
     """
-    steps = {worker: f"after step {n:,}" for worker, n in _steps_by_worker(trace).items() if n}
-    workers = _of_one_training(trace)
-    trained = [each for each in trace.programs if each.worker in steps and each.worker]
-    running = [e for e in dict.fromkeys([*workers, *trained]) if not (e.finished or _ending(e))]
-    launchers = _launchers(trace)  # they outlive their ranks
-    ended_first = any(each.finished or _ending(each) for each in [*workers, *launchers])
-    silent = _silent(running, others_ended=ended_first)
-    ended = [(each, how) for each in trace.programs if (how := _ending(each))]
-    if silent or any(each in workers for each, _ in ended):
-        well = [each for each in workers if each.finished and not _ending(each)]
-        ended += [(each, "ended well" if each.status == 0 else "ended") for each in well]
-    said = [(e, f"wrote nothing {steps.get(e.worker, 'after the start')}") for e in silent]
-    for each, how in ended:
-        if each in launchers and not each.worker and any(trace.workers):
-            said.append((replace(each, worker="the launcher"), how))  # which made no steps itself
-            continue
-        where = steps.get(each.worker, "before the first step")
-        if not each.finished:  # it may have run on after its last save
-            where = f"and wrote nothing {steps.get(each.worker, 'after the start')}"
-        said.append((each, f"{how}, {where}"))
-    alike: dict[tuple[str, bool], list[str]] = defaultdict(list)
-    for program, how in said:
-        alike[how, bool(program.worker)].append(program.worker)
-    found = [_sentence(names, how) for (how, _), names in alike.items()]
-    if more := found[_MAX_PROGRAMS:]:
-        found[_MAX_PROGRAMS:] = [f"{len(more):,} more such sentences are left out."]
-    if running and not silent:
-        found.append(f"Saved last: {first_of(_saves(running, steps), _MAX_PROGRAMS)}.")
-    return [shown(each) for each in found]
+    steps, alike = _steps_by_worker(trace), dict[str, list[str]]()
+    for program in trace.programs:
+        how = _ending(program)
+        if not (how or program.finished) and len(trace.programs) > 1:
+            saved = _utc(program.started + program.seconds)
+            how = f"had not ended when last saved, at {saved:%H:%M} UTC"
+        if how:
+            alike.setdefault(how, []).append(program.worker)
+    return [shown(_sentence(names, how, steps)) for how, names in alike.items()][:_MAX_PROGRAMS]
 
 
 def runs(trace: Trace) -> Iterator[str]:
@@ -185,16 +132,6 @@ def runs(trace: Trace) -> Iterator[str]:
         yield f"{len(trace.programs) - _MAX_PROGRAMS:,} more processes"
 
 
-def _launchers(trace: Trace) -> list[Program]:
-    """The first program of a `tracer run --children`."""
-    return sorted(trace.programs, key=lambda each: each.started)[:1] if _follows(trace) else []
-
-
-def _follows(trace: Trace) -> bool:
-    """True for the trace of a `tracer run --children`."""
-    return trace.data.launch is not None and trace.data.launch.run != ""
-
-
 def _ending(program: Program) -> str:
     return first_true(
         (program.error == "KeyboardInterrupt", "ended at Ctrl-C"),
@@ -203,34 +140,12 @@ def _ending(program: Program) -> str:
     )
 
 
-def _of_one_training(trace: Trace) -> list[Program]:
-    """The programs of workers; if one command started them, only the workers of its cluster."""
-    cluster = {*trace.environment.get("cluster", "").split(", ")}
-    return [e for e in trace.programs if e.worker and (not _follows(trace) or e.worker in cluster)]
-
-
-def _silent(running: Sequence[Program], *, others_ended: bool) -> list[Program]:
-    """The programs that stopped writing while others ended or kept writing."""
-    saved = [each.started + each.seconds for each in running]
-    latest = math.inf if others_ended else max(saved, default=0)
-    return [each for each, at in zip(running, saved, strict=True) if latest - at > _MAX_SILENCE]
-
-
-def _saves(running: Sequence[Program], steps: Mapping[str, str]) -> list[str]:
-    """The last save of each program, oldest first."""
-    saves = sorted((each.started + each.seconds, each.worker) for each in running)
-    return [
-        f"{name} {steps.get(name, 'at its start')} ({_utc(at):%H:%M:%S} UTC)" for at, name in saves
-    ]
-
-
-def _sentence(workers: list[str], how: str) -> str:
-    """The sentence on how these workers' programs ended, or the only program, if it has no name."""
-    if not all(workers):
-        return f"The program {how}."
-    if len(workers) == 1:
-        return f"The program of {workers[0]} {how}."
-    return f"The programs of {listed(workers, _MAX_PROGRAMS)} {how}."
+def _sentence(workers: list[str], how: str, steps: Counter[str]) -> str:
+    """The sentence on how these workers' programs ended, or the program that has no name."""
+    number, names = [steps[worker] for worker in workers], [each for each in workers if each]
+    whose = f" of {listed(names, _MAX_PROGRAMS)}" if names else ""
+    program = plural(len(names) or 1, "program")
+    return f"The {program}{whose} {how}, after {some((min(number), max(number)), 'step')}."
 
 
 def _steps_by_worker(trace: Trace) -> Counter[str]:
@@ -248,53 +163,26 @@ def _utc(seconds: float) -> datetime:
 
 # Why steps updated nothing.
 
-
-@dataclass(frozen=True)
-class Accumulated:
-    """The gradients were kept for a later step."""
-
-    every: int = 1
-    """The number of steps whose gradients one update takes; 1 if a schedule sets it."""
-    seems: bool = False
-    """True if only the regular steps show it."""
+SET_TO_ZERO = "set to zero"
+"""Why a leaf of optax was not updated: `set_to_zero` freezes it."""
+NOTHING_PASSED = "nothing was passed"
+NO_GRADIENT = "no gradient came"
 
 
-@dataclass(frozen=True)
-class Skipped:
-    """The gradients were dropped, for example because they were not finite."""
-
-    by: str
-    """`the loss scale`, `GradScaler`, or the name of a transformation of optax."""
-
-
-@dataclass(frozen=True)
-class SetToZero:
-    """`set_to_zero` of optax replaced the updates."""
-
-
-@dataclass(frozen=True)
-class NothingPassed:
-    """The step got no variables."""
-
-
-@dataclass(frozen=True)
-class NoGradient:
-    """All gradients of the step were None."""
-
-
-Fact = Accumulated | Skipped | SetToZero | NothingPassed | NoGradient
-
-
-@dataclass(frozen=True)
-class Reason:
+class Reason(NamedTuple):
     """Why steps updated nothing."""
 
-    facts: tuple[Fact, ...]
-    """One of these; empty if the trace does not show it."""
+    text: str
+    """`accumulated over 4 steps`; empty if the trace does not show it."""
     everywhere: bool
     """Whether the reason holds for all steps that updated nothing: all got gradients, or none."""
     usual: bool
     """Whether the reason is known, and no fault."""
+
+    @property
+    def in_brackets(self) -> str:
+        """` (accumulated over 4 steps)` if it holds for all steps without updates; else empty."""
+        return f" ({self.text})" if self.text and self.everywhere else ""
 
 
 def reason(summary: Summary) -> Reason:
@@ -306,11 +194,12 @@ def reason(summary: Summary) -> Reason:
     idle = [(came, none) for made, came, none in in_steps if not made]
     if idle and not any(came for came, _ in idle):
         with_none = {none > 0 for _, none in idle}
-        fact = NoGradient() if True in with_none else NothingPassed()
-        return Reason((fact,), len(with_none) == 1, False)
-    facts, skips = _facts(summary), skipped(summary)
-    usual = bool(facts) and not (skips and skips.hopeless)
-    return Reason(facts, all(came for came, _ in idle), usual)
+        return Reason(
+            NO_GRADIENT if True in with_none else NOTHING_PASSED, len(with_none) == 1, False
+        )
+    text, skips = _why_not_applied(summary), skipped(summary)
+    usual = bool(text) and not (skips and skips.hopeless)
+    return Reason(text, all(came for came, _ in idle), usual)
 
 
 def reason_for_all(summary: Summary) -> Reason | None:
@@ -318,31 +207,27 @@ def reason_for_all(summary: Summary) -> Reason | None:
     if not summary.steps or summary.total(measures.updates):
         return None
     why = reason(summary)
-    return why if why.facts and why.everywhere else None
+    return why if why.in_brackets else None
 
 
-def _facts(summary: Summary) -> tuple[Fact, ...]:
-    by, kept = skipper(summary.optimizers), Accumulated(accumulated_steps(summary))
-    if kept.every > 1 or summary.total(measures.discarded):
-        reached = accumulations(summary)
-        number = None if reached is None else summary.total(reached)
-        if not by or (number is not None and number >= summary.total(measures.steps)):
-            return (kept,)
-        if number != 0:
-            return kept, Skipped(by)
+def _why_not_applied(summary: Summary) -> str:
+    by, number = skipper(summary.optimizers), accumulated_steps(summary)
+    parts = [f"accumulated over {number:,} steps"] if number > 1 else []
+    if not parts and summary.total(measures.discarded):
+        parts = ["accumulated"]
     if by:
-        return (Skipped(by),)
-    if summary.total(measures.zeroed):
-        return (SetToZero(),)
-    seems = summary.replicas and every(summary, measures.updates, summary.replicas[0])
-    return (Accumulated(seems=True),) if seems else ()
+        parts.append(f"skipped by {by}")
+    if not parts and summary.total(measures.zeroed):
+        parts = [SET_TO_ZERO]
+    if not parts and summary.replicas and every(summary, measures.updates, summary.replicas[0]):
+        parts = ["accumulating, it seems"]
+    return ", or ".join(parts)
 
 
 # Loss scales.
 
 
-@dataclass(frozen=True)
-class Skips:
+class Skips(NamedTuple):
     """The steps skipped by a loss scale."""
 
     number: int
@@ -374,12 +259,9 @@ def skipped(summary: Summary) -> Skips | None:
     longest = max(streaks, key=lambda each: each[1] - each[0])
     in_a_row = longest[1] - longest[0] + 1
     scales = (scale.settings.get("initial_scale"), _FIRST_SCALE)
-    initial = next(n for n in scales if isinstance(n, int | float) and n >= 1)
-    hopeless = (
-        scale.settings.get("dynamic_scale") == 0
-        or in_a_row > math.ceil(math.log2(initial))  # the number of halvings down to 1
-        or in_a_row == summary.steps_on[replica]
-    )
+    initial = next(each for each in scales if isinstance(each, int | float) and each >= 1)
+    halvings = math.ceil(math.log2(initial))  # down to 1
+    hopeless = in_a_row > halvings or in_a_row == summary.steps_on[replica]
     return Skips(timeline.spread[(0,)], streaks[0][0], longest, scale, hopeless)
 
 
@@ -442,45 +324,6 @@ def every(summary: Summary, measure: measures.Measure, replica: int) -> int:
     return 0
 
 
-# Its words.
-
-
-def words_of(fact: Fact, *, in_brackets: bool = False) -> str:
-    """The words for one fact: `accumulated (4 steps)`, or `accumulated, 4 steps` in brackets."""
-    match fact:
-        case NothingPassed():
-            return "nothing was passed"
-        case NoGradient():
-            return "no gradient came"
-        case Skipped(by):
-            return f"skipped by {by}"
-        case Accumulated(seems=True):
-            return "accumulating, it seems"
-        case Accumulated(every=1):
-            return "accumulated"
-        case Accumulated(number):
-            return (
-                f"accumulated, {number:,} steps"
-                if in_brackets
-                else f"accumulated ({number:,} steps)"
-            )
-    return SET_TO_ZERO
-
-
-def text_of(facts: Iterable[Fact], *, in_brackets: bool = False) -> str:
-    """Why a step updated nothing, one of these: `accumulated (4 steps)`; empty without any."""
-    return ", or ".join(words_of(fact, in_brackets=in_brackets) for fact in facts)
-
-
-def bracket_of(reason: Reason) -> str:
-    """` (accumulated, 4 steps)` if the reason holds for all steps without updates; else empty."""
-    return (
-        f" ({text_of(reason.facts, in_brackets=True)})"
-        if reason.facts and reason.everywhere
-        else ""
-    )
-
-
 # Methods that never ran.
 
 
@@ -493,24 +336,16 @@ def never_reached(summary: Summary) -> list[str]:
         (optimizer, own.method, own.line, f"{KIND_WORDS[optimizer.kind].calls} {own.called}")
         for optimizer, own in summary.evidence(OverrideUnreached)
     ]
-    found += [
-        (optimizer, own.method, own.line, "every gradient that was applied was sparse")
-        for optimizer, own in summary.evidence(OwnDense)
-        if _only_sparse(summary, optimizer, own.method)
-    ]
+    methods = summary.trace.methods
+    ran = {methods[at].name for at in summary.methods if summary.total(measures.of_methods([at]))}
+    if summary.trace.complete and summary.total(measures.sparse):
+        found += [
+            (optimizer, own.method, own.line, "every gradient that was applied was sparse")
+            for optimizer, own in summary.evidence(OwnDense)
+            if own.method not in ran and not summary.total(measures.dense)
+        ]
     sentences = (
         shown(f"{method} of {class_of(optimizer)}{f' ({line})' if line else ''} never ran: {why}.")
         for optimizer, method, line, why in found
     )
     return list(dict.fromkeys(sentences))
-
-
-def _only_sparse(summary: Summary, optimizer: Optimizer, method: str) -> bool:
-    """Whether an optimizer got only sparse gradients, so that `method` never ran."""
-    trace = summary.trace
-    index = trace.optimizers.index(optimizer)
-    applying = measures.counting(measures.EXECUTIONS - {"step"}, None, optimizer=index)
-    counts = summary.by(["kind", "method"], applying)
-    done = {(kind, trace.methods[at].name) for (kind, at), number in counts.items() if number}
-    is_sparse = {kind for kind, _ in done} == {"sparse"}
-    return trace.complete and is_sparse and ("sparse", method) not in done

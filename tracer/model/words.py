@@ -206,7 +206,6 @@ _TORCH = replace(
             "groups."
         ),
         "updates-stopped:nothing why": "no longer a parameter that requires a gradient",
-        "in-all:lightning": "; the global_step of each Lightning Trainer counts its own optimizers",
         "updated-twice": (
             "Look for a step of the optimizer's own class that calls the inherited one twice."
         ),

@@ -3,16 +3,13 @@
 The first is the question, "How often did `_resource_apply_dense` run?", with its answer.
 """
 
-from collections import Counter
 from collections.abc import Collection
 
 from tracer.errors import shown
-from tracer.kinds import KINDS
 from tracer.model import counts as measures
 from tracer.model.evidence import NoStep
 from tracer.model.facts import no_steps
 from tracer.model.phrases import (
-    bracket_of,
     brand_of,
     class_of,
     endings,
@@ -26,13 +23,11 @@ from tracer.model.trace import Summary, Trace, summaries_of
 from tracer.model.words import all_true, dialect_of, first_true, listed, plural, some, span, times
 
 UNFINISHED = "UNFINISHED: the run went on, or was killed, after this was written."
-_OF_MANY = {apply.name for kind in KINDS for apply in kind.apply_methods if apply.many}
 
 
 def question(trace: Trace) -> str:
     """The question that `answer` answers, with the apply methods of this run."""
-    every = summaries_of(trace)
-    names = dict.fromkeys(name for each in every for name in _names(each, each.apply_methods))
+    names = dict.fromkeys(name for summary in summaries_of(trace) for name in _names(summary))
     default = f"How often did {listed([*names]) or 'the apply methods'} run?"
     return dialect_of(trace.data).question or default
 
@@ -67,18 +62,13 @@ def sentences(trace: Trace, roots: Collection[int] | None = None) -> list[tuple[
     return pairs or [("No optimizer was traced.", "So there is nothing to count.")]
 
 
-def in_all(trace: Trace, answered: bool) -> list[str]:
-    """The totals of several optimizers, unless each of them is `answered` separately.
-
-    Always included if a trainer has a count to compare with.
-    """
-    summaries, dialect = summaries_of(trace), dialect_of(trace.data)
-    steps = some(sum(each.steps for each in summaries), "step")
-    updates = some(sum(each.total(measures.updates) for each in summaries), "update")
-    least = "" if trace.complete else "at least "
-    trainers = "".join(dialect.advice(f"in-all:{each}") for each in trace.environment)
-    said = f"{some(len(summaries), 'optimizer')}: {least}{steps} and {updates} in all{trainers}."
-    return [said] if not answered or (trainers and len(summaries) > 1) else []
+def in_all(trace: Trace) -> list[str]:
+    """The totals of several optimizers."""
+    summaries, least = summaries_of(trace), "" if trace.complete else "at least "
+    steps = some(sum(summary.steps for summary in summaries), "step")
+    updates = some(sum(summary.total(measures.updates) for summary in summaries), "update")
+    said = f"{len(summaries):,} optimizers: {least}{steps} and {updates} in all."
+    return [said] if len(summaries) > 1 else []
 
 
 def warnings(trace: Trace) -> list[str]:
@@ -90,48 +80,37 @@ def warnings(trace: Trace) -> list[str]:
 
 def headline(summary: Summary, named: bool) -> str:
     """`Adam (tf_keras legacy) under MirroredStrategy: 64 steps, 5 variables, 2 replicas`."""
-    trace = summary.trace
+    trace, passed, replicas = summary.trace, summary.passed, len(summary.replicas)
     root, *nested = summary.optimizers
-    cls, copy = shown(class_of(root)), replica_noun(trace)
-    around = shown(", ".join(map(class_of, nested)))
-    unlike = root.name.replace("_", "").lower() != cls.replace("_", "").lower()
-    line = shown(program_lines(trace).get(summary.root, ""))
-    strategy = shown(trace.environment.get("strategy", ""))
-    least = "" if trace.complete else "at least "
-    worker, workers = shown(summary.only_worker), summary.workers
-    parts = (
-        (unlike or (named and not summary.dialect.named_by_class), f' "{shown(root.name)}"'),
+    copy, strategy = replica_noun(trace), trace.environment.get("strategy")
+    line = program_lines(trace).get(summary.root)
+    shards = {trace.variables[index].shards for index in passed} or {1}
+    ways = f" sharded {'up to ' if len(shards) > 1 else ''}{max(shards):,} ways"
+    made = all_true(
+        (named and not summary.dialect.named_by_class, f' "{root.name}"'),
         (line, f" of {line}"),
-        (nested, f" around {around}"),
-        (True, f" ({shown(brand_of(root, trace))})"),
+        (nested, f" around {', '.join(map(class_of, nested))}"),
+        (True, f" ({brand_of(root, trace)})"),
         (strategy, f" under {strategy}"),
-        (True, f": {least}{some(summary.steps, 'step')}"),
-        (True, f", {_variables(summary)}"),
-        (len(summary.replicas) > 1, f", {some(len(summary.replicas), copy)}"),
-        (len(workers) > 1 and copy != "rank", f", {some(len(workers), 'worker')}"),
-        (worker, f", in {worker}"),
     )
-    return cls + "".join(all_true(*parts))
+    did = all_true(
+        (True, f"{'' if trace.complete else 'at least '}{some(summary.steps, 'step')}"),
+        (
+            True,
+            ("" if passed == summary.variables else f"{len(passed):,} of ")
+            + some(len(summary.variables), summary.dialect.variable)
+            + (ways if max(shards) > 1 else ""),
+        ),
+        (replicas > 1, some(replicas, copy)),
+        (copy == "replica" and len(summary.workers) > 1, some(len(summary.workers), "worker")),
+        (summary.only_worker, f"in {summary.only_worker}"),
+    )
+    return shown(f"{class_of(root)}{''.join(made)}: {', '.join(did)}")
 
 
-def _variables(summary: Summary) -> str:
-    """`4 variables`, or `4 of 12 variables` if it does not get all of its models."""
-    every = some(len(summary.variables), summary.dialect.variable)
-    of = "" if summary.passed == summary.variables else f"{len(summary.passed):,} of "
-    return f"{of}{every}{_shards(summary)}"
-
-
-def _shards(summary: Summary) -> str:
-    """` sharded 2 ways` if all variables are, ` (3 sharded 2 ways)` if some are."""
-    every = Counter(summary.trace.variables[index].shards for index in summary.passed)
-    said = [(number, f"sharded {n:,} ways") for n, number in sorted(every.items()) if n > 1]
-    if len(every) == 1:
-        return "".join(f" {ways}" for _, ways in said)
-    return f" ({listed([f'{number:,} {ways}' for number, ways in said])})" if said else ""
-
-
-def _names(summary: Summary, methods: Collection[int]) -> list[str]:
-    return [shown(summary.trace.methods[index].name) for index in methods]
+def _names(summary: Summary) -> list[str]:
+    """The names of the methods in question."""
+    return [shown(summary.trace.methods[index].name) for index in summary.apply_methods]
 
 
 # What ran.
@@ -141,10 +120,9 @@ def _executions(summary: Summary) -> list[str]:
     """A sentence on each method, or on the updates if no method makes them."""
     if not summary.dialect.apply_methods:
         return [_ran(summary, "", measures.updates) + _nothing_updated(summary)]
-    chosen = summary.apply_methods
     said = [
         _ran(summary, name, measures.of_methods([index]))
-        for index, name in zip(chosen, _names(summary, chosen), strict=True)
+        for index, name in zip(summary.apply_methods, _names(summary), strict=True)
     ] or [f"No apply method ran in {some(summary.steps, 'step')}"]
     return [*(f"{each}." for each in said[:-1]), said[-1] + _nothing_updated(summary)]
 
@@ -159,13 +137,12 @@ def _ran(summary: Summary, name: str, measure: measures.Measure) -> str:
     total, lost = summary.total(measure) - outside, summary.step_unknown(measure)
     spreads = [summary.spread(measure, replica=replica) for replica in summary.replicas]
     rates = [count for spread in spreads for (count,) in spread if count] or [0]
-    ran_in = [each.total() - each[(0,)] for each in spreads] or [0]
+    ran_in = [spread.total() - spread[(0,)] for spread in spreads] or [0]
     rate, within = (min(rates), max(rates)), some((min(ran_in), max(ran_in)), "step")
-    of = some((min(steps), max(steps)), "step")
-    always = ran_in == steps
-    each = "each step" if always else f"{'each of ' if max(ran_in) > 1 else ''}{within}"
-    often = "a step" if always else f"in {each}"
-    where = _where(summary)
+    each = f"each of {within}" if max(ran_in) > 1 else within
+    each, often = ("each step", "a step") if ran_in == steps else (each, f"in {each}")
+    noun, number = replica_noun(summary.trace), len(summary.replicas)
+    where = f" on each of {some(number, noun)}" if number > 1 else ""
     made = "kept" if summary.total(measures.discarded) else summary.dialect.made
     never = "never ran" if summary.trace.complete else "was not seen to run"
     ran = first_true(
@@ -174,32 +151,21 @@ def _ran(summary: Summary, name: str, measure: measures.Measure) -> str:
         (name, f"{name} ran {times(rate)} {often}{where}: "),
         (True, f"{each.capitalize()} {made} {some(rate, 'update')}{where}: "),
     )
-    noun = "execution" if name else "update"
-    counted = f"{least}{total:,} {plural(total, noun)} in {least}{of}"
+    counted = f"{least}{total:,} {plural(total, 'execution' if name else 'update')}"
     unknown = f"; the step of {lost:,} of them is not known" if lost else ""
-    return f"{ran}{counted}{unknown}{f' and {outside:,} outside any step' if outside else ''}"
-
-
-def _where(summary: Summary) -> str:
-    """` on each of 2 replicas`; empty for a single one."""
-    noun, number, workers = replica_noun(summary.trace), len(summary.replicas), len(summary.workers)
-    of_workers = f" of {workers:,} workers" if workers > 1 and noun != "rank" else ""
-    return f" on each of {some(number, noun)}{of_workers}" if number > 1 else ""
+    direct = f" and {outside:,} outside any step" if outside else ""
+    return f"{ran}{counted} in {least}{some((min(steps), max(steps)), 'step')}{unknown}{direct}"
 
 
 def _nothing_updated(summary: Summary) -> str:
     """The end of a sentence: how many steps updated nothing, why, and what was thrown away."""
     empty = [summary.spread(measures.updates, replica=each)[(0,)] for each in summary.asked_on]
-    by = f", by {replica_noun(summary.trace)}" if len({*empty}) > 1 else ""
     none, lost = reason_for_all(summary), summary.total(measures.discarded)
-    said = bracket_of(none) if none else ""
-    if (
-        any(empty)
-        and summary.total(measures.updates)
-        and not summary.step_unknown(measures.updates)
-    ):
+    known = summary.total(measures.updates) and not summary.step_unknown(measures.updates)
+    said = none.in_brackets if none else ""
+    if any(empty) and known:
         number = span((min(empty), max(empty)))
-        said = f", {number} of which updated nothing{bracket_of(reason(summary))}{by}"
+        said = f", {number} of which updated nothing{reason(summary).in_brackets}"
     were = f"{plural(lost, 'was', 'were')} computed and thrown away"
     no_update = f"of them {were}, so {plural(lost, 'it is no update', 'they are no updates')}"
     thrown = no_update if summary.dialect.apply_methods else f"more {were}"
@@ -214,32 +180,29 @@ def _calls(summary: Summary) -> str:
     methods, by_method = summary.trace.methods, summary.dialect.apply_methods
     of_steps = [index for index in reversed(summary.methods) if methods[index].role == "step"]
     chosen = summary.apply_methods if by_method else of_steps
+    if by_method and not chosen:
+        return "Python did not call one either."
+    names = listed([shown(methods[index].name) for index in chosen])
+    body, verb = ("Their Python bodies", "were") if len(chosen) > 1 else ("Its Python body", "was")
+    subject = f"{body} {verb}" if by_method else f"{names or summary.dialect.step_method} {verb}"
     calls = [summary.calls(index) for index in chosen]
     eager, tracing = (sum(each[context] for each in calls) for context in (0, 1))
-    graphs, idle = summary.graphs(measures.of_methods(chosen))
-    names = listed(_names(summary, chosen)) or summary.dialect.step_method
-    body = "Its Python body was" if len(chosen) == 1 else "Their Python bodies were"
-    subject = body if by_method else f"{names} {'were' if len(chosen) > 1 else 'was'}"
+    ran = measures.of_methods(chosen)
+    if not eager + tracing:
+        when = "while the tracer watched" if summary.total(ran) else "either"
+        return f"{subject} not called {when}."
+    (graphs, idle), noun = summary.graphs(ran), summary.dialect.program
+    never = ", which never ran" if idle == graphs else f"; {idle:,} of them never ran"
+    of = f" {some(graphs, noun)}{never if idle and not summary.idle_as_usual else ''}"
+    traced = f"while tracing{of if graphs else ''}"
+    every_time = {1: "", 2: "both times "}.get(eager + tracing, "all ")
+    how = first_true(
+        (eager and tracing, f": {eager:,} eagerly, {tracing:,} {traced}"),
+        (tracing, f", {every_time}{traced}"),
+        (by_method, f", {every_time}eagerly"),
+    )
     number = times(eager + tracing)
     if len(calls) > 1:
         number = f"{listed([f'{sum(each):,}' for each in calls])} times"
-    never = ", which never ran" if idle == graphs else f"; {idle:,} of them never ran"
-    never = never if idle and not summary.idle_as_usual else ""
-    traced = f"while tracing{f' {some(graphs, summary.dialect.program)}{never}' if graphs else ''}"
-    of_many = {methods[index].name for index in chosen} <= _OF_MANY
-    each = (
-        "counted once for each variable of a call" if of_many else "and each call is one execution"
-    )
-    all_of_them = {1: "", 2: "both times "}.get(eager + tracing, "all ")
-    how = first_true(
-        (eager and tracing, f": {eager:,} eagerly, {tracing:,} {traced}"),
-        (tracing, f", {all_of_them}{traced}"),
-        (by_method, f", {all_of_them}eagerly, {each}"),
-    )
-    ran = summary.total(measures.of_methods(chosen))
     least = "" if summary.trace.complete else "at least "
-    return first_true(
-        (by_method and not chosen, "Python did not call one either."),
-        (eager + tracing, f"{subject} called {least}{number}{how}."),
-        (True, f"{subject} not called{' while the tracer watched' if ran else ' either'}."),
-    )
+    return f"{subject} called {least}{number}{how}."

@@ -26,7 +26,7 @@ from tracer.model.phrases import endings
 from tracer.model.trace import Trace
 from tracer.reporters import columns, text
 from tracer.reporters.answer import answer, question
-from tracer.reporters.columns import TABLES, WHOLE, By, Part
+from tracer.reporters.columns import WHOLE, By, Part
 
 
 def print_report(
@@ -161,7 +161,7 @@ def write(
 # JSON: the text report as values.
 
 FORMAT = "optimizer-tracer-report"
-VERSION = 3
+VERSION = 4
 """New fields keep this number; any other change increases it."""
 
 
@@ -190,9 +190,7 @@ def as_json(trace: Trace, by: By | None = None, part: Part = WHOLE) -> str:
                 "steps": summary.steps,
                 "facts": facts.sentences_on(summary),
                 "rates": [*facts.plain(summary)],
-                "not_updated": [*facts.plain_not_updated(summary)],
                 "evidence": msgspec.to_builtins(summary.optimizers[0].evidence),
-                "graph_tracings": _records(columns.tracings(summary)),
                 "tables": {table.by: _records(table) for table in tables},
             }
             for summary, tables in columns.sections(trace, by, part)
@@ -217,8 +215,7 @@ _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 
 def as_csv(trace: Trace, by: By | None = None, part: Part = WHOLE) -> str:
     """The table `by` (the first one with the rows of `part`) of all optimizers, with a header."""
-    picked = [name for name in TABLES if not part.text or part.wanted(name) is not None]
-    first = by or picked[0]
+    first = by or [*part.tables, "variable"][0]
     names = [column.name or column.header for column in columns.COLUMNS[first]]
     out = io.StringIO()
     writer = csv.DictWriter(out, ["optimizer", *names, "note"], lineterminator="\n")

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from tracer.model import counts as measures
-from tracer.model.phrases import reason, text_of
+from tracer.model.phrases import reason
 from tracer.model.timeline import Timeline, Values
 from tracer.model.trace import Pattern, Summary
 from tracer.model.words import first_true, some
@@ -77,7 +77,7 @@ class HeatMap:
         self.columns = -(-summary.steps // self.size)
         self._levels = self._classes()
         why = reason(summary)
-        self._why = text_of(why.facts) if why.everywhere else ""
+        self._why = why.text if why.everywhere else ""
         self._nothing = "expected" if self._why and why.usual else "nothing"
         self._lost = summary.step_unknown(measures.updates)
         self.rows = list(self._rows(most))

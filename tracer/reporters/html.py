@@ -61,7 +61,7 @@ def render(trace: Trace) -> str:
         digest=Markup(base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()),
         question=question(trace),
         answers=[*zip_longest(sentences(trace), map(facts.sentences_on, summaries), fillvalue=[])],
-        totals=in_all(trace, answered=not many),
+        totals=in_all(trace),
         warnings=warnings(trace),
         findings=found,
         most_notes=_MAX_NOTES,
@@ -93,11 +93,6 @@ def _title(trace: Trace, found: Sequence[Finding]) -> str:
 
 
 def _tables(summary: Summary, trace: Trace) -> list[Table]:
-    """The tables of the text report, with lines of the program, layers, and graph tracings."""
-    layers = columns.table(summary, "layer")
-    return [
-        *(columns.table(summary, by) for by in columns.in_report(summary)),
-        *([columns.table(summary, "caller")] if trace.data.paths else []),
-        *([layers] if len(layers.rows) < len(summary.variables) else []),
-        *(each for each in [columns.tracings(summary)] if each.rows),
-    ]
+    """The tables of the text report, and the lines of the program that call."""
+    callers: list[columns.By] = ["caller"] if trace.data.paths else []
+    return [columns.table(summary, by) for by in (*columns.in_report(summary), *callers)]

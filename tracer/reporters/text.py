@@ -106,7 +106,7 @@ def _head(trace: Trace, part: columns.Part, width: int, answered: bool) -> list[
             add(said, "  ")
         for fact in facts.sentences_on(summary) if summary else ():
             add(fact, "    " if len(every) > 1 else "  ")
-    for said in (*([] if answered else dict.fromkeys(unreached)), *in_all(trace, answered)):
+    for said in (*([] if answered else dict.fromkeys(unreached)), *in_all(trace)):
         add(said, "  ")
     for warning in warnings(trace):
         lines.append(Text())

@@ -1,7 +1,6 @@
 """What starts ranks of PyTorch: each has its file, and together they are one exact trace."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from support.cluster import free_ports
 
 import tracer
 from tracer.model.phrases import endings
+from tracer.model.words import some
 
 pytest.importorskip("torch")
 
@@ -150,14 +150,10 @@ def test_a_rank_that_is_killed_is_named(
     words = (*command[:name], step, "dies", *command[name:])
     status, trace = launched(tmp_path, request, *words)
     assert status and not trace.finished
-    after = "after the start" if step == "0" else f"after step {step}"
+    # Other ranks may have saved before it, and ended with an error.
     (named,) = (each for each in endings(trace) if "rank:1" in each)
-    # If the launcher ends the other rank at once, that one may have saved after the killed one.
-    others = [each for each in endings(trace) if "rank:0" in each]
-    saved_last = f"rank:1 {'at its start' if step == '0' else after} ("
-    assert named.endswith(f" wrote nothing {after}.") or saved_last in named, named
-    said = "ended with RuntimeError: |wrote nothing|Saved last: .*rank:0 a"
-    assert all(re.search(said, other) for other in others), others
+    assert "had not ended when last saved" in named, named
+    assert "rank:0 and" in named or f", after {some(int(step), 'step')}." in named
     no_trace = ("rank:0: this worker has no trace, so nothing of it is counted",)
     assert trace.complete or trace.notes == no_trace, trace.notes  # ended before its first save
 
@@ -175,7 +171,7 @@ def test_a_rank_that_leaves_early_is_named(
         said = [each.text for each in trace.findings()]
         assert any("rank 1 of SGD ran 3 steps, rank 0 ran 10: " in each for each in said), said
     else:
-        assert status and "The program of rank:1 ended well, after step 3." in endings(trace)
+        assert status and not any("rank:1" in each for each in endings(trace))
 
 
 @SWEEP

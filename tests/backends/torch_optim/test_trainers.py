@@ -102,7 +102,7 @@ def test_lightning_with_two_optimizers(tmp_path: Path) -> None:
     steps = trainer.global_step
     assert sum(readings(list(module.net.parameters()))) == 4 * steps // 2
     assert not trace.findings()
-    said = f"2 optimizers: {steps} steps and {4 * steps} updates in all; the global_step of a"
+    said = f"2 optimizers: {steps} steps and {4 * steps} updates in all."
     assert said in " ".join(render(trace).split())
     first = Module.configure_optimizers.__code__.co_firstlineno + 1
     assert all(each.made.endswith(f"test_trainers.py:{first}") for each in trace.optimizers)
