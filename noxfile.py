@@ -315,7 +315,7 @@ def lowest(session: nox.Session) -> None:
 
 
 @nox.session(python="3.12", tags=["weekly"])  # JAX 0.11 and later have no wheels for 3.11
-@nox.parametrize("jax", ["0.6", "newest"])
+@nox.parametrize("jax", ["0.10", "newest"])
 def jax(session: nox.Session, jax: str) -> None:
     """Keras 3 and optax on one JAX, without TensorFlow."""
     version = "jax" if jax == "newest" else f"jax=={jax}.*"

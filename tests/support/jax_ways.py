@@ -174,12 +174,7 @@ def shard_map(loop: Loop) -> Any:
     """Each of two devices has the whole state, and updates it: two updates."""
     mesh = jax.sharding.Mesh(two_devices(), ("data",))
     specs: Any = {"in_specs": (P(), *[P("data")] * len(loop.batch)), "out_specs": P()}
-    if hasattr(jax, "shard_map"):
-        mapped = jax.shard_map(loop.step, mesh=mesh, check_vma=False, **specs)
-    else:  # before JAX 0.7
-        from jax.experimental.shard_map import shard_map as older
-
-        mapped = older(loop.step, mesh=mesh, check_rep=False, **specs)
+    mapped = jax.shard_map(loop.step, mesh=mesh, check_vma=False, **specs)
     each_step(loop, jax.jit(mapped), 5)
     weights, *others = loop.state
     return jax.tree.map(lambda each: 2 * np.asarray(each), weights), *others

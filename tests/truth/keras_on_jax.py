@@ -61,23 +61,6 @@ def members_that_share_a_count() -> Ran:
     return came_to(loop, weights, [0, 12, 0, 12], discarded=24, times=3)
 
 
-def differentiated_loop() -> Ran:
-    """JAX takes out of a loop what does not depend on what is differentiated."""
-    loop = Loop(tracer.wrap(Odometer()))
-
-    def trained(x: Any, state: Any) -> Any:
-        def body(state: Any, _: Any) -> Any:
-            return loop.step(state, x, Y[:8]), None
-
-        state = lax.scan(body, state, None, length=3)[0]
-        return loop.loss(state[0], x, Y[:8]), state
-
-    derived = jax.jit(jax.grad(trained, has_aux=True))
-    for _ in range(2):
-        loop.state = derived(X[:8], loop.state)[1]
-    return came_to(loop, loop.state[0], [4] * 6)
-
-
 def spread(distribution: Any, shard: tuple[int, ...] = (4, 4)) -> Ran:
     """What is fitted under a distribution, with a kernel of 4 x 4 of which each device has this."""
     keras.distribution.set_distribution(distribution)
@@ -108,5 +91,3 @@ def model_parallel() -> Ran:
 
 
 RUNS = programs_in(globals()) | {name: partial(in_a_loop, way) for name, way in WAYS.items()}
-if jax.__version_info__ < (0, 8):
-    del RUNS["differentiated_loop"]

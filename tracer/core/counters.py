@@ -107,8 +107,10 @@ class Counters:
         are off."""
         self.compared: Any = None
         """The same, or the last one; None if effects were never on."""
-        self.session_graphs: Counter[CountedBlock] = Counter()
-        """How often each block was traced into a `Session` graph."""
+        self.graphs: Counter[CountedBlock] = Counter()
+        """How often each block was traced into a program of JAX or a `Session` graph."""
+        self.executed: set[CountedBlock] = set()
+        """The blocks of these whose program ran, perhaps with another outcome than theirs."""
         self._compared: list[tuple[dict[int, int], dict[int, int] | None]] = []
         """Periods with effects on, by replica: the first step, and the first one after; None while
         on."""
@@ -184,8 +186,9 @@ class Counters:
             blocks: dict[Hashable, tuple[CountedBlock, Reading]] = dict(enumerate(counted))
             for block, log in self.logs.items():
                 if block.replica == replica:
-                    graphs = self.session_graphs[block]
-                    blocks[block] = (block, log.reading(graphs, 0 if log.total else graphs))
+                    graphs = self.graphs[block]
+                    idle = 0 if log.total or block in self.executed else graphs
+                    blocks[block] = (block, log.reading(graphs, idle))
             mine = {number for step in running if (number := step.get(replica, steps + 1)) <= steps}
             effects = {} if self.compared is None else self.compared.read(replica, steps)
             compared = [
@@ -204,4 +207,4 @@ class Counters:
             return None
         logged = sum(log.total for log in self.logs.values())
         numbers = sum(self.last_numbers().values())
-        return logged, len(self.logs), numbers, sum(self.session_graphs.values())
+        return logged, len(self.logs), numbers, sum(self.graphs.values())

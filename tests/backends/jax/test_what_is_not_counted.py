@@ -20,11 +20,7 @@ def shard_map(function: Any, axes: set[str]) -> Any:
     """Over these axes of a mesh with the axes `a` and `b`."""
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("a", "b"))
     specs = {"mesh": mesh, "in_specs": P(), "out_specs": P()}
-    if hasattr(jax, "shard_map"):
-        return jax.shard_map(function, check_vma=False, axis_names=axes, **specs)
-    from jax.experimental.shard_map import shard_map as older  # before JAX 0.7
-
-    return older(function, check_rep=False, auto=frozenset({"a", "b"} - axes), **specs)
+    return jax.shard_map(function, check_vma=False, axis_names=axes, **specs)
 
 
 def in_some_axes(loop: Loop) -> Any:

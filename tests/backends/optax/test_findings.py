@@ -9,7 +9,7 @@ import optax
 import pytest
 from jax import lax
 from support.findings_of import bad
-from twins.on_optax import Loop, X, loss, params
+from twins.on_optax import Loop, X, params
 
 import tracer
 
@@ -121,27 +121,6 @@ def test_a_model_with_functions_and_numbers_besides_its_weights(jitted: bool) ->
     assert [each.name for each in trace.variables] == ["weight"]
     assert trace.updates() == 3
     assert not [each for each in trace.findings() if each.code != "traced-again"]
-
-
-def test_a_jitted_step_in_a_loop_that_is_differentiated() -> None:
-    """It depends on what the loop changes, so it stays in the loop."""
-    tx = tracer.wrap(optax.adam(0.1))
-
-    @jax.jit
-    def step(carry: Any, x: Any) -> Any:
-        weights, state = carry
-        updates, state = tx.update(jax.grad(loss)(weights, x), state, weights)
-        return optax.apply_updates(weights, updates), state
-
-    def after_five(x: Any) -> Any:
-        carry = params(), tx.init(params())
-        (weights, _), _ = lax.scan(lambda c, _: (step(c, x), None), carry, None, length=5)
-        return loss(weights, x)
-
-    jax.jit(jax.grad(after_five))(X)
-    trace = tracer.trace_of(tx)
-    assert trace.steps == 5 or not hasattr(jax, "shard_map")  # JAX 0.6 cannot keep it in the loop
-    assert trace.complete or not hasattr(jax, "shard_map")
 
 
 def test_a_mask_is_called_as_often_as_without_the_tracer() -> None:

@@ -227,8 +227,6 @@ def test_what_a_multi_steps_around_it_throws_away(between: Any) -> None:
 
 
 def test_a_shard_map_over_some_axes_is_not_counted_and_runs() -> None:
-    if not hasattr(jax, "shard_map"):
-        pytest.skip("this JAX has another shard_map")
     tx = tracer.wrap(optax.sgd(1.0))
     state = tx.init(params())
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]).reshape(2, 1), ("a", "b"))

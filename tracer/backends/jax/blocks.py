@@ -3,7 +3,7 @@
 On JAX a *place* is a trace: the body of a jitted function, a loop or a branch. A call whose parent
 is in the same place passes its sites to it. Other calls close a block and add one op to the program
 (`primitive`). Its operands are the optimizer's iterations before and after the block, the outcome
-of each conditional group, and the comparison of variables if effects are recorded (`values`).
+of updates that may be discarded, and what effects compare, if recorded (`values`).
 `programs` combines the reports of these ops.
 
 In eager mode, Python counts a step. JAX computes values asynchronously, and reading one waits: so
@@ -12,11 +12,10 @@ is conditional.
 """
 
 import sys
-from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import jax
 
@@ -46,6 +45,11 @@ AGAIN = 5
 
 _NOT_COMPILED = (
     "a step in a shard_map outside jax.jit is not counted: put the shard_map inside jax.jit"
+)
+
+_SEVERAL = (
+    "several optimizers inside one step accumulate gradients: the updates that they computed and "
+    "discarded are counted as updates"
 )
 
 
@@ -176,11 +180,15 @@ class JaxBlocks(backend.Blocks):
         """The description of a call's block, and the operands of its op."""
         alone = "step" if call.role == "step" else "alone"
         role = alone if call.parent is None else "part"
-        groups, outcomes = _groups(call)
+        outcomes = list({id(outcome): outcome for outcome, _ in call.site_notes}.values())
+        decided = frozenset(site for _, site in call.site_notes)
+        if len(outcomes) > 1:
+            self._note(_SEVERAL)
+            outcomes, decided = [], frozenset()
         before, after, clock = self.steps_so_far(call)
         function = "" if call.place is EAGER else compat.function_name(call.place.graph)
         key = self._path_to(call), self.counters.number_of(clock), bool(rates), tuple(compared)
-        work = Work(function, role, tuple(call.sites), groups, *key)
+        work = Work(function, role, tuple(call.sites), decided, *key)
         return work, [before, after, *outcomes, *rates, *bits_of(compared)]
 
     def rates_of(self, call: Any) -> list[Any]:
@@ -206,17 +214,16 @@ class JaxBlocks(backend.Blocks):
         if isinstance(step.extra, StepStart) and step.place is not EAGER:
             self._stepping.add(step.extra.optimizer)
             program.parts = frozenset(step.extra.parts)
-            program.once = compat.is_in_branch_of(call.place.graph, step.place.graph)
             step.extra = step.extra._replace(parts=(*step.extra.parts, program))
         if compat.is_mapped_eagerly():
             program.doubt(_NOT_COMPILED)
         which = [jax.lax.axis_index(axes)] if axes else []
-        primitive.count(program.new_op(), *which, *numbers, auxiliary=self.auxiliary(call))
+        primitive.count(program, *which, *numbers, auxiliary=self.auxiliary(call))
         return program
 
     def _note_tracing(self, call: Any, program: ProgramBlock, failed: bool) -> None:
         """List the tracing of the block's program: for what arguments, and from which line."""
-        root, runs = compat.outermost(call.place.graph), program.runs
+        root, runs, held = compat.outermost(call.place.graph), program.runs, ref(program)
         caller = compat.caller_of_jax(sys._getframe(1))
 
         def define() -> tuple[Definition, int]:
@@ -225,7 +232,11 @@ class JaxBlocks(backend.Blocks):
 
         step = program.work.role == "step"
         part = Part(
-            0, step, None, lambda _: runs[0] or max([*runs.values()], default=0), program.is_gone
+            0,
+            step,
+            None,
+            lambda _: runs[0] or max([*runs.values()], default=0),
+            lambda: held() is None,
         )
         with self.counters.lock:
             self.note_traced(root, part, define, failed)
@@ -343,17 +354,6 @@ class JaxBlocks(backend.Blocks):
         if len(moved) == len(known) and max(moved, default=0) >= AGAIN:
             found += [StateRenewed(max(moved)), Iterations(known[0].first, known[0].last)]
         return tuple(found)
-
-
-def _groups(call: Call) -> tuple[tuple[int | None, ...], list[Any]]:
-    """For each site of a call, the group that may discard it; and the outcome of each group."""
-    noted: dict[int, deque[Any]] = defaultdict(deque)
-    for outcome, site in call.site_notes:
-        noted[site].append(outcome)
-    of_sites = [noted[site].popleft() if noted[site] else None for site in call.sites]
-    outcomes = list({id(each): each for each in of_sites if each is not None}.values())
-    groups = {id(outcome): group for group, outcome in enumerate(outcomes)}
-    return tuple(groups.get(id(each)) for each in of_sites), outcomes
 
 
 def _stepping_around(call: Any) -> Any:

@@ -1,10 +1,9 @@
-"""The private names of JAX 0.6 to 0.12 that other modules use, each guarded.
+"""The private names of JAX 0.10 to 0.12 that other modules use, each guarded.
 
 `jax/_src` changes between versions. If a name is missing, importing this module raises
 `UnsupportedOptimizer` with that name, so that nothing is miscounted silently.
 """
 
-import inspect
 import math
 import sys
 from collections import Counter
@@ -21,57 +20,26 @@ from tracer.errors import UnsupportedOptimizer
 try:
     from jax._src import (
         ad_checkpoint as _checkpoint,
-        api as _api,
         callback as _callback,
         core,
-        pjit as _pjit,
         sharding_impls,
-        source_info_util,
     )
-    from jax._src.interpreters import partial_eval as _partial_eval, pxla as _pxla
+    from jax._src.interpreters import partial_eval as _partial_eval
     from jax._src.interpreters.partial_eval import DynamicJaxprTrace
-    from jax._src.lax.control_flow import common as _loops, loops as _scans
     from jax.extend.core import Primitive
 
     _trace_context = core.trace_ctx
     _EvalTrace = core.EvalTrace
-    _sharding_of = _callback._callback_op_sharding
-    _hoisting = (
-        "_scan_known_hoisting" if hasattr(_scans, "_scan_known_hoisting") else "_scan_partial_eval"
-    )
-    _emit = getattr(_callback, "emit_python_callback", None) or mlir.emit_python_callback
-    _traced: list[Any] = [
-        cache
-        for module, name in (
-            (_partial_eval, "trace_to_jaxpr"),  # all of them since JAX 0.10
-            (_loops, "_initial_style_jaxpr"),
-            (_loops, "_initial_style_open_jaxpr"),
-            (_checkpoint, "_trace_to_jaxpr"),
-        )
-        if hasattr(cache := getattr(module, name, None), "cache_keys")
-    ]
-    _traced_by: list[Any] = [  # before JAX 0.10, and 0.8
-        cache
-        for module, name in ((_pjit, "_create_pjit_jaxpr"), (_pxla, "parallel_callable"))
-        if hasattr(cache := getattr(module, name, None), "evict_function")
-    ]
-    if not _traced or not (_traced_by or hasattr(_traced[0], "evict_weakref")):
-        raise AttributeError("no known cache of traced functions")
+    _emit, _sharding_of = _callback.emit_python_callback, _callback._callback_op_sharding
+    _traced: list[Any] = [_partial_eval.trace_to_jaxpr]
+    if hasattr(_checkpoint, "_trace_to_jaxpr"):
+        _traced.append(_checkpoint._trace_to_jaxpr)
 except (ImportError, AttributeError) as error:
     raise UnsupportedOptimizer(
-        f"cannot count in JAX {jax.__version__}: {error}; tracer knows JAX 0.6 to 0.12"
+        f"cannot count in JAX {jax.__version__}: {error}; tracer knows JAX 0.10 to 0.12"
     ) from error
 
 __all__ = ["Primitive", "ad", "batching", "mlir", "partial_eval"]
-
-_NO_TOKEN = (
-    {"returns_token": False} if "returns_token" in inspect.signature(_emit).parameters else {}
-)
-_UNCACHED = (
-    {"cacheable": False}
-    if "cacheable" in inspect.signature(mlir.register_lowering).parameters
-    else {}
-)
 
 
 def current_trace() -> Any:
@@ -110,39 +78,9 @@ def is_looped_by_members() -> bool:
     return any(each.f_locals.get("batched") for each in calls_of("_while_lowering"))
 
 
-def is_taken_from_loop() -> bool:
-    """True if JAX is moving loop-invariant work out of a differentiated loop."""
-    return any(True for _ in calls_of(_hoisting))
-
-
 def calls_of(function: str) -> Iterator[FrameType]:
     """The frames of this thread that execute functions of this name."""
     return (each for each in frames_from(sys._getframe(1)) if each.f_code.co_name == function)
-
-
-def are_known(tracers: Sequence[Any]) -> bool:
-    """True if all operands are known early, during partial evaluation."""
-    return all(each.pval.is_known() for each in tracers)
-
-
-def stage(trace: Any, primitive: Any, tracers: Sequence[Any], parameters: Any) -> bool:
-    """Execute a primitive without results if all its operands are known; else keep it for later.
-
-    `JaxprTrace.default_process_primitive` does the same for a primitive with an effect. False if
-    this JAX is too old to keep it.
-    """
-    if are_known(tracers):
-        primitive.bind(*(each.pval.get_known() for each in tracers), **parameters)
-        return True
-    if not hasattr(trace, "effect_handles"):
-        return False
-    tracers = [trace.instantiate_const(each) for each in tracers]
-    source = source_info_util.current()
-    equation = _partial_eval.new_eqn_recipe(
-        trace, tracers, [], primitive, parameters, core.no_effects, source
-    )
-    trace.effect_handles.append(_partial_eval.EffectHandle(tracers, equation))
-    return True
 
 
 def is_mapped_eagerly() -> bool:
@@ -184,11 +122,6 @@ def may_be_split(context: Any) -> bool:
     return split and jax.process_count() > 1
 
 
-def platform(context: Any) -> str:
-    """The platform that a program is being lowered for, such as `cpu`."""
-    return str(context.module_context.platforms[0])
-
-
 def call_python(context: Any, function: Callable[..., Any], operands: Sequence[Any]) -> Any:
     """Lower a call of `function` with the operands, without results, that XLA must not drop.
 
@@ -205,14 +138,9 @@ def call_python(context: Any, function: Callable[..., Any], operands: Sequence[A
         context.avals_out,
         has_side_effect=True,
         sharding=_sharding_of(context.module_context.axis_context, None, context.avals_out),
-        **_NO_TOKEN,
+        returns_token=False,
     )
     return result
-
-
-def register_lowering(primitive: Any, rule: Callable[..., Any]) -> None:
-    """Register the lowering rule of a primitive, without a cache."""
-    mlir.register_lowering(primitive, rule, **_UNCACHED)
 
 
 def traced_functions() -> "Counter[Any]":
@@ -222,7 +150,6 @@ def traced_functions() -> "Counter[Any]":
     reuses the trace of an inner function that is still the same.
     """
     functions = Counter(key[0]() for cache in _traced for key in list(cache.cache_keys()))
-    functions.update(each for memo in _traced_by for each in list(memo.cache_clear.__self__))
     del functions[None]  # functions that are gone meanwhile
     return functions
 
@@ -230,15 +157,7 @@ def traced_functions() -> "Counter[Any]":
 def forget(function: Any) -> None:
     """Have JAX trace a function again at its next call."""
     for cache in _traced:
-        if hasattr(cache, "evict_weakref"):
-            cache.evict_weakref(function)
-        else:
-            cache.cache_clear()  # drops all functions
-    for memo in _traced_by:
-        memo.evict_function(function)
-    for mapped in list(getattr(_api, "_pmap_cache_clears", ())):  # of `pmap` before JAX 0.8
-        if mapped.__wrapped__ is function:
-            mapped._cache_clear()
+        cache.evict_weakref(function)
 
 
 def function_name(trace: Any) -> str:
@@ -265,15 +184,6 @@ def outermost(trace: Any) -> Any:
             trace = around
         around = getattr(around, "parent_trace", None)
     return trace
-
-
-def is_in_branch_of(trace: Any, around: Any) -> bool:
-    """True if `trace` is a branch inside `around`, at any depth, which runs once or never."""
-    while trace is not around:
-        if _known_of(trace, "traced_for") not in ("cond", "switch"):
-            return False
-        trace = getattr(trace, "parent_trace", None)
-    return True
 
 
 def arguments_of(trace: Any) -> dict[str, str]:

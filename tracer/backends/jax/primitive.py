@@ -8,7 +8,7 @@ disables the C++ fast path of `jax.jit`: about 30 us for each array passed in or
 - it is lowered to a call with a side effect, which XLA neither drops nor merges with an equal one;
 - under `vmap` one call gets a number for each member;
 - under `jax.checkpoint` it counts the first computation, not the recomputation;
-- in a differentiated loop it stays in the loop (`custom_partial_eval_rules`).
+- where JAX splits a differentiated loop, the trace has a note (`custom_partial_eval_rules`).
 
 In loops and branches it runs as often as they do. XLA calls Python on a thread of its own, which
 holds the GIL; the callback must not call JAX.
@@ -41,11 +41,7 @@ ALL_MEMBERS = (
     "a step under vmap is in a branch or a loop that only some members take: vmap runs it for "
     "all members, so it is counted for all"
 )
-HOISTED = "a step in a differentiated loop is not counted in this version of JAX"
-SAME_IN_EACH_PASS = (
-    "a step in a differentiated loop gets the same arguments in each pass: JAX may run it once, "
-    "before the loop, and it is then counted once"
-)
+DIFFERENTIATED = "a step in a differentiated loop is not counted: differentiate each step"
 RECOMPUTED = (
     "a step is in a function that jax.checkpoint computes again: the first run is counted, "
     "although JAX may have dropped it if only the gradient is used"
@@ -130,13 +126,12 @@ def _once(
     return None, equation, [], [], left
 
 
-def _stay(trace: Any, *tracers: Any, **parameters: Any) -> Sequence[Any]:
-    """Keep the op in a loop, where JAX drops ops without results that it computes early."""
-    if compat.are_known(tracers) and compat.is_taken_from_loop():
-        parameters["counted"].doubt(SAME_IN_EACH_PASS)
-    if not compat.stage(trace, _count, tracers, parameters):
-        parameters["counted"].doubt(HOISTED)
-    return []
+def _split(trace: Any, *tracers: Any, **parameters: Any) -> Sequence[Any]:
+    """Count what JAX computes early; it drops ops without results that stay for later."""
+    if not all(each.pval.is_known() for each in tracers):
+        parameters["counted"].doubt(DIFFERENTIATED)
+    result: Sequence[Any] = trace.default_process_primitive(_count, tracers, parameters)
+    return result
 
 
 def _run(*operands: Any, counted: Counted, passed: int) -> Sequence[Any]:
@@ -153,7 +148,7 @@ def _lower(context: Any, *operands: Any, counted: Counted, passed: int) -> Seque
         counted.doubt(SPLIT)
     if compat.is_looped_by_members():
         counted.doubt(ALL_MEMBERS)
-    platform = compat.platform(context)
+    platform = context.module_context.platforms[0]
     if platform not in ("cpu", "cuda"):
         counted.doubt(f"counting on {platform} is not tested: check the counts by other means")
 
@@ -172,5 +167,5 @@ compat.ad.primitive_transposes[_count] = _transpose
 compat.batching.primitive_batchers[_count] = _batch
 compat.partial_eval.dce_rules[_count] = _used
 compat.partial_eval.partial_eval_jaxpr_custom_rules[_count] = _once
-compat.partial_eval.custom_partial_eval_rules[_count] = _stay
-compat.register_lowering(_count, _lower)
+compat.partial_eval.custom_partial_eval_rules[_count] = _split
+compat.mlir.register_lowering(_count, _lower, cacheable=False)

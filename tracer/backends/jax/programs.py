@@ -21,7 +21,6 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import nan
 from typing import Any, NamedTuple
-from weakref import ref
 
 import numpy as np
 
@@ -32,14 +31,15 @@ from tracer.core.sites import SiteTable
 from tracer.core.stamps import UNIT, WITHIN
 
 DISCARDED, KEPT, SKIPPED, PARTLY = range(4)
-"""A group's outcome: computed but discarded; kept; not computed; partly kept."""
+"""The outcome of updates: computed but discarded; kept; not computed; partly kept."""
 
 _MAX_WAITING = 4096
 """How many parts on one replica wait for their step; more than nearly any step has."""
 
-_MANY = 256
-"""After how many tracings to look for programs that are gone."""
-
+_AGAIN = (
+    "a branch or a loop inside a step ran several times before its step ended: all its updates are "
+    "counted in that step, although some may be of another one"
+)
 _TOO_MANY = f"more than {_MAX_WAITING} parts ran before their step: the first ones are not counted"
 
 
@@ -50,11 +50,11 @@ class Report(NamedTuple):
     """The optimizer's iterations when the block began."""
     after: int
     """The iterations when it ended."""
-    kept: tuple[int, ...]
-    """The outcome of each group that is not always kept: `DISCARDED`, `KEPT`..."""
-    rate: int | None
+    outcome: int = KEPT
+    """The outcome of the sites that are not always kept."""
+    rate: int | None = None
     """The bits of the learning rate, if reported: see `values`."""
-    seen: tuple[int, ...]
+    seen: tuple[int, ...] = ()
     """Numbers with the bits of compared variables: see `values`."""
 
 
@@ -65,8 +65,8 @@ class Work(NamedTuple):
     role: str
     """`step`, `part` of a step, or `alone`."""
     sites: tuple[int, ...]
-    groups: tuple[int | None, ...]
-    """For each site, the number of the group that may discard it; None for no group."""
+    decided: frozenset[int]
+    """The sites whose outcome the op reports."""
     path: int
     clock: int
     """A number that identifies the optimizer whose iterations are reported."""
@@ -76,49 +76,20 @@ class Work(NamedTuple):
     """The variables of a step that are compared, if effects are recorded."""
 
 
-class Op:
-    """Stands for a block in the op that calls it: once this is gone, no program has the op."""
-
-    __slots__ = ("__weakref__", "doubt", "ran")
-
-    def __init__(self, program: "ProgramBlock") -> None:
-        self.ran, self.doubt = program.ran, program.doubt
-
-
 class ProgramBlock:
-    """A block in one program, which its op calls."""
+    """A block in one program, which its op calls; only the op holds it."""
 
     def __init__(self, counters: "ProgramCounters", work: Work, replicas: int = 0) -> None:
         """If `replicas` is not 0, that many report in this process, and the op says which."""
         self.work = work
-        self.groups = 1 + max((each for each in work.groups if each is not None), default=-1)
         self._counters = counters
-        self.block = self.block_on(0)
-        """The block of a run in which all groups are kept."""
         self.runs: Counter[int] = Counter()
         """How often it was executed on each replica; a batch of members counts once."""
-        self.logs: dict[tuple[Any, ...], HostLog] = {}
-        """By replica and the outcomes of each member: to find a log by its sites is slow."""
+        self.logs: dict[tuple[int, ...], HostLog] = {}
+        """By replica and the outcome of each member: to find a log by its sites is slow."""
         self.parts: frozenset[ProgramBlock] = frozenset()
         """For a step: the blocks that were traced as its parts."""
-        self.once = False
-        """Whether it is a part that runs at most once in a step."""
         self.replicas = replicas
-        self._op: Callable[[], Any] = lambda: self
-
-    def new_op(self) -> Op:
-        """What the only op of the block holds."""
-        op = Op(self)
-        self._op = ref(op)
-        return op
-
-    def is_gone(self) -> bool:
-        """True if no program can call the block any more."""
-        return self._op() is None
-
-    def block_on(self, replica: int) -> CountedBlock:
-        """The block of a run on a replica in which all groups are kept."""
-        return self._counters.block_of(self.work, replica, (KEPT,) * self.groups)
 
     def ran(self, *numbers: Any) -> None:
         """Count an execution of the op; its numbers are scalars, or arrays of one for each member.
@@ -142,10 +113,10 @@ class ProgramBlock:
     def _report(self, numbers: Sequence[int]) -> Report:
         before, after, *more = numbers
         if not more:
-            return Report(before, after, (), None, ())
-        kept, others = tuple(more[: self.groups]), more[self.groups :]
-        rate = others.pop(0) if self.work.rated else None
-        return Report(before, after, kept, rate, tuple(others))
+            return Report(before, after)
+        outcome = more.pop(0) if self.work.decided else KEPT
+        rate = more.pop(0) if self.work.rated else None
+        return Report(before, after, outcome, rate, tuple(more))
 
     def doubt(self, reason: str) -> None:
         """Note why executions may differ from the reports."""
@@ -177,18 +148,16 @@ class ProgramCounters(Counters):
         super().__init__()
         self.note = note
         self.fault = fault
-        self.all: list[ProgramBlock] = []
-        """The traced blocks, without those whose programs are gone."""
-        self._gone: dict[CountedBlock, Counter[str]] = defaultdict(Counter)
-        """By block, how many of its programs are gone: their `graphs`, `idle` ones and `runs`."""
-        self._clocks: dict[int, tuple[ref[Any], int]] = {}
-        """By `id`, the variables with iterations, with their numbers."""
+        self._clocks: dict[int, Any] = {}
+        """By `id`, the variables with iterations."""
         self.members = 1
         """The largest number of `vmap` members in a step."""
         self.progress: dict[tuple[int, int], Progress] = {}
         """By `Work.clock` and replica."""
         self.rates: dict[int, tuple[float, float, int, int]] = {}
         """By replica, the first and last learning rate, how many, and in how many steps."""
+        self.replicas = 0
+        """The largest number of replicas of a step that ran."""
         self.uneven = False
         """Whether some replicas had reported fewer steps than others at the last reading."""
         self._eager: dict[Work, ProgramBlock] = {}
@@ -202,38 +171,24 @@ class ProgramCounters(Counters):
     @property
     def in_programs(self) -> bool:  # type: ignore[override]
         """True if a program with a counter was traced."""
-        return bool(self.all or self._gone)
+        return bool(self.graphs)
 
     def number_of(self, clock: Any) -> int:
         """The number of a variable with iterations, which no other one gets; 0 for None."""
         if clock is None:
             return 0
-        with self.lock:
-            known = self._clocks.get(id(clock))
-            if known is None or known[0]() is not clock:  # another one had its `id` before
-                last = max((number for _, number in self._clocks.values()), default=0)
-                known = self._clocks[id(clock)] = ref(clock), last + 1
-            return known[1]
+        self._clocks[id(clock)] = clock
+        return id(clock)
 
     def new(self, work: Work, replicas: int) -> ProgramBlock:
         """The block that the op of a newly traced block calls."""
         program = ProgramBlock(self, work, replicas)
+        block = self.block_of(work, 0, KEPT)
         with self.lock:
-            if len(self.all) % _MANY == _MANY - 1:
-                self._add_up()
-            self.all.append(program)
+            self.graphs[block] += 1
             if not replicas:  # else the replicas of this process are not known yet
-                self.logs.setdefault(program.block, HostLog())  # listed even if it never runs
+                self.logs.setdefault(block, HostLog())  # listed even if it never runs
         return program
-
-    def _add_up(self) -> None:
-        """Replace the programs that are gone by their figures; the caller holds the lock."""
-        self.empty_queue()
-        gone = {each for each in self.all if each.is_gone() and not each.replicas}
-        for program in gone:
-            runs = program.runs[0]
-            self._gone[program.block].update(graphs=1, idle=not runs, runs=runs)
-        self.all = [each for each in self.all if each not in gone]
 
     def eager(self, work: Work) -> ProgramBlock:
         """The block that counts this work in eager mode; cached."""
@@ -270,6 +225,7 @@ class ProgramCounters(Counters):
         report = reports[0]
         self.moved_on(work.clock, replica, report.before, report.after)
         if work.role == "step":
+            self.replicas = max(self.replicas, program.replicas)
             number = self.take_number(replica)
             stamp = UNIT * number
             if self.waiting:
@@ -308,8 +264,9 @@ class ProgramCounters(Counters):
         waiting, counted = self.waiting.pop(replica, ()), set()
         for part, reports in waiting:
             same = part.work.clock != step.work.clock or any(map(_is_in, reports, steps))
-            known = part in step.parts or not step.parts
-            if same and known and not (part.once and part in counted):
+            if same and (part in step.parts or not step.parts):
+                if part in counted:
+                    self.note(_AGAIN)
                 self._log_of(part, replica, reports).add(stamp)
                 counted.add(part)
             else:
@@ -328,78 +285,53 @@ class ProgramCounters(Counters):
     def read(
         self, under_way: Callable[[], Iterable[dict[int, int]]], is_calm: Callable[[], bool]
     ) -> Counts:
-        """The counts of each replica (see `Counters.read`), with how many programs have each block
-        and how many of these never ran.
-        """
+        """The counts of each replica: see `Counters.read`."""
         with self.lock:
-            self._add_up()
-            self.uneven = self._are_uneven()
-            listed = [each for each in self.all if each.runs or not each.replicas]
-            figures = [
-                (each.block_on(min(each.runs, default=0)), 1, int(not each.runs)) for each in listed
-            ]
-            figures += [(block, of["graphs"], of["idle"]) for block, of in self._gone.items()]
-            for block, _, _ in figures:
-                self.logs.setdefault(block, HostLog())
-            counts = super().read(under_way, is_calm)
-            for block, graphs, idle in figures:
-                blocks = counts[block.replica].blocks
-                reading = blocks[block][1]
-                graphs, idle = reading.graphs + graphs, reading.idle + idle
-                blocks[block] = block, reading._replace(graphs=graphs, idle=idle)
-            return counts
-
-    def _are_uneven(self) -> bool:
-        """True if some replicas reported fewer steps than others, or none yet."""
-        programs = [each for each in self.all if each.runs and each.work.role != "part"]
-        silent = any(len(each.runs) < each.replicas for each in programs)
-        return silent or len(set(self.last_numbers().values())) > 1
+            self.empty_queue()
+            numbers = self.last_numbers().values()
+            self.uneven = len(numbers) < self.replicas or len({*numbers}) > 1
+            return super().read(under_way, is_calm)
 
     def sign(self) -> Any:
         """Include the reports of programs: see `Counters.sign`."""
         self.empty_queue()
-        sign = super().sign()
-        runs = sum(sum(program.runs.values()) for program in self.all)
-        return sign and (sign, runs + sum(of["runs"] for of in self._gone.values()))
+        return super().sign()
 
     def _log_of(self, program: ProgramBlock, replica: int, reports: Iterable[Report]) -> HostLog:
         """The log for a program's work with these outcomes of each member."""
-        kept = [report.kept for report in reports]
-        key = replica, *kept
+        key = replica, *(report.outcome for report in reports)
         log = program.logs.get(key)
         if log is None:
-            block = self.block_of(program.work, replica, *kept)
+            block = self.block_of(program.work, *key)
+            self.executed.add(self.block_of(program.work, 0, KEPT))
             log = program.logs[key] = self.logs.setdefault(block, HostLog())
         return log
 
-    def block_of(self, work: Work, replica: int, *members: tuple[int, ...]) -> CountedBlock:
-        """The block of this work with the outcomes of each member."""
+    def block_of(self, work: Work, replica: int, *outcomes: int) -> CountedBlock:
+        """The block of this work with the outcome of each member."""
         sites = [
             site
-            for number, kept in enumerate(members)
-            for site in self._as_done(work, replica, kept, first=not number)
+            for member, outcome in enumerate(outcomes)
+            for site in self._as_done(work, replica, outcome, first=not member)
         ]
         step = work.role == "step"
         return CountedBlock(replica, work.function, step, tuple(sites), work.path)
 
-    def _as_done(
-        self, work: Work, replica: int, kept: tuple[int, ...], first: bool
-    ) -> Iterator[int]:
+    def _as_done(self, work: Work, replica: int, outcome: int, first: bool) -> Iterator[int]:
         """The sites of one member; only the `first` includes sites shared by all members."""
-        for number, group in zip(work.sites, work.groups, strict=True):
+        if outcome == PARTLY:
+            self.note(
+                "some steps that MultiSteps, apply_every or apply_if_finite skipped returned "
+                "updates that are not all 0 (0 times NaN is NaN): all updates of these steps are "
+                "counted"
+            )
+        for number in work.sites:
             site = self._sites.sites[number]
             if not first and site.role in ("step", "request"):
                 continue
-            if group is not None and site.role == "update":
-                outcome = kept[group]
+            if number in work.decided and site.role == "update":
                 if outcome == SKIPPED:
                     continue
-                if outcome == PARTLY:
-                    self.note(
-                        "some steps that MultiSteps, apply_every or apply_if_finite skipped "
-                        "returned updates that are not all 0 (0 times NaN is NaN): all updates "
-                        "of these steps are counted"
-                    )
                 if outcome == DISCARDED:
                     site = site._replace(role="discarded")
             yield self._sites.number(*site._replace(replica=replica))

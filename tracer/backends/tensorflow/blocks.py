@@ -168,7 +168,7 @@ class GraphBlocks(backend.Blocks):
         The callback becomes a control input of the op that the method returned. So that op, which
         the program runs, and its name stay the same.
         """
-        self.counters.session_graphs[block] += 1
+        self.counters.graphs[block] += 1
         around = None if call.parent is None else outermost(call).extra
         if any(each.kind.name in ("keras2", "keras3") for each in self._root.optimizers.all):
             self._note(
