@@ -92,9 +92,8 @@ def unknown_name(
     rest = f" and {len(names) - len(near)} more" if len(names) > len(near) else ""
     there_is = f"{which} {', '.join(near)}{rest}" if names else f"the trace holds no {noun} at all"
     asked = f"did you mean {' or '.join(f'`{each}`' for each in meant)}?" if meant else ""
-    sentences = [f"{each[:1].upper()}{each[1:]}" for each in (asked, f"{there_is}.") if each]
-    said = f"{asked} {sentences[-1].removesuffix('.')}" if asked else there_is
-    return UnknownName(f"no {noun} {str(name)!r}: {said}", " ".join(sentences))
+    said = f"{asked} {there_is[:1].upper()}{there_is[1:]}" if asked else there_is
+    return UnknownName(f"no {noun} {str(name)!r}: {said}", f"{said[:1].upper()}{said[1:]}.")
 
 
 # What a trace does not keep of the texts of errors.

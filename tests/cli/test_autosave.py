@@ -81,9 +81,7 @@ autosave.finish()
 """
 
 
-def test_two_runs_at_once_have_a_file_each(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_two_runs_at_once_have_a_file_each(tmp_path: Path) -> None:
     path = tmp_path / "tracer.json"
     search = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
     with subprocess.Popen(
@@ -96,10 +94,6 @@ def test_two_runs_at_once_have_a_file_each(
         assert other.stdout and other.stdout.readline() == "saved\n"
         own = Autosave(lambda: of_this_process(64), lambda trace: path, seconds=0.1).finish()
         assert own == tmp_path / f"tracer-{os.getpid()}.json"
-        said = capfd.readouterr().err
-        assert (
-            said == f"tracer: {path.name} belongs to a running process: this one wrote {own.name}\n"
-        )
         other.communicate("end")
     assert {each.name: tracer.load(each).steps for each in tmp_path.iterdir()} == {
         own.name: 64,

@@ -347,10 +347,6 @@ MISTAKES: dict[str, tuple[Sequence[str], str]] = {
         ["check", "eager.json", "--findings", "error", "--ignore", "no-gradients"],
         "no finding 'no-gradients': there are no-gradient",
     ),
-    "no findings": (
-        ["check", "eager.json", "-e", "steps=10", "--ignore", "no-gradient"],
-        "--ignore is for findings: give --findings too",
-    ),
     "check_baseline": (
         ["check", "eager.json", "-e", "steps=10", "--baseline", "eager.json"],
         "no argument '--baseline': there are ",

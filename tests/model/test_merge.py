@@ -251,7 +251,7 @@ def test_a_worker_alone_is_not_the_run(tmp_path: Path) -> None:
         # The stages of a pipeline.
         (
             [worker("worker:0"), worker("worker:1", 3, ("c",))],
-            r"not one run: worker:0 has the variables a float32\[2, 3\].*, worker:1 has c float32",
+            r"not one run: worker:0 has the variables a, b, worker:1 has c",
         ),
     ],
 )
@@ -513,7 +513,7 @@ def test_a_rank_that_comes_later_is_not_missing() -> None:
 
 
 def test_an_optimizer_without_a_variable_in_common_is_not_one_run() -> None:
-    with pytest.raises(tracer.MergeError, match=r"rank:0 has the variables a .*, rank:1 has b "):
+    with pytest.raises(tracer.MergeError, match="rank:0 has the variables a, rank:1 has b"):
         merged(rank(0, ("a", 3, "a.py:1")), rank(1, ("b", 3, "a.py:1")))
     trace = merged(rank(0, ("a", 3, "a.py:1")), rank(1, ("b", 3, "a.py:2")))
     assert [each.made for each in trace.optimizers] == ["a.py:1", "a.py:2"]

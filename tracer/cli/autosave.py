@@ -85,16 +85,13 @@ class Autosave:
             raise TraceFileError(f"{path}: is not a trace file, so it is not overwritten")
         if (other := tracefile.launch_of(path)) and other.saved and launches.is_running(other):
             path = path.with_name(f"{path.stem}-{os.getpid()}{path.suffix}")
-            if finished:
-                asked = self._place(trace).name
-                say(f"{asked} belongs to a running process: this one wrote {path.name}")
         launch = trace.data.launch and replace(trace.data.launch, saved=time.time())
         programs = tuple(replace(each, finished=finished) for each in trace.programs)
         tracefile.save(
             replace(trace.data, finished=finished, programs=programs, launch=launch), path
         )
         before, self._written = self._written, path
-        if before and before != path and launches.is_own(tracefile.launch_of(before)):
+        if before and before != path:
             before.unlink(missing_ok=True)  # then it was not known yet that there are several
         return path
 

@@ -303,8 +303,6 @@ def check(
     project = verdicts.from_project(Path.cwd()) if needed else verdicts.Settings()
     wanted = list(map(expectation.read, expect or ())) or project.expectations
     codes = [*(ignore or ()), *project.ignore]
-    if ignore and findings is None:
-        raise Mistake("--ignore is for findings: give --findings too")
     if not wanted and findings is None:
         raise Mistake(
             "nothing to check: give --expect, --findings, or [tool.tracer.expect] in pyproject.toml"
@@ -314,12 +312,7 @@ def check(
     results = verdicts.check(
         trace, wanted, findings, ignore=codes, allow_unfinished=allow_unfinished
     )
-    writers = {
-        "text": verdicts.as_text,
-        "junit": verdicts.as_junit,
-        "github": verdicts.as_github,
-    }
-    content = writers[format](results)
+    content = getattr(verdicts, f"as_{format}")(results)
     formats.put(lambda width, color: content, place)
     _say_written(place)
     return int(any(each.reason for each in results))
@@ -378,9 +371,8 @@ def _begin(name: str = "--help", *arguments: str) -> int | Callable[[], None] | 
     if name in ("-h", "--help", "--version"):
         print(f"tracer {__version__}" if name == "--version" else help_of(""))
         return None
-    ending = re.search(r"\.py$|\.json$|/$", name)
-    if ending:
-        command = {".py": "run"}.get(ending[0], "report")
+    if name.endswith((".py", ".json", "/")):
+        command = "run" if name.endswith(".py") else "report"
         meant = f"did you mean tracer {command} {' '.join((name, *arguments))}?"
         raise Mistake(f"no command {name!r}: {meant} (see tracer --help)")
     known = ["--help", "--version", *COMMANDS]

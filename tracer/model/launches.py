@@ -50,9 +50,9 @@ Sources: docs.pytorch.org/docs/stable/elastic/run.html (`RANK`, `WORLD_SIZE`), O
 and PMIx (`PMIX_NAMESPACE`), MPICH's Hydra and Slurm's srun(1). `SLURM_NTASKS` is not used: it is
 also set in a batch script, which is a single process.
 """
-_MAX_RANKS = 100_000
 _MALFORMED = (KeyError, ValueError, TypeError, AttributeError, IndexError, msgspec.MsgspecError)
 _LOOPBACK = re.compile(r"localhost\b|127\.|\[?::1\b|$")
+_HOST = os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
 _HEAD = re.compile(rb'"launch"\s*:\s*(\{[^{}]*\})')
 
 
@@ -77,7 +77,7 @@ def place(environment: Mapping[str, str] = os.environ) -> tuple[str, str]:
     for rank, size, _ in _RANKS:
         with suppress(KeyError, ValueError):
             number, count = int(environment[rank]), int(environment[size])
-            if 0 <= number < count and 1 < count <= _MAX_RANKS:
+            if 0 <= number < count and count > 1:
                 return f"rank:{number}", ", ".join(f"rank:{each}" for each in range(count))
     return "", ""
 
@@ -86,7 +86,7 @@ def here(environment: Mapping[str, str] = os.environ) -> Launch:
     """The launch of this process."""
     process = os.getpid()
     _, started, seen = _at_first(process)
-    return Launch(_key(environment), children_of(environment), _host(), process, started, seen)
+    return Launch(_key(environment), children_of(environment), _HOST, process, started, seen)
 
 
 def children_of(environment: Mapping[str, str] = os.environ) -> str:
@@ -112,7 +112,7 @@ def _key(environment: Mapping[str, str]) -> str:
     if elastic or not _LOOPBACK.match(address):
         return address
     if address and children_of(environment):
-        return f"{_host()} {address}"
+        return f"{_HOST} {address}"
     return f"{_parent()} {address}".rstrip()
 
 
@@ -128,7 +128,7 @@ def _address(environment: Mapping[str, str]) -> str:
 
 def _parent() -> str:
     parent, _, _ = _at_first(os.getpid())
-    return f"{_host()} {parent} {_at_first(parent)[1]}"
+    return f"{_HOST} {parent} {_at_first(parent)[1]}"
 
 
 @cache
@@ -148,19 +148,9 @@ def _start_now(process: int) -> int:
     return 0
 
 
-def _host() -> str:
-    return os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
-
-
-def is_own(launch: Launch | None) -> bool:
-    """True for a trace of this process."""
-    own = _host(), os.getpid(), _at_first(os.getpid())[1]
-    return launch is not None and (launch.host, launch.process, launch.process_started) == own
-
-
 def is_running(launch: Launch) -> bool:
     """True if the process of a trace is another one, and runs on this machine now."""
-    here = launch.host == _host() and not is_own(launch)
+    here = launch.host == _HOST and launch.process != os.getpid()
     return here and 0 < launch.process_started == _start_now(launch.process)
 
 

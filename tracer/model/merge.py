@@ -92,32 +92,22 @@ def _workers_of_one_run(parts: Sequence[TraceData]) -> TraceData:
         chain(*found.optimizers), chain(*(data.optimizers for data in parts)), strict=True
     ):
         records[key].append(record)
-    names = {key: each.name for key, each in zip(records, whole.optimizers, strict=True)}
     optimizers = (
         replace(_of_all_workers(own), name=each.name, root=each.root)
         for own, each in zip(records.values(), whole.optimizers, strict=True)
     )
     notes = [replace(e, worker=e.worker or _named(data)) for data in parts for e in data.notes]
-    notes += [_in_doubt(roots, found, names, parts) for roots in found.doubts]
+    notes += [_in_doubt(roots, parts) for roots in found.doubts]
     notes += [*_missing(parts), *_mixed(parts)]
     return replace(whole, optimizers=tuple(optimizers), notes=tuple(dict.fromkeys(notes)))
 
 
-def _in_doubt(
-    roots: Sequence[Root],
-    found: Matching,
-    names: Mapping[Hashable, str],
-    parts: Sequence[TraceData],
-) -> Note:
+def _in_doubt(roots: Sequence[Root], parts: Sequence[TraceData]) -> Note:
     """A note on optimizers that may be the same on different workers."""
-    items = [
-        f"{names[found.optimizers[root.trace][root.index]]} ({_workers_in(parts[root.trace])})"
-        for root in roots
-    ]
-    line = roots[0].record.made
+    items = [f"{root.record.name} ({_workers_in(parts[root.trace])})" for root in roots]
     return Note(
-        f"{listed(items, _MAX_NAMES)} {f'were made in {line}' if line else 'were made earlier'}: "
-        "it is unknown which are the same optimizer, so they are kept apart"
+        f"{listed(items, _MAX_NAMES)}: it is unknown which are the same optimizer, so they are "
+        "kept apart"
     )
 
 
@@ -164,7 +154,7 @@ def _require_one_run(parts: Sequence[TraceData], found: Matching) -> None:
     """Raise `tracer.MergeError` for what cannot be traces of one run's workers."""
     for roots in found.unlike:
         both = [
-            first_of([_described(parts[root.trace].variables[i]) for i in root.labels], _MAX_NAMES)
+            first_of([parts[root.trace].variables[i].name for i in root.labels], _MAX_NAMES)
             for root in roots
         ]
         before, after = (_workers_in(parts[root.trace]) or "one trace" for root in roots)
@@ -175,11 +165,6 @@ def _require_one_run(parts: Sequence[TraceData], found: Matching) -> None:
     if twice := [key for key, number in replicas.items() if number > 1]:
         name = Replica(*min(twice), "").label
         raise MergeError(f"two of the traces are of {name}: give one trace for each worker")
-
-
-def _described(variable: Variable) -> str:
-    shards = f" in {variable.shards:,} shards" if variable.shards > 1 else ""
-    return f"{variable.name} {variable.dtype}{[*variable.shape]}{shards}"
 
 
 # The processes of one launch.
