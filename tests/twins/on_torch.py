@@ -276,7 +276,7 @@ def new_head(healthy: bool) -> bool:
 
 @twin(
     "gradients-left",
-    "backward passes 13 and 26 of 26 ({here}) were never applied",
+    "2 of 26 backward passes ({here}) were never applied",
     fix="Step once more after the last batch",
     screen="long",
 )

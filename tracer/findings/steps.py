@@ -6,7 +6,7 @@ repeatedly.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain
 from math import gcd
 
 from msgspec import structs
@@ -50,7 +50,7 @@ from tracer.model.phrases import (
 )
 from tracer.model.records import Graph, GraphTracing, NotUpdated
 from tracer.model.trace import Summary, Trace, has_all_workers, is_first_only, summaries_of
-from tracer.model.words import first_of, first_true, listed, plural, some, times
+from tracer.model.words import first_of, first_true, plural, some, times
 
 MIN_RENEWED = 3  # optimizers in a row: fine-tuning has two, one a phase
 _SCALES = {
@@ -471,19 +471,12 @@ def _passes_left(summary: Summary, left: GradientsLeft) -> Case:
             "To accumulate them, call zero_grad once for each step, after it, and not in each "
             "pass. Otherwise these passes are wasted.",
         )
-    every_one = (range(run.first, run.last + 1, run.stride) for run in left.numbers)
-    numbers = [f"{each:,}" for each in islice(chain.from_iterable(every_one), MAX_NAMES)]
-    more = left.passes - len(numbers)
-    which = listed([*numbers, f"{more:,} more"] if more else numbers)
-    once = [run.stride == 1 for run in left.numbers] == [True]  # usually at the end
-    small = left.passes * 10 < left.of or not has_ended(summary.trace)
     return Case(
-        f"The gradients of {plural(left.passes, 'backward pass', 'backward passes')} {which} of "
-        f"{left.of:,}{where} were never applied: most steps{of_optimizer(summary)} use "
-        f"{every:,} passes.",
+        f"The gradients of {left.passes:,} of {left.of:,} backward passes{where} were never "
+        f"applied: most steps{of_optimizer(summary)} use {every:,} passes.",
         f"Step once more after the last batch, or choose a number of batches that {every:,} "
         "divides.",
-        "info" if once and small else None,
+        "info" if left.passes * 20 < left.of else None,
     )
 
 

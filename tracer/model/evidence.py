@@ -10,8 +10,6 @@ from typing import Literal
 
 import msgspec
 
-from tracer.model.timeline import Run
-
 
 class Observed(msgspec.Struct, frozen=True, tag=True):
     """Base of the evidence on one optimizer."""
@@ -86,14 +84,12 @@ class Iterations(Observed, frozen=True):
 
 
 class BackwardPasses(Observed, frozen=True):
-    """How many backward passes of PyTorch `steps` steps used: fewer if steps used one again.
+    """How many backward passes of PyTorch the steps used: fewer if steps used one again.
 
-    Gradients that were cleared before a step do not count. Unless `steps` are all steps of the
-    optimizer, others had no gradient, or the passes began before the trace.
+    Gradients that were cleared before a step do not count.
     """
 
     passes: int
-    steps: int
 
 
 class LossNotScaled(Observed, frozen=True):
@@ -133,8 +129,6 @@ class GradientsLeft(Observed, frozen=True):
     """The number of passes that most steps use."""
     line: str
     """The line that calls `backward`; empty if unknown."""
-    numbers: tuple[Run, ...]
-    """The numbers of these passes."""
 
 
 class Scheduled(Observed, frozen=True):

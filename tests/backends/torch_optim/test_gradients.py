@@ -258,12 +258,9 @@ def test_nothing_of_pytorch_stays_ours() -> None:
     before = torch.autograd.backward
     with tracer.record():
         now = torch.autograd.backward
-        assert now is not before
         with tracer.record():
             one_pass_a_step()
-        assert now is torch.autograd.backward
-    assert before is torch.autograd.backward
-    tracer.wrap(SGD(net().parameters(), 0.1))
+        assert now is torch.autograd.backward is not before
     assert before is torch.autograd.backward
 
 
@@ -333,19 +330,21 @@ def test_zero_grad_that_is_called_once_an_epoch() -> None:
     assert "In 27 of 30 steps backward added" in found
 
 
-def passes_of(trace: Trace) -> list[tuple[int, int]]:
-    """The backward passes and steps of each optimizer."""
+def passes_of(trace: Trace) -> list[int]:
+    """The backward passes that the steps of each optimizer used, unless they are as many."""
     every = [evidence for optimizer in trace.optimizers for evidence in optimizer.evidence]
-    return [(e.passes, e.steps) for e in every if isinstance(e, BackwardPasses)]
+    return [each.passes for each in every if isinstance(each, BackwardPasses)]
 
 
-def train_with(style: str) -> list[tuple[int, int]]:
-    """Train in a style; returns what was done: passes that steps used, and steps."""
+STEPS = 12
+
+
+def train_with(style: str) -> list[int]:
+    """Train in a style; returns the passes that the steps used, unless they are as many."""
     model, judge = net(), nn.Linear(1, 1)
     optimizer, other = SGD(model.parameters(), 0.01), SGD(judge.parameters(), 0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    passes = steps = 0
-    for number in range(12):
+    for number in range(STEPS):
         if style != "one group of four" or number % 4 == 0:
             optimizer.zero_grad(set_to_none=style != "zeros")
         loss = judge(model(torch.randn(4, 3))).mean()
@@ -356,26 +355,20 @@ def train_with(style: str) -> list[tuple[int, int]]:
                 each.grad = own
         elif style != "no pass":
             scaler.scale(loss).backward()
-        passes += 1
-        if style in ("two steps", "two steps of two optimizers"):
+        if style.startswith("two steps"):
             scaler.unscale_(optimizer)
             clip_grad_norm_(model.parameters(), 1.0)
             scaler.step(optimizer)
             scaler.update()
-            steps += 1
         if style != "one group of four" or number % 4 == 3:
             optimizer.step()
-            steps += 1
         if style == "two steps of two optimizers":
             other.zero_grad()
             judge(torch.ones(1, 1)).mean().backward()
             other.step()
             other.step()
-    if style == "no pass":
-        return [(0, steps)]
-    if style == "two steps of two optimizers":
-        return [(passes, steps), (passes, steps)]
-    return [] if style == "by hand" or passes == steps else [(passes, steps)]
+    used = {"no pass": [0], "one group of four": [STEPS], "two steps": [STEPS]}
+    return used.get(style, [STEPS, STEPS] if style.startswith("two steps") else [])
 
 
 @pytest.mark.parametrize(
@@ -394,8 +387,8 @@ def test_the_passes_that_steps_used(style: str) -> None:
     """In each of two recordings, the second of which has other optimizers, too."""
     for _ in range(2):
         with tracer.record() as recording:
-            done = train_with(style)
-        assert passes_of(recording.trace()) == done
+            used = train_with(style)
+        assert passes_of(recording.trace()) == used
 
 
 def test_passes_that_do_not_reach_what_is_looked_at() -> None:
@@ -410,37 +403,23 @@ def test_passes_that_do_not_reach_what_is_looked_at() -> None:
     assert passes_of(recording.trace()) == []
 
 
-@pytest.mark.parametrize("updated", ["not", "by another", "in place", "by data", "no gradient"])
-@pytest.mark.parametrize("passes", [3, gradients.IDLE_PASSES + 50])
-def test_an_optimizer_that_never_steps_though_gradients_came(updated: str, passes: int) -> None:
+@pytest.mark.parametrize("updated", ["not", "by another", "in place", "no gradient"])
+def test_an_optimizer_that_never_steps_though_gradients_came(updated: str) -> None:
     with tracer.record() as recording:
         model, other = net(), net()
-        every = (
-            SGD(model.parameters(), 0.1),
-            SGD(model.parameters(), 0.1),
-            SGD([*net()[0].parameters()]),
-        )
-        before = [each.detach().clone() for each in model.parameters()]
-        for number in range(passes):
+        every = [SGD(each.parameters(), 0.1) for each in (model, model, net()[0])]
+        for number in range(150):
             every[0].zero_grad()
             loss_of(other if updated == "no gradient" else model).backward()
-            late = number > passes // 2
-            if updated == "by another" and late:
+            if updated == "by another" and number > 75:
                 every[1].step()
-            for each in model.parameters() if updated == "in place" and late else ():
+            for each in model.parameters() if updated == "in place" and number > 75 else ():
                 with torch.no_grad():
                     each -= 0.1 * each.grad
-            for each in model.parameters() if updated == "by data" and late else ():
-                each.data -= 0.1 * each.grad
-        moved = not all(map(torch.equal, before, model.parameters()))
-        assert moved == (updated not in ("not", "no gradient"))
         del model, other
-    said = [
-        isinstance(evidence, NoStep) and evidence.why
-        for optimizer in recording.trace().optimizers
-        for evidence in optimizer.evidence
-    ]
-    assert said.count("gradients came") == (2 if updated == "not" else 0)
+    optimizers = recording.trace().optimizers
+    said = [each for one in optimizers for each in one.evidence if isinstance(each, NoStep)]
+    assert [each.why for each in said] == ["gradients came"] * (2 if updated == "not" else 0)
 
 
 def test_the_passes_of_another_recording_are_not_of_this_one() -> None:
@@ -453,15 +432,15 @@ def test_the_passes_of_another_recording_are_not_of_this_one() -> None:
                 loss_of(model).backward()
                 loss_of(model).backward()
                 optimizer.step()
-        assert passes_of(recording.trace()) == [(2 * steps, steps)]
+        assert passes_of(recording.trace()) == [2 * steps]
 
 
 def test_stray_gradients_of_another_loss() -> None:
     """The pass of a generator reaches its judge, which clears too late; then also in time."""
     for clears in (True, False):
         draw, judge = nn.Linear(2, 3), nn.Linear(3, 1)
-        of_draw, of_judge = SGD(draw.parameters(), 0.01), SGD(judge.parameters(), 0.01)
         with tracer.record() as recording:
+            of_draw, of_judge = SGD(draw.parameters(), 0.01), SGD(judge.parameters(), 0.01)
             for _ in range(8):
                 fake = draw(torch.randn(4, 2))
                 judge(fake).mean().backward()
@@ -472,7 +451,7 @@ def test_stray_gradients_of_another_loss() -> None:
                 (judge(torch.randn(4, 3)) - judge(fake.detach())).mean().backward()
                 of_judge.step()
                 of_judge.zero_grad()
-        assert passes_of(recording.trace()) == ([] if clears else [(16, 8)])
+        assert passes_of(recording.trace()) == ([] if clears else [16])
 
 
 class Meeting(torch.autograd.Function):  # type: ignore[misc]
@@ -509,16 +488,3 @@ def test_two_threads_whose_passes_overlap(clears: bool) -> None:
 
     added = [text for text in said(both) if "In 9 of 10 steps" in text]
     assert len(added) == (0 if clears else 2)
-
-
-def test_a_long_training_is_not_looked_at_for_good() -> None:
-    model = net()
-    optimizer = SGD(model.parameters(), 0.01)
-    with tracer.record():
-        for number in range(gradients.FIRST_STEPS + 3):
-            optimizer.zero_grad()
-            loss_of(model).backward()
-            optimizer.step()
-            roots = [monitor.root for monitor in gradients._passes.monitors]
-            own = [root for root in roots if optimizer in root.optimizers.alive()]
-            assert len(own) == (number < gradients.FIRST_STEPS - 1)
