@@ -283,10 +283,6 @@ class Blocks:
         """Return how many steps have begun, including steps that are not counted yet."""
         return self.counters.steps()
 
-    def doubts(self) -> Iterator[str]:
-        """Yield notes on what the steps of a trace may have done uncounted."""
-        return iter(())
-
     def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
         """Yield notes on executions that were not counted, as the optimizers' own counts show."""
         return iter(())

@@ -304,8 +304,6 @@ class Reader:
         stepped = {
             entry.optimizer for block, entry in entries if entry.role == "step" and block.total
         }
-        if stepped:
-            missed += self._root.blocks.doubts()
         with_own_step = {i for i, each in enumerate(self._optimizers.all) if each.own_steps}
         if "request" in roles and "update" not in roles and stepped & with_own_step:
             missed.append(_BYPASSED)

@@ -201,37 +201,23 @@ def test_what_cannot_be_compared_is_said() -> None:
     assert trace.count("compared", by=()) == {(): 1}
 
 
-def test_a_lazy_parameter_that_a_closure_makes_is_said() -> None:
-    layer = torch.nn.LazyLinear(2)
-    optimizer = tracer.wrap(Odometer(layer.parameters()), effects=True)
+def test_what_comes_in_a_step_is_compared_from_the_next_one_on() -> None:
+    """A lazy parameter that a closure makes, and one that it adds to the optimizer."""
+    layer, parameters = torch.nn.LazyLinear(2), zeros(2)
+    optimizer = tracer.wrap(Odometer([*layer.parameters(), parameters[0]]), effects=True)
 
     def closure() -> None:
         optimizer.zero_grad()
         layer(torch.ones(1, 3)).sum().backward()
-
-    for _ in range(3):
-        optimizer.step(closure)
-    trace = tracer.trace_of(optimizer)
-    assert by_step(trace) == [2, 2, 2]
-    assert trace.count("compared", by=("step",)) == {(2,): 2, (3,): 2}
-    assert ["got during a step" in note for note in trace.notes] == [True]
-
-
-def test_a_parameter_that_comes_in_a_step_is_said() -> None:
-    parameters = zeros(2)
-    optimizer = tracer.wrap(Odometer(parameters[:1]), effects=True)
-
-    def closure() -> None:
         give(parameters)
         if len(optimizer.param_groups) == 1:
             optimizer.add_param_group({"params": parameters[1:]})
 
-    optimizer.step(closure)
-    optimizer.step(closure)
-    assert readings(parameters) == [2, 2]
+    for _ in range(3):
+        optimizer.step(closure)
     trace = tracer.trace_of(optimizer)
-    assert [note for note in trace.notes if "got during a step" in note] and trace.complete
-    assert sum(trace.count("compared", by=()).values()) == 3
+    assert by_step(trace) == [4, 4, 4] and trace.complete
+    assert trace.count("compared", by=("step",)) == {(1,): 1, (2,): 4, (3,): 4}
 
 
 def test_autograd_does_not_know_it() -> None:
@@ -381,24 +367,3 @@ def test_no_step_waits_for_a_device(effects: bool, monkeypatch: pytest.MonkeyPat
     if effects:
         assert trace.count("compared", by=()) == {(): 60}
         assert not sum(trace.count("unchanged", by=()).values())
-
-
-def test_a_step_that_began_unseen_is_not_compared() -> None:
-    """As one that `torch.compile` compiled in part, of which the first hook is left out."""
-    parameters = zeros(2)
-    optimizer = torch.optim.SGD(parameters, lr=0.1)
-
-    def closure() -> torch.Tensor:
-        tracer.wrap(optimizer, effects=True)
-        give(parameters)
-        return torch.zeros(())
-
-    optimizer.step(closure)
-    for _ in range(2):
-        optimizer.step()
-    trace = tracer.trace_of(optimizer)
-    assert (trace.steps, trace.updates(), trace.complete) == (3, 6, True)
-    assert trace.count("compared", by=("step",)) == {(2,): 2, (3,): 2}
-    (note,) = trace.notes
-    assert note.startswith("effects are unknown for a step whose beginning was not seen")
-    assert [each.detach().tolist() for each in parameters] == [[pytest.approx(-0.3)] * 2] * 2

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from tracer.backends.torch import compat
 from tracer.backends.torch.effects import Effects
 from tracer.backends.torch.steps import Step
-from tracer.backends.torch.writes import Writes
 from tracer.core import backend
 from tracer.core.backend import Stepped
 from tracer.core.calls import Call
@@ -41,8 +40,6 @@ class Blocks(backend.Blocks):
 
     def __init__(self, root: backend.Root) -> None:
         super().__init__(root)
-        self.writes: list[Writes] = []
-        """One for each optimizer with a step outside PyTorch's own code."""
         self._waiting: deque[_Waiting] = deque()
         self._settling = False
 
@@ -74,10 +71,6 @@ class Blocks(backend.Blocks):
     def begun(self) -> int:
         """How many steps have begun, including the queued ones."""
         return self.counters.steps() + len(self._waiting)
-
-    def doubts(self) -> Iterator[str]:
-        """Notes about writes that may bypass versions."""
-        return filter(None, (writes.note() for writes in self.writes))
 
     def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
         """Notes about optimizers with a `step` attribute of their own, which calls no hooks."""

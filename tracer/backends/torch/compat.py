@@ -8,12 +8,12 @@ optimizer's `step`, or passes `found_inf` to a fused one, whose kernel skips its
 import inspect
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from itertools import chain
 from math import prod
 from operator import attrgetter
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -39,7 +39,6 @@ __all__ = [
     "flattened_in",
     "global_hooks",
     "has_hooks",
-    "holds_optimizer",
     "hooks_after",
     "hooks_before",
     "is_capturing",
@@ -54,7 +53,6 @@ __all__ = [
     "is_plain",
     "kind_of",
     "layouts_of",
-    "names_data",
     "replaced_in",
     "shape_of",
     "shards_of",
@@ -184,15 +182,6 @@ def is_optimizer(given: Any) -> bool:
     return issubclass(type(given), Optimizer)
 
 
-def holds_optimizer(optimizer: Any) -> bool:
-    """True if an attribute of the optimizer is or contains (list, tuple, dict) an optimizer."""
-    values = list(vars(optimizer).values())
-    for value in vars(optimizer).values():
-        values += value.values() if isinstance(value, dict) else ()
-        values += value if isinstance(value, list | tuple) else ()
-    return any(map(is_optimizer, values))
-
-
 def is_parameter(tensor: Any) -> bool:
     """True if a module may hold this tensor as a parameter."""
     return isinstance(tensor, torch.nn.Parameter)
@@ -250,36 +239,6 @@ def _packages_of(*sources: Any) -> set[str]:
     every = chain.from_iterable(getattr(source, "__mro__", (source,)) for source in sources)
     packages = {str(source.__module__).partition(".")[0] for source in every}
     return packages - {"torch", "abc", "builtins", "typing"}
-
-
-def names_data(cls: type) -> bool:
-    """True if the program's code in this class names `.data` or the like, which bypass versions.
-
-    The functions of its package that this code names are searched, too.
-    """
-    packages = _packages_of(cls)
-    found = [each for base in cls.__mro__ for each in _functions(vars(base).values())]
-    for function in found:  # grows
-        if _packages_of(function) & packages:
-            names = _names_in(function.__code__)
-            if not names.isdisjoint(_BYPASSING):
-                return True
-            named = _functions(map(function.__globals__.get, names))
-            found += [each for each in named if each not in found]
-    return False
-
-
-_BYPASSING = ("data", "numpy", "vector_to_parameters", "to_local", "_local_tensor")
-
-
-def _functions(given: Iterable[Any]) -> list[FunctionType]:
-    functions = (inspect.unwrap(each) for each in given if isinstance(each, FunctionType))
-    return [each for each in functions if isinstance(each, FunctionType)]
-
-
-def _names_in(code: CodeType) -> set[str]:
-    inner = (_names_in(each) for each in code.co_consts if isinstance(each, CodeType))
-    return set(code.co_names).union(*inner)
 
 
 HAS_CUDA = torch.backends.cuda.is_built()

@@ -104,8 +104,9 @@ class GradientMonitor(Collector):
         self.rests |= get_ident() in _passes.under_way  # the hook of a gradient calls `step`
         waiting, passes = self._waiting or [], len(self._waiting or ())
         if self._sample() is None:  # the optimizer was made before the recording, or no pass came
-            self._choose()
-            passes, self._is_unknown = _passes.count, _passes.steps > 1
+            gradient, _ = self._choose()
+            passes, by_hand = _passes.count, gradient is not None and not _passes.count
+            self._is_unknown = by_hand or _passes.steps > 1
         gradient, is_kept = self._look()
         if gradient is not None or not _passes.count:
             self._groups[passes] += 1

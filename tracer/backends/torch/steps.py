@@ -4,7 +4,12 @@ A hook after the step closes the call. The requests of a step are the gradients 
 when the step begins, or when it ends if a closure computes the gradients or the program has step
 hooks of its own. PyTorch's own code updates each parameter that has a gradient. A step of the
 program's code may skip parameters, and a step may call another one, by `super().step()` or on a
-nested optimizer: then `writes` finds out which parameters the step itself wrote to.
+nested optimizer: then the versions of the parameters decide.
+
+PyTorch increments the version of a tensor at each write. A write through `.data` or NumPy, and that
+of a fused kernel (PyTorch's own, bitsandbytes, Triton), changes no version. So where a custom step
+does not change the version of a parameter with a gradient, the trace is incomplete; the parameter
+counts as updated unless an earlier step changed its version.
 
 PyTorch calls no hook after a step that raises: see `CallsUnderWay.abandoned`.
 """
@@ -19,7 +24,6 @@ from tracer.backends.torch import compat, dynamo, effects
 from tracer.backends.torch.dynamo import F
 from tracer.backends.torch.grad_scaler import found_inf
 from tracer.backends.torch.parameters import parameters_of
-from tracer.backends.torch.writes import Versions, Writes
 from tracer.core import calls
 from tracer.core.calls import known_by
 from tracer.core.registry import Binding
@@ -41,8 +45,11 @@ _CAPTURED = (
     "a step of {name} was captured in a CUDA graph: it is counted once, at the capture, and not "
     "when the graph is replayed, because a replay calls no Python"
 )
-_CAME_LATE = "effects are unknown for a parameter that the optimizer got during a step"
-_BEGAN_UNSEEN = "effects are unknown for a step whose beginning was not seen"
+_MAY_HIDE = (
+    "{name} has a custom step that did not change the version of a parameter with a gradient: it "
+    "left the parameter out, or wrote to it by `.data`, NumPy or a fused kernel. Such a parameter "
+    "counts as updated, unless an earlier step changed its version"
+)
 _CLEARED = (
     "a closure or a hook computed the gradients of {name}, and a hook after the step ran before "
     "the tracer's: if it removed gradients, their updates are not counted"
@@ -51,6 +58,10 @@ _WITHIN = (
     "a step of {name} was called inside another one, for example by a hook: a parameter that "
     "both updated is counted once"
 )
+
+
+Versions = Mapping[int, int | None]
+"""By `id`, the versions of all but lazy parameters before a step."""
 
 
 class Asked(NamedTuple):
@@ -69,7 +80,7 @@ class Asked(NamedTuple):
 class Step(calls.Step):
     """A step under way; it keeps neither parameters nor tensors of the program alive."""
 
-    __slots__ = ("asked", "copies", "counter", "method", "skipped", "versions")
+    __slots__ = ("asked", "counter", "method", "skipped", "versions")
 
     def __init__(self, counter: "StepCounter", method: str = STEP) -> None:
         self.counter = counter
@@ -78,8 +89,6 @@ class Step(calls.Step):
         """The gradients of the step; None until they are known."""
         self.versions: Versions | None = None
         """The versions as the step began, if they decide what it updated."""
-        self.copies: Mapping[int, Any] = {}
-        """Copies of the parameters, by `id`, if LBFGS may write to them."""
         self.skipped: Any = None
         """A number on the device, not 0 if the step was skipped; None if the host knows."""
 
@@ -118,14 +127,12 @@ class StepCounter:
         self.recorder = binding.recorder
         self.index = binding.index
         self._name = type(optimizer).__name__
-        self._writes: Writes | None = None
-        """What the steps write to; None if each parameter with a gradient is updated."""
-        cls = type(optimizer)
-        by_itself = compat.steps_by_itself(cls)
-        if by_itself or _is_lbfgs(optimizer):
-            blocks: Any = self.recorder.blocks
-            self._writes = Writes(self._name, by_itself, compat.names_data(cls))
-            blocks.writes.append(self._writes)
+        self._is_custom = compat.steps_by_itself(type(optimizer))
+        self._looks = self._is_custom or _is_lbfgs(optimizer)
+        """Whether a step may leave out a parameter that has a gradient."""
+        self._is_fused = False
+        self._moved: set[int] = set()
+        """By `id`, the parameters of which a step changed the version."""
         self.stopped = False
         """Whether `torch.compile` compiled a step: no later step is counted."""
         self._last: Asked | None = None
@@ -152,11 +159,8 @@ class StepCounter:
         # A closure, or a hook of the program, may still change the gradients.
         if not (compat.hooks_before(optimizer) or _computes(given, named)):
             call.asked = self.asked_for(parameters, compat.layouts_of(parameters))
-        if self._writes is not None or call.asked is None or len(recorder.optimizers.all) > 1:
+        if self._looks or call.asked is None or len(recorder.optimizers.all) > 1:
             call.versions = compat.versions_of(parameters)
-            if any(map(_is_lbfgs, recorder.optimizers.alive())):
-                known = [each for each in parameters if id(each) in call.versions]
-                call.copies = {id(each): each.detach().clone() for each in known}
         if recorder.effects is not None and call.parent is None:
             self._hold(call)
 
@@ -186,28 +190,24 @@ class StepCounter:
         call = self._under_way(known_by(python))
         if call is None and self.stopped:
             return
-        if call is None:
-            call = self._enter(Step(self), python)
-            if self.recorder.effects is not None and call.parent is None:
-                self.recorder.note(_BEGAN_UNSEEN, "effects")
+        call = call or self._enter(Step(self), python)
         if compat.HAS_CUDA and compat.is_capturing():
             self.recorder.note(_CAPTURED.format(name=type(optimizer).__name__))
         found, skipped = found_inf(optimizer), False
-        # When the kernel skips its work, writes by the program's own code remain: `_updated` then
+        # When the kernel skips its work, writes by the program's own code remain: `_look` then
         # looks at each parameter, and waits for the device.
-        looks = self._writes is not None and call.parent is not None
+        looks = self._looks and call.parent is not None
         if found is None and "grad_scaler" in named:
             self.recorder.note(_UNKNOWN_SKIP)
         elif found is not None and effects.is_held_back(found) and not looks:
             call.skipped = found
         elif found is not None:
             skipped = bool(found)
-        around = self._is_around(call, optimizer)
-        if call.asked is None or self._writes is not None or around:
-            updates = self._look(call, optimizer, skipped, around)
+        if call.asked is None or self._looks or call.sites:
+            updates = self._look(call, optimizer, skipped)
         else:
             updates = call.asked.updates
-        self._leave(call, () if skipped and self._writes is None else updates)
+        self._leave(call, () if skipped and not self._looks else updates)
 
     def _under_way(self, known: tuple[int, int]) -> Step | None:
         """The innermost step under way of this optimizer in the frame `known`."""
@@ -217,89 +217,58 @@ class StepCounter:
                 return call  # type: ignore[return-value]
         return None
 
-    def _is_around(self, call: Step, optimizer: Any) -> bool:
-        """True if the step's own code, not a closure or hook, may have called the inner steps.
-
-        Then the inner steps made their updates.
-        """
-        return bool(call.sites) and (self._writes is not None or compat.holds_optimizer(optimizer))
-
-    def _look(self, call: Step, optimizer: Any, skipped: bool, around: bool) -> Sequence[int]:
+    def _look(self, call: Step, optimizer: Any, skipped: bool) -> Sequence[int]:
         """Find the requests and updates of a step that has ended; returns the sites of the updates.
 
         A parameter that the step wrote to is a request even without a gradient: the step may have
         computed one itself, or a hook may have cleared the gradient.
         """
         parameters = parameters_of(optimizer.param_groups)
-        if call.asked is not None and not skipped and self._wrote_to_all(call, parameters):
-            return call.asked.updates
-        if self._writes is not None:
-            self._writes.hides |= _is_fused(optimizer)
-        layouts = self._layouts_of(call, optimizer, parameters)
-        updated = self._updated(call, parameters, layouts, skipped, around)
+        is_fused = any(group.get("fused") for group in optimizer.param_groups)
+        self._is_fused |= is_fused
+        if call.asked is not None and len(call.asked.layouts) == len(parameters):
+            layouts = list(call.asked.layouts)
+        else:  # a hook may have cleared gradients of updates that no version shows
+            layouts = compat.layouts_of(parameters)
+            hidden = call.versions is None or is_fused or _is_lbfgs(optimizer)
+            if compat.hooks_after(optimizer) and None in layouts and hidden:
+                self.recorder.note(_CLEARED.format(name=self._name))
+        inner = {id(each) for each in self.recorder.variables_of(call.sites).values()}
+        updated = []
         for place, parameter in enumerate(parameters):
-            if updated[place] and not _asks(layouts[place]):
+            asks = _asks(layouts[place])
+            did = asks and not skipped
+            if id(parameter) in inner:
+                did = False  # counted by the inner step
+                self._moved.add(id(parameter))
+            elif call.versions is not None and (self._looks or inner or not did):
+                did = self._wrote_to(parameter, call.versions, did)
+            if did and not asks:
                 (now,) = compat.layouts_of([parameter])
                 layouts[place] = now if _asks(now) else compat.DENSE
+            updated.append(did)
         call.asked = self.asked_for(parameters, layouts)
         asking = [place for place, layout in enumerate(call.asked.layouts) if _asks(layout)]
         site_at = zip(asking, call.asked.updates, strict=True)
         return [site for place, site in site_at if updated[place]]
 
-    def _layouts_of(self, call: Step, optimizer: Any, parameters: Sequence[Any]) -> list[Any]:
-        """The layouts of the gradients of a step that has ended.
+    def _wrote_to(self, parameter: Any, before: Versions, asks: bool) -> bool:
+        """True if a step wrote to a parameter, which has a gradient if it `asks`.
 
-        They are read now if they were not final before it, or if parameters were added during it.
+        LBFGS adds 0 to a parameter that never had a gradient.
         """
-        if call.asked is not None and len(call.asked.layouts) == len(parameters):
-            return list(call.asked.layouts)
-        layouts = compat.layouts_of(parameters)
-        if call.asked is None:
-            self._note_cleared(call, optimizer, layouts)
-        return layouts
-
-    def _updated(
-        self,
-        call: Step,
-        parameters: Sequence[Any],
-        layouts: Sequence[Any],
-        skipped: bool,
-        around: bool,
-    ) -> list[bool]:
-        """Whether the step updated each parameter itself."""
-        inner = {id(each) for each in self.recorder.variables_of(call.sites).values()}
-        writes = self._writes or Writes(self._name, by_itself=False)
-        updated = []
-        for parameter, layout in zip(parameters, layouts, strict=True):
-            did = _asks(layout) and not skipped
-            if did and self._writes is None and not around:
-                pass  # PyTorch's own code updates each parameter that has a gradient
-            elif id(parameter) in inner:
-                did = False  # counted by the inner step
-                writes.moved.add(id(parameter))
-            elif call.versions is not None:
-                did = writes.wrote_to(call.versions, call.copies, parameter, did)
-            updated.append(did)
-        if not skipped:
-            writes.ended(bool(inner) or any(updated))
-        return updated
-
-    def _wrote_to_all(self, call: Step, parameters: Sequence[Any]) -> bool:
-        """True if each parameter has a gradient and a new version, as in nearly each step."""
-        if self._writes is None or call.versions is None or call.asked is None or call.sites:
+        key = id(parameter)
+        if key not in before:
+            return asks  # it was added during the step, or was lazy until then
+        if before[key] != compat.version_of(parameter):
+            if not any(map(_is_lbfgs, self.recorder.optimizers.alive())):
+                asks = True
+            self._moved |= {key} if asks else set()
+            return key in self._moved
+        if not (asks and self._is_custom):
             return False
-        asks = len(call.asked.updates) == len(parameters)
-        return asks and self._writes.wrote_to_all(call.versions, parameters)
-
-    def _note_cleared(self, call: Step, optimizer: Any, layouts: Sequence[Any]) -> None:
-        """Note that a hook may have cleared gradients of updates that no version shows.
-
-        A fused kernel changes no version, and a step whose start was missed has none to compare.
-        """
-        cleared = compat.hooks_after(optimizer) and None in layouts
-        hides = _is_fused(optimizer) and self._writes is None
-        if cleared and (hides or call.versions is None):
-            self.recorder.note(_CLEARED.format(name=self._name))
+        self.recorder.note(_MAY_HIDE.format(name=self._name))
+        return self._is_fused or key not in self._moved
 
     # Steps called by a `GradScaler`.
 
@@ -339,26 +308,16 @@ class StepCounter:
         elif call.asked is not None:
             call.sites += call.asked.requests
         call.sites += updates
-        if call.before is not None and around is None:
-            self._note_uncompared(call)
         self.recorder.close(call, False)
 
     def _note_within(self, call: Step, around: Step) -> None:
         """Note that a hook may have called an inner step that updates the same parameters."""
         optimizer: Any = self.optimizer()
         alike = around.counter is self and call.method is around.method is STEP
-        if not alike or self._writes is None or compat.steps_with_hooks(type(optimizer)) > 1:
+        if not alike or compat.steps_with_hooks(type(optimizer)) > 1:
             return
         if compat.hooks_before(optimizer) or compat.hooks_after(optimizer):
             self.recorder.note(_WITHIN.format(name=self._name))
-
-    def _note_uncompared(self, call: Step) -> None:
-        """Note that effects are unknown for a parameter that was added during the step."""
-        variables_of = self.recorder.variables_of
-        found = variables_of(call.sites, "request") | variables_of(call.sites)
-        came = [each for index, each in found.items() if index not in call.before]
-        if any(each is not None and not compat.is_lazy(each) for each in came):
-            self.recorder.note(_CAME_LATE, "effects")
 
     # Sites.
 
@@ -392,17 +351,12 @@ class StepCounter:
 
     def _forget(self, reference: Any) -> None:
         self._last = None
-        if self._writes is not None:
-            self._writes.forget()
+        self._moved.clear()  # another parameter may get its `id`
 
 
 def _asks(layout: Any) -> bool:
     """True if a parameter with this layout of its gradient has a gradient."""
     return layout is not None and layout is not compat.FROZEN
-
-
-def _is_fused(optimizer: Any) -> bool:
-    return any(group.get("fused") for group in optimizer.param_groups)
 
 
 def _is_lbfgs(optimizer: Any) -> bool:
