@@ -113,17 +113,6 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def peak_megabytes() -> float:
-    """The most memory that this process has used.
-
-    Not `ru_maxrss`, which begins with the size of the process that started this one.
-    """
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError("Linux says how much memory a process used, this system does not")
-
-
 def run(
     description: str | None,
     tables: Callable[[argparse.Namespace], Iterable[str]],

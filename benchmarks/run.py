@@ -14,15 +14,7 @@ import sys
 from pathlib import Path
 
 NAMES = ("instructions", "effects", "files")
-KNOWN = (*NAMES, "gpu")
-"""The last one runs only if it is named: it needs another machine."""
-
-
-def output(name: str) -> str:
-    """What a benchmark prints."""
-    command = [sys.executable, str(Path(__file__).with_name(f"{name}.py"))]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return done.stdout.strip()
+"""Those that run if none is named; `gpu` needs another machine."""
 
 
 def replaced(page: str, name: str, text: str) -> str:
@@ -38,23 +30,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", default=NAMES, metavar="NAME", help=", ".join(KNOWN))
+    parser.add_argument("names", nargs="*", default=NAMES, choices=(*NAMES, "gpu"), metavar="NAME")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="the page to write into")
     arguments = parser.parse_args()
     for name in arguments.names:
-        if name not in KNOWN:
-            parser.error(f"no benchmark {name!r}: there are {', '.join(KNOWN)}")
-    for name in arguments.names:
-        text = output(name)
+        command = [sys.executable, str(Path(__file__).with_name(f"{name}.py"))]
+        text = subprocess.check_output(command, text=True).strip()
         print(text, end="\n\n", flush=True)
         if arguments.write:
-            tables, _, machine = text.rpartition("\n\n")
             page = arguments.write.read_text(encoding="utf-8")
-            if name == "gpu":
-                page = replaced(page, name, text)
-            else:
-                page = replaced(replaced(page, name, tables), "machine", machine)
-            arguments.write.write_text(page, encoding="utf-8")
+            if name != "gpu":
+                text, _, machine = text.rpartition("\n\n")
+                page = replaced(page, "machine", machine)
+            arguments.write.write_text(replaced(page, name, text), encoding="utf-8")
 
 
 if __name__ == "__main__":
