@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 from support import traces
@@ -70,29 +69,6 @@ def test_effects_are_kept_in_a_file(tmp_path: Path) -> None:
     trace = traces.with_effects()
     trace.save(tmp_path / "run.json")
     assert tracer.load(tmp_path / "run.json") == trace
-
-
-@pytest.mark.parametrize(
-    ("effect", "reason"),
-    [
-        ({"root": 1}, "effects[0].root holds 1, outside a table of 1"),
-        ({"replica": -1}, "effects[0].replica holds -1, outside a table of 1"),
-        ({"variables": [99]}, "variables hold [99], no ranges in a table of"),
-        ({"total": -1}, "effects[0].total holds -1, outside 0 to"),
-        ({"total": 9}, "effects[0].runs hold 10, more than the total, 9"),
-        ({"runs": [[2, 1, 1], [2, 1, 1]]}, "effects[0].runs hold steps that do not rise"),
-        ({"what": "eaten"}, "Invalid enum value 'eaten'"),
-    ],
-)
-def test_a_damaged_file(tmp_path: Path, effect: dict[str, Any], reason: str) -> None:
-    path = tmp_path / "run.json"
-    traces.with_effects().save(path)
-    content = msgspec.json.decode(path.read_bytes())
-    content["effects"][0] |= effect
-    path.write_bytes(msgspec.json.encode(content))
-    with pytest.raises(tracer.TraceFileError) as error:
-        tracer.load(path)
-    assert reason in str(error.value)
 
 
 def of_worker(name: str, unchanged: Run) -> TraceData:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from tracer.model.records import Block, Entry, contribution
-from tracer.model.timeline import Run, fold, join, segments
+from tracer.model.timeline import Run, fold, join
 
 # A busy machine is no failure.
 
@@ -105,21 +105,6 @@ def test_join_keeps_every_execution_whatever_the_order(runs: list[Run]) -> None:
     joined = join(runs)
     assert sorted(expanded(joined)) == sorted(expanded(runs))
     assert all(run.stride >= 1 and run.count >= 1 for run in joined)
-
-
-@given(st.lists(st.tuples(RUNS, st.integers(1, 3)), max_size=5), st.integers(0, 150))
-def test_segments_cover_all_steps_with_their_counts(
-    weighted: list[tuple[Run, int]], steps: int
-) -> None:
-    counts: Counter[int] = Counter()
-    for run, weight in weighted:
-        for step in steps_of(run):
-            counts[step] += weight
-    found = list(segments(weighted, steps))
-    assert [(step, count) for first, last, count in found for step in range(first, last + 1)] == [
-        (step, counts[step]) for step in range(1, steps + 1)
-    ]
-    assert all(before[2] != after[2] for before, after in pairwise(found))
 
 
 def test_unplaced_is_what_the_runs_do_not_hold() -> None:

@@ -1,4 +1,4 @@
-"""What each step did: kinds of step against plain expansion, and how long they take."""
+"""What each step did, against plain expansion, and how long it takes to know."""
 
 import random
 import re
@@ -13,7 +13,7 @@ from support.traces import block, step, update
 
 from tracer.errors import Mistake
 from tracer.model.counts import updates
-from tracer.model.timeline import Run, Steps, Timeline, Values, fold, step_kinds, union, weighed
+from tracer.model.timeline import Run, Steps, Timeline, Values, fold, union
 from tracer.model.trace import Summary
 from tracer.reporters.text import render
 
@@ -36,38 +36,21 @@ def _recurring(draw: st.DrawFn) -> list[Run]:
     return [Run(first + period * n, stride, count, times) for n in range(turns)]
 
 
+_COUNTS = st.integers(0, 2)
 _BLOCKS = st.lists(st.lists(_recurring(), max_size=2).map(lambda of: [*chain(*of)]), max_size=4)
-
-
-@given(_BLOCKS, st.integers(0, 120), st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2))))
-def test_kinds_of_step_are_what_ran_in_each_step(
-    blocks: list[list[Run]], steps: int, drawn: list[Values]
-) -> None:
-    kinds, timeline = step_kinds(dict(enumerate(blocks)), steps)
-    ran = plain_expansion(blocks, steps)
-    numbers = [number for (number,) in written_out(timeline)]
-    assert len(numbers) == steps
-    assert len({(*map(tuple, sorted(each.items())),) for each in ran}) == len({*numbers})
-    weights = dict(enumerate(drawn[: len(blocks)]))
-    counts = weighed(kinds, weights, 2)
-    expected = [
-        tuple(sum(n * weights.get(block, (0, 0))[at] for block, n in each.items()) for at in (0, 1))
-        for each in ran
-    ]
-    assert [counts[number] for number in numbers] == expected
-    assert written_out(timeline.map(lambda kind: counts[kind[0]])) == expected
 
 
 @given(_BLOCKS.filter(any), st.data())
 def test_what_a_timeline_answers_is_true_of_its_steps(
     blocks: list[list[Run]], more: st.DataObject
 ) -> None:
-    weights = more.draw(st.lists(st.tuples(st.integers(0, 2)), min_size=4, max_size=4))
+    weights = more.draw(st.lists(st.tuples(_COUNTS, _COUNTS), min_size=4, max_size=4))
     weighted = [(run, weights[block]) for block, runs in enumerate(blocks) for run in runs]
-    steps = max(run.last for run, _ in weighted)
-    timeline = Timeline.of(weighted, steps, 1)
+    last = max(run.last for run, _ in weighted)
+    steps = more.draw(st.integers(1, last))
+    timeline = Timeline.of(weighted, steps, 2)
     every = [
-        (sum(n * weights[block][0] for block, n in ran.items()),)
+        tuple(sum(n * weights[block][at] for block, n in ran.items()) for at in (0, 1))
         for ran in plain_expansion(blocks, steps)
     ]
     assert written_out(timeline) == every
@@ -77,8 +60,9 @@ def test_what_a_timeline_answers_is_true_of_its_steps(
     for number, values in timeline.within(first, last):
         within[values] += number
     assert (within, timeline.spread) == (Counter(every[first - 1 : last]), Counter(every))
-    kept = {at for low, high, _ in timeline.spans() for at in range(low, high + 1)}
-    assert kept == {at for at, values in enumerate(every, 1) if any(values)}
+    spans = [*timeline.spans()]
+    assert [each for low, high, each in spans for _ in range(low, high + 1)] == every
+    assert all(one[2] != other[2] for one, other in pairwise(spans))
     wanted = set(more.draw(st.lists(st.sampled_from(every))))
     of_wanted = [at for part in timeline.steps_with(wanted) for at in numbers_of(part)]
     assert sorted(of_wanted) == [at for at, values in enumerate(every, 1) if values in wanted]
@@ -172,14 +156,14 @@ def test_variables_of_the_same_entries_are_alike() -> None:
     ],
     ids=["equal", "alternating", "the same runs", "ranks end one by one", "irregular"],
 )
-def test_kinds_of_step_cost_as_much_as_the_changes(
+def test_steps_cost_as_much_as_their_changes(
     blocks: list[list[Run]], steps: int, most: int
 ) -> None:
     with at_most(3_000_000):
-        kinds, timeline = step_kinds(dict(enumerate(blocks)), steps)
-    assert len(timeline.stretches) <= most
+        weighted = [(run, (1 << at,)) for at, runs in enumerate(blocks) for run in runs]
+        timeline = Timeline.of(weighted, steps, 1)
+        assert len(timeline.stretches) <= most
     assert sum(stretch.steps for stretch in timeline.stretches) == steps
-    assert len(weighed(kinds, {0: (1,)}, 1)) == len(kinds)
 
 
 def test_steps_without_an_order_are_refused() -> None:

@@ -19,7 +19,7 @@ from tracer.core.log import Reading
 from tracer.core.sites import Site
 from tracer.core.stamps import APPLYING, WITHIN
 from tracer.model.records import Block, Calls, Entry
-from tracer.model.timeline import Run, fold, join, segments, union
+from tracer.model.timeline import Run, Timeline, fold, join, union
 from tracer.model.words import some
 
 
@@ -124,12 +124,12 @@ def _missing(blocks: _CountedBlocks, steps: int) -> list[tuple[int, int, int]]:
     first = 1
     if ended == max((run.last for run in own), default=0):
         first, own = ended + 1, []
-    weighed = [(run, _OWN) for run in own]
+    weighed = [(run, (_OWN,)) for run in own]
     inside = (each.intersect(range(first, steps + 1)) for each in _runs_inside(blocks))
-    weighed += [(run, 1) for run in inside if run is not None]
+    weighed += [(run, (1,)) for run in inside if run is not None]
     return [
         (max(low, first), high, ran)
-        for low, high, ran in segments(weighed, steps)
+        for low, high, (ran,) in Timeline.of(weighed, steps, 1).spans()
         if high >= first and ran < _OWN
     ]
 

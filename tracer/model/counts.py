@@ -8,7 +8,6 @@ No TensorFlow.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from operator import itemgetter
 from typing import Any, Literal, cast
 
@@ -27,7 +26,7 @@ from tracer.model.records import (
     TraceData,
     contribution,
 )
-from tracer.model.timeline import Run, StepKind, Timeline, Values, added, step_kinds, weighed
+from tracer.model.timeline import Run, Timeline, Values, added
 
 __tracebackhide__ = is_mistake
 
@@ -263,72 +262,21 @@ def of_methods(methods: Iterable[int]) -> Selection:
 _second = itemgetter(1)
 
 
-class StepKinds:
-    """The kinds of step on each replica, and on all replicas together.
-
-    Blocks with the same runs count as one block, since replicas do the same in each step.
-    """
-
-    def __init__(self, blocks: Sequence[Block], steps_on: Mapping[int, int]) -> None:
-        self.steps_on = steps_on
-        self._blocks = blocks
-        self._kinds: dict[object, tuple[list[StepKind], Timeline]] = {}
-        self._timelines: dict[object, Timeline] = {}
-
-    @cached_property
-    def _numbers(self) -> Mapping[int, int]:
-        """The number of each block's runs, by their id: to hash the runs of a block takes long."""
-        numbers: dict[tuple[Run, ...], int] = {}
-        return {
-            id(block.runs): numbers.setdefault(block.runs, len(numbers)) for block in self._blocks
-        }
-
-    @cached_property
-    def _on(self) -> Mapping[int | None, Mapping[int, tuple[Run, ...]]]:
-        """The runs on each replica, and on all, by number."""
-        runs: dict[int | None, dict[int, tuple[Run, ...]]] = {None: {}}
-        for block in self._blocks:
-            for replica in (None, block.replica):
-                runs.setdefault(replica, {})[self._numbers[id(block.runs)]] = block.runs
-        return runs
-
-    def timeline(
-        self, weighted: Iterable[tuple[Block, Values]], replica: int | None, size: int
-    ) -> Timeline:
-        """The counts of each step on a replica or on all, from those of one execution of blocks."""
-        key = self._key(replica)
-        weights = self._weights(weighted)
-        known = key, size, frozenset(weights.items())
-        if known not in self._timelines:
-            counts = weighed(self._kinds[key][0], weights, size)
-            self._timelines[known] = self._kinds[key][1].map(lambda kind: counts[kind[0]])
-        return self._timelines[known]
-
-    def _key(self, replica: int | None) -> object:
-        runs = self._on.get(replica, {})
-        on = self.steps_on if replica is None else (replica,)
-        steps = max((self.steps_on[each] for each in on), default=0)
-        key = steps, frozenset(runs)
-        if key not in self._kinds:
-            self._kinds[key] = step_kinds(runs, steps)
-        return key
-
-    def _weights(self, weighted: Iterable[tuple[Block, Values]]) -> dict[int, Values]:
-        weights: dict[int, Values] = {}
-        for block, values in weighted:
-            number = self._numbers[id(block.runs)]
-            weights[number] = added(weights[number], values) if number in weights else values
-        return weights
-
-
 class Counts:
     """What some blocks count, by measures: in all, by any key, and in each step."""
 
-    def __init__(self, counted: Iterable[Block], kinds: StepKinds) -> None:
-        self._kinds = kinds
+    def __init__(self, counted: Iterable[Block], steps_on: Mapping[int, int]) -> None:
+        self.steps_on = steps_on
+        """The steps on each replica that made any."""
+        self._timelines: dict[object, Timeline] = {}
         self._on: dict[int | None, list[Block]] = {None: list(counted)}
         for block in self._on[None]:
             self._on.setdefault(block.replica, []).append(block)
+
+    @property
+    def steps(self) -> int:
+        """The steps of the replica with the most steps."""
+        return max(self.steps_on.values(), default=0)
 
     def total(self, measure: Measure, replica: int | None = None) -> int:
         """The count over the whole trace, or on one replica."""
@@ -368,29 +316,30 @@ class Counts:
         for block in self._on[None]:
             runs = tuple(part for run in block.runs if (part := run.intersect(steps)) is not None)
             blocks.append(structs.replace(block, runs=runs, total=sum(run.total for run in runs)))
-        return Counts(blocks, StepKinds(blocks, self._kinds.steps_on))
+        return Counts(blocks, self.steps_on)
 
     def step_unknown(self, measure: Measure) -> int:
         """The part of the total that ran in unknown steps."""
-        return sum(number * measure(block) for block, number in self._step_unknown)
-
-    @cached_property
-    def _step_unknown(self) -> list[tuple[Block, int]]:
-        short = ((block, block.step_unknown) for block in self._on[None] if not block.outside)
-        return [(block, number) for block, number in short if number]
+        lost = ((block, block.step_unknown) for block in self._on[None] if not block.outside)
+        return sum(number * measure(block) for block, number in lost if number)
 
     def timeline(self, *measures: Measure, replica: int | None = None) -> Timeline:
-        """The counts of each step by each of `measures`, from step 1 on."""
-        return self._kinds.timeline(self._weighted(measures, replica), replica, len(measures))
+        """The counts of each step by each of `measures`, from step 1 on.
+
+        Blocks with the same runs count as one block: replicas mostly do the same in each step.
+        """
+        if known := self._timelines.get((replica, measures)):
+            return known
+        weights: dict[tuple[Run, ...], Values] = {}
+        for block in self._on.get(replica, ()):
+            counts = tuple(measure(block) for measure in measures)
+            if any(counts):
+                weights[block.runs] = added(weights.get(block.runs, (0,) * len(counts)), counts)
+        weighted = ((run, counts) for runs, counts in weights.items() for run in runs)
+        steps = self.steps if replica is None else self.steps_on.get(replica, 0)
+        timeline = self._timelines[replica, measures] = Timeline.of(weighted, steps, len(measures))
+        return timeline
 
     def spread(self, *measures: Measure, replica: int | None = None) -> Counter[Values]:
         """The number of steps with each combination of counts by `measures`."""
         return self.timeline(*measures, replica=replica).spread
-
-    def _weighted(
-        self, measures: Sequence[Measure], replica: int | None
-    ) -> Iterator[tuple[Block, Values]]:
-        for block in self._on.get(replica, ()):
-            counts = tuple(measure(block) for measure in measures)
-            if any(counts):
-                yield block, counts

@@ -253,7 +253,7 @@ def skipped(summary: Summary) -> Skips | None:
         return None
     replica = summary.asked_on[0]  # a loss scale decides for all replicas
     timeline = summary.timeline(reached, replica=replica)
-    streaks = [(first, last) for first, last, _ in timeline.spans(lambda made: not any(made))]
+    streaks = [(first, last) for first, last, made in timeline.spans() if not any(made)]
     if not streaks:
         return None
     longest = max(streaks, key=lambda each: each[1] - each[0])

@@ -1,4 +1,4 @@
-"""Defines runs, and works out what each step did: `step_kinds`, and the `Timeline` of its counts.
+"""Defines runs, and adds up what they count in each step: the `Timeline`.
 
 A `Run` has steps as an arithmetic progression: regular training is one, however long it goes on.
 Steps are numbered from 1, and a run is never empty. A list of runs has the number of executions in
@@ -12,10 +12,10 @@ import math
 import operator
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import accumulate, chain, groupby, pairwise, repeat
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
@@ -102,13 +102,6 @@ def join(runs: Iterable[Run]) -> list[Run]:
         stride = gap if previous.count == 1 else previous.stride
         if gap == stride and (run.count == 1 or run.stride == stride):
             joined[-1] = Run(previous.first, stride, previous.count + run.count, run.times)
-        elif gap == stride and previous.count > 1:
-            # The run's first step continues the previous progression.
-            joined[-1] = Run(previous.first, stride, previous.count + 1, run.times)
-            left = run.count - 1
-            joined.append(
-                Run(run.first + run.stride, run.stride if left > 1 else 1, left, run.times)
-            )
         else:
             joined.append(run)
     return joined
@@ -121,12 +114,8 @@ Part = tuple[int, Values]
 """A number of consecutive steps, and the counts of each."""
 Cycle = tuple[Part, ...]
 """Parts that repeat in this order; for equal steps, one step."""
-StepKind = tuple[tuple[int, int], ...]
-"""What ran in a step more often than in a step of the kind before it: blocks, each with how much
-more often. So many replicas that end one by one take no longer."""
 Piece = tuple[int, Cycle]
 """A number of consecutive steps, and the cycle that they repeat."""
-_Key = TypeVar("_Key")
 
 _MAX_CYCLE = 8  # parts; each is a row of a report
 _MAX_PARTS = 100_000  # of steps that are written out though they repeat
@@ -206,10 +195,8 @@ class Stretch(NamedTuple):
 class Timeline:
     """The counts of each step, from step 1 on: one tuple for each step."""
 
-    def __init__(self, pieces: Iterable[Piece], spread: Counter[Values]) -> None:
-        self._pieces = pieces
-        self.spread = spread
-        """The number of steps with each combination of counts."""
+    def __init__(self, pieces: Iterable[Piece]) -> None:
+        self._pieces = list(pieces)
 
     @classmethod
     def of(cls, weighted: Iterable[tuple[Run, Values]], steps: int, size: int) -> "Timeline":
@@ -218,12 +205,37 @@ class Timeline:
         >>> Timeline.of([(Run(1, 1, 12), (0, 1)), (Run(4, 4, 3), (5, 0))], 12, 2).stretches
         [Stretch(first=1, steps=12, cycle=((3, (0, 1)), (1, (5, 1))))]
         """
-        runs: dict[Values, list[Run]] = {}
-        for run, values in weighted:
-            runs.setdefault(values, []).append(run)
-        kinds, timeline = step_kinds(dict(enumerate(runs.values())), steps)
-        counts = weighed(kinds, dict(enumerate(runs)), size)
-        return timeline.map(lambda kind: counts[kind[0]])
+        changes: dict[int, list[tuple[Run, Values]]] = {1: [], steps + 1: []}
+        for whole, values in weighted:
+            for run in _regular(whole):
+                gap = run.stride - 1  # the run is regular in the gaps around it, too
+                for at, times in ((run.first - gap, run.times), (run.last + gap + 1, -run.times)):
+                    more = tuple(times * number for number in values)
+                    changes.setdefault(min(max(at, 1), steps + 1), []).append((run, more))
+        always = nothing = (0,) * size
+        at_times: dict[tuple[int, int], Values] = {}
+        pieces: list[Piece] = []
+        for low, high in pairwise(sorted(changes)):
+            for run, more in changes[low]:
+                if run.stride == 1:
+                    always = added(always, more)
+                else:
+                    phase = run.first % run.stride, run.stride
+                    at_times[phase] = added(at_times.get(phase, nothing), more)
+                    if not any(at_times[phase]):
+                        del at_times[phase]
+            pieces += _pieces(low, high, always, at_times)
+        return cls(pieces)
+
+    @cached_property
+    def spread(self) -> Counter[Values]:
+        """The number of steps with each combination of counts."""
+        spread: Counter[Values] = Counter()
+        for length, cycle in self._pieces:
+            turns = length // sum(map(_first, cycle))
+            for part, values in cycle:
+                spread[values] += part * turns
+        return spread
 
     @cached_property
     def stretches(self) -> list[Stretch]:
@@ -232,21 +244,6 @@ class Timeline:
         firsts = accumulate((steps for steps, _ in pieces), initial=1)
         return [Stretch(first, *piece) for first, piece in zip(firsts, pieces, strict=False)]
 
-    def map(self, change: Callable[[Values], Values]) -> "Timeline":
-        """Return the same steps with the counts replaced by `change`."""
-        changed = {values: change(values) for values in self.spread}
-        spread: Counter[Values] = Counter()
-        for values, number in self.spread.items():
-            spread[changed[values]] += number
-        once = {values: ((1, counts),) for values, counts in changed.items()}
-        pieces = (
-            (steps, once[cycle[0][1]])
-            if len(cycle) == 1
-            else (steps, _shortest(tuple((length, changed[values]) for length, values in cycle)))
-            for _, steps, cycle in self.stretches
-        )
-        return Timeline(pieces, spread)
-
     def steps_with(self, counts: Container[Values]) -> tuple[Steps, ...]:
         """Return the steps with one of `counts`.
 
@@ -254,24 +251,23 @@ class Timeline:
         >>> timeline.steps_with([(3,), (2,)])
         (Steps(first=1, last=14, length=2, every=4),)
         """
-        chosen = self.map(lambda values: (int(values in counts),))
-        return tuple(steps for steps, (is_one,) in chosen.parts() if is_one)
+        marked = (
+            (steps, _shortest(tuple((length, (values in counts,)) for length, values in cycle)))
+            for steps, cycle in self._pieces
+        )
+        return tuple(steps for steps, (is_one,) in Timeline(marked).parts() if is_one)
 
     def parts(self) -> Iterator[tuple[Steps, Values]]:
         """Yield steps with equal counts, each part of a cycle once."""
         return chain.from_iterable(stretch.parts() for stretch in self.stretches)
 
-    def spans(self, keep: Callable[[Values], object] = any) -> Iterator[tuple[int, int, Values]]:
-        """Yield (first, last, counts) of equal consecutive steps for which `keep(counts)` is true.
-
-        Cycles are written out turn by turn.
-        """
+    def spans(self) -> Iterator[tuple[int, int, Values]]:
+        """Yield (first, last, counts) of equal consecutive steps; cycles are written out."""
         parts = chain.from_iterable(stretch.written_out() for stretch in self.stretches)
         end = 1
         for values, same in groupby(parts, key=_second):
             begin, end = end, end + sum(map(_first, same))
-            if keep(values):
-                yield begin, end - 1, values
+            yield begin, end - 1, values
 
     def within(self, first: int, last: int) -> Iterator[Part]:
         """Yield (number of steps, counts) for the steps from `first` to `last`.
@@ -290,126 +286,47 @@ class Timeline:
                     yield count, values
 
 
-def step_kinds(blocks: Mapping[int, Iterable[Run]], steps: int) -> tuple[list[StepKind], Timeline]:
-    """Return what ran in the steps 1 to `steps`: the kinds of step, and the kind of each step.
-
-    `blocks` has the runs of each block. The timeline has one count: the number of the kind.
-
-    >>> kinds, timeline = step_kinds({0: [Run(1, 1, 12)], 1: [Run(4, 4, 3, times=2)]}, 12)
-    >>> kinds
-    [((0, 1),), ((1, 2),)]
-    >>> timeline.stretches
-    [Stretch(first=1, steps=12, cycle=((3, (0,)), (1, (1,))))]
-    """
-    changes: dict[int, list[tuple[int, Run, int]]] = {1: [], steps + 1: []}
-    for block, runs in blocks.items():
-        for run in chain.from_iterable(map(_regular, runs)):
-            gap = run.stride - 1  # the run is regular in the gaps around it, too
-            for at, times in ((run.first - gap, run.times), (run.last + gap + 1, -run.times)):
-                changes.setdefault(min(max(at, 1), steps + 1), []).append((block, run, times))
-    active = _Active()
-    pieces: list[Piece] = []
-    for low, high in pairwise(sorted(changes)):
-        for block, run, times in changes[low]:
-            active.change(block, run, times)
-        pieces += active.pieces(low, high)
-    spread: Counter[Values] = Counter()
-    for length, cycle in pieces:
-        turns = length // sum(map(_first, cycle))
-        for part, values in cycle:
-            spread[values] += part * turns
-    return active.kinds, Timeline(pieces, spread)
-
-
-def weighed(kinds: Sequence[StepKind], weights: Mapping[int, Values], size: int) -> list[Values]:
-    """Return `size` counts of each kind of step, from those of one execution of each block.
-
-    >>> weighed([((0, 1),), ((1, 2),), ((0, -1),)], {0: (3, 0), 1: (5, 1)}, 2)
-    [(3, 0), (13, 2), (10, 2)]
-    """
-    total = (0,) * size
-    if not weights:
-        return [total] * len(kinds)
-    totals = []
-    for kind in kinds:
-        for block, times in kind:
-            if counts := weights.get(block):
-                total = added(total, (times * number for number in counts))
-        totals.append(total)
-    return totals
-
-
-def added(left: Iterable[int], right: Iterable[int]) -> Values:
+def added(left: Values, right: Values) -> Values:
+    """The sums of the counts."""
     return tuple(map(operator.add, left, right))
 
 
-class _Active:
-    """The runs of the steps in question, and the kinds of step so far."""
+def _pieces(
+    low: int, high: int, always: Values, at_times: Mapping[tuple[int, int], Values]
+) -> Iterator[Piece]:
+    """Yield the steps from `low` to before `high`: each counts `always`, and some count more.
 
-    def __init__(self) -> None:
-        self.kinds: list[StepKind] = []
-        self._numbers: dict[tuple[int, ...], tuple[Part]] = {}
-        self._last: dict[int, int] = {}  # what ran in the last kind
-        self._always: dict[int, int] = {}  # blocks that run in each step, and how often
-        self._at_times: dict[tuple[int, Run], int] = {}
-
-    def change(self, block: int, run: Run, times: int) -> None:
-        """Begin a run of a block, or end it if `times` is negative."""
-        if run.stride == 1:
-            _add(self._always, block, times)
-        else:
-            _add(self._at_times, (block, run), times)
-
-    def pieces(self, low: int, high: int) -> Iterator[Piece]:
-        """Yield the steps from `low` to before `high`."""
-        if not self._at_times:
-            yield high - low, self._once(self._always)
-            return
-        period = math.lcm(*(run.stride for _, run in self._at_times))
-        turns = (high - low) // period
-        if turns >= _MIN_TURNS:
-            parts = self._pieces(low, low + period)
-            cycle = _shortest(tuple((length, once[0][1]) for length, once in parts))
-            if len(cycle) <= _MAX_CYCLE or turns * len(cycle) > _MAX_PARTS:
-                yield period * turns, cycle
-                low += period * turns
-        yield from self._pieces(low, high)
-
-    def _pieces(self, low: int, high: int) -> Iterator[Piece]:
-        number = sum((high - low) // run.stride for _, run in self._at_times)
-        if number > _MAX_STEPS:
-            raise Mistake(f"the trace is too irregular: no order in {number:,} steps is seen")
-        rows: dict[int, dict[int, int]] = {}
-        for (block, run), times in self._at_times.items():
-            for step in range(low + (run.first - low) % run.stride, high, run.stride):
-                if step not in rows:
-                    rows[step] = self._always.copy()
-                _add(rows[step], block, times)
-        for step in sorted(rows):
-            if step > low:
-                yield step - low, self._once(self._always)
-            yield 1, self._once(rows[step])
-            low = step + 1
-        if low < high:
-            yield high - low, self._once(self._always)
-
-    def _once(self, ran: Mapping[int, int]) -> tuple[Part]:
-        """A step in which this ran; a new kind if nothing like it ran before."""
-        blocks = sorted(ran)
-        key = (*blocks, *map(ran.__getitem__, blocks))
-        if key not in self._numbers:
-            changed = {block for block, _ in ran.items() ^ self._last.items()}
-            more = ((block, ran.get(block, 0) - self._last.get(block, 0)) for block in changed)
-            self._numbers[key] = ((1, (len(self.kinds),)),)
-            self.kinds.append(tuple(sorted(more)))
-            self._last = dict(ran)
-        return self._numbers[key]
+    `at_times` has the rest that such steps leave by a stride, with the stride.
+    """
+    period = math.lcm(*(stride for _, stride in at_times))
+    turns = (high - low) // period
+    if at_times and turns >= _MIN_TURNS:
+        cycle = _shortest(tuple(_parts(low, low + period, always, at_times)))
+        if len(cycle) <= _MAX_CYCLE or turns * len(cycle) > _MAX_PARTS:
+            yield period * turns, cycle
+            low += period * turns
+    for length, values in _parts(low, high, always, at_times):
+        yield length, ((1, values),)
 
 
-def _add(counts: dict[_Key, int], key: _Key, more: int) -> None:
-    counts[key] = counts.get(key, 0) + more
-    if not counts[key]:
-        del counts[key]
+def _parts(
+    low: int, high: int, always: Values, at_times: Mapping[tuple[int, int], Values]
+) -> Iterator[Part]:
+    """Yield the same steps; those that count more one by one."""
+    number = sum((high - low) // stride for _, stride in at_times)
+    if number > _MAX_STEPS:
+        raise Mistake(f"the trace is too irregular: no order in {number:,} steps is seen")
+    rows: dict[int, Values] = {}
+    for (rest, stride), more in at_times.items():
+        for step in range(low + (rest - low) % stride, high, stride):
+            rows[step] = added(rows.get(step, always), more)
+    for step in sorted(rows):
+        if step > low:
+            yield step - low, always
+        yield 1, rows[step]
+        low = step + 1
+    if low < high:
+        yield high - low, always
 
 
 def _regular(run: Run) -> Iterable[Run]:
@@ -454,12 +371,6 @@ def _folded(pieces: Iterable[Piece]) -> Iterator[Piece]:
     yield from merged[at:]
 
 
-def segments(weighted: Iterable[tuple[Run, int]], steps: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (first, last, count) of equal consecutive steps 1 to `steps`, from weighted runs."""
-    timeline = Timeline.of(((run, (weight,)) for run, weight in weighted), steps, 1)
-    return ((first, last, count) for first, last, (count,) in timeline.spans(lambda values: True))
-
-
 def union(runs: Iterable[Run]) -> list[Run]:
     """Return the same steps as ascending runs: each run ends before the next begins.
 
@@ -470,19 +381,12 @@ def union(runs: Iterable[Run]) -> list[Run]:
     >>> union([Run(8, 4, 499_999), Run(4, 1, 1)])
     [Run(first=4, stride=4, count=500000, times=1)]
     """
-    joined = join(runs)
+    joined = join(sorted(runs, key=lambda run: run.first))
     if all(before.last < after.first for before, after in pairwise(joined)):
         return joined
     timeline = Timeline.of(((run, (1,)) for run in joined), max(run.last for run in joined), 1)
-    found: list[Run] = []
-    for stretch in timeline.stretches:
-        counted = [(steps, times) for steps, (times,) in stretch.parts() if times]
-        if len(counted) == 1 and 1 in (counted[0][0].length, len(stretch.cycle)):
-            ((steps, times),) = counted
-            found.append(Run(steps.first, steps.every or 1, steps.number, times))
-            continue
-        first = stretch.first
-        for length, (times,) in stretch.written_out():
-            found += [Run(first, 1, length, times)] if times else []
-            first += length
-    return join(found)
+    return join(
+        Run(first, 1, last - first + 1, times)
+        for first, last, (times,) in timeline.spans()
+        if times
+    )

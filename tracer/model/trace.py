@@ -25,7 +25,6 @@ from tracer.model.counts import (
     Counts,
     Measure,
     Selection,
-    StepKinds,
     What,
     as_block,
     counted,
@@ -185,8 +184,7 @@ class Trace:
     @cached_property
     def counts(self) -> Counts:
         """The counts of all blocks, by measures: for reports and checks."""
-        blocks = [*counted(self._data)]
-        return Counts(blocks, StepKinds(blocks, {0: self.steps}))
+        return Counts(counted(self._data), {0: self.steps})
 
     # What layers above say about a trace: imported when asked for.
 
@@ -347,7 +345,7 @@ class Trace:
             raise unknown_name("count per step", what, known)
         counted, selection = self._selected(what, filters)
         timeline = counted.timeline(selection)
-        return ((first, last, n) for first, last, (n,) in timeline.spans(lambda counts: True))
+        return ((first, last, n) for first, last, (n,) in timeline.spans())
 
     def __repr__(self) -> str:
         names = ", ".join(shown(optimizer.name) for optimizer in self.optimizers) or "no optimizer"
@@ -413,9 +411,13 @@ class Pattern(Counts):
     """
 
     def __init__(
-        self, variables: Sequence[int], argument: bool, counted: Iterable[Block], kinds: StepKinds
+        self,
+        variables: Sequence[int],
+        argument: bool,
+        counted: Iterable[Block],
+        steps_on: Mapping[int, int],
     ) -> None:
-        super().__init__(counted, kinds)
+        super().__init__(counted, steps_on)
         self.variables = tuple(variables)
         """The indices of the variables, in the order of the trace."""
         self.argument = argument
@@ -466,13 +468,7 @@ class Summary(Counts):
         own = [block for block in counted(trace.data) if block.root == root]
         self.replicas = tuple(sorted({block.replica for block in self.blocks}))
         known = trace.steps_by_replica()
-        self.steps_on = {replica: known.get((root, replica), 0) for replica in self.replicas}
-        super().__init__(own, StepKinds(own, self.steps_on))
-
-    @property
-    def steps(self) -> int:
-        """The steps of the replica with the most steps."""
-        return max(self.steps_on.values(), default=0)
+        super().__init__(own, {replica: known.get((root, replica), 0) for replica in self.replicas})
 
     @cached_property
     def workers(self) -> dict[str, list[int]]:
@@ -680,7 +676,7 @@ class Summary(Counts):
                 variables,
                 argument,
                 (structs.replace(blocks[at], entries=(each,)) for at, each in parts),
-                self._kinds,
+                self.steps_on,
             )
             for (argument, parts), variables in together.items()
         ]

@@ -158,8 +158,9 @@ def _changes(one: _Work, other: _Work) -> Iterator[Change]:
         weighted = [(run, (n, 0)) for _, runs, n in ran[0] for run in runs]
         weighted += [(run, (0, n)) for _, runs, n in ran[1] for run in runs]
         steps = max((run.last for run, _ in weighted), default=0)
-        spans = Timeline.of(weighted, steps, 2).spans(lambda counts: counts[0] != counts[1])
-        return (*totals, tuple(islice(spans, _MAX_ROWS + 1)))
+        spans = Timeline.of(weighted, steps, 2).spans()
+        differ = (span for span in spans if span[2][0] != span[2][1])
+        return (*totals, tuple(islice(differ, _MAX_ROWS + 1)))
 
     rows = [work.rows for work in (one, other)]
     replicas = sorted({replica for each in rows for row in each.values() for replica in row})
