@@ -101,7 +101,6 @@ ALL = (
     "tests/backends/tensorflow/test_counters.py",
     "tests/backends/tensorflow/test_ledger.py",
     "tests/test_imports.py",
-    *("-k", "not test_many_graphs"),
     *EACH,
 )
 """What depends on the version of TensorFlow or Keras."""

@@ -1,12 +1,11 @@
 """Variables that are hard to tell apart: arguments, one given twice, two of one name."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import tensorflow as tf
 from support.against_odometers import counted, readings
-from support.odometers import ODOMETERS, Reading, gradients, make_variables, read
+from support.odometers import Reading
 
 import tracer
 
@@ -116,47 +115,3 @@ def test_variable_listed_twice(kind: str, optimizer: Any) -> None:
     assert counted(trace, variables["b"]) == Reading(3)
     assert list(trace.per_step("updates", variable=variables["a"])) == [(1, 3, 2)]
     assert trace.steps == 3
-
-
-def test_variables_of_one_name(kind: str, optimizer: Any) -> None:
-    """Variables are told apart by identity; the second of a name is called `#2`."""
-    tracer.wrap(optimizer)
-    first, second = (make_variables(kind)["kernel"] for _ in range(2))
-    if kind in ("keras2", "keras3"):
-        optimizer.build([first, second])
-    one = tf.ones((2, 2))
-
-    @tf.function
-    def step() -> None:
-        optimizer.apply_gradients([(one, first), (one, second)])
-
-    step()
-    optimizer.apply_gradients([(one, second)])
-    shown = {"first": read(first)[0], "second": read(second)[0]}
-    assert shown == {"first": Reading(1), "second": Reading(2)}
-    trace = tracer.trace_of(optimizer)
-    assert counted(trace, first) == Reading(1)
-    assert counted(trace, second) == Reading(2)
-    assert trace.updates(variable="kernel") == 1
-    assert trace.updates(variable="kernel#2") == 2
-
-
-def test_two_optimizers_with_one_set_of_variables(
-    kind: str, optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
-) -> None:
-    """Each trace has its own optimizer's updates; together they are what the odometer shows."""
-    other = ODOMETERS[kind](name="other")
-    tracer.wrap(optimizer)
-    tracer.wrap(other)
-
-    def both() -> None:
-        apply()
-        other.apply_gradients(gradients(variables))
-
-    for run in (both, tf.function(both), apply):
-        run()
-    assert readings(variables)["kernel"] == Reading(5)
-    mine, theirs = tracer.trace_of(optimizer), tracer.trace_of(other)
-    assert (mine.steps, theirs.steps) == (3, 2)
-    for label, variable in variables.items():
-        assert counted(mine, variable).plus(counted(theirs, variable)) == read(variable)[0], label

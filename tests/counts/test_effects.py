@@ -563,30 +563,6 @@ def test_more_runs_than_the_ring_holds() -> None:
         assert placed <= {index + 1 for index in np.flatnonzero(still)}
 
 
-def test_an_exported_step_goes_on(tmp_path: Any) -> None:
-    """A SavedModel of a train step takes what counts along."""
-
-    class Trainer(tf.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = tf.Variable(np.ones((3,), "float32"))
-            self.optimizer = tracer.wrap(keras2.optimizers.legacy.SGD(1.0), effects=True)
-
-        @tf.function(input_signature=[tf.TensorSpec([], tf.float32)])
-        def step(self, amount: Any) -> Any:
-            self.optimizer.apply_gradients([(tf.fill([3], amount), self.weight)])
-            return self.weight.read_value()
-
-    trainer = Trainer()
-    trainer.step(tf.constant(1.0))
-    tf.saved_model.save(trainer, str(tmp_path / "saved"))
-    loaded = tf.saved_model.load(str(tmp_path / "saved"))
-    assert loaded.step(tf.constant(2.0)).numpy().tolist() == [-2.0] * 3
-    trainer.step(tf.constant(0.0))
-    trace = tracer.trace_of(trainer.optimizer)
-    assert trace.count("unchanged", by="step") == {(2,): 1}
-
-
 @pytest.mark.sweep
 def test_threads_that_share_a_function_put_no_step_into_another_ones_place() -> None:
     """Each call is one step that compares the weight once: so of no step more than one is said."""

@@ -5,7 +5,6 @@ variable. What is asserted of the trace is held against them, or is arithmetic.
 """
 
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -315,27 +314,6 @@ def test_a_direct_update_on_each_replica_loses_nothing() -> None:
 
 
 @needs_keras3
-def test_an_older_graph_is_not_hidden_by_skipped_steps() -> None:
-    inner = keras3.optimizers.SGD(1.0)
-    optimizer = keras3.optimizers.LossScaleOptimizer(inner, initial_scale=1.0)
-    weight = keras3.Variable([0.0])
-    optimizer.build([weight])
-    stale = tf.function(lambda g: (optimizer.apply([g], [weight]), None)[1])
-    stale(one())
-    tracer.wrap(optimizer, retrace=False)
-    newer = tf.function(lambda g: (optimizer.apply([g], [weight]), None)[1])
-    for _ in range(3):
-        newer(one() * np.inf)
-    trace = tracer.trace_of(optimizer)
-    assert (trace.steps, trace.updates(), trace.complete) == (3, 0, True)
-    for _ in range(3):
-        stale(one())
-    trace = tracer.trace_of(optimizer)
-    assert not trace.complete
-    assert "<lambda> was traced before the optimizer was wrapped" in trace.notes[-1]
-
-
-@needs_keras3
 def test_an_older_graph_that_never_moves_iterations() -> None:
     class Own(keras3.optimizers.SGD):  # type: ignore[misc]
         def apply_gradients(self, grads_and_vars: Any, **options: Any) -> None:
@@ -349,56 +327,6 @@ def test_an_older_graph_that_never_moves_iterations() -> None:
     function(one())
     trace = tracer.trace_of(optimizer)
     assert (trace.updates(), trace.complete) == (0, False)
-
-
-@pytest.mark.parametrize("in_a_function", [False, True])
-def test_an_optimizer_that_moves_iterations_twice_a_step(in_a_function: bool) -> None:
-    class Twice(SGD):  # type: ignore[misc]
-        def apply_gradients(self, grads_and_vars: Any, **options: Any) -> Any:
-            pairs = list(grads_and_vars)
-            super().apply_gradients(pairs, **options)
-            return super().apply_gradients(pairs, **options)
-
-    def apply(gradient: Any) -> None:
-        optimizer.apply_gradients([(gradient, weight)])
-
-    optimizer, weight = Twice(1.0), zero()
-    stale = tf.function(apply) if in_a_function else apply
-    stale(one())
-    tracer.wrap(optimizer)
-    weight.assign([0.0])
-    newer = tf.function(apply) if in_a_function else apply
-    for _ in range(3):
-        newer(one())
-    assert_all_counted(optimizer, weight, [2, 2, 2])
-
-
-def test_two_optimizers_that_share_iterations() -> None:
-    first, second, weight = SGD(1.0), SGD(1.0), zero()
-    second.iterations = first.iterations
-    applying(first, weight)(one())
-    weight.assign([0.0])
-    tracer.wrap(second)
-    for _ in range(3):
-        first.apply_gradients([(one(), zero("other"))])
-        second.apply_gradients([(one(), weight)])
-    assert_all_counted(second, weight, [1, 1, 1])
-
-
-@needs_keras3
-def test_a_training_that_is_resumed(tmp_path: Path) -> None:
-    before, weight = keras3.optimizers.Adam(), keras3.Variable([0.0])
-    for _ in range(5):
-        before.apply([one()], [weight])
-    path = tf.train.Checkpoint(optimizer=before).save(str(tmp_path / "checkpoint"))
-    optimizer = keras3.optimizers.Adam()
-    optimizer.build([weight])
-    tracer.wrap(optimizer)
-    tf.train.Checkpoint(optimizer=optimizer).restore(path)
-    optimizer.apply([one()], [weight])
-    trace = tracer.trace_of(optimizer)
-    assert int(optimizer.iterations) == 6
-    assert (trace.steps, trace.updates(), trace.complete, trace.notes) == (1, 1, True, ())
 
 
 def test_an_optimizer_of_somebody_else_says_nothing_of_a_recording() -> None:
@@ -424,34 +352,6 @@ def test_an_optimizer_of_somebody_else_says_nothing_of_a_recording() -> None:
 
 
 # Parts of a step.
-
-
-@pytest.mark.parametrize("how", ["run", "make_callable"])
-def test_a_session_that_fetches_a_part_of_a_step(how: str) -> None:
-    with tf.Graph().as_default():
-        first, second = (
-            v1.get_variable(name, (1,), initializer=v1.zeros_initializer(), use_resource=True)
-            for name in ("first", "second")
-        )
-        optimizer = tracer.wrap(v1.train.GradientDescentOptimizer(1.0))
-        train = optimizer.apply_gradients([(tf.ones(1), first), (tf.ones(1), second)])
-        (part,) = (
-            op
-            for op in train.graph.get_operations()
-            if op.type == "ResourceApplyGradientDescent" and op.inputs[0] is first.handle
-        )
-        with v1.Session() as session:
-            session.run(v1.global_variables_initializer())
-            run = session.run if how == "run" else None
-            for op in (part, train, part, train, part):
-                run(op) if run else session.make_callable(op)()
-            weights = session.run([first, second])
-    trace = tracer.trace_of(optimizer)
-    assert [ran(each) for each in weights] == [5, 2]
-    assert (trace.steps, trace.updates(), trace.complete) == (2, 4, False)
-    (note,) = trace.notes
-    assert note.startswith("Sessions ran updates of a step 3 times without the op")
-    assert by_step(trace) == [2, 2]
 
 
 def test_an_eager_step_that_fails_after_an_update() -> None:

@@ -15,7 +15,7 @@ from support.against_odometers import (
     minus,
     readings,
 )
-from support.odometers import ODOMETERS, Boom, FailingCalls, Reading, gradients, make_variables
+from support.odometers import ODOMETERS, Boom, FailingCalls, Reading, gradients
 
 import tracer
 
@@ -205,60 +205,3 @@ def test_a_function_that_fails_half_way_in_an_eager_step(
     with tracer.record() as later:
         apply()
     assert not later.trace().complete, "the note stays"
-
-
-# Memory that runs out.
-
-ENDLESS = 2**46
-"""So many floats no machine has the addresses for."""
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("kind", "compiled"), [("legacy", False), ("keras3", True)]
-)  # few: TensorFlow tries for 10 s to get the memory
-def test_no_memory_for_an_update(kind: str, compiled: bool) -> None:
-    """The error is TensorFlow's; the update was called, and not executed; what follows counts.
-
-    Nobody can know what the apply method had written when it failed, nor in a graph which updates
-    of the step had run: the trace says so.
-    """
-    size = tf.Variable(1, dtype=tf.int64)
-
-    base: Any = ODOMETERS[kind]
-
-    class Large(base):  # type: ignore[misc]
-        def take(self) -> Any:
-            with tf.device("/cpu:0"):
-                return tf.debugging.assert_all_finite(tf.fill([size], 1.0), "")
-
-        def _resource_apply_dense(self, grad: Any, var: Any, *args: Any, **kwargs: Any) -> Any:
-            with tf.control_dependencies([self.take()]):
-                return super()._resource_apply_dense(grad, var)
-
-        def update_step(self, gradient: Any, variable: Any, *args: Any) -> Any:
-            with tf.control_dependencies([self.take()]):
-                return super().update_step(gradient, variable, *args)
-
-    optimizer = tracer.wrap(Large())
-    variables = {"kernel": make_variables(kind)["kernel"]}
-
-    def step() -> None:
-        optimizer.apply_gradients(gradients(variables))
-
-    run = tf.function(step) if compiled else step
-    run()
-    size.assign(ENDLESS)
-    with pytest.raises(tf.errors.ResourceExhaustedError):
-        run()
-    size.assign(1)
-    run()
-    assert readings(variables) == {"kernel": Reading(2)}
-    trace = tracer.trace_of(optimizer)
-    assert_readings(trace, variables)
-    assert not trace.complete
-    if compiled:
-        assert "1 step ended with an error" in trace.notes[0]
-    method = next(each.name for each in trace.methods if each.role == "apply")
-    if not compiled:
-        assert (trace.calls(method), trace.executions(method)) == (3, 2)

@@ -8,12 +8,10 @@ import functools
 import gc
 import itertools
 import tempfile
-import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -21,7 +19,6 @@ from support import libraries, odometers
 
 import tracer
 import tracer.keras
-from tracer.model.records import Replica
 from tracer.model.trace import Trace
 
 pytestmark = pytest.mark.wide
@@ -313,30 +310,6 @@ def test_numbers_of_several_optimizers(kind: str) -> None:
     assert [each.name for each in trace.variables] == ["kernel", "kernel#2", "kernel#3", "kernel#4"]
 
 
-@pytest.mark.parametrize("kind", ["keras3", "keras2"])
-def test_workers_agree(kind: str) -> None:
-    """However each of them built the model: `merge` finds the variables by their names."""
-    keras = libraries.library_of(kind)
-    parts, models = [], []
-    for worker in ("worker:0", "worker:1"):
-        keras.backend.clear_session()
-        model = nested_layers(keras)
-        if worker == "worker:1" and kind == "keras3":
-            model(tf.zeros((1, 3)))
-        optimizer = compiled(model, kind)
-        fit(model)
-        data = tracer.trace_of(optimizer).data
-        # A worker is a process of its own, in which the line made one optimizer.
-        (made,) = [msgspec.structs.replace(each, made_as=(1, 1)) for each in data.optimizers]
-        of_worker = dict(replicas=(Replica(worker, 0, ""),), optimizers=(made,))
-        parts.append(Trace(msgspec.structs.replace(data, **of_worker)))
-        models.append(model)
-    trace = tracer.merge(parts)
-    for model in models:
-        names = [name_of(each) for each in model.trainable_variables]
-        assert trace.count("updates", by=("variable",)) == {(name,): 4 for name in names}
-
-
 # Variables of TensorFlow that Keras 3 variables hold.
 
 
@@ -406,79 +379,7 @@ def test_a_variable_that_was_never_updated_has_no_count_of_another(
 # Variables that are no weights of a model.
 
 
-@pytest.mark.parametrize("kind", ["keras3", "keras2"])
-def test_variables_of_another_optimizer(kind: str) -> None:
-    """A slot variable that is trained itself has the name that its optimizer gave it."""
-    keras = libraries.library_of(kind)
-    model = functional(keras)
-    model.compile(keras.optimizers.Adam(name="inner"), "mse", jit_compile=False)
-    fit(model)
-    slots = [each for each in model.optimizer.variables if len(each.shape)]
-    assert len(slots) == 2 * len(model.trainable_variables)
-    optimizer = tracer.wrap(odometers.ODOMETERS[kind]())
-    optimizer.apply_gradients([(tf.zeros(each.shape), each) for each in slots])
-    check_names(tracer.trace_of(optimizer), slots, [1] * len(slots), range(1, 2))
-
-
-@libraries.needs_keras3
-def test_a_seed_and_a_variable_by_hand() -> None:
-    """Names that look like TensorFlow's own additions are left alone in a path."""
-    keras = libraries.keras3
-    seed = keras.random.SeedGenerator(1, name="dice").state
-    with keras.name_scope("net"):
-        copies = [keras.Variable(np.zeros(2, "float32"), name=f"replica_{i}") for i in (1, 2)]
-    optimizer = tracer.wrap(odometers.Keras3Odometer())
-    variables = [seed, *copies]
-    optimizer.build(variables)
-    optimizer.apply_gradients([(tf.zeros(each.shape), each) for each in variables])
-    names = [each.name for each in tracer.trace_of(optimizer).variables]
-    assert names == [each.path for each in variables]
-    assert names[1:] == ["net/replica_1", "net/replica_2"]
-
-
-@libraries.needs_keras3
-def test_a_class_derived_from_the_variable() -> None:
-    keras = libraries.keras3
-
-    class Weight(keras.Variable):  # type: ignore[misc, name-defined]
-        pass
-
-    with keras.name_scope("net"):
-        variable = Weight(np.zeros(2, "float32"), name="weight")
-    optimizer = tracer.wrap(odometers.Keras3Odometer())
-    optimizer.apply_gradients([(tf.zeros(2), variable)])
-    optimizer.apply_gradients([(tf.zeros(2), variable.value)])
-    check_names(tracer.trace_of(optimizer), [variable], [2], range(1, 3))
-
-
 # What users do with names.
-
-
-@pytest.mark.wide(rest="sweep")
-@pytest.mark.parametrize("kind", ["keras3", "keras2"])
-@pytest.mark.parametrize("wrapper", ["plain", "loss scale"])
-@pytest.mark.parametrize("strategy", ["default", "mirrored"])
-def test_assertions_by_a_glob(kind: str, wrapper: str, strategy: str) -> None:
-    with strategy_of(strategy).scope():
-        model = subclassed(libraries.library_of(kind))
-        optimizer = odometers.ODOMETERS[kind]()
-        if wrapper == "loss scale":
-            optimizer = libraries.with_loss_scale(kind, optimizer)
-        model.compile(optimizer, "mse", jit_compile=False)
-    with (
-        pytest.raises(AssertionError, match=r"updates of \*encoder\*: expected 0"),
-        tracer.assert_never_updated("*encoder*"),
-    ):
-        fit(model)
-    with tracer.assert_updates(variable="*encoder*", dense=2, per_step=True):
-        fit(model)
-    with tracer.assert_updates(variable="net/head/kernel", dense=1, per_step=True):
-        fit(model)
-    model.encoder.trainable = False
-    with strategy_of(strategy).scope():
-        model.compile(odometers.ODOMETERS[kind](), "mse", jit_compile=False)
-    with tracer.assert_never_updated("*encoder*"):
-        fit(model)
 
 
 @libraries.needs_keras3
@@ -496,31 +397,3 @@ def test_several_optimizers_of_one_model() -> None:
         ("second" if "encoder" in each.path else "first", each.path): 2
         for each in model.trainable_variables
     }
-
-
-@pytest.mark.parametrize("kind", ["keras3", "keras2"])
-def test_the_callback_and_what_is_found(kind: str) -> None:
-    """A variable without gradients is named by its path, as in Keras's own warning."""
-    keras = libraries.library_of(kind)
-
-    class Net(keras.Model):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__(name="net")
-            self.unused = keras.layers.Dense(2, name="unused")
-            self.head = keras.layers.Dense(2, name="head")
-
-        def call(self, inputs: Any) -> Any:
-            return self.head(inputs) + tf.stop_gradient(self.unused(inputs))
-
-    model = Net()
-    model.compile(odometers.ODOMETERS[kind](), "mse", jit_compile=False)
-    callback = tracer.keras.TraceCallback(every=None)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Gradients do not exist")
-        fit(model, callbacks=[callback])
-    trace = callback.trace
-    assert trace.updates(variable="net/head/*") == 4
-    assert trace.updates(variable="net/unused/*") == 0
-    (finding,) = (each for each in trace.findings() if "net/unused/kernel" in str(each))
-    assert "net/unused/bias" in str(finding)
-    assert "net/head" not in str(finding)

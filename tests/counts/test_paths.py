@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.libraries import keras2
 from support.odometers import ODOMETERS, PythonCalls, read
 from support.scripts import ROOT
 
@@ -154,17 +153,6 @@ def test_code_that_is_executed_from_text(program: Program) -> None:
     assert program.told() == {"<string>:2": 5}
 
 
-def test_an_apply_method_that_is_called_directly(kind: str) -> None:
-    """It is part of no step."""
-    program = Program(kind)
-    name = "update_step" if kind.startswith("keras") else "_resource_apply_dense"
-    arguments = (1.0,) if kind == "keras3" else ()
-    getattr(program.optimizer, name)(tf.ones(1), program.variable, *arguments)  # @direct
-    trace = tracer.trace_of(program.optimizer)
-    ran = Counter({path_of(trace, each.path): each.total for each in trace.blocks})
-    assert ran == {"direct": 1}
-
-
 # In graphs.
 
 
@@ -183,27 +171,6 @@ def test_a_function_that_two_lines_call(program: Program) -> None:
         steps(tf.constant(0))  # @nothing
     steps(tf.constant(5))  # @last
     assert program.told() == {"one > [steps] > inside": 12 + 8 + 5}
-
-
-def test_two_functions_in_turn(program: Program) -> None:
-    """Each has its own caller, and neither needs to know of the other."""
-
-    def one() -> None:
-        program.optimizer.apply_gradients(program.pairs)  # @inside-one
-
-    def other() -> None:
-        program.optimizer.apply_gradients(program.pairs)  # @inside-other
-
-    functions = [tf.function(each) for each in (one, other)]
-    for _ in range(5):
-        functions[0]()  # @one
-        functions[1]()  # @other
-        program.optimizer.apply_gradients(program.pairs)  # @eager
-    assert program.told() == {
-        "one > [one] > inside-one": 5,
-        "other > [other] > inside-other": 5,
-        "eager": 5,
-    }
 
 
 def test_branches_have_their_lines(program: Program) -> None:
@@ -260,57 +227,6 @@ def test_functions_that_are_defined_in_a_graph(program: Program) -> None:
     assert name.rpartition(".")[2] == "loop"
 
 
-def test_a_function_called_in_an_eager_step_of_two_lines() -> None:
-    """`jit_compile` has Keras 2 update each variable in a function of its own."""
-    optimizer = tracer.wrap(keras2.optimizers.SGD(1.0, jit_compile=True))
-    variable = tf.Variable([0.0])
-    pairs = [(tf.ones(1), variable)]
-    for number in range(4):
-        optimizer.apply_gradients(pairs)  # @one
-        if number % 2:
-            optimizer.apply_gradients(pairs)  # @other
-    trace = tracer.trace_of(optimizer)
-    ran = Counter[str]()
-    for block in trace.blocks:
-        for entry in block.entries:
-            if entry.role == "update":
-                ran[path_of(trace, block.path)] += block.total
-    assert float(variable[0]) == -6
-    assert +ran in (
-        {"one": 4, "other": 2},  # without a GPU
-        {"one > [_update_step_xla]": 4, "other > [_update_step_xla]": 2},
-    )
-
-
-def test_wrapped_late(kind: str) -> None:
-    """What runs from then on has a path, and the tracing has a cause."""
-    program = Program(kind, wrap=False)
-
-    @tf.function
-    def step() -> None:
-        program.optimizer.apply_gradients(program.pairs)  # @step
-
-    step()
-    tracer.wrap(program.optimizer)
-    for _ in range(3):
-        step()  # @later
-    trace = tracer.trace_of(program.optimizer)
-    assert steps_by_path(trace) == {"later > [step] > step": 3}
-    (event,) = trace.data.graph_tracings
-    assert (event.cause, path_of(trace, event.path)) == ("forgotten", "later")
-
-
-def test_a_dataset_that_steps(program: Program) -> None:
-    """Who made it is who calls."""
-
-    def step(number: Any) -> Any:
-        program.optimizer.apply_gradients(program.pairs)  # @step-of-one
-        return number
-
-    list(tf.data.Dataset.range(3).map(step))  # @made-alone
-    assert program.told() == {"made-alone > [Dataset_map_step] > step-of-one": 3}
-
-
 def test_frames_are_not_held(program: Program) -> None:
     """They would hold what the program works with until the garbage collector comes."""
 
@@ -349,41 +265,6 @@ def test_frames_are_not_held(program: Program) -> None:
         assert [each() for each in held] == [None] * 8
     finally:
         gc.enable()
-
-
-def test_a_part_of_a_run(program: Program) -> None:
-    """A recording has what ran in it, by the line that traced it before."""
-
-    @tf.function
-    def step() -> None:
-        program.optimizer.apply_gradients(program.pairs)  # @step
-
-    for _ in range(3):
-        step()  # @before
-    with tracer.record() as recording:
-        for _ in range(2):
-            step()  # @one
-            step()  # @other
-            program.optimizer.apply_gradients(program.pairs)  # @eager
-    assert steps_by_path(recording.trace()) == {
-        "before > [step] > step": 4,
-        "eager": 2,
-    }
-
-
-def test_a_graph_that_never_ran_is_of_who_traced_it(program: Program) -> None:
-    """So is the Python call of its tracing."""
-
-    @tf.function
-    def step() -> None:
-        program.optimizer.apply_gradients(program.pairs)  # @step
-
-    step.get_concrete_function()  # @traced
-    trace = tracer.trace_of(program.optimizer)
-    (block,) = trace.blocks
-    assert (block.total, block.graphs, block.idle) == (0, 1, 1)
-    assert path_of(trace, block.path) == "traced > [step] > step"
-    assert {path_of(trace, each.path) for each in trace.data.calls} == {"traced > [step] > step"}
 
 
 def test_a_session() -> None:
@@ -540,24 +421,6 @@ def test_findings_name_the_line_and_the_argument(program: Program) -> None:
         f"by the call in {HERE.relative_to(ROOT)}:{line_marked('again')}."
     )
     assert texts["graph-never-ran"].endswith("never ran.")
-
-
-def test_only_the_first_tracings_are_kept(
-    program: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The number of all of them is exact."""
-    monkeypatch.setattr("tracer.core.tracings.MAX_KEPT", 3)
-
-    @tf.function
-    def step(number: int) -> None:
-        del number
-        program.optimizer.apply_gradients(program.pairs)
-
-    for number in range(5):
-        step(number)  # @call
-    trace = tracer.trace_of(program.optimizer)
-    assert [each.after for each in trace.data.graph_tracings] == [0, 1, 2]
-    assert sum(each.tracings for each in trace.graphs) == 5
 
 
 # However a program is started.

@@ -1346,36 +1346,3 @@ def test_framework_refuses(refused: str, kind: str, traced: bool) -> None:
     refusal = REFUSED[refused, kind]
     with pytest.raises(refusal.error, match=refusal.match):
         run_cell(refused, kind, traced=traced)
-
-
-@pytest.mark.parametrize(
-    ("kind", "graphs"),
-    [
-        pytest.param("keras3", 100, marks=pytest.mark.long),
-        pytest.param("legacy", 300, marks=pytest.mark.sweep),
-        pytest.param("keras2", 100, marks=pytest.mark.sweep),
-        pytest.param("v1", 100, marks=pytest.mark.sweep),
-    ],
-)
-def test_many_graphs(kind: str, graphs: int) -> None:
-    """A graph for each step: 300 blocks of one execution are 300 steps, none lost."""
-    rig = Rig(kind, Way(lambda rig: None), traced=True)
-    rig.make_variables()
-    rig.variables = {"kernel": rig.variables["kernel"]}
-    pairs = gradients(rig.variables)
-
-    def apply(number: int) -> None:
-        rig.optimizer.apply_gradients(pairs)
-
-    # Ten functions, since TensorFlow searches all graphs of a function in every call.
-    steps = [tf.function(apply, autograph=False) for _ in range(10)]
-    done: Step = {"kernel": DENSE}
-    for number in range(graphs):
-        steps[number % 10](number)
-        rig.plan.append(done)
-    rig.did()
-    assert sum(step.experimental_get_tracing_count() for step in steps) >= graphs
-    for number in (0, graphs - 1, 1):  # back to the first graphs
-        steps[number % 10](number)
-        rig.did(done)
-    check(rig)

@@ -47,10 +47,6 @@ def made(name: str, *arguments: Any) -> Any:
     return getattr(addons.optimizers, name)(*arguments, *more, **options)
 
 
-def test_those_that_the_issue_names_are_there() -> None:
-    assert {"AdamW", "LAMB", "LazyAdam", "COCOB", "Yogi"} <= set(PLAIN)
-
-
 @pytest.mark.parametrize("name", PLAIN)
 def test_plain(name: str) -> None:
     assert_twins(lambda: made(name), sparse=name not in NO_SPARSE)
@@ -63,15 +59,6 @@ def test_around_another(name: str, inner: Callable[[], Any]) -> None:
     options = {"start_averaging": 2, "average_period": 3} if name == "SWA" else {}
     _, trace = assert_twins(lambda: getattr(addons.optimizers, name)(inner(), **options))
     assert trace.executions("_resource_apply_dense") == 2 * STEPS
-
-
-def test_one_around_another_around_a_third() -> None:
-    _, trace = assert_twins(
-        lambda: addons.optimizers.MovingAverage(
-            addons.optimizers.Lookahead(addons.optimizers.RectifiedAdam(), sync_period=3)
-        )
-    )
-    assert trace.executions("_resource_apply_dense") == 3 * STEPS
 
 
 @pytest.mark.parametrize(
@@ -135,33 +122,3 @@ def test_multi_optimizer_in_fit(eagerly: bool) -> None:
         (each.name,): 2 * int(opt.iterations)
         for each, opt in zip(trace.optimizers[1:], inner, strict=True)
     }
-
-
-@pytest.mark.parametrize("name", ["AdamW", "LAMB", "LazyAdam"])
-def test_on_two_replicas(name: str) -> None:
-    """Each replica has its own copy of the weights, and its own updates of them."""
-    ends = []
-    for traced in (False, True):
-        strategy = tf.distribute.MirroredStrategy(
-            ["/cpu:0", "/cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
-        )
-        with strategy.scope():
-            optimizer = made(name)
-            weight = tf.Variable(tf.ones((3, 2)), name="weight")
-        if traced:
-            tracer.wrap(optimizer)
-
-        @tf.function
-        def step(
-            strategy: Any = strategy, optimizer: Any = optimizer, weight: Any = weight
-        ) -> None:
-            strategy.run(lambda: optimizer.apply_gradients([(tf.fill((3, 2), 0.5), weight)]))
-
-        for _ in range(5):
-            step()
-        ends.append([each.numpy() for each in (*weight.values, *optimizer.variables())])
-    for left, right in zip(*ends, strict=True):
-        np.testing.assert_array_equal(left, right)
-    trace = tracer.trace_of(optimizer)
-    assert trace.count("updates", by=("replica",)) == {(0,): 5, (1,): 5}
-    assert trace.steps == optimizer.iterations.numpy() == 5

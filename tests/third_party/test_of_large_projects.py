@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.odometers import LegacyOdometer, read
 from support.twins import STEPS, assert_twins
 
 import tracer
@@ -189,20 +188,6 @@ def test_moving_average(eagerly: bool, tmp_path: Path) -> None:
     assert trace.findings() == []
 
 
-def of_zeros(keras: Any) -> Any:
-    """A network in which each weight begins at 0, for an odometer."""
-    layers = [keras.layers.Dense(units, kernel_initializer="zeros") for units in (3, 1)]
-    return keras.Sequential([keras.layers.Input((4,)), *layers])
-
-
-def test_moving_average_of_an_odometer(tmp_path: Path) -> None:
-    model, _, trace = fit_twins(
-        lambda model: averaged(LegacyOdometer(), model), tmp_path, build=of_zeros
-    )
-    for variable in model.trainable_variables:
-        assert (trace.updates("dense", variable=variable), 0) == read(variable)[0]
-
-
 def composed(model: Any, *inner: Any) -> Any:
     """The first has the first layer, the other one all others."""
     first = model.layers[0].trainable_variables
@@ -224,53 +209,4 @@ def test_composite(eagerly: bool, tmp_path: Path) -> None:
     assert (outer, inner) == ("CompositeOptimizer", ["Adam", "Adagrad"])
     assert trace.count("updates", by=("optimizer",)) == {("Adagrad",): 36, ("Adam",): 72}
     assert [int(each.iterations) for each in optimizer.optimizers] == [18, 18]
-    assert trace.findings() == []
-
-
-def test_composite_of_odometers(tmp_path: Path) -> None:
-    model, _, trace = fit_twins(
-        lambda model: composed(model, LegacyOdometer("one"), LegacyOdometer("other")),
-        tmp_path,
-        build=of_zeros,
-    )
-    for variable in model.trainable_variables:
-        assert (trace.updates("dense", variable=variable), 0) == read(variable)[0]
-
-
-def test_moving_average_on_two_replicas() -> None:
-    """Each replica has its own copy of the weights, and its own updates of them."""
-    ends = []
-    for traced in (False, True):
-        tf.keras.utils.set_random_seed(1)
-        strategy = tf.distribute.MirroredStrategy(
-            ["/cpu:0", "/cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
-        )
-        with strategy.scope():
-            model = network(tf.keras)
-            inner = optimizer_of(f"{MODELS}.legacy_adamw", "AdamWeightDecay")(0.01)
-            optimizer = averaged(inner, model)
-        if traced:
-            tracer.wrap(optimizer)
-
-        @tf.function
-        def step(strategy: Any = strategy, optimizer: Any = optimizer, model: Any = model) -> None:
-            def on_replica() -> None:
-                with tf.GradientTape() as tape:
-                    loss = tf.reduce_sum(model(tf.ones((2, 4))) ** 2)
-                variables = model.trainable_variables
-                optimizer.apply_gradients(
-                    zip(tape.gradient(loss, variables), variables, strict=True)
-                )
-
-            strategy.run(on_replica)
-
-        for _ in range(5):
-            step()
-        ends.append([*model.get_weights(), *(each.numpy() for each in optimizer.variables())])
-    for left, right in zip(*ends, strict=True):
-        np.testing.assert_array_equal(left, right)
-    trace = tracer.trace_of(optimizer)
-    assert trace.complete, trace.notes
-    assert trace.count("updates", by=("replica",)) == {(0,): 6 * 5, (1,): 6 * 5}
-    assert trace.steps == optimizer.iterations.numpy() == 5
     assert trace.findings() == []

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.odometers import LegacyOdometer, read
 from support.twins import STEPS, assert_twins
 
 import tracer
@@ -64,24 +63,11 @@ def test_keras_adamw(keras_adamw: Any, name: str) -> None:
     assert_twins(make)
 
 
-def test_keras_adamw_that_fails_untraced_too(keras_adamw: Any) -> None:
-    with pytest.raises(AttributeError, match="has no attribute 'Tensor'"):
-        keras_adamw.SGDW()
-    annealing = keras_adamw.AdamW(total_iterations=2, use_cosine_annealing=True)
-    with pytest.raises(AttributeError, match="has no attribute 'cond'"):
-        annealing.apply_gradients([(tf.ones(1), tf.Variable([1.0]))])
-
-
 @pytest.mark.parametrize(
     "options", [{}, {"amsgrad": True}, {"weight_decay": 0.01}, {"rectify": False}], ids=str
 )
 def test_adabelief(adabelief: Callable[..., Any], options: dict[str, Any]) -> None:
     assert_twins(lambda: adabelief(**options))
-
-
-def test_adabelief_without_help_fails_untraced_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(AttributeError, match="_set_hyper"):
-        afresh(monkeypatch).AdaBeliefOptimizer(print_change_log=False)
 
 
 def test_gradient_accumulator_around_another() -> None:
@@ -96,17 +82,6 @@ def test_gradient_accumulator_around_another() -> None:
         own_steps=lambda optimizer: optimizer.step - 1,
     )
     assert trace.executions("_resource_apply_dense") == 2 * 2 * STEPS
-
-
-def test_gradient_accumulator_around_an_odometer() -> None:
-    package = imported("gradient_accumulator")
-    optimizer = tracer.wrap(package.GradientAccumulateOptimizer(LegacyOdometer(), accum_steps=4))
-    weight = tf.Variable(tf.zeros((2, 2)))
-    for _ in range(6):
-        optimizer.apply_gradients([(tf.ones((2, 2)), weight)])
-    trace = tracer.trace_of(optimizer)
-    assert (trace.updates("dense"), 0) == read(weight)[0]
-    assert trace.steps == int(optimizer.step) - 1 == 6
 
 
 def test_gradient_accumulator_model() -> None:

@@ -4,7 +4,6 @@ import gc
 
 import pytest
 import tensorflow as tf
-from support.libraries import keras2, keras3
 from support.odometers import ODOMETERS
 from support.saved import assert_saved
 
@@ -161,26 +160,3 @@ def test_a_recording_has_the_graphs_of_its_block_only() -> None:
         ("x: float32[1]", 0, 0, 1, 0),
         ("x: float32[1, 1]", 1, 0, 1, 1),
     ]
-
-
-def test_settings_and_iterations_are_what_the_optimizer_says() -> None:
-    accumulating = tracer.wrap(keras3.optimizers.SGD(1.0, gradient_accumulation_steps=2))
-    weights = keras3.Variable([1.0])
-    for _ in range(4):
-        accumulating.apply_gradients([(tf.ones(1), weights)])
-    (record,) = tracer.trace_of(accumulating).optimizers
-    assert record.settings["gradient_accumulation_steps"] == 2
-    assert record.iterations == int(accumulating._iterations.numpy()) == 4
-
-    clipped = tracer.wrap(keras2.optimizers.legacy.SGD(1.0, clipnorm=0.5))
-    (record,) = tracer.trace_of(clipped).optimizers
-    assert record.settings["clipnorm"] == 0.5
-    assert record.iterations is None  # it has none before its first step
-    clipped.apply_gradients([(tf.ones(1), tf.Variable([1.0]))])
-    (record,) = tracer.trace_of(clipped).optimizers
-    assert record.iterations == 1
-
-    scaled = keras2.mixed_precision.LossScaleOptimizer(keras2.optimizers.SGD(), initial_scale=4)
-    outer, _ = tracer.trace_of(tracer.wrap(scaled)).optimizers
-    assert outer.settings["dynamic"] is True
-    assert outer.settings["initial_scale"] == 4.0
