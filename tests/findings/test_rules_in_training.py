@@ -321,7 +321,7 @@ STOPPED = "table was no longer updated from step 6 on"
     ("kind", "steps", "expected", "text"),
     [
         *((kind, "----", "no-gradient", NEVER) for kind in KINDS),
-        ("legacy", "-xx-xx-xx-", "gradient-missing", "(None) in 4 of 10 steps, first in step 1"),
+        ("legacy", "-xx-xx-xx-", "no-gradient", "(None) in 4 of 10 steps, first in step 1"),
         pytest.param(NEWEST, "xxxxx" + 15 * "-", "updates-stopped", STOPPED, id="None at the end"),
         pytest.param(NEWEST, "xxxxx" + 15 * " ", "updates-stopped", STOPPED, id="frozen"),
         ("legacy", 4 * " xxxx", "", ""),
@@ -343,7 +343,7 @@ def test_a_table_without_updates_in_some_steps(
     assert [(each.code, each.variables) for each in reported] == [(expected, ("table",))] * bool(
         expected
     )
-    mild = kind == "v1" or ("-" not in steps[-15:]) or expected == "gradient-missing"
+    mild = kind == "v1" or ("-" not in steps[-15:]) or expected == "no-gradient"
     for each in reported:
         assert text in each.text
         assert each.severity == ("info" if mild else "warning")
@@ -668,9 +668,9 @@ def test_function_that_is_made_again_and_again(anew: bool) -> None:
     for _ in range(8):
         (tf.function(train_step) if anew else function)()
     trace = tracer.trace_of(optimizer)
-    assert [each.code for each in trace.findings()] == ["traced-again"] * anew
+    assert [each.code for each in trace.findings()] == ["retraced"] * anew
     if anew:
-        assert "train_step was traced 8 times for one signature" in one(trace, "traced-again").text
+        assert "train_step was traced 8 times for one signature" in one(trace, "retraced").text
 
 
 @pytest.mark.parametrize("called", [False, True])

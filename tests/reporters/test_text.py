@@ -206,7 +206,7 @@ def test_findings_are_worked_out_once_for_a_report(monkeypatch: pytest.MonkeyPat
     work_out = rules._found
     times: Counter[str] = Counter()
 
-    def counted(trace: Trace) -> dict[rules.Finding, set[int | None]]:
+    def counted(trace: Trace) -> dict[rules.Finding, set[int]]:
         times["worked out"] += 1
         return work_out(trace)
 

@@ -14,13 +14,13 @@ NAMES = {
 
 BACKENDS = {
     "tensorflow jax torch torch.optim optax": (
-        "replicas-disagree never-updated no-gradient updates-stopped gradient-missing "
+        "replicas-disagree never-updated no-gradient updates-stopped "
         "optimizer-renewed steps-skipped gradients-left"
     ),
     "tensorflow jax torch torch.optim": "not-finite unchanged updated-twice",
     "tensorflow jax torch optax": "apply-raised",
     "tensorflow jax torch": "override-unreached never-used loss-not-scaled",
-    "tensorflow jax optax": "retraced traced-again graph-never-ran",
+    "tensorflow jax optax": "retraced graph-never-ran",
     "tensorflow torch.optim": "never-passed frozen-but-updated",
     "tensorflow": "sparse-missing never-assigned densified",
     "torch.optim": "gradients-added",

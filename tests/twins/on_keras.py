@@ -4,7 +4,7 @@ from typing import Any
 
 import keras
 import numpy as np
-from twins.table import rule
+from twins.table import rule, twin
 
 X, Y = np.ones((8, 3), "float32"), np.ones((8, 1), "float32")
 SGD: Any = keras.optimizers.SGD
@@ -89,7 +89,7 @@ def updates_stopped(healthy: bool) -> None:
         optimizer.apply(ones(True, healthy or step < 4))
 
 
-@rule
+@twin("no-gradient", "had no gradient (None) in", others=None)
 def gradient_missing(healthy: bool) -> None:
     optimizer = SGD(0.1)
     optimizer.build(two())

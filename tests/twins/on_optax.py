@@ -57,7 +57,7 @@ def _without_b(number: int) -> Any:
     return {"w": jnp.ones((4, 2)), "b": None if number else jnp.ones(2)}
 
 
-@rule
+@twin("no-gradient", "had no gradient (None) in", others=None)
 def gradient_missing(healthy: bool) -> None:
     loop = Loop(optax.sgd(0.1))
     for number in range(12):
@@ -114,7 +114,7 @@ def retraced(healthy: bool) -> None:
         loop.run(jnp.ones((8 if healthy else size, 4)))
 
 
-@rule
+@twin("retraced", "for one signature", others=None)
 def traced_again(healthy: bool) -> None:
     loop = Loop(optax.sgd(0.1))
     for _ in range(6):
@@ -155,7 +155,7 @@ def optimizer_renewed(healthy: bool) -> None:
 @twin(
     "optimizer-renewed",
     "step was traced 8 times, each time for a new adam that",
-    "adam to adam#8",
+    "adam, adam#2, adam#3 and 5 more.",
     screen="long",
 )
 def optimizer_as_static_argument(healthy: bool) -> tuple[bool, Any]:

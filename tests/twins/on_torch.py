@@ -96,7 +96,7 @@ def updates_stopped(healthy: bool) -> None:
         optimizer.step()
 
 
-@rule
+@twin("no-gradient", "had no gradient (None) in", others=None)
 def gradient_missing(healthy: bool) -> None:
     model = net()
     optimizer = SGD(model.parameters(), 0.1)

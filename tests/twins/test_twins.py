@@ -41,7 +41,7 @@ FOREIGN = {
 ELSEWHERE = {
     "torch.optim": {"replicas-disagree"},
     "torch": {"replicas-disagree", "never-used"},
-    "jax": {"replicas-disagree", "never-used", "graph-never-ran", "retraced", "traced-again"},
+    "jax": {"replicas-disagree", "never-used", "graph-never-ran", "retraced"},
     "optax": set[str](),
 }
 """Rules of a backend that another test is about."""

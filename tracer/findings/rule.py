@@ -1,6 +1,7 @@
 """Defines rules and their cases, and runs the rules on a trace.
 
-A rule is a function that yields cases; the texts in `@rule(...)` also document the function:
+A rule is a function that yields cases for one root optimizer; the texts in `@rule(...)` also
+document the function:
 
     @rule("never-updated", severity="warning", title="gradients came, and no update did", ...)
     def never_updated(summary: Summary) -> Iterator[Case]:
@@ -11,7 +12,7 @@ trace shows. On an incomplete trace, rules on what did *not* happen are silent. 
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import chain, product
 from typing import Any, Literal, get_args
 
 from msgspec import Struct, structs
@@ -21,12 +22,9 @@ from tracer.model.counts import unknown_effects, updates
 from tracer.model.phrases import replica_names, replica_noun, where_made
 from tracer.model.records import Finding as Finding, Severity as Severity
 from tracer.model.trace import Summary, Trace, summaries_of
-from tracer.model.words import DIALECTS, first_of, listed, plural, some, span, times
+from tracer.model.words import DIALECTS, first_of, listed, plural, some
 
-"""`error`: training certainly does not do what the program says. `warning`: most probably a
-mistake. `info`: good to know, and often normal."""
-
-MAX_CASES = 3  # the most cases of a rule, differing only in numbers, that are not merged
+MAX_CASES = 3  # the most cases of variables that are reported one by one
 MAX_NAMES = 3  # the most variables named in a sentence
 _SINGULAR = {"were": "was", "have": "has", "them": "it", "their": "its"}
 
@@ -35,23 +33,21 @@ class Case(Struct, frozen=True):
     """A case of a rule; `severity` and `advice` default to the rule's."""
 
     text: str
-    """A sentence, or a template (see `gathered`) if there are `words` or `numbers`."""
+    """A sentence, which may have `{which}` for the variables, `{were}`, `{have}`, `{them}` and
+    `{their}`; `{of}` for the optimizer, and `{made}` for the line that made it."""
     advice: str = ""
     severity: Severity | None = None
-    variables: Sequence[int] = ()
-    """The indices of the variables in the template's `{which}`."""
+    variables: tuple[int, ...] = ()
+    """The indices of the variables in `{which}`; cases that differ only in these are one."""
     step: int | None = None
     replica: int | None = None
     """The index of the replica concerned, if only one is."""
-    words: Mapping[str, str] = {}
-    numbers: Mapping[str, int] = {}
-    """The template's other fields."""
     names: tuple[str, ...] = ()
     """The names of the variables concerned, if not those of `variables`."""
 
 
-Find = Callable[[Any], Iterable[Case]]
-"""Finds cases in the `Summary` of one root optimizer, or in a whole `Trace`."""
+Find = Callable[[Summary], Iterable[Case]]
+"""Finds cases in the `Summary` of one root optimizer."""
 
 Need = Literal["complete", "finished", "effects known", "steps", "steps known"]
 """A condition for a rule: the trace is complete; it is not of a program that may run on; no note
@@ -96,10 +92,6 @@ class Rule:
     advice: str
     explanation: str
     """When the rule reports a case and when not, and other severities of a case."""
-    whole: bool = False
-    """Whether the rule reads a whole trace, rather than one root optimizer."""
-    says_line: bool = False
-    """Whether a case ends with the line that makes the steps."""
     needs: tuple[Need, ...] = ()
     explains: tuple[Failed, ...] = ()
     """The failed expectations that a case may explain."""
@@ -114,20 +106,42 @@ class Rule:
         special = {f"What to do with {listed(names[text])}": text for text in names}
         return {"What to do": self.advice, **special}
 
-    def cases(self, trace: Trace) -> Iterator[tuple[int | None, Case]]:
-        """Yield the cases of a trace, each with its root optimizer, or None for the whole trace.
+    def cases(self, summary: Summary) -> Iterator[Case]:
+        """Yield the cases, with all texts: those that differ only in variables are one.
 
-        A case without advice gets the rule's.
+        If more than three remain, they are one case, with the text of the first.
         """
-        if self.whole:
-            yield from ((None, case) for case in self.find(trace))
-            return
-        for summary in summaries_of(trace):
-            if all(_HOLDS[need](summary) for need in self.needs):
-                for case in gathered(summary, self.find(summary)):
-                    advice = case.advice or summary.dialect.advice(self.code, self.advice)
-                    text = with_line(summary, case.text) if self.says_line else case.text
-                    yield summary.root, structs.replace(case, text=text, advice=advice)
+        alike: dict[tuple[str, Severity | None], dict[Case, list[int]]] = {}
+        holds = all(_HOLDS[need](summary) for need in self.needs)
+        for case in self.find(summary) if holds else ():
+            same = alike.setdefault((case.advice, case.severity), {})
+            same.setdefault(structs.replace(case, variables=()), []).extend(case.variables)
+        for same in alike.values():
+            first = min(same, key=lambda case: case.step or 0)
+            many = len(same) > MAX_CASES and all(same.values())
+            every = sorted(chain.from_iterable(same.values()))
+            whole = [(first, every)] if many else same.items()
+            for case, variables in whole:
+                names = case.names or names_of(summary, sorted(variables))
+                text = _filled(summary, case, same[case])
+                if many:
+                    which = names_in_short(names, of_optimizer(summary), summary.dialect.variable)
+                    text = f"{which}: {self.title}. The first of these: {text}"
+                advice = case.advice or summary.dialect.advice(self.code, self.advice)
+                yield structs.replace(case, text=text, advice=advice, names=names)
+
+
+def _filled(summary: Summary, case: Case, variables: Iterable[int]) -> str:
+    """The text of a case, with the names of its variables."""
+    own, of = names_of(summary, sorted(variables)), of_optimizer(summary)
+    names = own or case.names
+    which = names_in_short(names, of if own else "", summary.dialect.variable)
+    text = case.text
+    for many, one in _SINGULAR.items():
+        text = text.replace(f"{{{many}}}", plural(len(names), one, many))
+    for field, words in {"of": of, "made": made_in(summary), "which": which}.items():
+        text = text.replace(f"{{{field}}}", words)
+    return text
 
 
 def with_line(summary: Summary, text: str) -> str:
@@ -157,55 +171,6 @@ def rule(code: str, **texts: Any) -> Callable[[Find], Rule]:
         return RULES[-1]
 
     return add
-
-
-class _Range(tuple[int, int]):
-    """A range of numbers: `{n}`, `{n:times}` or `{n:row}` in a template."""
-
-    def __format__(self, noun: str) -> str:
-        return {"": span, "times": times}.get(noun, partial(some, noun=noun))(self)
-
-
-def gathered(summary: Summary, cases: Iterable[Case]) -> Iterator[Case]:
-    """Merge the cases that say the same of several variables.
-
-    These are cases of one template with equal numbers, or all of a template if there are many.
-    Besides the case's words, a template may use `{which}` (the variables), the first `{step}`,
-    `{later}` if others follow, and `{were}`, `{have}`, `{them}` and `{their}`.
-    """
-    alike: dict[object, dict[object, list[Case]]] = {}
-    for case in cases:
-        template = case.text, case.severity, case.advice, case.names, case.replica
-        same = alike.setdefault((*template, *case.words.values()), {})
-        same.setdefault((case.step, *case.numbers.values()), []).append(case)
-    for groups in alike.values():
-        every = [case for group in groups.values() for case in group]
-        for group in groups.values() if len(groups) <= MAX_CASES else [every]:
-            yield _together(summary, group)
-
-
-def _together(summary: Summary, group: Sequence[Case]) -> Case:
-    first = group[0]
-    known = names_of(summary, sorted(index for case in group for index in case.variables))
-    names = known or first.names
-    of = of_optimizer(summary) if known else ""
-    steps = {case.step for case in group if case.step is not None}
-    step = min(steps, default=None)
-    numbers = {key: sorted(case.numbers[key] for case in group) for key in first.numbers}
-    words = dict(
-        which=names_in_short(names, of, summary.dialect.variable),
-        step=step,
-        later=" or later" if len(steps) > 1 else "",
-        **{many: plural(len(names), one, many) for many, one in _SINGULAR.items()},
-        **{key: _Range((each[0], each[-1])) for key, each in numbers.items()},
-        **first.words,
-    )
-    return structs.replace(
-        first,
-        text=first.text.format(**words) if first.words or first.numbers else first.text,
-        names=first.names or names,
-        step=step,
-    )
 
 
 def names_in_short(names: Sequence[str], of: str = "", noun: str = "variable") -> str:
@@ -238,7 +203,8 @@ def of_optimizer(summary: Summary) -> str:
 # Running the rules.
 
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
-"""From worst to least."""
+"""From worst to least. `error`: training certainly does not do what the program says. `warning`:
+most probably a mistake. `info`: good to know, and often normal."""
 
 
 def findings(trace: Trace) -> list[Finding]:
@@ -246,7 +212,6 @@ def findings(trace: Trace) -> list[Finding]:
 
     Equal facts about many variables are one finding, with some names and the number.
     """
-    summaries_of(trace)  # shared by the findings and by later reports
     return list(trace.derived(_found))
 
 
@@ -254,27 +219,27 @@ def causes(trace: Trace, failed: str, roots: Collection[int]) -> list[Finding]:
     """Return the findings on these root optimizers that can explain a `failed` expectation."""
     known = trace.derived(_found)
     codes = {rule.code for rule in RULES if failed in rule.explains}
-    return [each for each in known if each.code in codes and known[each] & {None, *roots}]
+    return [each for each in known if each.code in codes and not known[each].isdisjoint(roots)]
 
 
-def _found(trace: Trace) -> dict[Finding, set[int | None]]:
-    """All findings, each with its root optimizers; None for the whole trace."""
-    found: dict[Finding, set[int | None]] = {}  # optimizers of one class share its findings
-    for rule in RULES:
-        for root, case in rule.cases(trace):
+def _found(trace: Trace) -> dict[Finding, set[int]]:
+    """All findings, each with its root optimizers."""
+    found: dict[Finding, set[int]] = {}  # optimizers of one class share its findings
+    for rule, summary in product(RULES, summaries_of(trace)):
+        for case in rule.cases(summary):
             replica = None if case.replica is None else trace.replicas[case.replica]
             finding = Finding(
                 rule.code,
                 case.severity or rule.severity,
                 shown(case.text),
                 rule.why,
-                shown(case.advice or rule.advice),
+                shown(case.advice),
                 case.names,
                 case.step,
                 replica.id if replica else None,
                 replica.worker if replica else "",
             )
-            found.setdefault(finding, set()).add(root)
+            found.setdefault(finding, set()).add(summary.root)
     return dict(sorted(found.items(), key=lambda each: SEVERITIES.index(each[0].severity)))
 
 

@@ -5,7 +5,7 @@ raised, were skipped, accumulated, or miscounted; graphs that never ran, functio
 repeatedly.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from math import gcd
 
@@ -17,7 +17,6 @@ from tracer.findings.rule import (
     MAX_NAMES,
     Case,
     Severity,
-    made_in,
     names_in_short,
     names_of,
     of_optimizer,
@@ -48,9 +47,9 @@ from tracer.model.phrases import (
     skipped,
     skipper,
 )
-from tracer.model.records import Graph, GraphTracing, NotUpdated
+from tracer.model.records import Graph, NotUpdated
 from tracer.model.trace import Summary, Trace, has_all_workers, is_first_only, summaries_of
-from tracer.model.words import first_of, first_true, plural, some, times
+from tracer.model.words import first_of, plural, some, times
 
 MIN_RENEWED = 3  # optimizers in a row: fine-tuning has two, one a phase
 _SCALES = {
@@ -84,15 +83,14 @@ def never_passed(summary: Summary) -> Iterator[Case]:
     )
     late = (row for row in summary.not_updated if row.why == "not passed" and row.since)
     known = [*summary.optimizers[0].never_passed, *_names(summary, late)]
-    if names := tuple(dict.fromkeys(known)):
-        when, own = summary.dialect.advice("never-passed:when", thawed), summary.dialect.advice
-        advice = own("never-passed:list") if all("[" in each for each in names) else ""
-        for optimizer, outside in summary.evidence(OutsideModules):
-            lost = f"{len(outside.variables):,} of {outside.of:,}"
-            when += f". {lost} parameters of {optimizer.name} are in no module"
-            advice = own("never-passed:unowned")
-        words = {"of": of_optimizer(summary), "made": made_in(summary)}
-        yield Case(f"{{which}} {when}.", advice, names=names, words=words)
+    when, own = summary.dialect.advice("never-passed:when", thawed), summary.dialect.advice
+    advice = own("never-passed:list") if all("[" in name for name in known) else ""
+    for optimizer, outside in summary.evidence(OutsideModules):
+        lost = f"{len(outside.variables):,} of {outside.of:,}"
+        when += f". {lost} parameters of {optimizer.name} are in no module"
+        advice = own("never-passed:unowned")
+    if known:
+        yield Case(f"{{which}} {when}.", advice, names=tuple(dict.fromkeys(known)))
 
 
 def _names(summary: Summary, records: Iterable[NotUpdated]) -> list[str]:
@@ -133,7 +131,6 @@ def frozen_but_updated(summary: Summary) -> Iterator[Case]:
             f"{{which}} {summary.dialect.advice('frozen-but-updated:when', frozen)}.",
             severity="warning" if len(roots) == 1 else "info",
             names=names,
-            words={"of": of_optimizer(summary)},
         )
 
 
@@ -146,25 +143,6 @@ def _updated_after(summary: Summary, step: int, variables: Iterable[int]) -> tup
         for index in variables
         if all(any(later[index, own] for own in replicas) for replicas in workers)
     )
-
-
-def _traced_for_each(trace: Trace) -> Iterator[Case]:
-    """One JAX function is traced for several optimizers in a row, and each steps once."""
-    alike: dict[tuple[str, str, str], list[str]] = {}
-    for summary in summaries_of(trace):
-        graphs = [graph for graph in trace.graphs if graph.root == summary.root]
-        root = summary.optimizers[0]
-        if root.made and len(graphs) == 1 and graphs[0].tracings == graphs[0].steps == 1:
-            key = class_of(root), root.made, graphs[0].function
-            alike.setdefault(key, []).append(root.name)
-    for (name, made, function), roots in alike.items():
-        if len(roots) >= MIN_RENEWED:
-            yield Case(
-                f"{function} was traced {len(roots):,} times, each time for a new {name} that "
-                f"{made} made and that stepped once: {roots[0]} to {roots[-1]}.",
-                "Make it once, before the loop. A static argument is compared by identity, so JAX "
-                "traces and compiles the function again for each new transformation.",
-            )
 
 
 _NEVER_CALLS = "train_step never calls its apply_gradients"
@@ -280,46 +258,64 @@ def loss_not_scaled(summary: Summary) -> Iterator[Case]:
         f"Info: {MIN_RENEWED} or more optimizers of one line trained the same variables. With JAX "
         "and optax a warning: a state was dropped, or a function was traced for each optimizer."
     ),
-    whole=True,
 )
-def optimizer_renewed(trace: Trace) -> Iterator[Case]:
-    yield from _states_dropped(trace)
-    yield from _traced_for_each(trace)
-    arguments = {index for index, variable in enumerate(trace.variables) if variable.argument}
-    alike: dict[tuple[str, str, frozenset[int]], list[Summary]] = {}
+def optimizer_renewed(summary: Summary) -> Iterator[Case]:
+    trace, first = summary.trace, summary.optimizers[0]
+    for optimizer, renewed in summary.evidence(StateRenewed) if trace.complete else ():
+        text = (
+            f"{optimizer.name} started from zero in each of {some(renewed.steps, 'step')}: the "
+            "state that update returned was never passed to the next step."
+        )
+        yield Case(
+            with_line(summary, text),
+            "Pass each step the state that the previous one returned, and call init once, "
+            "before the loop. If each step is meant to start from zero, as the only step of "
+            "an inner loop or of a candidate, there is nothing to do.",
+        )
+    alike = trace.derived(_made_alike).get(summary.root, [])
+    if len(alike) < MIN_RENEWED:
+        return
+    which = first_of([each.optimizers[0].name for each in alike], MIN_RENEWED)
+    names, function = names_of(summary, sorted(_own(summary))), _traced_once(summary)
+    if function:
+        yield Case(
+            f"{function} was traced {len(alike):,} times, each time for a new {class_of(first)} "
+            f"that {first.made} made and that stepped once: {which}.",
+            "Make it once, before the loop. A static argument is compared by identity, so JAX "
+            "traces and compiles the function again for each new transformation.",
+        )
+    elif names:
+        yield Case(
+            f"{first.made} made {len(alike):,} optimizers of the class {class_of(first)} "
+            f"({which}), and each trained "
+            f"{names_in_short(names, noun=summary.dialect.variable)}.",
+            severity="info",
+            names=names,
+        )
+
+
+def _own(summary: Summary) -> frozenset[int]:
+    """The variables that the optimizer updates, without arguments of functions."""
+    every = summary.trace.variables
+    return frozenset(index for index in summary.updated if not every[index].argument)
+
+
+def _traced_once(summary: Summary) -> str:
+    """The only function with a step, if it was traced once and stepped once; else empty."""
+    graphs = [graph for graph in summary.trace.graphs if graph.root == summary.root]
+    once = len(graphs) == 1 and graphs[0].tracings == graphs[0].steps == 1
+    return graphs[0].function if once else ""
+
+
+def _made_alike(trace: Trace) -> dict[int, list[Summary]]:
+    """By the first, optimizers of one class and line for one function, or the same variables."""
+    alike: dict[object, list[Summary]] = {}
     for summary in summaries_of(trace):
-        root, variables = summary.optimizers[0], summary.updated - arguments
-        if root.made and variables:
-            alike.setdefault((root.class_name, root.made, variables), []).append(summary)
-    for (_, made, variables), group in alike.items():
-        if len(group) >= MIN_RENEWED:
-            names, dialect = names_of(group[0], sorted(variables)), group[0].dialect
-            roots = [summary.optimizers[0] for summary in group]
-            which = first_of([root.name for root in roots], MIN_RENEWED)
-            yield Case(
-                f"{made} made {len(roots):,} optimizers of the class {class_of(roots[0])} "
-                f"({which}), and each trained {names_in_short(names, noun=dialect.variable)}.",
-                dialect.advice("optimizer-renewed"),
-                "info",
-                names=names,
-            )
-
-
-def _states_dropped(trace: Trace) -> Iterator[Case]:
-    """A state was never passed to the next step."""
-    for summary in summaries_of(trace) if trace.complete else ():
-        for optimizer, renewed in summary.evidence(StateRenewed):
-            steps = some(renewed.steps, "step")
-            text = (
-                f"{optimizer.name} started from zero in each of {steps}: the state that "
-                "update returned was never passed to the next step."
-            )
-            yield Case(
-                with_line(summary, text),
-                "Pass each step the state that the previous one returned, and call init once, "
-                "before the loop. If each step is meant to start from zero, as the only step of "
-                "an inner loop or of a candidate, there is nothing to do.",
-            )
+        root = summary.optimizers[0]
+        if root.made:
+            trained = _traced_once(summary) or _own(summary)
+            alike.setdefault((root.class_name, root.made, trained), []).append(summary)
+    return {group[0].root: group for group in alike.values()}
 
 
 # Steps and graphs.
@@ -384,15 +380,12 @@ def steps_skipped(summary: Summary) -> Iterator[Case]:
         return
     by, number = skipper(summary.optimizers), skips.number
     first, last = skips.longest
-    longest = last - first + 1
-    begin = f"the first is step {skips.first:,}"
     row = f"in a row, steps {first:,} to {last:,}"
-    which = first_true(
-        (number == 1, f"step {first:,}"),
-        (longest == number, f"all {row}"),
-        (longest > 1, f"{begin}, up to {longest:,} {row}"),
-        (True, begin),
-    )
+    which = f"the first is step {skips.first:,}" if number > 1 else f"step {first:,}"
+    if number > 1 == number - (last - first):
+        which = f"all {row}"
+    elif last > first:
+        which += f", up to {last - first + 1:,} {row}"
     scale, fell = skips.by.settings.get("dynamic_scale"), ""
     if skips.hopeless and isinstance(scale, int | float) and scale < 1:  # Keras 3 has no limit
         fell = f"; the scale has fallen to {scale:g}: at 0, a finite gradient makes the weights NaN"
@@ -491,97 +484,70 @@ def _passes_left(summary: Summary, left: GradientsLeft) -> Case:
         "steps and half of all. Silent if the program scales or writes gradients "
         "between steps, or a step takes a closure."
     ),
-    says_line=True,
     needs=("steps",),
 )
 def gradients_added(summary: Summary) -> Iterator[Case]:
     for _, added in summary.evidence(GradientsAdded):
         if added.steps >= max(MIN_ADDED, added.of / 2):
-            yield Case(
+            text = (
                 f"In {added.steps:,} of {some(added.of, 'step')}{of_optimizer(summary)} backward "
-                "added to gradients that the previous step had used: zero_grad did not clear them.",
+                "added to gradients that the previous step had used: zero_grad did not clear them."
             )
+            yield Case(with_line(summary, text))
 
 
 @rule(
     "retraced",
     severity="warning",
-    title="traced again for another signature",
+    title="a function was traced again",
     why="Each tracing takes as long as many steps, and the graphs stay in memory.",
     advice=(
-        "Pass tensors instead of Python numbers, use `drop_remainder=True`, or give the "
-        "tf.function an input_signature with None for the sizes that change."
+        "Make the tf.function once, outside the loop, and do not compile the model again. Pass "
+        "tensors instead of Python numbers, use `drop_remainder=True`, or give an input_signature "
+        "with None for the sizes that change."
     ),
     explanation=(
-        "A warning for five tracings or more, and at least one for every 20 steps; else info, as "
-        "for a smaller last batch. On JAX the step is approximate."
+        "For another signature, or again for the same one, as by a tf.function that is made again "
+        "and again. A warning for five tracings or more, and at least one for every 20 steps; else "
+        "info, as for a smaller last batch. The first graph of a function that makes variables "
+        "never runs, and does not count. On JAX the step is approximate."
     ),
     explains=("calls",),
 )
 def retraced(summary: Summary) -> Iterator[Case]:
     for rows in _by_function(summary):
-        later = [each for each in [row for row in rows if row.signature][1:] if each.after > 0]
-        if not later:
-            continue
-        tracings, change = sum(each.tracings for each in later), ""
-        for event in _events_of(summary, later[:1])[:1]:
-            became = event.detail.replace(" -> ", " became ")
-            line = _line(summary, event)
-            change = (became and f", when {became}") + (line and f", by the call in {line}")
-        yield Case(
-            f"{rows[0].function}{of_optimizer(summary)} was traced again"
-            f"{f' {times(tracings)}, first' if tracings > 1 else ''} after step {later[0].after:,}"
-            f"{summary.dialect.advice('retraced:roughly')}{change}.",
-            severity=_costly(tracings, rows),
-            step=later[0].after + 1,
-        )
-
-
-@rule(
-    "traced-again",
-    severity="warning",
-    title="traced several times for one signature",
-    why=(
-        "Each tracing takes as long as many steps. Most often a new tf.function is made "
-        "again and again."
-    ),
-    advice="Make the tf.function once, outside the loop; do not compile the model again.",
-    explanation=(
-        "Counts only graphs that ran, because the first graph of a function that makes variables "
-        "never runs. A warning for five tracings or more, and at least one for every 20 steps."
-    ),
-    explains=("calls",),
-)
-def traced_again(summary: Summary) -> Iterator[Case]:
-    for rows in _by_function(summary):
-        again = [number for each in rows if (number := each.tracings - each.idle) > 1]
-        if again:
-            signatures = "one signature" if len(again) == 1 else f"{len(again):,} signatures"
+        later = [graph for graph in [row for row in rows if row.signature][1:] if graph.after > 0]
+        again = [number for row in rows if (number := row.tracings - row.idle) > 1]
+        steps, tracings = sum(row.steps for row in rows), sum(graph.tracings for graph in later)
+        function = f"{rows[0].function}{of_optimizer(summary)}"
+        often = max(tracings, sum(again))
+        severity: Severity = "info"
+        if often >= MIN_TRACINGS and often * STEPS_PER_TRACING >= steps:
+            severity = "warning"
+        if later:
+            more = f" {times(tracings)}, first" if tracings > 1 else ""
             yield Case(
-                f"{rows[0].function}{of_optimizer(summary)} was traced {times(sum(again))} for "
-                f"{signatures}.",
-                severity=_costly(sum(again), rows),
+                f"{function} was traced again{more} after step {later[0].after:,}"
+                f"{summary.dialect.advice('retraced:roughly')}{_change(summary, later[0])}.",
+                severity=severity,
+                step=later[0].after + 1,
             )
+        elif again:
+            each = "one signature" if len(again) == 1 else f"{len(again):,} signatures"
+            yield Case(f"{function} was traced {times(sum(again))} for {each}.", severity=severity)
 
 
-def _events_of(summary: Summary, rows: Sequence[Graph]) -> list[GraphTracing]:
-    """The graph tracings of these rows, in the order in which they began."""
+def _change(summary: Summary, row: Graph) -> str:
+    """What was another argument when this graph was traced first, and the line of the call."""
     data = summary.trace.data
-    named = [(summary.root, row.function, row.signature, row.replica) for row in rows]
+    of = row.root, row.function, row.signature, row.replica
     graphs = [(graph.root, graph.function, graph.signature, graph.replica) for graph in data.graphs]
-    return [event for event in data.graph_tracings if graphs[event.graph] in named]
-
-
-def _line(summary: Summary, event: GraphTracing) -> str:
-    """The program line that called the traced function; empty if unknown."""
-    line = summary.trace.data.nearest_line(event.path)
-    return f"{line.file}:{line.number}" if line else ""
-
-
-def _costly(tracings: int, rows: Sequence[Graph]) -> Severity:
-    steps = sum(each.steps for each in rows)
-    often = tracings >= MIN_TRACINGS and tracings * STEPS_PER_TRACING >= steps
-    return "warning" if often else "info"
+    event = next((event for event in data.graph_tracings if graphs[event.graph] == of), None)
+    if event is None:
+        return ""
+    became, line = event.detail.replace(" -> ", " became "), data.nearest_line(event.path)
+    by = f", by the call in {line.file}:{line.number}" if line else ""
+    return f"{became and f', when {became}'}{by}"
 
 
 def _by_function(summary: Summary) -> list[list[Graph]]:

@@ -1,15 +1,13 @@
 """Rules on updates: by which methods, of which variables, and their effect on the weights."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
 
 from tracer.findings.rule import (
     FEW,
     MANY,
-    MAX_NAMES,
     Case,
     Severity,
-    made_in,
+    names_in_short,
     names_of,
     of_optimizer,
     on_replicas,
@@ -39,7 +37,7 @@ from tracer.model.evidence import (
 from tracer.model.phrases import accumulated_steps, class_of, replica_names, replica_noun, skipper
 from tracer.model.records import Effect, Optimizer
 from tracer.model.trace import Pattern, Summary, has_all_workers, summaries_of
-from tracer.model.words import KIND_WORDS, first_true, listed, plural, some
+from tracer.model.words import KIND_WORDS, listed, plural, some, times
 
 # The methods that make updates.
 
@@ -119,13 +117,13 @@ def sparse_missing(summary: Summary) -> Iterator[Case]:
             )
 
 
-def _with_sparse_calls(summary: Summary, optimizer: Optimizer) -> list[int]:
+def _with_sparse_calls(summary: Summary, optimizer: Optimizer) -> tuple[int, ...]:
     """The variables for which Python called a sparse apply method of the optimizer."""
     trace = summary.trace
     sparse = {i for i, method in enumerate(trace.methods) if "sparse" in method.name}
     index = trace.optimizers.index(optimizer)
     calls = [c for c in trace.data.calls if c.method in sparse and c.optimizer == index]
-    return sorted({variable for call in calls for variable in call.variables})
+    return tuple(sorted({variable for call in calls for variable in call.variables}))
 
 
 @rule(
@@ -153,14 +151,14 @@ def never_assigned(summary: Summary) -> Iterator[Case]:
             )
     for optimizer, idle in summary.evidence(NeverAssigned):
         names = [variable.name for variable in trace.variables]
-        variables = [index for index in summary.variables if names[index] in idle.variables]
+        variables = tuple(i for i in summary.variables if names[i] in idle.variables)
         if variables and any(idle.method == method.name for method in trace.methods):
             yield Case(
-                "{method} assigned nothing to {which} while it was traced.",
+                f"{class_of(optimizer)}.{idle.method} assigned nothing to {{which}} while it was "
+                "traced.",
                 f"Assign to the variable itself, as with {KIND_WORDS[optimizer.kind].assign}: "
                 "`variable = ...` changes no weight.",
                 variables=variables,
-                words={"method": f"{class_of(optimizer)}.{idle.method}"},
             )
 
 
@@ -192,19 +190,12 @@ def not_finite(summary: Summary) -> Iterator[Case]:
     if not seen:
         return
     looked = [effect for effect in summary.effects if effect.what == "compared" and effect.total]
-    first = min(_first_step([each]) for each in seen)
-    at_first = [each for each in seen if _first_step([each]) == first]
-    replicas = {each.replica for each in at_first}
-    everyone, beginning = _variables(seen), _variables(at_first)
+    first = min(_first_step([effect]) for effect in seen)
+    beginning = _variables([effect for effect in seen if _first_step([effect]) == first])
     from_the_start = first and first == _first_step(looked)
-    start = first_true(
-        (not from_the_start, ""),
-        (first > 1, ", the first one observed, or earlier"),
-        (True, ", the first one, or earlier"),
-    )
-    more = f" of {some(len(_variables(looked)), summary.dialect.variable)} did so in the end"
     yield Case(
-        "{which} held NaN or infinity after {when}{start}{more}.",
+        f"{{which}} held NaN or infinity after {f'step {first:,}' if first else 'some steps'}"
+        f"{', the first one observed, or earlier' if from_the_start else ''}.",
         "Look at the checkpoint or the initial weights, and at the data of that step."
         if from_the_start
         else "Go back to an earlier checkpoint, and look at the data and the loss of that step "
@@ -212,18 +203,12 @@ def not_finite(summary: Summary) -> Iterator[Case]:
         "it begins. If gradients explode, clip them or lower the learning rate.",
         variables=beginning,
         step=first or None,
-        replica=min(replicas) if len(summary.replicas) > 1 == len(replicas) else None,
-        words={
-            "when": f"step {first:,}" if first else "some steps",
-            "start": start,
-            "more": f", and {len(everyone):,}{more}" if len(everyone) > len(beginning) else "",
-        },
-        names=names_of(summary, everyone),
+        names=names_of(summary, _variables(seen)),
     )
 
 
-def _variables(effects: Sequence[Effect]) -> list[int]:
-    return sorted({index for effect in effects for index in effect.variables})
+def _variables(effects: Sequence[Effect]) -> tuple[int, ...]:
+    return tuple(sorted({index for effect in effects for index in effect.variables}))
 
 
 def _first_step(effects: Sequence[Effect]) -> int:
@@ -261,42 +246,38 @@ def unchanged(summary: Summary) -> Iterator[Case]:
     before = f" before step {end:,}, which made a weight infinite or NaN" if end else ""
     moves = list(_moves(summary, end))
     learns = any(last for _, _, last, _ in moves)
-    dead = [i for variables, _, _, since in moves if since >= MIN_UPDATES for i in variables]
+    dead = [(variables, since) for variables, _, _, since in moves if since >= MIN_UPDATES]
     if dead and not learns:
+        steps = some(max(since for _, since in dead), "step")
         yield Case(
-            "No step changed any bit of {which}, and {all} updated in {steps:step}{before}.",
+            f"No step changed any bit of {{which}}, though {steps} updated {{them}}{before}.",
             "Print the learning rate: it may be 0, or too small to change anything. If it is not, "
             "all gradients are 0: look at the loss.",
-            variables=dead,
+            variables=tuple(index for variables, _ in dead for index in variables),
             step=1,
-            words={"all": plural(len(dead), "it was", "all of them were"), "before": before},
-            numbers={"steps": max(updated for _, updated, _, _ in moves)},
         )
     for variables, updated, last, since in moves if learns else ():
         if not last and since >= MIN_UPDATES:
             yield Case(
-                "{which} {were} updated in {steps:step}{before}, and no bit of {them} changed.",
+                f"{{which}} {{were}} updated in {some(since, 'step')}{before}, and no bit of "
+                "{them} changed.",
                 severity="warning",
                 variables=variables,
-                words={"before": before},
-                numbers={"steps": since},
             )
         elif last and since >= max(MIN_LAST_UPDATES, updated / LAST_SHARE):
             yield Case(
-                "{which} {have} not changed since step {step:,}{later}: {updates:update}{before} "
-                "changed nothing.",
+                f"{{which}} {{have}} not changed since step {last + 1:,}: "
+                f"{some(since, 'update')}{before} changed nothing.",
                 "Print the learning rate: a schedule may have reached 0. If it has not, the "
                 "gradient is 0 (a layer that is cut off, a loss at its minimum), or too small for "
                 "the type of the weight.",
                 "warning",
                 variables,
                 last + 1,
-                words={"before": before},
-                numbers={"updates": since},
             )
 
 
-def _moves(summary: Summary, end: int) -> Iterator[tuple[list[int], int, int, int]]:
+def _moves(summary: Summary, end: int) -> Iterator[tuple[tuple[int, ...], int, int, int]]:
     """Yield the outcome of the updates before step `end`, or of all if `end` is 0.
 
     Each item has the variables, the number of steps that updated them, the last of these that
@@ -305,7 +286,7 @@ def _moves(summary: Summary, end: int) -> Iterator[tuple[list[int], int, int, in
     """
     every = summary.trace.variables
     for pattern in summary.asked:
-        variables = [variable for variable in pattern.variables if 0 not in every[variable].shape]
+        variables = tuple(index for index in pattern.variables if 0 not in every[index].shape)
         updating = [each for each in pattern.replicas if pattern.total(updates, each)]
         is_sharded = summary.is_sharded(pattern)
         unknown = is_sharded and not has_all_workers(summary.trace)  # other shards may have changed
@@ -333,7 +314,10 @@ def _moves(summary: Summary, end: int) -> Iterator[tuple[list[int], int, int, in
     severity="error",
     title="replicas or workers made different updates",
     why="Their copies of the variable, or the steps of its shards, are no longer equal.",
-    advice=("Look for a condition on the replica, or on its own data, around apply_gradients."),
+    advice=(
+        "Look for a condition on one of them, or on its own data, around the step. Give each the "
+        "same number of batches."
+    ),
     explanation=(
         "Compares the steps that all of them ran; fewer steps on one is a warning. A shard that is "
         "never updated may be empty. "
@@ -345,9 +329,20 @@ def _moves(summary: Summary, end: int) -> Iterator[tuple[list[int], int, int, in
 def replicas_disagree(summary: Summary) -> Iterator[Case]:
     if len(summary.replicas) < 2 or _one_copy(summary):
         return
-    names = replica_names(summary.trace)
-    if summary.trace.finished:
-        yield from _steps_disagree(summary, names)
+    names, steps = replica_names(summary.trace), summary.steps_on
+    most = max(summary.replicas, key=lambda r: steps[r])
+    behind = [replica for replica in summary.replicas if steps[replica] < steps[most]]
+    if behind and summary.trace.finished:
+        low = min(steps[replica] for replica in behind)
+        ran = some((low, max(steps[replica] for replica in behind)), "step")
+        which = names_in_short([names[r] for r in behind], noun=replica_noun(summary.trace))
+        yield Case(
+            f"{which}{of_optimizer(summary)} ran {ran}, {names[most]} ran {steps[most]:,}: they "
+            f"differ from step {low + 1:,} on.",
+            severity="warning",
+            step=low + 1,
+            replica=behind[0],
+        )
     for pattern in summary.asked:
         total = {each: pattern.total(updates, each) for each in summary.replicas_with(pattern)}
         most, least = max(total, key=lambda r: total[r]), min(total, key=lambda r: total[r])
@@ -355,64 +350,18 @@ def replicas_disagree(summary: Summary) -> Iterator[Case]:
             continue
         if summary.is_sharded(pattern) and not (total[least] or pattern.total(missing, least)):
             continue  # an empty shard needs no update
-        steps = min(summary.steps_on[most], summary.steps_on[least])
+        both = min(steps[most], steps[least])
         parts = pattern.timeline(updates.on([most]), updates.on([least])).parts()
-        differ = ((at.first, *made) for at, made in parts if len({*made}) > 1 and at.first <= steps)
-        for step, more, less in islice(differ, 1):
+        differ = [(at.first, *made) for at, made in parts if len({*made}) > 1 and at.first <= both]
+        for step, more, less in differ[:1]:
             yield Case(
-                "{which} {were} updated {more:times} on {most} and {less:times} on {least} in step "
-                "{step:,}, the first that differs (in all: {all_more:times} and {all_less:times}).",
-                _look_for_a_condition(summary),
+                f"{{which}} {{were}} updated {times(more)} on {names[most]} and {times(less)} on "
+                f"{names[least]} in step {step:,}, the first that differs (in all: "
+                f"{times(total[most])} and {times(total[least])}).",
                 variables=pattern.variables,
                 step=step,
                 replica=least,
-                words={"most": names[most], "least": names[least]},
-                numbers={
-                    "more": more,
-                    "less": less,
-                    "all_more": total[most],
-                    "all_less": total[least],
-                },
             )
-
-
-def _look_for_a_condition(summary: Summary) -> str:
-    noun = replica_noun(summary.trace)
-    around = "the step" if noun == "rank" else summary.dialect.step_method
-    return f"Look for a condition on the {noun} or on its own data around {around}."
-
-
-def _steps_disagree(summary: Summary, names: Sequence[str]) -> Iterator[Case]:
-    steps, noun = summary.steps_on, replica_noun(summary.trace)
-    most = max(summary.replicas, key=lambda r: steps[r])
-    behind = {
-        replica: steps[replica] for replica in summary.replicas if steps[replica] < steps[most]
-    }
-    if behind:
-        low, high = min(behind.values()), max(behind.values())
-        lagging = [names[each] for each in behind]
-        which = listed(lagging) if len(behind) <= MAX_NAMES else some(len(behind), noun)
-        workers = {summary.trace.replicas[each].worker for each in (*behind, most)}
-        yield Case(
-            f"{which}{of_optimizer(summary)} ran {some((low, high), 'step')}, {names[most]} ran "
-            f"{steps[most]:,}: they differ from step {low + 1:,} on.",
-            _look_for_a_condition(summary) if len(workers) == 1 else _AS_MUCH[noun],
-            "warning",
-            step=low + 1,
-            replica=min(behind),
-        )
-
-
-_AS_MUCH = {
-    "replica": (
-        "Give each worker the same amount of data (`dataset.repeat()` with `steps_per_epoch`), and "
-        "look for a worker that left the loop early."
-    ),
-    "rank": (
-        "Give each rank the same number of batches (`DistributedSampler` does), and look for a "
-        "rank that left the loop early."
-    ),
-}
 
 
 @rule(
@@ -438,23 +387,19 @@ def never_updated(summary: Summary) -> Iterator[Case]:
     some_ranks = not has_all_workers(summary.trace)
     for pattern in summary.asked if any_was else ():
         elsewhere = some_ranks and (summary.is_partitioned or summary.is_sharded(pattern))
-        if not pattern.total(requests) or pattern.total(zeroed):
-            continue
-        if not pattern.total(updates) and not elsewhere:
+        got = max(pattern.total(requests, replica) for replica in pattern.replicas)
+        if got and not (pattern.total(zeroed) or pattern.total(updates) or elsewhere):
             skipped = _only_skipped(summary, pattern)
+            how = f", in steps that {by} skipped" if skipped else by_itself
             yield Case(
-                "{which} {were} never updated, though {method} got a gradient {times:times}{how}.",
+                f"{{which}} {{were}} never updated, though {summary.dialect.step_method} got a "
+                f"gradient {times(got)}{how}.",
                 "Look for what makes the gradients infinite or NaN in exactly these steps: "
                 f"{summary.dialect.find_nan}."
                 if skipped
                 else "",
                 variables=pattern.variables,
                 step=1,
-                words={
-                    "method": summary.dialect.step_method,
-                    "how": f", in steps that {by} skipped" if skipped else by_itself,
-                },
-                numbers={"times": max(pattern.total(requests, r) for r in pattern.replicas)},
             )
 
 
@@ -469,36 +414,47 @@ def _only_skipped(summary: Summary, pattern: Pattern) -> bool:
 @rule(
     "no-gradient",
     severity="warning",
-    title="the gradient was always None",
-    why="The loss does not depend on the variable, so it never learns.",
+    title="the gradient was None",
+    why="The loss does not depend on the variable in these steps, so it does not learn.",
     advice=(
         "Look for what cuts the variable from the loss (tf.stop_gradient, an unused "
         "output, rounding, NumPy), or take it out of the list."
     ),
     explanation=(
-        "Info for tf.compat.v1, whose `minimize` passes all trainable variables of the "
-        "graph, and for an optimizer that only moves its schedule while another one trains. "
-        "Frozen variables are not passed, and not reported."
+        "A warning if the gradient was None each time; info for tf.compat.v1, whose `minimize` "
+        "passes all trainable variables of the graph, and for an optimizer that only moves its "
+        "schedule while another one trains. Info if the gradient was None in some steps; from some "
+        "step on, see updates-stopped. Frozen variables are not passed, and not reported."
     ),
     needs=("complete",),
     explains=FEW,
 )
 def no_gradient(summary: Summary) -> Iterator[Case]:
     of_graph = any(optimizer.kind == "v1" for optimizer in summary.optimizers)
-    every = summary.trace.variables
-    unowned = {name for _, each in summary.evidence(OutsideModules) for name in each.variables}
+    every, no_module = summary.trace.variables, ", and no module has {them}{made}"
+    unowned = {name for _, own in summary.evidence(OutsideModules) for name in own.variables}
     severity: Severity | None = "info" if of_graph or _only_schedules(summary) else None
     for pattern in summary.asked:
-        if not pattern.total(missing) or pattern.total(_requests_or_updates):
-            continue
-        with_elements = [
-            variable for variable in pattern.variables if 0 not in every[variable].shape
-        ]
-        for lost in (False, True):
-            if which := [each for each in with_elements if (every[each].name in unowned) == lost]:
+        replica = max(pattern.replicas, key=lambda each: pattern.total(missing, each))
+        number = pattern.total(missing, replica)
+        if number and pattern.total(requests) and pattern.steps_known:
+            parts = pattern.timeline(missing, replica=replica).parts()
+            first = next(steps.first for steps, (none,) in parts if none)
+            if not _silence(summary, pattern, replica):
+                yield Case(
+                    f"{{which}} had no gradient (None) in {number:,} of "
+                    f"{some(summary.steps_on[replica], 'step')}, first in step {first:,}.",
+                    "Nothing to do if the model does not use each of its branches in every step.",
+                    "info",
+                    pattern.variables,
+                    first,
+                )
+        elif number and not pattern.total(_requests_or_updates):
+            for index in (i for i in pattern.variables if 0 not in every[i].shape):
+                lost, on = every[index].name in unowned, on_replicas(summary, pattern.replicas)
                 yield Case(
                     "{which} {were} never updated: the gradient was None each time, in "
-                    "{none:step}{on}" + (", and no module has {them}{made}." if lost else "."),
+                    f"{some(number, 'step')}{on}{no_module if lost else ''}.",
                     summary.dialect.advice("no-gradient:unowned")
                     if lost
                     else "minimize without var_list passes every trainable variable of the "
@@ -507,10 +463,8 @@ def no_gradient(summary: Summary) -> Iterator[Case]:
                     if of_graph
                     else "",
                     severity,
-                    which,
+                    (index,),
                     step=1,
-                    words={"made": made_in(summary), "on": on_replicas(summary, pattern.replicas)},
-                    numbers={"none": max(pattern.total(missing, r) for r in pattern.replicas)},
                 )
 
 
@@ -558,17 +512,13 @@ def stopped(summary: Summary) -> Iterator[Case]:
             severity, why, advice = _STOPPED[because]
             alike = [first, *(each for each in others if _last(pattern, each) == last)]
             yield Case(
-                "{which} {were} no longer updated from step {step:,} on{later} (of {steps}){on}: "
-                "{why}.",
+                f"{{which}} {{were}} no longer updated from step {last + 1:,} on (of "
+                f"{some(summary.steps, 'step')}){on_replicas(summary, alike)}: "
+                f"{own(f'{code} why', why)}.",
                 own(code, advice) or own(never_updated.code, never_updated.advice),
                 severity,
                 pattern.variables,
                 last + 1,
-                words={
-                    "steps": some(summary.steps, "step"),
-                    "why": own(f"{code} why", why),
-                    "on": on_replicas(summary, alike),
-                },
             )
 
 
@@ -639,15 +589,14 @@ def updated_twice(summary: Summary) -> Iterator[Case]:
         counts = {pattern.total(updates, replica) for replica in summary.replicas}
         copies = not _one_copy(summary) and not summary.is_sharded(pattern)
         if parts and not (copies and len(counts) > 1):
+            most, first = times(max(made for _, made in parts)), parts[0][0].first
             yield Case(
-                "{which} {were} updated {most:times} in step {step:,}."
+                f"{{which}} {{were}} updated {most} in step {first:,}."
                 if number == 1
-                else "{which} {were} updated {most:times} a step in {number} of {steps}, first in "
-                "step {step:,}.",
+                else f"{{which}} {{were}} updated {most} a step in {number:,} of "
+                f"{some(summary.steps, 'step')}, first in step {first:,}.",
                 variables=pattern.variables,
-                step=parts[0][0].first,
-                words={"steps": some(summary.steps, "step")},
-                numbers={"most": max(made for _, made in parts), "number": number},
+                step=first,
             )
 
 
@@ -670,66 +619,24 @@ def updated_twice(summary: Summary) -> Iterator[Case]:
     ),
     explains=(*FEW, *MANY),
 )
-def densified(summary: Summary) -> Iterable[Case]:
+def densified(summary: Summary) -> Iterator[Case]:
     every, dense_requests = summary.trace.variables, counting(["request"], ["dense"])
     settings = ("gradient_accumulation_steps", "global_clipnorm")
-    causes = [
-        key
-        for key in settings
-        if any(optimizer.settings.get(key) for optimizer in summary.optimizers)
-    ]
+    causes = [key for key in settings if any(own.settings.get(key) for own in summary.optimizers)]
     by = f" ({listed(causes)} {plural(len(causes), 'is', 'are')} set)" if causes else ""
-    return [
-        Case(
-            "{which}: the gradient was sparse when it reached apply_gradients and dense when it "
-            "was applied{by}: each update writes all {rows:row}.",
-            variables=[index],
-            words={"by": by},
-            numbers={"rows": next(iter(every[index].shape), 1) or 0},
-        )
-        for pattern in summary.asked
-        if pattern.total(requests) > pattern.total(dense_requests) == 0
-        if pattern.total(dense) and not pattern.total(sparse)
-        for index in pattern.variables
-    ]
+    for pattern in summary.asked:
+        came_sparse = pattern.total(requests) > pattern.total(dense_requests) == 0
+        if came_sparse and pattern.total(dense) and not pattern.total(sparse):
+            for index in pattern.variables:
+                rows = some(next(iter(every[index].shape), 1) or 0, "row")
+                yield Case(
+                    "{which}: the gradient was sparse when it reached apply_gradients and dense "
+                    f"when it was applied{by}: each update writes all {rows}.",
+                    variables=(index,),
+                )
 
 
 def _one_copy(summary: Summary) -> bool:
     """Whether a variable has one copy, or each rank updates a part and sends it to the others."""
     strategy = summary.trace.environment.get("strategy", "")
     return summary.is_partitioned or any(name in strategy for name in _ONE_COPY)
-
-
-@rule(
-    "gradient-missing",
-    severity="info",
-    title="the gradient was None in some steps",
-    why="In these steps the variable was not updated.",
-    advice="Nothing to do if the model does not use each of its branches in every step.",
-    explanation=(
-        "If the gradient was always None, see no-gradient; if it was None from some step "
-        "on, see updates-stopped."
-    ),
-    needs=("complete",),
-    explains=FEW,
-)
-def gradient_missing(summary: Summary) -> Iterator[Case]:
-    for pattern in summary.asked:
-        if not (pattern.total(requests) and pattern.total(missing) and pattern.steps_known):
-            continue
-        replica = max(pattern.replicas, key=lambda each: pattern.total(missing, each))
-        on = {each: pattern.timeline(missing, replica=each) for each in pattern.replicas}
-        alike = [each for each in on if on[each].stretches == on[replica].stretches]
-        parts = [steps for steps, (number,) in on[replica].parts() if number]
-        if not _silence(summary, pattern, replica):
-            yield Case(
-                "{which} had no gradient (None) in {none} of {steps}{on}, first in step {step:,}.",
-                variables=pattern.variables,
-                step=parts[0].first,
-                replica=None if len(alike) == len(summary.replicas) else replica,
-                words={
-                    "steps": some(summary.steps_on[replica], "step"),
-                    "on": on_replicas(summary, alike),
-                },
-                numbers={"none": sum(steps.number for steps in parts)},
-            )

@@ -139,14 +139,11 @@ _JAX = Dialect(
         "never-updated": _TAKEN_AWAY.format("stateless_apply"),
         "retraced:roughly": " or so",  # the number of steps known while tracing
         "retraced": (
-            "Give each batch the same shape: leave out the smaller last one (drop_last, "
-            "drop_remainder) or pad it. Pass numbers as arrays of one type. Over several devices, "
-            "put the state that init makes on the mesh (jax.device_put) before the first step."
-        ),
-        "traced-again": (
             "Make the jitted function once, outside the loop: a lambda, partial or method that is "
-            "made in it is a new function each time. Pass what changes as an array: JAX traces "
-            "again for each value of a static argument, and for each other sharding of an array."
+            "made in it is a new function each time. Give each batch the same shape: leave out the "
+            "smaller last one, or pad it. Pass numbers as arrays of one type, not as static "
+            "arguments. Over several devices, put the state that init makes on the mesh "
+            "(jax.device_put) before the first step."
         ),
     },
 )

@@ -116,7 +116,7 @@ def test_a_function_that_is_jitted_in_each_step(healthy: bool) -> None:
     once = jax.jit(trained.loop.step)
     for _ in range(5):
         trained.run(once if healthy else jax.jit(lambda *given: trained.loop.step(*given)))
-    assert [each.code for each in trained.findings] == ["traced-again"] * (not healthy)
+    assert [each.code for each in trained.findings] == ["retraced"] * (not healthy)
     if not healthy:
         (finding,) = trained.findings
         assert finding.severity == "warning" and "<lambda> was traced 5 times" in finding.text

@@ -120,7 +120,7 @@ def test_a_model_with_functions_and_numbers_besides_its_weights(jitted: bool) ->
     trace = tracer.trace_of(tx)
     assert [each.name for each in trace.variables] == ["weight"]
     assert trace.updates() == 3
-    assert not [each for each in trace.findings() if each.code != "traced-again"]
+    assert not [each for each in trace.findings() if each.code != "retraced"]
 
 
 def test_a_mask_is_called_as_often_as_without_the_tracer() -> None:
