@@ -1,6 +1,5 @@
 """Learning rates, schedules and weight decay of PyTorch, and steps that clear their gradients."""
 
-import gc
 import json
 from itertools import pairwise
 from typing import Any
@@ -9,7 +8,6 @@ import pytest
 import torch
 
 import tracer
-from tracer.model.evidence import Iterations
 from tracer.model.facts import sentences_on
 from tracer.model.records import RateRun
 from tracer.model.trace import summaries_of
@@ -133,45 +131,3 @@ def test_every_report_has_them() -> None:
         "variables": ["weight", "bias"],
         "runs": [{"first": 1, "count": 2, "value": 0.5, "last": 0.25, "values": 2, "turn": None}],
     }
-
-
-@pytest.mark.parametrize("gone", [False, True])
-def test_the_count_of_an_optimizer_that_was_restored(gone: bool) -> None:
-    """It may be gone when the trace is read."""
-    model = torch.nn.Linear(2, 1)
-    found = []
-    state = None
-    for steps in (3, 4):
-        with tracer.record() as recording:
-            optimizer = torch.optim.Adam(model.parameters())
-            if state is not None:
-                optimizer.load_state_dict(state)
-            for _ in range(steps):
-                optimizer.zero_grad()
-                model(torch.ones(1, 2)).mean().backward()
-                optimizer.step()
-            state = optimizer.state_dict()
-            if gone:
-                del optimizer
-                gc.collect()
-        every = [evidence for each in recording.trace().optimizers for evidence in each.evidence]
-        found.append([each for each in every if isinstance(each, Iterations)])
-    assert found == [[], [Iterations(3, 7)]]
-
-
-def test_the_own_count_in_traces_that_begin_at_other_steps() -> None:
-    model = torch.nn.Linear(3, 1)
-    optimizer = torch.optim.Adam(model.parameters())
-    traces = []
-    with tracer.record() as whole:
-        step(model, optimizer)
-        for _ in range(2):
-            with tracer.record() as part:
-                step(model, optimizer)
-                step(model, optimizer)
-            traces.append(part.trace())
-    counts = [
-        [own for each in trace.optimizers for own in each.evidence if isinstance(own, Iterations)]
-        for trace in (whole.trace(), *traces)
-    ]
-    assert counts == [[], [Iterations(1, 3)], [Iterations(3, 5)]]

@@ -109,10 +109,8 @@ class Models:
     """
 
     def __init__(self) -> None:
-        self._models: dict[int, tuple[str, dict[int, tuple[ref[Any], str]]]] = {}
-        """By `id` of a model, its class name, and by `id` its parameters and their names."""
-        self._asked: dict[int, ref[Any]] = {}
-        """The parameters for which a search was requested."""
+        self._models: dict[int, dict[int, tuple[ref[Any], str]]] = {}
+        """By `id` of a model, its parameters by `id`, and their names."""
         self._seen: dict[int, ref[Any]] = {}
         """The parameters that were searched for or found in a model."""
         self._flattened: dict[int, tuple[ref[Any], tuple[int, ...], int]] = {}
@@ -124,10 +122,10 @@ class Models:
         """The names of parameters by `id`; searches the models if any parameter is unknown."""
         parameters = [each for each in wanted if compat.is_parameter(each)]
         if not all(map(self.knows, parameters)):
-            self._asked |= {id(each): ref(each) for each in parameters}
             begin, before = time.perf_counter(), self.names_of(wanted)
             young = begin < self._due
             self.search(young=young)
+            self._seen |= {id(each): ref(each) for each in parameters}
             if not young:
                 end = time.perf_counter()
                 self._due = end + _REST * (end - begin) * (self.names_of(wanted) == before)
@@ -154,37 +152,31 @@ class Models:
         wanted = {id(each): each for each in wanted if each is not None}
         found = [
             {key: own[key][1] for key in wanted if key in own and own[key][0]() is wanted[key]}
-            for _, own in self._models.values()
+            for own in self._models.values()
         ]
         names: dict[int, str] = {}
         for each in sorted(found, key=len, reverse=True):
             names = each | names
         return names
 
-    def others_than(self, ids: Set[int], same_model: bool) -> Iterator[tuple[Any, str]]:
-        """The other parameters, with names, of models with one of `ids`, or of all other models.
-
-        The models are those of the last search.
-        """
-        for cls, model in self._models.values():
+    def others_than(self, ids: Set[int]) -> Iterator[tuple[Any, str]]:
+        """The other parameters, with names, of models with one of `ids`, as of the last search."""
+        for model in self._models.values():
             alive = {key: own for key, (each, _) in model.items() if (own := each()) is not None}
-            if bool(ids & alive.keys()) == same_model:
-                for key, own in alive.items():
-                    if key not in ids:
-                        name = model[key][1]
-                        yield own, name if same_model else f"{cls}.{name}"
+            if ids & alive.keys():
+                yield from ((own, model[key][1]) for key, own in alive.items() if key not in ids)
 
     def all_names(self) -> set[str]:
         """All names of parameters in all models."""
-        return {name for _, model in self._models.values() for _, name in model.values()}
+        return {name for model in self._models.values() for _, name in model.values()}
 
     def search(self, *, young: bool = False) -> None:
         """Search all objects for models; if `young`, add those among young objects."""
         self.searches += 1
         modules = instances([compat.Module], young=young)
         if not young:
-            self._asked = {key: each for key, each in self._asked.items() if each() is not None}
-            self._seen, self._models, self._flattened = dict(self._asked), {}, {}
+            self._seen = {key: each for key, each in self._seen.items() if each() is not None}
+            self._models, self._flattened = {}, {}
         inner = {id(c) for each in modules for c in list(vars(each).get("_modules", {}).values())}
         sharded: dict[int, Any] = {}
         for module in modules:
@@ -200,7 +192,7 @@ class Models:
                     for now, name in _named(module):
                         parameter = sharded.get(id(now), now)
                         names.setdefault(id(parameter), (ref(parameter), name))
-                    self._models[id(module)] = type(module).__name__, names
+                    self._models[id(module)] = names
                     self._seen |= {key: reference for key, (reference, _) in names.items()}
 
 
