@@ -372,7 +372,7 @@ def test_assertions() -> None:
     with tracer.assert_all_updated({"w": params()["w"]}):
         once(tx)
     with (
-        pytest.raises(AssertionError, match=r"b [0 ]+ never updated: set to zero"),
+        pytest.raises(AssertionError, match="never updated: set to zero"),
         tracer.assert_all_updated(params(), optimizer=tx),
     ):
         once(tx)
@@ -782,5 +782,5 @@ def test_the_count_in_the_state_and_the_rates_of_a_schedule(
     assert ends == ([] if rate is None else [rate])
     assert "in the last in all" not in " ".join(render(trace).split())
     assert all((run.first, run.count) == (1, trace.steps) for run in found)
-    own = [each for each in trace.optimizers[0].evidence if isinstance(each, Iterations)]
+    own = [*{each for each in trace.optimizers[0].evidence if isinstance(each, Iterations)}]
     assert own == ([] if iterations is None else [Iterations(*iterations)])

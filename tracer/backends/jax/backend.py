@@ -27,6 +27,7 @@ class ArrayBackend(backend.Backend):
     locate = staticmethod(blocks.locate)
     eager_replica = staticmethod(blocks.eager_replica)
     value_of = staticmethod(values.value_of)
+    function_around = staticmethod(compat.function_name)
 
     def row(self, variable: Any) -> Variable:
         """The row of a variable, with the number of its shards under `keras.distribution`.
@@ -54,10 +55,6 @@ class ArrayBackend(backend.Backend):
             return ""
         devices = sorted(value.devices(), key=lambda device: int(device.id))
         return " ".join(f"{device.platform}:{device.id}" for device in devices)
-
-    def function_around(self, graph: Any) -> str:
-        """The name of the function that the trace `graph` traces."""
-        return compat.function_name(graph)
 
     def surroundings(self) -> Surroundings:
         """The distribution of Keras, and the number of this process among several."""

@@ -22,7 +22,7 @@ import jax
 from tracer.backends.jax import compat, primitive
 from tracer.backends.jax.late_wrap import forget, functions_with
 from tracer.backends.jax.programs import ProgramBlock, ProgramCounters, Work
-from tracer.backends.jax.tracings import Definitions
+from tracer.backends.jax.tracings import definition_of
 from tracer.backends.jax.values import (
     Compared,
     JaxEffects,
@@ -36,7 +36,7 @@ from tracer.core.backend import Stepped
 from tracer.core.call_paths import UNKNOWN
 from tracer.core.calls import EAGER, Call, CallsUnderWay, Place, outermost, start_call
 from tracer.core.interrupts import suppress_faults
-from tracer.core.tracings import Definition, Part
+from tracer.core.tracings import Arguments, Definition, Part
 from tracer.model.evidence import Evidence, Iterations, SharedByMembers, StateRenewed
 from tracer.model.words import some
 
@@ -148,7 +148,7 @@ class JaxBlocks(backend.Blocks):
     def __init__(self, root: backend.Root) -> None:
         super().__init__(root)
         self.counters = ProgramCounters(root.sites, root.note, root.fault)
-        self._definitions = Definitions()
+        self._traced_for: dict[str, list[Arguments]] = {}
         self._stepping: WeakSet[Any] = WeakSet()
 
     def note(self, call: Call) -> None:
@@ -228,7 +228,7 @@ class JaxBlocks(backend.Blocks):
 
         def define() -> tuple[Definition, int]:
             path = UNKNOWN if caller is None else self.callers.above(caller)
-            return self._definitions.of(root), path
+            return definition_of(root, self._traced_for), path
 
         step = program.work.role == "step"
         part = Part(

@@ -61,21 +61,14 @@ def is_plain() -> bool:
     return isinstance(_trace_context.trace, _EvalTrace)
 
 
-def is_chosen_by_members() -> bool:
-    """True if JAX batches a branch whose predicate differs between the members of the batch.
+def is_for_some_members() -> bool:
+    """True if JAX batches a branch or a loop that some members of the batch do not take.
 
-    Then all branches run for all members. `_cond_batching_rule`, which calls the rules of ops in
-    the branch, knows it.
+    It then runs for all members. `_cond_batching_rule` knows it, which calls the rules of ops in
+    the branch, and `_while_lowering`.
     """
-    return any("in_batched" in each.f_locals for each in calls_of("_cond_batching_rule"))
-
-
-def is_looped_by_members() -> bool:
-    """True if JAX is lowering a batched loop that each member leaves at its own time.
-
-    It runs for all members until the last one leaves.
-    """
-    return any(each.f_locals.get("batched") for each in calls_of("_while_lowering"))
+    rules = (*calls_of("_cond_batching_rule"), *calls_of("_while_lowering"))
+    return any("in_batched" in each.f_locals or each.f_locals.get("batched") for each in rules)
 
 
 def calls_of(function: str) -> Iterator[FrameType]:
@@ -160,9 +153,9 @@ def forget(function: Any) -> None:
         cache.evict_weakref(function)
 
 
-def function_name(trace: Any) -> str:
+def function_name(graph: Any) -> str:
     """The name of the function being traced; `program` if JAX does not tell."""
-    return function_place(trace).partition(" at ")[0]
+    return function_place(graph).partition(" at ")[0]
 
 
 def function_place(trace: Any) -> str:

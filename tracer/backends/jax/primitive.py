@@ -91,7 +91,7 @@ def _batch(
     operands: Sequence[Any], dimensions: Sequence[Any], *, counted: Counted, passed: int
 ) -> tuple[Sequence[Any], Sequence[Any]]:
     """Count one execution for each member of the batch, all in one call."""
-    if compat.is_chosen_by_members():
+    if compat.is_for_some_members():
         counted.doubt(ALL_MEMBERS)
     size = next(
         operand.shape[dimension]
@@ -146,7 +146,7 @@ def _lower(context: Any, *operands: Any, counted: Counted, passed: int) -> Seque
         return []
     if compat.may_be_split(context):
         counted.doubt(SPLIT)
-    if compat.is_looped_by_members():
+    if compat.is_for_some_members():
         counted.doubt(ALL_MEMBERS)
     platform = context.module_context.platforms[0]
     if platform not in ("cpu", "cuda"):

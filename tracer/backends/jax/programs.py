@@ -83,6 +83,8 @@ class ProgramBlock:
         """If `replicas` is not 0, that many report in this process, and the op says which."""
         self.work = work
         self._counters = counters
+        self.doubt = counters.note
+        """Notes why executions may differ from the reports."""
         self.runs: Counter[int] = Counter()
         """How often it was executed on each replica; a batch of members counts once."""
         self.logs: dict[tuple[int, ...], HostLog] = {}
@@ -117,10 +119,6 @@ class ProgramBlock:
         outcome = more.pop(0) if self.work.decided else KEPT
         rate = more.pop(0) if self.work.rated else None
         return Report(before, after, outcome, rate, tuple(more))
-
-    def doubt(self, reason: str) -> None:
-        """Note why executions may differ from the reports."""
-        self._counters.note(reason)
 
 
 class Progress(NamedTuple):

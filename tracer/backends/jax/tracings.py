@@ -9,32 +9,24 @@ import math
 from typing import Any
 
 from tracer.backends.jax import compat
-from tracer.core.tracings import MAX_KEPT, MAX_NAMES, Arguments, Definition
+from tracer.core.tracings import MAX_KEPT, MAX_NAMES, Arguments, Cause, Definition
 
 Leaves = dict[str, str]
 """The dtypes and shapes of the arrays that a function is traced for, by name."""
 
 
-class Definitions:
-    """The definitions of traced functions, for one root optimizer."""
+def definition_of(trace: Any, earlier: dict[str, list[Arguments]]) -> Definition:
+    """The definition of the function that `trace`, an outermost one, traces.
 
-    def __init__(self) -> None:
-        self._known: dict[str, list[Arguments]] = {}
-
-    def of(self, trace: Any) -> Definition:
-        """The definition of the function that `trace`, an outermost one, traces."""
-        leaves, place = compat.arguments_of(trace), compat.function_place(trace)
-        known = self._known.setdefault(place, [])
-        definition = Definition(
-            compat.function_name(trace),
-            signature_of(leaves),
-            None if known else "first",
-            leaves,
-            tuple(known),
-        )
-        if len(known) < MAX_KEPT and leaves not in known:  # each step may trace it again
-            known.append(leaves)
-        return definition
+    `earlier` has the arguments of earlier tracings by function, and gets these.
+    """
+    leaves, place = compat.arguments_of(trace), compat.function_place(trace)
+    known = earlier.setdefault(place, [])
+    cause: Cause | None = None if known else "first"
+    signature, before = signature_of(leaves), tuple(known)
+    if len(known) < MAX_KEPT and leaves not in known:  # each step may trace it again
+        known.append(leaves)
+    return Definition(compat.function_name(trace), signature, cause, leaves, before)
 
 
 def _by_argument(leaves: Leaves) -> dict[str, Leaves]:

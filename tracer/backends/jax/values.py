@@ -30,9 +30,7 @@ def value_of(variable: Any, most: int) -> Any:
     value = array_of(variable)
     if value is None or not 0 < value.size <= most:
         return None
-    if not (value.is_fully_addressable or value.is_fully_replicated):  # other processes have parts
-        return None
-    with suppress(RuntimeError):  # it was donated meanwhile (`donate_argnums`)
+    with suppress(RuntimeError):  # other processes have parts, or it was donated meanwhile
         return np.asarray(value)
     return None
 

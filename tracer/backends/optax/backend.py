@@ -37,10 +37,8 @@ class OptaxBackend(ArrayBackend):
     nests = False
     unwrapped_note = _UNWRAPPED
     unused_note = _NOT_WRAPPED
-
-    def to_wrap(self, given: Any) -> Any:
-        """A copy of a transformation, whose `update` counts its calls."""
-        return updates.traced(given)
+    to_wrap = staticmethod(updates.traced)
+    living = staticmethod(updates.living)
 
     def standing_for(self, given: Any) -> Any:
         """The `update` of a traced transformation."""
@@ -63,9 +61,6 @@ class OptaxBackend(ArrayBackend):
 
     def detach(self, optimizer: Any, binding: Binding) -> None:
         binding.observer = None
-
-    def living(self) -> list[Any]:
-        return updates.living()
 
     def unused(self) -> list[Any]:
         return list(updates.unused.values())

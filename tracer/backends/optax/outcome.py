@@ -149,18 +149,10 @@ def _any_and_all_nonzero(updates: Any) -> tuple[Any, Any]:
     """Whether any leaf is not 0 anywhere, and whether this is so for all leaves."""
     leaves = [jnp.asarray(each) for each in jax.tree.leaves(updates)]
     leaves = [each for each in leaves if each.size and jnp.issubdtype(each.dtype, jnp.number)]
-    traced = any(isinstance(each, jax.core.Tracer) for each in leaves)
-    return (_of_leaves if traced else _of_arrays)(leaves)
-
-
-def _of_leaves(leaves: list[Any]) -> tuple[Any, Any]:
     # Other readers must not change how the program computes the updates.
     leaves = jax.lax.optimization_barrier(jax.lax.stop_gradient(leaves))
     nonzero = jnp.array([jnp.any(each != 0) for each in leaves], bool)
     return jnp.any(nonzero), jnp.all(nonzero)
-
-
-_of_arrays = jax.jit(_of_leaves)
 
 
 # What optax does to some leaves only, observed while a call is under way.
