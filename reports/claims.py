@@ -7,12 +7,12 @@ same signatures, and assign to the same things.
 
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import how_often
 import msgspec
 import tensorflow as tf
-from how_often import KERAS, LABELS, OPTIMIZERS, Case, Layers, dense, embedding, in_turn
+from how_often import KERAS, LABELS, MODELS, OPTIMIZERS, Case
 from make import table
 
 import tracer
@@ -21,7 +21,7 @@ prepare, PACKAGES = how_often.prepare, how_often.PACKAGES
 DENSE = "_resource_apply_dense"
 ANSWER, CHAPTER, DOCS = "answer page", "chapter", "class documentation"
 THREAD, TUTORIAL = "question thread", "tutorial"
-RATE, NO_ERROR, TWO = 0.01, "no error", dense(2)
+RATE, NO_ERROR, TWO, EMBEDDING = 0.01, "no error", "2 `Dense`", "`Embedding`, `Dense`"
 
 Value = int | float | str | bool
 Checks = Iterator[tuple[str, Value, Value]]
@@ -46,33 +46,23 @@ class Row(msgspec.Struct, frozen=True):
     why: str
 
 
-class Claim(NamedTuple):
-    """What somebody says, and how to measure it."""
-
-    text: str
-    said_by: str
-    why: str
-    checks: Callable[[], Checks]
-
-    def judge(self) -> Row:
-        """Measure the claim."""
-        checks = [Check(*check) for check in self.checks()]
-        right = [check.claimed == check.measured for check in checks]
-        verdict = "true" if all(right) else "half true" if any(right) else "false"
-        return Row(self.text, self.said_by, verdict, checks, self.why)
-
-
-CLAIMS: list[Claim] = []
+CLAIMS: list[tuple[str, str, str, Callable[[], Checks]]] = []
 
 
 def claim(text: str, said_by: str, why: str = "") -> Callable[[Callable[[], Checks]], None]:
     """Add a claim; the function under it yields its checks."""
-    return lambda checks: CLAIMS.append(Claim(text, said_by, why, checks))
+    return lambda checks: CLAIMS.append((text, said_by, why, checks))
 
 
 def measure() -> list[Row]:
     """Judge every claim."""
-    return [each.judge() for each in CLAIMS]
+    rows = []
+    for text, said_by, why, measured in CLAIMS:
+        checks = [Check(*check) for check in measured()]
+        right = [check.claimed == check.measured for check in checks]
+        verdict = "true" if all(right) else "half true" if any(right) else "false"
+        rows.append(Row(text, said_by, verdict, checks, why))
+    return rows
 
 
 # Ways to measure.
@@ -87,16 +77,16 @@ def outcome(action: Callable[..., object], *given: Any, **named: Any) -> str:
     return NO_ERROR
 
 
-def fit(optimizer: Any, layers: Layers = TWO, mode: str = "eager") -> tracer.Trace:
+def fit(optimizer: Any, model: str = TWO, mode: str = "eager") -> tracer.Trace:
     """The trace of eight batches with an optimizer of one's own."""
-    return how_often.train(Case("", layers, mode=mode, batch=4), optimizer)[0]
+    return how_often.train(Case(model, mode=mode, batch=4), optimizer)[0]
 
 
 @cache
-def fitted(layers: Layers = TWO, **case: Any) -> tracer.Trace:
+def fitted(model: str = TWO, **case: Any) -> tracer.Trace:
     """The trace of eight batches with a built-in optimizer."""
     given: dict[str, Any] = {"batch": 4, "mode": "eager"} | case
-    return how_often.train(Case("", layers, **given))[0]
+    return how_often.train(Case(model, **given))[0]
 
 
 def ran(trace: tracer.Trace, method: str = DENSE) -> int:
@@ -172,12 +162,12 @@ def _() -> Checks:
 )
 def _() -> Checks:
     for count in (2, 3):
-        yield f"executions per step, {count} layers", count, ran(fitted(dense(count)))
+        yield f"executions per step, {count} layers", count, ran(fitted(f"{count} `Dense`"))
 
 
 @claim("A custom optimizer is called once a batch for one `Dense` layer.", ANSWER)
 def _() -> Checks:
-    trace = fit(custom(_resource_apply_dense=descend), dense(1))
+    trace = fit(custom(_resource_apply_dense=descend), "1 `Dense`")
     yield "executions per step", 1, ran(trace)
 
 
@@ -188,7 +178,7 @@ def _() -> Checks:
 )
 def _() -> Checks:
     yield "2 `Dense`, 4 tensors", 4, ran(fitted())
-    yield "`Embedding` and `Dense`, 3 tensors", 3, ran(fitted(embedding))
+    yield "`Embedding` and `Dense`, 3 tensors", 3, ran(fitted(EMBEDDING))
     yield "2 `Dense` on 2 replicas", 4, ran(fitted(replicas=2, mode="graph"))
 
 
@@ -226,8 +216,9 @@ def _() -> Checks:
 
 @claim("Convolutional and recurrent layers are updated in another way.", ANSWER)
 def _() -> Checks:
-    for name, layers in (("Conv2D", how_often.convolution), ("LSTM", how_often.recurrent("LSTM"))):
-        others = {each.name for each in fitted(layers).methods if each.role == "apply"} - {DENSE}
+    for name in ("Conv2D", "LSTM"):
+        trace = fitted(f"`{name}`, `Dense`")
+        others = {each.name for each in trace.methods if each.role == "apply"} - {DENSE}
         yield f"other apply methods with `{name}`", True, bool(others)
 
 
@@ -238,13 +229,12 @@ def _() -> Checks:
     "The gradient decides, not the layer.",
 )
 def _() -> Checks:
-    def regularised(to: Any, x: Any) -> Any:
-        rows = to.Embedding(5, 3, embeddings_regularizer="l2")
-        return in_turn(x, rows, to.Flatten(), to.Dense(2))
-
+    MODELS["regularised"] = lambda to: [
+        *(to.Embedding(5, 3, embeddings_regularizer="l2"), to.Flatten(), to.Dense(2)),
+    ]
     rows = "embedding*/embeddings"
-    yield "dense updates of an `Embedding`", 0, fitted(embedding).updates("dense", rows)
-    trace = fitted(regularised)
+    yield "dense updates of an `Embedding`", 0, fitted(EMBEDDING).updates("dense", rows)
+    trace = fitted("regularised")
     yield "dense updates with an L2 regulariser", 0, trace.updates("dense", rows)
 
 
@@ -255,7 +245,7 @@ def _() -> Checks:
             base = library.SGD
             plain = getattr(base, "minimize", descend)
             optimizer = custom(base, minimize=plain)
-            how_often.train(Case("", TWO, kind=kind, mode="eager", batch=4), optimizer)
+            how_often.train(Case(TWO, kind=kind, mode="eager", batch=4), optimizer)
             yield f"calls in 8 steps, {LABELS[kind]}", 8, len(optimizer.calls)
 
 
@@ -293,12 +283,12 @@ def _() -> Checks:
 
 @claim("A dense method alone makes an optimizer; other tensors need other methods.", CHAPTER)
 def _() -> Checks:
-    for name, layers, claimed in (
+    for name, model, claimed in (
         ("2 `Dense`", TWO, NO_ERROR),
-        ("an `Embedding`", embedding, "NotImplementedError"),
+        ("an `Embedding`", EMBEDDING, "NotImplementedError"),
     ):
         optimizer = custom(_resource_apply_dense=descend)
-        yield f"`fit` with {name}", claimed, outcome(fit, optimizer, layers)
+        yield f"`fit` with {name}", claimed, outcome(fit, optimizer, model)
 
 
 @claim("A subclass must define `_create_slots`.", THREAD, "The base class has an empty one by now.")

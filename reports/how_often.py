@@ -21,7 +21,7 @@ import tracer
 
 PACKAGES = ("tensorflow", "keras", "tf_keras")
 BATCHES, OVERFLOW = 8, 2
-FEATURES, OUTPUTS, REPLICAS = 8, 2, 3
+FEATURES, OUTPUTS, REPLICAS = 8, 2, 2
 KERAS = {"legacy": tf_keras, "keras2": tf_keras, "keras3": keras}
 """The Keras whose models an optimizer of each kind trains."""
 OPTIMIZERS = {
@@ -45,64 +45,30 @@ MODES: dict[str, dict[str, bool]] = {
 """The arguments of `compile` for each mode. Only a TensorFlow 1 optimizer runs in a session."""
 ADDED: dict[str, tuple[str, dict[str, Any]]] = {
     "clipnorm": ("optimizer", {"clipnorm": 0.1}),
-    "global_clipnorm": ("optimizer", {"global_clipnorm": 0.1}),
     "use_ema": ("optimizer", {"use_ema": True}),
     "accumulation over 4 steps": ("optimizer", {"gradient_accumulation_steps": 4}),
-    "loss scale": ("scaled", {}),
     "loss scale, batch 3 overflows": ("scaled", {}),
     "steps_per_execution=4": ("compile", {"steps_per_execution": 4}),
 }
 """What is added to the optimizer or to `compile`, and its arguments."""
 
-Layers = Callable[[Any, Any], Any]
-"""Returns the outputs of a model, from the `layers` module of a Keras and the inputs."""
+Layers = Callable[[Any], list[Any]]
+"""Returns the layers of a model, given the `layers` module of a Keras."""
 
-
-# The models.
-
-
-def in_turn(inputs: Any, *layers: Any) -> Any:
-    """Return the outputs of a chain of layers."""
-    for layer in layers:
-        inputs = layer(inputs)
-    return inputs
-
-
-def dense(count: int) -> Layers:
-    """Return a model of several Dense layers."""
-    return lambda to, x: in_turn(x, *(to.Dense(4) for _ in range(count - 1)), to.Dense(OUTPUTS))
-
-
-def embedding(to: Any, x: Any) -> Any:
-    """An embedding with five rows, and a Dense layer."""
-    return in_turn(x, to.Embedding(5, 3), to.Flatten(), to.Dense(OUTPUTS))
-
-
-def convolution(to: Any, x: Any) -> Any:
-    """A convolution of an image of 4 x 2 pixels."""
-    return in_turn(x, to.Reshape((4, 2, 1)), to.Conv2D(2, 2), to.Flatten(), to.Dense(OUTPUTS))
-
-
-def recurrent(name: str) -> Layers:
-    """An LSTM or a GRU over 4 time steps."""
-    return lambda to, x: in_turn(x, to.Reshape((4, 2)), getattr(to, name)(3), to.Dense(OUTPUTS))
-
-
-def attention(to: Any, x: Any) -> Any:
-    """Self-attention, with projections of query, key, value and output."""
-    x = to.Reshape((4, 2))(x)
-    x = to.MultiHeadAttention(num_heads=1, key_dim=2)(x, x)
-    return in_turn(x, to.Flatten(), to.Dense(OUTPUTS))
-
-
-def normalised(to: Any, x: Any) -> Any:
-    """Batch normalisation between two Dense layers."""
-    return in_turn(x, to.Dense(4), to.BatchNormalization(), to.Dense(OUTPUTS))
-
-
-def frozen(to: Any, x: Any) -> Any:
-    """Two Dense layers, the first frozen."""
-    return in_turn(x, to.Dense(4, trainable=False), to.Dense(OUTPUTS))
+MODELS: dict[str, Layers] = {
+    "1 `Dense`": lambda to: [to.Dense(OUTPUTS)],
+    "2 `Dense`": lambda to: [to.Dense(4), to.Dense(OUTPUTS)],
+    "3 `Dense`": lambda to: [to.Dense(4), to.Dense(4), to.Dense(OUTPUTS)],
+    "`Conv2D`, `Dense`": lambda to: [
+        *(to.Reshape((4, 2, 1)), to.Conv2D(2, 2), to.Flatten(), to.Dense(OUTPUTS)),
+    ],
+    "`LSTM`, `Dense`": lambda to: [to.Reshape((4, 2)), to.LSTM(3), to.Dense(OUTPUTS)],
+    "`Embedding`, `Dense`": lambda to: [to.Embedding(5, 3), to.Flatten(), to.Dense(OUTPUTS)],
+    "2 `Dense`, `BatchNormalization`": lambda to: [
+        *(to.Dense(4), to.BatchNormalization(), to.Dense(OUTPUTS)),
+    ],
+    "2 `Dense`, the first frozen": lambda to: [to.Dense(4, trainable=False), to.Dense(OUTPUTS)],
+}
 
 
 # The cases.
@@ -113,17 +79,12 @@ class Case:
     """A model, and how it is trained."""
 
     model: str
-    layers: Layers
     kind: str = "legacy"
     optimizer: str = "Adam"
     mode: str = "graph"
     batch: int = 32
     replicas: int = 1
-    built: bool = False
-    """Whether the optimizer makes its variables before training."""
     added: str = ""
-    brief: bool = False
-    """Whether the case is in the short table of `README.md`."""
 
     @property
     def name(self) -> str:
@@ -148,45 +109,26 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     iterations: int | None = None
 
 
-_TWO = "2 `Dense`", dense(2)
-_EMBEDDING = "`Embedding`, `Dense`", embedding
+_TWO, _EMBEDDING = "2 `Dense`", "`Embedding`, `Dense`"
 CASES = (
-    Case("1 `Dense`", dense(1), brief=True),
-    Case(*_TWO, optimizer="SGD"),
-    Case(*_TWO, optimizer="RMSprop"),
-    Case(*_TWO, brief=True),
-    Case("3 `Dense`", dense(3), brief=True),
-    Case("`Conv2D`, `Dense`", convolution, brief=True),
-    Case("`LSTM`, `Dense`", recurrent("LSTM"), brief=True),
-    Case("`GRU`, `Dense`", recurrent("GRU")),
-    Case("`MultiHeadAttention`, `Dense`", attention),
-    Case(*_EMBEDDING, brief=True),
-    Case("2 `Dense`, `BatchNormalization`", normalised),
-    Case("2 `Dense`, the first frozen", frozen, brief=True),
-    Case(*_TWO, batch=1),
-    Case(*_TWO, batch=512, brief=True),
-    Case(*_TWO, mode="eager", brief=True),
-    Case(*_TWO, mode="XLA"),
-    Case(*_TWO, replicas=2, brief=True),
-    Case(*_TWO, replicas=3),
+    *(Case(model) for model in MODELS),
+    Case(_TWO, mode="eager"),
+    Case(_TWO, mode="XLA"),
+    Case(_TWO, replicas=2),
     *(
-        Case(model, layers, kind=kind, **options)
+        Case(model, kind=kind, **options)
         for kind in ("keras2", "keras3")
-        for model, layers, options in (
-            (*_TWO, {"optimizer": "SGD"}),
-            (*_TWO, {"brief": True}),
-            (*_TWO, {"built": True}),
-            ("`LSTM`, `Dense`", recurrent("LSTM"), {}),
-            (*_EMBEDDING, {}),
-            (*_TWO, {"mode": "eager"}),
-            (*_TWO, {"mode": "XLA"}),
-            (*_TWO, {"replicas": 2}),
+        for model, options in (
+            (_TWO, {}),
+            (_EMBEDDING, {}),
+            (_TWO, {"mode": "eager"}),
+            (_TWO, {"replicas": 2}),
         )
     ),
-    *(Case(*_TWO, kind="v1", optimizer="AdamOptimizer", mode=mode) for mode in ("eager", "graph")),
-    Case("2 variables", dense(1), kind="v1", optimizer="AdamOptimizer", mode="session"),
+    *(Case(_TWO, kind="v1", optimizer="AdamOptimizer", mode=mode) for mode in ("eager", "graph")),
+    Case("2 variables", kind="v1", optimizer="AdamOptimizer", mode="session"),
     *(
-        Case(*_EMBEDDING, kind=kind, optimizer="SGD", added=added)
+        Case(_EMBEDDING, kind=kind, optimizer="SGD", added=added)
         for added in ADDED
         for kind in KERAS
         if not (kind == "legacy" and added == "use_ema")
@@ -199,7 +141,6 @@ def how(case: Case) -> str:
     """How the model was trained."""
     parts = [case.mode, f"batch {case.batch}"]
     parts += [f"{case.replicas} replicas"] if case.replicas > 1 else []
-    parts += ["built first"] if case.built else []
     return ", ".join([*parts, case.added] if case.added else parts)
 
 
@@ -246,8 +187,10 @@ def optimizer_of(case: Case) -> Any:
 def build(case: Case) -> Any:
     """The model of a case; an optimizer of TensorFlow 1 trains one of Keras 2."""
     library = KERAS.get(case.kind, tf_keras)
-    inputs = library.Input((FEATURES,))
-    return library.Model(inputs, case.layers(library.layers, inputs))
+    inputs = outputs = library.Input((FEATURES,))
+    for layer in MODELS[case.model](library.layers):
+        outputs = layer(outputs)
+    return library.Model(inputs, outputs)
 
 
 def train(case: Case, optimizer: Any = None, model: Any = None) -> tuple[tracer.Trace, Any]:
@@ -257,8 +200,6 @@ def train(case: Case, optimizer: Any = None, model: Any = None) -> tuple[tracer.
     with strategy_of(case.replicas).scope():
         optimizer = optimizer_of(case) if optimizer is None else optimizer
         model = build(case) if model is None else model
-        if case.built:
-            optimizer.build(model.trainable_variables)
     rng = np.random.default_rng(0)
     number = case.batch * BATCHES
     inputs = rng.integers(0, 5, (number, FEATURES)).astype("float32")
@@ -354,11 +295,10 @@ accumulation and loss scaling leave steps without an update.**
 - *Executions*: how often the update ran, on all replicas together. *Per step*: in a step with any.
   *Python calls*: how often the body of the method was called.
 - *Graphs*: the graphs with a step that were traced on each replica. The first tracing makes the
-  variables of the optimizer, and TensorFlow then traces again. *Built first*: the program calls
-  `optimizer.build` before `fit`, so there is one graph, and half of the calls.
-- The size of the batch changes nothing, nor does the mode. Each replica updates its own copies.
-- What counts is trainable variables, not layers: `LSTM` and `GRU` have three,
-  `BatchNormalization` two, `MultiHeadAttention` eight, a frozen layer none.
+  variables of the optimizer, and TensorFlow then traces again.
+- The mode changes nothing. Each replica updates its own copies.
+- What counts is trainable variables, not layers: `LSTM` has three, `BatchNormalization` two, a
+  frozen layer none.
 - The gradient decides between dense and sparse. The gradient of an `Embedding` is a
   `tf.IndexedSlices`: legacy optimizers apply it by `_resource_apply_sparse`, newer ones by
   `update_step`, as any gradient.
@@ -369,20 +309,14 @@ accumulation and loss scaling leave steps without an update.**
 """
 
 
-FULL = ("variables", "steps without update", "`iterations`", "graphs")
-"""The columns that only the full table has."""
-
-
-def full_table(rows: list[Row], *, brief: bool = False) -> str:
-    """A line for each row; the `brief` table is for `README.md`."""
+def full_table(rows: list[Row]) -> str:
+    """A line for each row."""
     cases = {case.name: case for case in CASES}
-    lines = []
-    for row in rows:
-        case = cases[row.case]
-        line: dict[str, object] = {
-            "model": case.model,
-            "optimizer": f"{LABELS[case.kind]} {case.optimizer}",
-            "trained": how(case),
+    lines: list[dict[str, object]] = [
+        {
+            "model": cases[row.case].model,
+            "optimizer": f"{LABELS[cases[row.case].kind]} {cases[row.case].optimizer}",
+            "trained": how(cases[row.case]),
             "method": f"`{row.method}`",
             "variables": row.variables,
             "steps without update": row.without_update,
@@ -394,8 +328,6 @@ def full_table(rows: list[Row], *, brief: bool = False) -> str:
             "executions": row.executions,
             "per step": row.executions // (row.steps - row.without_update),
         }
-        if not brief:
-            lines.append(line)
-        elif case.brief:
-            lines.append({k: line[k] for k in line if k not in FULL})
+        for row in rows
+    ]
     return table(lines)
