@@ -73,67 +73,56 @@ def evidence_on(cls: type, kind: OptimizerKind) -> tuple[Evidence, ...]:
     found: tuple[Evidence, ...] = ()
     with suppress_faults():  # reading a class may raise anything
         own = [] if kind.name in AT_ONCE else [each for each in cls.__mro__ if not ships(each)]
-        found = tuple(dict.fromkeys(_Class(cls, kind, own).evidence())) if own else ()
+        found = tuple(_evidence(cls, kind, own)) if own else ()
     return found
 
 
-class _Class:
-    """The class of an optimizer, with its base classes that the program defines."""
+def _evidence(cls: type, kind: OptimizerKind, own: Sequence[type]) -> Iterator[Evidence]:
+    """Yield what a class shows; `own` are it and its base classes that the program defines."""
 
-    def __init__(self, cls: type, kind: OptimizerKind, own: Sequence[type]) -> None:
-        self._cls, self._kind, self._own = cls, kind, own
+    def owner(name: str) -> type | None:
+        return next((base for base in cls.__mro__ if name in vars(base)), None)
 
-    def evidence(self) -> Iterator[Evidence]:
-        yield from self._unreached()
-        yield from self._sparse_missing()
-        if self._owner(_DENSE) in self._own and self._kind.name in ("legacy", "v1"):
-            yield OwnDense(_DENSE, self._line_of(_DENSE))
-
-    def _owner(self, name: str) -> type | None:
-        return next((each for each in self._cls.__mro__ if name in vars(each)), None)
-
-    def _is_default(self, name: str) -> bool:
-        """Whether a method is inherited from the kind's base class."""
-        owner, kind = self._owner(name), self._kind
-        return owner is not None and owner.__name__ == kind.base and owner.__module__ in kind.homes
-
-    def _line_of(self, name: str) -> str:
-        value = inspect.getattr_static(self._cls, name)
-        return next((line_of(code) for code in _codes(value)), "")
-
-    def _calls(self, name: str) -> bool:
-        """Whether another method of the program may call this one."""
-        return any(
-            not _names(code).isdisjoint((name, "getattr"))
-            for cls in self._own
-            for attribute, value in vars(cls).items()
-            for code in (_codes(value) if attribute != name else ())
-        )
-
-    def _unreached(self) -> Iterator[Evidence]:
-        """Yield evidence of methods that are never called."""
-        called = [apply.name for apply in self._kind.apply_methods]
-        known = {apply.name for each in KINDS for apply in each.apply_methods}
-        for name in sorted(known | {each.lstrip("_") for each in known}):
-            if name not in called and self._owner(name) in self._own and not self._calls(name):
-                instead = f"_{name}" if f"_{name}" in called else self._meant(name)
-                if self._owner(instead) not in self._own:
-                    yield OverrideUnreached(name, instead, self._line_of(name))
-
-    def _meant(self, name: str) -> str:
-        """The method of this kind that corresponds to `name` of another kind."""
-        if self._kind.name in ("keras2", "keras3"):
-            return "update_step"
-        return _SPARSE if "sparse" in name else _DENSE
-
-    def _sparse_missing(self) -> Iterator[Evidence]:
-        """Yield evidence if only the sparse default is left, which raises `NotImplementedError`.
-
-        A class without a dense method, too, leaves the work to another optimizer.
-        """
-        missing = [name for name in (_DENSE, _SPARSE, _DUPLICATES) if self._is_default(name)]
-        if self._kind.name in ("legacy", "v1") and missing == [_SPARSE, _DUPLICATES]:
+    called = [apply.name for apply in kind.apply_methods]
+    known = {apply.name for each in KINDS for apply in each.apply_methods}
+    for name in sorted(known | {each.lstrip("_") for each in known}):
+        if name not in called and owner(name) in own and not _calls(own, name):
+            instead = f"_{name}" if f"_{name}" in called else _meant(kind, name)
+            if owner(instead) not in own:
+                yield OverrideUnreached(name, instead, _line_of(cls, name))
+    if kind.name in ("legacy", "v1"):
+        bases = {name: owner(name) for name in (_DENSE, _SPARSE, _DUPLICATES)}
+        default = [name for name, base in bases.items() if base and _is_base(base, kind)]
+        if default == [_SPARSE, _DUPLICATES]:  # without a dense method, another one does the work
             yield SparseMissing(_SPARSE)
+        if bases[_DENSE] in own:
+            yield OwnDense(_DENSE, _line_of(cls, _DENSE))
+
+
+def _is_base(cls: type, kind: OptimizerKind) -> bool:
+    """Whether this is the kind's base class, whose sparse method raises `NotImplementedError`."""
+    return cls.__name__ == kind.base and cls.__module__ in kind.homes
+
+
+def _meant(kind: OptimizerKind, name: str) -> str:
+    """The method of this kind that corresponds to `name` of another kind."""
+    if kind.name in ("keras2", "keras3"):
+        return "update_step"
+    return _SPARSE if "sparse" in name else _DENSE
+
+
+def _calls(own: Sequence[type], name: str) -> bool:
+    """Whether another method of these classes may call this one."""
+    return any(
+        not _names(code).isdisjoint((name, "getattr"))
+        for cls in own
+        for attribute, value in vars(cls).items()
+        for code in (_codes(value) if attribute != name else ())
+    )
+
+
+def _line_of(cls: type, name: str) -> str:
+    return next((line_of(code) for code in _codes(inspect.getattr_static(cls, name))), "")
 
 
 def _codes(value: Any) -> list[CodeType]:

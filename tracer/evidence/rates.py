@@ -7,7 +7,6 @@ reading takes time, they are read each time at first, then in at most a thousand
 
 import math
 from collections.abc import Iterator, Sequence
-from copy import copy
 from itertools import chain, pairwise
 from numbers import Real
 from time import perf_counter
@@ -35,44 +34,39 @@ class _Values:
     def __init__(self) -> None:
         self._done: list[RateRun] = []
         self._run: RateRun | None = None
-        self._least = self._most = 0.0
-        """The least and the greatest value of the run."""
         self._next: tuple[int, float] | None = None
         """The last reading: the same step may replace it."""
 
     def add(self, step: int, value: float) -> None:
         """Set the value from this step on."""
         if self._next is not None and step > self._next[0]:
-            self._take(*self._next)
+            self._run = _with(self._run, *self._next)
         self._next = step, value
-
-    def _take(self, step: int, value: float) -> None:
-        run = self._run
-        if run is None:
-            self._run, self._least, self._most = RateRun(step, 1, value, value), value, value
-        elif value != run.last:
-            self._least, self._most = min(self._least, value), max(self._most, value)
-            ends = run.value, value
-            turn = self._most if self._most > max(ends) else self._least
-            self._run = RateRun(run.first, 1, *ends, run.values + 1, None if turn in ends else turn)
 
     def runs(self, end: int) -> tuple[RateRun, ...]:
         """The runs up to the step `end`."""
-        now = copy(self)
-        now._done = [*self._done]
-        now.end(end)
-        return tuple(now._done)
+        run = self._run
+        if self._next is not None and self._next[0] <= end:
+            run = _with(run, *self._next)
+        known = [] if run is None or run.first > end else [run]
+        return (*self._done, *(replace(each, count=end - each.first + 1) for each in known))
 
     def end(self, step: int) -> None:
         """End the run with this step."""
-        if self._next is not None and self._next[0] <= step:
-            self._take(*self._next)
-        if self._run is not None and self._run.first <= step:
-            self._done = [
-                *self._done[1 - MOST :],
-                replace(self._run, count=step - self._run.first + 1),
-            ]
+        self._done = [*self.runs(step)[-MOST:]]
         self._run = self._next = None
+
+
+def _with(run: RateRun | None, step: int, value: float) -> RateRun:
+    """The run with one more value."""
+    if run is None:
+        return RateRun(step, 1, value, value)
+    if value == run.last:
+        return run
+    between = [run.last] if run.turn is None else [run.last, run.turn]
+    low, high = sorted((run.value, value))
+    turns = (each for each in (max(between), min(between)) if not low <= each <= high)
+    return replace(run, last=value, values=run.values + 1, turn=next(turns, None))
 
 
 class Rates(Collector):
@@ -95,8 +89,6 @@ class Rates(Collector):
         """How many steps had begun when blocks began, and by group the optimizer's iterations."""
         self._members: dict[_Key, tuple[int, ...]] = {}
         self._values: dict[_Key, _Values] = {}
-        self._zeros: dict[_Key, int] = {}
-        """Decays that were always 0, with the first step of the block: no trace has these."""
         self._graphs: list[ref[Any]] = []
         """The graphs in which steps were traced."""
         self._assigned: set[int] = set()
@@ -152,7 +144,6 @@ class Rates(Collector):
         if any(text for text, _ in self._schedules):
             self._marks = [*self._marks[1 - MOST :], (begun, self._iterations())]
         self._last, self._looks, self.root.collectors.throttle = [], 0, Throttle()
-        self._zeros.clear()
 
     def rates(self) -> Iterator[Rate]:
         """Yield the rates of each group; a last value that is still current lasts to the last step.
@@ -163,29 +154,25 @@ class Rates(Collector):
         with suppress_faults():
             if self.root.collectors.throttle.due and self._now() != self._last:
                 end = min(end, self._read)
-        every = tuple(range(len(self.root.variables.plain)))
         self._find_assigned()
         several = len(self._optimizers) > 1
         if several and all(each.optimizer() is not None for each in self._optimizers):
             with suppress_faults():
                 self._members = dict(self._membership())
-        by = {group: own for (what, group), own in self._members.items() if what == "rate"}
-        of = by if several else {}
-        for group in sorted(self._assigned):
-            own = of.get(group, every)
-            yield Rate(self.root.optimizers.root, "rate", group, own, (), schedule=_ASSIGNED)
+        root, every = self.root.optimizers.root, tuple(range(len(self.root.variables.plain)))
         for group, (text, schedule) in enumerate(self._schedules):
-            if text and ("rate", group) not in self._values:
+            own = self._members.get(("rate", group), every) if several else every
+            if group in self._assigned:
+                yield Rate(root, "rate", group, own, (), schedule=_ASSIGNED)
+            elif text and ("rate", group) not in self._values:
                 runs = tuple(self._runs_of(group, schedule)) if schedule is not None else ()
-                own = of.get(group, every)
-                yield Rate(self.root.optimizers.root, "rate", group, own, runs, schedule=text)
+                yield Rate(root, "rate", group, own, runs, schedule=text)
+        sampled = bool(self.root.collectors.throttle.due)
         for (what, group), values in self._values.items():
-            if what == "rate" and group in self._assigned:
-                continue
-            runs = values.runs(end)
-            members = self._members.get((what, group), ())
-            sampled = bool(self.root.collectors.throttle.due)
-            yield Rate(self.root.optimizers.root, what, group, members, runs, sampled, self._looks)
+            runs, own = values.runs(end), self._members.get((what, group), ())
+            always_0 = not any(run.value or run.last or run.turn for run in runs)
+            if not (always_0 if what == "decay" else group in self._assigned):
+                yield Rate(root, what, group, own, runs, sampled, self._looks)
 
     def _find_assigned(self) -> None:
         """Find the rates that graphs with steps assign."""
@@ -249,26 +236,16 @@ class Rates(Collector):
         sizes = [*(size for _, _, size in groups), self._last[-1]]
         if sizes != self._sizes:
             self._sizes, self._members = sizes, dict(self._membership())
-        unknown = {*self._values}
+        read: dict[_Key, Any] = {}
         for number, (rate, decay, _) in enumerate(groups):
-            parts: tuple[tuple[_Key, Any], ...] = (
-                (("rate", number), rate),
-                (("decay", number), decay),
-            )
-            for key, value in parts:
-                if not (isinstance(value, Real) and math.isfinite(value)):
-                    self._zeros.pop(key, None)
-                elif value or key[0] == "rate" or key in self._values:
-                    values = self._values.setdefault(key, _Values())
-                    if key in self._zeros:
-                        values.add(self._zeros.pop(key), 0.0)
-                    values.add(step, float(value))
-                    unknown.discard(key)
-                else:
-                    self._zeros.setdefault(key, step)
+            read |= {("rate", number): rate, ("decay", number): decay}
         until = self._read if self.root.collectors.throttle.due else step - 1
-        for key in unknown:  # NaN, a schedule or no number, or the group is gone
-            self._values[key].end(until)
+        for key in {**self._values, **read}:
+            value = read.get(key)
+            if isinstance(value, Real) and math.isfinite(value):
+                self._values.setdefault(key, _Values()).add(step, float(value))
+            elif key in self._values:  # NaN, a schedule or no number, or the group is gone
+                self._values[key].end(until)
 
     def _membership(self) -> Iterator[tuple[_Key, tuple[int, ...]]]:
         """Yield the indices of each group's variables, and of the variables that decay."""
@@ -305,12 +282,11 @@ def _schedule(rate: Any, optimizer: Any, call: Any) -> tuple[str, Any]:
         ships = type(rate).__module__.startswith(("keras.", "tf_keras."))
         ships &= not getattr(optimizer, "_initial_decay", 0)  # legacy: it divides each value
         return as_call(rate), rate if ships else None
-    graph = getattr(rate, "graph", None) if hasattr(call, "kwargs") else None
-    if graph is None:
+    if not hasattr(call, "kwargs") or getattr(rate, "graph", None) is None:
         return "", None
     counted = any(each is not None for each in (*call.args[1:2], call.kwargs.get("global_step")))
-    name = rate.name.partition(":")[0]
-    return f"the tensor {name}" + (" without a global_step" if not counted else ""), None
+    without = "" if counted else " without a global_step"
+    return f"the tensor {rate.name.partition(':')[0]}{without}", None
 
 
 def _is_around(optimizer: Any, others: Sequence[Any]) -> bool:
