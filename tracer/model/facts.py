@@ -9,15 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-from msgspec import to_builtins
+from msgspec import structs
 
 from tracer.errors import shown
 from tracer.model.counts import updates
 from tracer.model.evidence import BackwardPasses, Fitted, Iterations, NoStep, Scheduled
 from tracer.model.phrases import class_of, replica_noun
-from tracer.model.records import NotUpdated, Rate, RateRun
+from tracer.model.records import Rate, RateRun
 from tracer.model.trace import Summary, Trace, summaries_of
-from tracer.model.words import first_of, listed, plural, some, span
+from tracer.model.words import first_of, listed, plural, some
 
 MOST = 50
 """The most runs kept of a rate: the last ones."""
@@ -27,9 +27,9 @@ MAX_NAMES = 3  # of variables, layers or optimizers in a sentence
 
 def sentences_on(summary: Summary) -> list[str]:
     """The sentences on an optimizer, the numbers first."""
-    numbers = "; ".join([*_iterations(summary), *_passes(summary), *rate_phrases(summary)])
+    numbers = "; ".join([*_iterations(summary), *_passes(summary), *_rates(summary)])
     first = [f"{numbers[:1].upper()}{numbers[1:]}."] if numbers else []
-    return [*map(shown, [*first, *_not_updated(summary), *_shared(summary)])]
+    return [*map(shown, [*first, *_of_variables(summary)])]
 
 
 # Its steps.
@@ -63,29 +63,13 @@ def _iterations(summary: Summary) -> Iterator[str]:
 
 
 def _passes(summary: Summary) -> Iterator[str]:
-    """The backward passes, unless there were as many steps."""
-    passes = [own.passes for _, own in summary.evidence(BackwardPasses)]
-    if passes and {*passes} != {summary.steps}:
-        yield f"{span((min(passes), max(passes)))} backward {plural(max(passes), 'pass', 'passes')}"
+    """The backward passes that the steps used, unless there were as many steps."""
+    for own in dict.fromkeys(own for _, own in summary.evidence(BackwardPasses)):
+        of = "" if own.steps == summary.steps else f" for {some(own.steps, 'step')}"
+        yield f"{own.passes:,} backward {plural(own.passes, 'pass', 'passes')}{of}"
 
 
 # Its learning rates and weight decays.
-
-
-def rates(summary: Summary, what: str) -> list[Rate]:
-    """The learning rates or weight decays of each group.
-
-    Of the first worker: others may differ.
-    """
-    own = reversed(_of_all_workers(summary, what))
-    return [*{each.group: each for each in own}.values()][::-1]
-
-
-def _of_all_workers(summary: Summary, what: str) -> list[Rate]:
-    """The learning rates or weight decays of all workers."""
-    return [
-        each for each in summary.trace.data.rates if (each.root, each.what) == (summary.root, what)
-    ]
 
 
 def number_of_values(runs: Sequence[RateRun]) -> int:
@@ -100,99 +84,75 @@ def number_of_values(runs: Sequence[RateRun]) -> int:
 
 def plain(summary: Summary) -> Iterator[dict[str, Any]]:
     """Yield the rates and decays of each group as plain values, for reports that programs read."""
-    names = [shown(each.name) for each in summary.trace.variables]
-    for what in ("rate", "decay"):
-        for each in rates(summary, what):
-            runs = [to_builtins(run) for run in each.runs]
-            yield {
-                "what": what,
-                "group": each.group,
-                "schedule": each.schedule,
-                "variables": [names[index] for index in each.variables],
-                "runs": [dict(zip(RateRun.__struct_fields__, run, strict=True)) for run in runs],
-            }
+    for rate in _of_root(summary):
+        yield {
+            "what": rate.what,
+            "group": rate.group,
+            "schedule": rate.schedule,
+            "variables": [shown(summary.trace.variables[index].name) for index in rate.variables],
+            "runs": [structs.asdict(run) for run in rate.runs],
+        }
 
 
-def plain_not_updated(summary: Summary) -> Iterator[dict[str, Any]]:
-    """Yield the variables that it does not get as plain values, for reports that programs read."""
-    variables = summary.trace.variables
-    for row in summary.not_updated:
-        own = [shown(variables[index].name) for index in row.variables]
-        yield {"why": row.why, "since": row.since, "variables": own}
+def _of_root(summary: Summary) -> list[Rate]:
+    """The learning rates and weight decays of each group on each worker."""
+    return [rate for rate in summary.trace.data.rates if rate.root == summary.root]
 
 
-def rate_phrases(summary: Summary) -> list[str]:
-    """The phrases on rates: `learning rate 0.1 -> 0.001 (40 values)`, `weight decay 0.01 on ...`.
-
-    Empty if nothing is known.
-    """
-    every = rates(summary, "rate")
-    groups = [each for each in every if each.variables] or every
-    found = dict[tuple[str, tuple[RateRun, ...]], int]()
-    for each in groups:
-        key = each.schedule, each.runs
-        found[key] = found.get(key, 0) + len(each.variables)
-    parts = [*_decay(summary), *_schedules(summary)]
-    known = [each for each in _of_all_workers(summary, "rate") if each.runs and not each.sampled]
-    if len({(each.group, _moves(each.runs, False)) for each in known}) > len(every):
-        parts.append(f"not the same on all {replica_noun(summary.trace)}s")
-    noun = summary.dialect.variable
-    said = [
-        (_by(schedule, runs) if schedule else _moves(runs, any(each.sampled for each in groups)))
-        + (f" on {some(count, noun)}" if len(found) > 1 else "")
-        for (schedule, runs), count in found.items()
-    ]
-    values = sorted(n for _, runs in found for run in runs for n in (run.value, run.last))
-    if len(said) > MAX_RATES and values:
-        said = [f"from {values[0]:.3g} to {values[-1]:.3g} in {some(len(groups), 'group')}"]
-    is_constant = all(not by and number_of_values(runs) == 1 for by, runs in found)
-    where = _read_in(summary, groups) if is_constant and said else ""
-    return [*([f"learning rate {listed(said)}{where}"] if said else []), *parts]
+def _rates(summary: Summary) -> Iterator[str]:
+    """Yield phrases: `learning rate 0.1 -> 0.001 (40 values)`, `weight decay 0.01 on all ...`."""
+    noun, passed = summary.dialect.variable, len(summary.passed)
+    rates = [rate for rate in _of_root(summary) if rate.what == "rate"]
+    rates = [rate for rate in rates if rate.variables] or rates
+    if rates:
+        alike = _by_text(rates)
+        differ = sum(map(len, alike.values())) > len(set[int]().union(*alike.values()))
+        said = [
+            f"{text} on {some(len(of), noun)}" if len(alike) > 1 and not differ else text
+            for text, of in alike.items()
+        ]
+        where = f", by {replica_noun(summary.trace)}" if differ else _read_in(summary, rates)
+        yield f"learning rate {listed(said, MAX_RATES)}{where}"
+    decays = [rate for rate in _of_root(summary) if rate.what == "decay" and rate.variables]
+    for text, of in _by_text(decays).items():
+        number = "all " if len(of) == passed else f"{len(of):,} of "
+        if text != "0":
+            yield f"weight decay {text} on {number if passed > 1 else ''}{some(passed, noun)}"
+    for _, scheduled in summary.evidence(Scheduled):
+        yield f"scheduled by {scheduled.name}"
 
 
-def _read_in(summary: Summary, groups: Sequence[Rate]) -> str:
-    """` in all steps` if each step was read, else ` at 12 looks`."""
-    looks = min(each.looks for each in groups)
-    known = min(sum(run.count for run in each.runs) for each in groups)
-    if any(each.sampled for each in groups) or 0 < looks < known:
+def _by_text(rates: Sequence[Rate]) -> dict[str, set[int]]:
+    """The variables that had the same rate, by its phrase."""
+    alike: dict[str, set[int]] = defaultdict(set)
+    for rate in rates:
+        alike[_moves(rate)].update(rate.variables)
+    return alike
+
+
+def _read_in(summary: Summary, rates: Sequence[Rate]) -> str:
+    """` in all steps` if each step was read, else ` at 12 looks`; empty for a rate that moved."""
+    looks = min(rate.looks for rate in rates)
+    known = min(sum(run.count for run in rate.runs) for rate in rates)
+    if any(rate.schedule or number_of_values(rate.runs) > 1 for rate in rates):
+        return ""
+    if any(rate.sampled for rate in rates) or 0 < looks < known:
         return f" at {some(looks, 'look')}" if looks else ""
     return " in all steps" if known == summary.steps else f" in {some(known, 'step')}"
 
 
-def _by(schedule: str, runs: Sequence[RateRun]) -> str:
-    """A schedule, with its values in the first and the last step if known."""
-    ends = runs and f": {runs[0].value:.3g} in the first step, {runs[-1].last:.3g} in the last"
-    return f"by {schedule}{ends or ''}"
-
-
-def _moves(runs: Sequence[RateRun], sampled: bool) -> str:
-    """The values of runs: `0.1`, `0.1 -> 0.001 (40 values)`, or `0 -> 0.1 -> 0 (40 values)`."""
-    number, ends = number_of_values(runs), (runs[0].value, runs[-1].last)
+def _moves(rate: Rate) -> str:
+    """The values: `0.1`, `0.1 -> 0.001 (40 values)`, `0 -> 0.1 -> 0 (40 values)`, or a schedule."""
+    ends = [rate.runs[0].value, rate.runs[-1].last] if rate.runs else []
+    if rate.schedule:
+        known = f": {ends[0]:.3g} in the first step, {ends[1]:.3g} in the last" if ends else ""
+        return f"by {rate.schedule}{known}"
+    number = number_of_values(rate.runs)
     if number == 1:
         return f"{ends[0]:.3g}"
-    turns = [run.turn for run in runs if run.turn is not None][:1]
-    at_least = "at least " if sampled else ""
+    turns = [run.turn for run in rate.runs if run.turn is not None][:1]
     points = " -> ".join(f"{value:.3g}" for value in (ends[0], *turns, ends[1]))
-    return f"{points} ({at_least}{number:,} values)"
-
-
-def _decay(summary: Summary) -> Iterator[str]:
-    """The phrase on weight decay: its values, and the number of variables that decay."""
-    values: dict[str, set[int]] = {}
-    for each in rates(summary, "decay"):
-        if each.variables and any(run.value or run.last for run in each.runs):
-            values.setdefault(_moves(each.runs, each.sampled), set()).update(each.variables)
-    for value, variables in values.items():
-        passed = summary.passed
-        every = some(len(passed), summary.dialect.variable)
-        on = "all " if len(variables) == len(passed) else f"{len(variables):,} of "
-        yield f"weight decay {value} on {on if len(passed) > 1 else ''}{every}"
-
-
-def _schedules(summary: Summary) -> Iterator[str]:
-    """The phrase on each schedule of PyTorch: its name."""
-    for _, scheduled in summary.evidence(Scheduled):
-        yield f"scheduled by {scheduled.name}"
+    return f"{points} ({'at least ' if rate.sampled else ''}{number:,} values)"
 
 
 # The variables that it does not update, and those that others update.
@@ -205,64 +165,50 @@ def why_not(summary: Summary) -> dict[int, str]:
         # A graph keeps its list of variables: it may have updated them since then.
         later = summary.within(range(row.since + 1, summary.steps + 1)) if row.since else None
         made = {} if later is None else later.by(["variable"], updates)
-        still = [index for index in row.variables if not made.get((index,))]
-        words = _words_of(row, summary)
+        why = row.why if row.why == "frozen" else f"not passed to {summary.optimizers[0].name}"
+        words = shown(f"{why} since step {row.since + 1:,}" if row.since else why)
         # What it has from the first step on and updates, it updates on other ranks.
         on_some = f"{words} on some {replica_noun(summary.trace)}s"
         updated = () if row.since else summary.updated
+        still = [index for index in row.variables if not made.get((index,))]
         found |= {index: on_some if index in updated else words for index in still}
     return found
 
 
-def _words_of(row: NotUpdated, summary: Summary) -> str:
-    """`frozen since step 11`, or `not passed to Adam`."""
-    what = row.why if row.why == "frozen" else f"not passed to {shown(summary.optimizers[0].name)}"
-    return f"{what} since step {row.since + 1:,}" if row.since else what
-
-
 def also_by(summary: Summary) -> dict[int, str]:
     """`Adam#2 and Adam#3`, by variable: the other optimizers that update it."""
-    by = summary.trace.derived(_updaters)
-    if not by:
-        return {}
-    names = [shown(each.name) for each in summary.trace.optimizers]
+    by, optimizers = summary.trace.derived(_updaters), summary.trace.optimizers
     others = {
-        index: [names[root] for root in by.get(index, ()) if root != summary.root]
+        index: [shown(optimizers[root].name) for root in by.get(index, ()) if root != summary.root]
         for index in summary.variables
     }
-    return {index: listed(found, MAX_NAMES) for index, found in others.items() if found}
+    return {index: listed(names, MAX_NAMES) for index, names in others.items() if names}
 
 
 def _updaters(trace: Trace) -> Mapping[int, Sequence[int]]:
-    """The root optimizers that update each variable, if there are several of them."""
+    """The root optimizers that update each variable."""
     roots: dict[int, list[int]] = defaultdict(list)
-    summaries = summaries_of(trace)
-    for summary in summaries if len(summaries) > 1 else ():
+    for summary in summaries_of(trace):
         for index in summary.updated:
             if not trace.variables[index].argument:
                 roots[index].append(summary.root)
     return roots
 
 
-def _not_updated(summary: Summary) -> Iterator[str]:
-    """Yield a sentence for each reason: `Not updated: 12 variables of encoder/*: frozen.`."""
-    others = also_by(summary)
+def _of_variables(summary: Summary) -> Iterator[str]:
+    """Yield `Not updated: 12 variables of encoder/*: frozen.`, `Also updated by Adam#2: a/b.`."""
+    others, why = also_by(summary), why_not(summary)
     alike: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for index, why in why_not(summary).items():
-        alike[why, others.get(index, "")].append(index)
-    for (why, other), indices in alike.items():
-        elsewhere = f"; updated by {other}" if other else ""
-        yield f"Not updated: {which(summary, indices)}: {why}{elsewhere}."
-
-
-def _shared(summary: Summary) -> Iterator[str]:
-    """Yield a sentence for each group of others: `Also updated by Adam#2: encoder/kernel.`."""
-    alike: dict[str, list[int]] = defaultdict(list)
-    for index, others in also_by(summary).items():
-        if index in summary.updated:
-            alike[others].append(index)
-    for others, indices in alike.items():
-        yield f"Also updated by {others}: {which(summary, indices)}."
+    for index in (*why, *others):
+        by = others.get(index, "")
+        if index in why:
+            alike["Not updated", f": {why[index]}{f'; updated by {by}' if by else ''}"].append(
+                index
+            )
+        elif index in summary.updated:
+            alike[f"Also updated by {by}", ""].append(index)
+    for (begin, end), indices in alike.items():
+        yield f"{begin}: {which(summary, [*dict.fromkeys(indices)])}{end}."
 
 
 def which(summary: Summary, indices: Sequence[int]) -> str:

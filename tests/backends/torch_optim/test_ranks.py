@@ -134,7 +134,7 @@ def test_steps_in_the_backward_pass(ran: dict[str, Ran]) -> None:
 
 def test_ranks_with_different_rates(ran: dict[str, Ran]) -> None:
     trace = tracer.load(ran["rates"][0])
-    said = "Learning rate 1 in all steps; not the same on all ranks."
+    said = "Learning rate 1 and 1 -> 0.5 (2 values), by rank."
     assert [" ".join(sentences_on(each)) for each in summaries_of(trace)] == [said]
     assert not trace.findings()
 
