@@ -4,11 +4,10 @@ from collections.abc import Sequence
 from typing import Literal
 
 import pytest
-from msgspec.structs import replace
 from support import traces
 from support.traces import block, request, step, update
 
-from tracer.model.records import Replica, Variable, with_indices
+from tracer.model.records import Replica, Variable
 from tracer.model.timeline import Run
 from tracer.model.trace import Trace
 from tracer.reporters.comparison import Change, differences, render
@@ -84,46 +83,6 @@ def test_layers_are_matched_by_shapes_and_then_in_order(
     assert [row.name for row in rows(one, other)] == alone
 
 
-def of_keras_2(names: Sequence[str]) -> Trace:
-    """The same training as `traces.trained` has it, by an optimizer of tf_keras legacy."""
-    trace = traces.trained(names, FIVE)
-    (optimizer,) = trace.optimizers
-    return traces.changed(
-        trace,
-        optimizers=(replace(optimizer, kind="legacy", class_name="tf_keras.SGD"),),
-        methods=(traces.APPLY_GRADIENTS, traces.DENSE),
-    )
-
-
-OF_KERAS_2 = [f"{layer}/{word}" for layer in ("in", "dense_3", "dense_4") for word in "kb"]
-OF_KERAS_3 = [f"net/{layer}/{word}" for layer in ("in", "dense", "dense_1") for word in "kb"]
-
-
-def test_keras_2_against_keras_3() -> None:
-    before, after = of_keras_2(OF_KERAS_2), traces.trained(OF_KERAS_3, FIVE)
-    assert names(before, after) == names(after, before) == ["class"]
-    fewer = traces.trained([*OF_KERAS_3[:-1], "net/other/b"], Run(1, 1, 4))
-    assert [change[2:5] for change in differences(before, fewer)][1:] == [
-        ("steps", 5, 4),
-        ("apply_gradients: executions", 5, 4),
-        ("apply_gradients: eager calls", 5, 4),
-        ("net/in/k (in/k)", 5, 4),
-        ("net/in/b (in/b)", 5, 4),
-        ("net/dense/k (dense_3/k)", 5, 4),
-        ("net/dense/b (dense_3/b)", 5, 4),
-        ("dense_4/k", 5, None),
-        ("dense_4/b", 5, None),
-        ("net/dense_1/k", None, 4),
-        ("net/other/b", None, 4),
-        ("step 5", 6, 0),
-    ]
-
-
-def test_ends_of_names_count_between_kinds_of_optimizers_alone() -> None:
-    one, other = (traces.trained(["x", f"{end}/kernel"], FIVE) for end in ("dense", "net/dense"))
-    assert names(one, other) == ["dense/kernel", "net/dense/kernel"]
-
-
 def test_traces_without_a_variable_in_common_have_one_line() -> None:
     one, other = (traces.trained([name], FIVE) for name in ("a/kernel", "b/kernel"))
     found = differences(one, other)
@@ -153,8 +112,8 @@ def test_where_steps_differ_with_equal_totals() -> None:
 
 def test_a_kind_that_changed() -> None:
     assert [row[2:5] for row in rows(_trace("dense"), _trace("sparse"))] == [
-        ("a", 5, 0),
-        ("b", 5, 0),
+        ("a", 5, None),
+        ("b", 5, None),
         ("a, sparse", None, 5),
         ("b, sparse", None, 5),
     ]
@@ -186,10 +145,7 @@ ALL_BUT_3 = Run(1, 1, 2), Run(4, 1, 2)
         (
             (ALL_BUT_3, [FIVE]),
             ([FIVE], ALL_BUT_3),
-            [
-                ("w, rank 0", 4, 5, "0 to 1 in step 3"),
-                ("w, rank 1", 5, 4, "1 to 0 in step 3"),
-            ],
+            [("w, rank 0", 4, 5, "0 to 1 in step 3"), ("w, rank 1", 5, 4, "1 to 0 in step 3")],
             [("step 3, rank 0", 0, 1), ("step 3, rank 1", 1, 0)],
         ),
         # An update moves from rank 0 to rank 1.
@@ -206,8 +162,8 @@ ALL_BUT_3 = Run(1, 1, 2), Run(4, 1, 2)
         (
             ([FIVE], [FIVE], [FIVE], [FIVE]),
             (ALL_BUT_3, ALL_BUT_3, [FIVE], ALL_BUT_3),
-            [("w, rank 0 and 2 like it", 5, 4, "1 to 0 in step 3")],
-            [("step 3, rank 0 and 2 like it", 1, 0)],
+            [("w, rank 0 and 2 more", 5, 4, "1 to 0 in step 3")],
+            [("step 3, rank 0 and 2 more", 1, 0)],
         ),
         # All of them do.
         (
@@ -217,12 +173,7 @@ ALL_BUT_3 = Run(1, 1, 2), Run(4, 1, 2)
             [("step 3", 1, 0)],
         ),
         # One trace has another rank.
-        (
-            ([FIVE],),
-            ([FIVE], ALL_BUT_3),
-            [("w, rank 1", 0, 4, "0 to 1 in steps 1-2; 0 to 1 in steps 4-5")],
-            [("steps 1-2, rank 1", 0, 1), ("steps 4-5, rank 1", 0, 1)],
-        ),
+        (([FIVE],), ([FIVE], ALL_BUT_3), [("w, rank 1", None, 4, "")], []),
     ],
 )
 def test_ranks_are_compared_one_by_one(
@@ -234,26 +185,6 @@ def test_ranks_are_compared_one_by_one(
     both = of_ranks(*before), of_ranks(*after)
     assert [row[2:] for row in rows(*both)] == updates
     assert [row[2:5] for row in rows(*both, "updates in")] == steps
-    assert "Counts are for each of " in render(*both, differences(*both))
-
-
-# Which optimizers are the same.
-
-
-def test_optimizers_are_matched_by_class_then_by_variables() -> None:
-    gan = traces.two_optimizers()
-    data = gan.data
-    for kinds in (["keras.Adam"] * 2, ["keras.Adam", "tf_keras.Adam"]):
-        named = tuple(replace(e, class_name=k) for e, k in zip(data.optimizers, kinds, strict=True))
-        swap = {"optimizers": lambda index: 1 - index}
-        other = traces.changed(
-            gan,
-            optimizers=tuple(with_indices(named[::-1], swap)),
-            blocks=tuple(with_indices(data.blocks, swap)),
-            calls=tuple(with_indices(data.calls, swap)),
-            graphs=tuple(with_indices(data.graphs, swap)),
-        )
-        assert not differences(traces.changed(gan, optimizers=named), other)
 
 
 def test_an_optimizer_more_leaves_the_other_what_it_is() -> None:

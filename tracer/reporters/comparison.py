@@ -9,17 +9,18 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from itertools import groupby, islice, product
+from itertools import groupby, islice, starmap, zip_longest
 from typing import Any, NamedTuple
 
 from rich.text import Text
 
 from tracer.errors import shown
 from tracer.layout import Column, Line, paragraph, printed, tabulated
-from tracer.model.counts import EXECUTIONS
+from tracer.model.counts import EXECUTIONS, counted
 from tracer.model.records import Variable
-from tracer.model.timeline import Timeline
+from tracer.model.timeline import Run, Timeline
 from tracer.model.trace import Trace
+from tracer.model.words import listed
 
 _TABLES = _CLASS, _METHODS, _VARIABLES, _STEPS = "optimizer", "method", "updates of", "updates in"
 _MAX_ROWS = 100  # rows of a table
@@ -43,22 +44,20 @@ class Change(NamedTuple):
 _NUMBER = re.compile(r"_\d+(?=/|$)")
 
 
-def canonical(variables: Sequence[Variable], *, ends: bool = False) -> dict[str, object]:
+def canonical(variables: Sequence[Variable]) -> dict[str, object]:
     """Return a key for each variable by name, equal in traces that number layers differently.
 
     A key is the name of the layer without numbers, its shapes, its place among such layers, and the
-    name of the variable in it. If `ends`, the key has only the last part of the layer's name: Keras
-    2 names a variable by its layer, Keras 3 by the whole path.
+    name of the variable in it.
     """
     layers: dict[str, dict[str, object]] = defaultdict(dict)
-    for each in variables:
-        layer = each.name.rpartition("/")[0] or each.name
-        layers[layer][each.name[len(layer) :]] = each.shape
+    for variable in variables:
+        layer = variable.name.rpartition("/")[0] or variable.name
+        layers[layer][variable.name[len(layer) :]] = variable.shape
     keys: dict[str, object] = {}
     places: Counter[object] = Counter()
     for layer, shapes in layers.items():
-        path = _NUMBER.sub("", layer)
-        alike = path.rpartition("/")[2] if ends else path, frozenset(shapes.items())
+        alike = _NUMBER.sub("", layer), frozenset(shapes.items())
         keys |= {layer + word: (alike, places[alike], word) for word in shapes}
         places[alike] += 1
     return keys
@@ -68,10 +67,8 @@ def _names(before: Trace, after: Trace) -> tuple[dict[str, str], dict[str, str]]
     """The names of rows for the variables of both traces: `dense (dense_3)` if they differ."""
     old, new = ({each.name: each.name for each in trace.variables} for trace in (before, after))
     if not (old.keys() <= new.keys() or old.keys() >= new.keys()):  # else layers came or went
-        kinds = [{each.kind for each in trace.optimizers} for trace in (before, after)]
-        ends = kinds[0].isdisjoint(kinds[1])
-        named = {key: name for name, key in canonical(before.variables, ends=ends).items()}
-        for name, key in canonical(after.variables, ends=ends).items():
+        named = {key: name for name, key in canonical(before.variables).items()}
+        for name, key in canonical(after.variables).items():
             if named.get(key, name) != name:
                 old[named[key]] = new[name] = f"{name} ({named[key]})"
     return old, new
@@ -80,112 +77,98 @@ def _names(before: Trace, after: Trace) -> tuple[dict[str, str], dict[str, str]]
 # Counts.
 
 
-class _Work:
-    """What an optimizer did, with the optimizers nested in it."""
+Ran = Counter[tuple[int, tuple[Run, ...]]]
+"""The count of one execution of each block, by how often and in which steps the block ran."""
 
-    def __init__(self, trace: Trace, root: int, names: Mapping[str, str]) -> None:
-        self.optimizer = trace.optimizers[root]
-        self.class_name = shown(self.optimizer.class_name)
-        blocks = [block for block in trace.blocks if block.root == root]
-        self.executed = [*((block.total, block.runs) for block in blocks), (1, ())]
-        """How often each block was executed, and in which steps; last, a Python call."""
-        self.rows: dict[tuple[str, str], dict[str, Counter[int]]] = defaultdict(dict)
-        """The counts of one execution of each block, by table and name, then by replica."""
 
-        def add(table: str, name: str, replica: int, block: int, times: int) -> None:
-            label = trace.replicas[replica].label
-            self.rows[table, name].setdefault(label, Counter())[block] += times
-
-        for number, block in enumerate(blocks):
-            add(_METHODS, "steps", block.replica, number, int(block.step))
-            for entry in block.entries:
-                times = entry.times * max(1, len(entry.variables))
-                if entry.role in EXECUTIONS:
-                    method = f"{trace.methods[entry.method].name}: executions"
-                    add(_METHODS, method, block.replica, number, times)
-                updates = entry.times if entry.role == "update" else 0
-                for index in entry.variables:
-                    name = names[trace.variables[index].name]
-                    sparse = updates if entry.kind == "sparse" else 0
-                    add(_VARIABLES, name, block.replica, number, updates - sparse)
-                    if sparse:
-                        add(_VARIABLES, f"{name}, sparse", block.replica, number, sparse)
-                add(_STEPS, "", block.replica, number, updates * len(entry.variables))
-        for call in trace.data.calls:
-            if trace.optimizers[call.optimizer].root == root:
-                for what, calls in (("eager", call.eager), ("tracing", call.tracing)):
-                    method = f"{trace.methods[call.method].name}: {what} calls"
-                    add(_METHODS, method, call.replica, -1, calls * max(1, len(call.variables)))
+def _rows(trace: Trace, root: int, names: Mapping[str, str]) -> dict[tuple[str, str, str], Ran]:
+    """What an optimizer did, by table, name and replica."""
+    rows: dict[tuple[str, str, str], Ran] = defaultdict(Counter)
+    for block in counted(trace.data):
+        if block.root != root:
+            continue
+        found = [(_METHODS, "steps", int(block.step))]
+        for entry in block.entries:
+            number, role = entry.times * max(1, len(entry.variables)), str(entry.role)
+            method = trace.methods[entry.method].name
+            if role in EXECUTIONS:
+                found.append((_METHODS, f"{method}: executions", number))
+            if role == "call":
+                found.append((_METHODS, f"{method}: {block.context} calls", number))
+            if role == "update":
+                found.append((_STEPS, "", number))
+                kind = ", sparse" if entry.kind == "sparse" else ""
+                own = [names[trace.variables[index].name] + kind for index in entry.variables]
+                found += [(_VARIABLES, name, entry.times) for name in own]
+        label = trace.replicas[block.replica].label
+        for table, name, number in found:
+            if number:
+                rows[table, name, label][block.total, block.runs] += number
+    return rows
 
 
 def differences(before: Trace, after: Trace) -> list[Change]:
-    """Return the rows that differ; optimizers match by class, then by their variables."""
-    old, new = (
-        [_Work(trace, at, names) for at, each in enumerate(trace.optimizers) if each.root == at]
-        for trace, names in zip((before, after), _names(before, after), strict=True)
-    )
+    """Return the rows that differ; optimizers match by their order in the traces."""
+    traces, names = (before, after), _names(before, after)
     changes: list[Change] = []
-    for one, other in sorted(product(old, new), key=lambda pair: _unlike(*pair)):
-        if one in old and other in new:
-            old.remove(one)
-            new.remove(other)
-            changes += _changes(one, other)
-    for work in (*old, *new):
-        first, second = (work.class_name if work in e else None for e in (old, new))
-        changes.append(Change(work.optimizer.name, _CLASS, "class", first, second))
+    roots = [[at for at, own in enumerate(each.optimizers) if own.root == at] for each in traces]
+    for pair in zip_longest(*roots):
+        both = [*zip(traces, pair, names, strict=True)]
+        own = [trace.optimizers[at] for trace, at, _ in both if at is not None]
+        classes = [None if at is None else shown(t.optimizers[at].class_name) for t, at, _ in both]
+        if classes[0] != classes[1]:
+            changes.append(Change(own[-1].name, _CLASS, "class", classes[0], classes[1]))
+        if len(own) > 1:
+            changes += _changes(own[1].name, own[0].kind == own[1].kind, *starmap(_rows, both))
     return changes
 
 
-def _unlike(one: _Work, other: _Work) -> tuple[bool, int]:
-    return one.class_name != other.class_name, -len(one.rows.keys() & other.rows.keys())
+def _changes(
+    optimizer: str, of_kind: bool, *rows: Mapping[tuple[str, str, str], Ran]
+) -> Iterator[Change]:
+    """Yield the rows that differ; replicas that differ alike share a row.
+
+    Optimizers of two kinds have other methods.
+    """
+    compared = cache(_compared)  # many variables are updated alike
+    alike: dict[Change, list[str]] = defaultdict(list)
+    for table, name, label in sorted({**rows[0], **rows[1]}, key=lambda row: _TABLES.index(row[0])):
+        sides = [each.get((table, name, label)) for each in rows]
+        items = (None if side is None else frozenset(side.items()) for side in sides)
+        first, second, spans = compared(*items)
+        steps = [
+            (f"steps {at:,}-{last:,}" if at < last else f"step {at:,}", counts)
+            for at, last, counts in spans
+        ]
+        where = [f"{before:,} to {after:,} in {at}" for at, (before, after) in steps]
+        where[_MAX_SPANS:] = ["..."] if len(steps) > _MAX_SPANS else []
+        if table == _STEPS:
+            found = [Change(optimizer, table, at, *counts) for at, counts in steps]
+        elif table == _METHODS:
+            is_row = first != second and (of_kind or None not in sides)
+            found = [Change(optimizer, table, name, first, second)] if is_row else []
+        else:
+            change = Change(optimizer, table, name, first, second, "; ".join(where))
+            found = [change] if first != second or steps else []
+        for change in found:
+            alike[change].append(label)
+    number = len({label for each in rows for *_, label in each})
+    for change, labels in alike.items():
+        on = f", {listed(labels, 1)}" if len(labels) < number else ""
+        yield change._replace(name=change.name + on)
 
 
-def _changes(one: _Work, other: _Work) -> Iterator[Change]:
-    """Yield the rows that differ on each replica; replicas that differ alike share a row."""
-    title, classes = other.optimizer.name, [each.class_name for each in (one, other)]
-    if classes[0] != classes[1]:
-        yield Change(title, _CLASS, "class", *classes)
-
-    @cache  # many variables are updated alike
-    def compared(*sides: tuple[tuple[int, int], ...] | None) -> tuple[Any, ...]:
-        """Return the totals, and (first, last, counts of a step) for the steps that differ."""
-        totals, ran = [], []
-        for work, counts in zip((one, other), sides, strict=True):
-            ran.append([(*work.executed[number], times) for number, times in counts or () if times])
-            totals.append(None if counts is None else sum(total * n for total, _, n in ran[-1]))
-        if None in totals or ran[0] == ran[1]:
-            return (*totals, ())
-        weighted = [(run, (n, 0)) for _, runs, n in ran[0] for run in runs]
-        weighted += [(run, (0, n)) for _, runs, n in ran[1] for run in runs]
-        steps = max((run.last for run, _ in weighted), default=0)
-        spans = Timeline.of(weighted, steps, 2).spans()
-        differ = (span for span in spans if span[2][0] != span[2][1])
-        return (*totals, tuple(islice(differ, _MAX_ROWS + 1)))
-
-    rows = [work.rows for work in (one, other)]
-    replicas = sorted({replica for each in rows for row in each.values() for replica in row})
-    for table, name in sorted(rows[0] | rows[1], key=lambda row: _TABLES.index(row[0])):
-        both = [each.get((table, name)) for each in rows]
-        if table == _METHODS and None in both and one.optimizer.kind != other.optimizer.kind:
-            continue  # another kind of optimizer has other methods
-        alike: dict[tuple[Any, ...], list[str]] = defaultdict(list)
-        for replica in replicas:
-            sides = [tuple(row.get(replica, {}).items()) if row else None for row in both]
-            alike[compared(*sides)].append(replica)
-        for (first, second, spans), group in alike.items():
-            more = f" and {len(group) - 1:,} like it" if len(group) > 1 else ""
-            on = f", {group[0]}{more}" if len(group) < len(replicas) else ""
-            steps = [
-                (f"steps {at:,}-{last:,}" if at < last else f"step {at:,}", counts)
-                for at, last, counts in spans
-                if table != _METHODS  # the table of steps shows it
-            ]
-            if table == _STEPS:
-                yield from (Change(title, table, where + on, *counts) for where, counts in steps)
-            elif first != second or steps:
-                where = [f"{old:,} to {new:,} in {at}" for at, (old, new) in steps]
-                where[_MAX_SPANS:] = ["..."] if len(steps) > _MAX_SPANS else []
-                yield Change(title, table, name + on, first, second, "; ".join(where))
+def _compared(*sides: frozenset[Any] | None) -> tuple[Any, ...]:
+    """Return the totals, and (first, last, counts of a step) for the steps that differ."""
+    totals = [None if side is None else sum(ran * n for (ran, _), n in side) for side in sides]
+    if None in totals or sides[0] == sides[1]:
+        return (*totals, ())
+    old, new = ([(run, n) for (_, runs), n in side or () for run in runs] for side in sides)
+    weighted = [*((run, (n, 0)) for run, n in old), *((run, (0, n)) for run, n in new)]
+    steps = max((run.last for run, _ in weighted), default=0)
+    spans = Timeline.of(weighted, steps, 2).spans()
+    differ = (span for span in spans if span[2][0] != span[2][1])
+    return (*totals, tuple(islice(differ, _MAX_ROWS + 1)))
 
 
 # Text.
@@ -209,9 +192,6 @@ def render(
         unfinished = [] if trace.finished else ["is of a run that was not finished"]
         incomplete = [] if trace.complete else ["is incomplete: its counts are lower limits"]
         texts += [f"The {which} trace {text}." for text in (*unfinished, *incomplete)]
-    replicas = {replica.label for trace in (before, after) for replica in trace.replicas}
-    if changes and len(replicas) > 1:
-        texts.append(f"Counts are for each of {len(replicas):,} replicas.")
     lines = [line for text in texts for line in paragraph(text, width)]
     several = len({change.optimizer for change in changes}) > 1
     for (optimizer, title), group in groupby(changes, key=lambda change: change[:2]):
