@@ -65,8 +65,8 @@ def _iterations(summary: Summary) -> Iterator[str]:
 def _passes(summary: Summary) -> Iterator[str]:
     """The backward passes that the steps used, unless there were as many steps."""
     for own in dict.fromkeys(own for _, own in summary.evidence(BackwardPasses)):
-        of = "" if own.steps == summary.steps else f" for {some(own.steps, 'step')}"
-        yield f"{own.passes:,} backward {plural(own.passes, 'pass', 'passes')}{of}"
+        if own.passes != summary.steps:
+            yield f"{own.passes:,} backward {plural(own.passes, 'pass', 'passes')}"
 
 
 # Its learning rates and weight decays.
