@@ -328,17 +328,17 @@ class Counts:
 
         Blocks with the same runs count as one block: replicas mostly do the same in each step.
         """
-        if known := self._timelines.get((replica, measures)):
-            return known
         weights: dict[tuple[Run, ...], Values] = {}
         for block in self._on.get(replica, ()):
             counts = tuple(measure(block) for measure in measures)
             if any(counts):
                 weights[block.runs] = added(weights.get(block.runs, (0,) * len(counts)), counts)
-        weighted = ((run, counts) for runs, counts in weights.items() for run in runs)
         steps = self.steps if replica is None else self.steps_on.get(replica, 0)
-        timeline = self._timelines[replica, measures] = Timeline.of(weighted, steps, len(measures))
-        return timeline
+        key = steps, len(measures), frozenset(weights.items())
+        if key not in self._timelines:
+            weighted = ((run, counts) for runs, counts in weights.items() for run in runs)
+            self._timelines[key] = Timeline.of(weighted, steps, len(measures))
+        return self._timelines[key]
 
     def spread(self, *measures: Measure, replica: int | None = None) -> Counter[Values]:
         """The number of steps with each combination of counts by `measures`."""
