@@ -4,7 +4,7 @@ What these need is imported when they are called: no framework before `wrap` or 
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
@@ -133,26 +133,9 @@ def record(*, effects: bool = False) -> Iterator[Recording]:
     >>> recording.trace().updates()
     1
     """
-    with recording_aloud(None, effects=effects) as recorded:
-        yield recorded
-
-
-@contextmanager
-def recording_aloud(
-    say: Callable[[str], None] | None, *, effects: bool = False
-) -> Iterator[Recording]:
-    """As `record`; also calls `say` once for each defect of a class whose optimizer is made."""
     from tracer.hooks import recording
 
-    said: set[str] = set()
-
-    def attached(recorder: "Recorder") -> None:
-        text = _defects(recorder)
-        if say is not None and text and text not in said:
-            said.add(text)
-            say(text)
-
-    with recording.record(attached if say is not None else None, effects=effects) as counted:
+    with recording.record(effects=effects) as counted:
         yield Recording(counted)
 
 

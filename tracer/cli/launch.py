@@ -160,7 +160,6 @@ def launch(
     process = Process(
         shlex.join(["-m", name] if module else [name]),
         place,
-        say=None if quiet else say,
         report=None if quiet else partial(_report, children),
         unfollowed=note_children(forks_only=children),
         **options,

@@ -20,7 +20,7 @@ from typing import Any
 import wrapt
 from msgspec.structs import replace
 
-from tracer.api import recording_aloud
+from tracer.api import record
 from tracer.cli.autosave import Autosave, at_fork
 from tracer.errors import shown, without_credentials
 from tracer.model import launches
@@ -38,9 +38,8 @@ class Process:
     `command` is what the process runs, and empty for a child, which the program started: its ending
     is not always known, and it has a file only if it used an optimizer, or forked. `place` and
     `seconds` are as for `Autosave`. With `effects`, variables are compared before and after each
-    step. `say` gets defects of an optimizer's class when it is made; `report` gets the trace and
-    its file when the process ends. `unfollowed` lists processes that it started and that are not
-    traced: see `note_children`.
+    step. `report` gets the trace and its file when the process ends. `unfollowed` lists processes
+    that it started and that are not traced: see `note_children`.
 
     The trace ends when Python ends: after the program's other threads and `atexit` functions.
     """
@@ -52,7 +51,6 @@ class Process:
         *,
         seconds: float,
         effects: bool = False,
-        say: Callable[[str], None] | None = None,
         report: Callable[[Trace, Path | None], None] | None = None,
         unfollowed: Sequence[str] = (),
     ) -> None:
@@ -65,7 +63,7 @@ class Process:
         self._started = time.time()
         self._start = time.monotonic()
         self._tracing = ExitStack()
-        self._recording = self._tracing.enter_context(recording_aloud(say, effects=effects))
+        self._recording = self._tracing.enter_context(record(effects=effects))
         # `atexit` calls functions in reverse order: this one after all that the program registers.
         atexit.register(self._end)
         wrapt.wrap_function_wrapper(os, "_exit", self._exit)

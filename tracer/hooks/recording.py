@@ -4,7 +4,7 @@ A recording holds the optimizers that are alive when its block begins, or are ma
 find them and report new ones.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import chain
@@ -36,15 +36,9 @@ __tracebackhide__ = is_mistake
 class Recording(Holder):
     """Holds the optimizers of a block, and notes those that cannot be traced."""
 
-    def __init__(
-        self, attached: Callable[[Recorder], None] | None = None, *, effects: bool = False
-    ) -> None:
-        """`attached` is called with the recorder of each optimizer as soon as it is attached.
-
-        If `effects`, the variables are compared before and after each step.
-        """
+    def __init__(self, *, effects: bool = False) -> None:
+        """If `effects`, the variables are compared before and after each step."""
         super().__init__()
-        self._attached = attached
         self._effects = effects
         self._missed: set[str] = set()
         self._unseen: list[str] = []
@@ -109,9 +103,7 @@ class Recording(Holder):
     def attach(self, optimizer: Any, **options: Any) -> None:
         """Trace an optimizer that the program did not name; a failure is noted in the trace."""
         try:
-            recorder = wrapping.hold(optimizer, self, effects=self._effects, **options)
-            if self._attached is not None:
-                self._attached(recorder)
+            wrapping.hold(optimizer, self, effects=self._effects, **options)
         except UnsupportedOptimizer as error:
             self._refuse(optimizer, error)
         except Exception as error:
@@ -180,11 +172,9 @@ def _steps_of(optimizer: Any) -> list[int | None] | None:
 
 
 @contextmanager
-def record(
-    attached: Callable[[Recorder], None] | None = None, *, effects: bool = False
-) -> Iterator[Recording]:
+def record(*, effects: bool = False) -> Iterator[Recording]:
     """Trace every optimizer that is used in the block: see `tracer.record` and `Recording`."""
-    recording = Recording(attached, effects=effects)
+    recording = Recording(effects=effects)
     with _ending(recording):
         with lock:
             if not _active:
