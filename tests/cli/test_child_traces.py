@@ -5,7 +5,6 @@ The truth is the program's own arithmetic: each of its trainings prints how many
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -265,52 +264,3 @@ def test_scripts_that_a_script_starts(tmp_path: Path) -> None:
     assert "ended with KeyError: 'no data', after 7 steps." in " ".join(done.stderr.split())
     check = [sys.executable, "-m", "tracer", "check", "traces", "-e", "sparse=0"]
     assert subprocess.run(check, cwd=tmp_path, env=ENVIRONMENT, capture_output=True).returncode == 1
-
-
-CLUSTER = """
-import json, os, subprocess, sys
-
-places = sys.argv[1].split(",")
-workers = []
-for index in range(2):
-    os.environ["TF_CONFIG"] = json.dumps(
-        {"cluster": {"worker": places}, "task": {"type": "worker", "index": index}}
-    )
-    workers.append(subprocess.Popen([sys.executable, "worker.py"]))
-sys.exit(max(worker.wait() for worker in workers))
-"""
-
-WORKER = """
-import tensorflow as tf, tf_keras
-
-strategy = tf.distribute.MultiWorkerMirroredStrategy()
-with strategy.scope():
-    variable = tf.Variable([0.0], name="w")
-    optimizer = tf_keras.optimizers.legacy.SGD(1.0)
-
-@tf.function
-def step():
-    strategy.run(lambda: optimizer.apply_gradients([(tf.constant([1.0]), variable)]))
-
-for _ in range(6):
-    step()
-"""
-
-
-@pytest.mark.long
-def test_the_workers_of_a_cluster_are_one_training(tmp_path: Path) -> None:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
-    places = ",".join(f"127.0.0.1:{each.getsockname()[1]}" for each in sockets)
-    for each in sockets:
-        each.close()
-    (tmp_path / "worker.py").write_text(WORKER)
-    done = run(tmp_path, CLUSTER, places, options=())
-    assert done.returncode == 0, done.stderr
-    trace = tracer.load(tmp_path / "traces")
-    assert trace.workers == ("worker:0", "worker:1")
-    assert len(trace.optimizers) == 1
-    assert trace.complete, trace.notes
-    assert [trace.updates(worker=each) for each in trace.workers] == [6, 6]
-    assert sorted(each.worker for each in trace.programs) == ["", "worker:0", "worker:1"]
-    said = " ".join(done.stderr.split())
-    assert "6 steps, 1 variable, 2 replicas, 2 workers" in said

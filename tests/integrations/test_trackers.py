@@ -1,12 +1,8 @@
-"""Counts in Keras's logs reach the experiment trackers of others: MLflow and Weights & Biases.
+"""Counts in Keras's logs reach an experiment tracker of others, MLflow.
 
-`nox -s integrations` installs them. Both write to local files here, and nothing is sent anywhere.
+`nox -s integrations` installs it. It writes to local files here, and sends nothing anywhere.
 """
 
-import json
-import struct
-from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -61,44 +57,3 @@ def test_mlflow(
     for name, counts in EXPECTED.items():
         found = mlflow.MlflowClient().get_metric_history(run.info.run_id, name)
         assert [(each.step, each.value) for each in found] == list(enumerate(counts))
-
-
-def test_weights_and_biases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")
-    for name in ("CACHE", "CONFIG", "DATA"):
-        monkeypatch.setenv(f"WANDB_{name}_DIR", str(tmp_path / name))
-    wandb = pytest.importorskip("wandb", reason="only `nox -s integrations` installs wandb")
-    keras_of_wandb: Any = import_module("wandb.integration.keras")
-    run = wandb.init(project="odometer", dir=tmp_path, mode="offline")
-    train(keras_of_wandb.WandbMetricsLogger())
-    run.finish()
-    (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    rows = list(history(file))
-    for name, counts in EXPECTED.items():
-        assert [row[f"epoch/{name}"] for row in rows] == counts
-
-
-def history(file: Path) -> Iterator[dict[str, Any]]:
-    """What `wandb.log` wrote.
-
-    The file of an offline run is a log of LevelDB with another head, of 7 bytes: blocks of 32 KiB,
-    in them pieces with a checksum of 4 bytes, the length in 2, and 1 for the place in the record
-    (1: all of it, 4: the last of it). github.com/google/leveldb, doc/log_format.md.
-    """
-    messages: Any = import_module("wandb.proto.wandb_internal_pb2")
-    data, at, whole = file.read_bytes(), 7, b""
-    assert data[:4] == b":W&B"
-    while at + 7 <= len(data):
-        left = 2**15 - at % 2**15
-        if left < 7:
-            at += left
-            continue
-        length, place = struct.unpack("<HB", data[at + 4 : at + 7])
-        whole += data[at + 7 : at + 7 + length]
-        at += 7 + length
-        if place in (1, 4):
-            record, whole = messages.Record.FromString(whole), b""
-            if record.HasField("history"):
-                items = record.history.item
-                yield {"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in items}

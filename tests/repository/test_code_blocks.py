@@ -121,27 +121,6 @@ def run(folder: Path, text: str) -> None:
     Page(path).run(folder)
 
 
-def test_the_blocks_of_a_page_are_one_program(tmp_path: Path) -> None:
-    run(
-        tmp_path,
-        """
-<!-- invisible-code-block: python
-number = 20
--->
-'''python
-number += 1
-'''
-and then
-'''python
-print(2 * number)
-'''
-'''text
-42
-'''
-""",
-    )
-
-
 def test_an_output_that_differs_fails_with_the_difference(tmp_path: Path) -> None:
     with pytest.raises(SybilFailure, match=r"-41\n\+42"):
         run(tmp_path, "'''python\nprint(42)\n'''\n\n'''text\n41\n'''\n")
@@ -157,53 +136,9 @@ def test_an_output_can_be_updated(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (tmp_path / "page.md").read_text() == page.replace("41", "4\n2").replace("'''", FENCE)
 
 
-def test_files_and_commands_are_in_one_folder(tmp_path: Path) -> None:
-    run(
-        tmp_path,
-        """
-'''sh
-grep . "data file.txt"
-tracer --help > help.txt
-python train.py
-'''
-'''text
-one
-two
-trained in 3 s
-'''
-'''text title="data file.txt"
-one
-'''
-'''python
-# train.py
-import time
-'''
-'''python title="train.py"
-print("trained in", 2 + 2, "s")
-'''
-'''txt title="data file.txt"
-two
-'''
-""",
-    )
-    assert "tracer" in (tmp_path / "help.txt").read_text()
-
-
 def test_a_command_that_fails_fails_the_page(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"exit status 1:\nfirst"):
         run(tmp_path, "'''sh\necho first\nfalse | cat\necho second\n'''\n")
-
-
-def test_a_block_that_is_marked_does_not_run(tmp_path: Path) -> None:
-    run(tmp_path, "<!-- not run: it would fail\nat once -->\n\n'''python\n1 / 0\n'''\n")
-    assert Page(tmp_path / "page.md").not_run[0].reason == "it would fail at once"
-
-
-def test_a_traceback_has_the_lines_of_the_page(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError) as caught:
-        run(tmp_path, "# One\n\n'''python\nx = 1\n'''\n\n'''python\nx / 0\n'''\n")
-    assert caught.traceback[-1].lineno == 7  # from 0
-    assert str(caught.traceback[-1].statement) == "x / 0"
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,11 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
 
 import tracer
 from tracer.cli.commands import COMMANDS, help_of
@@ -20,7 +18,6 @@ from tracer.findings.rule import RULES
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
-CHROMIUM = Path("/usr/bin/chromium")
 
 LOADS = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
 """Which attribute of which tag makes a browser load something, or look up where it is."""
@@ -129,51 +126,3 @@ def test_what_stands_elsewhere_in_the_repository_is_there(
     for each in headings:
         words = re.sub(r"[`*]", "", each)
         assert words in re.sub(r"<[^>]+>", "", shown).replace("&quot;", '"').replace("&#39;", "'")
-
-
-@pytest.fixture(scope="module")
-def opened() -> Iterator[Page]:
-    """A page of a browser; nothing may go wrong in it, and nothing may be asked of the network."""
-    if not CHROMIUM.exists():
-        reason = f"no browser: {CHROMIUM} is not there (apt-get install chromium)"
-        if os.environ.get("TRACER_BROWSER") == "required":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    wrong: list[str] = []
-
-    def check(url: str) -> None:
-        if urlsplit(url).scheme not in ("file", "data", "blob"):
-            wrong.append(url)
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=str(CHROMIUM),
-            args=["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"],
-        )
-        page = browser.new_page()
-        page.set_default_timeout(20_000)
-        page.on("console", lambda message: wrong.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("request", lambda request: check(request.url))
-        yield page
-        browser.close()
-    assert not wrong
-
-
-def test_no_page_is_wider_than_the_window(site: Path, opened: Page) -> None:
-    for page in pages(site):
-        if page != "404.html":  # a server shows it, from the root
-            opened.goto((site / page).as_uri())
-            for width in 390, 1280:
-                opened.set_viewport_size({"width": width, "height": 900})
-                assert opened.evaluate("document.documentElement.scrollWidth") <= width, page
-
-
-def test_the_search_works_from_disk(site: Path, opened: Page) -> None:
-    opened.set_viewport_size({"width": 1280, "height": 900})
-    opened.goto((site / "index.html").as_uri())
-    field = opened.locator(".md-search__input")
-    field.click()
-    field.press_sequentially("loss scale", delay=20)
-    found = opened.locator(".md-search-result__item")
-    found.filter(has_text="Did the loss scale skip all my steps?").first.wait_for()
