@@ -15,7 +15,7 @@ from tracer.model.counts import updates
 from tracer.model.phrases import Skips, brand_of, endings, every, reason, runs, skipped
 from tracer.model.records import Optimizer, Program, Setting
 from tracer.model.timeline import Run
-from tracer.model.trace import Summary
+from tracer.model.trace import Summary, summaries_of
 from tracer.reporters import formats, html, text
 
 STARTED = 1_790_000_000.0  # 2026-09-21 14:13:20 UTC
@@ -132,7 +132,7 @@ def _summary(steps: int, *updated: Run, **settings: Setting) -> Summary:
     )
     trace = traces.keras3(("kernel",), blocks, ())
     optimizer = replace(trace.optimizers[0], settings=settings)
-    return Summary(traces.changed(trace, optimizers=(optimizer,)), 0)
+    return summaries_of(traces.changed(trace, optimizers=(optimizer,)))[0]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_what_a_loss_scale_skipped(
 
 def test_nothing_is_skipped_without_a_loss_scale_or_steps() -> None:
     assert skipped(_summary(40, Run(9, 1, 4))) is None
-    assert skipped(Summary(traces.no_steps(), 0)) is None
+    assert skipped(summaries_of(traces.no_steps())[0]) is None
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from support.traces import block, step, update
 from tracer.errors import Mistake
 from tracer.model.counts import updates
 from tracer.model.timeline import Run, Steps, Timeline, Values, fold, union
-from tracer.model.trace import Summary
+from tracer.model.trace import summaries_of
 from tracer.reporters.text import render
 
 
@@ -140,7 +140,7 @@ def test_variables_of_the_same_entries_are_alike() -> None:
         block([step(), update(0, 1, 2, 3)], Run(1, 1, 4)),
         block([step(), update(0, 1), update(3, 3)], Run(5, 1, 2)),
     )
-    found = Summary(traces.keras3([f"layer_{n}/kernel" for n in range(5)], blocks, ()), 0)
+    (found,) = summaries_of(traces.keras3([f"layer_{n}/kernel" for n in range(5)], blocks, ()))
     counts = {each.variables: each.total(updates) for each in found.patterns}
     assert counts == {(0, 1): 6, (2,): 4, (3,): 8}
 

@@ -451,7 +451,7 @@ _Cells = tuple[tuple[int, Entry], ...]
 class Summary(Counts):
     """The counts of one root optimizer and its nested optimizers."""
 
-    def __init__(self, trace: Trace, root: int) -> None:
+    def __init__(self, trace: Trace, root: int, counted: Sequence[Block]) -> None:
         self.trace = trace
         self.root = root
         members = [index for index, each in enumerate(trace.optimizers) if each.root == root]
@@ -465,10 +465,10 @@ class Summary(Counts):
         """What steps did to the variables; empty if effects were not requested."""
         self.not_updated = [row for row in trace.data.not_updated if row.root == root]
         """The variables of the trained models that the optimizer does not get."""
-        own = [block for block in counted(trace.data) if block.root == root]
         self.replicas = tuple(sorted({block.replica for block in self.blocks}))
         known = trace.steps_by_replica()
-        super().__init__(own, {replica: known.get((root, replica), 0) for replica in self.replicas})
+        steps_on = {replica: known.get((root, replica), 0) for replica in self.replicas}
+        super().__init__(counted, steps_on)
 
     @cached_property
     def workers(self) -> dict[str, list[int]]:
@@ -498,7 +498,7 @@ class Summary(Counts):
     def asked_on(self) -> Sequence[int]:
         """The replicas that passed any variable: a rank may have no part of the sharded ones."""
         asked = sorted({replica for pattern in self.asked for replica in pattern.replicas})
-        is_sharded = any(variable.shards > 1 for variable in self.trace.variables)
+        is_sharded = any(self.trace.variables[index].shards > 1 for index in self.variables)
         return asked if asked or is_sharded else self.replicas
 
     @property
@@ -557,29 +557,20 @@ class Summary(Counts):
         return sum(block.total * measure(block) for block in self.blocks if block.outside)
 
     def graphs(self, measure: Measure) -> tuple[int, int]:
-        """The number of graph tracings with counted entries, and how many of these never ran.
+        """The number of graph tracings of functions with counted entries, and how many never ran.
 
         The replicas of a worker are traced into one graph, which counts once.
         """
-        counts: dict[tuple[str, str], dict[int, Values]] = {}  # by replica
-        for block in self.blocks:
-            if measure(block):
-                on = counts.setdefault(self._function_around(block), {})
-                on[block.replica] = added(on.get(block.replica, (0, 0)), (block.graphs, block.idle))
-        traced = never_ran = 0
-        for function, on in counts.items():
-            number, idle = max(on.values())
-            most, most_idle = self._tracings.get(function, (number, idle))
-            traced += min(number, most)
-            # If no counted entry ran, other entries of the graph do not matter.
-            never_ran += min(idle, most if number == idle else most_idle)
-        return traced, never_ran
+        traced: dict[tuple[str, str], Values] = {}
+        for block in filter(measure, self.blocks):
+            function = self._function_around(block)
+            known = self._tracings.get(function, (block.graphs, block.idle))
+            traced[function] = max(known, traced.get(function, (0, 0)))
+        tracings, idle = zip((0, 0), *traced.values(), strict=True)
+        return sum(tracings), sum(idle)
 
     def _function_around(self, block: Block) -> tuple[str, str]:
-        """The worker and the traced function of a block, which may be a branch inside it.
-
-        A graph with two steps or branches has two blocks, but is one graph tracing.
-        """
+        """The worker and the traced function of a block, which may be a branch inside it."""
         worker, outer = self.trace.replicas[block.replica].worker, block.function
         while outer and (worker, outer) not in self._tracings:
             outer = outer.rpartition("/")[0]
@@ -603,23 +594,6 @@ class Summary(Counts):
         """
         idle = [graph for graph in self.trace.graphs if graph.root == self.root and graph.idle]
         return self.dialect.traces_twice and bool(idle) and all(map(is_first_only, idle))
-
-    @cached_property
-    def idle_parts(self) -> bool:
-        """Whether parts of graphs never ran, other than first tracings (`idle_as_usual`).
-
-        A part is a branch or a loop body; its graph may have run.
-        """
-        tracings = self._tracings.items()
-        first = Counter(worker for (worker, _), (_, idle) in tracings for _ in range(idle))
-        idle: Counter[tuple[int, tuple[Entry, ...]]] = Counter()
-        for block in self.blocks:
-            if not block.step:
-                idle[block.replica, block.entries] += block.idle
-        return any(
-            number > (first[self.trace.replicas[replica].worker] if first else 1)
-            for (replica, _), number in idle.items()
-        )
 
     def calls(self, method: int, replica: int | None = None) -> tuple[int, int]:
         """The number of Python calls of a method: eagerly, and while tracing."""
@@ -703,5 +677,9 @@ def summaries_of(trace: Trace) -> list[Summary]:
 
 
 def _summaries(trace: Trace) -> tuple[Summary, ...]:
-    roots = (i for i, optimizer in enumerate(trace.optimizers) if optimizer.root == i)
-    return tuple(Summary(trace, root) for root in roots)
+    blocks: dict[int, list[Block]] = {
+        index: [] for index, optimizer in enumerate(trace.optimizers) if optimizer.root == index
+    }
+    for block in counted(trace.data):
+        blocks[block.root].append(block)
+    return tuple(Summary(trace, root, own) for root, own in blocks.items())
