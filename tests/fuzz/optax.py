@@ -8,7 +8,6 @@ transformation that is drawn computes a 0, so a 0 was thrown away or never compu
 the oracle are those of the compiled program, NaN included: it looks at what moves the weights.
 """
 
-import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -91,23 +90,12 @@ MODELS = (
     np.zeros(1, np.float32),
     {"c": {"a": np.zeros(1, np.float32)}, "d": [np.zeros((), np.float32)]},
 )
-SMOOTH = ("sgd", "adam", "square", "decay", "schedule", "clip", "momentum", "inject")
+LEAVES = ("sgd", "adam", "square", "decay", "schedule", "clip", "momentum", "inject", "odometer")
 GATES = ("accumulate", "skipping", "finite", "every")
 AROUND = ("own", "tuple", "injected")
-HOLDING = (*GATES, *GATES, *AROUND, *AROUND, "masked", "jitted", "remat", "identity")
-SEEN_THROUGH = (*GATES, *AROUND, "chain", "jitted", "remat", "identity")
-WAYS = (
-    "remat",
-    "grad_remat",
-    "grad",
-    "jvp",
-    "grad_only",
-    "custom_vjp",
-    "jit",
-    "vmap",
-    "vmap_all",
-    "shard_map",
-)
+HOLDING = (*GATES, *GATES, *AROUND, *AROUND, "masked", "jitted", "identity")
+WAYS = ("grad", "jit", "vmap", "vmap_all", "shard_map")
+"""Without `jax.checkpoint`, which always leaves a note."""
 
 
 def transformations(depth: int) -> st.SearchStrategy[Tx]:
@@ -116,7 +104,7 @@ def transformations(depth: int) -> st.SearchStrategy[Tx]:
     def made(kinds: tuple[str, ...], *inner: st.SearchStrategy[Tx]) -> st.SearchStrategy[Tx]:
         return st.builds(Tx, st.sampled_from(kinds), st.tuples(*inner), few, wrapped)
 
-    leaf = made((*SMOOTH, "odometer"))
+    leaf = made(LEAVES)
     if not depth:
         return leaf
     inner = st.just(depth - 1).flatmap(transformations)
@@ -223,7 +211,6 @@ def _make(tx: Tx, inner: list[Any]) -> Any:
             lambda rate: optax.chain(first, optax.scale(rate))
         )(rate=0.5),
         "jitted": lambda: first._replace(update=jax.jit(update)),
-        "remat": lambda: first._replace(update=jax.checkpoint(update)),
     }
     return makers[tx.kind]()
 
@@ -361,48 +348,17 @@ class Run:
         finally:
             self.reverse -= 1
 
-    def grad(self, body: Body, carry: Any, of: Any = jax.grad) -> Any:
+    def grad(self, body: Body, carry: Any) -> Any:
         def loss(rate: Any) -> Any:
             new = self.body(body, {**carry, "rate": rate})
             return total(new["params"]), new
 
         with self.reversing():
-            gradient, new = of(loss, has_aux=True)(carry["rate"])
+            gradient, new = jax.grad(loss, has_aux=True)(carry["rate"])
         return {**new, "rate": carry["rate"], "seen": carry["seen"] + gradient}
-
-    def jvp(self, body: Body, carry: Any) -> Any:
-        def of(loss: Any, has_aux: bool) -> Any:
-            return lambda rate: jax.jvp(loss, (rate,), (jnp.ones(()),), has_aux=has_aux)[1:]
-
-        return self.grad(body, carry, of)
-
-    def grad_only(self, body: Body, carry: Any, around: Any = lambda loss: loss) -> Any:
-        def loss(rate: Any) -> Any:
-            return total(self.body(body, {**carry, "rate": rate})["params"])
-
-        with self.reversing():
-            gradient = jax.grad(around(loss))(carry["rate"])
-        return {**carry, "seen": carry["seen"] + gradient}
-
-    def grad_remat(self, body: Body, carry: Any) -> Any:
-        return self.grad_only(body, carry, jax.checkpoint)
 
     def jit(self, body: Body, carry: Any) -> Any:
         return jax.jit(lambda carry: self.body(body, carry))(carry)
-
-    def remat(self, body: Body, carry: Any) -> Any:
-        return jax.checkpoint(lambda carry: self.body(body, carry))(carry)
-
-    def custom_vjp(self, body: Body, carry: Any) -> Any:
-        def plain(rate: Any, carry: Any) -> Any:
-            return self.body(body, {**carry, "rate": rate})
-
-        function = jax.custom_vjp(plain)
-        function.defvjp(
-            lambda rate, carry: (plain(rate, carry), None),
-            lambda _, cotangent: (total(cotangent["params"]), None),
-        )
-        return function(carry["rate"], carry)
 
     def shard_map(self, body: Body, carry: Any) -> Any:
         self.depth += 1
@@ -470,7 +426,7 @@ class Oracle(Run):
         self.tx = self.probing(self.root, self.original)
 
     def build(self, tx: Tx, root: bool = False) -> Any:
-        if tx.kind in ("jitted", "remat"):
+        if tx.kind == "jitted":
             tx = tx._replace(kind="chain")  # of one
         made = super().build(tx, root)
         return self.gate(made) if tx.kind in ("accumulate", "skipping") else made
@@ -542,20 +498,10 @@ class Oracle(Run):
         chosen = (int(carry["clock"]) + choice.shift) % len(choice.bodies)
         return self.body(choice.bodies[chosen], carry)
 
-    def grad(self, body: Body, carry: Any, of: Any = None) -> Any:
+    def grad(self, body: Body, carry: Any) -> Any:
         return self.body(body, carry)
 
-    jvp = remat = jit = custom_vjp = shard_map = grad
-
-    def grad_only(self, body: Body, carry: Any, around: Any = None) -> Any:
-        before = self.lengths()
-        with self.reversing():
-            self.body(body, carry)
-        uses = {step.use for step in _steps(body)}
-        needed = uses <= {"both", "params"} and _is_smooth(self.program.tx) and not self.reverse
-        for event in self.since(before):
-            event.optional |= not needed
-        return carry
+    jit = shard_map = grad
 
     def vmap(self, body: Body, carry: Any, *own: str) -> Any:
         before, results, members = self.lengths(), [], []
@@ -614,13 +560,6 @@ def _is_traced(tree: Any) -> bool:
     return any(isinstance(each, jax.core.Tracer) for each in jax.tree.leaves(tree))
 
 
-def _is_smooth(tx: Tx) -> bool:
-    """Whether what it returns depends on the gradient, and JAX can see that."""
-    if tx.inner:
-        return tx.kind in SEEN_THROUGH and all(map(_is_smooth, tx.inner))
-    return tx.kind in SMOOTH
-
-
 def _has(tx: Tx, *kinds: str) -> bool:
     return tx.kind in kinds or any(_has(each, *kinds) for each in tx.inner)
 
@@ -669,10 +608,8 @@ def _bits(carry: Any) -> list[bytes]:
 def _compare(traced: Run, oracle: Oracle) -> Counter[str]:
     seen: Counter[str] = Counter()
     steps = [s for f in oracle.program.functions for s in _steps(f.body)]
-    # Steps that do not depend on each other have no order in a program: those of a gradient alone
-    # hand nothing on to the next.
+    # Steps that do not depend on each other have no order in a program.
     ordered = len({step.model for step in steps}) == 1 and {step.use for step in steps} == {"both"}
-    ordered &= not re.search("grad_(only|remat)", str(oracle.program.functions))
     for wrapped, probe in zip(traced.probes, oracle.probes, strict=True):
         trace = tracer.trace_of(wrapped)
         if not trace.complete:

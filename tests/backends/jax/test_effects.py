@@ -1,5 +1,6 @@
 """What steps of Keras on JAX did to the variables: against odometers, and their bytes in NumPy."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -72,28 +73,22 @@ class Weights:
         truth.agrees_with(trace)
 
 
-@pytest.mark.long
-def test_weights_of_many_types_in_programs() -> None:
+def by_turns(weights: Weights) -> Callable[..., Any]:
+    compiled, steps = jax.jit(weights.step), itertools.cycle([weights.step, None, None])
+    return lambda *state: (next(steps) or compiled)(*state)
+
+
+WAYS: dict[str, Callable[[Weights], Callable[..., Any]]] = {
+    "in eager mode": lambda weights: weights.step,
+    "by turns": by_turns,
+}
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+def test_weights_of_many_types(way: Any) -> None:
     """Bits are compared, so a NaN that stays is unchanged."""
     weights = Weights(tracer.wrap(Plain(), effects=True))
-    weights.compare(jax.jit(weights.step, donate_argnums=(0, 1)))
-
-
-def test_weights_of_many_types_in_eager_mode() -> None:
-    weights = Weights(tracer.wrap(Plain(), effects=True))
-    weights.compare(weights.step)
-
-
-def test_weights_of_many_types_in_both_by_turns() -> None:
-    weights = Weights(tracer.wrap(Plain(), effects=True))
-    compiled, number = jax.jit(weights.step), 0
-
-    def run(*state: Any) -> Any:
-        nonlocal number
-        number += 1
-        return (compiled if number % 3 else weights.step)(*state)
-
-    weights.compare(run)
+    weights.compare(way(weights))
 
 
 def test_assigned_in_eager_mode() -> None:

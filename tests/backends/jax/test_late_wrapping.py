@@ -36,18 +36,6 @@ def test_a_model_that_was_fitted_is_traced_again() -> None:
     )
 
 
-def test_a_loop_that_ran_is_traced_again() -> None:
-    optimizer = Odometer()
-    loop = Loop(optimizer)
-    step = jax.jit(loop.step)
-    for number in range(5):
-        if number == 2:
-            tracer.wrap(optimizer)
-        loop.state = step(loop.state, X[:8], Y[:8])
-    assert tracer.trace_of(optimizer).updates() == 3 * 4
-    assert tracer.trace_of(optimizer).complete
-
-
 def in_an_inner_function(step: Any) -> Any:
     inner = jax.jit(step)
     return jax.jit(lambda state: inner(state))
@@ -123,20 +111,6 @@ def test_what_keeps_its_program_is_said_to_run_uncounted() -> None:
     assert any("is 8 steps ahead" in note for note in trace.notes)
 
 
-def test_a_program_that_was_compiled_ahead_shows_in_the_optimizers_own_count() -> None:
-    optimizer = Odometer()
-    loop = Loop(optimizer)
-    step = jax.jit(loop.step).lower(loop.state, X[:8], Y[:8]).compile()
-    tracer.wrap(optimizer)
-    for _ in range(3):
-        loop.state = step(loop.state, X[:8], Y[:8])
-    for variable, value in zip(optimizer.variables, loop.state[1], strict=True):
-        variable.assign(value)
-    trace = tracer.trace_of(optimizer)
-    assert (trace.steps, trace.complete) == (0, False)
-    assert trace.notes[0].startswith("odometer: its step count is 3 steps ahead")
-
-
 def test_a_program_that_was_compiled_ahead_and_one_that_counts() -> None:
     """What the second one reports of the optimizer's own count shows what the first one did."""
     optimizer = Odometer()
@@ -151,21 +125,6 @@ def test_a_program_that_was_compiled_ahead_and_one_that_counts() -> None:
     assert (trace.steps, float(state[0][0][0, 0])) == (3, 6)
     assert not trace.complete
     assert trace.notes[0].startswith("odometer: its step count is 3 steps ahead")
-
-
-def test_steps_between_two_blocks_are_of_neither() -> None:
-    """In eager mode; the block between them traces another optimizer alone."""
-    one, other = model(keras.optimizers.SGD(0.1)), model(keras.optimizers.SGD(0.1))
-    one.compile(one.optimizer, "mse", run_eagerly=True)
-
-    def fit() -> None:
-        one.fit(X[:16], Y[:16], batch_size=8, verbose=0)
-
-    for _ in range(3):
-        with tracer.assert_updates(one.optimizer, total=8):
-            fit()
-        with tracer.assert_updates(other.optimizer, total=0):
-            fit()
 
 
 def test_a_loaded_model_ran_no_steps(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,15 +156,6 @@ def test_a_recording_begins_and_ends() -> None:
         assert (trace.steps, trace.updates(), trace.complete) == (8 * epochs, 32 * epochs, True)
 
 
-def test_what_is_unwrapped_counts_no_more_if_it_is_traced_again() -> None:
-    optimizer = tracer.wrap(Odometer())
-    trained = model(optimizer)
-    fit(trained)
-    tracer.unwrap(optimizer, retrace=True)
-    fit(trained)
-    assert tracer.trace_of(optimizer).updates() == 8 * 4
-
-
 def test_wrapped_again_after_it_was_traced_anew_without_the_tracer() -> None:
     optimizer = tracer.wrap(Odometer())
     loop = Loop(optimizer)
@@ -218,25 +168,3 @@ def test_wrapped_again_after_it_was_traced_anew_without_the_tracer() -> None:
         loop.state = step(loop.state, X[:8], Y[:8])
     trace = tracer.trace_of(optimizer)
     assert (trace.steps, trace.updates(), trace.complete) == (4, 4 * 4, True)
-
-
-def test_an_exported_step_says_that_it_counts_nothing() -> None:
-    from jax import export
-
-    optimizer = tracer.wrap(Odometer())
-    loop = Loop(optimizer)
-    exported = export.export(jax.jit(loop.step))(loop.state, X[:8], Y[:8])
-    weights, _ = exported.call(loop.state, X[:8], Y[:8])
-    assert float(weights[0][0, 0]) == 1
-    trace = tracer.trace_of(optimizer)
-    assert (trace.steps, trace.complete) == (0, False)
-    assert "jax.export" in trace.notes[0]
-
-
-def test_a_step_that_raises_while_it_is_traced() -> None:
-    optimizer = tracer.wrap(Odometer())
-    loop = Loop(optimizer)
-    with pytest.raises(ValueError, match="corresponding 1:1"):
-        jax.jit(lambda s: optimizer.stateless_apply(s[1], s[0], s[0][:2]))(loop.state)
-    loop.state = jax.jit(loop.step)(loop.state, X[:8], Y[:8])
-    assert tracer.trace_of(optimizer).updates() == 4

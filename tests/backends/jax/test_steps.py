@@ -67,20 +67,6 @@ def test_states_that_step_by_themselves_in_one_program(made: Any) -> None:
         assert trace.complete and "updated-twice" not in {each.code for each in trace.findings()}
 
 
-def test_two_optimizers_in_one_program() -> None:
-    one, two = Loop(tracer.wrap(Odometer())), Loop(tracer.wrap(Odometer()))
-
-    @jax.jit
-    def step(a: Any, b: Any) -> Any:
-        return one.step(a, X[:8], Y[:8]), two.step(two.step(b, X[:8], Y[:8]), X[:8], Y[:8])
-
-    for _ in range(5):
-        one.state, two.state = step(one.state, two.state)
-    assert tracer.trace_of(one.optimizer).updates() == 5 * 4
-    assert tracer.trace_of(two.optimizer).steps == 10
-    assert float(two.state[0][0][0, 0]) == 10
-
-
 def test_eager_steps_after_a_program_keep_their_numbers() -> None:
     optimizer = tracer.wrap(Odometer())
     trained = model(optimizer)
@@ -144,19 +130,6 @@ def test_a_loop_in_a_step() -> None:
     trace = tracer.trace_of(optimizer)
     counted = [trace.updates(step=number) for number in range(1, 5)]
     assert counted == [12] * 4 or "it is unknown in which steps" in trace.notes[0]
-
-
-def test_a_loop_in_a_step_that_has_the_weights_alone() -> None:
-    """While `fit` runs, no variable holds a value, and the loop has not that of the steps."""
-    optimizer = tracer.wrap(InALoop())
-    trained = model(optimizer)
-    optimizer.mapped = lambda: list(trained.trainable_variables)
-    trained.fit(X[:32], Y[:32], batch_size=8, verbose=0)
-    assert float(trained.get_weights()[0][0, 0]) == 12
-    trace = tracer.trace_of(optimizer)
-    counted = [trace.updates(step=number) for number in range(1, 5)]
-    assert counted == [12] * 4 or "it is unknown in which steps" in trace.notes[0]
-    assert not trace.findings()
 
 
 def test_a_reading_waits_for_what_runs() -> None:

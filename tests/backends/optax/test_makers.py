@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import io
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -209,25 +208,6 @@ def test_what_was_made_in_one_block_is_counted_in_the_next() -> None:
     assert second.trace().complete, second.trace().notes
 
 
-def test_what_was_compiled_between_blocks_is_traced_again() -> None:
-    with tracer.record():
-        tx = optax.adam(0.1)
-    update = jax.jit(tx.update)
-    update(PARAMS, tx.init(PARAMS))
-    with tracer.record() as recording:
-        update(PARAMS, tx.init(PARAMS))
-    assert recording.trace().steps == 1
-
-
-def test_two_that_train_in_turns() -> None:
-    with tracer.record() as recording:
-        trained(optax.adam(0.1))
-        trained(optax.adam(0.1))
-    names = [each.name for each in recording.trace().optimizers]
-    assert names == ["adam", "adam#2"]
-    assert recording.trace().steps == STEPS
-
-
 def test_what_is_not_seen_is_said() -> None:
     made_before = optax.adam(0.1)
     by_hand = optax.GradientTransformation(lambda params: (), lambda g, s, p=None: (g, s))
@@ -257,13 +237,3 @@ def test_training(in_fixture):
 def test_what_fixtures_of_tests_make(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SUITE)
     pytester.runpytest_subprocess().assert_outcomes(passed=1)
-
-
-def test_in_a_table_of_optimizers_each_name_stands_once() -> None:
-    text = io.StringIO()
-    with tracer.record() as recording:
-        for _ in range(4):
-            trained(optax.adam(0.1))
-    tracer.report(recording.trace(), file=text)
-    (line,) = (each for each in text.getvalue().splitlines() if each.startswith("adam#2"))
-    assert line.split()[1] != '"adam#2"' and text.getvalue().count("adam#2") == 1

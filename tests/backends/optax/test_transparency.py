@@ -69,18 +69,6 @@ def test_the_same_bits_in_the_same_tree(name: str, scanned: bool) -> None:
         assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
 
 
-def test_as_many_programs_and_no_effect() -> None:
-    """An effect would turn off the fast path of `jax.jit`."""
-    for wrapped in (False, True):
-        tx = tracer.wrap(optax.adam(0.1)) if wrapped else optax.adam(0.1)
-        state = tx.init(PARAMS)
-        update = jax.jit(tx.update)
-        for _ in range(3):
-            _, state = update(PARAMS, state, PARAMS)
-        assert update._cache_size() == 1
-        assert not jax.make_jaxpr(tx.update)(PARAMS, state, PARAMS).effects
-
-
 def test_what_is_not_used_is_not_kept() -> None:
     """SGD looks at no parameters: XLA is not given them, and no program holds their arrays."""
     for tx in (optax.sgd(0.1), tracer.wrap(optax.sgd(0.1))):

@@ -10,6 +10,7 @@ from typing import Any
 
 from tracer.backends.jax import compat
 from tracer.core.tracings import MAX_KEPT, MAX_NAMES, Arguments, Cause, Definition
+from tracer.model.words import some
 
 Leaves = dict[str, str]
 """The dtypes and shapes of the arrays that a function is traced for, by name."""
@@ -29,29 +30,18 @@ def definition_of(trace: Any, earlier: dict[str, list[Arguments]]) -> Definition
     return Definition(compat.function_name(trace), signature, cause, leaves, before)
 
 
-def _by_argument(leaves: Leaves) -> dict[str, Leaves]:
-    arguments: dict[str, Leaves] = {}
-    for name, leaf in leaves.items():
-        arguments.setdefault(name.partition("[")[0].partition(".")[0], {})[name] = leaf
-    return arguments
-
-
 def signature_of(leaves: Leaves) -> str:
-    """The arguments that a function was traced for; one of many arrays is summed up.
+    """The last arrays that a function was traced for, after the number of the others.
 
     >>> signature_of({"x": "float32[32, 4]", "train": "bool[]"})
     'x: float32[32, 4], train: bool[]'
-    >>> signature_of({f"state[{n}]": "float32[2, 3]" for n in range(4)})
-    'state: (4 arrays, 24 elements of float32)'
+    >>> signature_of({**{f"state[{n}]": "float32[2, 3]" for n in range(4)}, "x": "float32[32]"})
+    '2 arrays (12 elements), state[2]: float32[2, 3], state[3]: float32[2, 3], x: float32[32]'
     """
-    parts = []
-    for name, own in _by_argument(leaves).items():
-        if len(own) <= MAX_NAMES:
-            parts += [f"{each}: {leaf}" for each, leaf in own.items()]
-        else:
-            kinds = "/".join(sorted({leaf.partition("[")[0] for leaf in own.values()}))
-            elements = sum(map(_elements, own.values()))
-            parts.append(f"{name}: ({len(own)} arrays, {elements} elements of {kinds})")
+    parts = [f"{name}: {leaf}" for name, leaf in leaves.items()][-MAX_NAMES:]
+    others = [*leaves.values()][:-MAX_NAMES]
+    if others:
+        parts.insert(0, f"{some(len(others), 'array')} ({sum(map(_elements, others)):,} elements)")
     return ", ".join(parts)
 
 
