@@ -134,10 +134,6 @@ OUTPUTS = {
         *("check", "hostile_names.json", "--format", "junit"),
         *("-e", "updates[:warning:]=4", "-e", "dense[[[]bold*]=1/step"),
     ],
-    "check_github": [
-        *("check", "uneven_replicas.json", "-f", "github", "--findings", "error"),
-        *("-e", "steps=10", "-e", "dense[dense/*]=1/step"),
-    ],
     "check_findings": [
         *("check", "uneven_replicas.json", "-e", "steps=10", "--findings", "warning"),
     ],
@@ -155,7 +151,6 @@ STATUS = {
     "check_incomplete": 1,
     "check_findings": 1,
     "check_junit": 1,
-    "check_github": 1,
 }
 
 
@@ -180,38 +175,6 @@ def test_what_programs_read_can_be_read(files: Path) -> None:
     assert names == [each.name for each in traces.hostile_names().variables]
     suites = ElementTree.parse(golden.FOLDER / "cli" / "check_junit.txt")
     assert [len(case) for case in suites.iter("testcase")] == [1, 0]
-
-
-def as_github_reads(line: str) -> tuple[str, dict[str, str], str]:
-    """Command, properties and message of a line, as `ActionCommand.TryParseV2` of the runner."""
-    found = re.fullmatch(r"::([a-z]+)(?: ([^:]*))?::(.*)", line)
-    assert found, line
-    coded = (("%0D", "\r"), ("%0A", "\n"), ("%3A", ":"), ("%2C", ","), ("%25", "%"))
-
-    def read(text: str, *codes: tuple[str, str]) -> str:
-        for code, char in codes:
-            text = text.replace(code, char)
-        return text
-
-    pairs = [each.split("=", 1) for each in found[2].split(",")]
-    properties = {key: read(value, *coded) for key, value in pairs}
-    return found[1], properties, read(found[3], *coded[:2], coded[4])
-
-
-def test_annotations_say_what_is_wrong(tmp_path: Path) -> None:
-    """Names cannot end the annotation, begin another one, or hide in it."""
-    name = "100%, net:a%0A::error::b"
-    traces.trained([name], Run(1, 1, 5)).save(tmp_path / "t.json")
-    done = tracer(
-        *("check", "t.json", "-f", "github", "-e", "steps=5", "-e", f"dense[{name}]=7"),
-        folder=tmp_path,
-    )
-    holds, annotation = done.stdout.splitlines()
-    assert (done.returncode, done.stderr, holds) == (1, "", "holds  steps=5")
-    kind, properties, message = as_github_reads(annotation)
-    assert (kind, properties) == ("error", {"title": f"tracer check: dense[{name}]=7"})
-    assert message.splitlines()[0] == f"dense updates of {name}: expected 7, got 5"
-    assert len(message.splitlines()) > 1
 
 
 @pytest.mark.parametrize(
@@ -260,8 +223,7 @@ def test_steps_as_the_reports_write_them(files: Path) -> None:
 def test_a_byte_order_mark_is_no_damage(files: Path, tmp_path: Path) -> None:
     bom = "\ufeff".encode()
     (tmp_path / "t.json").write_bytes(bom + (files / "eager.json").read_bytes())
-    (tmp_path / "pyproject.toml").write_bytes(bom + b"[tool.tracer.expect]\nsteps = 10\n")
-    assert tracer("check", "t.json", folder=tmp_path).returncode == 0
+    assert tracer("check", "t.json", "-e", "steps=10", folder=tmp_path).returncode == 0
     assert "is a trace, not a program" in tracer("run", "t.json", folder=tmp_path).stderr
 
 
@@ -347,41 +309,13 @@ def test_a_mistake_is_one_line_and_status_2(files: Path, name: str) -> None:
     assert reason in done.stderr
 
 
-def test_expectations_come_from_pyproject(files: Path, tmp_path: Path) -> None:
-    project = tmp_path / "pyproject.toml"
-    (tmp_path / "below").mkdir()
-    path = str(files / "eager.json")
-    for text, status, said in (
-        (
-            'dense = "2/step"\nsteps = 10\n"updates[dense/*]" = ">= 20"',
-            0,
-            "holds  updates[dense/*]",
-        ),
-        ("sparse = 1", 1, "FAILS  sparse=1: sparse updates: expected 1, got 0"),
-        ("dense = [4]", 2, "got `array` - at `$.tool.tracer.expect[...]`"),
-        ("dense = true", 2, "got `bool` - at `$.tool.tracer.expect[...]`"),
-        ('dense = "4 a step"', 2, "is no expectation"),
-        ("dense = ", 2, "pyproject.toml"),
-    ):
-        project.write_text(f"[tool.tracer.expect]\n{text}\n")
-        done = tracer("check", path, folder=tmp_path / "below")
-        assert (done.returncode, said in done.stdout + done.stderr) == (status, True), done
-    assert tracer("check", path, "-e", "steps=10", folder=tmp_path).stdout == "holds  steps=10\n"
-    project.write_text("[tool.tracer.expects]\nsteps = 1\n")  # would expect nothing
-    done = tracer("check", path, "--findings", "error", folder=tmp_path)
-    assert (done.returncode, "unknown field `expects` - at `$.tool.tracer`" in done.stderr) == (
-        2,
-        True,
-    )
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="a file has no limit there")
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize(
     "arguments",
     [
         ["report", "accumulation.json", "--format", "json"],
-        ["check", "accumulation.json", "-f", "github", "-e", "steps=1", "--findings", "warning"],
+        ["check", "accumulation.json", "-f", "junit", "-e", "steps=1", "--findings", "warning"],
     ],
     ids=lambda each: each[0],
 )
@@ -417,26 +351,6 @@ def test_a_report_goes_through_a_link_and_into_a_pipe(files: Path, tmp_path: Pat
         done = tracer_process("report", "eager.json", "-f", "text", "-o", device, folder=files)
         assert done.stdout == plain * (device == "/dev/stdout")
         assert done.stderr == f"tracer: wrote {device}\n"
-
-
-def test_a_project_ignores_findings(files: Path, tmp_path: Path) -> None:
-    def check(*arguments: str) -> tuple[int, list[str]]:
-        done = tracer("check", str(files / "no_gradients.json"), *arguments, folder=tmp_path)
-        return done.returncode, re.findall("^FAILS  (.*?):", done.stdout, re.MULTILINE)
-
-    path = str(files / "no_gradients.json")
-    project = tmp_path / "pyproject.toml"
-    assert check("--findings", "warning") == (1, ["finding no-gradient"])
-    project.write_text('[tool.tracer]\nignore = ["no-gradient"]\n')
-    assert check("--findings", "warning") == (0, [])
-    assert "no-gradient" not in tracer("check", path, "-f", "github", folder=tmp_path).stdout
-    for text, said in (
-        ('ignore = ["no-gradents"]', "there are no-gradient"),
-        ('ignore = "no-gradient"', "Expected `array`, got `str` - at `$.tool.tracer.ignore`"),
-    ):
-        project.write_text(f"[tool.tracer]\n{text}\n")
-        done = tracer("check", path, "--findings", "error", folder=tmp_path)
-        assert (done.returncode, done.stdout, said in done.stderr) == (2, "", True), done
 
 
 def test_help_fits_a_screen_and_has_examples() -> None:

@@ -1,14 +1,11 @@
-"""The gate of `tracer check`: the verdicts on a trace, as text, for CI servers and for GitHub."""
+"""The gate of `tracer check`: the verdicts on a trace, as text and for CI servers."""
 
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
-from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-import msgspec
-
-from tracer.check.expectation import COUNTS, METHODS, BadExpectation, Expectation, read
+from tracer.check.expectation import COUNTS, METHODS, BadExpectation, Expectation
 from tracer.check.failure import WIDTH, failure
 from tracer.check.judge import runs_for_all
 from tracer.errors import shown, unknown_name
@@ -28,45 +25,6 @@ class Verdict(NamedTuple):
 
     text: str
     reason: str = ""
-
-
-class Settings(msgspec.Struct, forbid_unknown_fields=True):
-    """The contents of `[tool.tracer]` in a `pyproject.toml`."""
-
-    expect: dict[str, int | float | str] = {}
-    """Counts, each with a number or a text such as `"4/step"` or `">= 4/step"`."""
-    ignore: list[str] = []
-    """Codes of findings."""
-
-    @property
-    def expectations(self) -> list[Expectation]:
-        """What is expected; raises `BadExpectation` for an entry that cannot be read."""
-        pairs = [(count, str(value).strip()) for count, value in self.expect.items()]
-        return [read(f"{count}{'' if text[:1] in '<>=' else '='}{text}") for count, text in pairs]
-
-
-class _Tool(msgspec.Struct):
-    tracer: Settings = msgspec.field(default_factory=Settings)
-
-
-class _Project(msgspec.Struct):
-    tool: _Tool = msgspec.field(default_factory=_Tool)
-
-
-def from_project(folder: Path) -> Settings:
-    """The settings in the `pyproject.toml` of a folder or its nearest parent.
-
-    Raises `BadExpectation` for an unreadable file; without the file or its table, they are empty.
-    """
-    paths = (top / "pyproject.toml" for top in (folder, *folder.parents))
-    path = next((path for path in paths if path.is_file()), None)
-    if path is None:
-        return Settings()
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        return msgspec.toml.decode(text, type=_Project).tool.tracer
-    except (OSError, ValueError, msgspec.MsgspecError) as error:
-        raise BadExpectation(f"{path}: {error}") from error
 
 
 def check(
@@ -156,23 +114,3 @@ def as_junit(verdicts: Sequence[Verdict]) -> str:
     ElementTree.indent(suites)
     text = ElementTree.tostring(suites, encoding="unicode")
     return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
-
-
-def as_github(verdicts: Sequence[Verdict]) -> str:
-    """A workflow command for each failed verdict, which GitHub shows as an annotation.
-
-    Sources: `escapeData` and `escapeProperty` of github.com/actions/toolkit, packages/core,
-    src/command.ts; docs.github.com/actions/reference/workflow-commands-for-github-actions.
-    """
-    lines = []
-    for verdict in verdicts:
-        title = _escaped(shown(verdict.text)).replace(":", "%3A").replace(",", "%2C")
-        message = _escaped("\n".join(_lines(verdict.reason)))
-        failed = f"::error title=tracer check%3A {title}::{message}"
-        lines.append(failed if verdict.reason else f"holds  {shown(verdict.text)}")
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _escaped(text: str) -> str:
-    """The text, escaped for the message of a workflow command."""
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")

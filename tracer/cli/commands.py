@@ -246,7 +246,7 @@ def diff(before: str, after: str) -> int:
         *("-e", "--expect"),
         metavar="WHAT",
         action="append",
-        help="an expected count; can be repeated (default: those in pyproject.toml)",
+        help="an expected count; can be repeated",
     ),
     _argument(
         "--findings",
@@ -266,9 +266,9 @@ def diff(before: str, after: str) -> int:
     _argument(
         *("-f", "--format"),
         metavar="KIND",
-        choices=("text", "junit", "github"),
+        choices=("text", "junit"),
         default="text",
-        help="for people, CI servers, or annotations",
+        help="for people, or CI servers",
     ),
     _OUTPUT,
     examples="""\
@@ -299,18 +299,13 @@ def check(
     from tracer.model.tracefile import load_run
     from tracer.reporters import formats
 
-    needed = findings or not expect
-    project = verdicts.from_project(Path.cwd()) if needed else verdicts.Settings()
-    wanted = list(map(expectation.read, expect or ())) or project.expectations
-    codes = [*(ignore or ()), *project.ignore]
+    wanted = list(map(expectation.read, expect or ()))
     if not wanted and findings is None:
-        raise Mistake(
-            "nothing to check: give --expect, --findings, or [tool.tracer.expect] in pyproject.toml"
-        )
+        raise Mistake("nothing to check: give --expect or --findings")
     place = _place(output)
     trace = load_run(path)
     results = verdicts.check(
-        trace, wanted, findings, ignore=codes, allow_unfinished=allow_unfinished
+        trace, wanted, findings, ignore=ignore or (), allow_unfinished=allow_unfinished
     )
     content = getattr(verdicts, f"as_{format}")(results)
     formats.put(lambda width, color: content, place)
