@@ -5,8 +5,6 @@ Each fails with its mend taken back. The weights are the truth: SGD with the rat
 """
 
 import contextlib
-import copy
-import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -169,66 +167,6 @@ def test_an_optimizer_in_a_list_of_dicts_of_another() -> None:
 # Errors.
 
 
-def test_gradients_that_never_come() -> None:
-    """The counter did not wait for the updates: a step without its data counted.
-
-    Mend: Count a step when its work is done, and survive what a hostile reader found.
-    """
-    weight, data = zero(), iter([1.0, 1.0])
-    optimizer = tracer.wrap(ready(Legacy(1.0), weight))
-
-    def train() -> None:
-        gradient = tf.numpy_function(lambda: np.array([next(data)], np.float32), [], tf.float32)
-        optimizer.apply_gradients([(tf.ensure_shape(gradient, [1]), weight)])
-
-    function = tf.function(train, autograph=False)
-    for _ in range(3):
-        with contextlib.suppress(tf.errors.OpError):
-            function()
-    assert ran(weight) == 2
-    trace = tracer.trace_of(optimizer)
-    assert (trace.steps, trace.updates()) == (2, 2)
-
-
-def test_an_eager_step_that_raises_after_a_function_ran() -> None:
-    """What a function had counted in the step went with the step.
-
-    Mend: Count what functions ran in an eager step that raises, and say if one may have failed.
-    """
-    weight, inner = zero(), Legacy(1.0)
-    function = function_of(inner, weight)
-
-    def fail() -> None:
-        function()
-        raise ValueError("after the function")
-
-    outer = tracer.wrap(Own(instead=fail, inner=inner))
-    for _ in range(3):
-        with pytest.raises(ValueError, match="after the function"):
-            step(outer, weight)
-    assert said(tracer.trace_of(outer)) == (3, ran(weight), True) == (3, 3, True)
-
-
-def test_a_graph_step_that_fails_after_an_update() -> None:
-    """A step of a graph that failed half way was left out, and the trace was called complete.
-
-    Mend: Let a trace say that a graph step failed, whatever had run of it.
-    """
-
-    def check(gradient: Any, done: Any) -> Any:
-        with tf.control_dependencies([done]):
-            return tf.debugging.assert_less(gradient, 2.0)
-
-    weight = zero()
-    optimizer = tracer.wrap(ready(Own(after=check), weight))
-    function = tf.function(lambda g: optimizer.apply_gradients([(g, weight)]) and None)
-    for gradient in (1.0, 2.0, 1.0):
-        with contextlib.suppress(tf.errors.InvalidArgumentError):
-            function(tf.constant([gradient]))
-    assert ran(weight) == 1 + 2 + 1
-    assert said(tracer.trace_of(optimizer)) == (2, 2, False)
-
-
 def test_an_update_that_raises_after_it_wrote() -> None:
     """An update that was made before its apply method raised was not counted in silence.
 
@@ -250,54 +188,6 @@ def test_an_update_that_raises_after_it_wrote() -> None:
         step(optimizer, weight)
     assert ran(weight) == 3
     assert not tracer.trace_of(optimizer).complete
-
-
-# Functions that were traced before the optimizer was wrapped.
-
-
-def test_a_function_from_before_is_traced_again() -> None:
-    """The graph from before ran on, and none of its steps counted.
-
-    Mend: Trace the functions of an optimizer that was used before again, so that they are counted.
-    """
-    optimizer, weight = Legacy(1.0), zero()
-    function = function_of(optimizer, weight)
-    function()
-    tracer.wrap(optimizer)
-    function()
-    function()
-    assert ran(weight) == 3
-    assert said(tracer.trace_of(optimizer)) == (2, 2, True)
-
-
-def test_a_concrete_function_from_before() -> None:
-    """A function that cannot be traced again ran uncounted, and the trace was called complete.
-
-    Mend: Find the functions that are older than the tracer, and watch them.
-    """
-    optimizer, weight = Legacy(1.0), zero()
-    function = function_of(optimizer, weight).get_concrete_function()
-    tracer.wrap(optimizer)
-    assert said(tracer.trace_of(optimizer)) == (0, 0, True)
-    function()
-    assert ran(weight) == 1
-    assert said(tracer.trace_of(optimizer)) == (0, 0, False)
-
-
-def test_a_function_that_calls_one_from_before() -> None:
-    """Once the graphs were gone, the trace was called complete.
-
-    Mend: Keep the note on what ran unseen and uncounted when its graph is gone.
-    """
-    optimizer, weight = Legacy(1.0), zero()
-    step(optimizer, weight)
-    concrete: Any = function_of(optimizer, weight).get_concrete_function()
-    tracer.wrap(optimizer)
-    tf.function(lambda: concrete(), autograph=False)()
-    concrete = None
-    gc.collect()
-    assert ran(weight) == 2
-    assert said(tracer.trace_of(optimizer)) == (0, 0, False)
 
 
 # Sessions and strategies.
@@ -331,20 +221,6 @@ def test_a_session_that_fetches_a_part_of_a_step() -> None:
             run(op)
         assert (ran(run(first)), ran(run(second))) == (3, 1)
     assert said(tracer.trace_of(optimizer)) == (1, 2, False)
-
-
-def test_a_train_op_from_before() -> None:
-    """A Session ran the train op that was built before, and the trace was called complete.
-
-    Mend: Watch the Sessions that run older graphs.
-    """
-    with session_with("weight") as (weight, run):
-        optimizer = v1.train.GradientDescentOptimizer(1.0)
-        train = optimizer.apply_gradients([(tf.ones(1), weight)])
-        tracer.wrap(optimizer)
-        run(train)
-        assert ran(run(weight)) == 1
-        assert said(tracer.trace_of(optimizer)) == (0, 0, False)
 
 
 def test_a_train_op_under_a_strategy() -> None:
@@ -384,96 +260,3 @@ def test_a_direct_update_on_each_replica() -> None:
     assert [ran(each) for each in weight.values] == [1, 1]
     assert [trace.updates(replica=replica) for replica in (0, 1)] == [1, 1]
     assert said(trace) == (0, 2, True)
-
-
-# Blocks of `record`.
-
-
-def test_an_optimizer_that_is_unwrapped_in_a_block() -> None:
-    """The block counted nothing more.
-
-    Mend: Let a block of record go on counting what the program unwraps in it.
-    """
-    optimizer, weight = tracer.wrap(Legacy(1.0)), zero()
-    with tracer.record() as recording:
-        step(optimizer, weight)
-        tracer.unwrap(optimizer)
-        step(optimizer, weight)
-    step(optimizer, weight)
-    assert said(recording.trace()) == (2, 2, True)
-    # What is counted after the first `wrap` is part of the trace, also what a block counts.
-    assert said(tracer.trace_of(optimizer)) == (2, 2, True)
-
-
-def test_an_optimizer_that_is_wrapped_after_a_block() -> None:
-    """The trace of the optimizer had the steps of a block that ended before it was wrapped.
-
-    Mend: Begin a trace when the program wraps the optimizer.
-    """
-    optimizer, weight = Legacy(1.0), zero()
-    with tracer.record() as recording:
-        step(optimizer, weight)
-    tracer.wrap(optimizer)
-    step(optimizer, weight)
-    step(optimizer, weight)
-    assert said(recording.trace()) == (1, 1, True)
-    assert said(tracer.trace_of(optimizer)) == (2, 2, True)
-
-
-def test_an_optimizer_that_takes_in_one_with_counts() -> None:
-    """The outer optimizer went on by the counts of the inner one, and its block lost both.
-
-    Mend: Let a block follow its optimizer to another recorder, and note what nested ones ran
-    refused.
-    """
-    inner, weight = Legacy(1.0), zero()
-    outer = Own(instead=lambda: step(inner, weight))
-    outer.__dict__["parts"] = []
-    with tracer.record():
-        step(inner, weight)
-    with tracer.assert_updates(outer, dense=1):
-        outer.parts.append(inner)
-        step(outer, weight)
-
-
-def test_a_copy_that_is_made_in_a_block() -> None:
-    """A copy is made without `__init__`: its steps in the block were not counted in silence.
-
-    Mend: Find what is counted in part: what older functions do inside newer ones, and copies.
-    """
-    optimizer, weight = Legacy(1.0), zero()
-    with tracer.record():
-        step(optimizer, zero("other"))
-    with tracer.record() as recording:
-        twin = copy.copy(optimizer)
-        step(twin, weight)
-    trace = recording.trace()
-    assert ran(weight) == 1
-    assert trace.updates() == 1 or not trace.complete
-
-
-def test_a_bound_method_that_was_taken_in_a_block() -> None:
-    """The bound method raised a TypeError after the block, which ended the program.
-
-    Mend: Let a bound method that the program took in a block work after it.
-    """
-    optimizer, weight = Legacy(1.0), zero()
-    with tracer.record() as recording:
-        apply = optimizer.apply_gradients
-        apply([(tf.ones(1), weight)])
-    apply([(tf.ones(1), weight)])
-    assert ran(weight) == 2
-    assert said(recording.trace()) == (1, 1, True)
-
-
-def test_a_class_that_is_derived_from_a_traced_one() -> None:
-    """Each method of an object of a class derived from a traced class counted twice.
-
-    Mend: Let a class derived from a traced class be one of its own.
-    """
-    derived = type("Derived", (type(tracer.wrap(Legacy(1.0))),), {})
-    optimizer, weight = tracer.wrap(derived(1.0)), zero()
-    step(optimizer, weight)
-    trace = tracer.trace_of(optimizer)
-    assert said(trace) == (1, ran(weight), True) == (1, 1, True)
-    assert trace.calls("apply_gradients") == 1

@@ -4,7 +4,6 @@ Each fails with its mend taken back. The runs are of TensorFlow, but what is jud
 the rate 1 and the gradient 1 takes 1 off a variable in each update.
 """
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -80,22 +79,6 @@ def test_a_worker_of_an_earlier_larger_run() -> None:
     assert not tracer.merge(mixed).complete
 
 
-def test_a_run_whose_effects_alone_are_unknown() -> None:
-    """Exact counts were called incomplete because steps in an older graph were not compared.
-
-    Mend: Call a trace complete whose effects alone are not known, and fail what is expected of it.
-    """
-    optimizer, weight = tracer.wrap(Legacy(1.0)), tf.Variable([0.0])
-    function = tf.function(lambda: step(optimizer, weight), autograph=False)
-    function()
-    tracer.wrap(optimizer, effects=True, retrace=False)
-    function()
-    trace = tracer.trace_of(optimizer)
-    assert weight.numpy() == [-2]
-    assert said(trace) == (2, 2, True)
-    assert trace.notes
-
-
 # Assertions.
 
 
@@ -137,34 +120,6 @@ def test_an_expectation_on_a_variable_of_a_step(tmp_path: Path) -> None:
     recording.trace().save(tmp_path / "trace.json")
     assert command("check", tmp_path / "trace.json", "-e", "updates[weight*]=1") == 0
     assert command("check", tmp_path / "trace.json", "-e", "apply_gradients[weight*]=0") == 2
-
-
-def test_a_report_over_the_trace_that_it_is_of(tmp_path: Path) -> None:
-    """The trace was gone, if another program had written it again with sorted keys.
-
-    Mend: Never write a report over the trace that it is of.
-    """
-    with tracer.record() as recording:
-        step(Legacy(1.0), tf.Variable([0.0]))
-    path = tmp_path / "trace.json"
-    recording.trace().save(path)
-    path.write_text(json.dumps(json.loads(path.read_text()), sort_keys=True))
-    assert command("report", path, "-o", path) == 2
-    assert said(tracer.load(path)) == (1, 1, True)
-
-
-def test_effects_of_steps_that_were_not_compared(tmp_path: Path) -> None:
-    """A check of effects passed for steps that were not compared, if others were.
-
-    Mend: Let a check of effects fail for steps that were not compared.
-    """
-    optimizer, weight = tracer.wrap(Legacy(1.0)), tf.Variable([0.0])
-    step(optimizer, weight)
-    tracer.wrap(optimizer, effects=True)
-    step(optimizer, weight)
-    tracer.trace_of(optimizer).save(tmp_path / "trace.json")
-    assert command("check", tmp_path / "trace.json", "-e", "updates=2") == 0
-    assert command("check", tmp_path / "trace.json", "-e", "not_finite=0") == 1
 
 
 # Findings.
