@@ -348,7 +348,6 @@ def test_an_optimizer_of_somebody_else_says_nothing_of_a_recording() -> None:
         old(one())
     trace = recording.trace()
     assert (trace.updates(), ran(their_weight), trace.complete) == (2, 2, True)
-    assert "apply, traced before the optimizer was wrapped, was traced again" in trace.notes[0]
 
 
 # Parts of a step.
@@ -394,7 +393,7 @@ def test_an_eager_update_that_raises_after_it_wrote_is_said(many: int) -> None:
     assert ran(weight) == 2 + many
     assert (trace.updates(), trace.complete) == (2, False)
     (note,) = trace.notes
-    assert "weight" in note and "in step 3" in note
+    assert "raised on weight" in note
 
 
 def test_a_graph_step_that_fails_after_an_update_is_said() -> None:

@@ -381,5 +381,5 @@ def test_an_error_is_no_function_that_was_not_called(first: bool, way: str) -> N
     text = str(caught.value)
     assert "never executed" not in text and "not used" not in text and "no optimizer" not in text
     if first and way == "eager":
-        assert "raised on Variable, first in step 1" in " ".join(text.split())
+        assert "raised on Variable: such a call" in " ".join(text.split())
     assert not any("Call the function" in each.advice for each in seen.trace.findings())

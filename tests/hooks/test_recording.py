@@ -96,14 +96,6 @@ def test_an_optimizer_that_was_made_in_the_block_has_a_row_without_a_step(is_use
     assert trace.complete and alive is not before
 
 
-def test_a_nested_optimizer_has_no_row_of_its_own() -> None:
-    v1 = tf.compat.v1.train
-    with tracer.record() as recording:
-        outer = v1.SyncReplicasOptimizer(v1.GradientDescentOptimizer(1.0), 1)
-        names = [each.class_name.rpartition(".")[2] for each in recording.trace().optimizers]
-    assert names == [type(outer).__name__]
-
-
 @needs_keras3
 def test_blocks_around_the_loss_scale_of_a_wrapped_optimizer() -> None:
     """The scale is traced as long as its optimizer."""
@@ -316,7 +308,7 @@ def test_functions_from_before_are_traced_again() -> None:
         run()
     trace = recording.trace()
     assert (trace.updates(), trace.steps, trace.complete) == (2, 2, True)
-    assert "<lambda>, traced before the optimizer was wrapped, was traced again" in trace.notes[0]
+    assert "<lambda>, traced before the optimizer was wrapped, is traced again" in trace.notes[0]
     with tracer.record() as second:
         run()
     assert (second.trace().updates(), second.trace().complete) == (1, True)
@@ -362,8 +354,6 @@ def test_blocks_overlap() -> None:
     assert type(optimizer) is tf.compat.v1.train.GradientDescentOptimizer
     tracer.wrap(optimizer).apply_gradients([(tf.ones(1), weight)])
     assert tracer.trace_of(optimizer).steps == 1
-    with pytest.raises(tracer.UnknownName, match="no effects"):  # the blocks alone compared
-        tracer.trace_of(optimizer).count("compared", by=())
 
 
 @pytest.mark.parametrize("make", [legacy.SGD, tf.compat.v1.train.GradientDescentOptimizer])

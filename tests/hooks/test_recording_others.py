@@ -198,11 +198,8 @@ def test_of_two_that_were_traced_apart_the_inner_one_steps() -> None:
     outer.__dict__["parts"].append(inner)
     with tracer.record() as recording:
         _step(outer, weight)
-    with tracer.record() as unused:
-        pass
     assert weight.numpy() == [-2.0]
     assert any("have already trained" in each for each in recording.trace().notes)
-    assert unused.trace().complete
 
 
 def test_no_error_of_the_tracer_reaches_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,7 +243,7 @@ def test_a_train_op_outlives_any_number_of_blocks() -> None:
         train = optimizer.apply_gradients([(tf.ones([1]), weight)])
         with tf.compat.v1.Session() as session:
             session.run(tf.compat.v1.global_variables_initializer())
-            watched = [StaleFunctions() for _ in range(sys.getrecursionlimit())]
+            watched = [StaleFunctions(print) for _ in range(sys.getrecursionlimit())]
             for each in watched:
                 compat.watch_runs(graph, each)
             _begin()

@@ -23,7 +23,8 @@ from typing import Any
 from weakref import ref
 
 from tracer.core.backend import passed_to_any
-from tracer.core.calls import EAGER, Call, frames_from
+from tracer.core.call_paths import frames_from
+from tracer.core.calls import EAGER, Call
 from tracer.core.collectors import Collector, ModelVariable
 from tracer.core.interrupts import suppress_faults
 from tracer.core.reachable import attributes_of

@@ -19,10 +19,9 @@ from msgspec.structs import replace
 
 from tracer.core import locks
 from tracer.core.call_paths import UNKNOWN, Paths
-from tracer.core.calls import EAGER, Apply, Call, CallsUnderWay, Step, outermost, start_call
+from tracer.core.calls import EAGER, Apply, Call, CallsUnderWay, Step, start_call
 from tracer.core.collectors import Collector, Collectors
 from tracer.core.counters import CountedBlock, Counters, Source
-from tracer.core.effects import NO_PAIRS
 from tracer.core.interrupts import interrupt_in
 from tracer.core.late_wrap import StaleFunctions
 from tracer.core.sites import SiteTable
@@ -210,7 +209,6 @@ class Blocks:
     def count_in_python(self, call: Call) -> None:
         """Count the sites of `call`, which have executed, as one block on each replica."""
         step = call.parent is None and call.role == "step"
-        self._note_missing_pairs(call)
         parts: Iterable[tuple[int, Sequence[int]]] = ((call.replica, call.sites),)
         if call.distributed:
             parts = self._by_replica(call)
@@ -244,7 +242,7 @@ class Blocks:
             stamp = UNIT * number
             self.counters.log(block, stamp)
             if seen:
-                self.counters.compared.log(block.replica, seen, stamp)
+                self.counters.effects.log(block.replica, seen, stamp)
 
     def number_of(self, step: Step, replica: int) -> int:
         """Return the number of a step in eager mode; the first request takes it."""
@@ -252,15 +250,6 @@ class Blocks:
         if number is None:
             number = step.numbers[replica] = self.counters.take_number(replica)
         return number
-
-    def _note_missing_pairs(self, call: Call) -> None:
-        """Note it if effects are compared and a step with updates got no gradient pairs."""
-        if self.counters.effects is not None:
-            step, all_sites = outermost(call), self._sites.sites
-            updates = any(all_sites[number].role == "update" for number in call.sites)
-            requests = any(all_sites[number].role == "request" for number in step.sites)
-            if step.role == "step" and updates and not requests:
-                self._note(NO_PAIRS, "effects")
 
     def _path_to(self, call: Call) -> int:
         """Return the path to a call of this thread; find it if it is unknown."""
@@ -315,13 +304,12 @@ class Blocks:
         tracing = self.tracings.add(program, part, define, self.counters.steps)
         tracing.failed |= failed
 
-    def compare(self, wanted: bool) -> bool:
-        """Start or stop comparing the variables of each step; returns whether this is a change."""
+    def compare(self) -> bool:
+        """Compare the variables of each step from now on; returns whether this is new."""
         new = self.new_effects
         if new is not None:
-            return self.counters.compare(wanted, lambda: new(partial(self._note, kind="effects")))
-        if wanted:
-            self._note(self.no_effects, "effects")
+            return self.counters.compare(lambda: new(partial(self._note, kind="effects")))
+        self._note(self.no_effects, "effects")
         return False
 
     def forget_graphs(self) -> None:

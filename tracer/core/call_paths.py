@@ -17,7 +17,6 @@ import sysconfig
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any, Literal
 
@@ -36,7 +35,9 @@ MAX_PATHS = 2000
 _MAX_FRAMES = 4096
 """The most frames known by their instructions; at this number all are forgotten."""
 
-_COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>")
+_COMPREHENSIONS = ("<listcomp>", "<dictcomp>", "<setcomp>")  # parts of the enclosing function
+_NOT_SHOWN = {*FRAMEWORKS, "tracer", "decorator", "pluggy", "six", "wrapt"}
+"""The tracer, frameworks, and packages that only forward calls."""
 _CELL = re.compile(r"^<ipython-input-|[/\\]ipykernel_\d+[/\\]\d+\.py$")
 
 _LIBRARY = os.path.normcase(sysconfig.get_paths()["stdlib"]) + os.sep
@@ -46,9 +47,6 @@ _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 _NO_SOURCE = re.compile(r"^<frozen |^<eval_with_key>|[/\\]torchinductor_")
 """Code without an author, such as the output of `torch.compile` or calls from its line."""
-
-_RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+)_at_\d+$")
-"""Dynamo's name for the rest of a function after a graph break."""
 
 AuthorOf = Callable[[CodeType, int], Line | None]
 """From generated code and a line in it to the author's line, with the full file name; None if
@@ -65,22 +63,13 @@ def shown_file(file: str) -> str:
     """
     if is_cell(file):
         return _cell(file)
-    folder = ""
-    with suppress(OSError):  # the working folder is gone
-        folder = os.getcwd()
-    return _shown_from(folder, file)
-
-
-@lru_cache(1 << 12)
-def _shown_from(folder: str, file: str) -> str:
     if file.startswith("<"):  # no file, but "<stdin>" or "<string>"
         return file
-    path = os.path.normpath(file)
-    try:
-        below = os.path.relpath(path, folder)
-    except (OSError, ValueError):  # no folder, or another drive
-        below = os.pardir
-    return os.path.join(*path.split(os.sep)[-2:]) if below.startswith(os.pardir) else below
+    with suppress(OSError, ValueError):  # the working folder is gone, or on another drive
+        below = os.path.relpath(file)
+        if not below.startswith(os.pardir):
+            return below
+    return os.path.join(*os.path.normpath(file).split(os.sep)[-2:])
 
 
 def is_cell(file: str) -> bool:
@@ -99,7 +88,7 @@ def _cell(file: str) -> str:
     return f"cell {number}" if number != "" else "cell"
 
 
-Sort = Literal["program", "package", "other", "start"]
+Sort = Literal["program", "package", "other"]
 
 
 class Paths:
@@ -139,21 +128,17 @@ class Paths:
             sort, number, _ = known or self._find(frame)
             if sort == "program":
                 return number
-            if sort == "start":
-                break
             if package == UNKNOWN:
                 package = number
         return package
 
     def above(self, frame: FrameType | None) -> int:
         """Return the path to the running `frame`."""
-        return self.of(_outwards(frame))
+        return self.of(frames_from(frame))
 
     def _find(self, frame: FrameType) -> tuple[Sort, int, CodeType]:
         code, number = frame.f_code, UNKNOWN
-        sort: Sort = "start" if starts_programs(frame) else sort_of(frame)
-        if code.co_name in _COMPREHENSIONS:  # part of the enclosing function
-            sort = "other"
+        sort = sort_of(frame)
         if sort in ("program", "package"):
             line = Line(qualified(code), code.co_filename, frame.f_lineno or code.co_firstlineno)
             if _is_generated(code):
@@ -179,30 +164,16 @@ class Paths:
         return shown if is_cell(file) else self._shown.setdefault(file, shown)
 
 
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
+def frames_from(at: Any) -> Iterator[Any]:
+    """Yield the Python frame `at` and its callers; nothing if it is None."""
+    while at is not None:
+        yield at
+        at = at.f_back
 
 
 def frames_above(frame: FrameType | None) -> list[FrameType]:
     """The frames from `frame` to the beginning of its stack."""
-    return list(_outwards(frame))
-
-
-def starts_programs(frame: FrameType) -> bool:
-    """Whether a frame starts programs: `tracer run`, or pytest for a test.
-
-    Frames that call it in turn, such as pytest-xdist's, are not part of the program either.
-    """
-    module = str(frame.f_globals.get("__name__", ""))
-    return module.startswith("tracer.cli.") or (
-        module == "_pytest.runner" and frame.f_code.co_name.startswith("pytest_runtest_")
-    )
-
-
-def _root_of(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return [*frames_from(frame)]
 
 
 def _is_generated(code: CodeType) -> bool:
@@ -211,22 +182,15 @@ def _is_generated(code: CodeType) -> bool:
 
 def sort_of(frame: FrameType) -> Sort:
     """Classify a frame: the program, a third-party package, or other code around them."""
-    file, root = frame.f_code.co_filename, _root_of(frame)
-    if root in FRAMEWORKS or root == "tracer" or _NO_SOURCE.search(file):
+    file, code = frame.f_code.co_filename, frame.f_code
+    root = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    if root in _NOT_SHOWN or code.co_name in _COMPREHENSIONS or _NO_SOURCE.search(file):
         return "other"
-    if _is_generated(frame.f_code):
-        return "program"
     if any(each in file for each in _PACKAGES):
-        return "other" if root in _WRAPPERS else "package"
+        return "package"
     return "other" if os.path.normcase(file).startswith((_LIBRARY, _SCRIPTS)) else "program"
-
-
-_WRAPPERS = ("decorator", "pluggy", "six", "wrapt")
-"""Packages that only forward calls."""
 
 
 def qualified(code: CodeType) -> str:
     """The name of a function; with its class from Python 3.11 on: `MyModel.train_step`."""
-    resumed = _RESUMED.match(code.co_name)
-    qualified = str(getattr(code, "co_qualname", code.co_name))
-    return resumed[1] if resumed else qualified.rpartition("<locals>.")[2]
+    return str(getattr(code, "co_qualname", code.co_name)).rpartition("<locals>.")[2]

@@ -9,8 +9,10 @@ made a call writes the rest. The traced methods and `tracer.core.recorder` make 
 
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
+
+from tracer.core.call_paths import frames_from
 
 CallRole = Literal["step", "group", "apply"]
 """The kind of method called: step, group or apply method (see `tracer.kinds`)."""
@@ -210,13 +212,6 @@ class CallsUnderWay:
             for frame in frames_from(frames.get(thread)):
                 running |= {frame, known_by(frame)}
         return [step for step, python in known if python not in running]
-
-
-def frames_from(at: Any) -> Iterator[Any]:
-    """Yield the Python frame `at` and its callers; nothing if it is None."""
-    while at is not None:
-        yield at
-        at = at.f_back
 
 
 def outermost(call: Call) -> Call:

@@ -47,8 +47,8 @@ class Counted(NamedTuple):
     """Whether nothing runs now: then an error ended each step that has not ended."""
     effects: Mapping[Source, Reading] = {}
     """The steps of each observation."""
-    compared: Sequence[range] = ()
-    """The steps in which effects were to be compared."""
+    compared_from: int | None = None
+    """The first step whose effects were to be compared; None if effects are off."""
 
     @property
     def past(self) -> int:
@@ -70,7 +70,7 @@ class Counted(NamedTuple):
                 for source, reading in self.effects.items()
                 if (new := since(reading, before.effects.get(source, Reading()), past)).total
             },
-            compared=[range(each.start - past, each.stop - past) for each in self.compared],
+            compared_from=None if self.compared_from is None else self.compared_from - past,
         )
 
 
@@ -103,33 +103,24 @@ class Counters:
         self.lock = locks.new_lock("counters")
         self.logs: dict[CountedBlock, HostLog] = {}
         self.effects: Any = None
-        """Compares the variables of each step (a subclass of `effects.Logs`); None while effects
-        are off."""
-        self.compared: Any = None
-        """The same, or the last one; None if effects were never on."""
+        """Compares the variables of each step (a subclass of `effects.Logs`); None until somebody
+        wants effects."""
         self.graphs: Counter[CountedBlock] = Counter()
         """How often each block was traced into a program of JAX or a `Session` graph."""
         self.executed: set[CountedBlock] = set()
         """The blocks of these whose program ran, perhaps with another outcome than theirs."""
-        self._compared: list[tuple[dict[int, int], dict[int, int] | None]] = []
-        """Periods with effects on, by replica: the first step, and the first one after; None while
-        on."""
+        self._compared_from: dict[int, int] = {}
+        """The first step with effects, by replica; the first of all for later replicas."""
         self.clocks: dict[int, Clock] = defaultdict(Clock)
         """By replica; one in a program takes the place of the one in Python."""
 
-    def compare(self, wanted: bool, new_effects: Callable[[], Any]) -> bool:
-        """Start or stop comparing the variables of each step; returns whether this is a change."""
+    def compare(self, new_effects: Callable[[], Any]) -> bool:
+        """Compare the variables of each step from now on; returns whether this is new."""
         with self.lock:
-            if wanted == (self.effects is not None):
+            if self.effects is not None:
                 return False
-            if self.compared is None:
-                self.compared = new_effects()
-            now = {replica: number + 1 for replica, number in self.last_numbers().items()}
-            if wanted:
-                self._compared.append((now, None))
-            else:
-                self._compared[-1] = self._compared[-1][0], now
-            self.effects = self.compared if wanted else None
+            self._compared_from = {on: number + 1 for on, number in self.last_numbers().items()}
+            self.effects = new_effects()
             return True
 
     def take_number(self, replica: int) -> int:
@@ -190,12 +181,11 @@ class Counters:
                     idle = 0 if log.total or block in self.executed else graphs
                     blocks[block] = (block, log.reading(graphs, idle))
             mine = {number for step in running if (number := step.get(replica, steps + 1)) <= steps}
-            effects = {} if self.compared is None else self.compared.read(replica, steps)
-            compared = [
-                range(begin.get(replica, 1), steps + 1 if end is None else end.get(replica, 1))
-                for begin, end in self._compared
-            ]
-            counts[replica] = Counted(steps, blocks, mine, calm, effects, compared)
+            effects, first = {}, None
+            if self.effects is not None:
+                effects = self.effects.read(replica, steps)
+                first = self._compared_from.get(replica, 1)
+            counts[replica] = Counted(steps, blocks, mine, calm, effects, first)
         return counts
 
     def sign(self) -> Any:
@@ -203,7 +193,7 @@ class Counters:
 
         Each number in it only grows. The caller holds the lock.
         """
-        if self.compared is not None:
+        if self.effects is not None:
             return None
         logged = sum(log.total for log in self.logs.values())
         numbers = sum(self.last_numbers().values())

@@ -14,11 +14,6 @@ from tracer.core.settle import Ended
 from tracer.model.records import OBSERVATIONS, Effect, Observation
 from tracer.model.timeline import Run, union
 
-NO_PAIRS = (
-    "effects are unknown for the updates of a step method that got no pairs of a gradient and a "
-    "variable: nothing is compared"
-)
-
 
 class Logs:
     """The observations that Python made in steps; callers hold the lock of the counters."""
@@ -77,34 +72,24 @@ def effects_of(
 
 
 def not_compared(counted: Counted) -> int:
-    """How many ended steps were not compared although effects were on."""
-    asked = counted.compared
+    """How many ended steps with effects on have none that are known by step."""
+    if counted.compared_from is None:
+        return 0
     own = [
         run
         for block, reading in counted.blocks.values()
         if block.step and block.function != SESSION_GRAPH
         for run in reading.runs.get(0, ())
     ]
-    seen = [reading for source, reading in counted.effects.items() if source.what == "compared"]
-    runs = [run for reading in seen for run in reading.runs.get(0, ())]
-    lost = sum(reading.lost for reading in seen)
-    return max(0, _steps_in(own, asked) - _steps_in(runs, asked) - lost)
+    runs = [
+        run
+        for source, reading in counted.effects.items()
+        if source.what == "compared" and source.variables
+        for run in reading.runs.get(0, ())
+    ]
+    asked = range(max(1, counted.compared_from), counted.steps + 1)
+    return max(0, _steps_in(own, asked) - _steps_in(runs, asked))
 
 
-def _steps_in(runs: Iterable[Run], spans: Sequence[range]) -> int:
-    return sum(
-        within.total
-        for run in runs
-        for span in spans
-        if (within := run.intersect(span)) is not None
-    )
-
-
-def effects_lost(replicas: Mapping[int, Ended]) -> Iterator[str]:
-    """Yield a note for each replica on which the steps of some effects are unknown."""
-    for replica, ended in sorted(replicas.items()):
-        if any(reading.lost for _, reading in ended.effects):
-            yield (
-                f"effects on replica {replica} are known of some steps only (a function ran more "
-                "steps in one call than are kept)"
-            )
+def _steps_in(runs: Iterable[Run], steps: range) -> int:
+    return sum(part.total for run in runs if (part := run.intersect(steps)) is not None)

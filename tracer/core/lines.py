@@ -4,7 +4,7 @@ import sys
 from types import CodeType, FrameType
 from typing import Any
 
-from tracer.core.call_paths import shown_file, sort_of, starts_programs
+from tracer.core.call_paths import frames_above, shown_file, sort_of
 from tracer.core.optimizers import NOT_SEEN, Made, ProgramLine
 
 
@@ -29,16 +29,14 @@ def line_of_caller(made: object) -> str:
 
     If no line of the program is on the stack, the line of a package.
     """
-    frame: FrameType | None = sys._getframe(1)
     found = ""
-    while frame is not None and not starts_programs(frame):
+    for frame in frames_above(sys._getframe(1)):
         sort = sort_of(frame)
         if sort != "other" and not _constructs(frame, made):
             here = line(frame.f_code.co_filename, frame.f_lineno)
             if sort == "program":
                 return here
             found = found or here
-        frame = frame.f_back
     return found
 
 

@@ -14,7 +14,7 @@ from tracer.core.interrupts import suppress_faults
 from tracer.core.late_wrap import Late
 from tracer.kinds import SETTINGS, OptimizerKind
 from tracer.model import evidence
-from tracer.model.evidence import NothingReturned, OwnStep
+from tracer.model.evidence import OwnStep
 from tracer.model.names import distinct
 from tracer.model.records import Optimizer, Setting
 
@@ -57,8 +57,6 @@ class TracedOptimizer:
     """The optimizer's iterations when first wrapped."""
     remains: Any = None
     """Read in place of the optimizer once it is gone: see `_remains_of`."""
-    returned_nothing: dict[str, None] = field(default_factory=dict)
-    """The apply methods that returned None in a graph."""
     called: Counter[str] = field(default_factory=Counter)
     """The number of calls of each method of `tracer.kinds.AUXILIARY`."""
 
@@ -76,12 +74,13 @@ class TracedOptimizer:
 class Optimizers:
     """A root optimizer and its nested optimizers, by index."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, note: Callable[..., None]) -> None:
+        """`note` is `Root.note`."""
         self.root = 0
         self._backend = backend
         self._lock = locks.new_lock("rows")
         self.all: list[TracedOptimizer] = []
-        self.stale = backend.new_stale()
+        self.stale = backend.new_stale(note)
         self.stepping: dict[int, int | None] = {}
         """The iterations of each optimizer when its first step began; None if it had none yet."""
         self.stateless = True
@@ -92,11 +91,6 @@ class Optimizers:
         with self._lock:
             self.all.append(traced)
             return len(self.all) - 1
-
-    def returned_nothing(self, index: int, method: str) -> None:
-        """Record that an apply method returned None in a graph, if its kind requires an op."""
-        if self.all[index].kind.name in ("legacy", "v1"):
-            self.all[index].returned_nothing.setdefault(method)
 
     def names(self) -> list[str]:
         return distinct(each.shown_name() for each in self.all)
@@ -140,7 +134,6 @@ class Optimizers:
                 (
                     *map(OwnStep, traced.own_steps),
                     *blocks.evidence(index),
-                    *map(NothingReturned, list(traced.returned_nothing)),
                     *counted,
                 ),
                 traced.made.line.name,

@@ -27,8 +27,8 @@ from typing import Any
 from weakref import ref
 
 from tracer.core.backend import Backend, Root
-from tracer.core.call_paths import UNKNOWN
-from tracer.core.calls import EAGER, Apply, Call, Place, Step, Token, frames_from, outermost
+from tracer.core.call_paths import UNKNOWN, frames_from
+from tracer.core.calls import EAGER, Apply, Call, Place, Step, Token, outermost
 from tracer.core.collectors import Collectors
 from tracer.core.optimizers import Optimizers
 from tracer.core.snapshot import Reader
@@ -46,7 +46,7 @@ class Recorder(Root):
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
-        self.optimizers: Optimizers = Optimizers(backend)
+        self.optimizers: Optimizers = Optimizers(backend, self.note)
         self.variables = backend.new_variables(self)
         self.blocks = backend.new_blocks(self)
         self.collectors = Collectors(self)
@@ -65,12 +65,12 @@ class Recorder(Root):
         self.optimizers.stale.let_go(optimizer)
         self.blocks.end()
 
-    def compare(self, wanted: bool, *, retrace: bool = True) -> None:
-        """Start or stop comparing the variables before and after each step.
+    def compare(self, *, retrace: bool = True) -> None:
+        """Compare the variables before and after each step from now on.
 
         If `retrace`, functions that are already traced are traced again at their next call.
         """
-        if self.blocks.compare(wanted) and retrace and self.blocks.counters.in_programs:
+        if self.blocks.compare() and retrace and self.blocks.counters.in_programs:
             self.blocks.forget_graphs()
 
     @property
@@ -223,12 +223,10 @@ class Recorder(Root):
         for number in sites if call.place is EAGER else ():
             site: Any = self.sites.sites[number]
             name = self.variables.plain[site.variable].name
-            first = f"{site.method} raised on {name}, first in step "
-            if not any(note.text.startswith(first) for note in self.notes):
-                self.note(
-                    f"{first}{self.step_count() + 1}: such a call may have updated the variable, "
-                    "and is not counted"
-                )
+            self.note(
+                f"{site.method} raised on {name}: such a call may have updated the variable, and "
+                "is not counted"
+            )
 
     def _raised(self, call: Call, error: BaseException) -> None:
         """Tell the collectors of an exception that ended a call, if it leaves the thread.
@@ -285,6 +283,8 @@ class Recorder(Root):
                 return known[1]
         if not (hasattr(variable, "name") and hasattr(variable, "dtype")):
             return None
+        if getattr(variable, "overwrite_with_gradient", False):
+            return None  # Keras assigns the gradient: a scale of float8
         site = self.site_of(optimizer, method, role, kind, variable, call.place, replica)
         if eager:
             self.sites.of_objects[key] = (ref(variable), site)
@@ -304,21 +304,11 @@ class Recorder(Root):
         A pair is recorded when it is taken. If effects are on, its variable is `compared`.
         """
         effects = self.effects if compared else None
-        known_ones = self.sites.of_objects if call.place is EAGER else {}
-        replica, sites, kind_of = call.replica, call.sites, self._kind_of
         for pair in pairs:
             try:
-                known = None
-                if type(pair) is tuple and len(pair) == 2:
-                    gradient, variable = pair
-                    key = id(variable), method, "request", kind_of(gradient), replica, optimizer
-                    known = known_ones.get(key)
-                if known is not None and known[0]() is variable:
-                    site: int | None = known[1]
-                else:
-                    site = self._request(call, optimizer, method, pair)
+                site = self._request(call, optimizer, method, pair)
                 if site is not None:
-                    sites.append(site)
+                    call.sites.append(site)
                     if effects is not None:
                         effects.hold(call, self.sites.sites[site].variable, pair[1])
             except BaseException as error:
@@ -330,8 +320,6 @@ class Recorder(Root):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             return None
         gradient, variable = pair
-        if getattr(variable, "overwrite_with_gradient", False):
-            return None  # Keras assigns the gradient: a scale of float8
         kind = self._kind_of(gradient)
         site = self._site_of(call, optimizer, method, "request", kind, variable)
         if site is not None and call.place is not EAGER:
@@ -371,8 +359,8 @@ class Recorder(Root):
         """
         for inside in self.calls_under_way.take_off(call):
             self.abandon(inside)
-        step = outermost(call)
-        if error is not None and isinstance(step, Step) and step.numbers:
+        step = None if error is None else outermost(call)
+        if isinstance(step, Step) and step.numbers:
             self.note(_TORN)
         # A call that raised after part of its work counts as executed.
         ran = not failed or any(self.sites.sites[each].role != "request" for each in call.sites)

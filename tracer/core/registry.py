@@ -18,30 +18,26 @@ class Holder:
     def __init__(self) -> None:
         self.since: MutableMapping[Recorder, Baseline | None] = {}
         """What each recorder had counted before; None if nothing."""
-        self.compares: MutableSet[Recorder] = set()
-        """The recorders from which it wants effects."""
         self.asked: MutableSet[Recorder] = set()
         """The recorders of optimizers that it holds by name."""
         self.ended = False
 
     def move(self, old: Recorder, new: Recorder) -> None:
         """Follow an optimizer that another recorder has now: it was nested in one that steps."""
-        for own in (self.compares, self.asked):
-            if old in own:
-                own.add(new)
+        if old in self.asked:
+            self.asked.add(new)
         if not old.used:
             self.since.pop(old, None)
 
 
 PROGRAM = Holder()
-PROGRAM.since, PROGRAM.compares, PROGRAM.asked = WeakKeyDictionary(), WeakSet(), WeakSet()
+PROGRAM.since, PROGRAM.asked = WeakKeyDictionary(), WeakSet()
 
 
 class Binding:
     """The state of an optimizer that is or was wrapped."""
 
     __slots__ = (
-        "alone_with",
         "bring_in",
         "former",
         "holders",
@@ -66,7 +62,6 @@ class Binding:
         self.holders: set[Holder] = set()  # it is traced as long as there is one
         self.settled = False  # whether its first step has searched for nested optimizers
         self.bring_in = bring_in  # traces an optimizer that holds or is in this one, too
-        self.alone_with: tuple[int, ...] = ()  # ids of its attributes if none is an optimizer
         self.observer: Any = None  # sees its steps, if its class is not replaced
         self.former: Any = None  # its earlier observer, to be reused
 

@@ -13,7 +13,7 @@ these into the blocks of a trace, which has only steps that ended.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -23,14 +23,11 @@ from tracer.core import effects as of_effects, settle, tracings
 from tracer.core.backend import Iterations, Root, Surroundings, passed_to_any
 from tracer.core.call_paths import UNKNOWN
 from tracer.core.counters import Counted, Counts
-from tracer.core.late_wrap import StaleFunction
 from tracer.core.optimizers import Optimizers
-from tracer.core.sites import Site
 from tracer.core.tracings import OTHERS, Key
 from tracer.model.names import Objects, distinct, finder
 from tracer.model.records import (
     Block,
-    Effect,
     Graph,
     GraphTracing,
     Line,
@@ -62,38 +59,24 @@ class Baseline(NamedTuple):
     graphs: dict[Key, Graph]
     events: int
     """The number of graph tracings kept as events."""
-    stale: Mapping[StaleFunction, int]
-    """The stale functions that were gone: see `StaleFunctions.past`."""
-    retraced: dict[StaleFunction, int]
-    """The number of stale functions of each name that had been traced again."""
+    missed_calls: int
+    """See `late_wrap.StaleFunctions`."""
     iterations: dict[int, Iterations]
     """Each optimizer's own count of its steps."""
     notes: frozenset[Note]
-    """The notes of every later trace; only other notes are about later steps."""
+    """The notes of every later trace, except facts; only other notes are about later steps."""
     sign: Any
     """Changes when there is more to report: see `Reader._sign`."""
 
 
-_THE_BEGINNING = Baseline({}, {}, {}, 0, {}, {}, {}, frozenset(), (0, 0))
-
-
-class _Ran(NamedTuple):
-    """The executions for a trace, with the trace's indices of methods and replicas."""
-
-    sites: Sequence[Site]
-    methods: dict[str, int]
-    replicas: dict[int, int]
-    blocks: Sequence[Block]
-    notes: Sequence[Note]
-    """Notes on unknown facts about the executions."""
-    effects: Sequence[Effect]
+THE_BEGINNING = Baseline({}, {}, {}, 0, 0, {}, frozenset(), (0, 0))
 
 
 class Reader:
     """Makes traces of one recorder; thread-safe."""
 
     def __init__(self, root: Root) -> None:
-        self._so_far = _THE_BEGINNING
+        self._so_far = THE_BEGINNING
         """The most recent baseline, reused if nothing more was counted."""
         self._root = root
         self._optimizers: Optimizers = root.optimizers
@@ -111,7 +94,7 @@ class Reader:
         None if there is nothing to report, unless an `empty` trace is wanted.
         """
         self._root.blocks.wait()
-        since = _THE_BEGINNING if baseline is None else baseline
+        since = THE_BEGINNING if baseline is None else baseline
         if not empty and self._nothing_since(since):
             return None
         return self._data(self._copy(), since)
@@ -127,17 +110,15 @@ class Reader:
         if sign is None or sign != so_far.sign:
             self._root.collectors.call("block_begins")
             so_far = self._so_far = self._copy()._replace(sign=sign)
-        stale = self._optimizers.stale
-        return so_far._replace(
-            stale=stale.past(), retraced=dict(stale.retraced()), iterations=iterations
-        )
+        missed = self._optimizers.stale.missed_calls
+        return so_far._replace(iterations=iterations, missed_calls=missed)
 
     def _copy(self) -> Baseline:
         """Copy what was counted so far."""
         tracings = self._root.blocks.tracings
         with self._root.blocks.counters.lock:
             counts = self._counted()
-            return _THE_BEGINNING._replace(
+            return THE_BEGINNING._replace(
                 counts=counts,
                 calls=self._called_so_far(),
                 graphs=tracings.figures(_totals(counts)),
@@ -163,9 +144,8 @@ class Reader:
 
     def _nothing_since(self, since: Baseline) -> bool:
         """True if certainly nothing came after the baseline."""
-        stale = self._optimizers.stale
-        if stale.kept_since(since.stale) or dict(stale.retraced()) != since.retraced:
-            return False  # a `Counter` compares itself in Python
+        if self._optimizers.stale.missed_since(since.missed_calls):
+            return False
         return since.sign is not None and since.sign == self._sign()
 
     def _counted(self) -> Counts:
@@ -191,7 +171,13 @@ class Reader:
 
     def _data(self, now: Baseline, baseline: Baseline) -> DataAndObjects:
         """The trace of what the copy `now` has and `baseline` has not."""
-        ran = self._ran(now.counts, baseline)
+        optimizers = self._optimizers
+        sites = list(self._root.sites.sites)
+        methods = _indices(site.method for site in sites)
+        replicas = _indices(sorted({site.replica for site in sites} | set(now.counts)))
+        ended, not_compared = _settled(now.counts, baseline)
+        blocks, texts = settle.blocks_of(optimizers.root, sites, ended, methods, replicas)
+        unknown = [*map(Note, texts), *_effects_unknown(not_compared)]
         new = {
             key: (eager - before[0], tracing - before[1])
             for key, (eager, tracing) in now.calls.items()
@@ -199,11 +185,10 @@ class Reader:
         }
         called_now = {number for (number, _), times in new.items() if any(times)}
         calls = {
-            (ran.sites[number], path): times
+            (sites[number], path): times
             for (number, path), times in new.items()
             if any(times) or (path == UNKNOWN and number not in called_now)
         }
-        optimizers = self._optimizers
         step_methods = {method for each in optimizers.all for method in each.kind.step_methods}
         names = optimizers.names()
         variables = self._root.variables.rows
@@ -213,20 +198,20 @@ class Reader:
         records = self._root.collectors.snapshot(known, past)
         rates = self._root.collectors.rates()
         not_updated = self._not_updated(variables, objects, past)
-        notes = self._all_notes(ran, names, baseline)
+        notes = self._all_notes(blocks, unknown, names, baseline)
         where, devices = self._root.where, self._root.devices
-        graphs = self._graph_records(now, baseline, ran.replicas)
+        graphs = self._graph_records(now, baseline, replicas)
         events = tuple(self._events(list(graphs), now, baseline))
         lines: dict[Line, int] = {}
         rows = list(self._root.blocks.callers.rows)
         paths = tuple(tuple(lines.setdefault(line, len(lines)) for line in row) for row in rows)
-        called = tuple(settle.calls_of(calls, ran.methods, ran.replicas))
+        called = tuple(settle.calls_of(calls, methods, replicas))
         data = TraceData(
             optimizers=records,
             variables=tuple(variables),
-            methods=tuple(Method(n, "step" if n in step_methods else "apply") for n in ran.methods),
-            replicas=tuple(Replica(where.worker, id, devices.get(id, "")) for id in ran.replicas),
-            blocks=tuple(ran.blocks),
+            methods=tuple(Method(n, "step" if n in step_methods else "apply") for n in methods),
+            replicas=tuple(Replica(where.worker, id, devices.get(id, "")) for id in replicas),
+            blocks=tuple(blocks),
             calls=called,
             graphs=tuple(graphs.values()),
             notes=notes,
@@ -235,7 +220,7 @@ class Reader:
             lines=tuple(lines),
             paths=paths,
             graph_tracings=events,
-            effects=tuple(ran.effects),
+            effects=tuple(of_effects.effects_of(optimizers.root, ended, replicas)),
             rates=tuple(rates_in(rates, _steps_after(now.counts, baseline))),
             not_updated=not_updated,
         )
@@ -266,40 +251,21 @@ class Reader:
         root = self._optimizers.root
         return tuple(NotUpdated(root, (*rows,), *key) for key, rows in alike.items())
 
-    def _ran(self, counts: Counts, baseline: Baseline) -> _Ran:
-        """The executions in `counts` after the baseline."""
-        sites = list(self._root.sites.sites)
-        ended: dict[int, settle.Ended] = {}
-        not_compared = 0
-        for replica, counted in counts.items():
-            old = baseline.counts.get(replica, Counted(0, {}))
-            new = counted.since(old)
-            not_compared += of_effects.not_compared(new)
-            ended[replica] = settle.settle(new)
-        names = dict.fromkeys(site.method for site in sites)
-        methods = {name: index for index, name in enumerate(names)}
-        ids = sorted({site.replica for site in sites} | set(ended))
-        replicas = {id: index for index, id in enumerate(ids)}
-        ran, notes = settle.blocks_of(self._optimizers.root, sites, ended, methods, replicas)
-        effects = list(of_effects.effects_of(self._optimizers.root, ended, replicas))
-        unknown = list(of_effects.effects_lost(ended))
-        if not_compared:
-            unknown.append(
-                f"effects are unknown for {some(not_compared, 'step')} in graphs that were traced "
-                "before effects were requested, and could not be traced again"
-            )
-        all_notes = (*map(Note, notes), *(Note(text, "effects") for text in unknown))
-        return _Ran(sites, methods, replicas, ran, all_notes, effects)
+    def _all_notes(
+        self,
+        blocks: Sequence[Block],
+        unknown: Sequence[Note],
+        names: Sequence[str],
+        baseline: Baseline,
+    ) -> tuple[Note, ...]:
+        """All notes of the trace; `names` are the optimizers' names.
 
-    def _all_notes(self, ran: _Ran, names: Sequence[str], baseline: Baseline) -> tuple[Note, ...]:
-        """All notes of the trace; `names` are the optimizers' names."""
-        stale = self._optimizers.stale
-        facts = stale.remarks(names, baseline.retraced)
-        missed = [*stale.missed(names, baseline.stale)]
+        `unknown` are the notes on unknown facts about the executions.
+        """
         past = max((each.steps for each in baseline.counts.values()), default=0)
         readable = self._optimizers.stepped(names, baseline.iterations, past)
-        missed += self._root.blocks.missed(readable)
-        entries = [(block, entry) for block in ran.blocks for entry in block.entries]
+        missed = [*self._root.blocks.missed(readable)]
+        entries = [(block, entry) for block in blocks for entry in block.entries]
         roles = {entry.role for _, entry in entries if entry.kind != "none"}
         stepped = {
             entry.optimizer for block, entry in entries if entry.role == "step" and block.total
@@ -309,9 +275,12 @@ class Reader:
             missed.append(_BYPASSED)
         return (
             *_notes_on(self._root.where),
-            *(Note(text, "fact") for text in facts),
-            *self._root.notes,
-            *ran.notes,
+            *(
+                note
+                for note in list(self._root.notes)
+                if note.kind != "fact" or note not in baseline.notes
+            ),
+            *unknown,
             *map(Note, missed),
         )
 
@@ -348,6 +317,32 @@ class Reader:
                 )
 
 
+def _indices(values: Iterable[Any]) -> dict[Any, int]:
+    """The index of each distinct value."""
+    return {value: index for index, value in enumerate(dict.fromkeys(values))}
+
+
+def _settled(counts: Counts, baseline: Baseline) -> tuple[dict[int, settle.Ended], int]:
+    """What ended after the baseline, by replica, and how many of the steps were not compared."""
+    new = {
+        replica: counted.since(baseline.counts.get(replica, Counted(0, {})))
+        for replica, counted in counts.items()
+    }
+    ended = {replica: settle.settle(counted) for replica, counted in new.items()}
+    return ended, sum(map(of_effects.not_compared, new.values()))
+
+
+def _effects_unknown(steps: int) -> Iterator[Note]:
+    """A note if so many steps were not compared although effects were on."""
+    if steps:
+        text = (
+            f"effects are unknown for {some(steps, 'step')}: a graph of before effects were "
+            "wanted ran, a step got no pairs of a gradient and a variable, or a function ran more "
+            "steps in one call than are kept"
+        )
+        yield Note(text, "effects")
+
+
 _BYPASSED = (
     "gradients reached apply_gradients, but none of the optimizer's apply methods was called: it "
     "applies them itself, or with an optimizer made later; such updates are not counted"
@@ -366,9 +361,9 @@ def _notes_on(where: Surroundings) -> list[Note]:
 
 
 def ran_in(data: TraceData, known: frozenset[Note]) -> bool:
-    """Whether a trace has anything but notes that were `known` before."""
+    """Whether a trace has anything but facts, and notes that were `known` before."""
     return (
-        not known >= set(data.notes)
+        not known >= {note for note in data.notes if note.kind != "fact"}
         or any(block.total for block in data.blocks)
         or any(calls.eager or calls.tracing for calls in data.calls)
     )

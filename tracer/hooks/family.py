@@ -55,20 +55,18 @@ def kind_to_trace(optimizer: object) -> OptimizerKind:
 
 def _instead(given: object) -> str:
     """Suggest what to wrap instead of `given`, which is no optimizer."""
-    held = tx = None
-    with suppress_faults():  # a property of any class may raise
-        tx = getattr(given, "tx", None)
-        held = getattr(given, "optimizer", None)
-    if kind_of(type(tx)) is not None:
-        return "wrap its transformation: give the result of tracer.wrap(tx) to what makes it"
-    if kind_of(type(held)) is not None:
-        return "did you mean its optimizer, as in `model.optimizer`?"
-    if held is None and callable(getattr(given, "compile", None)) and hasattr(given, "fit"):
-        return "wrap its optimizer, `model.optimizer`, after `model.compile`"
-    if isinstance(given, list | tuple | dict | set):
-        return "give one optimizer at a time"
+    for name, advice in _HOLDERS.items():
+        with suppress_faults():  # a property of any class may raise
+            if kind_of(type(getattr(given, name, None))) is not None:
+                return advice
     return f"wrap takes {WRAPPABLE}"
 
+
+_HOLDERS = {
+    "tx": "wrap its transformation: give the result of tracer.wrap(tx) to what makes it",
+    "optimizer": "did you mean its optimizer, as in `model.optimizer`?",
+}
+"""The attributes in which other objects hold an optimizer, and what to do instead."""
 
 _SHIPPED = ("builtins", "abc", "typing", *FRAMEWORKS)
 _LEADS_TO_APPLY_METHOD = re.compile("apply_gradients|update_step")

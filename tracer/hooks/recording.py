@@ -4,20 +4,18 @@ A recording holds the optimizers that are alive when its block begins, or are ma
 find them and report new ones.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from itertools import chain
 from typing import Any, TypeVar
 from weakref import ref
 
 from tracer.backends.backend_list import FINDERS, backend_of, canonical, finders
 from tracer.core.imports import when_imported
-from tracer.core.interrupts import suppress_faults
 from tracer.core.lines import forget_numbers
 from tracer.core.recorder import Recorder
 from tracer.core.registry import PROGRAM, Holder, recorder_of
-from tracer.core.snapshot import ran_in
+from tracer.core.snapshot import THE_BEGINNING, ran_in
 from tracer.errors import UnsupportedOptimizer, is_mistake
 from tracer.hooks import wrapping
 from tracer.hooks.family import family, kind_to_trace
@@ -58,18 +56,19 @@ class Recording(Holder):
         if self._end is not None:
             return self._end
         self.hold_unused()
-        used, unused = [], {}
+        used, unused = [], []
         for recorder, since in list(self.since.items()):
             is_asked = recorder in self.asked
             counted = recorder.reader.data_since(since, empty=is_asked or since is None)
             if counted is None:
                 continue
-            known = frozenset() if since is None else since.notes
-            if is_asked or ran_in(counted[0], known):
+            known = THE_BEGINNING if since is None else since
+            missed = recorder.optimizers.stale.missed_since(known.missed_calls)
+            if is_asked or missed or ran_in(counted[0], known.notes):
                 used.append(counted)
             elif since is None or _was_fitted(counted[0]):
-                unused[recorder] = counted
-        every = [*used, *(unused[each] for each in _outermost(unused))]
+                unused.append(counted)
+        every = [*used, *unused]
         data, objects = combine(every, self._notes(nothing=not every))
         if not objects:
             return Trace(data)
@@ -127,7 +126,7 @@ class Recording(Holder):
             self._unseen += backend.unseen()
             for optimizer in backend.living():
                 try:
-                    families.append(wrapping.members_of(optimizer))
+                    families.append(list(family(optimizer)))
                 except UnsupportedOptimizer as error:
                     self._refuse(optimizer, error)
         inner = {id(nested) for members in families for nested, _ in members[1:]}
@@ -222,18 +221,6 @@ def _close(recording: Recording) -> None:
 def _was_fitted(data: TraceData) -> bool:
     """Whether `fit` completed with an optimizer that made no step."""
     return any(isinstance(own, Fitted) for each in data.optimizers for own in each.evidence)
-
-
-def _outermost(recorders: Collection[Recorder]) -> Iterator[Recorder]:
-    """The recorders, without those of optimizers nested in another one that was not used either."""
-    nested = set[int]()
-    with suppress_faults():
-        for optimizer in chain(*(each.optimizers.alive() for each in recorders)):
-            own = recorder_of(optimizer)
-            nested |= {id(each) for each, _ in family(optimizer) if recorder_of(each) is not own}
-    for each in recorders:
-        if nested.isdisjoint(map(id, each.optimizers.alive())):
-            yield each
 
 
 # Optimizers made later.

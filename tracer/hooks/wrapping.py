@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from weakref import ref
 
 from tracer.backends.backend_list import backend_of
-from tracer.core.backend import Backend, described, own_attributes
+from tracer.core.backend import Backend, described
 from tracer.core.lines import made_here
 from tracer.core.optimizers import NOT_SEEN, TracedOptimizer
 from tracer.core.recorder import Recorder
@@ -55,7 +55,7 @@ def hold(
     Returns their recorder. `members` is its `family`, if known. If it is in the `making`, its first
     step wraps the nested ones. If `seen`, the line that makes or wraps it is running. If `retrace`,
     the functions that use it are traced again at their next call. If `effects`, the variables are
-    compared before and after each step; otherwise that setting stays as it is.
+    compared before and after each step, from now on.
     """
     kind = kind_to_trace(optimizer)
     backend = backend_of(kind)
@@ -67,9 +67,7 @@ def hold(
             _hold(list(family(scale)), {holder}, retrace=retrace)
         recorder = bindings[id(optimizer)].recorder
         if effects:
-            holder.compares.add(recorder)
-        if recorder in holder.compares:
-            recorder.compare(True, retrace=retrace)
+            recorder.compare(retrace=retrace)
     return recorder
 
 
@@ -117,38 +115,14 @@ def _hold(
 def let_go(optimizers: Iterable[Any], holder: Holder) -> None:
     """Trace these optimizers no more for this holder; without another one, not at all."""
     with lock:
-        recorders = set()
         for optimizer in optimizers:
             binding = bindings.get(id(optimizer))
             if binding is None or holder not in binding.holders:
                 continue
-            recorder = binding.recorder
             if binding.holders == {holder}:
-                recorder.backend.detach(optimizer, binding)
-                recorder.end(binding.index)
+                binding.recorder.backend.detach(optimizer, binding)
+                binding.recorder.end(binding.index)
             binding.holders.discard(holder)
-            recorders.add(recorder)
-        for recorder in recorders:
-            alive = [bindings.get(id(each)) for each in recorder.optimizers.alive()]
-            others = {each for binding in alive if binding is not None for each in binding.holders}
-            if recorder in holder.compares and not any(recorder in h.compares for h in others):
-                recorder.compare(False, retrace=bool(others))
-
-
-def members_of(optimizer: Any) -> Members:
-    """The optimizer's `family`, searched again only if its attributes have changed.
-
-    Its first step finds optimizers that were added to a list in it.
-    """
-    binding = bindings.get(id(optimizer))
-    attributes = tuple(map(id, own_attributes(optimizer).values()))
-    if binding is not None and binding.alone_with == attributes:
-        binding.settled = False
-        return [(optimizer, binding.recorder.optimizers.all[binding.index].kind)]
-    members = list(family(optimizer))
-    if binding is not None and len(members) == 1:
-        binding.alone_with = attributes
-    return members
 
 
 def fail(optimizer: Any, error: Exception) -> Recorder:
@@ -235,8 +209,8 @@ def _bind(
         binding.holders |= known.holders
         for holder in known.holders:
             holder.move(known.recorder, recorder)
-            if recorder in holder.compares:
-                recorder.compare(True)
+        if known.recorder.effects is not None:
+            recorder.compare()
     if optimizer is root:
         recorder.optimizers.root = index
     return binding
@@ -244,11 +218,8 @@ def _bind(
 
 def own_name(optimizer: Any) -> str:
     """The optimizer's own name; empty if it has none."""
-    for attribute in ("name", "_name"):
-        text = getattr(optimizer, attribute, None)
-        if isinstance(text, str) and text:
-            return text
-    return ""
+    names = (getattr(optimizer, attribute, None) for attribute in ("name", "_name"))
+    return next((name for name in names if isinstance(name, str) and name), "")
 
 
 def _bring_in(optimizer: Any, binding: Binding) -> Binding:

@@ -32,7 +32,8 @@ def test_a_model_that_was_fitted_is_traced_again() -> None:
     assert trace.updates() == 16 * 4
     assert trace.complete
     assert trace.notes == (
-        "odometer: train_step, traced before the optimizer was wrapped, was traced again",
+        "odometer: train_step, traced before the optimizer was wrapped, is traced again at the "
+        "next call",
     )
 
 

@@ -265,7 +265,7 @@ def test_the_copies_live_as_long_as_the_step() -> None:
 
 
 def test_recorded_for_a_while() -> None:
-    """A recording has the steps in it compared, also of an optimizer that is traced already."""
+    """A recording has the steps in it compared, and the later ones, also of a traced optimizer."""
     parameters = zeros()
     optimizer = tracer.wrap(Odometer(parameters))
 
@@ -281,7 +281,7 @@ def test_recorded_for_a_while() -> None:
     trace = recording.trace()
     assert trace.complete and trace.count("compared", by=("step",)) == {(1,): 3, (2,): 3}
     whole = tracer.trace_of(optimizer)
-    assert whole.complete and set(whole.count("unchanged", by=("step",))) == {(2,), (3,)}
+    assert whole.complete and set(whole.count("unchanged", by=("step",))) == {(2,), (3,), (4,)}
     assert readings(parameters) == [0, 4, 4]
 
 

@@ -166,7 +166,6 @@ class JaxBlocks(backend.Blocks):
         if eager and once and not in_program:
             self.count_in_python(call)
             return
-        self._note_missing_pairs(call)
         work, numbers = self._work(call, rates, compared)
         if not eager:
             program = self._count_in_program(work, numbers, call)
@@ -234,7 +233,6 @@ class JaxBlocks(backend.Blocks):
         part = Part(
             0,
             step,
-            None,
             lambda _: runs[0] or max([*runs.values()], default=0),
             lambda: held() is None,
         )

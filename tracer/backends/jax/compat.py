@@ -14,7 +14,7 @@ from typing import Any
 import jax
 from jax.interpreters import ad, batching, mlir, partial_eval
 
-from tracer.core.calls import frames_from
+from tracer.core.call_paths import frames_from
 from tracer.errors import UnsupportedOptimizer
 
 try:

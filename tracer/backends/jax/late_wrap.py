@@ -14,8 +14,7 @@ show its steps.
 
 import gc
 import types
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
@@ -23,7 +22,7 @@ import jax
 
 from tracer.backends.jax import compat
 from tracer.core import late_wrap
-from tracer.core.late_wrap import Late, StaleFunction
+from tracer.core.late_wrap import Late
 from tracer.core.reachable import held_by, reachable
 
 _FAR = 5
@@ -39,9 +38,8 @@ _of_recorders: "WeakSet[JaxStaleFunctions]" = WeakSet()
 class JaxStaleFunctions(late_wrap.StaleFunctions):
     """The functions that were traced with an optimizer before it was wrapped."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._retraced: Counter[StaleFunction] = Counter()
+    def __init__(self, note: Callable[..., None]) -> None:
+        super().__init__(note)
         self._optimizers: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self._traced: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         _of_recorders.add(self)
@@ -62,24 +60,19 @@ class JaxStaleFunctions(late_wrap.StaleFunctions):
             for function, programs in functions_with(optimizer).items()
             if self._traced.get(function) != programs  # else it was traced while the optimizer was
         }
+        names = [str(getattr(each, "__name__", "program")) for each in _outermost(functions)]
         if retrace:
             forget(functions)
-        for outermost in _outermost(functions):
-            stale = StaleFunction(late.number, str(getattr(outermost, "__name__", "program")))
-            if retrace:
-                self._retraced[stale] += 1
-            else:
-                self.kept[stale] += 1
+            self.retraced(late.name, names)
+            return
+        for name in names:
+            self.missed(late.name, name, unseen=True)
 
     def let_go(self, index: int) -> None:
         """Store the functions traced so far, which keep counting in a later trace."""
         optimizer = self._optimizers.get(index)
         if optimizer is not None:
             self._traced.update(functions_with(optimizer))
-
-    def retraced(self) -> Counter[StaleFunction]:
-        """The functions whose traces were dropped."""
-        return self._retraced.copy()
 
 
 def functions_with(optimizer: Any) -> dict[Any, int]:

@@ -25,7 +25,7 @@ from tracer.backends.optax.inside import (
     settings_in,
     under_way,
 )
-from tracer.core.calls import frames_from
+from tracer.core.call_paths import frames_from
 from tracer.core.lines import made_here
 from tracer.core.optimizers import NOT_SEEN, Made, TracedOptimizer
 from tracer.core.registry import PROGRAM, Binding, bindings

@@ -25,7 +25,6 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from time import perf_counter
 from typing import Any
-from weakref import ref
 
 from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.callers import Callers
@@ -41,7 +40,7 @@ from tracer.core.counters import CountedBlock
 from tracer.core.interrupts import suppress_faults
 from tracer.core.stamps import APPLYING, UNIT, WITHIN
 from tracer.core.tracings import Part
-from tracer.model.evidence import Evidence, NeverAssigned
+from tracer.model.evidence import Evidence, NeverAssigned, NothingReturned
 from tracer.model.words import times
 
 _DTENSORS = (
@@ -72,6 +71,8 @@ class GraphBlocks(backend.Blocks):
         self.counters = LedgerCounters()
         self.threads: set[int] = set()
         """The threads that have ever called a function that contains a block."""
+        self._returned_nothing: dict[tuple[int, str], None] = {}
+        """By optimizer, the apply methods that returned None in a graph and had to return an op."""
         self._assigned: dict[tuple[int, str, Any], bool] = {}
         """By optimizer, apply method and variable, whether any tracing of it may have written."""
         self.callers = Callers()
@@ -103,7 +104,6 @@ class GraphBlocks(backend.Blocks):
         if graph is None:
             self.count_in_python(call)
             return
-        self._note_missing_pairs(call)
         step = call.parent is None and call.role == "step"
         name = compat.function_name(graph)
         in_function = compat.eager_outside_functions()
@@ -149,13 +149,11 @@ class GraphBlocks(backend.Blocks):
 
     def _note_tracing(self, block: CountedBlock, call: Call, use: Use, failed: bool) -> None:
         """List the tracing of a graph with a block that makes `use` of a counter."""
-        replica, place = block.replica, ref(call.place.region)
-        hash(place)  # a weak reference must be hashed while its object is alive
+        replica = block.replica
         root = compat.graphs_around(call.place.graph)[-1]
         part = Part(
             replica,
             block.step,
-            place,
             lambda total_of: use.ran(total_of(replica, use.number)),
             lambda: use.released is not None,
         )
@@ -194,8 +192,9 @@ class GraphBlocks(backend.Blocks):
         site, graph = self._sites.sites[call.own[0]], call.place.graph
         if graph is None or site.role != "update" or not compat.eager_outside_functions():
             return
-        if call.result is None:
-            self._root.optimizers.returned_nothing(site.optimizer, site.method)
+        kind = self._root.optimizers.all[site.optimizer].kind
+        if call.result is None and kind.name in ("legacy", "v1"):
+            self._returned_nothing[site.optimizer, site.method] = None
         key = site.optimizer, site.method, site.variable
         if not self._assigned.get(key):
             added = slice(call.extra.start, graph.num_operations())
@@ -211,14 +210,18 @@ class GraphBlocks(backend.Blocks):
             self._assigned[key] = writes or self._assigned.get(key, False)
 
     def evidence(self, optimizer: int) -> tuple[Evidence, ...]:
-        """The apply methods that assigned nothing to a variable whenever they were traced."""
+        """The apply methods that returned nothing, or assigned nothing in any tracing."""
         idle = [key for key, assigned in list(self._assigned.items()) if not assigned]
         rows = self._root.variables.rows if idle else []
         names = defaultdict[str, tuple[str, ...]](tuple)
         for index, method, variable in idle:
             if index == optimizer:
                 names[method] += (rows[variable].name,)
-        return tuple(NeverAssigned(method, variables) for method, variables in names.items())
+        nothing = [method for index, method in list(self._returned_nothing) if index == optimizer]
+        return (
+            *map(NothingReturned, nothing),
+            *(NeverAssigned(method, variables) for method, variables in names.items()),
+        )
 
     def note(self, call: Call) -> None:
         """Store the ops of an update in a Session's graph, which the program may run alone."""

@@ -5,17 +5,17 @@ show this: they stand still while a loss scale skips, jump when a checkpoint is 
 code may change them. So the functions themselves are found when the optimizer is wrapped. The
 graphs of a `tf.function` are cleared, so that its next call traces a graph with a counter. An older
 graph that is called all the same is noted, such as a `ConcreteFunction` that the program holds, or
-a graph of a Session. Where calls are not seen, a graph is noted in each trace while it is alive:
+a graph of a Session. Where calls are not seen, a graph is noted at once:
 the function of a dataset, a function that is being traced, one that calls an older one.
 """
 
 import re
 from bisect import bisect
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
-from weakref import WeakSet, ref
+from weakref import WeakSet
 
 from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.functions import (
@@ -35,7 +35,7 @@ from tracer.backends.tensorflow.variables import (
 )
 from tracer.backends.tensorflow.writes import Written, written_by, written_so_far
 from tracer.core import late_wrap
-from tracer.core.late_wrap import Late, StaleFunction
+from tracer.core.late_wrap import Late
 from tracer.core.patches import Patch
 
 _UPDATE = re.compile("Apply|AssignAdd|AssignSub|Scatter(Add|Sub)")
@@ -47,17 +47,14 @@ _SESSION = "a graph of a Session"
 class StaleFunctions(late_wrap.StaleFunctions):
     """The stale functions of TensorFlow, and graphs of Sessions."""
 
-    reads_again = (
-        "; its Python values were read again, and its stateful random ops restarted their sequence"
-    )
+    reads_again = "; its Python values are read again then, and its stateful random ops restart"
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._cleared: list[tuple[StaleFunction, ref[Any]]] = []
-        """Each `tf.function` whose graphs were cleared."""
+    def __init__(self, note: Callable[..., None]) -> None:
+        super().__init__(note)
         self._watched: dict[int, WeakSet[Any]] = defaultdict(WeakSet)
-        self._sessions: dict[int, WeakSet[Any]] = defaultdict(WeakSet)
-        """By optimizer, the functions whose calls are noted, and the graphs of Sessions."""
+        """By optimizer, the functions whose calls are noted."""
+        self._sessions: dict[tuple[int, str], WeakSet[Any]] = defaultdict(WeakSet)
+        """By the index and the name of an optimizer, the graphs of Sessions."""
         self._bounds: dict[int, list[int]] = defaultdict(list)
         """When tracing of each optimizer began, ended, began again, ..., as `unique_number`s."""
 
@@ -85,52 +82,41 @@ class StaleFunctions(late_wrap.StaleFunctions):
                 stale[id(function)] = function
         running = [id(each) for each in running_functions()] if stale else ()
         for key, function in stale.items():
-            found = StaleFunction(late.number, compat.function_name(function.graph))
-            if key in running:
-                self.kept[found] += 1
-            if feeds_a_dataset(function):
-                self.keep(found, function.graph)
+            name = compat.function_name(function.graph)
+            in_dataset = feeds_a_dataset(function)
+            if key in running or in_dataset:
+                self.missed(late.name, name, unseen=in_dataset)
             elif function._captured_inputs and function not in self._watched[late.number]:
                 # A function without captures gets the variables from its caller.
                 self._watched[late.number].add(function)
-                _watch(function, partial(self._called, found))
+                _watch(function, partial(self._called, late.number, late.name, name))
+        again = []
         for function in functions_alive()[1] if stale and retrace else ():
             graphs = [each.graph for each in concrete_functions(function) if id(each) in stale]
             if graphs and forget_graphs(function):
-                known = StaleFunction(late.number, compat.function_name(graphs[0]))
-                self._cleared.append((known, ref(function)))
+                again.append(compat.function_name(graphs[0]))
+        self.retraced(late.name, again)
         for graph in graphs_being_traced():
             if _uses(graph, written_so_far(graph), late, handles):
                 region = compat.called_graph(graph)
-                self.keep(StaleFunction(late.number, compat.function_name(region)), region)
+                self.missed(late.name, compat.function_name(region), unseen=True)
         for graph in _session_graphs(late):
-            self._sessions[late.number].add(graph)
+            self._sessions[late.number, late.name].add(graph)
             compat.watch_runs(graph, self)
 
-    def _called(self, stale: StaleFunction) -> None:
+    def _called(self, index: int, optimizer: str, function: str) -> None:
         """Note a call of a stale function: in eager mode, or by a function that is being traced."""
-        if not self._is_traced(stale.optimizer):
-            return
-        if compat.in_eager():
-            self.kept[stale] += 1
-        else:
-            self.keep(stale, compat.graphs_around(compat.current_graph())[-1])
+        if self._is_traced(index):
+            self.missed(optimizer, function, unseen=not compat.in_eager())
 
     def ran_by_session(self, graph: Any) -> None:
         """Note that a Session runs a graph with uncounted updates."""
-        for index, graphs in list(self._sessions.items()):
+        for (index, optimizer), graphs in list(self._sessions.items()):
             if graph in graphs and self._is_traced(index):
-                self.kept[StaleFunction(index, _SESSION)] += 1
+                self.missed(optimizer, _SESSION)
 
     def _is_traced(self, index: int) -> bool:
         return len(self._bounds[index]) % 2 == 1
-
-    def retraced(self) -> Counter[StaleFunction]:
-        """The functions that were traced again after their graphs were cleared."""
-        known = ((stale, function()) for stale, function in list(self._cleared))
-        return Counter(
-            stale for stale, function in known if function and concrete_functions(function)
-        )
 
 
 def _watch(function: Any, called: Callable[[], None]) -> None:

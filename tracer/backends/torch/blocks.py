@@ -62,11 +62,11 @@ class Blocks(backend.Blocks):
         with self.counters.lock:
             self._settle()
 
-    def compare(self, wanted: bool) -> bool:
-        """Compare the parameters of each step, or stop; returns whether this is a change."""
+    def compare(self) -> bool:
+        """Compare the parameters of each step from now on; returns whether this is new."""
         with self.counters.lock:
-            self._settle()  # number the earlier steps under the old setting
-            return super().compare(wanted)
+            self._settle()  # number the earlier steps, which are not compared
+            return super().compare()
 
     def begun(self) -> int:
         """How many steps have begun, including the queued ones."""
@@ -81,10 +81,6 @@ class Blocks(backend.Blocks):
                     f"{each.name}: the program assigned a step of its own to the optimizer, which "
                     "does not call the step of its class: its calls are not counted"
                 )
-
-    def _note_missing_pairs(self, call: Call) -> None:
-        if not isinstance(call, Step):  # they make their own notes
-            super()._note_missing_pairs(call)
 
     def _settle(self) -> None:
         """Count the queued steps; the caller holds the lock.
