@@ -25,7 +25,7 @@ class Mistake(ValueError):
     """Raised for a mistake in the use of the `tracer` command; its text is the line printed."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(shown(message))
+        super().__init__(shown(message)[:1000])
 
 
 class UnsupportedOptimizer(TypeError):

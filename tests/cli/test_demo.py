@@ -16,12 +16,9 @@ def test_the_demo_measures_what_a_mock_misses() -> None:
     # 256 samples in batches of 32 for 2 epochs are 16 steps; the model has 4 dense variables and an
     # embedding; model.fit builds two graphs in Keras, one for the first batch that never runs.
     rows = [line.split() for line in printed.splitlines()]
-    fit, mirrored = ["tf_keras", "fit"], ["tf_keras", "2", "replicas"]
-    assert [*fit, "_resource_apply_dense", str(16 * 4), str(2 * 4)] in rows
-    assert [*fit, "_resource_apply_sparse", str(16), "2"] in rows
-    assert [*mirrored, "_resource_apply_dense", str(16 * 4 * 2), str(2 * 4 * 2)] in rows
-    assert ["Keras", "3", "fit", "update_step", str(16 * 5), str(2 * 5)] in rows
-    assert ["Keras", "3", "2", "replicas", "update_step", str(16 * 5 * 2), "10"] in rows
+    assert ["tf_keras", "_resource_apply_dense", str(16 * 4), str(2 * 4)] in rows
+    assert ["tf_keras", "_resource_apply_sparse", str(16), "2"] in rows
+    assert ["Keras", "3", "update_step", str(16 * 5), str(2 * 5)] in rows
 
 
 def test_without_tensorflow_it_says_what_to_install(

@@ -14,7 +14,6 @@ from tracer.errors import TraceFileError, shown
 from tracer.model import launches, tracefile
 from tracer.model.trace import Trace
 
-_SHORTEST = 0.05  # half of the seconds between the first two saves
 _LONGEST_WAIT = 30  # seconds for the last save at most
 
 at_fork = getattr(os, "register_at_fork", lambda **hooks: None)
@@ -56,7 +55,7 @@ class Autosave:
         return self._last
 
     def _run(self) -> None:
-        pause = _SHORTEST
+        pause = 0.05
         while not self._ended.is_set():
             began = time.monotonic()
             self._write(finished=False)
@@ -71,8 +70,6 @@ class Autosave:
             with self._reading:
                 trace = self._snapshot()
             return None if trace is None else self._save(trace, finished)
-        except TraceFileError as error:
-            self._warn(str(error))
         except Exception as error:  # no exception may reach the program
             self._warn(f"the trace was not written: {type(error).__name__}: {error}")
         return None

@@ -105,12 +105,6 @@ def _place(output: str | None) -> Path | None:
     return path
 
 
-def _say_written(output: Path | None) -> None:
-    """Say it on standard error: standard output is for the command's result."""
-    if output is not None:
-        print(f"tracer: wrote {output}", file=sys.stderr)
-
-
 @_command(
     "[OPTIONS] PROGRAM [ARGUMENTS]",
     _argument("program", metavar="PROGRAM"),
@@ -209,7 +203,8 @@ def report(
     trace = tracefile.load_run(path)
     part = columns.part_of(trace, optimizer, variable, step)
     formats.write(trace, format, by, place, part)
-    _say_written(place)
+    if place is not None:
+        print(f"tracer: wrote {place}", file=sys.stderr)
 
 
 @_command(
@@ -309,7 +304,8 @@ def check(
     )
     content = getattr(verdicts, f"as_{format}")(results)
     formats.put(lambda width, color: content, place)
-    _say_written(place)
+    if place is not None:
+        print(f"tracer: wrote {place}", file=sys.stderr)
     return int(any(each.reason for each in results))
 
 
@@ -336,7 +332,7 @@ def explain(code: str | None) -> None:
 
 @_command("", examples="  tracer demo")
 def demo() -> None:
-    """Train four small models and count what their optimizers do.
+    """Train two small models and count what their optimizers do.
 
     Prints how often the methods really ran. Takes less than a minute, downloads
     nothing, and uses only the CPU.
@@ -384,13 +380,11 @@ def main() -> NoReturn:
     except (Mistake, MissingExtra, UnknownName) as error:
         _fail(str(error))
     except OSError as error:
-        if error.filename:
-            _fail(f"cannot write {error.filename}: {error.strerror}")
-        # At exit, Python would report output that cannot be flushed.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not error.filename:  # at exit, Python would report output that cannot be flushed
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):  # the reader of the output has closed it
             sys.exit(1)
-        _fail(f"cannot write: {error.strerror or error}")
+        _fail(f"cannot write {error.filename or 'the output'}: {error.strerror}")
     if callable(result):  # runs a program: Python shows its exceptions
         result()
     sys.exit(result if isinstance(result, int) else 0)

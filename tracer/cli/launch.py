@@ -106,10 +106,8 @@ def _clean(error: BaseException | None, seen: set[int]) -> None:
 
 # `tracer run`.
 
-FILE = "tracer.json"
-"""The default trace file."""
-FOLDER = "traces"
-"""The default folder for the files of several processes."""
+FILE, FOLDER = "tracer.json", "traces"
+"""The default trace file, and the default folder for the files of several processes."""
 
 
 def check(program: str, output: str | None, *, module: bool, children: bool) -> None:

@@ -28,7 +28,6 @@ from tracer.model.records import Note, Program
 from tracer.model.trace import Trace
 from tracer.model.words import listed
 
-_MAX_TEXT = 200  # characters of an exception
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")  # in messages of Keras exceptions
 
 
@@ -99,7 +98,7 @@ class Process:
             self._error = type(error).__name__
             with suppress(Exception):  # an exception of the program may not have a text
                 text = without_credentials(_COLORS.sub("", " ".join(str(error).split())))
-                self._error += f": {text[:_MAX_TEXT]}" if text else ""
+                self._error += f": {text[:200]}" if text else ""
 
     def _exit(self, leave: Callable[..., None], _: object, args: Any, options: Any) -> None:
         """End the trace before `os._exit`, after which Python calls no `atexit` functions."""
@@ -135,14 +134,13 @@ _UNFOLLOWED = (
     "these are not traced; `tracer run --children` traces them, but no forks: use the start method "
     "spawn of multiprocessing"
 )
-_Call = Callable[..., Any]
 
 
 def note_children(*, forks_only: bool = False) -> list[str]:
     """A list that gets the name of each process that this one starts, or forks, from now on."""
     started: list[str] = []
 
-    def run_subprocess(run: _Call, process: Any, args: Any, options: Any) -> None:
+    def run_subprocess(run: Any, process: Any, args: Any, options: Any) -> None:
         run(*args, **options)
         command = process.args
         is_text = isinstance(command, str | bytes | os.PathLike)
@@ -150,7 +148,7 @@ def note_children(*, forks_only: bool = False) -> list[str]:
         if (name := os.path.basename(program)) not in _TOOLS:
             started.append(shown(name))
 
-    def start_process(start: _Call, process: Any, args: Any, options: Any) -> None:
+    def start_process(start: Any, process: Any, args: Any, options: Any) -> None:
         start(*args, **options)
         started.append(f"{process.name} of multiprocessing")
 

@@ -30,7 +30,6 @@ from msgspec.structs import replace
 
 from tracer.model.records import Launch, TraceData
 
-RUN = "TRACER_RUN"
 CHILDREN = "TRACER_CHILDREN"
 """The environment variable of `tracer run --children`: its folder and options, as JSON."""
 _MAX_GAP = 60  # seconds
@@ -98,7 +97,7 @@ def children_of(environment: Mapping[str, str] = os.environ) -> str:
 
 def _key(environment: Mapping[str, str]) -> str:
     """What is equal for the processes that train together: see the head of this module."""
-    if own := environment.get(RUN):
+    if own := environment.get("TRACER_RUN"):
         return own
     elastic = environment.get("TORCHELASTIC_RUN_ID")
     if elastic and elastic != "none":

@@ -24,7 +24,6 @@ Fields that a reader may ignore can be added without a new version; readers skip
 other change needs a new version, and `decode` refuses other versions than its own.
 """
 
-import codecs
 import hashlib
 import os
 import re
@@ -63,8 +62,7 @@ class _Header(msgspec.Struct):
 
 
 _LARGEST = 2**63 - 1
-_LATEST = 2**37  # the year 6325, in seconds since 1970
-_LIMITS = {"started": _LATEST, "seconds": _LATEST, "at": _LATEST}
+_LIMITS = dict.fromkeys(("started", "seconds", "at"), 2**37)  # the year 6325
 _SIGNED = {"iterations", "status", "begin", "end", "value", "last", "turn"}
 """The fields with numbers that may be negative."""
 
@@ -140,12 +138,11 @@ def _impossible(values: Any, sizes: Mapping[str, int], largest: int) -> Iterator
 _STRANGE = re.compile(r"[^\w+-]", re.ASCII)
 _MAX_NAME = 100  # characters of the name of a file or a folder
 _MAX_NAMES = 4  # files that are not counted
-_MAX_LINE = 1000  # characters of an error
 
 MAX_BYTES = 1_000_000_000
 """A larger file is refused unread: it is no trace, or would take ten times as much memory."""
 
-_BEGIN = re.compile(rb'(?:\xef\xbb\xbf)?\s*\{\s*"format"\s*:\s*"optimizer-tracer"')
+_BEGIN = re.compile(rb'\s*\{\s*"format"\s*:\s*"optimizer-tracer"')
 
 
 def file_name(trace: Trace) -> str:
@@ -237,7 +234,7 @@ def refused(path: str | Path, done: str) -> Iterator[None]:
         raise
     except Exception as error:  # a NUL in a path is a ValueError
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise TraceFileError(f"{path}: cannot be {done}: {reason}"[:_MAX_LINE]) from error
+        raise TraceFileError(f"{path}: cannot be {done}: {reason}") from error
 
 
 def load(path: str | Path) -> Trace:
@@ -289,11 +286,11 @@ def _trace(path: str | Path) -> Trace:
             raise ValueError(f"it has {size:,} bytes, more than {MAX_BYTES:,}")
         content = Path(path).read_bytes()
     try:
-        return Trace(decode(content.removeprefix(codecs.BOM_UTF8)))  # some editors add it
+        return Trace(decode(content))
     except ValueError as error:
         program = f"is a program, not a trace file: did you mean tracer run {path}?"
         reason = program if Path(path).suffix == ".py" else error
-        raise TraceFileError(f"{path}: {reason}"[:_MAX_LINE]) from error
+        raise TraceFileError(f"{path}: {reason}") from error
 
 
 def load_run(path: str | Path) -> Trace:
