@@ -11,7 +11,7 @@ KINDS = ("legacy", "keras2", "keras3", "v1")
 SHAPES = ("plain", "plain", "loss scale", "options", "override", "override", "applying", "inner")
 THEMES = (
     *("company", "company", "branches", "gradients", "host", "late", "late", "between"),
-    *("failing", "threads", "XLA", "OneDevice", "Mirrored", "session", "raising", "starving"),
+    *("failing", "XLA", "OneDevice", "Mirrored", "raising"),
 )
 BRANCHES = {
     "failing": ("cond",),
@@ -42,22 +42,11 @@ class _Maker:
         self.taping: set[str] = set()
         """The functions that have a tape, or call one that has."""
         self.strategy: Any = self.theme if self.theme in ("OneDevice", "Mirrored") else ""
-        if self.theme == "threads" and self.kind != "legacy" and self.chance(0.2):
-            self.strategy = "OneDevice"
-        if self.theme in ("late", "between", "starving") and self.chance(0.2):
+        if self.theme in ("late", "between") and self.chance(0.2):
             self.strategy = self.choice(("OneDevice", "Mirrored"))
-        alone = self.strategy or self.theme in ("session", "starving")
-        self.other = not alone and self.chance(0.15)
-        if self.theme == "session":
-            self.kind = self.choice(("legacy", "v1"))
-        if self.theme == "starving":
-            self.shape = self.choice(("plain", "options", "loss scale"))
-        self.rows = 0
-        if self.theme in ("company", "branches", "threads", "gradients") and self.chance(0.2):
-            self.rows = random.randint(2, 6)
+        self.other = not self.strategy and self.chance(0.15)
         self.recorded = not self.other and self.chance(0.15)
-        self.shared = self.other and self.kind == "legacy" and self.chance(0.4)
-        self.resumed = self.inner = self.accumulates = False
+        self.inner = self.accumulates = False
         self.ways = {self.theme, self.shape}
 
     def chance(self, probability: float) -> bool:
@@ -69,16 +58,8 @@ class _Maker:
 
     def program(self) -> p.Program:
         optimizer = self.optimizer()
-        if self.theme == "starving":
-            actions = self.starve()
-        elif self.theme == "threads":
-            actions, optimizer = self.threads(optimizer)
-        elif self.theme == "session":
-            actions = self.session()
-        else:
-            actions = self.actions(optimizer)
-        names = ("record", self.recorded), ("shared iterations", self.shared)
-        self.ways |= {name for name, have in (*names, ("small ring", self.rows)) if have}
+        actions = self.actions(optimizer)
+        self.ways |= {"record"} if self.recorded else set()
         return p.Program(
             optimizer,
             self.other,
@@ -87,25 +68,18 @@ class _Maker:
             tuple(self.functions),
             actions,
             tuple(sorted(self.ways)),
-            session=self.theme == "session",
             recorded=self.recorded,
-            resumed=self.resumed,
-            shared=self.shared,
-            rows=self.rows,
         )
 
     # The optimizer.
 
     def optimizer(self) -> p.Optimizer:
-        fails: dict[str, Any] = {"failing": "fuse", "raising": "trip", "starving": "starving"}
+        fails: dict[str, Any] = {"failing": "fuse", "raising": "trip"}
         found = p.Optimizer(self.kind, fails=fails.get(self.theme, ""))
-        alone = {"XLA": 2, "session": 2, "threads": 1}.get(self.theme, 0)
-        if self.shape in ("applying", "inner")[: 2 if self.strategy == "Mirrored" else alone]:
+        if self.shape == "applying" and (self.theme == "XLA" or self.strategy == "Mirrored"):
             self.shape = "override"
-        if self.theme == "threads" and self.chance(0.5):
-            self.shape = self.choice(("override", "inner"))
-        if self.theme == "session" and self.shape == "loss scale":
-            self.shape = "plain"
+        if self.shape == "inner" and (self.theme == "XLA" or self.strategy == "Mirrored"):
+            self.shape = "override"
         some = self.shape in ("loss scale", "override", "inner") and self.chance(0.25)
         if self.shape == "options" or some:
             found = replace(found, options=self.options())
@@ -131,7 +105,7 @@ class _Maker:
             choices += [("use_ema", True), ("clipnorm", 1.0), ("global_clipnorm", 1.0)]
         if self.kind == "legacy":
             choices += [("clipnorm", 1.0), ("clipvalue", 0.5), ("global_clipnorm", 1.0)]
-        apart = self.strategy or self.theme in ("failing", "starving", "threads")
+        apart = self.strategy or self.theme == "failing"
         if self.kind == "keras3" and not apart:
             choices += [("gradient_accumulation_steps", 2)] * 3
         if not choices:
@@ -146,11 +120,7 @@ class _Maker:
         for _ in range(self.choice((1, 1, 2))):
             parts.append(p.Part(self.choice(ways), self.choice(("all", "first", "reversed"))))
             self.ways.add(f"override: {parts[-1].what} {parts[-1].transform}")
-            looks = self.theme in ("company", "host", "between") and self.chance(0.15)
-            if looks and self.strategy != "Mirrored":  # each replica would look
-                parts.insert(self.random.randint(0, len(parts)), p.Part("look"))
-                self.ways.add("look inside")
-        calling = ("company", "branches", "late", "failing", "threads", "raising", "OneDevice")
+        calling = ("company", "branches", "late", "failing", "raising", "OneDevice")
         apart = self.strategy == "Mirrored" or (self.strategy and self.kind in ("legacy", "v1"))
         if self.theme in calling and not apart and self.chance(0.6):
             body: p.Body = (p.Direct("base", self.variable()),)
@@ -188,7 +158,7 @@ class _Maker:
         kinds: list[p.GradientKind] = ["dense"] * 4
         clipped = self.ways & {"clipnorm", "clipvalue", "global_clipnorm"}
         densified = clipped and (self.strategy or self.kind == "keras3")
-        if self.theme not in ("XLA", "failing", "starving"):
+        if self.theme not in ("XLA", "failing"):
             kinds += [] if self.accumulates or densified else ["sparse"]
         found = [(name, self.choice(kinds)) for name in names]
         if len(found) > 1 and self.shape in ("plain", "options") and self.chance(0.1):
@@ -238,7 +208,7 @@ class _Maker:
         if what == "switch":
             return p.Switch(tuple(self.body(depth) for _ in range(self.random.randint(2, 3))))
         if what == "loop":
-            count = self.random.randint(1, 16 if self.rows else 5)
+            count = self.random.randint(1, 5)
             return p.Loop(count, self.random.randint(1, count + 1), self.body(depth))
         if what == "map":
             return p.Map(self.random.randint(1, 3), self.body(depth))
@@ -286,11 +256,9 @@ class _Maker:
                 (wrapped,) = (n for n, each in enumerate(actions) if _wraps(each))
                 self.rewrap(actions, wrapped + 1)
                 self.ways.add("unwrap")
-            if self.chance(0.25):
-                self.hold(actions)
             first = []
         if self.theme == "between":
-            self.between(actions, optimizer)
+            self.between(actions)
         if self.theme in ("failing", "raising"):
             of: Any = optimizer.fails
             for _ in range(2):
@@ -298,7 +266,7 @@ class _Maker:
                 limit = p.Limit(of, self.random.randint(0, 3))
                 actions[at:at] = [limit, actions[at], p.Limit(of, -1)]
         if self.theme in ("late", "company", "between") and self.chance(0.3):
-            self.insert(actions, p.Graphs("trace", self.choice(self.functions).name))
+            self.insert(actions, p.Graphs(self.choice(self.functions).name))
             self.ways.add("traced only")
         while self.chance(0.4):
             self.insert(actions, p.Do("look"))
@@ -328,16 +296,6 @@ class _Maker:
             self.ways.add("wrap: graphs kept")
         return p.Wrap(root, retrace=not kept)
 
-    def hold(self, actions: list[p.Statement]) -> None:
-        """Hold a graph, which no `wrap` can have traced anew, and call it later."""
-        name = self.choice(self.functions).name
-        at = self.random.randint(0, len(actions) - 1)
-        actions.insert(at, p.Graphs("hold", name))
-        for _ in range(self.random.randint(1, 2)):
-            held = p.Call(name, self.random.randint(0, 2), held=True)
-            self.insert(actions, held, first=at + 1)
-        self.ways.add("held")
-
     def rewrap(self, actions: list[p.Statement], first: int) -> None:
         """Unwrap it, sometimes so that what has counters is traced anew, and wrap it again."""
         at = self.random.randint(first, len(actions))
@@ -347,106 +305,17 @@ class _Maker:
         actions.insert(at, p.Wrap("o", retrace=forgets, on=False))
         self.insert(actions, self.late_wrap("o"), first=at + 1)
 
-    def between(self, actions: list[p.Statement], optimizer: p.Optimizer) -> None:
-        ways = ("collect", "restore", "resumed", "resumed", "unwrap", "copy", "renew", "renew")
-        what = self.choice(ways)
-        own = optimizer.override or optimizer.applying or self.kind == "v1"
-        if (what == "resumed" and own) or (what in ("resumed", "copy") and self.strategy):
-            what = "restore"
+    def between(self, actions: list[p.Statement]) -> None:
+        what = self.choice(("collect", "restore", "restore", "unwrap"))
         self.ways.add(what)
         if what == "restore":
             at = self.random.randint(0, len(actions))
             actions.insert(at, p.Do("save"))
             self.insert(actions, p.Do("restore"), first=at + 1)
-        elif what == "resumed":
-            self.resumed = True
-            actions.insert(self.choice((0, 0, len(actions) // 2)), p.Do("restore"))
-        elif what == "renew":
-            name = self.choice(self.functions).name
-            collect = [p.Do("collect")] if self.chance(0.5) else []
-            self.insert(actions, p.Graphs("renew", name), *collect, p.Call(name), first=1)
         elif what == "unwrap" and not self.recorded:
             self.rewrap(actions, 0)
-        elif what == "copy" and self.shape == "plain" and self.kind in ("legacy", "keras2"):
-            self.insert(actions, p.Copy("a"))
         else:
             self.insert(actions, p.Do("collect"))
-
-    def starve(self) -> p.Body:
-        """Steps of which the gradients sometimes fail; one in a graph, as graphs have no order."""
-        for _ in range(self.random.randint(1, 3)):
-            if self.functions and self.chance(0.3):
-                self.function((self.call(),))
-            else:
-                value = self.choice(("fed", "fed", "fed", "one"))
-                self.function((self.placed(p.Step("o", self.pairs(), value)),))
-        actions: list[p.Statement] = []
-        for _ in range(self.random.randint(3, 7)):
-            step = self.chance(0.2)
-            actions += [self.placed(p.Step("o", self.pairs(), "fed")) if step else self.call()]
-        return (p.Wrap("o", True), *actions, p.Do("look"))
-
-    def threads(self, optimizer: p.Optimizer) -> tuple[p.Body, p.Optimizer]:
-        """Two threads, which meet in the middle of a step or race."""
-        for _ in range(2):
-            self.function((self.placed(self.step()),))
-        same, own = p.Call(self.functions[-1].name), p.Call(self.functions[-2].name)
-        second = self.choice((own, own, same, self.step()))
-        bodies: list[p.Body] = [(same,), (self.placed(second),)]
-        times = self.random.randint(1, 4)
-        first = [self.placed(self.step()) for _ in range(self.random.randint(0, 2))]
-        first += [p.Call(each.name) for each in self.functions[-2:] if self.chance(0.5)]
-        if self.shape != "loss scale" and self.chance(0.7):  # which may not call it
-            self.ways.add("meet")
-            optimizer, bodies = self.meeting(optimizer)
-        threads = p.Threads(tuple(bodies), times)
-        return (*self.wraps(), *first, threads, p.Do("look")), optimizer
-
-    def meeting(self, optimizer: p.Optimizer) -> tuple[p.Optimizer, list[p.Body]]:
-        """One thread is in the middle of a step while the other does something."""
-        parts = list(optimizer.override or (p.Part("super"),))
-        before = self.random.randint(0, len(parts))
-        parts[before:before] = [p.Part("meet")] * 2
-        meeting = replace(optimizer, override=tuple(parts))
-        step = (self.placed(p.Step("o", self.pairs())),)
-        long: p.Body = step if self.chance(0.4) else (p.Call(self.function(step)),)
-        if self.chance(0.4):  # both do such a step
-            return meeting, [long, step if self.chance(0.5) else (p.Call(self.function(step)),)]
-        short: p.Statement = p.Direct("base", self.variable())
-        if self.inner and self.chance(0.7):
-            short = p.Step("inner", self.pairs())
-        elif self.other:
-            short = p.Step("other", self.pairs())
-        between: p.Body = (self.placed(short),)
-        if self.chance(0.5):
-            between = (p.Call(self.function(between)),)
-        return meeting, [long, (p.Do("meet"), *between, p.Do("meet"))]
-
-    # Sessions.
-
-    def session(self) -> p.Body:
-        """Train ops of a v1 graph, which are run whole or in part."""
-        count = self.random.randint(1, 3)
-        builds = [p.Build(f"train_{n}", p.Step("o", self.pairs())) for n in range(count)]
-        names = [each.name for each in builds]
-        actions: list[p.Statement] = []
-        for _ in range(self.random.randint(2, 5)):
-            part = self.shape == "plain" and self.chance(0.25)
-            build = self.choice(builds)
-            dense = [name for name, kind in build.step.pairs if kind == "dense"]
-            if part and dense:
-                actions.append(p.Fetch((build.name,), self.choice(dense)))
-                self.ways.add("part of a step")
-            else:
-                size = min(self.choice((1, 1, 1, 2)), count)
-                actions.append(p.Fetch(tuple(self.random.sample(names, size))))
-        wrapped: list[p.Statement] = [*builds]
-        if self.chance(0.2):
-            self.ways.add("late")
-            self.insert(wrapped, p.Wrap("o", True))
-        else:
-            wrapped.insert(0, p.Wrap("o", True))
-        return (*wrapped, *actions, p.Do("look"))
 
 
 def _wraps(action: p.Statement) -> bool:

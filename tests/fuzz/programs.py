@@ -11,9 +11,8 @@ from typing import Any, Literal
 GradientKind = Literal["dense", "sparse", "none"]
 Pairs = tuple[tuple[str, GradientKind], ...]
 """Variables, each with the kind of its gradient."""
-Value = Literal["one", "inf", "odd", "fed"]
-"""What is in the gradients of a step; where `i` is odd, `odd` ones are infinite, and `fed` ones
-never come."""
+Value = Literal["one", "inf", "odd"]
+"""What is in the gradients of a step; where `i` is odd, `odd` ones are infinite."""
 
 
 class Statement:
@@ -43,15 +42,11 @@ class Direct(Statement):
 
 @dataclass(frozen=True)
 class Call(Statement):
-    """Call a function; `key` is a Python number, so that each one is another graph.
-
-    If it is `held`, the graph is called that it had then, whatever was traced since.
-    """
+    """Call a function; `key` is a Python number, so that each one is another graph."""
 
     function: str
     shift: int = 0
     key: int = 0
-    held: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,12 +114,9 @@ class Replicas(Statement):
 
 @dataclass(frozen=True)
 class Do(Statement):
-    """`look` at all traces, `save` or `restore` a checkpoint, `collect` the garbage.
+    """`look` at all traces, `save` or `restore` a checkpoint, `collect` the garbage."""
 
-    Or `meet` the other thread, if there is one: wait for it here.
-    """
-
-    what: Literal["look", "save", "restore", "collect", "meet"]
+    what: Literal["look", "save", "restore", "collect"]
 
 
 # What is done outside of all functions only.
@@ -143,13 +135,6 @@ class Wrap(Statement):
 
 
 @dataclass(frozen=True)
-class Copy(Statement):
-    """Make another optimizer of the config, which is not traced, and do a step with it."""
-
-    variable: str
-
-
-@dataclass(frozen=True)
 class Limit(Statement):
     """From here on so many updates (`fuse`) or calls of apply methods (`trip`) can be made.
 
@@ -162,37 +147,9 @@ class Limit(Statement):
 
 @dataclass(frozen=True)
 class Graphs(Statement):
-    """`trace` a function to a graph and don't run it, `hold` its graph, or `renew` the function.
+    """Trace a function to a graph, and don't run it."""
 
-    One that is new has no graphs; graphs that called the old one go on to.
-    """
-
-    what: Literal["trace", "hold", "renew"]
     function: str
-
-
-@dataclass(frozen=True)
-class Build(Statement):
-    """Build a train op in the graph of a session."""
-
-    name: str
-    step: Step
-
-
-@dataclass(frozen=True)
-class Fetch(Statement):
-    """Run train ops in one call of the session, or of one the op that updates `part`."""
-
-    names: tuple[str, ...]
-    part: str = ""
-
-
-@dataclass(frozen=True)
-class Threads(Statement):
-    """Each body on a thread of its own, at the same time."""
-
-    bodies: tuple[Body, ...]
-    times: int = 1
 
 
 @dataclass(frozen=True)
@@ -209,7 +166,7 @@ class Function:
 class Part:
     """What an override of `apply_gradients` does with its pairs; those after `own` need none."""
 
-    what: Literal["super", "inner", "own", "call", "meet", "look"]
+    what: Literal["super", "inner", "own", "call"]
     transform: Literal["all", "first", "reversed"] = "all"
     function: str = ""
 
@@ -230,9 +187,8 @@ class Optimizer:
     """The function that its apply method calls after it has updated."""
     inner: bool = False
     """Whether it has a second one in an attribute, `inner`."""
-    fails: Literal["", "fuse", "trip", "starving"] = ""
-    """Whether its updates can be made to fail, or its apply methods to raise, by `Limit`; or
-    whether its updates wait for their gradients, as those of other optimizers do."""
+    fails: Literal["", "fuse", "trip"] = ""
+    """Whether its updates can be made to fail, or its apply methods to raise, by `Limit`."""
     loss_scale: bool = False
 
 
@@ -249,16 +205,8 @@ class Program:
     actions: Body
     ways: tuple[str, ...] = ()
     """What it was made of, for the count of cells."""
-    session: bool = False
-    """Whether all is in a graph that a v1 session runs."""
     recorded: bool = False
     """Whether `tracer.record` traces it, not `tracer.wrap`."""
-    resumed: bool = False
-    """Whether the checkpoint that is restored is that of an earlier training, of 3 steps."""
-    shared: bool = False
-    """Whether both roots have the same `iterations`."""
-    rows: int = 0
-    """How many rows the rings have; 0: as many as ever."""
 
     @property
     def roots(self) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ AutoGraph converts the methods of `Run` as it converts code of users, so they ar
 import gc
 import shutil
 import tempfile
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from functools import partial
@@ -16,12 +15,10 @@ import numpy as np
 import tensorflow as tf
 from fuzz import programs as p
 from support.libraries import keras3, with_loss_scale
-from support.odometers import ODOMETERS, raw, read, reading
+from support.odometers import ODOMETERS, raw, read
 
 import tracer
-from tracer.backends.tensorflow import ledger
 
-v1 = tf.compat.v1
 tf.get_logger().setLevel("ERROR")
 CPU = tf.config.list_physical_devices("CPU")[0]
 
@@ -46,8 +43,6 @@ def gradient(kind: str, value: str = "one", i: Any = None) -> Any:
         factor = tf.cast(i, tf.float32) * 0.0 + np.inf  # no constant, which TensorFlow would fold
     elif value != "one":
         factor = tf.where(i % 2 == 1, np.inf, 1.0)
-    if value == "fed":
-        factor = tf.debugging.check_numerics(factor, "no gradient")
     if kind == "dense":
         return tf.ones(2) * factor
     return tf.IndexedSlices(tf.ones(2) * factor, tf.constant([1, 1]), tf.constant([2]))
@@ -93,18 +88,10 @@ class Run:
         self.errors: list[str | None] = []
         self.weights: list[Any] = []
         self.looks: list[dict[str, Any]] = []
-        self.held: dict[str, Any] = {}
-        self.trains: dict[str, Any] = {}
-        self.barrier: Any = None
-        self.session: Any = None
         self.recording: Any = None
         self.wrapped: set[str] = set()
         self.limits: dict[str, Any] = {"trip": -1}
         with ExitStack() as self.open:
-            if traced and program.rows:
-                make: Any = ledger.Ledger.__init__
-                self.open.callback(setattr, make, "__defaults__", make.__defaults__)
-                make.__defaults__ = (program.rows,)
             self.make_objects()
             self.functions = {each.name: self.function(each) for each in program.functions}
             for action in program.actions:
@@ -116,8 +103,6 @@ class Run:
         program, spec = self.program, self.program.optimizer
         if spec.fails == "fuse":
             self.limits["fuse"] = tf.Variable(-1)
-        if program.session:
-            self.open.enter_context(tf.Graph().as_default())
         self.strategy: Any = tf.distribute.get_strategy()
         if program.strategy == "OneDevice":
             self.strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
@@ -130,29 +115,14 @@ class Run:
             made = self.optimizers = self.root(own, plain)
             if program.other:
                 made["other"] = plain(name="other")
-            past = self.root(own, plain) if program.resumed else {}
-            if program.shared:
-                made["other"].iterations = made["o"].iterations
-            if not program.session:
-                for each in (*made.values(), *past.values()):
-                    self.build(each)
+            for each in made.values():
+                self.build(each)
         self.roots = {name: made[name] for name in program.roots}
-        if not program.session:
-            self.checkpoint = tf.train.Checkpoint(**self.variables, o=made["o"])
-            self.folder = tempfile.mkdtemp()
-            self.open.callback(shutil.rmtree, self.folder)
-        if program.resumed:
-            earlier = tf.train.Checkpoint(**self.variables, o=past["o"])
-            for _ in range(3):
-                pairs = [(gradient("dense"), each) for each in self.variables.values()]
-                past["o"].apply_gradients(pairs)
-            earlier.write(self.folder + "/c")
-            for each in self.variables.values():
-                raw(each).assign(tf.zeros(2))
+        self.checkpoint = tf.train.Checkpoint(**self.variables, o=made["o"])
+        self.folder = tempfile.mkdtemp()
+        self.open.callback(shutil.rmtree, self.folder)
 
     def variable(self, name: str) -> Any:
-        if self.program.session:
-            return v1.get_variable(name, (2,), initializer=v1.zeros_initializer())
         return (keras3 if self.kind == "keras3" else tf).Variable(tf.zeros(2), name=name)
 
     def root(self, own: Any, plain: Any) -> dict[str, Any]:
@@ -179,7 +149,7 @@ class Run:
         spec = self.program.optimizer
         plain = own = ODOMETERS[self.kind]
         if spec.fails:
-            change = {"fuse": self.fusing, "trip": self.tripping, "starving": self.waiting}
+            change = {"fuse": self.fusing, "trip": self.tripping}
             plain = own = subclass(plain, change[spec.fails])
         if spec.applying:
             own = subclass(plain, self.calling)
@@ -193,10 +163,6 @@ class Run:
 
             own = Own
         return plain, own
-
-    def waiting(self, inherited: Any, gradient: Any, variable: Any) -> Any:
-        with tf.control_dependencies([gradient]):
-            return inherited()
 
     def tripping(self, inherited: Any, gradient: Any, variable: Any) -> Any:
         if self.limits["trip"] == 0:
@@ -231,12 +197,6 @@ class Run:
                         done += [direct(self.kind, own, gradient, variable)]
             elif part.what == "call":
                 self.functions[part.function](tf.constant(0))
-            elif part.what == "meet":
-                self.meet()
-            elif tf.executing_eagerly():
-                self.look()
-        if self.program.session:
-            done.append(tf.group(*done))
         return done[-1] if done else None
 
     def function(self, spec: p.Function) -> Any:
@@ -265,28 +225,19 @@ class Run:
         elif isinstance(action, p.Wrap):
             if self.traced:
                 self.wrap(action)
-        elif isinstance(action, p.Build):
-            self.trains[action.name] = self.step(action.step, True, None)
         else:
-            if self.program.session and self.session is None:
-                self.session = self.open.enter_context(v1.Session())
-                self.session.run(v1.global_variables_initializer())
             self.attempt(action)
 
     def attempt(self, action: p.Statement) -> None:
         error = None
         try:
-            self.block((action,), True, None if self.program.session else tf.constant(0))
+            self.block((action,), True, tf.constant(0))
         except Exception as caught:
             *_, last = str(caught).rstrip().splitlines() or [""]  # before it, where it was raised
             error = f"{type(caught).__name__}: {last[:200]}"
         self.errors.append(error)
-        self.weights.append({name: self.read(each) for name, each in self.variables.items()})
-
-    def read(self, variable: Any) -> Any:
-        if self.session is None:
-            return tuple(tuple(each) for each in read(variable))
-        return (tuple(reading(self.session.run(variable))),)
+        readings = {name: read(each) for name, each in self.variables.items()}
+        self.weights.append({k: tuple(tuple(each) for each in v) for k, v in readings.items()})
 
     def wrap(self, action: p.Wrap) -> None:
         if not self.program.recorded:
@@ -329,9 +280,7 @@ class Run:
             apply(variable)
 
     def call(self, call: p.Call, autograph: bool, i: Any) -> None:
-        if call.held:
-            self.held[call.function](i + call.shift)
-        elif call.key:
+        if call.key:
             self.functions[call.function](i + call.shift, call.key)
         else:
             self.functions[call.function](i + call.shift if call.shift else i)
@@ -402,9 +351,7 @@ class Run:
         self.strategy.run(partial(self.block, each.body, autograph), args=(i,))
 
     def do(self, do: p.Do, autograph: bool, i: Any) -> None:
-        if do.what == "meet":
-            self.meet()
-        elif do.what == "save":
+        if do.what == "save":
             self.checkpoint.write(self.folder + "/c")
         elif do.what == "restore":
             self.checkpoint.read(self.folder + "/c")
@@ -413,11 +360,6 @@ class Run:
 
     # Those outside of all functions.
 
-    def copy(self, each: p.Copy, autograph: bool, i: Any) -> None:
-        root = self.optimizers["o"]
-        twin = root.__class__.from_config(root.get_config())
-        twin.apply_gradients([(gradient("dense"), self.variables[each.variable])])
-
     def limit(self, limit: p.Limit, autograph: bool, i: Any) -> None:
         if limit.of == "fuse":
             self.limits["fuse"].assign(limit.number)
@@ -425,66 +367,7 @@ class Run:
             self.limits["trip"] = limit.number
 
     def graphs(self, graphs: p.Graphs, autograph: bool, i: Any) -> None:
-        name = graphs.function
-        if graphs.what == "renew":
-            (spec,) = (each for each in self.program.functions if each.name == name)
-            self.functions[name] = self.function(spec)
-        else:
-            graph = self.functions[name].get_concrete_function(i)
-            if graphs.what == "hold":
-                self.held[name] = graph
-
-    def fetch(self, fetch: p.Fetch, autograph: bool, i: Any) -> None:
-        trains = [self.trains[name] for name in fetch.names]
-        if fetch.part:
-            trains = [self.part_of(trains[0], self.variables[fetch.part])]
-        self.session.run(trains)
-
-    def part_of(self, train: Any, variable: Any) -> Any:
-        """The op of a train op that adds to a variable."""
-        todo, seen = [train], set()
-        while todo:
-            op = todo.pop()
-            op = getattr(op, "op", op)
-            if op not in seen:
-                seen.add(op)
-                if op.type == "AssignAddVariableOp" and op.inputs[0].name == variable.handle.name:
-                    return op
-                todo += [*op.control_inputs, *(each.op for each in op.inputs)]
-        raise LookupError(variable.name)
-
-    def threads(self, threads: p.Threads, autograph: bool, i: Any) -> None:
-        errors: list[Exception] = []
-        start = threading.Barrier(len(threads.bodies))
-
-        def run(body: p.Body) -> None:
-            try:
-                start.wait(20)
-                for _ in range(threads.times):
-                    self.block(body, autograph, i)
-            except Exception as error:
-                errors.append(error)
-
-        self.barrier = threading.Barrier(len(threads.bodies))
-        running = [threading.Thread(target=run, args=(body,)) for body in threads.bodies]
-        for thread in running:
-            thread.start()
-        for thread in running:
-            thread.join(60)
-        self.barrier = None
-        if errors:
-            raise errors[0]
-
-    def meet(self) -> None:
-        if tf.executing_eagerly():
-            self.wait()
-        else:
-            tf.py_function(self.wait, [], [])
-
-    def wait(self) -> None:
-        barrier = self.barrier
-        if barrier is not None:
-            barrier.wait(20)
+        self.functions[graphs.function].get_concrete_function(i)
 
 
 def counted(trace: Any, variables: dict[str, Any]) -> dict[str, Any]:
