@@ -9,8 +9,6 @@ from hypothesis import given, strategies as st
 from tracer.model.records import Block, Entry, contribution
 from tracer.model.timeline import Run, fold, join
 
-# A busy machine is no failure.
-
 RUNS = st.builds(
     Run,
     st.integers(1, 60),
@@ -50,12 +48,6 @@ def rising_runs(draw: st.DrawFn) -> list[Run]:
     return runs
 
 
-@given(RUNS)
-def test_last_and_total_are_those_of_the_steps(run: Run) -> None:
-    assert run.last == steps_of(run)[-1]
-    assert run.total == len(steps_of(run))
-
-
 @given(RUNS, RANGES)
 def test_only_is_the_part_of_a_run_in_a_range(run: Run, steps: range) -> None:
     part = run.intersect(steps)
@@ -81,10 +73,6 @@ def test_fold_keeps_every_step_once_and_in_order(times: dict[int, int]) -> None:
 def test_fold_makes_one_run_of_regular_steps(stride: int) -> None:
     steps = range(3, 3 + 1000 * stride, stride)
     assert fold((step, 4) for step in steps) == [Run(3, stride, 1000, 4)]
-
-
-def test_fold_of_nothing_is_nothing() -> None:
-    assert fold([]) == []
 
 
 def test_a_partial_last_batch_in_each_epoch_costs_one_run_an_epoch() -> None:

@@ -7,7 +7,7 @@ from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from support import traces
 from support.cost import at_most
 
@@ -25,8 +25,6 @@ from tracer.model.records import (
 )
 from tracer.model.timeline import Run
 from tracer.model.trace import Trace
-
-# A busy machine is no failure.
 
 OPTIMIZERS = (Optimizer("Adam", "Adam", "legacy", 0), Optimizer("SGD", "SGD", "legacy", 1))
 VARIABLES = tuple(
@@ -219,7 +217,6 @@ def questions(draw: st.DrawFn) -> tuple[TraceData, str, dict[str, Any]]:
 
 
 @given(questions())
-@settings(max_examples=50)
 def test_a_sum_is_the_number_of_events(question: tuple[TraceData, str, dict[str, Any]]) -> None:
     data, what, filters = question
     trace, number = Trace(data), len(selected(data, what, filters))
@@ -229,7 +226,6 @@ def test_a_sum_is_the_number_of_events(question: tuple[TraceData, str, dict[str,
 
 
 @given(questions(), st.data())
-@settings(max_examples=50)
 def test_a_split_counts_the_events(
     question: tuple[TraceData, str, dict[str, Any]], more: st.DataObject
 ) -> None:
@@ -248,7 +244,6 @@ def test_a_split_counts_the_events(
 
 
 @given(questions())
-@settings(max_examples=50)
 def test_per_step_covers_every_step(question: tuple[TraceData, str, dict[str, Any]]) -> None:
     data, what, filters = question
     if what == "calls":
@@ -301,32 +296,12 @@ def trace() -> Trace:
     return Trace(example())
 
 
-def test_the_counts_of_a_small_run(trace: Trace) -> None:
-    assert trace.steps == 64
-    assert trace.updates() == 2 * 63 * 3 + 3 * 2
-    assert trace.updates("sparse") == 126
-    assert trace.executions("_resource_apply_sparse") == 126
-    assert trace.executions("apply_gradients") == 128
-    assert trace.executions("apply_gradients", variable="encoder/bias") == 0
-    assert trace.calls() == 7
-    assert trace.calls("_resource_apply_dense", variable="encoder/kernel") == 2
-    assert trace.updates(step=33) == 0
-    assert trace.updates(step=5) == 8
-    assert trace.updates(step=range(1, 65), optimizer="SGD") == 4  # 6 less the step_unknown 2
+def test_steps_are_numbered_from_1(trace: Trace) -> None:
     assert trace.updates(step=range(0)) == 0
     assert trace.count("updates", by="step", step=range(0)) == {}
-    assert trace.count("calls", by="context") == {("eager",): 1, ("tracing",): 6}
     for before in (0, -1, range(3), range(5, -1, -1)):
         with pytest.raises(UnknownName, match="steps are numbered from 1"):
             trace.updates(step=before)
-
-
-def test_what_was_thrown_away_is_executed_and_no_update() -> None:
-    trace = traces.discarding()  # 64 steps of 4 variables, of which every 4th step keeps its work
-    assert trace.executions("update_step") == 64 * 4
-    assert trace.updates() == 16 * 4
-    assert trace.count("discarded", by="variable") == {(each.name,): 48 for each in trace.variables}
-    assert list(trace.per_step("discarded"))[:3] == [(1, 3, 4), (4, 4, 0), (5, 7, 4)]
 
 
 def test_an_empty_trace_answers_with_0() -> None:
@@ -336,19 +311,9 @@ def test_an_empty_trace_answers_with_0() -> None:
     assert list(trace.per_step("updates")) == []
 
 
-def test_what_the_trace_holds(trace: Trace) -> None:
-    data = example()
-    assert (trace.optimizers, trace.variables) == (data.optimizers, data.variables)
-    assert (trace.methods, trace.replicas, trace.blocks) == (
-        data.methods,
-        data.replicas,
-        data.blocks,
-    )
-    assert trace.workers == ("worker:0", "worker:1")
-    assert (trace.complete, trace.notes, trace.environment) == (True, (), {})
+def test_a_trace_in_one_line(trace: Trace) -> None:
     assert repr(trace) == "<Trace of Adam, SGD: 64 steps, 384 updates>"
-    assert trace == Trace(example())
-    assert trace != traces.nothing()
+    assert trace == Trace(example()) != traces.nothing()
 
 
 # The variable itself.

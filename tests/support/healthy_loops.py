@@ -113,15 +113,6 @@ def train_on_batch_of_growing_size(k):
 
 
 @add
-def stopped_in_the_first_batch(k):
-    class Stop(k.keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            self.model.stop_training = True
-
-    fit(k.mlp(4, 1), k.sgd(), epochs=9, callbacks=[Stop()])
-
-
-@add
 def callback_that_freezes_in_eager_mode(k):
     class Freeze(k.keras.callbacks.Callback):
         def on_epoch_begin(self, epoch, logs=None):
@@ -131,20 +122,6 @@ def callback_that_freezes_in_eager_mode(k):
     model = k.mlp(4, 4, 1)
     model.compile(k.sgd(), "mse", run_eagerly=True)
     model.fit(*data(), batch_size=8, epochs=3, callbacks=[Freeze()], verbose=0)
-
-
-# Models.
-
-
-@add
-def one_table_for_two_inputs(k):
-    left, right = k.layers.Input((3,), dtype="int32"), k.layers.Input((3,), dtype="int32")
-    table = k.layers.Embedding(10, 4)
-    both = k.layers.Concatenate()([k.layers.Flatten()(table(each)) for each in (left, right)])
-    model = k.keras.Model([left, right], k.layers.Dense(1)(both))
-    model.compile(k.adam(), "mse")
-    tokens = np.random.default_rng(0).integers(0, 10, (24, 3))
-    model.fit([tokens, tokens[::-1]], data()[1], batch_size=8, epochs=2, verbose=0)
 
 
 # Loops of one's own.
@@ -261,50 +238,6 @@ def frozen_for_a_look_and_back(k):
         model.trainable = True
 
 
-@add
-def second_model_after_an_error(k):
-    optimizer = k.adam()
-    for _ in range(2):
-        model = k.mlp(4, 1)
-        try:
-            fit(model, optimizer)
-        except (KeyError, ValueError):
-            fit(model, k.adam())
-
-
-@add
-def adversarial_model_with_more_steps_of_the_critic(k):
-    class Pair(k.keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.maker, self.critic = k.mlp(4, 2), k.mlp(4, 1, inputs=2)
-
-        def compile(self, maker, critic):
-            super().compile()
-            self.of_maker, self.of_critic = maker, critic
-
-        def call(self, x):
-            return self.critic(self.maker(x))
-
-        def train_step(self, batch):
-            noise, real = batch
-            for _ in range(3):
-                with tf.GradientTape() as tape:
-                    loss = square(self.critic(real) - 1) + square(self.critic(self.maker(noise)))
-                gradients = tape.gradient(loss, self.critic.trainable_variables)
-                self.of_critic.apply_gradients(zip(gradients, self.critic.trainable_variables))
-            minimize(self.of_maker, lambda: square(self(noise) - 1), self.maker)
-            return {"loss": loss}
-
-    x, _ = data()
-    pair = Pair()
-    pair.compile(k.adam(), k.adam())
-    if k.kind != "legacy":
-        pair.of_maker.build(pair.maker.trainable_variables)
-        pair.of_critic.build(pair.critic.trainable_variables)
-    pair.fit(x, x[:, :2], batch_size=8, epochs=2, verbose=0)
-
-
 @add(quick=True)
 def one_optimizer_for_kernels_and_one_for_biases(k):
     model, of_kernels, of_biases = k.mlp(5, 1), k.adam(), k.sgd(0.2)
@@ -322,60 +255,11 @@ def one_optimizer_for_kernels_and_one_for_biases(k):
 
 
 @add
-def meta_learning_by_hand(k):
-    model, outer = k.mlp(4, 1), k.adam()
-    variables = model.trainable_variables
-    for _ in range(4):
-        before = model.get_weights()
-        inner = k.sgd(0.05)
-        for _ in range(3):
-            x, y = data(8)
-            minimize(inner, lambda: square(model(x) - y), variables)
-        away = [old - new for old, new in zip(before, model.get_weights())]
-        model.set_weights(before)
-        outer.apply_gradients(zip(map(tf.constant, away), variables))
-
-
-@add
-def gradient_penalty(k):
-    model, optimizer = k.mlp(4, 1), k.adam()
-
-    @tf.function
-    def step(x):
-        with tf.GradientTape() as tape:
-            with tf.GradientTape() as inner:
-                inner.watch(x)
-                out = model(x)
-            slope = tf.norm(inner.gradient(out, x), axis=1)
-            loss = tf.reduce_mean(out) + square(slope - 1)
-        gradients = tape.gradient(loss, model.trainable_variables)
-        # The last bias is in no slope, and in the mean.
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables))
-
-    for x, _ in batches():
-        step(x)
-
-
-@add
 def branches_that_take_turns_with_none(k):
     shared, heads, optimizer = k.mlp(3, 3), [k.mlp(1, inputs=3) for _ in range(2)], k.adam()
     variables = shared.trainable_variables + [v for h in heads for v in h.trainable_variables]
     for index, (x, y) in enumerate(batches(64)):
         minimize(optimizer, lambda: square(heads[index % 2](shared(x)) - y), variables)
-
-
-@add
-def layers_that_are_dropped_by_chance(k):
-    first, second, head, optimizer = k.mlp(4), k.mlp(4), k.mlp(1), k.sgd()
-    variables = [v for each in (first, second, head) for v in each.trainable_variables]
-    random = np.random.default_rng(3)
-    for x, y in batches(240):
-        with tf.GradientTape() as tape:
-            hidden = x
-            for layer in (first, second):
-                hidden = hidden + layer(hidden) if random.random() < 0.5 else hidden
-            loss = square(head(hidden) - y)
-        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
 
 
 @add
@@ -446,16 +330,6 @@ def restored_from_a_checkpoint(k):
             manager.save()
 
 
-@add
-def optimizer_given_to_the_next_model(k):
-    optimizer = k.sgd()
-    for index in range(2):
-        model = k.mlp(4, 1)
-        if k.kind != "legacy" and index:
-            optimizer = type(optimizer).from_config(optimizer.get_config())
-        fit(model, optimizer)
-
-
 # The optimizers of TensorFlow 1.
 
 V1 = tf.compat.v1.train
@@ -471,34 +345,3 @@ def session_with_minimize(k):
         session.run(tf.compat.v1.global_variables_initializer())
         for _ in range(5):
             session.run(train, {x: data(8)[0]})
-
-
-@add(kinds=("v1",))
-def two_optimizers_in_one_train_op(k):
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        table = tf.compat.v1.get_variable("table", (9, 2))
-        weight = tf.compat.v1.get_variable("weight", (2, 1))
-        rows = tf.nn.embedding_lookup(table, [1, 2, 2])
-        loss = square(tf.matmul(rows, weight))
-        train = tf.group(
-            V1.AdagradOptimizer(0.1).minimize(loss, var_list=[table]),
-            V1.FtrlOptimizer(0.1).minimize(loss, var_list=[weight]),
-        )
-        session.run(tf.compat.v1.global_variables_initializer())
-        for _ in range(5):
-            session.run(train)
-
-
-@add(kinds=("v1",))
-def target_network_in_one_graph(k):
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        x = tf.compat.v1.placeholder(tf.float32, (None, 4))
-        online = tf.compat.v1.get_variable("online", (4, 1))
-        target = tf.compat.v1.get_variable("target", (4, 1))
-        wanted = tf.stop_gradient(0.9 * tf.matmul(x, target))
-        # Without a list it passes every trainable variable of the graph.
-        train = V1.AdamOptimizer(0.01).minimize(square(tf.matmul(x, online) - wanted))
-        session.run(tf.compat.v1.global_variables_initializer())
-        for _ in range(5):
-            session.run(train, {x: data(8)[0]})
-            session.run(target.assign(online))
