@@ -399,6 +399,19 @@ def test_a_model_that_was_loaded_for_inference(kind: str, saved_as: str, tmp_pat
     assert not trace.findings() and trace.complete
 
 
+def test_the_model_of_tensorflow_1_is_its_graph() -> None:
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        first, second = (v1.get_variable(f"{n}/kernel", (2,)) for n in ("first", "second"))
+        optimizer = tracer.wrap(v1.train.GradientDescentOptimizer(0.1))
+        train = optimizer.minimize(tf.reduce_sum(first * second), var_list=[first])
+        session.run(v1.global_variables_initializer())
+        before = session.run(second)
+        session.run(train)
+        assert (session.run(second) == before).all()
+    assert rows(tracer.trace_of(optimizer)) == {("not passed", 0): ["second/kernel"]}
+
+
 def gan(kind: str, toggled: bool, of_discriminator: bool) -> tuple[Any, Any]:
     """A discriminator that is compiled, frozen, and a part of the model that trains a generator.
 

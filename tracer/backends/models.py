@@ -3,7 +3,8 @@
 The models that an optimizer trains are found on the stack, while a step is traced, when the first
 step in eager mode ends, and when `fit` or `train_on_batch` uses an optimizer that made no step: the
 models compiled with the optimizer, and those whose trainable variables are exactly the ones passed;
-if there are none, those with a variable that was passed.
+if there are none, those with a variable that was passed. For `tf.compat.v1`, the trainable
+variables of the graph are the model.
 
 The layers are read again when a function with a step is called: a traced step keeps updating the
 variables that were trainable when it was traced. In eager mode they are not read in each step, so
@@ -66,6 +67,9 @@ class ModelMonitor(Collector):
     def step_traced(self, call: Call) -> None:
         """Find the models of a step that is traced."""
         self._is_eager = False
+        if self.root.optimizers.all[0].kind.name == "v1":
+            for variable in call.place.graph.get_collection("trainable_variables"):
+                self._see(variable, "not passed")
         self._find(call.sites)
 
     def used_without_step(self, method: str) -> None:
