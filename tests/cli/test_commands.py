@@ -249,10 +249,6 @@ MISTAKES: dict[str, tuple[Sequence[str], str]] = {
         "argument -o/--output: s3://runs/page.html is a URL: use a file of this machine",
     ),
     "a run to a URL": (["run", "-o", "s3://runs/", "train.py"], "s3://runs/ is a URL: use a file"),
-    "a class of several": (
-        ["report", "two_optimizers.json", "--optimizer", "Adam"],
-        "several optimizers are of the class Adam: name one, of adam and adam#2",
-    ),
     "a table": (["report", "eager.json", "--by", "var"], "argument --by: invalid choice: 'var' ("),
     "an optimizer": (["report", "eager.json", "--optimizer", "sgd_1"], "no optimizer 'sgd_1'"),
     "command": (["reprot"], "no command 'reprot': there are report"),

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, strategies as st
 
-from tracer.model.records import Block, Entry, contribution
+from tracer.model.records import Block
 from tracer.model.timeline import Run, fold, join
 
 RUNS = st.builds(
@@ -98,13 +98,3 @@ def test_join_keeps_every_execution_whatever_the_order(runs: list[Run]) -> None:
 def test_unplaced_is_what_the_runs_do_not_hold() -> None:
     block = Block(0, 0, "graph", "f", True, (), 10, (Run(1, 1, 3, 2), Run(9, 1, 1, 1)))
     assert block.step_unknown == 3
-
-
-def test_contribution_counts_each_variable_and_a_step_method_once() -> None:
-    entry = Entry(0, 0, "update", "dense", (0, 1, 1, 4), times=3)
-    assert contribution(entry, None) == 12
-    assert contribution(entry, frozenset({1})) == 6
-    assert contribution(entry, frozenset({2})) == 0
-    step = Entry(0, 0, "step", None, (), times=2)
-    assert contribution(step, None) == 2
-    assert contribution(step, frozenset({0})) == 0

@@ -468,6 +468,12 @@ def test_an_unknown_filter_or_type_of_step(trace: Trace) -> None:
             trace.updates(step=step)  # type: ignore[arg-type]  # the point
 
 
+def test_a_class_means_all_of_its_optimizers() -> None:
+    trace = traces.two_optimizers()
+    assert trace.updates(optimizer="Adam") == trace.updates() == 10 * 2 + 30
+    assert trace.updates(optimizer="adam") == 10 * 2
+
+
 def test_no_names_at_all() -> None:
     with pytest.raises(UnknownName, match="no variable 'a': the trace holds no variable at all"):
         traces.nothing().updates(variable="a")

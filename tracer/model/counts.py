@@ -24,7 +24,6 @@ from tracer.model.records import (
     Observation,
     Role,
     TraceData,
-    contribution,
 )
 from tracer.model.timeline import Run, Timeline, Values, added
 
@@ -90,12 +89,18 @@ class Selection:
             return variables
         return tuple(index for index in variables if index in self.variables)
 
+    def times(self, entry: Entry) -> int:
+        """How often `entry` counts in one execution of its block, for the selected variables."""
+        if self.variables is None:
+            return entry.times * max(1, len(entry.variables))
+        return entry.times * len(self.kept(entry.variables))
+
     def count(self, block: Block) -> int:
         """The count of one execution of `block`."""
         number = 0  # no generator: this dominates reports of many replicas
         for entry in block.entries if self.holds_replica(block.replica) else ():
             if self.holds(entry):
-                number += contribution(entry, self.variables)
+                number += self.times(entry)
         return number
 
     __call__ = count
@@ -297,7 +302,7 @@ class Counts:
             entries = block.entries if select.holds_replica(block.replica) else ()
             for entry in filter(select.holds, entries):
                 variables: list[tuple[int | None, int]]
-                variables = [(None, contribution(entry, select.variables))]
+                variables = [(None, select.times(entry))]
                 if "variable" in keys and entry.variables:
                     variables = [(index, entry.times) for index in select.kept(entry.variables)]
                 fields = {

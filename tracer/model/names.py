@@ -15,7 +15,6 @@ from weakref import ref
 
 from tracer.errors import UnknownName, is_mistake, unknown_name
 from tracer.model.records import Optimizer, Variable
-from tracer.model.words import listed
 
 __tracebackhide__ = is_mistake
 
@@ -137,8 +136,8 @@ def named(
 ) -> frozenset[int]:
     """Return the indices named `wanted` or, if none is, matched by it as a glob.
 
-    Each item has one of `names` and, if it is a part, the name of its whole in `wholes`, which
-    means all parts unless an item has that name.
+    Each item has one of `names`. If it is a part, or of a class, `wholes` has the name of that,
+    which means all these items unless an item has that name.
 
     Raises `tracer.UnknownName` if nothing matches; `noun` is the kind of name.
     """
@@ -151,18 +150,12 @@ def named(
 
 
 def optimizers_meant(wanted: str, optimizers: Sequence[Optimizer]) -> frozenset[int]:
-    """Return the indices of the optimizers that `wanted` means: a name, a glob, or a unique class.
+    """Return the indices of the optimizers that `wanted` means: a name, a class, or a glob.
 
-    Raises `tracer.UnknownName` if none matches, or the class has several.
+    Raises `tracer.UnknownName` if none matches.
     """
-    names = [each.name for each in optimizers]
-    of_class = [i for i, e in enumerate(optimizers) if e.class_name.rpartition(".")[2] == wanted]
-    if not of_class or wanted in names:
-        return named("optimizer", wanted, names)
-    if len(of_class) > 1:
-        every = listed([names[index] for index in of_class], 5)
-        raise UnknownName(f"several optimizers are of the class {wanted}: name one, of {every}")
-    return frozenset(of_class)
+    classes = [each.class_name.rpartition(".")[2] for each in optimizers]
+    return named("optimizer", wanted, [each.name for each in optimizers], classes)
 
 
 def _by_object(wanted: object, variables: Sequence[Variable], objects: Objects) -> int:

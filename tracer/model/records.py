@@ -1,6 +1,6 @@
 """Defines the plain records of a trace. No TensorFlow, no state, no queries."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
@@ -516,10 +516,3 @@ def rates_in(rates: Iterable[Rate], steps: range) -> Iterator[Rate]:
         runs = tuple(each for each in found if each is not None)
         if runs or rate.schedule:
             yield msgspec.structs.replace(rate, runs=runs)
-
-
-def contribution(entry: Entry, variables: Sequence[int] | frozenset[int] | None) -> int:
-    """The count of `entry` in one execution of its block, for `variables` or for all (None)."""
-    if variables is None:
-        return entry.times * max(1, len(entry.variables))
-    return entry.times * sum(index in variables for index in entry.variables)
