@@ -304,14 +304,6 @@ def test_a_run_that_counted_nothing_replaces_an_earlier_trace(
     assert checked.returncode == 1 and "no step ran" in checked.stdout
 
 
-def test_a_killed_run_leaves_a_file_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "dies.py").write_text("import os, time; time.sleep(0.5); os.kill(os.getpid(), 9)")
-    traces.eager().save(tmp_path / FILE)
-    assert run([*TRACER, "dies.py"], tmp_path).returncode == -9
-    trace = tracer.load(tmp_path / FILE)
-    assert (trace.programs[0].command, trace.finished, trace.steps) == ("dies.py", False, 0)
-
-
 SIZE = {"OMPI_COMM_WORLD_SIZE": "3"}
 TASK = '{"cluster": {"worker": ["a", "b"]}, "task": {"type": "worker", "index": 1}}'
 

@@ -219,13 +219,6 @@ def test_what_one_worker_saw_is_found(which: int, fields: dict[str, object], cod
     assert trace.complete
 
 
-def test_what_one_rank_froze_and_another_updates_is_not_updated_while_frozen() -> None:
-    parts = [with_models(rank(n, ("w", 3 + n, "a.py:1")), "e") for n in (0, 1)]
-    rows = [(NotUpdated(0, (0,), "frozen", 3 + n),) for n in (0, 1)]
-    frozen = [replace(part, not_updated=row) for part, row in zip(parts, rows, strict=True)]
-    assert "frozen-but-updated" not in {each.code for each in merged(*frozen).findings()}
-
-
 def test_a_worker_alone_is_not_the_run(tmp_path: Path) -> None:
     """Its file is complete for who asks what it did, and not for who asks what the run did."""
     Trace(ALL[0]).save(tmp_path / "one.json")
@@ -502,14 +495,6 @@ def test_merging_has_neither_order_nor_groups(parts: list[TraceData], data: st.D
         assert merged_or_refused(*filter(None, groups)) == whole
     if whole is not None:
         assert decode(encode(whole)) == whole
-
-
-def test_a_rank_that_comes_later_is_not_missing() -> None:
-    one, two, three = (of(THREE, rank(number, ("w", 2, "a.py:1"))) for number in range(3))
-    first = merged(one, two)
-    assert not first.complete and first.notes[0].startswith("rank:2: this worker has no trace")
-    again = tracer.merge([first, Trace(three)])
-    assert again.complete and again.notes == () and again == merged(one, two, three)
 
 
 def test_an_optimizer_without_a_variable_in_common_is_not_one_run() -> None:

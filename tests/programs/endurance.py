@@ -66,45 +66,15 @@ def calls_of_a_function(optimizer: Any, kind: str, number: int) -> Truth:
 
 def graph_tracings(optimizer: Any, kind: str, number: int) -> Truth:
     """So many functions of one variable, each traced, run once and dropped, as are their graphs."""
-    return _functions(optimizer, kind, number, **UNSUMMED[kind])
-
-
-def kept_graph_tracings(optimizer: Any, kind: str, number: int) -> Truth:
-    """The same, but TensorFlow keeps the graphs, traced or not.
-
-    Keras sums the gradients by `ReplicaContext.all_reduce`, which defines a custom gradient. In a
-    graph that is registered for good (`ops.gradient_registry`), and it holds tensors of the graph.
-    """
-    return _functions(optimizer, kind, number)
-
-
-def _functions(optimizer: Any, kind: str, number: int, **options: bool) -> Truth:
     variables = make_variables(kind)
     pairs = [pair for pair in gradients(variables) if pair[1] is variables["kernel"]]
     optimizer.apply_gradients(pairs)  # makes its own variables
     for index in range(number - 1):
-        function_of(optimizer, lambda: pairs, **options)()
+        function_of(optimizer, lambda: pairs, **UNSUMMED[kind])()
         if index % 100 == 0:
             gc.collect()
     gc.collect()
     return shown(variables)
-
-
-def variables_of_a_model(optimizer: Any, kind: str, number: int) -> Truth:
-    """Two steps, eager and in a function, over so many variables."""
-    if kind == "keras3":
-        from support.libraries import keras3
-
-        make = keras3.Variable
-    else:
-        make = tf.Variable
-    variables = [make(tf.zeros((2, 1))) for _ in range(number)]
-    pairs = [(tf.ones((2, 1)), each) for each in variables]
-    optimizer.apply_gradients(pairs)
-    function_of(optimizer, lambda: pairs)()
-    readings = [read(each)[0] for each in variables]
-    assert {each.dense for each in readings} == {2}
-    return 2, sum(each.dense for each in readings)
 
 
 def shown(variables: dict[str, Any]) -> Truth:
@@ -114,14 +84,7 @@ def shown(variables: dict[str, Any]) -> Truth:
 
 
 RUNS: dict[str, Callable[[Any, str, int], Truth]] = {
-    each.__name__: each
-    for each in (
-        steps_in_one_loop,
-        calls_of_a_function,
-        graph_tracings,
-        kept_graph_tracings,
-        variables_of_a_model,
-    )
+    each.__name__: each for each in (steps_in_one_loop, calls_of_a_function, graph_tracings)
 }
 
 

@@ -21,14 +21,11 @@ FULL = (
     ("graph_tracings", "legacy", 10_000),
     ("graph_tracings", "keras2", 10_000),
     ("graph_tracings", "v1", 10_000),
-    ("kept_graph_tracings", "legacy", 1_000),
-    ("kept_graph_tracings", "keras3", 1_000),
     ("calls_of_a_function", "legacy", 100_000),
-    ("variables_of_a_model", "legacy", 10_000),
     ("many_optimizers", "legacy", 1_000),
 )
-UNBOUNDED = {"kept_graph_tracings", "variables_of_a_model", "many_optimizers"}
-"""What takes memory in proportion: with a graph that TensorFlow keeps, a counter's ops stay."""
+UNBOUNDED = {"many_optimizers"}
+"""What takes memory in proportion."""
 
 
 class Outcome(NamedTuple):
