@@ -952,49 +952,6 @@ def test_lbfgs_moves_what_had_a_gradient(kind: str) -> None:
     assert (trace.steps, trace.complete) == (4, True)
 
 
-@pytest.mark.parametrize("register", ["register_step_pre_hook", "register_step_post_hook"])
-@pytest.mark.parametrize("cls", [torch.optim.SGD, Odometer])
-def test_a_hook_that_steps_once_more(register: str, cls: type) -> None:
-    """What both updated is counted once, and that is noted."""
-    parameters = zeros()
-    given = {"lr": 1.0, "maximize": True} if cls is torch.optim.SGD else {}
-    optimizer = tracer.wrap(cls(parameters, **given))
-    once_more = [True, False]
-
-    def hook(*given: Any) -> None:
-        once_more.reverse()
-        if once_more[1]:
-            optimizer.step()
-
-    getattr(optimizer, register)(hook)
-    give(parameters)
-    optimizer.step()
-    assert readings(parameters) == [2, 2, 2]
-    trace = tracer.trace_of(optimizer)
-    assert (trace.steps, trace.updates(), trace.complete) == (1, 3, False)
-    assert "was called inside another one" in trace.notes[0]
-
-
-@pytest.mark.parametrize("cls", ["LBFGS", "SGD"])
-def test_a_hook_that_takes_away_gradients_which_no_version_shows(cls: str) -> None:
-    parameters = zeros()
-    options = {"fused": True} if cls == "SGD" else {}
-    optimizer = getattr(torch.optim, cls)(parameters, **options)
-    optimizer.register_step_post_hook(lambda stepped, *given: stepped.zero_grad())
-    tracer.wrap(optimizer)
-    moves = Moves(parameters)
-
-    def closure() -> Any:
-        give(parameters)
-        return torch.zeros(())
-
-    optimizer.step(closure)
-    moves.look()
-    assert moves.by_step == [3]
-    trace = tracer.trace_of(optimizer)
-    assert not trace.complete and "if it removed gradients" in trace.notes[0]
-
-
 def test_a_step_that_is_set_on_the_optimizer() -> None:
     parameters = zeros()
     optimizer: Any = tracer.wrap(Odometer(parameters))

@@ -41,7 +41,6 @@ class Blocks(backend.Blocks):
     def __init__(self, root: backend.Root) -> None:
         super().__init__(root)
         self._waiting: deque[_Waiting] = deque()
-        self._settling = False
 
     def log(self, block: CountedBlock, seen: Any, call: Call | None = None) -> None:
         """Count a block now, or queue it until the device's answer is read."""
@@ -86,25 +85,21 @@ class Blocks(backend.Blocks):
         """Count the queued steps; the caller holds the lock.
 
         A signal handler may run while a step waits for the device: if it raises, the next reading
-        continues with this step, and if it reads, it gets the steps counted so far.
+        continues with this step, and if it reads, it counts all steps.
         """
-        if self._settling:
-            return
-        self._settling = True
-        try:
-            while self._waiting:
-                try:
-                    block, seen = self._answered(self._waiting[0])
-                except Exception as error:
-                    if interrupt_in(error) is not None:
-                        raise
-                    self._note(_UNREADABLE.format(some(len(self._waiting), "step"), error))
-                    self._waiting.clear()
-                    return
+        while self._waiting:
+            first = self._waiting[0]
+            try:
+                block, seen = self._answered(first)
+            except Exception as error:
+                if interrupt_in(error) is not None:
+                    raise
+                self._note(_UNREADABLE.format(some(len(self._waiting), "step"), error))
+                self._waiting.clear()
+                return
+            if self._waiting and self._waiting[0] is first:
                 del self._waiting[0]
                 self.log_in_python(block, seen)
-        finally:
-            self._settling = False
 
     def _answered(self, waiting: _Waiting) -> tuple[CountedBlock, Any]:
         """The block of a queued step and its effects, once the device has answered."""

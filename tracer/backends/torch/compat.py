@@ -39,7 +39,6 @@ __all__ = [
     "flattened_in",
     "global_hooks",
     "has_hooks",
-    "hooks_after",
     "hooks_before",
     "is_capturing",
     "is_elsewhere",
@@ -57,7 +56,6 @@ __all__ = [
     "shape_of",
     "shards_of",
     "steps_by_itself",
-    "steps_with_hooks",
     "version_of",
     "versions_of",
 ]
@@ -70,16 +68,8 @@ global_hooks: tuple[dict[int, Any], dict[int, Any]] = (
 
 
 def hooks_before(optimizer: Any) -> int:
-    """How many hooks of the program run before its steps: all except ours, a global hook.
-
-    Dynamo inlines this function.
-    """
+    """How many hooks of the program run before its steps: all except ours, a global hook."""
     return len(optimizer._optimizer_step_pre_hooks) + len(global_hooks[0]) - 1
-
-
-def hooks_after(optimizer: Any) -> int:
-    """How many hooks of the program run after its steps."""
-    return len(optimizer._optimizer_step_post_hooks) + len(global_hooks[1]) - 1
 
 
 class Hook(Patch):
@@ -149,12 +139,6 @@ _STRIDED = {torch.strided, getattr(torch, "_mkldnn", None)}
 def kind_of(layout: Any) -> Kind:
     """The kind of a gradient with this layout; None means no gradient."""
     return "none" if layout is None else "dense" if layout in _STRIDED else "sparse"
-
-
-def steps_with_hooks(cls: type) -> int:
-    """How many classes in the MRO have a `step` that calls the hooks."""
-    steps = [vars(each)["step"] for each in cls.__mro__ if "step" in vars(each)]
-    return sum(bool(getattr(step, "hooked", False)) for step in steps)
 
 
 def has_hooks(optimizer: Any) -> bool:

@@ -8,9 +8,8 @@ On the CPU, answers are there at once. On other devices, they stay on the device
 read, because the program must not wait for its device in each step.
 """
 
-import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -21,8 +20,6 @@ from tracer.core.calls import Step
 from tracer.core.counters import Source
 from tracer.core.effects import Logs, sources_of
 
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integers of the same width: as floats, NaN differs from itself, and 0.0 equals -0.0."""
 _WHOLE = (torch.bool, *(getattr(torch, f"{u}int{n}") for n in (8, 16, 32, 64) for u in ("", "u")))
 _FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _TINY = tuple(
@@ -46,7 +43,7 @@ class Seen:
         self._variables = tuple(known)
         # A tensor without elements cannot change.
         unchanged = [new.numel() > 0 and is_same(old, new) for old, new in known.values()]
-        not_finite = _are_not_finite([new for _, new in known.values()])
+        not_finite = [_is_not_finite(new) for _, new in known.values()]
         self._bits = [*unchanged, *not_finite]
         places: dict[Any, list[int]] = defaultdict(list)
         for place, bit in enumerate(self._bits):
@@ -84,9 +81,7 @@ class Effects(Logs):
 
     def hold(self, call: Step, index: int, variable: Any) -> None:
         """Copy a variable before the step `call`."""
-        held = call.before
-        if held is None:
-            held = call.before = {}
+        held = call.before = call.before or {}
         if index not in held:
             held[index] = Held(self.copy_of(tensor_of(variable)), ref(variable))
 
@@ -155,38 +150,20 @@ def is_same(before: Any, now: Any) -> Any:
     """True if all bits are equal; a bool, or a tensor on the device."""
     if before.shape != now.shape or before.dtype != now.dtype or not _is_comparable(now):
         return False
-    old, new = _bits_of(before), _bits_of(now)
-    if old.device != new.device:
-        old = old.to(new.device)
+    old, new = _bits_of(before.to(now.device)), _bits_of(now)
     return (old == new).all() if is_held_back(new) else torch.equal(old, new)
 
 
 def _bits_of(plain: Any) -> Any:
+    """The bytes of a tensor: as floats, NaN differs from itself, and 0.0 equals -0.0."""
+    return plain.resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)
+
+
+def _is_not_finite(plain: Any) -> Any:
+    """True if any element is infinite or NaN; a bool, or a tensor on the device."""
+    if plain.dtype in _WHOLE or not plain.numel() or not _is_comparable(plain):
+        return False
     real = torch.view_as_real(plain.resolve_conj()) if plain.is_complex() else plain
-    return real.resolve_neg().view(_BITS[real.element_size()])
-
-
-def _are_not_finite(tensors: Sequence[Any]) -> list[Any]:
-    """Whether any element of each tensor is infinite or NaN: bools, or tensors on the device."""
-    found: list[Any] = [False] * len(tensors)
-    waiting: dict[Any, list[tuple[int, Any]]] = defaultdict(list)
-    for place, now in enumerate(tensors):
-        if now.dtype in _WHOLE or not now.numel() or not _is_comparable(now):
-            continue
-        ends = _extremes(now)
-        if is_held_back(now):
-            waiting[now.device, ends.min.dtype].append((place, ends))
-        else:
-            found[place] = not all(math.isfinite(each.item()) for each in ends)
-    for pairs in waiting.values():  # one kernel for all: each takes time to start
-        all_ends = torch.stack([end for _, ends in pairs for end in ends])
-        answers = torch.isfinite(all_ends).view(-1, 2).all(1).logical_not().unbind()
-        for (place, _), answer in zip(pairs, answers, strict=True):
-            found[place] = answer
-    return found
-
-
-def _extremes(plain: Any) -> Any:
-    """The smallest and the largest number in a tensor; NaN if any is NaN."""
-    real = torch.view_as_real(plain.resolve_conj()) if plain.is_complex() else plain
-    return (real.float() if real.dtype in _TINY else real).aminmax()
+    ends = (real.float() if real.dtype in _TINY else real).aminmax()  # NaN if any is NaN
+    answer = torch.stack(list(ends)).isfinite().all().logical_not()
+    return answer if is_held_back(plain) else bool(answer)

@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-from tracer.backends.torch import compiled_steps
-from tracer.backends.torch.dynamo import constant
-from tracer.core.registry import bindings, plain_class, plain_classes
+from tracer.backends.torch.compiled_steps import note_compiled
+from tracer.core.registry import plain_class
 from tracer.kinds import AUXILIARY, OptimizerKind
 
 KNOWS_IDS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 10)
@@ -36,23 +35,12 @@ def _noted(method: Callable[..., Any], base: type, name: str) -> Callable[..., A
     def compiled(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not torch.compiler.is_dynamo_compiling():
             return method(self, *args, **kwargs)
-        _note_compiled(id(self) if KNOWS_IDS else 0)
+        note_compiled(id(self) if KNOWS_IDS else 0)
         return original(self, *args, **kwargs)
 
     # Dynamo limits the programs for one code object, which all methods would otherwise share.
     compiled.__code__ = compiled.__code__.replace()
     return compiled
-
-
-@constant
-def _note_compiled(key: int) -> int:
-    """Note it for the traced optimizer with this `id`, or for all if it is 0; returns 0."""
-    for binding in list(bindings.values()):
-        optimizer = binding.optimizer()
-        if id(type(optimizer)) in plain_classes and key in (0, id(optimizer)):
-            compiled_steps.remember(optimizer)
-            binding.recorder.note(compiled_steps.note_for(optimizer))
-    return 0
 
 
 def class_seen(optimizer: object) -> type:

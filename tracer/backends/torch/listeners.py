@@ -1,15 +1,12 @@
 """Find the counter of an optimizer's steps, and notify listeners of optimizers without one."""
 
 import threading
-import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from typing import Any
 
 from tracer.backends.torch import compat, dynamo
 from tracer.core.instances import report_new
-from tracer.core.interrupts import interrupt_in
 from tracer.core.registry import bindings
 
 Listener = Callable[..., None]
@@ -17,10 +14,7 @@ Listener = Callable[..., None]
 
 listeners: list[Listener] = []
 _notifying = threading.RLock()
-_notified_of: set[int] = set()
-"""By `id`, the optimizer whose listeners are being notified. A recording then notes the counts so
-far; a step by another thread at the same time would be included in them.
-"""
+"""Held while a recording notes the counts so far: these would include a step of another thread."""
 
 
 @dynamo.without_dynamo
@@ -29,39 +23,20 @@ def counter_of(optimizer: Any) -> Any:
 
     If there is none yet, listeners are notified first.
     """
-    binding = bindings.get(id(optimizer))
-    if binding is None or binding.observer is None:
-        if not listeners:
-            return None
-        _notify(optimizer)
-        binding = bindings.get(id(optimizer))
-    elif id(optimizer) in _notified_of:
+    if listeners:
         with _notifying:
-            pass
+            binding = bindings.get(id(optimizer))
+            if binding is None or binding.observer is None:
+                _notify(optimizer)
+    binding = bindings.get(id(optimizer))
     return None if binding is None else binding.observer
 
 
 @dynamo.left_alone
 def _notify(optimizer: Any) -> None:
-    """Notify all listeners of an optimizer; errors in the tracer become a warning."""
-    if not compat.is_optimizer(optimizer):
-        return
-    try:
-        with _notifying:
-            _notified_of.add(id(optimizer))
-            try:
-                for listener in list(listeners):
-                    listener(optimizer)
-            finally:
-                _notified_of.discard(id(optimizer))
-    except Exception as error:
-        if interrupt_in(error) is not None:
-            raise
-        text = f"{type(error).__name__}: {error}. This is a bug in tracer: please report it."
-        with suppress(RuntimeWarning):  # if warnings are errors, training continues
-            warnings.warn(
-                f"tracer: an optimizer is not traced: {text}", RuntimeWarning, stacklevel=2
-            )
+    if compat.is_optimizer(optimizer):
+        for listener in list(listeners):
+            listener(optimizer)
 
 
 @cache

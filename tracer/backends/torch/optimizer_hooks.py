@@ -47,16 +47,18 @@ def attach(optimizer: Any, binding: Binding) -> None:
     counter = binding.former  # it knows how the steps write
     if counter is None or counter.recorder is not binding.recorder:
         counter = binding.former = StepCounter(binding)
-        finalize(optimizer, _let_go, id(optimizer)).atexit = False
-    counter.stop(note_for(optimizer))
+        finalize(optimizer, _put_in_place).atexit = False
+    if note := note_for(optimizer):
+        counter.stopped = True
+        binding.recorder.note(note)
     binding.observer = counter
-    _need(id(optimizer))
+    _put_in_place()
 
 
 def detach(binding: Binding) -> None:
     """Stop counting the steps of an optimizer."""
     binding.observer = None
-    _let_go(id(binding.optimizer()))
+    _put_in_place()
 
 
 def watched() -> list[Any]:
@@ -73,31 +75,22 @@ def listen(listener: Listener | None) -> None:
     """
     watch_new()
     listeners[:] = [listener] if listener is not None else []
-    (_need if listeners else _let_go)(id(listeners))
+    _put_in_place()
     gradients.watch(bool(listeners))
 
 
-_users: set[int] = set()
-"""By `id`, the optimizers and listeners that need the hooks. A garbage collection may remove one at
-any time, so each change of the set is atomic.
-"""
 _lock = threading.RLock()
 _hooks = [*map(compat.Hook, compat.global_hooks, (before_step, after_step))]
 
 
-def _need(user: int) -> None:
-    _users.add(user)
-    _put_in_place()
-
-
-def _let_go(user: int) -> None:
-    _users.discard(user)
-    _put_in_place()
-
-
 def _put_in_place() -> None:
-    """Install the hooks if any user needs them, else remove them."""
+    """Install the hooks if an optimizer or a listener needs them, else remove them."""
     with _lock:
-        for hook in _hooks:
-            hook.put(bool(_users))
-        grad_scaler.replace_step(bool(_users))
+        for put in (*(hook.put for hook in _hooks), grad_scaler.replace_step):
+            put(_is_needed())  # a garbage collection may change it
+
+
+def _is_needed() -> bool:
+    every = list(bindings.values())
+    counted = (each for each in every if isinstance(each.observer, StepCounter))
+    return bool(listeners) or any(each.optimizer() is not None for each in counted)

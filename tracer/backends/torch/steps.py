@@ -50,14 +50,6 @@ _MAY_HIDE = (
     "left the parameter out, or wrote to it by `.data`, NumPy or a fused kernel. Such a parameter "
     "counts as updated, unless an earlier step changed its version"
 )
-_CLEARED = (
-    "a closure or a hook computed the gradients of {name}, and a hook after the step ran before "
-    "the tracer's: if it removed gradients, their updates are not counted"
-)
-_WITHIN = (
-    "a step of {name} was called inside another one, for example by a hook: a parameter that "
-    "both updated is counted once"
-)
 
 
 Versions = Mapping[int, int | None]
@@ -137,12 +129,6 @@ class StepCounter:
         """Whether `torch.compile` compiled a step: no later step is counted."""
         self._last: Asked | None = None
         self._alive: list[ref[Any]] = []
-
-    def stop(self, note: str) -> None:
-        """Count no later step, for the reason in `note`; an empty one is none."""
-        if note:
-            self.stopped = True
-            self.recorder.note(note)
 
     @counting
     def before(
@@ -224,15 +210,11 @@ class StepCounter:
         computed one itself, or a hook may have cleared the gradient.
         """
         parameters = parameters_of(optimizer.param_groups)
-        is_fused = any(group.get("fused") for group in optimizer.param_groups)
-        self._is_fused |= is_fused
+        self._is_fused |= any(group.get("fused") for group in optimizer.param_groups)
         if call.asked is not None and len(call.asked.layouts) == len(parameters):
             layouts = list(call.asked.layouts)
-        else:  # a hook may have cleared gradients of updates that no version shows
+        else:
             layouts = compat.layouts_of(parameters)
-            hidden = call.versions is None or is_fused or _is_lbfgs(optimizer)
-            if compat.hooks_after(optimizer) and None in layouts and hidden:
-                self.recorder.note(_CLEARED.format(name=self._name))
         inner = {id(each) for each in self.recorder.variables_of(call.sites).values()}
         updated = []
         for place, parameter in enumerate(parameters):
@@ -301,7 +283,6 @@ class StepCounter:
         """Close a call that made these updates itself: count it, or add it to the outer step."""
         around = call.parent
         if isinstance(around, Step):
-            self._note_within(call, around)
             around.skipped = around.skipped if call.skipped is None else call.skipped
             if around.method is ASKED:
                 around.asked = call.asked
@@ -309,15 +290,6 @@ class StepCounter:
             call.sites += call.asked.requests
         call.sites += updates
         self.recorder.close(call, False)
-
-    def _note_within(self, call: Step, around: Step) -> None:
-        """Note that a hook may have called an inner step that updates the same parameters."""
-        optimizer: Any = self.optimizer()
-        alike = around.counter is self and call.method is around.method is STEP
-        if not alike or compat.steps_with_hooks(type(optimizer)) > 1:
-            return
-        if compat.hooks_before(optimizer) or compat.hooks_after(optimizer):
-            self.recorder.note(_WITHIN.format(name=self._name))
 
     # Sites.
 
