@@ -49,10 +49,10 @@ def in_backward(folder: str) -> tuple[list[int], int]:
         torch.nn.init.zeros_(parameter)
     for each in (model[0], model):
         sharded(each)
-    for parameter in model.parameters():
-        optimizer = Odometer([parameter])
-        parameter.register_post_accumulate_grad_hook(lambda own, by=optimizer: by.step())
     with tracer.record() as recording:
+        for parameter in model.parameters():
+            optimizer = Odometer([parameter])
+            parameter.register_post_accumulate_grad_hook(lambda own, by=optimizer: by.step())
         for _ in range(STEPS):
             model(torch.ones(4, 3)).sum().backward()
     os.makedirs(folder, exist_ok=True)

@@ -9,6 +9,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from tracer.model.names import without_number
@@ -93,6 +94,9 @@ def _variables_used(data: TraceData) -> dict[int, tuple[int, ...]]:
     used: dict[int, set[int]] = {
         index: set() for index, each in enumerate(data.optimizers) if each.root == index
     }
+    if len(used) == 1:  # also those of which other ranks hold all elements
+        others = {*chain(*(row.variables for row in data.not_updated))}
+        return dict.fromkeys(used, tuple({*range(len(data.variables))} - others))
     for block in data.blocks:
         used.get(block.root, set()).update(*(entry.variables for entry in block.entries))
     for calls in data.calls:
