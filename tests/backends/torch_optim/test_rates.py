@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import tracer
+from tracer.model.evidence import Iterations
 from tracer.model.facts import sentences_on
 from tracer.model.records import RateRun
 from tracer.model.trace import summaries_of
@@ -131,3 +132,17 @@ def test_every_report_has_them() -> None:
         "variables": ["weight", "bias"],
         "runs": [{"first": 1, "count": 2, "value": 0.5, "last": 0.25, "values": 2, "turn": None}],
     }
+
+
+def test_the_own_count_of_an_optimizer_that_was_restored() -> None:
+    model = torch.nn.Linear(3, 1)
+    first, second = (torch.optim.Adam(model.parameters()) for _ in range(2))
+    found = []
+    for optimizer, steps in ((first, 3), (second, 4)):
+        with tracer.record() as recording:
+            second.load_state_dict(first.state_dict())
+            for _ in range(steps):
+                step(model, optimizer)
+        evidence = recording.trace().optimizers[0].evidence
+        found.append([each for each in evidence if isinstance(each, Iterations)])
+    assert found == [[], [Iterations(3, 7)]]

@@ -1,17 +1,19 @@
-"""Find the learning-rate schedules of an optimizer, by name.
+"""Find the learning-rate schedules of an optimizer, by name, and where its own count began.
 
-Nothing is replaced: an attribute that a schedule sets on the optimizer shows that it exists.
+Nothing is replaced: an attribute that a schedule sets on the optimizer shows that it exists. An
+optimizer counts the steps of each parameter, if at all, and `load_state_dict` sets these counts.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
 from tracer.backends.torch import compat
+from tracer.backends.torch.effects import is_held_back
 from tracer.core.calls import Call
-from tracer.core.collectors import Collector
+from tracer.core.collectors import Collector, Since
 from tracer.core.instances import instances
 from tracer.core.interrupts import suppress_faults
-from tracer.model.evidence import Evidence, Scheduled
+from tracer.model.evidence import Evidence, Iterations, Scheduled
 
 
 class Schedules(Collector):
@@ -20,9 +22,12 @@ class Schedules(Collector):
     def __init__(self, root: Any) -> None:
         super().__init__(root)
         self._names: list[str] = []
+        self._begin = 0
+        """The optimizer's own count before its first step."""
 
     def first_step_ends(self, call: Call) -> None:
         """Look for schedules: programs make them before the first step."""
+        self._begin = self._count() - 1
         alive = self.root.optimizers.alive()
         if not any(compat.is_of_scheduler(vars(each).get("step")) for each in alive):
             return
@@ -33,6 +38,15 @@ class Schedules(Collector):
             outer = [each for each in every if id(each) not in inside]
             self._names = list(dict.fromkeys(type(schedule).__name__ for schedule in outer))
 
-    def evidence(self) -> Iterator[Evidence]:
-        """The name of each schedule."""
-        return map(Scheduled, self._names)
+    def evidence(self) -> Iterator[Evidence | Since]:
+        """The name of each schedule, and the own count if it did not begin with 0."""
+        yield from map(Scheduled, self._names)
+        if self._begin > 0 and (end := self._count()):
+            yield Since(0, Iterations(self._begin, end))
+
+    def _count(self) -> int:
+        """The most steps that the living optimizers counted for a parameter; 0 if unknown."""
+        every = [s for each in self.root.optimizers.alive() for s in each.state.values()]
+        counts = [state.get("step", 0) for state in every if isinstance(state, dict)]
+        known = [own for own in counts if not (hasattr(own, "device") and is_held_back(own))]
+        return max(map(int, known), default=0)
