@@ -14,7 +14,6 @@ from support import libraries, odometers, traces
 
 import tracer
 import tracer.keras
-from tracer.backends.tensorflow import ledger
 from tracer.core import registry
 from tracer.hooks import wrapping
 from tracer.model.trace import Trace
@@ -113,19 +112,6 @@ def test_between_the_lines_nothing_is_read(keras: Any, monkeypatch: pytest.Monke
         assert found._batch_hooks_support_tf_logs
 
 
-def test_a_line_costs_one_reading(
-    keras: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    read = readings(monkeypatch)
-    model = model_of(keras)
-    fit(model, tracer.keras.TraceCallback(every=10), batches=40)
-    assert [re.findall(r"\d+", each)[:2] for each in lines(capsys)] == [
-        [str(10 * line + 1), str(10 * line + 10)] for line in range(12)
-    ]
-    assert float(model.get_weights()[1][0]) == 120
-    assert len(read) == 1 + 12 + 1  # when training begins, a line, when it ends
-
-
 def test_it_writes_what_it_is_told_to(keras: Any, tmp_path: Path) -> None:
     model = model_of(keras)
     callback = tracer.keras.TraceCallback(None, save=tmp_path / "trace.json")
@@ -133,19 +119,6 @@ def test_it_writes_what_it_is_told_to(keras: Any, tmp_path: Path) -> None:
         fit(model, callback)
         assert tracer.load(tmp_path / "trace.json") == callback.trace
         assert float(model.get_weights()[1][0]) == callback.trace.steps == 30 * fits
-
-
-def test_a_training_is_not_lost_with_its_trace(
-    keras: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """`fit` returns, although the folder is missing: the trace is still in the callback."""
-    monkeypatch.chdir(tmp_path)
-    callback = tracer.keras.TraceCallback(None, save="missing/fit.json")
-    model = model_of(keras)
-    fit(model, callback)
-    said = [each for each in capfd.readouterr().err.splitlines() if each.startswith("tracer: ")]
-    assert len(said) == 1 and "missing/fit.json: cannot be" in said[0]
-    assert callback.trace.steps == float(model.get_weights()[1][0])
 
 
 def test_it_is_a_callback_of_both(keras: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,26 +180,6 @@ def test_graph_tracings_in_the_logs(keras: Any) -> None:
 
 
 @pytest.mark.long
-def test_counts_begin_anew_and_change_nothing(keras: Any) -> None:
-    found = []
-    for logs in (True, False):
-        model = model_of(keras)
-        tracer.wrap(model.optimizer).apply_gradients(
-            [(tf.ones(each.shape), each) for each in model.trainable_variables]
-        )
-        callback = tracer.keras.TraceCallback(None, logs=logs)
-        first = fit(model, callback, epochs=2, validation_split=0.5)
-        second = fit(model, callback, epochs=1)
-        found.append((callback.trace.steps, callback.trace.count("updates", "step")))
-        assert float(model.get_weights()[1][0]) == 1 + 2 * 5 + 10
-        if logs:
-            assert (first["tracer/updates"], second["tracer/updates"]) == ([10, 10], [20])
-        else:
-            assert [name for name in {**first, **second} if "tracer" in name] == []
-    assert found[0] == found[1]
-
-
-@pytest.mark.long
 def test_counts_of_replicas_are_summed(keras: Any) -> None:
     strategy = tf.distribute.MirroredStrategy(
         ["CPU:0", "CPU:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
@@ -237,34 +190,6 @@ def test_counts_of_replicas_are_summed(keras: Any) -> None:
     assert history["tracer/steps"] == [10, 10]
     assert history["tracer/updates"] == [2 * 2 * 10] * 2
     assert float(model.get_weights()[1][0]) == 20
-
-
-def test_lost_details_are_said_once(
-    keras: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Each step is one of two blocks in turn, so that each takes a row of its own."""
-
-    class Model(keras.Sequential):  # type: ignore[misc]
-        def train_step(self, data: Any) -> Any:
-            even = self.optimizer.iterations % 2 == 0
-            return {"one": tf.cond(even, lambda: self.step(0), lambda: self.step(1))}
-
-        def step(self, number: int) -> float:
-            variable = self.trainable_variables[number]
-            self.optimizer.apply_gradients([(tf.ones(variable.shape), variable)])
-            return 1.0
-
-    monkeypatch.setattr(ledger, "ROWS", 1023)
-    model = model_of(keras, make=Model, steps_per_execution=4000)
-    model.optimizer.build(model.trainable_variables)
-    callback = tracer.keras.TraceCallback(every=100, logs=True)
-    history = fit(model, callback, batches=4000, epochs=2)
-    assert float(model.get_weights()[1][0]) == 4000 == callback.trace.updates(variable="*bias")
-    assert not callback.trace.complete
-    unknown = "updates are unknown, because the trace lost details of some steps"
-    assert lines(capsys) == [f"steps 1 to 4,000: {unknown}", f"steps 4,001 to 8,000: {unknown}"]
-    assert history["tracer/updates"] == [4000, 4000]
-    assert np.isnan(history["tracer/steps_without_updates"]).all()
 
 
 FAULTS = {

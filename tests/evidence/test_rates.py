@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from msgspec.structs import replace
 from support.findings_of import bad
 from support.libraries import keras2, keras3, library_of, needs_keras3
 
@@ -15,7 +14,7 @@ from tracer.evidence.rates import _Values
 from tracer.model.evidence import Iterations
 from tracer.model.facts import MOST, sentences_on
 from tracer.model.records import RateRun
-from tracer.model.trace import Trace, summaries_of
+from tracer.model.trace import summaries_of
 
 
 def runs_of(trace: Any, what: str) -> list[tuple[int, int, float]]:
@@ -41,18 +40,6 @@ def test_a_callback_that_sets_the_rate(kind: str) -> None:
     text = "Learning rate 0.1 -> 0.025 (3 values); weight decay 0.01 on 4 of 6 variables."
     assert " ".join(sentences_on(summaries_of(trace)[0])) == text
     assert not bad(trace)
-
-
-@pytest.mark.parametrize("library", [keras2, keras3])
-def test_a_loop_that_sets_the_rate(library: Any) -> None:
-    weight = tf.Variable([1.0, 2.0])
-    optimizer = tracer.wrap(library.optimizers.SGD(0.5))
-    for number in range(4):
-        optimizer.learning_rate = 0.5 / (number + 1)
-        optimizer.apply_gradients([(tf.ones(2), weight)])
-    (rate,) = tracer.trace_of(optimizer).data.rates
-    (run,) = rate.runs
-    assert (run.first, run.count, run.value, run.last, run.values) == (1, 4, 0.5, 0.125, 4)
 
 
 @pytest.mark.parametrize("where", ["before", "around", "branch", "loop", "nowhere"])
@@ -363,16 +350,3 @@ def test_a_rate_of_a_graph_of_tensorflow_1(step: bool) -> None:
     assert (number.runs, number.looks) == ((RateRun(1, 3, 0.25, 0.25),), 0)  # in all steps
     assert tensor.runs == ()
     assert tensor.schedule == "the tensor ExponentialDecay" + " without a global_step" * (not step)
-
-
-@pytest.mark.parametrize("sampled", [False, True])
-def test_a_number_of_values_is_exact_where_each_step_was_read(sampled: bool) -> None:
-    """The last run of many has all that come then."""
-    weight = tf.Variable([1.0, 2.0])
-    optimizer = tracer.wrap(keras3.optimizers.SGD(0.5))
-    optimizer.apply_gradients([(tf.ones(2), weight)])
-    data = tracer.trace_of(optimizer).data
-    (rate,) = data.rates
-    rate = replace(rate, runs=(RateRun(1, 9, 0.5, 0.1, 3),), sampled=sampled)
-    (text,) = sentences_on(summaries_of(Trace(replace(data, rates=(rate,))))[0])
-    assert text == f"Learning rate 0.5 -> 0.1 ({'at least ' * sampled}3 values)."

@@ -5,7 +5,6 @@ meant that they are, or no step ran that could have trained them.
 """
 
 import gc
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
@@ -17,8 +16,6 @@ from support.findings_of import bad, found
 from support.libraries import keras2, keras3, library_of, needs_keras3
 
 import tracer
-from tracer.backends.models import ModelMonitor
-from tracer.core import registry
 from tracer.core.collectors import Throttle
 from tracer.findings.rule import Finding
 from tracer.model.evidence import Fitted, NoStep
@@ -185,33 +182,12 @@ def test_a_model_that_is_gone_when_the_trace_is_read(compiled: bool) -> None:
     assert len(reported(recording.trace())) == (not compiled)
 
 
-@needs_keras3
-def test_only_one_layer_of_the_base() -> None:
-    transfer = Transfer("keras3")
-    transfer.fit()
-    transfer.base.trainable = True
-    for layer in transfer.base.layers[:-1]:
-        layer.trainable = False
-    assert not transfer.learns(transfer.fit)
-    (finding,) = reported(transfer.trace)
-    assert [name.rpartition("second/")[2] for name in finding.variables] == ["kernel", "bias"]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_base_that_is_compiled_again(kind: str) -> None:
     transfer = Transfer(kind)
     transfer.fit()
     transfer.base.trainable = True
     transfer.optimizer = tracer.wrap(SGD[kind]())
-    transfer.compile()
-    assert transfer.learns(transfer.fit)
-    assert not reported(transfer.trace)
-
-
-def test_base_that_is_compiled_again_with_the_same_optimizer() -> None:
-    transfer = Transfer("legacy")  # the others refuse variables that they were not built for
-    transfer.fit()
-    transfer.base.trainable = True
     transfer.compile()
     assert transfer.learns(transfer.fit)
     assert not reported(transfer.trace)
@@ -240,22 +216,6 @@ def test_callback_that_makes_the_base_trainable(kind: str, last: bool) -> None:
 
     assert not transfer.learns(lambda: transfer.fit(epochs=epochs, callbacks=[Thaw()]))
     assert len(reported(transfer.trace)) == (not last)
-
-
-@needs_keras3
-def test_callback_that_traces_the_step_anew() -> None:
-    transfer = Transfer("keras3")
-    transfer.optimizer.build([*transfer.model.trainable_variables, *transfer.base.variables])
-
-    class Thaw(keras3.callbacks.Callback):  # type: ignore[misc]
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            if epoch == 0:
-                transfer.base.trainable = True
-                self.model.make_train_function(force=True)
-
-    transfer.fit(epochs=1, callbacks=[Thaw()])
-    transfer.fit()
-    assert len(reported(transfer.trace)) == (not transfer.learns(transfer.fit))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -553,30 +513,3 @@ def test_eager_training_is_never_behind(kind: str) -> None:
     transfer.base.trainable = True
     transfer.fit()
     assert not reported(transfer.trace)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("frozen", [False, True])
-def test_looks_take_a_thousandth_of_the_time(frozen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[int] = []
-    look = ModelMonitor._changed
-    transfer = Transfer("legacy", compiled=False)
-    transfer.base.trainable = not frozen
-    transfer.compile()
-    transfer.fit()
-    monkeypatch.setattr(Throttle, "at_once", 0)
-    monkeypatch.setattr(Throttle, "rest", 1000)
-
-    def counted(self: ModelMonitor) -> Any:
-        looks.append(1)
-        return look(self)
-
-    monkeypatch.setattr(ModelMonitor, "_changed", counted)
-    recorder = registry.recorder_of(transfer.optimizer)
-    assert recorder is not None
-    blocks: Any = recorder.blocks
-    begin = time.perf_counter()
-    while time.perf_counter() < begin + 0.2:
-        blocks.look(time.perf_counter())
-    assert looks  # also if nothing is frozen now: it may be later
-    assert len(looks) < 1000  # of some 100,000 calls; a look takes more than 0.2 microseconds
