@@ -10,7 +10,7 @@ import re
 import sys
 import zlib
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -108,24 +108,48 @@ _fixture = pytest.StashKey[OptimizerTracer]()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
-    """Trace a test that asks for it, and check what it did if it passed."""
-    checks, before = _checks(item), {*_never_begun()}
-    effects = any(marker.kwargs.get("effects") for marker in item.iter_markers(MARKER))
-    traced = item.stash.get(_fixture, None)
-    recording: Recording | None = None
-    try:
-        with tracer.record(effects=effects) if checks else nullcontext() as recording:
+    """Trace the body of a test that asks for it, and check what it did if it passed."""
+    failures: list[str] = []
+    body = partial(_body, item, _checks(item), failures)
+    instance = getattr(item, "instance", None)
+    call = getattr(instance, "_callTestMethod", None)
+    if call is None:
+        with body():
             result = yield
-    finally:
-        unsaved = _save(item, recording or traced)
-        unused = [_never_begun().pop(key) for key in {*_never_begun()} - before]
-    failures = [message for check in checks if recording and (message := check(recording.trace()))]
-    failures += [] if traced is None else traced.failures()
-    failures += [unsaved] if unsaved else []
-    failures += [f"{os.path.relpath(path)}:{line}: {text}" for path, line, text in unused]
+    else:  # `unittest.TestCase.run` calls it between `setUp` and `tearDown`
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(instance, "_callTestMethod", lambda method: _in(body(), call, method))
+            result = yield
     if failures:
         pytest.fail("\n\n".join(failures), pytrace=False)
     return result
+
+
+def _in(block: AbstractContextManager[None], call: Callable[[Any], Any], method: Any) -> Any:
+    __tracebackhide__ = True
+    with block:
+        return call(method)
+
+
+@contextmanager
+def _body(
+    item: pytest.Item, checks: "list[Callable[[Trace], str]]", failures: list[str]
+) -> Iterator[None]:
+    """Trace the body of a test, and add to `failures` why it should fail although it passed."""
+    __tracebackhide__ = True
+    before, traced = {*_never_begun()}, item.stash.get(_fixture, None)
+    effects = any(marker.kwargs.get("effects") for marker in item.iter_markers(MARKER))
+    recording: Recording | None = None
+    try:
+        with tracer.record(effects=effects) if checks else nullcontext() as recording:
+            yield
+    finally:
+        unsaved = _save(item, recording or traced)
+        unused = [_never_begun().pop(key) for key in {*_never_begun()} - before]
+    failures += [message for check in checks if recording and (message := check(recording.trace()))]
+    failures += [] if traced is None else traced.failures()
+    failures += [unsaved] if unsaved else []
+    failures += [f"{os.path.relpath(path)}:{line}: {text}" for path, line, text in unused]
 
 
 def _never_begun() -> dict[object, tuple[str, int, str]]:

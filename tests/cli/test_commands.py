@@ -134,6 +134,10 @@ OUTPUTS = {
         *("check", "hostile_names.json", "--format", "junit"),
         *("-e", "updates[:warning:]=4", "-e", "dense[[[]bold*]=1/step"),
     ],
+    "check_github": [
+        *("check", "uneven_replicas.json", "-f", "github", "--findings", "error"),
+        *("-e", "steps=10", "-e", "dense[dense/*]=1/step"),
+    ],
     "check_findings": [
         *("check", "uneven_replicas.json", "-e", "steps=10", "--findings", "warning"),
     ],
@@ -151,6 +155,7 @@ STATUS = {
     "check_incomplete": 1,
     "check_findings": 1,
     "check_junit": 1,
+    "check_github": 1,
 }
 
 
@@ -340,6 +345,36 @@ def test_a_report_goes_through_a_link_and_into_a_pipe(files: Path, tmp_path: Pat
         done = tracer_process("report", "eager.json", "-f", "text", "-o", device, folder=files)
         assert done.stdout == plain * (device == "/dev/stdout")
         assert done.stderr == f"tracer: wrote {device}\n"
+
+
+def test_pyproject_has_expectations_and_findings_to_ignore(files: Path, tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    for text, status, said in (
+        ("[tool.tracer.expect]\nsteps = 20\n'updates[shared/*]' = '>= 20'", 0, "holds  steps=20"),
+        ("[tool.tracer.expect]\nsparse = 1", 1, "FAILS  sparse=1: sparse updates: expected 1"),
+        ("[tool.tracer]\nignore = ['no-gradient']", 2, "nothing to check"),
+        ("[tool.tracer.expect]\ndense = [4]", 2, "got `array`"),
+        ("[tool.tracer.expects]\nsteps = 1", 2, "unknown field `expects`"),
+        ("tool = 5", 2, "pyproject.toml: [tool.tracer]: "),
+        ("", 2, "nothing to check"),
+    ):
+        (tmp_path / "pyproject.toml").write_text(text)
+        done = tracer("check", str(files / "no_gradients.json"), folder=tmp_path / "below")
+        assert (done.returncode, said in done.stdout + done.stderr) == (status, True), done
+    (tmp_path / "pyproject.toml").write_text("[tool.tracer]\nignore = ['no-gradient']")
+    path = str(files / "no_gradients.json")
+    assert tracer("check", path, "--findings", "warning", folder=tmp_path).returncode == 0
+
+
+def test_annotations_cannot_be_ended_by_a_name(tmp_path: Path) -> None:
+    name = "100%, net:a%0A::error::b"
+    traces.trained([name], Run(1, 1, 5)).save(tmp_path / "t.json")
+    done = tracer("check", "t.json", "-f", "github", "-e", f"dense[{name}]=7", folder=tmp_path)
+    (line,) = done.stdout.splitlines()
+    coded = "100%25%2C net%3Aa%250A%3A%3Aerror%3A%3Ab"
+    assert line.startswith(
+        f"::error title=tracer check%3A dense[{coded}]=7::dense updates of 100%25"
+    )
 
 
 def test_help_fits_a_screen_and_has_examples() -> None:

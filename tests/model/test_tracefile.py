@@ -470,6 +470,7 @@ def test_no_text_of_a_stranger_acts_on_who_reads_it(path: Path, name: str) -> No
     texts += [
         verdicts.as_text(found),
         verdicts.as_junit(found),
+        verdicts.as_github(found),
     ]
     asked: list[Callable[[], object]] = [
         lambda: trace.updates(variable="nothing"),

@@ -1,11 +1,14 @@
-"""The gate of `tracer check`: the verdicts on a trace, as text and for CI servers."""
+"""The gate of `tracer check`: the verdicts on a trace, as text, for CI servers and for GitHub."""
 
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
-from tracer.check.expectation import COUNTS, METHODS, BadExpectation, Expectation
+import msgspec
+
+from tracer.check.expectation import COUNTS, METHODS, BadExpectation, Expectation, read
 from tracer.check.failure import WIDTH, failure
 from tracer.check.judge import runs_for_all
 from tracer.errors import shown, unknown_name
@@ -25,6 +28,33 @@ class Verdict(NamedTuple):
 
     text: str
     reason: str = ""
+
+
+class Settings(msgspec.Struct, forbid_unknown_fields=True):
+    """The contents of `[tool.tracer]` in a `pyproject.toml`."""
+
+    expect: dict[str, int | float | str] = {}
+    """Counts, each with a number or a text such as `"4/step"` or `">= 4/step"`."""
+    ignore: list[str] = []
+    """Codes of findings."""
+
+
+def from_project(folder: Path) -> tuple[list[Expectation], list[str]]:
+    """The expectations, and the codes to ignore, in the nearest `pyproject.toml`.
+
+    Raises `BadExpectation` for a file or an expectation that cannot be read.
+    """
+    paths = (top / "pyproject.toml" for top in (folder, *folder.parents))
+    path = next((path for path in paths if path.is_file()), None)
+    try:
+        text = "" if path is None else path.read_text(encoding="utf-8-sig")
+        table = msgspec.toml.decode(text, type=dict[str, Any]).get("tool", {}).get("tracer", {})
+        own = msgspec.convert(table, Settings)
+    except (OSError, ValueError, AttributeError, msgspec.MsgspecError) as error:
+        raise BadExpectation(f"{path}: [tool.tracer]: {error}") from error
+    texts = ((count, str(value).strip()) for count, value in own.expect.items())
+    written = [f"{count}{'' if text[:1] in '<>=' else '='}{text}" for count, text in texts]
+    return list(map(read, written)), own.ignore
 
 
 def check(
@@ -114,3 +144,19 @@ def as_junit(verdicts: Sequence[Verdict]) -> str:
     ElementTree.indent(suites)
     text = ElementTree.tostring(suites, encoding="unicode")
     return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
+
+
+def as_github(verdicts: Sequence[Verdict]) -> str:
+    """A workflow command for each failed verdict, which GitHub shows as an annotation.
+
+    Sources: `escapeData` and `escapeProperty` of github.com/actions/toolkit, packages/core,
+    src/command.ts; docs.github.com/actions/reference/workflow-commands-for-github-actions.
+    """
+    lines = [f"holds  {shown(each.text)}\n" for each in verdicts if not each.reason]
+    for verdict in (each for each in verdicts if each.reason):
+        title, message = shown(verdict.text), "\n".join(_lines(verdict.reason))
+        for char, code in (("%", "%25"), ("\n", "%0A")):
+            title, message = title.replace(char, code), message.replace(char, code)
+        title = title.replace(":", "%3A").replace(",", "%2C")
+        lines.append(f"::error title=tracer check%3A {title}::{message}\n")
+    return "".join(lines)

@@ -241,7 +241,7 @@ def diff(before: str, after: str) -> int:
         *("-e", "--expect"),
         metavar="WHAT",
         action="append",
-        help="an expected count; can be repeated",
+        help="an expected count; can be repeated (default: those in pyproject.toml)",
     ),
     _argument(
         "--findings",
@@ -261,9 +261,9 @@ def diff(before: str, after: str) -> int:
     _argument(
         *("-f", "--format"),
         metavar="KIND",
-        choices=("text", "junit"),
+        choices=("text", "junit", "github"),
         default="text",
-        help="for people, or CI servers",
+        help="for people, CI servers, or annotations",
     ),
     _OUTPUT,
     examples="""\
@@ -294,13 +294,21 @@ def check(
     from tracer.model.tracefile import load_run
     from tracer.reporters import formats
 
-    wanted = list(map(expectation.read, expect or ()))
+    needed = findings or not expect
+    own, ignored = verdicts.from_project(Path.cwd()) if needed else ([], [])
+    wanted = list(map(expectation.read, expect or ())) or own
     if not wanted and findings is None:
-        raise Mistake("nothing to check: give --expect or --findings")
+        raise Mistake(
+            "nothing to check: give --expect, --findings, or [tool.tracer.expect] in pyproject.toml"
+        )
     place = _place(output)
     trace = load_run(path)
     results = verdicts.check(
-        trace, wanted, findings, ignore=ignore or (), allow_unfinished=allow_unfinished
+        trace,
+        wanted,
+        findings,
+        ignore=[*(ignore or ()), *ignored],
+        allow_unfinished=allow_unfinished,
     )
     content = getattr(verdicts, f"as_{format}")(results)
     formats.put(lambda width, color: content, place)
