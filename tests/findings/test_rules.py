@@ -893,7 +893,7 @@ def test_one_is_singular() -> None:
     (finding,) = one_row.findings()
     assert finding.text.endswith("writes all 1 row.")
     once = trace(healthy(Run(1, 1, 1)))
-    assert "): 1 step, " in formats.as_markdown(once)
+    assert "): 1 step, " in render(once)
     alone = trace(block([step(), request(0), update(0)], Run(1, 1, 1)), names=("a",))
     assert keras.line(alone, 1, 1).startswith("step 1: 1 update per step, ")
     assert repr(alone) == "<Trace of adam: 1 step, 1 update>"

@@ -128,7 +128,7 @@ def test_override_that_is_never_reached(kind: str) -> None:
     line = inspect.getsourcelines(cls.__dict__[name])[1]
     said = f"{name} of Mine (tests/findings/{Path(__file__).name}:{line}) never ran: "
     assert trace.answer().startswith(said)
-    for format in cast("list[formats.Format]", ["text", "markdown", "html", "json"]):
+    for format in cast("list[formats.Format]", ["text", "html", "json"]):
         shown = formats.render(trace, format).replace("\\_", "_")
         assert said in " ".join(shown.split()), format
     with pytest.raises(AssertionError) as failed, tracer.assert_updates(optimizer, dense=7):

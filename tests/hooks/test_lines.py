@@ -118,7 +118,7 @@ def test_reports_tell_them_apart_by_line(classes: tuple[str, str], tmp_path: Pat
     assert made_in(loaded) == [above, below]
     same = classes[0] == classes[1]
     assert program_lines(loaded) == ({0: above, 1: below} if same else {})
-    for name in cast("list[formats.Format]", ["text", "markdown", "html"]):
+    for name in cast("list[formats.Format]", ["text", "html"]):
         shown = " ".join(formats.render(loaded, name).replace("\\", "").split())
         assert (above in shown and below in shown) == same, name
     records = json.loads(formats.render(loaded, "json"))["optimizers"]

@@ -89,10 +89,9 @@ def test_when_they_ran() -> None:
 def test_every_report_says_it() -> None:
     trace = with_programs(GOOD, FAILED)
     assert "ended with RuntimeError: no *data*, after 8 steps." in text.render(trace, width=200)
-    assert "ended with RuntimeError: no *data*, after 8 steps." in formats.as_markdown(trace)
     assert "ended with RuntimeError: no *data*, after 8 steps." in html.render(trace)
     assert '"error": "RuntimeError: no *data*"' in formats.as_json(trace)
-    for report in (text.render(trace, width=200), formats.as_markdown(trace), html.render(trace)):
+    for report in (text.render(trace, width=200), html.render(trace)):
         assert "train.py, on 2026-09-21 at 14:13:20 UTC" in report
 
 

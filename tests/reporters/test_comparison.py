@@ -7,7 +7,7 @@ import pytest
 from support import traces
 from support.traces import block, request, step, update
 
-from tracer.model.records import Replica, Variable
+from tracer.model.records import Replica
 from tracer.model.timeline import Run
 from tracer.model.trace import Trace
 from tracer.reporters.comparison import Change, differences, render
@@ -28,59 +28,6 @@ def test_a_trace_differs_from_others_and_not_from_itself(name: str) -> None:
     trace = traces.ALL[name]()
     assert not differences(trace, traces.ALL[name]())
     assert trace.executions() == 0 or differences(traces.nothing(), trace)
-
-
-# Which variables are the same.
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "alone"),
-    [
-        ("a/kernel a/bias", "a/bias a/kernel", ""),
-        ("dense_1/kernel", "dense/kernel", ""),
-        ("dense/kernel dense_1/kernel", "dense_1/kernel dense_2/kernel", ""),
-        ("dense_9/kernel dense_10/kernel", "dense/kernel dense_1/kernel", ""),
-        ("m_1/dense_4/kernel m_1/conv2d/kernel", "m/dense/kernel m/conv2d/kernel", ""),
-        ("Variable_3 Variable_4", "Variable Variable_1", ""),
-        ("a/kernel#2", "a_1/kernel#2", ""),
-        ("0.weight 2.weight", "0.weight 2.weight", ""),
-        # Layers came or went, and the others keep their names.
-        ("dense/kernel dense_1/kernel", "dense_1/kernel", "dense/kernel"),
-        ("a_1/kernel a_9/kernel", "a_2/kernel a_3/kernel a_9/kernel", "a_9/kernel"),
-        ("dense/k dense_1/k", "dense_4/k dense_5/k dense_6/k", "dense_6/k"),
-        # Layers with other variables are others.
-        ("a/kernel b/kernel", "a/kernel c/kernel", "b/kernel c/kernel"),
-        ("b/kernel a/kernel a/bias", "b/kernel a_1/kernel", "a/kernel a/bias a_1/kernel"),
-    ],
-)
-def test_names(before: str, after: str, alone: str) -> None:
-    both = traces.trained(before.split(), FIVE), traces.trained(after.split(), FIVE)
-    assert [row.name for row in rows(*both)] == alone.split()
-    assert all((row.before, row.after) in ((5, None), (None, 5)) for row in rows(*both))
-    assert bool(differences(*both)) == bool(alone)
-
-
-@pytest.mark.parametrize(
-    ("after", "alone"),
-    [
-        ({"dense_7": (4, 2), "dense_8": (8, 4), "dense_9": (4, 4)}, []),
-        ({"dense_8": (8, 4), "dense_9": (4, 2)}, ["dense_2/k"]),
-        ({"dense": (8, 4), "dense_3": (2, 2)}, ["dense_1/k", "dense_2/k", "dense_3/k"]),
-        ({"dense": (9, 9), "dense_1": (4, 2), "dense_2": (4, 4)}, []),  # no count differs
-    ],
-)
-def test_layers_are_matched_by_shapes_and_then_in_order(
-    after: dict[str, tuple[int, ...]], alone: list[str]
-) -> None:
-    before = {"dense": (8, 4), "dense_1": (4, 2), "dense_2": (4, 4)}
-    one, other = (
-        traces.changed(
-            traces.trained([f"{layer}/k" for layer in shapes], FIVE),
-            variables=tuple(Variable(f"{n}/k", shapes[n], "float32") for n in shapes),
-        )
-        for shapes in (before, after)
-    )
-    assert [row.name for row in rows(one, other)] == alone
 
 
 def test_traces_without_a_variable_in_common_have_one_line() -> None:

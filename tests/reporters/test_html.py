@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -81,18 +80,16 @@ def test_cells_say_what_the_steps_count(ours: Any, others: Any, steps: int) -> N
             numbers = [int(n.replace(",", "")) for n in re.findall(r"\d[\d,]*", said)]
             match cell.state:
                 case "never":
-                    assert not any(truth[name]) and said == "never updated in the run"
+                    assert not any(truth[name]) and said == "never updated"
                 case "nothing" | "expected":
                     assert not any(both) and said.startswith("no update: ")
                 case "others":
                     assert not any(mine) and all(map(any, sizes))
-                    assert said == "no update, while others were updated"
-                case "some":
-                    assert min(mine) == 0
-                    assert numbers == [sum(mine), len(mine) - mine.count(0), len(mine)]
+                    assert said == "no update, while other variables were updated"
                 case _:
-                    assert numbers == sorted({min(mine), max(mine)}) and min(mine) > 0
-                    assert said.endswith(" each") == (len(mine) > 1)
+                    assert (cell.state == "some") == (min(mine) == 0)
+                    of = [len(mine) - mine.count(0), len(mine)] if len(mine) > 1 else []
+                    assert numbers == [sum(mine), *of]
         assert column == heat.columns
 
 
@@ -100,15 +97,16 @@ def test_cells_of_what_updates_did_to_the_weights() -> None:
     """Steps 4 to 6 do not change the kernel; the bias is not finite from step 8 on."""
     assert cells_of(traces.with_effects()) == {
         "dense/kernel": [
-            ("level2", "steps 1-3: 1 update each"),
-            ("unchanged", "steps 4-6: 1 update each; unchanged in 3 steps"),
-            ("level2", "steps 7-10: 1 update each"),
+            ("updated", "steps 1-3: 3 updates in 3 of 3 steps"),
+            ("unchanged", "steps 4-6: 3 updates in 3 of 3 steps; unchanged in 3 steps"),
+            ("updated", "steps 7-10: 4 updates in 4 of 4 steps"),
         ],
         "dense/bias": [
-            ("level2", "steps 1-7: 1 update each"),
+            ("updated", "steps 1-7: 7 updates in 7 of 7 steps"),
             (
                 "infinite",
-                "steps 8-10: 1 update each; unchanged in 2 steps; not finite after 3 steps",
+                "steps 8-10: 3 updates in 3 of 3 steps; unchanged in 2 steps; not finite in 3 "
+                "steps",
             ),
         ],
     }
@@ -120,8 +118,8 @@ def test_cells_of_what_updates_did_to_the_weights() -> None:
         ("accumulation", "expected", "steps 1-3: no update: accumulating, it seems"),
         ("embedding_on_two_replicas", "nothing", "step 33: no update: the step updated nothing"),
         ("incomplete", "unknown", "steps 41-46: no update known"),
-        ("all_skipped", "never", "steps 1-40: never updated in the run"),
-        ("no_gradients", "others", "step 2: no update, while others were updated"),
+        ("all_skipped", "never", "steps 1-40: never updated"),
+        ("no_gradients", "others", "step 2: no update, while other variables were updated"),
     ],
 )
 def test_why_a_cell_has_no_update(name: str, state: str, text: str) -> None:
@@ -142,34 +140,14 @@ def test_odd_rows_come_first_and_others_are_counted() -> None:
     assert (len(few.rows), few.left) == (10, 990)
 
 
-COLOR_BLIND = {
-    "all colours": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
-    "no red": ((0.1523, 1.0526, -0.2049), (0.1145, 0.7863, 0.0992), (-0.0039, -0.0481, 1.052)),
-    "no green": ((0.3673, 0.8606, -0.228), (0.2801, 0.6725, 0.0474), (-0.0118, 0.0429, 0.9689)),
-    "no blue": ((1.2555, -0.0767, -0.1788), (-0.0784, 0.9308, 0.1476), (0.0047, 0.6914, 0.3039)),
-}
-"""How colours look to people, as matrices: Machado, Oliveira and Fernandes 2009, severity 1."""
-
-
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
-def test_colours_stand_out_and_can_be_told_apart_by_everyone(theme: int) -> None:
+def test_colours_stand_out(theme: int) -> None:
     colors = dict(re.findall(r"--(\w+(?:-line)?): (#\w{6})", STYLE.split("@media")[theme]))
-    states = ("level1", "level2", "level3", "expected", "nothing", "others", "never", "infinite")
-    cells = [colors[state] for state in states]
-    for color in cells:
-        assert _contrast(color, colors["back"]) >= 3
-        for sight in COLOR_BLIND.values():
-            for one, other in combinations((_lab(each, sight) for each in cells), 2):
-                assert sum((a - b) ** 2 for a, b in zip(one, other, strict=True)) > 10**2
-    for text, back in (
-        ("text", "back"),
-        ("quiet", "back"),
-        ("text", "odd"),
-        ("text", "wrong"),
-        ("quiet", "odd"),
-        ("quiet", "wrong"),
-    ):
-        assert _contrast(colors[text], colors[back]) >= 4.5
+    for state in ("updated", "expected", "nothing", "others", "never", "infinite"):
+        assert _contrast(colors[state], colors["back"]) >= 3
+    for text in ("text", "quiet"):
+        for back in ("back", "odd", "wrong"):
+            assert _contrast(colors[text], colors[back]) >= 4.5
 
 
 def _linear(color: str) -> list[float]:
@@ -184,21 +162,6 @@ def _contrast(one: str, other: str) -> float:
         for each in (one, other)
     )
     return (high + 0.05) / (low + 0.05)
-
-
-def _lab(color: str, matrix: tuple[tuple[float, ...], ...]) -> tuple[float, float, float]:
-    """The colour in CIE L*a*b* (D65), where equal distances look about equal."""
-    linear = _linear(color)
-    r, g, b = (
-        min(1.0, max(0.0, sum(m * c for m, c in zip(row, linear, strict=True)))) for row in matrix
-    )
-    white = (
-        (0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.9505,
-        0.2126 * r + 0.7152 * g + 0.0722 * b,
-        (0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.089,
-    )
-    x, y, z = (t ** (1 / 3) if t > 0.008856 else 7.787 * t + 16 / 116 for t in white)
-    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
 
 
 # Safety and size.

@@ -167,7 +167,7 @@ def run(
     _argument(
         *("-f", "--format"),
         metavar="KIND",
-        choices=("text", "json", "csv", "markdown", "html"),
+        choices=("text", "json", "csv", "html"),
         help="the default follows from the ending of FILE",
     ),
     _OUTPUT,
@@ -220,8 +220,8 @@ def diff(before: str, after: str) -> int:
     """Show what differs between two runs: methods, variables and steps.
 
     BEFORE and AFTER are trace files, or folders of several workers.
-    The exit status is 0 if all counts are equal, 1 if not. Layers that Keras
-    numbered differently (dense_3 and dense) are matched by shapes and order.
+    The exit status is 0 if all counts are equal, 1 if not. Variables are matched
+    by name, optimizers by their order.
     """
     from tracer.model import tracefile
     from tracer.reporters import comparison, formats

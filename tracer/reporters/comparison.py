@@ -1,11 +1,9 @@
 """What differs between two runs: `differences` finds it, `render` prints it.
 
-Three tables are compared row by row: variables, steps and methods. Keras numbers layers in the
-order in which a process makes them, so a variable can have another name in another run; `canonical`
-pairs the names.
+Three tables are compared row by row: variables, steps and methods. Rows and variables are matched
+by name, optimizers by their order.
 """
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -17,10 +15,8 @@ from rich.text import Text
 from tracer.errors import shown
 from tracer.layout import Column, Line, paragraph, printed, tabulated
 from tracer.model.counts import EXECUTIONS, counted
-from tracer.model.records import Variable
 from tracer.model.timeline import Run, Timeline
 from tracer.model.trace import Trace
-from tracer.model.words import listed
 
 _TABLES = _CLASS, _METHODS, _VARIABLES, _STEPS = "optimizer", "method", "updates of", "updates in"
 _MAX_ROWS = 100  # rows of a table
@@ -39,49 +35,11 @@ class Change(NamedTuple):
     """The first steps in which the counts differ."""
 
 
-# Variables.
-
-_NUMBER = re.compile(r"_\d+(?=/|$)")
-
-
-def canonical(variables: Sequence[Variable]) -> dict[str, object]:
-    """Return a key for each variable by name, equal in traces that number layers differently.
-
-    A key is the name of the layer without numbers, its shapes, its place among such layers, and the
-    name of the variable in it.
-    """
-    layers: dict[str, dict[str, object]] = defaultdict(dict)
-    for variable in variables:
-        layer = variable.name.rpartition("/")[0] or variable.name
-        layers[layer][variable.name[len(layer) :]] = variable.shape
-    keys: dict[str, object] = {}
-    places: Counter[object] = Counter()
-    for layer, shapes in layers.items():
-        alike = _NUMBER.sub("", layer), frozenset(shapes.items())
-        keys |= {layer + word: (alike, places[alike], word) for word in shapes}
-        places[alike] += 1
-    return keys
-
-
-def _names(before: Trace, after: Trace) -> tuple[dict[str, str], dict[str, str]]:
-    """The names of rows for the variables of both traces: `dense (dense_3)` if they differ."""
-    old, new = ({each.name: each.name for each in trace.variables} for trace in (before, after))
-    if not (old.keys() <= new.keys() or old.keys() >= new.keys()):  # else layers came or went
-        named = {key: name for name, key in canonical(before.variables).items()}
-        for name, key in canonical(after.variables).items():
-            if named.get(key, name) != name:
-                old[named[key]] = new[name] = f"{name} ({named[key]})"
-    return old, new
-
-
-# Counts.
-
-
 Ran = Counter[tuple[int, tuple[Run, ...]]]
 """The count of one execution of each block, by how often and in which steps the block ran."""
 
 
-def _rows(trace: Trace, root: int, names: Mapping[str, str]) -> dict[tuple[str, str, str], Ran]:
+def _rows(trace: Trace, root: int) -> dict[tuple[str, str, str], Ran]:
     """What an optimizer did, by table, name and replica."""
     rows: dict[tuple[str, str, str], Ran] = defaultdict(Counter)
     for block in counted(trace.data):
@@ -98,7 +56,7 @@ def _rows(trace: Trace, root: int, names: Mapping[str, str]) -> dict[tuple[str, 
             if role == "update":
                 found.append((_STEPS, "", number))
                 kind = ", sparse" if entry.kind == "sparse" else ""
-                own = [names[trace.variables[index].name] + kind for index in entry.variables]
+                own = [trace.variables[index].name + kind for index in entry.variables]
                 found += [(_VARIABLES, name, entry.times) for name in own]
         label = trace.replicas[block.replica].label
         for table, name, number in found:
@@ -109,27 +67,21 @@ def _rows(trace: Trace, root: int, names: Mapping[str, str]) -> dict[tuple[str, 
 
 def differences(before: Trace, after: Trace) -> list[Change]:
     """Return the rows that differ; optimizers match by their order in the traces."""
-    traces, names = (before, after), _names(before, after)
-    changes: list[Change] = []
+    traces, changes = (before, after), list[Change]()
     roots = [[at for at, own in enumerate(each.optimizers) if own.root == at] for each in traces]
     for pair in zip_longest(*roots):
-        both = [*zip(traces, pair, names, strict=True)]
-        own = [trace.optimizers[at] for trace, at, _ in both if at is not None]
-        classes = [None if at is None else shown(t.optimizers[at].class_name) for t, at, _ in both]
+        both = [*zip(traces, pair, strict=True)]
+        own = [trace.optimizers[at] for trace, at in both if at is not None]
+        classes = [None if at is None else shown(t.optimizers[at].class_name) for t, at in both]
         if classes[0] != classes[1]:
             changes.append(Change(own[-1].name, _CLASS, "class", classes[0], classes[1]))
         if len(own) > 1:
-            changes += _changes(own[1].name, own[0].kind == own[1].kind, *starmap(_rows, both))
+            changes += _changes(own[1].name, *starmap(_rows, both))
     return changes
 
 
-def _changes(
-    optimizer: str, of_kind: bool, *rows: Mapping[tuple[str, str, str], Ran]
-) -> Iterator[Change]:
-    """Yield the rows that differ; replicas that differ alike share a row.
-
-    Optimizers of two kinds have other methods.
-    """
+def _changes(optimizer: str, *rows: Mapping[tuple[str, str, str], Ran]) -> Iterator[Change]:
+    """Yield the rows that differ; replicas that differ alike share a row."""
     compared = cache(_compared)  # many variables are updated alike
     alike: dict[Change, list[str]] = defaultdict(list)
     for table, name, label in sorted({**rows[0], **rows[1]}, key=lambda row: _TABLES.index(row[0])):
@@ -145,8 +97,7 @@ def _changes(
         if table == _STEPS:
             found = [Change(optimizer, table, at, *counts) for at, counts in steps]
         elif table == _METHODS:
-            is_row = first != second and (of_kind or None not in sides)
-            found = [Change(optimizer, table, name, first, second)] if is_row else []
+            found = [Change(optimizer, table, name, first, second)] if first != second else []
         else:
             change = Change(optimizer, table, name, first, second, "; ".join(where))
             found = [change] if first != second or steps else []
@@ -154,7 +105,8 @@ def _changes(
             alike[change].append(label)
     number = len({label for each in rows for *_, label in each})
     for change, labels in alike.items():
-        on = f", {listed(labels, 1)}" if len(labels) < number else ""
+        more = f" and {len(labels) - 1:,} more" if len(labels) > 1 else ""
+        on = f", {labels[0]}{more}" if len(labels) < number else ""
         yield change._replace(name=change.name + on)
 
 
@@ -183,7 +135,7 @@ def render(
     color: bool = False,
 ) -> str:
     """The rows that differ as text, in tables of each optimizer; one line if there are none."""
-    old, new = ({*names.values()} for names in _names(before, after))
+    old, new = ({variable.name for variable in trace.variables} for trace in (before, after))
     if old and new and not old & new:
         return "The traces have no variable in common.\n"
     width = max(20, width or 80)

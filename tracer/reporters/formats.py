@@ -1,12 +1,11 @@
 """Write the report in any format to a file, a terminal or a notebook.
 
-JSON, CSV and Markdown are made here; text and HTML have their own modules.
+JSON and CSV are made here; text and HTML have their own modules.
 """
 
 import csv
 import io
 import json
-import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -100,14 +99,12 @@ def for_notebook(trace: Trace) -> str:
 
 # Formats.
 
-Format = Literal["text", "json", "csv", "markdown", "html"]
+Format = Literal["text", "json", "csv", "html"]
 _ENDINGS: dict[str, Format] = {
     ".txt": "text",
     ".log": "text",
     ".json": "json",
     ".csv": "csv",
-    ".md": "markdown",
-    ".markdown": "markdown",
     ".html": "html",
     ".htm": "html",
 }
@@ -234,17 +231,6 @@ def _csv_cell(value: Figure) -> Figure:
     return f"'{shown(value)}" if value.startswith(_FORMULA) else shown(value)
 
 
-# Markdown, for a pull request or a page.
-
-
-def as_markdown(trace: Trace, by: By | None = None, part: Part = WHOLE) -> str:
-    """The text report in a code fence, which is longer than any in it."""
-    report = text.render(trace, by, part, width=_WIDTH, command=True)
-    longest = max(map(len, re.findall("`+", report)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}text\n{report}{fence}\n"
-
-
 # The page.
 
 
@@ -264,6 +250,5 @@ def as_page(trace: Trace, by: By | None = None, part: Part = WHOLE) -> str:
 _FORMATS: dict[str, Callable[[Trace, By | None, Part], str]] = {
     "json": as_json,
     "csv": as_csv,
-    "markdown": as_markdown,
     "html": as_page,
 }

@@ -122,7 +122,7 @@ def test_every_report_has_them() -> None:
     line = "Learning rate 0.5 -> 0.25 (2 values); weight decay 0.5 on all 2 parameters."
     assert said(trace) == line
     assert line in render(trace)
-    pages = [formats.render(trace, each) for each in ("markdown", "html")]
+    pages = [formats.render(trace, each) for each in ("text", "html")]
     assert all(line.partition(">")[2] in page for page in pages)
     (own,) = json.loads(formats.render(trace, "json"))["optimizers"]
     assert own["rates"][0] == {
