@@ -157,9 +157,9 @@ def report(optimizer_or_trace: object, by: "By | None" = None, file: TextIO | No
     """Print what an optimizer did: the answer first, then the counts.
 
     `optimizer_or_trace` is a wrapped optimizer or a `Trace`. `by` picks one table:
-    `"variable"`, `"step"`, `"replica"`, `"method"` or `"caller"`. Without `by`, all tables that
-    have content but the last one are printed. `file` is a text stream, by default standard output;
-    only a terminal gets colours.
+    `"variable"`, `"layer"`, `"step"`, `"replica"`, `"method"` or `"caller"`. Without `by`, all
+    tables with content are printed, but not those by layer and caller. `file` is a text stream, by
+    default standard output; only a terminal gets colours.
 
     Raises `ValueError` for an optimizer that was never wrapped.
     """

@@ -81,6 +81,13 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, make in traces.ALL.items():
         make().save(folder / f"{name}.json")
     trace = traces.embedding_on_two_replicas()
+    names = {"embedding": "embedding_1", "dense": "dense_3", "dense_1": "dense_4"}
+    renamed = tuple(
+        replace(each, name=f"{names[layer]}/{leaf}")
+        for each in trace.variables
+        for layer, leaf in [each.name.split("/")]
+    )
+    traces.changed(trace, variables=renamed).save(folder / "renamed.json")
     fewer = tuple(
         each if each.step else replace(each, runs=(Run(1, 1, 40), Run(45, 1, 20)), total=60)
         for each in trace.blocks
@@ -95,14 +102,17 @@ OUTPUTS = {
     "report": ["report", "embedding_on_two_replicas.json"],
     "report_unfinished": ["report", "unfinished.json", "--by", "replica"],
     "report_part": [
-        *("report", "embedding_on_two_replicas.json", "--step", "30-35"),
+        *("report", "embedding_on_two_replicas.json", "--step", "30-35", "--replica", "1"),
         *("--variable", "dense*"),
     ],
     "report_json": ["report", "no_gradients.json", "--format", "json"],
     "report_csv": ["report", "hostile_names.json", "--format", "csv"],
     "report_csv_steps": ["report", "accumulation.json", "-f", "csv", "--by", "step"],
+    "report_markdown": ["report", "hostile_names.json", "--format", "markdown"],
+    "report_layers_csv": ["report", "several_callers.json", "-f", "csv", "--by", "layer"],
     "report_callers": ["report", "several_callers.json", "--by", "caller"],
     "diff_none": ["diff", "eager.json", "eager.json"],
+    "diff_renamed": ["diff", "embedding_on_two_replicas.json", "renamed.json"],
     "diff": ["diff", "embedding_on_two_replicas.json", "changed.json"],
     "diff_much": ["diff", "accumulation.json", "eager.json"],
     "diff_optimizers": ["diff", "two_optimizers.json", "incomplete.json"],

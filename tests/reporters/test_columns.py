@@ -9,6 +9,7 @@ from support import traces
 from support.cost import at_most
 from support.traces import block, called, request, step, update
 
+from tracer.errors import UnknownName
 from tracer.model.merge import combine
 from tracer.model.phrases import reason
 from tracer.model.records import Effect, Entry, Graph, Line, Replica
@@ -52,7 +53,7 @@ def test_a_step_and_its_parts_count_for_one_line() -> None:
     ]
 
 
-@pytest.mark.parametrize("by", ["variable", "step", "replica"])
+@pytest.mark.parametrize("by", ["variable", "layer", "step", "replica"])
 @pytest.mark.parametrize("name", traces.ALL)
 def test_rows_add_up_to_the_trace(name: str, by: By) -> None:
     trace = traces.ALL[name]()
@@ -84,6 +85,35 @@ def test_names_of_lines_cannot_act_on_a_terminal() -> None:
     text = render(traces.changed(trace, lines=lines), "caller", width=200)
     assert all(char.isprintable() or char == "\n" for char in text)
     assert r"\x1b[2J[bold]main[/bold]\n:warning:" in text
+
+
+# Layers.
+
+
+@pytest.mark.parametrize(
+    ("names", "layers"),
+    [
+        ("net/a/kernel net/a/bias net/b/kernel", ["net/a/*", "net/b/kernel"]),
+        ("net/a/kernel net/a/bias", ["net/a/kernel", "net/a/bias"]),
+        ("a a/b a/b/c", ["a", "a/*"]),
+        ("kernel", ["kernel"]),
+        ("head/kernel net/a/kernel net/b/c/kernel", ["head/kernel", "net/*"]),
+    ],
+)
+def test_a_row_ends_at_the_first_part_that_differs(names: str, layers: list[str]) -> None:
+    trace = traces.trained(names.split(), Run(1, 1, 3))
+    assert [layer for (layer,) in rows_of(trace, "layer", "layer")] == layers
+
+
+def test_a_layer_says_how_many_variables_were_never_updated() -> None:
+    """Of three blocks one has a variable without an update, and one has no update at all."""
+    names = [f"block_{n}/{part}" for n in range(3) for part in ("kernel", "bias")]
+    work = [step(), request(*range(6)), update(0, 1, 2)]
+    trace = traces.keras3(names, (block(work, Run(1, 1, 2)),), ())
+    rows = rows_of(trace, "layer", "layer", "variables", "updates")
+    assert rows == [("block_0/*", 2, 4), ("block_1/*", 2, 2), ("block_2/*", 2, 0)]
+    text = render(trace, "layer")
+    assert "  1 never updated\n" in text and "  never updated\n" in text
 
 
 # What is odd in a row.
@@ -238,6 +268,20 @@ def test_a_part_of_a_trace_with_lost_steps_says_what_the_whole_says() -> None:
     assert any("INCOMPLETE" in line for line in part)
 
 
+def test_a_rank_is_asked_for_by_its_number_or_worker() -> None:
+    trace = traces.trained(["w"], Run(1, 1, 8), replicas=2)
+    ranks = tuple(Replica(f"rank:{number}", 0, "cpu") for number in range(2))
+    trace = traces.changed(trace, replicas=ranks)
+    for name in ("1", "rank:1"):
+        text = shown(trace, replica=name)
+        assert "Only the rows of rank 1;" in text
+        assert "\n1          8 " in text and "\n0          8 " not in text
+    with pytest.raises(UnknownName, match="no replica '2'"):
+        part_of(trace, replica="2")
+    several = traces.uneven_replicas()
+    assert shown(several, replica="worker:1").count("\nworker:1/") == 2
+
+
 def test_a_part_keeps_the_findings_of_the_whole() -> None:
     trace = traces.no_gradients()
     for names in ({"optimizer": "sgd"}, {"variable": "shared/kernel"}, {"step": range(1, 2)}):
@@ -250,7 +294,7 @@ def test_a_row_of_recurring_steps_is_asked_for_by_any_of_them() -> None:
     labels = [
         row.values["steps"]
         for asked in (range(4, 5), range(61, 64), range(5, 9))
-        for _, (table_of,) in sections(traces.accumulation(), "step", Part(steps=asked, text="-"))
+        for _, (table_of,) in sections(traces.accumulation(), "step", Part(rows={"step": asked}))
         for row in table_of.rows
     ]
     often, seldom = "1-3, 5-7 \u2026 61-63", "4, 8 \u2026 64"

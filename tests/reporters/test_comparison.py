@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import pytest
+from msgspec.structs import replace
 from support import traces
 from support.traces import block, request, step, update
 
@@ -28,6 +29,55 @@ def test_a_trace_differs_from_others_and_not_from_itself(name: str) -> None:
     trace = traces.ALL[name]()
     assert not differences(trace, traces.ALL[name]())
     assert trace.executions() == 0 or differences(traces.nothing(), trace)
+
+
+# Which variables are the same.
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "alone"),
+    [
+        ("a/kernel a/bias", "a/bias a/kernel", ""),
+        ("dense_1/kernel", "dense/kernel", ""),
+        ("dense/kernel dense_1/kernel", "dense_1/kernel dense_2/kernel", ""),
+        ("dense_9/kernel dense_10/kernel", "dense/kernel dense_1/kernel", ""),
+        ("m_1/dense_4/kernel m_1/conv2d/kernel", "m/dense/kernel m/conv2d/kernel", ""),
+        ("Variable_3 Variable_4", "Variable Variable_1", ""),
+        ("a/kernel#2", "a_1/kernel#2", ""),
+        ("0.weight 2.weight", "0.weight 2.weight", ""),
+        # Layers came or went, and the others keep their names.
+        ("dense/kernel dense_1/kernel", "dense_1/kernel", "dense/kernel"),
+        ("a_1/kernel a_9/kernel", "a_2/kernel a_3/kernel a_9/kernel", "a_9/kernel"),
+        ("dense/k dense_1/k", "dense_4/k dense_5/k dense_6/k", "dense_6/k"),
+        ("a/kernel b/kernel", "a/kernel c/kernel", "b/kernel c/kernel"),
+        ("b/kernel a/kernel a/bias", "b/kernel a_1/kernel", "a/bias"),
+    ],
+)
+def test_names(before: str, after: str, alone: str) -> None:
+    both = traces.trained(before.split(), FIVE), traces.trained(after.split(), FIVE)
+    assert [row.name for row in rows(*both)] == alone.split()
+    assert all((row.before, row.after) in ((5, None), (None, 5)) for row in rows(*both))
+    assert bool(differences(*both)) == bool(alone)
+
+
+def of_keras_2(names: Sequence[str]) -> Trace:
+    """The same training as `traces.trained` has it, by an optimizer of tf_keras legacy."""
+    trace = traces.trained(names, FIVE)
+    (optimizer,) = trace.optimizers
+    return traces.changed(
+        trace,
+        optimizers=(replace(optimizer, kind="legacy", class_name="tf_keras.SGD"),),
+        methods=(traces.APPLY_GRADIENTS, traces.DENSE),
+    )
+
+
+OF_KERAS_2 = [f"{layer}/{word}" for layer in ("in", "dense_3", "dense_4") for word in "kb"]
+OF_KERAS_3 = [f"net/{layer}/{word}" for layer in ("in", "dense", "dense_1") for word in "kb"]
+
+
+def test_keras_2_against_keras_3() -> None:
+    before, after = of_keras_2(OF_KERAS_2), traces.trained(OF_KERAS_3, FIVE)
+    assert names(before, after) == names(after, before) == ["class"]
 
 
 def test_traces_without_a_variable_in_common_have_one_line() -> None:

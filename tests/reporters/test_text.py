@@ -69,7 +69,7 @@ def test_fits_and_is_plain(name: str, width: int, by: By | None) -> None:
 
 
 def test_unknown_table() -> None:
-    with pytest.raises(UnknownName, match="no table 'line': by is one of variable, step"):
+    with pytest.raises(UnknownName, match="no table 'line': by is one of variable, layer"):
         render(traces.eager(), "line")  # type: ignore[arg-type]  # that is the test
 
 

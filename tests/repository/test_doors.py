@@ -12,7 +12,7 @@ LIMITS = {
     "report": 18,
     "page": 21,
     "check that fails": 21,
-    "diff": 9,
+    "diff": 10,
     "assertion that fails": 51,
 }
 

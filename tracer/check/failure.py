@@ -155,7 +155,9 @@ def _table(
     if expected.what == "steps" or measure.methods == frozenset():
         return [], set()
     for summary in [each for each in summaries if not roots or each.root in roots]:
-        table = columns.table(summary, by, columns.Part(variables=measure.variables))
+        asked: dict[columns.By, frozenset[int]]
+        asked = {} if measure.variables is None else {"variable": measure.variables}
+        table = columns.table(summary, by, columns.Part(rows=asked))
         wanted = expected.method if of_method else None
         rows = [row for row in table.rows if wanted in (None, row.values[by])]
         odd = [row for row in rows if row.note] if few else []

@@ -161,19 +161,20 @@ def run(
     _argument(
         "--by",
         metavar="TABLE",
-        choices=("variable", "step", "replica", "method", "caller"),
+        choices=("variable", "layer", "step", "replica", "method", "caller"),
         help="print only this table, in full",
     ),
     _argument(
         *("-f", "--format"),
         metavar="KIND",
-        choices=("text", "json", "csv", "html"),
+        choices=("text", "json", "csv", "markdown", "html"),
         help="the default follows from the ending of FILE",
     ),
     _OUTPUT,
     _argument("--variable", metavar="GLOB", help="only rows of these variables"),
     _argument("--step", metavar="A-B", type=_steps, help="only rows of these steps: A-B, A- or A"),
     _argument("--optimizer", metavar="GLOB", help="only these optimizers"),
+    _argument("--replica", metavar="NAME", help="only rows of this replica, rank or worker"),
     examples="""\
   tracer report tracer.json
   tracer report runs/ --by replica              all workers of a run
@@ -190,6 +191,7 @@ def report(
     variable: str | None,
     step: range | None,
     optimizer: str | None,
+    replica: str | None,
 ) -> None:
     """Print what a trace file holds: the answer first, then the counts.
 
@@ -201,7 +203,7 @@ def report(
 
     place = _place(output)
     trace = tracefile.load_run(path)
-    part = columns.part_of(trace, optimizer, variable, step)
+    part = columns.part_of(trace, optimizer, variable, step, replica)
     formats.write(trace, format, by, place, part)
     if place is not None:
         print(f"tracer: wrote {place}", file=sys.stderr)
@@ -220,8 +222,8 @@ def diff(before: str, after: str) -> int:
     """Show what differs between two runs: methods, variables and steps.
 
     BEFORE and AFTER are trace files, or folders of several workers.
-    The exit status is 0 if all counts are equal, 1 if not. Variables are matched
-    by name, optimizers by their order.
+    The exit status is 0 if all counts are equal, 1 if not. Layers that Keras
+    numbered differently (dense_3 and dense) are matched by shapes and order.
     """
     from tracer.model import tracefile
     from tracer.reporters import comparison, formats

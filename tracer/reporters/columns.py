@@ -5,14 +5,15 @@ and JSON have all of them, by name.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, get_args
 
 from tracer.errors import UnknownName, shown
 from tracer.layout import Column, Figure, cut
 from tracer.model import counts as measures
-from tracer.model.facts import also_by, why_not
-from tracer.model.names import optimizers_meant, variables_meant
+from tracer.model.facts import also_by, layers_of, why_not
+from tracer.model.names import named, optimizers_meant, variables_meant
 from tracer.model.phrases import (
     NO_GRADIENT,
     NOTHING_PASSED,
@@ -32,7 +33,7 @@ from tracer.model.timeline import Steps
 from tracer.model.trace import Pattern, Summary, Trace, summaries_of
 from tracer.model.words import all_true, dash, first_true, plural, some, span
 
-By = Literal["variable", "step", "replica", "method", "caller"]
+By = Literal["variable", "layer", "step", "replica", "method", "caller"]
 TABLES: tuple[By, ...] = get_args(By)
 
 _UPDATES = (Column("updates"), Column("dense"), Column("sparse"))
@@ -57,9 +58,11 @@ COLUMNS: Mapping[By | Literal["optimizer"], tuple[Column, ...]] = {
         Column("{per_step}", "per_step"),
         Column("dense"),
         Column("sparse"),
+        Column("by {replica}", "by_replica"),
         Column("", "without_gradient"),
         *_EFFECTS,
     ),
+    "layer": (Column("layer", left=True), Column("{variable}s", "variables"), *_UPDATES),
     "step": (
         Column("step{on_all}", "steps", left=True),
         Column("", "first"),
@@ -109,7 +112,7 @@ class Row(NamedTuple):
     level: str = ""
     """`error`, `warning`, `quiet`, which many rows leave out, or empty."""
     of: int | Steps | None = None
-    """The index of its variable, or its steps; None for other rows."""
+    """The index of its variable or replica, or its steps; None for other rows."""
 
 
 class Table(NamedTuple):
@@ -144,25 +147,21 @@ class Table(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Which optimizers and rows are asked for, None for all: the trace stays whole."""
+    """Which optimizers and rows are asked for: the trace stays whole."""
 
     roots: frozenset[int] | None = None
-    variables: frozenset[int] | None = None
-    steps: range | None = None
+    """None for all."""
+    rows: Mapping[By, Collection[int]] = MappingProxyType({})
+    """The variables, steps or replicas of a table; other tables have no such rows."""
     text: str = ""
     """The sentence on the rows; empty if all are asked for."""
 
-    @property
-    def tables(self) -> list[By]:
-        """The tables that have such rows."""
-        asked: dict[By, object] = {"variable": self.variables, "step": self.steps}
-        return [by for by, wanted in asked.items() if wanted is not None]
-
-    def has(self, row: Row) -> bool:
+    def has(self, by: By, row: Row) -> bool:
         """Whether a row is asked for: one of several steps if any of them is."""
-        if isinstance(row.of, Steps) and self.steps is not None:
-            return row.of.last_before(self.steps.stop) >= self.steps.start
-        return self.variables is None or not isinstance(row.of, int) or row.of in self.variables
+        wanted = self.rows.get(by)
+        if isinstance(row.of, Steps) and isinstance(wanted, range):
+            return row.of.last_before(wanted.stop) >= wanted.start
+        return wanted is None or row.of is None or row.of in wanted
 
 
 WHOLE = Part()
@@ -173,23 +172,30 @@ def part_of(
     optimizer: str | None = None,
     variable: str | None = None,
     step: range | None = None,
+    replica: str | None = None,
 ) -> Part:
-    """The part that these names mean.
+    """The part that these names mean; a replica is named as in its table, or by its worker.
 
     Raises `tracer.UnknownName`, with similar names, for a name or step that the trace lacks.
     """
-    of, steps, rows = trace.data, None, [] if variable is None else [f"variable {variable}"]
+    data, said, rows = trace.data, list[str](), dict[By, Collection[int]]()
+    if variable is not None:
+        rows["variable"] = variables_meant(variable, data.variables, trace.objects)
+        said.append(f"variable {variable}")
     if step is not None:
-        steps = range(max(1, step.start), min(trace.steps + 1, step.stop))
+        rows["step"] = steps = range(max(1, step.start), min(trace.steps + 1, step.stop))
         if not steps:
             raise UnknownName(f"no such step: the trace holds {some(trace.steps, 'step')}")
-        rows.append(f"{plural(len(steps), 'step')} {span((steps[0], steps[-1]))}")
-    meant = optimizers_meant(optimizer, of.optimizers) if optimizer is not None else ()
+        said.append(f"{plural(len(steps), 'step')} {span((steps[0], steps[-1]))}")
+    if replica is not None:
+        workers = [each.worker for each in data.replicas]
+        rows["replica"] = named("replica", replica, replica_ids(trace), workers)
+        said.append(f"{replica_noun(trace)} {replica.removeprefix('rank:')}")
+    meant = optimizers_meant(optimizer, data.optimizers) if optimizer is not None else ()
     return Part(
-        None if optimizer is None else frozenset(of.optimizers[index].root for index in meant),
-        None if variable is None else variables_meant(variable, of.variables, trace.objects),
-        steps,
-        f"Only the rows of {', '.join(rows)}; what they count is of the whole run." if rows else "",
+        None if optimizer is None else frozenset(data.optimizers[index].root for index in meant),
+        rows,
+        f"Only the rows of {', '.join(said)}; what they count is of the whole run." if said else "",
     )
 
 
@@ -203,14 +209,14 @@ def sections(
     """
     if by is not None and by not in TABLES:
         raise UnknownName(f"no table {by!r}: by is one of {', '.join(TABLES)}")
-    if part.text and by and by not in part.tables:
-        raise UnknownName(f"the table by {by} has no such rows: see {', '.join(part.tables)}")
+    if part.rows and by and by not in part.rows:
+        raise UnknownName(f"the table by {by} has no such rows: see {', '.join(part.rows)}")
     found = []
     for summary in summaries_of(trace):
-        names = [by] if by else part.tables if part.text else in_report(summary)
+        names = [by] if by else [*part.rows] or in_report(summary)
         tables = [table(summary, name, part) for name in names]
-        wanted = [each for each in tables if each.rows or not part.text]
-        if (part.roots is None or summary.root in part.roots) and (wanted or not part.text):
+        wanted = [each for each in tables if each.rows or not part.rows]
+        if (part.roots is None or summary.root in part.roots) and (wanted or not part.rows):
             found.append((summary, wanted))
     return found
 
@@ -218,7 +224,7 @@ def sections(
 def table(summary: Summary, by: By, part: Part = WHOLE) -> Table:
     """One table of an optimizer."""
     rows, below = _TABLES[by](summary)
-    return Table(by, _columns(by, summary), [*filter(part.has, rows)], below)
+    return Table(by, _columns(by, summary), [row for row in rows if part.has(by, row)], below)
 
 
 def in_report(summary: Summary) -> list[By]:
@@ -332,13 +338,16 @@ def _by_variable(summary: Summary) -> _Made:
 def _figures(summary: Summary, pattern: Pattern, unapplied: Reason | None) -> tuple[Any, str, str]:
     """The values that the variables of a pattern share, with their note and level."""
     dense, sparse = pattern.total(measures.dense), pattern.total(measures.sparse)
-    values = {
+    values: dict[str, Figure] = {
         "updates": dense + sparse,
         "dense": dense,
         "sparse": sparse,
         "per_step": _per_step(summary, pattern, summary.replicas_with(pattern)),
         "without_gradient": pattern.total(measures.missing),
     }
+    by_replica = [pattern.total(measures.updates, each) for each in summary.replicas]
+    if len({*by_replica}) > 1:
+        values["by_replica"] = " + ".join(f"{number:,}" for number in by_replica)
     if summary.effects:
         effects = pattern.spread(*measures.effects)
         still = sum(steps for (seen, same, _), steps in effects.items() if 0 < seen == same)
@@ -365,6 +374,26 @@ def _why_without(pattern: Pattern, unapplied: Reason | None) -> str:
     if unapplied and not parts and pattern.has(measures.requests):
         return unapplied.text
     return ", ".join(parts)
+
+
+def _by_layer(summary: Summary) -> _Made:
+    """A row for each path that variables share, up to the first part in which paths differ."""
+    variables, _ = _by_variable(summary)
+    names = [row.values["variable"] for row in variables]
+    layers: dict[str, list[Row]] = {}
+    for row, layer in zip(variables, layers_of(names, summary.dialect.separator), strict=True):
+        layers.setdefault(layer, []).append(row)
+    rows = []
+    for layer, own in layers.items():
+        name = layer if len(own) > 1 else own[0].values["variable"]
+        values: dict[str, Figure] = {"layer": name, "variables": len(own)}
+        for name in ("updates", "dense", "sparse"):
+            values[name] = sum(row.values[name] for row in own)
+        never = sum(not row.values["updates"] for row in own)
+        said = f"{never:,} never updated" if never else ""
+        note = own[0].note if len({row.note for row in own}) == 1 else said
+        rows.append(Row(values, note, min((row.level for row in own), key=_RANKS.__getitem__)))
+    return rows, []
 
 
 # Steps.
@@ -459,7 +488,7 @@ def _by_replica(summary: Summary) -> _Made:
             "device": place.device.rpartition("device:")[2] or None,
         }
         odd = steps < summary.steps or values["behind"]
-        rows.append(Row(values, level="warning" if odd else ""))
+        rows.append(Row(values, level="warning" if odd else "", of=index))
     return rows, []
 
 
@@ -514,6 +543,7 @@ def _by_caller(summary: Summary) -> _Made:
 
 _TABLES: dict[By, Callable[[Summary], _Made]] = {
     "variable": _by_variable,
+    "layer": _by_layer,
     "step": _by_step,
     "replica": _by_replica,
     "method": _by_method,

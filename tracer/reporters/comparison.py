@@ -1,9 +1,11 @@
 """What differs between two runs: `differences` finds it, `render` prints it.
 
-Three tables are compared row by row: variables, steps and methods. Rows and variables are matched
-by name, optimizers by their order.
+Three tables are compared row by row: variables, steps and methods. Optimizers are matched by their
+order. Keras numbers layers in the order in which a process makes them, so a variable can have
+another name in another run; `canonical` pairs the names.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -15,6 +17,7 @@ from rich.text import Text
 from tracer.errors import shown
 from tracer.layout import Column, Line, paragraph, printed, tabulated
 from tracer.model.counts import EXECUTIONS, counted
+from tracer.model.records import Variable
 from tracer.model.timeline import Run, Timeline
 from tracer.model.trace import Trace
 
@@ -35,11 +38,46 @@ class Change(NamedTuple):
     """The first steps in which the counts differ."""
 
 
+# Variables.
+
+_NUMBER = re.compile(r"_\d+(?=/|$)")
+
+
+def canonical(variables: Sequence[Variable], *, ends: bool = False) -> dict[str, object]:
+    """Return a key for each variable by name, equal in traces that number layers differently.
+
+    A key is the name without numbers, the shape, and the place among such variables. If `ends`, it
+    has only the last two parts of the name: Keras 2 has fewer parts than Keras 3.
+    """
+    keys: dict[str, object] = {}
+    places: Counter[object] = Counter()
+    for variable in variables:
+        parts = _NUMBER.sub("", variable.name).split("/")
+        alike = "/".join(parts[-2:] if ends else parts), variable.shape
+        keys[variable.name] = alike, places[alike]
+        places[alike] += 1
+    return keys
+
+
+def _names(before: Trace, after: Trace) -> tuple[dict[str, str], dict[str, str]]:
+    """The names of rows for the variables of both traces: `dense (dense_3)` if they differ."""
+    old, new = ({each.name: each.name for each in trace.variables} for trace in (before, after))
+    if not (old.keys() <= new.keys() or old.keys() >= new.keys()):  # else layers came or went
+        ends = {each.kind for each in before.optimizers} != {e.kind for e in after.optimizers}
+        named = {key: name for name, key in canonical(before.variables, ends=ends).items()}
+        for name, key in canonical(after.variables, ends=ends).items():
+            if named.get(key, name) != name:
+                old[named[key]] = new[name] = f"{name} ({named[key]})"
+    return old, new
+
+
+# Counts.
+
 Ran = Counter[tuple[int, tuple[Run, ...]]]
 """The count of one execution of each block, by how often and in which steps the block ran."""
 
 
-def _rows(trace: Trace, root: int) -> dict[tuple[str, str, str], Ran]:
+def _rows(trace: Trace, root: int, names: Mapping[str, str]) -> dict[tuple[str, str, str], Ran]:
     """What an optimizer did, by table, name and replica."""
     rows: dict[tuple[str, str, str], Ran] = defaultdict(Counter)
     for block in counted(trace.data):
@@ -56,7 +94,7 @@ def _rows(trace: Trace, root: int) -> dict[tuple[str, str, str], Ran]:
             if role == "update":
                 found.append((_STEPS, "", number))
                 kind = ", sparse" if entry.kind == "sparse" else ""
-                own = [trace.variables[index].name + kind for index in entry.variables]
+                own = [names[trace.variables[index].name] + kind for index in entry.variables]
                 found += [(_VARIABLES, name, entry.times) for name in own]
         label = trace.replicas[block.replica].label
         for table, name, number in found:
@@ -70,18 +108,23 @@ def differences(before: Trace, after: Trace) -> list[Change]:
     traces, changes = (before, after), list[Change]()
     roots = [[at for at, own in enumerate(each.optimizers) if own.root == at] for each in traces]
     for pair in zip_longest(*roots):
-        both = [*zip(traces, pair, strict=True)]
-        own = [trace.optimizers[at] for trace, at in both if at is not None]
-        classes = [None if at is None else shown(t.optimizers[at].class_name) for t, at in both]
+        both = [*zip(traces, pair, _names(before, after), strict=True)]
+        own = [trace.optimizers[at] for trace, at, _ in both if at is not None]
+        classes = [None if at is None else shown(t.optimizers[at].class_name) for t, at, _ in both]
         if classes[0] != classes[1]:
             changes.append(Change(own[-1].name, _CLASS, "class", classes[0], classes[1]))
         if len(own) > 1:
-            changes += _changes(own[1].name, *starmap(_rows, both))
+            changes += _changes(own[1].name, own[0].kind == own[1].kind, *starmap(_rows, both))
     return changes
 
 
-def _changes(optimizer: str, *rows: Mapping[tuple[str, str, str], Ran]) -> Iterator[Change]:
-    """Yield the rows that differ; replicas that differ alike share a row."""
+def _changes(
+    optimizer: str, of_kind: bool, *rows: Mapping[tuple[str, str, str], Ran]
+) -> Iterator[Change]:
+    """Yield the rows that differ; replicas that differ alike share a row.
+
+    Optimizers of two kinds have other methods.
+    """
     compared = cache(_compared)  # many variables are updated alike
     alike: dict[Change, list[str]] = defaultdict(list)
     for table, name, label in sorted({**rows[0], **rows[1]}, key=lambda row: _TABLES.index(row[0])):
@@ -97,7 +140,8 @@ def _changes(optimizer: str, *rows: Mapping[tuple[str, str, str], Ran]) -> Itera
         if table == _STEPS:
             found = [Change(optimizer, table, at, *counts) for at, counts in steps]
         elif table == _METHODS:
-            found = [Change(optimizer, table, name, first, second)] if first != second else []
+            is_row = first != second and (of_kind or None not in sides)
+            found = [Change(optimizer, table, name, first, second)] if is_row else []
         else:
             change = Change(optimizer, table, name, first, second, "; ".join(where))
             found = [change] if first != second or steps else []
@@ -135,7 +179,7 @@ def render(
     color: bool = False,
 ) -> str:
     """The rows that differ as text, in tables of each optimizer; one line if there are none."""
-    old, new = ({variable.name for variable in trace.variables} for trace in (before, after))
+    old, new = ({*names.values()} for names in _names(before, after))
     if old and new and not old & new:
         return "The traces have no variable in common.\n"
     width = max(20, width or 80)

@@ -1,11 +1,12 @@
 """Write the report in any format to a file, a terminal or a notebook.
 
-JSON and CSV are made here; text and HTML have their own modules.
+JSON, CSV and Markdown are made here; text and HTML have their own modules.
 """
 
 import csv
 import io
 import json
+import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -99,12 +100,14 @@ def for_notebook(trace: Trace) -> str:
 
 # Formats.
 
-Format = Literal["text", "json", "csv", "html"]
+Format = Literal["text", "json", "csv", "markdown", "html"]
 _ENDINGS: dict[str, Format] = {
     ".txt": "text",
     ".log": "text",
     ".json": "json",
     ".csv": "csv",
+    ".md": "markdown",
+    ".markdown": "markdown",
     ".html": "html",
     ".htm": "html",
 }
@@ -212,7 +215,7 @@ _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20")
 
 def as_csv(trace: Trace, by: By | None = None, part: Part = WHOLE) -> str:
     """The table `by` (the first one with the rows of `part`) of all optimizers, with a header."""
-    first = by or [*part.tables, "variable"][0]
+    first: By = by or [*part.rows, "variable"][0]
     names = [column.name or column.header for column in columns.COLUMNS[first]]
     out = io.StringIO()
     writer = csv.DictWriter(out, ["optimizer", *names, "note"], lineterminator="\n")
@@ -229,6 +232,16 @@ def _csv_cell(value: Figure) -> Figure:
     if not isinstance(value, str):
         return value
     return f"'{shown(value)}" if value.startswith(_FORMULA) else shown(value)
+
+
+# Markdown, for a pull request or a page.
+
+
+def as_markdown(trace: Trace, by: By | None = None, part: Part = WHOLE) -> str:
+    """The text report in a code fence, which is longer than any in it."""
+    report = text.render(trace, by, part, width=_WIDTH, command=True)
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", report)), default=0))
+    return f"{fence}text\n{report}{fence}\n"
 
 
 # The page.
@@ -250,5 +263,6 @@ def as_page(trace: Trace, by: By | None = None, part: Part = WHOLE) -> str:
 _FORMATS: dict[str, Callable[[Trace, By | None, Part], str]] = {
     "json": as_json,
     "csv": as_csv,
+    "markdown": as_markdown,
     "html": as_page,
 }
