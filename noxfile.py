@@ -398,13 +398,6 @@ def third_party(session: nox.Session) -> None:
 
 
 @nox.session(python="3.11", tags=["weekly"])
-def integrations(session: nox.Session) -> None:
-    """An experiment tracker that others wrote, MLflow, with local files."""
-    session.install("mlflow-skinny>=3.1", "pandas", *TEST)
-    session.run("pytest", *(session.posargs or ("tests/integrations", *EACH)))
-
-
-@nox.session(python="3.11", tags=["weekly"])
 def upstream(session: nox.Session) -> None:
     """Keras's own tests, without and with the tracer; `-- --tf-keras CHECKOUT` for tf_keras's."""
     session.install("tensorflow==2.21.*", "tf_keras==2.21.*", "jax", *TEST)

@@ -12,12 +12,9 @@ from support import endurance
     [
         pytest.param("steps_in_one_loop", "legacy", 10_000, marks=pytest.mark.long),
         pytest.param("graph_tracings", "v1", 200, marks=pytest.mark.sweep),
-        pytest.param("many_optimizers", "legacy", 40, marks=pytest.mark.sweep),
     ],
 )
 def test_long_runs(what: str, kind: str, number: int) -> None:
     outcome = endurance.run(what, kind, number)
     assert outcome.right(), outcome
-    # Each optimizer that is used in graphs has 128 KiB of its own.
-    allowed = endurance.MEGABYTES + (0.3 * number if what == "many_optimizers" else 0)
-    assert outcome.more < allowed, outcome
+    assert outcome.more < endurance.MEGABYTES, outcome

@@ -22,7 +22,6 @@ from tracer.cli.autosave import Autosave
 from tracer.errors import MergeError, TraceFileError, UnknownName
 from tracer.model import tracefile
 from tracer.model.records import (
-    INDICES,
     Block,
     Calls,
     Effect,
@@ -321,53 +320,20 @@ def damaged(path: Path, place: str, value: object) -> str:
         ("blocks.0.runs.1", [12, 2**62, 3, 1], f"blocks[0] holds {12 + 2**63}, which cannot be"),
         *((f"blocks.0.runs.0.{at}", 0, "blocks[0] holds ") for at in range(4)),
         ("calls.0.variables", [0, 2], "calls[0] holds 2, which cannot be"),
+        ("calls.0.eager", -1, "calls[0] holds -1, which cannot be"),
+        ("calls.0.tracing", 10**4200, "calls[0] holds 1000"),
+        ("variables.0.shape", [-1], "variables[0] holds -1, which cannot be"),
+        *(
+            (f"blocks.0.{field}", index, f"blocks[0] holds {index}, which cannot be")
+            for field, size in (("root", 1), ("replica", 2), ("path", 0), ("entries.1.method", 2))
+            for index in (-1, size)
+        ),
         ("paths", [[0]], "paths[0] holds 0, which cannot be"),
         ("parts", [{"variables": []}], "Object missing required field `optimizers`"),
     ],
 )
 def test_a_value_that_cannot_be(path: Path, place: str, value: object, reason: str) -> None:
     assert damaged(path, place, value).startswith(f"{DAMAGED}{reason}")
-
-
-def of_every_record() -> Any:
-    """The example with a record in each table, as JSON."""
-    return document(
-        replace(
-            example(),
-            graphs=(Graph(0, 0, "f", "", 1, 0, 1, 0),),
-            lines=(Line("f", "a.py", 1),),
-            paths=((0,),),
-            graph_tracings=(GraphTracing(0, 0, "first", "", 0, 1.0),),
-            effects=(Effect(0, 0, "compared", (0, 1), 1, (Run(1, 1, 1),)),),
-            not_updated=(NotUpdated(0, (1,), "frozen", 3),),
-            programs=(Program("a.py", 1.0, 1.0),),
-            rates=(Rate(0, "rate", 0, (0, 1), (RateRun(1, 4, 0.1, 0.1),)),),
-        )
-    )
-
-
-@pytest.mark.parametrize("table", [*TABLES, "blocks.0.entries"])
-def test_no_index_and_no_number_of_any_record_is_beyond_its_bounds(path: Path, table: str) -> None:
-    """Not below 0, nor above 2**63 - 1, and of an index not the size of its table."""
-    kind = TABLES.get(table, Entry)
-    numbers = {
-        name
-        for name, each in get_type_hints(kind).items()
-        if each in (int, float, int | None) or name in ("shape", "variables")
-    }
-    unbounded = {"iterations", "status"}
-    path.write_text(json.dumps(of_every_record()))
-    tracefile.load(path)
-    for name in numbers - unbounded:
-        of = None if name == "variables" else INDICES.get(kind, {}).get(name)
-        for wrong in (-1, 2**63, 10**4200, *([len(of_every_record()[of])] if of else [])):
-            content = of_every_record()
-            (*_, record) = content["blocks"][0]["entries"] if kind is Entry else content[table]
-            record[name] = [wrong] if name in ("shape", "variables") else wrong
-            path.write_text(json.dumps(content))
-            reason = refusal(path)
-            assert reason.startswith(DAMAGED), name
-            assert not of or wrong > 2**63 or f"] holds {wrong}, which cannot be" in reason
 
 
 # Fuzz: any bytes are a trace or are refused.

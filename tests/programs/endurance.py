@@ -88,52 +88,24 @@ RUNS: dict[str, Callable[[Any, str, int], Truth]] = {
 }
 
 
-def many_optimizers(kind: str, number: int, traced: bool) -> tuple[Truth, Truth | None, bool]:
-    """So many optimizers alive at once, each with one eager step and one in a function."""
-    variables = make_variables(kind)
-    optimizers = []
-    pairs = gradients(variables)
-    for _ in range(number):
-        optimizer = ODOMETERS[kind]()
-        if kind == "keras3":
-            optimizer.build(list(variables.values()))
-        if traced:
-            tracer.wrap(optimizer)
-        optimizer.apply_gradients(pairs)
-        function_of(optimizer, lambda: pairs)()
-        optimizers.append(optimizer)
-    counted = None
-    complete = True
-    if traced:
-        traces = [tracer.trace_of(each) for each in optimizers]
-        counted = sum(each.steps for each in traces), sum(each.updates() for each in traces)
-        complete = all(each.complete for each in traces)
-    return shown(variables), counted, complete
-
-
 def main() -> None:
     """Run, and print the figures as JSON."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=[*RUNS, "many_optimizers"])
+    parser.add_argument("what", choices=RUNS)
     parser.add_argument("kind", choices=ODOMETERS)
     parser.add_argument("number", type=int)
     parser.add_argument("--traced", action="store_true")
     options = parser.parse_args()
     start = time.perf_counter()
     complete, counted = True, None
-    if options.what == "many_optimizers":
-        truth, counted, complete = many_optimizers(options.kind, options.number, options.traced)
-        seconds = time.perf_counter() - start
-    else:
-        optimizer = ODOMETERS[options.kind]()
-        if options.traced:
-            tracer.wrap(optimizer)
-        truth = RUNS[options.what](optimizer, options.kind, options.number)
-        seconds = time.perf_counter() - start
-        if options.traced:
-            trace = tracer.trace_of(optimizer)
-            counted = trace.steps, trace.updates()
-            complete = trace.complete
+    optimizer = ODOMETERS[options.kind]()
+    if options.traced:
+        tracer.wrap(optimizer)
+    truth = RUNS[options.what](optimizer, options.kind, options.number)
+    seconds = time.perf_counter() - start
+    if options.traced:
+        trace = tracer.trace_of(optimizer)
+        complete, counted = trace.complete, (trace.steps, trace.updates())
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     resident = pages * os.sysconf("SC_PAGE_SIZE") / 1e6

@@ -106,23 +106,3 @@ def test_every_rule_has_its_texts(site: Path) -> None:
         words = html.unescape(re.sub(r"<[^>]+>", "", section))
         for each in rule.explanation, rule.why, *rule.advices.values():
             assert re.sub(r"[`*]", "", each) in words, rule.code
-
-
-@pytest.mark.parametrize(
-    ("source", "page"),
-    [
-        ("CHANGELOG.md", "changelog.html"),
-        ("CONTRIBUTING.md", "contributing.html"),
-        ("reports/README.md", "measured/index.html"),
-        ("reports/how_often.md", "measured/how_often.html"),
-    ],
-)
-def test_what_stands_elsewhere_in_the_repository_is_there(
-    source: str, page: str, site: Path
-) -> None:
-    shown = (site / page).read_text(encoding="utf-8")
-    headings = re.findall(r"^#+ (.*)", (ROOT / source).read_text(encoding="utf-8"), re.M)
-    assert headings
-    for each in headings:
-        words = re.sub(r"[`*]", "", each)
-        assert words in re.sub(r"<[^>]+>", "", shown).replace("&quot;", '"').replace("&#39;", "'")

@@ -22,10 +22,7 @@ FULL = (
     ("graph_tracings", "keras2", 10_000),
     ("graph_tracings", "v1", 10_000),
     ("calls_of_a_function", "legacy", 100_000),
-    ("many_optimizers", "legacy", 1_000),
 )
-UNBOUNDED = {"many_optimizers"}
-"""What takes memory in proportion."""
 
 
 class Outcome(NamedTuple):
@@ -75,7 +72,7 @@ def main() -> int:
     for what, kind, number in FULL:
         number = max(1, round(number * part))
         outcome = run(what, kind, number)
-        bad = not outcome.right() or (outcome.more > MEGABYTES and what not in UNBOUNDED)
+        bad = not outcome.right() or (outcome.more > MEGABYTES)
         failed |= bad
         seconds, resident = (
             f"{outcome.untraced[key]:7.1f}{outcome.traced[key]:8.1f}"
