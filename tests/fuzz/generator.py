@@ -8,7 +8,7 @@ from fuzz import programs as p
 from hypothesis import strategies as st
 
 KINDS = ("legacy", "keras2", "keras3", "v1")
-SHAPES = ("plain", "plain", "loss scale", "options", "override", "override", "applying", "inner")
+SHAPES = ("plain", "plain", "loss scale", "options", "override", "override", "inner")
 THEMES = (
     *("company", "company", "branches", "gradients", "host", "late", "late", "between"),
     *("failing", "XLA", "OneDevice", "Mirrored", "raising"),
@@ -76,8 +76,6 @@ class _Maker:
     def optimizer(self) -> p.Optimizer:
         fails: dict[str, Any] = {"failing": "fuse", "raising": "trip"}
         found = p.Optimizer(self.kind, fails=fails.get(self.theme, ""))
-        if self.shape == "applying" and (self.theme == "XLA" or self.strategy == "Mirrored"):
-            self.shape = "override"
         if self.shape == "inner" and (self.theme == "XLA" or self.strategy == "Mirrored"):
             self.shape = "override"
         some = self.shape in ("loss scale", "override", "inner") and self.chance(0.25)
@@ -93,10 +91,6 @@ class _Maker:
         elif self.shape == "override":
             ways = ("super",) if self.strategy else ("super", "own", "own")
             found = replace(found, override=self.override(ways))
-        elif self.shape == "applying":
-            self.inner = True
-            held = self.function((p.Direct("inner", self.variable()),))
-            found = replace(found, inner=True, applying=held)
         return found
 
     def options(self) -> tuple[tuple[str, Any], ...]:

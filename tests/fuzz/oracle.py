@@ -86,10 +86,6 @@ class Place:
     i: int = 0
     graph: Graph | None = None
     steps: dict[str, RunningStep | None] = field(default_factory=dict)
-    applying: frozenset[str] = frozenset()
-    """The roots of which an apply method is under way."""
-    hidden: frozenset[str] = frozenset()
-    """Those of which that is not seen."""
 
 
 class Model:
@@ -219,7 +215,6 @@ class Model:
                         self.roots[name].may.add("a host call inside a step")
                         # It counts as called by the program itself: see docs/limits.md.
                         self.roots[name].partly = True
-                        self.roots[name].loose |= name in place.applying
                 self.block(statement.body, replace(place, graph=None))
                 self.block(statement.after, place)
             case p.Recompute():
@@ -332,9 +327,6 @@ class Model:
     def _trace_apply(self, optimizer: str, graph: Graph) -> None:
         self._use(optimizer, graph)
         self._python()
-        applying = self.program.optimizer.applying
-        if applying and optimizer in ("o", "base"):
-            self._trace_call(applying, 0, graph)
 
     def _use(self, optimizer: str, graph: Graph) -> None:
         """A graph uses a root."""
@@ -450,16 +442,7 @@ class Model:
         self.fuse -= 1
         name = self.root_of(optimizer)
         self.weights[variable][kind == "sparse"] += 1
-        if name not in place.applying:
-            self._update(name, variable, kind, place)
-        elif name in place.hidden and self._seen(name, place):
-            self.roots[name].loose = True  # to the tracer it is the outermost one
-        if optimizer in ("o", "base"):
-            inside = replace(place, applying=place.applying | {name})
-            if name not in place.applying and not self._seen(name, place):
-                inside = replace(inside, hidden=place.hidden | {name})
-            if function := self.program.optimizer.applying:
-                self.call(self.functions[function], 0, 0, inside)
+        self._update(name, variable, kind, place)
 
     def _update(self, name: str, variable: str, kind: str, place: Place) -> None:
         root, step = self.roots[name], place.steps[name]

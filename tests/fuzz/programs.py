@@ -183,8 +183,6 @@ class Optimizer:
     options: tuple[tuple[str, Any], ...] = ()
     override: tuple[Part, ...] = ()
     """What its `apply_gradients` does; nothing: it is not overridden."""
-    applying: str = ""
-    """The function that its apply method calls after it has updated."""
     inner: bool = False
     """Whether it has a second one in an attribute, `inner`."""
     fails: Literal["", "fuse", "trip"] = ""

@@ -151,8 +151,6 @@ class Run:
         if spec.fails:
             change = {"fuse": self.fusing, "trip": self.tripping}
             plain = own = subclass(plain, change[spec.fails])
-        if spec.applying:
-            own = subclass(plain, self.calling)
         if spec.override:
             run = self
 
@@ -175,11 +173,6 @@ class Run:
         with tf.control_dependencies([tf.debugging.assert_none_equal(fuse.read_value(), 0)]):
             done = inherited()
         fuse.assign_sub(tf.cast(raw(variable).read_value()[0] * 0, tf.int32) + 1)
-        return done
-
-    def calling(self, inherited: Any, gradient: Any, variable: Any) -> Any:
-        done = inherited()
-        self.functions[self.program.optimizer.applying](tf.constant(0))
         return done
 
     def overriding(self, own: Any, inherited: Any, pairs: Any, args: Any, options: Any) -> Any:

@@ -1,10 +1,6 @@
-"""Kills a traced training at random moments, and looks at what is left of its trace.
-
-`python tests/support/kills.py 50` does so 50 times and prints what it found.
-"""
+"""Kills a traced training, and looks at what is left of its trace."""
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -17,9 +13,6 @@ import tracer
 
 EVERY = 0.5
 """Seconds that the trace file may be behind."""
-
-LONGEST = 4.0
-"""Seconds after which the last of the kills may come."""
 
 TRAINING = """
 import time
@@ -87,24 +80,3 @@ def kill(after: float, early: bool = False) -> Kill:
             return Kill(after, early, False, False, 0, due, ran)
         trace = tracer.load(path)
         return Kill(after, early, True, trace.finished, trace.steps, due, ran)
-
-
-def main(times: int) -> None:
-    """Kill that many trainings, each fifth from the start on; print a line for each and the sum."""
-    moments = random.Random(0)
-    kills = []
-    for number in range(times):
-        kills.append(kill(moments.uniform(0.05, LONGEST), early=number % 5 == 0))
-        print(kills[-1], "" if kills[-1].held else "LOST TOO MUCH", flush=True)
-    files = [each for each in kills if each.file]
-    training = [each for each in files if each.ran]
-    print(
-        f"{times} kills: {len(files)} files, all loaded; {len(training)} of them of a training "
-        f"under way; {sum(not each.held for each in kills)} lost more than {EVERY} s; at most "
-        f"{max((each.ran - each.steps for each in training), default=0)} steps were lost of up to "
-        f"{max((each.ran for each in training), default=0)}"
-    )
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

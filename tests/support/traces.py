@@ -138,25 +138,14 @@ def embedding_on_two_replicas() -> Trace:
             called(2, (0,), tracing=2, kind="sparse", replica=replica),
             called(3, (0,), tracing=2, kind="sparse", replica=replica),
         ]
-    return Trace(
-        TraceData(
-            optimizers=(
-                Optimizer("Adam", "tf_keras.src.optimizers.legacy.adam.Adam", "legacy", 0),
-            ),
-            variables=variables(
-                "embedding/embeddings",
-                "dense/kernel",
-                "dense/bias",
-                "dense_1/kernel",
-                "dense_1/bias",
-            ),
-            methods=(APPLY_GRADIENTS, DENSE, DUPLICATES, SPARSE),
-            replicas=replicas(2),
-            blocks=tuple(blocks),
-            calls=tuple(calls),
-            graphs=(Graph(0, 0, "train_function", "", 2, 1, 64, 0),),
-            environment=LEGACY | {"strategy": "MirroredStrategy"},
-        )
+    weights = ("dense/kernel", "dense/bias", "dense_1/kernel", "dense_1/bias")
+    return changed(
+        keras3(("embedding/embeddings", *weights), tuple(blocks), ()),
+        optimizers=(Optimizer("Adam", "tf_keras.src.optimizers.legacy.adam.Adam", "legacy", 0),),
+        methods=(APPLY_GRADIENTS, DENSE, DUPLICATES, SPARSE),
+        calls=tuple(calls),
+        graphs=(Graph(0, 0, "train_function", "", 2, 1, 64, 0),),
+        environment=LEGACY | {"strategy": "MirroredStrategy"},
     )
 
 
@@ -293,38 +282,20 @@ def two_optimizers() -> Trace:
         Optimizer("adam", "keras.src.optimizers.adam.Adam", "keras3", 0),
         Optimizer("adam#2", "keras.src.optimizers.adam.Adam", "keras3", 1),
     )
-    names = variables("generator/kernel", "generator/bias", "discriminator/kernel")
-    return Trace(
-        TraceData(
-            optimizers=both,
-            variables=names,
-            methods=(APPLY_GRADIENTS, UPDATE_STEP),
-            replicas=replicas(1),
-            blocks=(
-                block([step(), request(0, 1), update(0, 1)], Run(1, 1, 10), graphs=1),
-                block(
-                    [step(1), request(2, optimizer=1), update(2, optimizer=1)],
-                    Run(1, 1, 30),
-                    root=1,
-                    graphs=1,
-                ),
-            ),
-            calls=(
-                called(1, (0, 1), tracing=1),
-                called(1, (2,), tracing=1, optimizer=1),
-            ),
-            environment=VERSIONS | {"strategy": ""},
-        )
+    names = ("generator/kernel", "generator/bias", "discriminator/kernel")
+    other = [step(1), request(2, optimizer=1), update(2, optimizer=1)]
+    blocks = (
+        block([step(), request(0, 1), update(0, 1)], Run(1, 1, 10), graphs=1),
+        block(other, Run(1, 1, 30), root=1, graphs=1),
     )
+    calls = (called(1, (0, 1), tracing=1), called(1, (2,), tracing=1, optimizer=1))
+    return changed(keras3(names, blocks, ()), optimizers=both, calls=calls)
 
 
 def facts() -> Trace:
     """A head and a neck are trained by turns; the encoder is frozen, and one layer forgotten."""
-    names = variables(
-        *("head/kernel", "head/bias", "neck/kernel"),
-        *(f"encoder/layer_{number}/{name}" for number in range(6) for name in ("kernel", "bias")),
-        "adapter/kernel",
-    )
+    layers = [f"encoder/layer_{number}/{n}" for number in range(6) for n in ("kernel", "bias")]
+    names = ("head/kernel", "head/bias", "neck/kernel", *layers, "adapter/kernel")
     adam, sgd, unused = (
         Optimizer(f"{name.lower()}", f"keras.src.optimizers.{name}", "keras3", root, made=made)
         for root, (name, made) in enumerate(
@@ -336,33 +307,24 @@ def facts() -> Trace:
         Rate(0, "decay", 0, (0,), (RateRun(1, 24, 0.01, 0.01),), looks=26),
         Rate(1, "rate", 0, (0, 2), (RateRun(1, 12, 0.0, 0.0),), looks=4),
     )
-    return Trace(
-        TraceData(
-            optimizers=(
-                replace(adam, evidence=(Iterations(24, 72),)),
-                replace(sgd, evidence=(Iterations(0, 12),)),
-                replace(unused, evidence=(NoStep("all frozen"),)),
-            ),
-            variables=names,
-            methods=(APPLY_GRADIENTS, UPDATE_STEP),
-            replicas=replicas(1),
-            blocks=(
-                block([step(), request(0, 1), update(0, 1)], Run(1, 1, 24), graphs=1),
-                block(
-                    [step(1), request(0, 2, optimizer=1), update(0, 2, optimizer=1)],
-                    Run(1, 1, 12),
-                    root=1,
-                    graphs=1,
-                ),
-            ),
-            calls=(called(1, (0, 1), tracing=1), called(1, (0, 2), tracing=1, optimizer=1)),
-            environment=VERSIONS | {"strategy": ""},
-            rates=rates,
-            not_updated=(
-                NotUpdated(0, (2, *range(3, 15)), "frozen"),
-                NotUpdated(0, (15,), "not passed"),
-            ),
-        )
+    other = [step(1), request(0, 2, optimizer=1), update(0, 2, optimizer=1)]
+    blocks = (
+        block([step(), request(0, 1), update(0, 1)], Run(1, 1, 24), graphs=1),
+        block(other, Run(1, 1, 12), root=1, graphs=1),
+    )
+    return changed(
+        keras3(names, blocks, ()),
+        optimizers=(
+            replace(adam, evidence=(Iterations(24, 72),)),
+            replace(sgd, evidence=(Iterations(0, 12),)),
+            replace(unused, evidence=(NoStep("all frozen"),)),
+        ),
+        calls=(called(1, (0, 1), tracing=1), called(1, (0, 2), tracing=1, optimizer=1)),
+        rates=rates,
+        not_updated=(
+            NotUpdated(0, (2, *range(3, 15)), "frozen"),
+            NotUpdated(0, (15,), "not passed"),
+        ),
     )
 
 
@@ -379,19 +341,9 @@ def many_optimizers() -> Trace:
         work = [step(root), request(*of, optimizer=root), update(*of, optimizer=root)]
         blocks.append(block(work, Run(1, 1, 10 * (root + 1)), root=root, graphs=1))
         calls.append(called(1, of, tracing=1, optimizer=root))
-    return Trace(
-        TraceData(
-            optimizers=optimizers,
-            variables=variables(
-                *(f"part_{n}/{part}" for n in range(6) for part in ("kernel", "bias"))
-            ),
-            methods=(APPLY_GRADIENTS, UPDATE_STEP),
-            replicas=replicas(1),
-            blocks=tuple(blocks),
-            calls=tuple(calls),
-            environment=VERSIONS | {"strategy": ""},
-        )
-    )
+    parts = [f"part_{number}/{part}" for number in range(6) for part in ("kernel", "bias")]
+    trace = keras3(parts, tuple(blocks), ())
+    return changed(trace, optimizers=optimizers, calls=tuple(calls))
 
 
 def many_variables() -> Trace:
