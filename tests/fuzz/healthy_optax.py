@@ -65,13 +65,8 @@ LOOPS = (
     "eager",
     "scan",
     "fori",
-    "evaluates",
-    "resumes",
     "each fold",
     "members",
-    "averages",
-    "critic",
-    "a new head",
     "injected",
 )
 
@@ -131,34 +126,13 @@ def run(program: Program) -> int:
         many = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), PARAMS)
         carry = many, jax.vmap(tx.init)(many)
         fast = jax.jit(jax.vmap(step, in_axes=(0, None)))
-    if program.loop == "critic":
-        other, weight = optax.adam(0.01), jnp.ones(3)
-        of_other = other.init(weight)
-    average = PARAMS
     for fold in range(2 if program.loop == "each fold" else 1):
         if fold:
             start = jax.tree.map(lambda leaf: 1.1 * leaf, PARAMS)
             carry = start, tx.init(start)
-        for number, x in enumerate(batches):
+        for x in batches:
             carry, _ = fast(carry, x)
             made += 1
-            if program.loop == "evaluates":
-                loss(carry[0], x + 1)
-            elif program.loop == "averages":
-                average = optax.incremental_update(carry[0], average, 0.1)
-            elif program.loop == "resumes" and number == STEPS // 2:
-                leaves, shape = jax.tree.flatten(carry)
-                template = jax.tree.structure((PARAMS, tx.init(PARAMS)))
-                assert shape == template
-                carry = jax.tree.unflatten(template, list(map(jnp.asarray, leaves)))
-            elif program.loop == "critic":
-                updates, of_other = other.update(jnp.tanh(weight + x[0]), of_other, weight)
-                weight = optax.apply_updates(weight, updates)
-                made += 1
-            elif program.loop == "a new head" and number == STEPS // 2:
-                head = jax.tree.map(lambda leaf: leaf + 0.05, carry[0]["head"])
-                params = {**carry[0], "head": head}
-                carry = params, carry[1]
     return made
 
 

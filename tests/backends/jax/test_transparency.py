@@ -39,4 +39,4 @@ def test_a_kernel_that_is_sharded_over_devices_says_so() -> None:
     assert all(each.shards == 1 for each in tracer.trace_of(data_parallel().optimizer).variables)
     printed = io.StringIO()
     tracer.report(trace, file=printed)
-    assert "sharded 2 ways" in printed.getvalue()
+    assert "sharded up to 2 ways" in " ".join(printed.getvalue().split())

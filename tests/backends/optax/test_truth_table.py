@@ -191,24 +191,6 @@ def around_multi_steps() -> Ran:
     return looped(lambda loop: loop.run([1.0] * 8), [3] * 8, inner=one_in_each_step(inner))
 
 
-def around_multi_steps_eagerly() -> Ran:
-    def run(loop: Loop) -> None:
-        for _ in range(6):
-            loop.state = loop.step(loop.state)
-
-    return looped(run, [3] * 6, inner=one_in_each_step(optax.MultiSteps(odometer(), 4)))
-
-
-def around_apply_if_finite() -> Ran:
-    inner = optax.apply_if_finite(odometer(), 9)
-    return looped(lambda loop: loop.run([np.nan] * 5), [3] * 5, inner=one_in_each_step(inner))
-
-
-def around_apply_every() -> Ran:
-    inner = optax.apply_every(9)
-    return looped(lambda loop: loop.run([1.0] * 5), [3] * 5, inner=one_in_each_step(inner))
-
-
 class OneInEachStep(optax.MultiSteps):  # type: ignore[misc]
     """One of the program's own, with the state of its base class."""
 
@@ -219,24 +201,6 @@ class OneInEachStep(optax.MultiSteps):  # type: ignore[misc]
 
 def subclass_of_multi_steps() -> Ran:
     inner = OneInEachStep(odometer(), 4)
-    return looped(lambda loop: loop.run([1.0] * 8), [3] * 8, inner=inner)
-
-
-def injected_tuple() -> Ran:
-    """The state is a tuple as that of a chain, and ends with that of `MultiSteps`."""
-
-    def made(rate: Any) -> Any:
-        inner = one_in_each_step(optax.MultiSteps(odometer(), 4))
-
-        def update(updates: Any, state: Any, params: Any = None) -> Any:
-            updates, last = inner.update(updates, state[1], params)
-            return updates, (state[0], last)
-
-        return optax.GradientTransformation(
-            lambda params: (optax.EmptyState(), inner.init(params)), update
-        )
-
-    inner = optax.inject_hyperparams(made)(1.0)
     return looped(lambda loop: loop.run([1.0] * 8), [3] * 8, inner=inner)
 
 

@@ -121,9 +121,7 @@ def clock_of(optimizer: Any) -> Any:
 def innermost(optimizer: Any) -> Any:
     """The optimizer in a loss scale; any other optimizer itself."""
     inner = getattr(optimizer, "inner_optimizer", None)
-    while inner is not None:
-        optimizer, inner = inner, getattr(inner, "inner_optimizer", None)
-    return optimizer
+    return optimizer if inner is None else innermost(inner)
 
 
 def _whether_kept(call: Any) -> Any:
@@ -207,7 +205,7 @@ class JaxBlocks(backend.Blocks):
             if self._sites.sites[number].role != "request":
                 self.callers.traced[number, work.path] += 1
         axes = compat.axis_names()  # per-device programs: each device is a replica
-        replicas = min(compat.axis_size(axes), jax.local_device_count()) if axes else 0
+        replicas = min(jax.lax.axis_size(axes), jax.local_device_count()) if axes else 0
         program = self.counters.new(work, replicas=replicas)
         step = outermost(call)
         if isinstance(step.extra, StepStart) and step.place is not EAGER:
@@ -296,6 +294,7 @@ class JaxBlocks(backend.Blocks):
         """
         with self.counters.lock:
             self.counters.empty_queue()  # reports that came meanwhile
+            numbers = self.counters.last_numbers().values()
         for name, optimizer, started in optimizers:
             clock = getattr(optimizer, "_iterations", None)
             now, known = self._root.backend.number_in(clock), self.counters.progress_of(clock)
@@ -317,7 +316,7 @@ class JaxBlocks(backend.Blocks):
                 "parts of steps ran, for example in a branch, and it is unknown in which steps: "
                 "they are not counted"
             )
-        if self.counters.uneven:
+        if len(numbers) < self.counters.replicas or len({*numbers}) > 1:
             yield (
                 "some replicas of this process reported fewer steps than others: steps of a pmap "
                 "or a shard_map that still run, or that a device leaves out, are not counted; "

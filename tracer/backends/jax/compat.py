@@ -4,7 +4,6 @@
 `UnsupportedOptimizer` with that name, so that nothing is miscounted silently.
 """
 
-import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -85,11 +84,6 @@ def axis_names() -> tuple[Any, ...]:
     """The named axes of the enclosing `pmap`, `shard_map` and `vmap(axis_name=...)`."""
     unnamed = None, getattr(core, "no_axis_name", None)
     return tuple(each for each in _trace_context.axis_env.axis_names() if each not in unnamed)
-
-
-def axis_size(names: Sequence[Any]) -> int:
-    """The product of the sizes of these axes."""
-    return math.prod(map(_trace_context.axis_env.axis_size, names))
 
 
 def why_not(context: Any) -> str:

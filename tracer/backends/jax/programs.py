@@ -156,8 +156,6 @@ class ProgramCounters(Counters):
         """By replica, the first and last learning rate, how many, and in how many steps."""
         self.replicas = 0
         """The largest number of replicas of a step that ran."""
-        self.uneven = False
-        """Whether some replicas had reported fewer steps than others at the last reading."""
         self._eager: dict[Work, ProgramBlock] = {}
         self._sites = sites
         self._queue: deque[tuple[Any, ...]] = deque()
@@ -165,11 +163,6 @@ class ProgramCounters(Counters):
             lambda: deque(maxlen=_MAX_WAITING)
         )
         """By replica, the parts that were reported before their step."""
-
-    @property
-    def in_programs(self) -> bool:  # type: ignore[override]
-        """True if a program with a counter was traced."""
-        return bool(self.graphs)
 
     def number_of(self, clock: Any) -> int:
         """The number of a variable with iterations, which no other one gets; 0 for None."""
@@ -184,6 +177,7 @@ class ProgramCounters(Counters):
         block = self.block_of(work, 0, KEPT)
         with self.lock:
             self.graphs[block] += 1
+            self.in_programs = True
             if not replicas:  # else the replicas of this process are not known yet
                 self.logs.setdefault(block, HostLog())  # listed even if it never runs
         return program
@@ -286,8 +280,6 @@ class ProgramCounters(Counters):
         """The counts of each replica: see `Counters.read`."""
         with self.lock:
             self.empty_queue()
-            numbers = self.last_numbers().values()
-            self.uneven = len(numbers) < self.replicas or len({*numbers}) > 1
             return super().read(under_way, is_calm)
 
     def sign(self) -> Any:

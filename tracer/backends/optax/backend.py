@@ -78,10 +78,3 @@ class OptaxBackend(ArrayBackend):
 
     def row(self, variable: Leaf) -> Variable:
         return Variable(variable.name, variable.shape, variable.dtype)
-
-    def device_of(self, variable: Any) -> str:
-        """Empty: the program decides where a leaf is."""
-        return ""
-
-    def iterations_of(self, optimizer: Any) -> None:
-        """None: the step count is in the state, which the program passes."""

@@ -1,7 +1,7 @@
 """One call of `update` is one block: its arguments, its results, and the outcome of the updates."""
 
 import sys
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import jax
@@ -11,7 +11,6 @@ from tracer.backends.optax import outcome
 from tracer.backends.optax.inside import under_way
 from tracer.backends.optax.leaves import Leaves, Pairs
 from tracer.core import calls
-from tracer.core.backend import Stepped
 from tracer.kinds import KINDS, OPTAX
 
 (_LEAF,), (_STEP,) = next((e.apply_methods, e.step_methods) for e in KINDS if e.name == OPTAX)
@@ -126,7 +125,3 @@ class OptaxBlocks(JaxBlocks):
     def auxiliary(self, call: calls.Call) -> Sequence[Any]:
         """The arguments and results of `update`, which make a `vmap` visible."""
         return call.result or ()
-
-    def missed(self, optimizers: Iterable[Stepped]) -> Iterator[str]:
-        """Notes on executions that ops could not count; no step count to compare with exists."""
-        return super().missed(())
