@@ -5,7 +5,6 @@ and whether all is finite.
 """
 
 import gc
-import threading
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ import torch
 from backends.torch_optim.test_truth_table import ROWS
 from support.ran import by_step, check, check_effects
 from support.torch_bytes import ByBytes
-from support.torch_odometers import Around, Odometer, give, in_threads, readings, zeros
+from support.torch_odometers import Around, Odometer, give, readings, zeros
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import tracer
@@ -283,28 +282,6 @@ def test_recorded_for_a_while() -> None:
     whole = tracer.trace_of(optimizer)
     assert whole.complete and set(whole.count("unchanged", by=("step",))) == {(2,), (3,), (4,)}
     assert readings(parameters) == [0, 4, 4]
-
-
-def test_threads() -> None:
-    """Each thread has a step of its own under way, with its own copies."""
-    parameters = [zeros(1) for _ in range(4)]
-    optimizers = [tracer.wrap(Odometer(named(each)), effects=True) for each in parameters]
-    together = threading.Barrier(4)
-
-    def train(index: int) -> None:
-        together.wait()
-        for step in range(50):
-            parameters[index][0].grad = None
-            if step % (index + 2):
-                give(parameters[index])
-            optimizers[index].step()
-
-    in_threads(train)
-    for index, optimizer in enumerate(optimizers):
-        still = {(step + 1,) for step in range(50) if not step % (index + 2)}
-        trace = tracer.trace_of(optimizer)
-        assert set(trace.count("unchanged", by=("step",))) == still
-        assert [trace.updates()] == readings(parameters[index])
 
 
 @pytest.mark.long

@@ -84,33 +84,6 @@ def test_steps_without_any_gradient_are_not_what_the_code_decides() -> None:
     assert "no-gradient" in {finding.code for finding in recording.trace().findings()}
 
 
-@pytest.mark.parametrize("healthy", [False, True])
-def test_what_stands_still_after_nan_is_no_matter_of_its_own(healthy: bool) -> None:
-    """Where the gradients are 0 from then on; without NaN, or before it, that is reported."""
-    model = net()
-    optimizer = SGD(model.parameters(), 0.1)
-    with tracer.record(effects=True) as recording:
-        for number in range(12):
-            optimizer.zero_grad()
-            (model(torch.ones(4, 3)) ** 2).mean().backward()
-            if number == 3 and not healthy:
-                model[0].weight.grad.fill_(torch.nan)
-            for each in model.parameters() if number > 3 else ():
-                each.grad.zero_()
-            model[1].bias.grad.zero_()
-            before = weights(model)
-            optimizer.step()
-        assert all(map(torch.equal, before[1:], weights(model)[1:]))  # the last one
-    said = [(each.code, each.variables) for each in recording.trace().findings()]
-    if healthy:
-        stopped = ("unchanged", ("0.weight", "0.bias", "1.weight"))
-        assert said == [stopped, ("unchanged", ("1.bias",))]
-    else:
-        assert said == [("not-finite", ("0.weight",)), ("unchanged", ("1.bias",))]
-        text = recording.trace().findings()[1].text
-        assert "1.bias was updated in 3 steps before step 4, which made a weight infinite" in text
-
-
 def test_what_another_optimizer_trains_or_the_program_itself_is_fine() -> None:
     for by_hand in (False, True):
         model = net()

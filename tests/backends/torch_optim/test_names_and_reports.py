@@ -1,10 +1,7 @@
 """What parameters are called, and what reports, findings and assertions say of PyTorch."""
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -391,38 +388,3 @@ def test_a_tensor_that_is_no_parameter_proves_nothing(assertion: Any, copy: str)
         stepped(optimizer)
     with tracer.assert_never_updated([frozen, torch.ones(1, requires_grad=True)]):
         stepped(optimizer)
-
-
-def test_a_name_that_two_models_have_means_both(tmp_path: Path) -> None:
-    """As those of a generator and a critic: the name does not say which stepped first."""
-    models = [torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)]
-    optimizers = [Odometer(model.parameters()) for model in models]
-    for model in models:
-        torch.nn.init.zeros_(model.weight)
-
-    def train(*own: int) -> Trace:
-        with tracer.record() as recording:
-            for index in (0, 1):
-                give([models[index].bias, *([models[index].weight] if index in own else [])])
-                optimizers[index].step()
-                optimizers[index].zero_grad()
-        return recording.trace()
-
-    with pytest.raises(AssertionError, match="weight#2"), tracer.assert_never_updated("weight"):
-        train(1)
-    with pytest.raises(AssertionError, match="weight#2"), tracer.assert_all_updated(["weight"]):
-        train(0)
-    with tracer.assert_updates(variable="weight", total=2), tracer.assert_all_updated(["weight"]):
-        train(0, 1)
-    with tracer.assert_never_updated("weight"):
-        train()
-    with (
-        tracer.assert_never_updated(models[0].weight),
-        tracer.assert_updates(variable=models[1].weight, total=1),
-    ):
-        train(1)
-    assert [readings([model.weight])[0] for model in models] == [2, 3]
-    train(1).save(tmp_path / "trace.json")
-    command = [sys.executable, "-m", "tracer", "check", str(tmp_path / "trace.json"), "--expect"]
-    checked = subprocess.run([*command, "updates[weight]=0"], capture_output=True, timeout=300)
-    assert checked.returncode == 1

@@ -1,6 +1,5 @@
 """Learning rates, schedules and weight decay of PyTorch, and steps that clear their gradients."""
 
-import json
 from itertools import pairwise
 from typing import Any
 
@@ -12,8 +11,6 @@ from tracer.model.evidence import Iterations
 from tracer.model.facts import sentences_on
 from tracer.model.records import RateRun
 from tracer.model.trace import summaries_of
-from tracer.reporters import formats
-from tracer.reporters.text import render
 
 # What is known of a rate.
 
@@ -59,16 +56,6 @@ def said(trace: Any) -> str:
     return " ".join(sentences_on(summaries_of(trace)[0]))
 
 
-def test_a_million_values_are_one_run() -> None:
-    model = torch.nn.Linear(3, 1)
-    optimizer = tracer.wrap(torch.optim.SGD(model.parameters(), 1.0))
-    for number in range(300):
-        optimizer.param_groups[0]["lr"] = 1 / (number + 1)
-        step(model, optimizer)
-    (run,) = runs_of(tracer.trace_of(optimizer))
-    assert run == RateRun(1, 300, 1.0, 1 / 300, 300)
-
-
 def test_each_block_has_its_own_steps() -> None:
     model = torch.nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -110,28 +97,6 @@ def test_a_rate_in_a_tensor_is_read() -> None:
     rate.fill_(0.25)
     step(model, optimizer)
     assert runs_of(tracer.trace_of(optimizer)) == (RateRun(1, 2, 0.5, 0.25, 2),)
-
-
-def test_every_report_has_them() -> None:
-    model = torch.nn.Linear(3, 1)
-    optimizer = tracer.wrap(torch.optim.SGD(model.parameters(), 0.5, weight_decay=0.5))
-    for rate in (0.5, 0.25):
-        optimizer.param_groups[0]["lr"] = rate
-        step(model, optimizer)
-    trace = tracer.trace_of(optimizer)
-    line = "Learning rate 0.5 -> 0.25 (2 values); weight decay 0.5 on all 2 parameters."
-    assert said(trace) == line
-    assert line in render(trace)
-    pages = [formats.render(trace, each) for each in ("text", "html")]
-    assert all(line.partition(">")[2] in page for page in pages)
-    (own,) = json.loads(formats.render(trace, "json"))["optimizers"]
-    assert own["rates"][0] == {
-        "what": "rate",
-        "group": 0,
-        "schedule": "",
-        "variables": ["weight", "bias"],
-        "runs": [{"first": 1, "count": 2, "value": 0.5, "last": 0.25, "values": 2, "turn": None}],
-    }
 
 
 def test_the_own_count_of_an_optimizer_that_was_restored() -> None:

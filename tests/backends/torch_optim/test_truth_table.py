@@ -86,18 +86,6 @@ def a_gradient_that_is_none_in_each_second_step(wrap: Wrap) -> Ran:
 
 
 @row
-def gradients_that_stay_zero(wrap: Wrap) -> Ran:
-    parameters = zeros()
-    optimizer = wrap(Odometer(parameters))
-    give(parameters)
-    for _ in range(3):
-        optimizer.zero_grad(set_to_none=False)
-        optimizer.step()
-    assert readings(parameters) == [3, 3, 3]
-    return Ran(optimizer, [3] * 3)
-
-
-@row
 def sparse_gradients(wrap: Wrap) -> Ran:
     table = torch.nn.Embedding(10, 2, sparse=True)
     torch.nn.init.zeros_(table.weight)
@@ -122,20 +110,6 @@ def groups_of_which_one_comes_later(wrap: Wrap) -> Ran:
         optimizer.step()
     assert readings([*parameters, *late]) == [6, 6, 6, 2, 2]
     return Ran(optimizer, [3] * 4 + [5] * 2)
-
-
-@row
-def accumulation_by_hand(wrap: Wrap) -> Ran:
-    model = torch.nn.Linear(2, 1)
-    torch.nn.init.zeros_(model.weight), torch.nn.init.zeros_(model.bias)
-    optimizer = wrap(Odometer(model.parameters()))
-    for batch in range(1, 13):
-        model(torch.ones(1, 2)).sum().backward()
-        if batch % 4 == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-    assert readings(list(model.parameters())) == [3, 3]
-    return Ran(optimizer, [2] * 3)
 
 
 @row
@@ -167,17 +141,6 @@ def frozen_parameters(wrap: Wrap) -> Ran:
     parameters[0].requires_grad_(False)
     optimizer = wrap(Odometer(parameters))
     return counted(optimizer, [2] * 3, all_but_first, requests={"dense": 6})
-
-
-@row
-def a_step_that_sets_gradients_to_none(wrap: Wrap) -> Ran:
-    class Clearing(Odometer):
-        def step(self, closure: Any = None) -> Any:
-            loss = super().step(closure)
-            self.zero_grad()
-            return loss
-
-    return counted(wrap(Clearing(zeros())), [3] * 3)
 
 
 class Twice(Odometer):
@@ -230,31 +193,6 @@ def an_optimizer_around_another_that_updates_by_itself_too(wrap: Wrap) -> Ran:
     return Ran(optimizer, [4] * 3)
 
 
-@row
-def an_optimizer_that_steps_in_place_of_the_one_in_it(wrap: Wrap) -> Ran:
-    class Instead(Around):
-        def step(self, closure: Any = None) -> Any:
-            self.steps += 1
-            if self.steps % 2:
-                return self.base.step(closure)
-            return Odometer.step(self, closure)
-
-    return counted(wrap(Instead(Odometer(zeros()))), [2] * 4, all_but_first)
-
-
-@row
-def a_step_that_updates_some_by_itself_and_calls_super(wrap: Wrap) -> Ran:
-    class Partly(Odometer):
-        def step(self, closure: Any = None) -> Any:
-            first = self.param_groups[0]["params"][0]
-            with torch.no_grad():
-                first.add_(1)
-            first.grad = None
-            return super().step(closure)
-
-    return counted(wrap(Partly(zeros())), [3] * 3)
-
-
 class Clearing(Odometer):
     """Takes the gradients away when it has used them, and calls no other step."""
 
@@ -273,14 +211,6 @@ def gradients_that_are_gone_after_the_step_and_a_hook_before_it(wrap: Wrap) -> R
     optimizer = wrap(Clearing(zeros()))
     optimizer.register_step_pre_hook(lambda *given: None)
     return counted(optimizer, [2] * 3, all_but_first)
-
-
-@row
-def gradients_that_come_with_a_closure_and_are_gone_after_the_step(wrap: Wrap) -> Ran:
-    parameters = zeros()
-    optimizer = wrap(Clearing(parameters))
-    step = lambda: optimizer.step(lambda: give(parameters[:2]))  # noqa: E731
-    return counted(optimizer, [2] * 3, none, step)
 
 
 @row
@@ -518,17 +448,6 @@ class ByHelper(Own):
             add_to_data(parameter)
 
 
-class ByComprehension(Own):
-    def add(self, parameters: Any) -> None:
-        [parameter.data.add_(1) for parameter in parameters]
-
-
-class ByVector(Own):
-    def add(self, parameters: Any) -> None:
-        vector = torch.nn.utils.parameters_to_vector(parameters)
-        torch.nn.utils.vector_to_parameters(vector + 1, parameters)
-
-
 class ByNumPy(Own):
     def add(self, parameters: Any) -> None:
         for parameter in parameters:
@@ -551,7 +470,7 @@ def stepped(wrap: Wrap, cls: Any, *, given: bool, steps: int = 8, complete: bool
     return Ran(optimizer, moves.by_step, requests=kinds, complete=complete)
 
 
-WRITING = (Own, ByHelper, ByComprehension, ByVector, ByNumPy)
+WRITING = (Own, ByHelper, ByNumPy)
 for each in WRITING:
     exact = each is Own  # the others change no version: counted by gradient
     way = partial(stepped, cls=each, given=True, complete=exact)
@@ -737,25 +656,6 @@ def hasty() -> Iterator[None]:
     sys.setswitchinterval(interval)
 
 
-@pytest.mark.usefixtures("hasty")
-def test_threads_that_share_an_optimizer_which_is_met() -> None:
-    for _ in range(20):
-        parameters = zeros(1)
-        optimizer = Odometer(parameters)
-        give(parameters)
-        begin = threading.Barrier(4)
-
-        def train(_: int, optimizer: Any = optimizer, begin: Any = begin) -> None:
-            begin.wait()
-            for _ in range(10):
-                optimizer.step()
-
-        with tracer.record() as recording:
-            in_threads(train)
-        trace = recording.trace()
-        assert (trace.steps, trace.updates(), trace.complete) == (40, 40, True)
-
-
 def test_no_thread_steps_before_a_block_has_noted_what_was_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -871,27 +771,6 @@ def trained(optimizer: Odometer, steps: int) -> int:
     return readings(parameters)[0] - before
 
 
-def test_what_was_recorded_before_an_optimizer_is_wrapped() -> None:
-    optimizer = Odometer(zeros())
-
-    with tracer.record() as recording:
-        assert recording.trace().steps == 0 and trained(optimizer, 5) == 5
-    trained(optimizer, 7)
-    tracer.wrap(optimizer)
-    assert tracer.trace_of(optimizer).steps == 0
-    since = trained(optimizer, 2)
-    trace = tracer.trace_of(optimizer)
-    assert (trace.steps, trace.updates(), trace.complete) == (since, 3 * since, True)
-    with tracer.record() as later:
-        since += trained(optimizer, 4)
-    tracer.unwrap(optimizer)
-    trained(optimizer, 3)
-    tracer.wrap(optimizer)  # goes on
-    since += trained(optimizer, 1)
-    assert (recording.trace().steps, later.trace().steps) == (5, 4)
-    assert tracer.trace_of(optimizer).steps == since == 7
-
-
 def test_the_trace_has_all_that_is_counted_from_the_first_wrap_on() -> None:
     """With a block around, before and after it."""
     parameters = zeros(1)
@@ -960,21 +839,6 @@ def test_a_step_that_is_set_on_the_optimizer() -> None:
     trace = tracer.trace_of(optimizer)
     assert not trace.complete
     assert "the program assigned a step of its own" in trace.notes[0]
-
-
-def test_what_an_optimizer_around_another_writes_to_data() -> None:
-    class Instead(Around):
-        def step(self, closure: Any = None) -> None:
-            for parameter in self.param_groups[0]["params"]:
-                parameter.data.add_(1)
-
-    parameters = zeros()
-    optimizer = tracer.wrap(Instead(Odometer(parameters)))
-    give(parameters)
-    optimizer.step()
-    assert readings(parameters) == [1, 1, 1]
-    trace = tracer.trace_of(optimizer)
-    assert not trace.complete and trace.updates() == 3
 
 
 def test_what_a_signal_handler_raises_beside_a_step_reaches_the_program(

@@ -10,7 +10,7 @@ read, because the program must not wait for its device in each step.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import ref
 
 import torch
@@ -63,14 +63,6 @@ class Seen:
         yield from sources_of(self._variables, self._bits)
 
 
-class Held(NamedTuple):
-    """A variable of a step, with its value before the step."""
-
-    before: Any | None
-    """A copy; None if it cannot be compared."""
-    variable: "ref[Any]"
-
-
 class Effects(Logs):
     """The effects of the steps of one root optimizer; see `Logs` for the lock."""
 
@@ -83,17 +75,13 @@ class Effects(Logs):
         """Copy a variable before the step `call`."""
         held = call.before = call.before or {}
         if index not in held:
-            held[index] = Held(self.copy_of(tensor_of(variable)), ref(variable))
+            held[index] = self.copy_of(tensor_of(variable)), ref(variable)
 
     def seen(self, call: Step, replica: int) -> Iterable[Source]:
         """What to log of a step that has ended."""
-        held = call.before or {}
-        alive = {
-            index: (each, tensor_of(variable))
-            for index, each in held.items()
-            if (variable := each.variable()) is not None
-        }
-        return Seen((index, each.before, tensor) for index, (each, tensor) in alive.items())
+        held = (call.before or {}).items()
+        every = ((index, before, reference()) for index, (before, reference) in held)
+        return Seen((index, old, tensor_of(own)) for index, old, own in every if own is not None)
 
     def copy_of(self, tensor: Any) -> Any | None:
         """A copy of a tensor now; None, with a note, if its bits cannot be compared."""

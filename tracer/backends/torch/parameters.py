@@ -111,6 +111,8 @@ class Models:
     def __init__(self) -> None:
         self._models: dict[int, dict[int, tuple[ref[Any], str]]] = {}
         """By `id` of a model, its parameters by `id`, and their names."""
+        self._asked: dict[int, ref[Any]] = {}
+        """The parameters for which a search was requested."""
         self._seen: dict[int, ref[Any]] = {}
         """The parameters that were searched for or found in a model."""
         self._flattened: dict[int, tuple[ref[Any], tuple[int, ...], int]] = {}
@@ -122,10 +124,10 @@ class Models:
         """The names of parameters by `id`; searches the models if any parameter is unknown."""
         parameters = [each for each in wanted if compat.is_parameter(each)]
         if not all(map(self.knows, parameters)):
+            self._asked |= {id(each): ref(each) for each in parameters}
             begin, before = time.perf_counter(), self.names_of(wanted)
             young = begin < self._due
             self.search(young=young)
-            self._seen |= {id(each): ref(each) for each in parameters}
             if not young:
                 end = time.perf_counter()
                 self._due = end + _REST * (end - begin) * (self.names_of(wanted) == before)
@@ -175,8 +177,8 @@ class Models:
         self.searches += 1
         modules = instances([compat.Module], young=young)
         if not young:
-            self._seen = {key: each for key, each in self._seen.items() if each() is not None}
-            self._models, self._flattened = {}, {}
+            self._asked = {key: each for key, each in self._asked.items() if each() is not None}
+            self._seen, self._models, self._flattened = dict(self._asked), {}, {}
         inner = {id(c) for each in modules for c in list(vars(each).get("_modules", {}).values())}
         sharded: dict[int, Any] = {}
         for module in modules:

@@ -114,7 +114,6 @@ class StepCounter:
 
     def __init__(self, binding: Binding) -> None:
         optimizer: Any = binding.optimizer()
-        self.binding = binding
         self.optimizer = binding.optimizer
         self.recorder = binding.recorder
         self.index = binding.index
@@ -137,29 +136,29 @@ class StepCounter:
         """Open the call of a step; `python` is the frame that calls its hooks."""
         if self.stopped:
             return
-        recorder = self.recorder
-        if recorder.calls_under_way.stack():
-            recorder.drop_interrupted(python.f_back)
         call = self._enter(Step(self), python)
         parameters = parameters_of(optimizer.param_groups)
         # A closure, or a hook of the program, may still change the gradients.
         if not (compat.hooks_before(optimizer) or _computes(given, named)):
             call.asked = self.asked_for(parameters, compat.layouts_of(parameters))
-        if self._looks or call.asked is None or len(recorder.optimizers.all) > 1:
+        if self._looks or call.asked is None or len(self.recorder.optimizers.all) > 1:
             call.versions = compat.versions_of(parameters)
-        if recorder.effects is not None and call.parent is None:
-            self._hold(call)
+        self._hold(call)
 
     def _enter(self, call: Step, python: FrameType) -> Step:
+        if self.recorder.calls_under_way.stack():
+            self.recorder.drop_interrupted(python.f_back)
         self.recorder.open(call, self.index, call.method, python)
         call.python = known_by(python)
         return call
 
     def _hold(self, call: Step) -> None:
-        """Copy all that the step may change, because effects are recorded.
+        """Copy all that an outermost step may change, if effects are recorded.
 
         A nested optimizer may have its own parameters.
         """
+        if self.recorder.effects is None or call.parent is not None:
+            return
         call.before = {}
         variables: Any = self.recorder.variables
         for optimizer in self.recorder.optimizers.alive():
@@ -174,9 +173,10 @@ class StepCounter:
     def after(self, optimizer: Any, named: Mapping[str, Any], python: FrameType) -> None:
         """Close the call of a step."""
         call = self._under_way(known_by(python))
-        if call is None and self.stopped:
-            return
-        call = call or self._enter(Step(self), python)
+        if call is None:
+            if self.stopped:
+                return
+            call = self._enter(Step(self), python)
         if compat.HAS_CUDA and compat.is_capturing():
             self.recorder.note(_CAPTURED.format(name=type(optimizer).__name__))
         found, skipped = found_inf(optimizer), False
@@ -215,6 +215,7 @@ class StepCounter:
             layouts = list(call.asked.layouts)
         else:
             layouts = compat.layouts_of(parameters)
+        adds_zero = any(map(_is_lbfgs, self.recorder.optimizers.alive()))
         inner = {id(each) for each in self.recorder.variables_of(call.sites).values()}
         updated = []
         for place, parameter in enumerate(parameters):
@@ -224,7 +225,7 @@ class StepCounter:
                 did = False  # counted by the inner step
                 self._moved.add(id(parameter))
             elif call.versions is not None and (self._looks or inner or not did):
-                did = self._wrote_to(parameter, call.versions, did)
+                did = self._wrote_to(parameter, call.versions, did, adds_zero)
             if did and not asks:
                 (now,) = compat.layouts_of([parameter])
                 layouts[place] = now if _asks(now) else compat.DENSE
@@ -234,18 +235,17 @@ class StepCounter:
         site_at = zip(asking, call.asked.updates, strict=True)
         return [site for place, site in site_at if updated[place]]
 
-    def _wrote_to(self, parameter: Any, before: Versions, asks: bool) -> bool:
+    def _wrote_to(self, parameter: Any, before: Versions, asks: bool, adds_zero: bool) -> bool:
         """True if a step wrote to a parameter, which has a gradient if it `asks`.
 
-        LBFGS adds 0 to a parameter that never had a gradient.
+        It `adds_zero` to a parameter that never had a gradient if it is one of LBFGS.
         """
         key = id(parameter)
         if key not in before:
             return asks  # it was added during the step, or was lazy until then
         if before[key] != compat.version_of(parameter):
-            if not any(map(_is_lbfgs, self.recorder.optimizers.alive())):
-                asks = True
-            self._moved |= {key} if asks else set()
+            if asks or not adds_zero:
+                self._moved.add(key)
             return key in self._moved
         if not (asks and self._is_custom):
             return False
@@ -262,11 +262,8 @@ class StepCounter:
         settings = self.recorder.optimizers.all[self.index].settings
         if "grad_scaler" not in settings and scaler.is_enabled():
             settings.update(grad_scaler=True, initial_scale=float(scaler._init_scale))
-        if self.recorder.calls_under_way.stack():
-            self.recorder.drop_interrupted(python.f_back)
         call = self._enter(Step(self, ASKED), python)
-        if self.recorder.effects is not None and call.parent is None:
-            self._hold(call)
+        self._hold(call)
         return call
 
     @counting
