@@ -36,7 +36,7 @@ def cells_of(trace: Trace) -> dict[str, list[tuple[str, str]]]:
     return {name: [cell[2:] for cell in cells] for name, cells in heat_of(trace).rows}
 
 
-@pytest.mark.parametrize("name", ["embedding_on_two_replicas", "several_callers", "with_effects"])
+@pytest.mark.parametrize("name", ["embedding_on_two_replicas", "with_effects"])
 def test_the_page(name: str) -> None:
     page = html.render(traces.ALL[name]()).replace(STYLE, "")
     assert_golden(f"reporters/{name}.html", re.sub("sha256-[^']*", "sha256-...", page))

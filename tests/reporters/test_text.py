@@ -17,7 +17,6 @@ from support.traces import block, called, request, step, update
 
 from tracer.errors import UnknownName, shown
 from tracer.findings import rule as rules
-from tracer.model.evidence import OverrideUnreached
 from tracer.model.merge import combine
 from tracer.model.records import Block, Line, Replica
 from tracer.model.timeline import Run
@@ -44,7 +43,7 @@ def test_a_table_that_a_whole_report_has_not(name: str, by: By) -> None:
     assert_golden(f"reporters/{name}.{by}.txt", render(traces.ALL[name](), by))
 
 
-@pytest.mark.parametrize("name", ["embedding_on_two_replicas", "many_variables"])
+@pytest.mark.parametrize("name", ["embedding_on_two_replicas"])
 def test_a_narrow_terminal(name: str) -> None:
     assert_golden(f"reporters/{name}.40.txt", render(traces.ALL[name](), width=40))
 
@@ -225,15 +224,6 @@ def test_an_optimizer_that_updated_nothing_is_a_fault_among_many() -> None:
     text = render(traces.changed(trace, blocks=blocks), color=True)
     (fault,) = [line for line in text.splitlines() if line.startswith("\x1b[1;31mAdam")]
     assert '"adam_4"' in fault
-
-
-def test_a_method_that_nothing_calls_is_named_among_many_optimizers() -> None:
-    trace = traces.many_optimizers()
-    unreached = OverrideUnreached("_resource_apply_dense", "update_step", "model.py:7")
-    first, *others = trace.optimizers
-    optimizers = (msgspec.structs.replace(first, evidence=(unreached,)), *others)
-    text = render(traces.changed(trace, optimizers=optimizers))
-    assert "_resource_apply_dense of Adam (model.py:7) never ran: Keras 3 calls\n" in text
 
 
 def test_an_optimizer_of_one_worker_names_it() -> None:

@@ -100,8 +100,6 @@ class Dialect:
     """The method that takes the gradients."""
     apply_methods: bool = True
     """True if a method executes each update; False if a step makes all updates."""
-    named_by_class: bool = False
-    """True if an optimizer's name says what it is made of, so the class is not shown."""
     question: str = ""
     """The question of a report; empty for the question about apply methods."""
     made: str = "made"
@@ -154,7 +152,6 @@ _OPTAX = replace(
     variable="parameter",
     step_method="update",
     apply_methods=False,
-    named_by_class=True,
     question="How often did update run, and what did it compute?",
     made="computed",
     text={

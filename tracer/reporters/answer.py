@@ -87,7 +87,7 @@ def headline(summary: Summary, named: bool) -> str:
     shards = {trace.variables[index].shards for index in passed} or {1}
     ways = f" sharded {'up to ' if len(shards) > 1 else ''}{max(shards):,} ways"
     made = all_true(
-        (named and not summary.dialect.named_by_class, f' "{root.name}"'),
+        (named and root.name != class_of(root), f' "{root.name}"'),
         (line, f" of {line}"),
         (nested, f" around {', '.join(map(class_of, nested))}"),
         (True, f" ({brand_of(root, trace)})"),

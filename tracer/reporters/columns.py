@@ -304,12 +304,12 @@ def _per_step(summary: Summary, counted: Summary | Pattern, replicas: Iterable[i
 
 def _by_variable(summary: Summary) -> _Made:
     """A row for each of `Summary.variables`, in that order."""
-    made = {}
+    made, variables = {}, summary.trace.variables
     unapplied, others, why = reason_for_all(summary), also_by(summary), why_not(summary)
     for pattern in summary.patterns:
         figures, note, level = _figures(summary, pattern, unapplied)
         for index in pattern.variables:
-            variable, by = summary.trace.variables[index], others.get(index, "")
+            variable, by = variables[index], others.get(index, "")
             own = {
                 "variable": variable.name,
                 "shape": "x".join("?" if size is None else str(size) for size in variable.shape),

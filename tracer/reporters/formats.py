@@ -64,16 +64,12 @@ def put(render: Callable[[int | None, bool], str], output: Path | None) -> None:
         files.write(output, _encodable(render(None, False), "utf-8").encode())
 
 
-_ASCII = {ord("…"): "..."}
-"""The ASCII substitute for the ellipsis of tables."""
-
-
 def _encodable(text: str, encoding: str | None) -> str:
     """The text, with characters that the encoding lacks replaced."""
     encoding = encoding or "utf-8"
     with suppress(UnicodeEncodeError):
         return text.encode(encoding).decode(encoding)
-    return text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding)
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 _WIDTH = 100

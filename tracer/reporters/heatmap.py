@@ -97,7 +97,9 @@ class HeatMap:
         patterns = summary.patterns if summary.steps else []
         timelines = {pattern: pattern.timeline(*counted) for pattern in patterns}
         number = 0
-        for pattern in sorted(patterns, key=lambda each: not self._is_odd(timelines[each])):
+        for pattern in sorted(
+            patterns, key=lambda own: not (own.replicas and self._is_odd(timelines[own]))
+        ):
             cells = list(self._cells(pattern, timelines[pattern]))
             for index in pattern.variables:
                 number, most = number + 1, most - len(cells)

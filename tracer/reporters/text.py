@@ -13,7 +13,7 @@ from tracer.errors import shown
 from tracer.findings.rule import Rule, to_report
 from tracer.layout import paragraph, printed
 from tracer.model import facts
-from tracer.model.phrases import never_reached, runs
+from tracer.model.phrases import runs
 from tracer.model.trace import Trace, summaries_of
 from tracer.model.words import all_true
 from tracer.reporters import columns
@@ -99,14 +99,13 @@ def _head(trace: Trace, part: columns.Part, width: int, answered: bool) -> list[
         add(shown(part.text), style=WARNING)
     add(question(trace), style="bold")
     every, roots = summaries_of(trace), part.roots
-    unreached = [each for summary in every for each in never_reached(summary)]
     chosen = [each for each in every if roots is None or each.root in roots]
     for pair, summary in zip_longest(sentences(trace, roots), chosen) if answered else ():
         for said in filter(None, pair):
             add(said, "  ")
         for fact in facts.sentences_on(summary) if summary else ():
             add(fact, "    " if len(every) > 1 else "  ")
-    for said in (*([] if answered else dict.fromkeys(unreached)), *in_all(trace)):
+    for said in in_all(trace):
         add(said, "  ")
     for warning in warnings(trace):
         lines.append(Text())
