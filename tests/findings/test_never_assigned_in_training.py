@@ -302,7 +302,7 @@ def test_it_adds_no_op_to_a_graph() -> None:
         step = tf.function(applying(optimizer, [(tf.ones(2), weight)]))
         return [op.type for op in step.get_concrete_function().graph.get_operations()]
 
-    with patch.object(GraphBlocks, "applied"):
+    with patch.object(GraphBlocks, "_find_idle"):
         expected = ops()
     assert ops() == expected
 

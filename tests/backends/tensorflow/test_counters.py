@@ -9,7 +9,7 @@ from support import odometers
 from support.libraries import is_keras3, keras2, keras3, needs_keras3
 
 import tracer
-from tracer.backends.tensorflow import counters, ledger
+from tracer.backends.tensorflow import ledger
 
 legacy = keras2.optimizers.legacy
 
@@ -113,7 +113,6 @@ def _run_replicas(strategy: Any, optimizer: Any, variables: dict[str, Any]) -> N
 def test_journals_are_emptied_as_functions_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many executions there are, and nobody asks for a trace: no step is lost."""
     monkeypatch.setattr(ledger, "ROWS", 1023)
-    monkeypatch.setattr(counters, "_LONGEST", 0.002)
     optimizer = tracer.wrap(legacy.SGD())
     weights = [tf.Variable([1.0, 2.0]) for _ in range(2)]
 

@@ -21,14 +21,14 @@ nothing. Nobody takes it while holding another lock of the recorder.
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.callers import Callers
-from tracer.backends.tensorflow.counters import CALLS, LedgerCounters
+from tracer.backends.tensorflow.counters import LedgerCounters
 from tracer.backends.tensorflow.effects import Effects
 from tracer.backends.tensorflow.functions import any_is_inside, forget_graphs_with
 from tracer.backends.tensorflow.ledger import Ledger, Use
@@ -195,19 +195,18 @@ class GraphBlocks(backend.Blocks):
         kind = self._root.optimizers.all[site.optimizer].kind
         if call.result is None and kind.name in ("legacy", "v1"):
             self._returned_nothing[site.optimizer, site.method] = None
-        key = site.optimizer, site.method, site.variable
-        if not self._assigned.get(key):
-            added = slice(call.extra.start, graph.num_operations())
-            call.site_notes.append((key, handles_of(call.variable), added))
+        added = slice(call.extra.start, graph.num_operations())
+        call.site_notes.append((site, call.variable, added))
 
-    def _find_idle(self, notes: Iterable[Any], graph: Any) -> None:
+    def _find_idle(self, notes: Sequence[Any], graph: Any) -> None:
         """Find out which apply methods, noted by `applied`, wrote to their variable."""
         ops, origin = (graph.get_operations(), origins(graph)) if notes else ((), {})
-        for key, handles, added in notes:
-            writes = True
+        for site, variable, added in notes:
             with suppress_faults():  # an unknown kind of op
-                writes = may_write(reversed(ops[added]), handles, origin)  # writes come late
-            self._assigned[key] = writes or self._assigned.get(key, False)
+                written, handles = may_write(ops[added], origin), handles_of(variable)
+                idle = written is not None and handles and written.isdisjoint(map(id, handles))
+                key = site.optimizer, site.method, site.variable
+                self._assigned[key] = not idle or self._assigned.get(key, False)
 
     def evidence(self, optimizer: int) -> tuple[Evidence, ...]:
         """The apply methods that returned nothing, or assigned nothing in any tracing."""
@@ -290,11 +289,8 @@ class GraphBlocks(backend.Blocks):
         """Note that a function with a counter is called in eager mode, and look now and then."""
         try:
             self.threads.add(threading.get_ident())
-            self.counters.calls += 1
-            now = perf_counter()
-            if now >= self.counters.next_look or self.counters.calls >= CALLS:
-                self.counters.look()
-            if now >= self._root.collectors.throttle.due:
+            self.counters.called()
+            if perf_counter() >= self._root.collectors.throttle.due:
                 self._root.collectors.function_called()
         except BaseException as error:
             self._root.fault(error)

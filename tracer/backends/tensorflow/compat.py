@@ -46,6 +46,8 @@ IndexedSlices = indexed_slices.IndexedSlices
 control_dependencies = ops.control_dependencies
 current_graph = ops.get_default_graph
 device = ops.device
+in_eager = eager_context.executing_eagerly
+has_strategy = distribute_lib.has_strategy
 eager_outside_functions = ops.executing_eagerly_outside_functions
 stop_recording = record.stop_recording
 as_trackable = data_structures.wrap_or_unwrap
@@ -66,25 +68,6 @@ def value_in(handle: Any, dtype: Any) -> Any:
     """The value of the variable with this handle, as an array, even while a graph is built."""
     with nullcontext() if in_eager() else outside_of_graphs():
         return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy()
-
-
-def in_eager() -> bool:
-    """`tf.executing_eagerly()` without two Python calls, for each call of an apply method."""
-    try:
-        eager: bool = eager_context._context._thread_local_data.is_eager
-    except AttributeError:  # there is no context before the first op
-        eager = eager_context.executing_eagerly()
-    return eager
-
-
-def has_strategy() -> bool:
-    """`tf.distribute.has_strategy()` without the exception that it catches, as each step needs it.
-
-    If no strategy was entered, the thread's stack of strategies is empty (`distribute_lib.py`,
-    `_get_per_thread_mode`).
-    """
-    entered = ops.get_default_graph()._distribution_strategy_stack
-    return bool(entered) and bool(distribute_lib.has_strategy())
 
 
 def make_variable(initial: Any, where: str) -> Any:
@@ -164,7 +147,7 @@ _CONTROL_FLOW = "Merge", "RefMerge", "Exit", "RefExit"
 """
 
 
-def _runs_functions(op: Any) -> bool:
+def runs_functions(op: Any) -> bool:
     """True for ops like `If`, `While` and `StatefulPartitionedCall`."""
     values = op.node_def.attr.values()
     return any(value.HasField("func") or value.list.func for value in values)
@@ -175,11 +158,11 @@ def ends_before(op: Any) -> list[Any] | None:
 
     A control edge from an `If` or a `Case` does not wait for the ops in the branch: its outputs do.
     """
-    if op.type in _CONTROL_FLOW or _runs_functions(op):
+    if op.type in _CONTROL_FLOW or runs_functions(op):
         return None
     ends: list[Any] = []
     for before in [*op.control_inputs, *(tensor.op for tensor in op.inputs)]:
-        outputs = before.outputs if _runs_functions(before) else ()
+        outputs = before.outputs if runs_functions(before) else ()
         ends += [tf.identity(output, name=_CALLBACK) for output in outputs] or [before]
     return ends
 

@@ -4,8 +4,6 @@ Python numbers the steps until a replica has its ledger, which continues the num
 """
 
 from collections.abc import Mapping, Sequence
-from math import inf
-from time import perf_counter
 from typing import Any
 
 from tracer.backends.tensorflow.ledger import Ledger
@@ -14,13 +12,8 @@ from tracer.core.log import Reading
 
 _FULL = 1 / 8
 """A journal fuller than this is drained: it must have room until the next look."""
-_LONGEST = 0.03
-"""The longest time in seconds between two looks, if functions with loops are called: a step takes
-more than 2 us in a graph that XLA has not compiled, so this many seconds fill no journal.
-"""
 CALLS = 512
 """After how many calls of functions without loops to look: each writes one row to a journal."""
-_SHORTEST = 0.0005
 
 
 class LedgerCounters(Counters):
@@ -29,13 +22,10 @@ class LedgerCounters(Counters):
     def __init__(self) -> None:
         super().__init__()
         self.ledgers: dict[int, Ledger] = {}
-        self.next_look = 0.0
-        """The time from which a call of a function looks at the journals."""
         self.calls = 0
-        """The calls of functions since the last look; at `CALLS`, a call looks as well."""
+        """The calls of functions since the last look."""
         self.repeats = False
         """Whether one call of a function may write several rows to a journal."""
-        self._pause = 0.0
 
     def ledger(self, replica: int, device: str) -> Ledger:
         """The ledger of a replica; created on `device` if there is none."""
@@ -44,7 +34,6 @@ class LedgerCounters(Counters):
             if ledger is None:
                 ledger = self.ledgers[replica] = Ledger(device, self.clocks[replica].begun())
                 self.clocks[replica] = ledger.clock
-            self._pause = self.next_look = 0.0  # a graph is traced, which may count many executions
             return ledger
 
     @property
@@ -52,19 +41,17 @@ class LedgerCounters(Counters):
         """True if graphs, which run without Python, count."""
         return bool(self.ledgers)
 
-    def look(self) -> None:
+    def called(self) -> None:
         """Drain the journals that are getting full; called when functions with counters are called.
 
         No journal may overflow between two looks, and training must not wait. Without loops, some
-        hundred calls are few rows. With loops, each call looks while calls write many rows, and
-        otherwise looks are up to `_LONGEST` apart.
+        hundred calls are few rows. With loops, each call looks.
         """
-        if self.lock.acquire(blocking=False):
+        self.calls += 1
+        if (self.repeats or self.calls >= CALLS) and self.lock.acquire(blocking=False):
             try:
-                fullest = max(ledger.look(_FULL) for ledger in list(self.ledgers.values()))
-                pause = self._pause / 2 if fullest > _FULL else max(self._pause * 2, _SHORTEST)
-                self._pause = min(pause, _LONGEST)
-                self.next_look = perf_counter() + self._pause if self.repeats else inf
+                for ledger in list(self.ledgers.values()):
+                    ledger.look(_FULL)
                 self.calls = 0
             finally:
                 self.lock.release()

@@ -324,14 +324,12 @@ class Ledger:
                 journal.drain()
             return readings
 
-    def look(self, limit: float) -> float:
-        """Drain the journals that are fuller than `limit`; returns how full the fullest one is."""
+    def look(self, limit: float) -> None:
+        """Drain the journals that are fuller than `limit`."""
         with self._lock:
-            full = [(journal.fullness(), journal) for journal in self._journals()]
-            for fullness, journal in full:
-                if fullness > limit:
+            for journal in self._journals():
+                if journal.fullness() > limit:
                     journal.drain()
-            return max((fullness for fullness, _ in full), default=0)
 
     def sign(self) -> Any:
         """A value that changes with each count and each new counter."""

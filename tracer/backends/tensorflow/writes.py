@@ -20,6 +20,7 @@ from tracer.backends.tensorflow.compat import (
     FuncGraph,
     ResourceVariable,
     graphs_around,
+    runs_functions,
 )
 from tracer.backends.tensorflow.variables import canonical, copies_of
 
@@ -66,21 +67,12 @@ def written_so_far(graph: Any) -> Written:
     return Written(captured, bool(written), max((each._id for each in tensors), default=0))
 
 
-_written_at: WeakKeyDictionary[Any, tuple[int, Written]] = WeakKeyDictionary()
-"""What a graph that may still grow writes to, at a version of the graph."""
-
-
 def writes_to(graph: Any, variable: Any) -> bool:
     """Whether a graph, or one of those around it, may write to a variable that it captured."""
     handles = {id(handle) for handle in handles_of(variable)}
-    for each in graphs_around(graph) if handles else ():
-        if isinstance(each, FuncGraph):
-            known = _written_at.get(each)
-            if known is None or known[0] != each.version:
-                known = _written_at[each] = each.version, written_so_far(each)
-            if handles & known[1].captured:
-                return True
-    return False
+    graphs = graphs_around(graph) if handles else ()
+    functions = (each for each in graphs if isinstance(each, FuncGraph))
+    return any(handles & written_so_far(each).captured for each in functions)
 
 
 def _handle(tensor: Any, origin: Mapping[int, Any]) -> Any:
@@ -116,25 +108,21 @@ def origins(graph: Any) -> dict[int, Any]:
     return {id(inner): outer for each in functions for outer, inner in each.captures}
 
 
-def may_write(ops: Iterable[Any], handles: Collection[Any], origin: Mapping[int, Any]) -> bool:
-    """True if one of these ops may write to a variable with these handles.
+def may_write(ops: Iterable[Any], origin: Mapping[int, Any]) -> set[int] | None:
+    """The ids of the handles that some ops of a graph may write to; None if they may be any.
 
-    An op writes if a handle is among its inputs and not read-only; functions that it calls get
-    handles as inputs too. An op that may do anything, such as calling Python, may write. `origin`
-    is that of the ops' graph.
+    An op that may do anything, such as calling Python or a function that does, may write to any
+    variable. `origin` is that of the graph.
     """
-    ids = {id(handle) for handle in handles}
-    return not ids or any(_may_write(op, ids, origin) for op in ops)
-
-
-def _may_write(op: Any, ids: Collection[int], origin: Mapping[int, Any]) -> bool:
-    written = [_handle(tensor, origin) for tensor in written_inputs(op).values()]
-    if any(handle is None or id(handle) in ids for handle in written):
-        return True
-    if op.type in _READS or not op._is_stateful or _HARMLESS.search(op.type):
-        return False
-    calls = (each.HasField("func") or each.list.func for each in op.node_def.attr.values())
-    return not written or any(calls)
+    found: set[int] = set()
+    for op in ops:
+        handles = [_handle(tensor, origin) for tensor in written_inputs(op).values()]
+        harmless = op.type in _READS or not op._is_stateful or _HARMLESS.search(op.type)
+        free = not harmless and (not handles or runs_functions(op))
+        if free or any(handle is None for handle in handles):
+            return None
+        found.update(map(id, handles))
+    return found
 
 
 def handles_of(variable: Any) -> Collection[Any]:
