@@ -6,7 +6,6 @@ just those steps that do not update it. And NumPy compares the bytes of the weig
 each step that a program makes one at a time, with gradients that are zero, infinite and no number.
 """
 
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +16,7 @@ import tensorflow as tf
 from counts.test_truth_table import REFUSED, SKIPPED, WAYS, Rig, check, needs, replicas
 from support.by_bytes import ByBytes
 from support.libraries import keras2, keras3, needs_keras3
-from support.odometers import KINDS, ODOMETERS
+from support.odometers import KINDS
 
 import tracer
 from tracer.check import verdicts
@@ -557,34 +556,3 @@ def test_more_runs_than_the_ring_holds() -> None:
         placed = {step for (step,) in trace.count("unchanged", by="step", variable=weight)}
         assert 0 < len(placed) < still.sum()
         assert placed <= {index + 1 for index in np.flatnonzero(still)}
-
-
-@pytest.mark.sweep
-def test_threads_that_share_a_function_put_no_step_into_another_ones_place() -> None:
-    """Each call is one step that compares the weight once: so of no step more than one is said."""
-    for _ in range(40):
-        weight = tf.Variable(tf.zeros(3))
-        optimizer = tracer.wrap(ODOMETERS["v1"](), effects=True)
-
-        @tf.function
-        def step() -> None:
-            optimizer.apply_gradients([(tf.ones(3), weight)])  # noqa: B023 - called in this turn
-
-        step()
-        begin = threading.Barrier(4)
-
-        def train() -> None:
-            begin.wait()  # noqa: B023
-            for _ in range(100):
-                step()
-
-        threads = [threading.Thread(target=train) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        trace = tracer.trace_of(optimizer)
-        assert sum(trace.count("compared", by=()).values()) == trace.updates() == 401
-        for what in ("compared", "updates"):
-            by_step = trace.count(what, by="step")
-            assert max(by_step[number] for number in by_step if number[0]) == 1

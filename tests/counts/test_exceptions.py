@@ -105,29 +105,6 @@ def test_exception_caught_while_tracing(
     assert_calls(trace, calls)
 
 
-def test_graph_that_fails_before_the_step(
-    optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
-) -> None:
-    """A failed assertion that the step waits for: neither the update nor its count happen."""
-    tracer.wrap(optimizer)
-
-    @tf.function
-    def step(number: Any) -> None:
-        with tf.control_dependencies([tf.debugging.assert_less(number, 3)]):
-            apply()
-
-    for number in (1, 3, 2, 5):
-        if number < 3:
-            step(tf.constant(number))
-        else:
-            with pytest.raises(tf.errors.InvalidArgumentError):
-                step(tf.constant(number))
-    assert readings(variables)["kernel"] == Reading(2)
-    trace = tracer.trace_of(optimizer)
-    assert_readings(trace, variables)
-    assert trace.steps == 2
-
-
 # A step in eager mode that calls a function, and raises.
 
 

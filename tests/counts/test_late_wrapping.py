@@ -10,7 +10,6 @@ import gc
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -165,21 +164,6 @@ def test_what_made_its_variables_in_its_first_call() -> None:
     assert read(made[0])[0] == Reading(3)
 
 
-def test_a_checkpoint_that_is_restored_is_no_missed_step(tmp_path: Path) -> None:
-    optimizer, weight = ODOMETERS["legacy"](), tf.Variable([0.0])
-    step = tf.function(lambda: optimizer.apply_gradients([(tf.ones(1), weight)]) and None)
-    for _ in range(5):
-        step()
-    path = tf.train.Checkpoint(optimizer=optimizer, weight=weight).write(str(tmp_path / "saved"))
-    step()
-    tracer.wrap(optimizer)
-    step()
-    tf.train.Checkpoint(optimizer=optimizer, weight=weight).read(path).assert_consumed()
-    step()
-    trace = tracer.trace_of(optimizer)
-    assert (trace.updates(), trace.steps, trace.complete) == (2, 2, True)
-
-
 def test_unwrapped_functions_can_be_traced_again(
     optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
 ) -> None:
@@ -196,38 +180,6 @@ def test_unwrapped_functions_can_be_traced_again(
     ops = [op.type for op in step.get_concrete_function().graph.get_operations()]
     fresh = tf.function(apply).get_concrete_function().graph.get_operations()
     assert Counter(ops) == Counter(op.type for op in fresh)
-
-
-def test_old_and_new_graphs(
-    optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
-) -> None:
-    """Graphs from before run among graphs from after, which are counted all the same."""
-    old, new = tf.function(apply), tf.function(apply)
-    old()
-    tracer.wrap(optimizer)
-    before = readings(variables)
-    for step in (new, old, new, apply, old, new):
-        step()
-    truth = minus(readings(variables), before)
-    assert_right(tracer.trace_of(optimizer), variables, truth)
-
-
-@pytest.mark.parametrize("kind", ["legacy", "keras2", "keras3", "v1"], indirect=True)
-def test_wrapped_between_two_fits(kind: str, optimizer: Any) -> None:
-    """`model.fit` keeps the train function of the first `fit`."""
-    keras_of_kind = library_of(kind)
-    dense = keras_of_kind.layers.Dense(2, kernel_initializer="zeros")
-    model = keras_of_kind.Sequential([keras_of_kind.Input((2,)), dense])
-    model.compile(optimizer, "mse")
-    x = tf.ones((8, 2))
-    model.fit(x, x, batch_size=4, verbose=0)
-    tracer.wrap(optimizer)
-    variables = {"kernel": dense.kernel, "bias": dense.bias}
-    before = readings(variables)
-    model.fit(x, x, batch_size=4, verbose=0)
-    truth = minus(readings(variables), before)
-    assert truth == {"kernel": Reading(2), "bias": Reading(2)}
-    assert_right(tracer.trace_of(optimizer), variables, truth)
 
 
 @pytest.mark.parametrize("kind", ["v1", "legacy"], indirect=True)

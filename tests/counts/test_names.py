@@ -297,19 +297,6 @@ def test_two_models_with_the_same_names(kind: str) -> None:
     assert [each.name for each in alone] == numbered(map(name_of, variables[2:]))
 
 
-@pytest.mark.parametrize("kind", ["keras3", "keras2"])
-def test_numbers_of_several_optimizers(kind: str) -> None:
-    """Two variables of one name in each of two optimizers: four numbers, none of them twice."""
-    make = libraries.keras3.Variable if kind == "keras3" else tf.Variable
-    variables = [make(np.zeros(2, "float32"), name="kernel") for _ in range(4)]
-    with tracer.record() as recording:
-        for pair in (variables[:2], variables[2:]):
-            odometer = odometers.ODOMETERS[kind]()
-            odometer.apply_gradients([(tf.zeros(2), each) for each in pair])
-    trace = recording.trace()
-    assert [each.name for each in trace.variables] == ["kernel", "kernel#2", "kernel#3", "kernel#4"]
-
-
 # Variables of TensorFlow that Keras 3 variables hold.
 
 
@@ -380,20 +367,3 @@ def test_a_variable_that_was_never_updated_has_no_count_of_another(
 
 
 # What users do with names.
-
-
-@libraries.needs_keras3
-def test_several_optimizers_of_one_model() -> None:
-    """Keras 3 chooses the optimizer by the path of a variable; the trace has that path."""
-    keras = libraries.keras3
-    first, second = odometers.Keras3Odometer(name="first"), odometers.Keras3Odometer(name="second")
-    model = subclassed(keras)
-    chosen = keras.optimizers.OptimizerMap(first, {".*encoder.*": second})
-    optimizer = tracer.wrap(keras.optimizers.MultiOptimizer(chosen))
-    model.compile(optimizer, "mse", jit_compile=False)
-    fit(model)
-    counts = tracer.trace_of(optimizer).count("updates", by=("optimizer", "variable"))
-    assert counts == {
-        ("second" if "encoder" in each.path else "first", each.path): 2
-        for each in model.trainable_variables
-    }

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from support.libraries import keras2, keras3, library_of, with_loss_scale
+from support.libraries import keras2, keras3, library_of
 from support.twins import STEPS, assert_twins
 from tensorflow.python.framework import config
 
@@ -55,27 +55,6 @@ SGDS = {
     "keras2": lambda: keras2.optimizers.SGD(0.1, momentum=0.5),
     "keras3": lambda: keras3.optimizers.SGD(0.1, momentum=0.5),
 }
-
-
-@pytest.mark.parametrize("kind", MAKERS)
-def test_loss_scale(kind: str) -> None:
-    assert_twins(
-        lambda: with_loss_scale(kind, SGDS[kind]()),
-        own_steps=lambda each: each.inner_optimizer.iterations,
-    )
-
-
-@pytest.mark.parametrize("kind", ["keras3"])
-def test_several_optimizers(kind: str) -> None:
-    """One for each variable; that of the first one has counted all its steps."""
-    if not hasattr(keras3.optimizers, "MultiOptimizer"):
-        pytest.skip("this Keras 3 has no MultiOptimizer")
-    _, trace = assert_twins(
-        lambda: keras3.optimizers.MultiOptimizer(
-            keras3.optimizers.OptimizerMap(SGDS[kind](), {"rows": MAKERS[kind](clipnorm=0.5)})
-        )
-    )
-    assert sorted(trace.count("updates", by=("optimizer",)).values()) == [STEPS, STEPS]
 
 
 @pytest.fixture

@@ -270,13 +270,6 @@ def test_a_ledger_of_numpy_counts_as_one_of_tensorflow(request: pytest.FixtureRe
 
 
 @pytest.mark.usefixtures("in_numpy")
-@pytest.mark.parametrize("rows", [1, 3, 5])
-def test_every_order_of_two_blocks(rows: int) -> None:
-    """Each step is one of two blocks."""
-    assert_never_wrong(rows, (steps_of(order) for order in itertools.product("ab", repeat=10)))
-
-
-@pytest.mark.usefixtures("in_numpy")
 @pytest.mark.parametrize("rows", [1, 3])
 def test_every_order_of_three_blocks(rows: int) -> None:
     """Each step is one of three blocks."""
@@ -303,20 +296,6 @@ def test_every_enclosing_step(rows: int) -> None:
         Step("b", "", "", overlaps=True),
     ]
     assert_never_wrong(rows, itertools.product(kinds, repeat=4))
-
-
-@pytest.mark.usefixtures("in_numpy")
-@pytest.mark.parametrize("rows", [1, 3, 5, 7])
-def test_programs_that_repeat(rows: int) -> None:
-    """Each step is one of two blocks by a pattern that comes again and again, as in a loop."""
-
-    def programs() -> Iterator[Sequence[Step]]:
-        for length in range(2, 8):
-            for pattern in itertools.product("ab", repeat=length):
-                for steps in range(2 * rows, 2 * rows + 8, 3):
-                    yield steps_of(itertools.islice(itertools.cycle(pattern), steps))
-
-    assert_never_wrong(rows, programs())
 
 
 @pytest.mark.usefixtures("in_numpy")

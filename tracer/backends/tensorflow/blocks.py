@@ -109,7 +109,7 @@ class GraphBlocks(backend.Blocks):
         in_function = compat.eager_outside_functions()
         if in_function:
             self._find_idle(call.site_notes, graph)
-        path = (self.callers.inside if in_function else self.callers.in_session)(call.sites)
+        path = self.callers.inside(call.sites, in_session=not in_function)
         for replica, sites in self._by_replica(call):
             block = CountedBlock(replica, name, step, tuple(sites), path)
             if in_function:

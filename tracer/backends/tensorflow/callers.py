@@ -12,7 +12,7 @@ from typing import Any
 from tracer.backends.tensorflow import compat, functions
 from tracer.backends.tensorflow.stacks import frames_around, outermost_tracing
 from tracer.backends.tensorflow.tracings import Definitions
-from tracer.core.call_paths import UNKNOWN, Paths
+from tracer.core.call_paths import Paths
 from tracer.core.late_wrap import SESSION_GRAPH
 from tracer.core.tracings import Definition
 from tracer.model.records import Line
@@ -29,18 +29,22 @@ class Callers(Paths):
         """The path to an eager call by `frame`, of this thread."""
         return self.of(frames_around(frame)) if distributed else self.above(frame)
 
-    def inside(self, sites: Sequence[int]) -> int:
-        """The path to a block that this thread traces into a function, from calls of `sites`.
+    def inside(self, sites: Sequence[int], in_session: bool) -> int:
+        """The path to a block that this thread adds to a graph, from calls of `sites`.
 
-        It is the line that traces the outermost function, this function, and the line in it.
+        It is the line that traces the outermost function, this function, and the line in it. The
+        path to a block in the graph of a Session begins with the graph.
         """
         frames = frames_around(sys._getframe(1))
-        place = outermost_tracing(frames)
         outermost = compat.graphs_around(compat.current_graph())[-1]
-        function = Line(compat.function_name(outermost), graph=True)
+        name = SESSION_GRAPH if in_session else compat.function_name(outermost)
+        place = len(frames) if in_session else outermost_tracing(frames)
         around, within = self.of(frames[place + 1 :]), self.of(frames[:place])
-        path = self.number([*self.lines(around), function, *self.lines(within)])
-        self._note_traced(sites, path)
+        lines = [*self.lines(around), Line(name, graph=True), *self.lines(within)]
+        path = self.number(lines)
+        with self._lock:
+            for site in sites:
+                self.traced[site, path] += 1
         return path
 
     def definition(self, root: Any) -> tuple[Definition, int]:
@@ -50,15 +54,3 @@ class Callers(Paths):
         frames = frames_around(sys._getframe(1))
         around = frames[outermost_tracing(frames) + 1 :]
         return self._definitions.of(root, frames), self.of(around)
-
-    def in_session(self, sites: Sequence[int]) -> int:
-        """The path to a block that this thread adds to the graph of a Session."""
-        lines = self.lines(self.of(frames_around(sys._getframe(1))))
-        path = self.number([Line(SESSION_GRAPH, graph=True), *lines]) if lines else UNKNOWN
-        self._note_traced(sites, path)
-        return path
-
-    def _note_traced(self, sites: Sequence[int], path: int) -> None:
-        with self._lock:
-            for site in sites:
-                self.traced[site, path] += 1

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterator
 from math import prod
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -35,7 +34,6 @@ class VariableTable(backend.Variables):
         self._arguments: dict[str, int] = {}
         self._named: set[int] = set()
         """Variables that have the path of their Keras variable."""
-        self._inputs: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()
 
     def identify(self, variable: Any) -> Any:
         """The `canonical` object of `variable`."""
@@ -66,15 +64,13 @@ class VariableTable(backend.Variables):
         captured.
         """
         handle = _handle(variable)
+        if handle is None or isinstance(handle, compat.EagerTensor):
+            return None
         for around in compat.graphs_around(graph):
-            inputs = self._inputs.get(around)
-            if inputs is None:
-                inputs = {id(tensor): "of a function" for tensor in around.inputs}
+            is_argument = any(tensor is handle for tensor in around.inputs)
+            if is_argument and not around.name.startswith(TRACED_PER_VARIABLE):
                 named = {id(outer): inner.op.name for outer, inner in around.captures}
-                inputs |= {key: named[key] for key in inputs.keys() & named.keys()}
-                self._inputs[around] = inputs
-            if id(handle) in inputs and not around.name.startswith(TRACED_PER_VARIABLE):
-                return inputs[id(handle)]
+                return str(named.get(id(handle), "of a function"))
         return None
 
     def _argument(self, name: str, own: Any) -> int:
