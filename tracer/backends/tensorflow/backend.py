@@ -69,8 +69,6 @@ class TensorFlowBackend(KerasBackend):
 
     def kind_of_gradient(self, gradient: Any) -> Kind:
         """`sparse` for `tf.IndexedSlices`, `none` for None, else `dense`."""
-        if type(gradient) is compat.EagerTensor:
-            return "dense"  # the checks below are slower
         if gradient is None:
             return "none"
         return "sparse" if isinstance(gradient, compat.IndexedSlices) else "dense"

@@ -30,7 +30,7 @@ from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.callers import Callers
 from tracer.backends.tensorflow.counters import LedgerCounters
 from tracer.backends.tensorflow.effects import Effects
-from tracer.backends.tensorflow.functions import any_is_inside, forget_graphs_with
+from tracer.backends.tensorflow.functions import any_is_inside, forget_functions_of
 from tracer.backends.tensorflow.ledger import Ledger, Use
 from tracer.backends.tensorflow.places import Extra, current_place, parent_of, step_around
 from tracer.backends.tensorflow.writes import handles_of, may_write, origins
@@ -83,7 +83,7 @@ class GraphBlocks(backend.Blocks):
 
     def forget_graphs(self) -> None:
         """Clear the graphs of each function with a counter, so that its next call traces it."""
-        forget_graphs_with(self.counters.handles())
+        forget_functions_of(self.counters.traced_graphs())
 
     def is_calm(self) -> bool:
         """True if no other thread is inside a call of a function."""

@@ -71,6 +71,6 @@ class LedgerCounters(Counters):
         with self.lock:
             return [each for ledger in self.ledgers.values() for each in ledger.children()]
 
-    def handles(self) -> list[Any]:
-        """The handles of the journals; each graph with a counter captures one of them."""
-        return [handle for ledger in self.ledgers.values() for handle in ledger.handles()]
+    def traced_graphs(self) -> set[Any]:
+        """The living graphs of functions with counters."""
+        return {graph for ledger in self.ledgers.values() for graph in ledger.graphs}

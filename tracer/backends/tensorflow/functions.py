@@ -5,7 +5,7 @@ Facts about TensorFlow are given with the file of TensorFlow 2.21 that shows the
 
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Collection, Iterator, Set
 from types import CodeType, FrameType
 from typing import Any
 from weakref import ReferenceType, ref
@@ -82,12 +82,10 @@ def forget_graphs(function: Any) -> bool:
     return True
 
 
-def forget_graphs_with(handles: Iterable[Any]) -> None:
-    """Clear the graphs of each `tf.function` that has a graph which captured one of `handles`."""
-    wanted = {id(handle) for handle in handles}
+def forget_functions_of(graphs: Collection[Any]) -> None:
+    """Clear the graphs of each `tf.function` that has one of these graphs."""
     for function in functions_alive()[1]:
-        graphs = (each.graph for each in concrete_functions(function))
-        if any(id(outer) in wanted for graph in graphs for outer, _ in graph.captures):
+        if any(each.graph in graphs for each in concrete_functions(function)):
             forget_graphs(function)
 
 

@@ -250,7 +250,8 @@ class Ledger:
         self._name = f"optimizer_tracer_{next(_numbers)}"
         self.alone = compat.constant(0)
         """The stamp of a block outside every step."""
-        self._captured: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()
+        self.graphs: WeakKeyDictionary[Any, ref[Any]] = WeakKeyDictionary()
+        """The graphs of functions with counters, and the stamp of the caller in each."""
         self.clock = DeviceClock(device, steps)
         """Numbers the steps; `steps` have begun before."""
         self._blocks: list[_BlockCounter] = []
@@ -268,13 +269,13 @@ class Ledger:
         `ask` returns an eager tensor, or one of the graph that contains the call. In a graph that
         cannot ask, the stamp is 0.
         """
-        known = self._captured.get(graph)
+        known = self.graphs.get(graph)
         if known is None:
             known = compat.call_time_capture(graph, self._name, ask, self.alone, is_alone)
             if known is None:
                 with graph.as_default():
                     return tf.constant(0, tf.int64)
-            self._captured[graph] = ref(known)
+            self.graphs[graph] = ref(known)
             return known
         return known()
 
@@ -337,13 +338,9 @@ class Ledger:
             begun = [self.clock.begun(), *(each.written() for each in self._journals())]
             return begun, [block.graphs for block in self._blocks]
 
-    def handles(self) -> list[Any]:
-        """The handles of the journals; each graph with a counter captures one of them."""
-        return [each.handle for journal in self._journals() for each in journal.variables()]
-
     def children(self) -> list[Any]:
         """What an exported function captures."""
-        for graph in list(self._captured):
+        for graph in list(self.graphs):
             compat.plain_capture(graph._function_captures, self._name, self.alone)
         captured = [variable for journal in self._journals() for variable in journal.variables()]
         return [self.clock.variable, compat.trackable_constant(self.alone), *captured]
