@@ -420,25 +420,6 @@ def test_graphs_from_before_are_said_to_be_unknown() -> None:
     assert recording.trace().count("compared", by="step") == {(1,): 2}
 
 
-def test_what_is_not_compared_fails_what_is_expected_of_effects_alone() -> None:
-    """The counts are exact, whatever became of the weights."""
-    weight = tf.Variable(np.ones((3,), "float32"))
-    optimizer = tracer.wrap(Plain())
-    step = tf.function(lambda: optimizer.apply_gradients([(tf.ones([3]), weight)]) and None)
-    old = step.get_concrete_function()
-    tracer.wrap(optimizer, effects=True, retrace=False)
-    old()
-    optimizer.apply_gradients([(tf.ones([3]), weight)])
-    trace = tracer.trace_of(optimizer)
-    assert "at least" not in text_report.render(trace)
-    (verdict,) = verdicts.check(trace, [read("steps=2")])
-    assert not verdict.reason
-    expected = read("not_finite=0")
-    fails, unknown = verdicts.check(trace, [expected])
-    assert "nothing was compared in some steps" in fails.reason
-    assert unknown.text == "all effects are known"
-
-
 def test_a_step_that_is_handed_something_else() -> None:
     """Who knows nothing of the gradients cannot compare, and says so."""
 

@@ -81,24 +81,6 @@ def nested_layers(keras: Any) -> Any:
     return keras.Sequential([Block(1, name="block"), keras.layers.Dense(2)])
 
 
-@shape("weights of its own")
-def weights_of_its_own(keras: Any) -> Any:
-    class Scale(keras.layers.Layer):  # type: ignore[misc]
-        def __init__(self, **options: Any) -> None:
-            super().__init__(**options)
-            self.factor = self.add_weight(shape=(), initializer="ones", name="factor")
-            make = getattr(keras, "Variable", tf.Variable)
-            self.raw = make(np.ones(3, "float32"), name="by_hand")
-
-        def build(self, shape: Any) -> None:
-            self.offset = self.add_weight(shape=(shape[-1],), initializer="zeros", name="offset")
-
-        def call(self, inputs: Any) -> Any:
-            return inputs * self.factor * self.raw + self.offset
-
-    return keras.Sequential([Scale(), Scale(), keras.layers.Dense(2)])
-
-
 @shape("layers of one name")
 def layers_of_one_name(keras: Any) -> Any:
     class Net(keras.Model):  # type: ignore[misc]

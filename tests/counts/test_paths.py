@@ -399,30 +399,6 @@ def test_a_function_that_makes_variables_is_traced_twice() -> None:
     ]
 
 
-def test_findings_name_the_line_and_the_argument(program: Program) -> None:
-    """Who reads that a function was traced again wants to know by which call, and what was new."""
-
-    @tf.function
-    def step(factor: float) -> None:
-        del factor
-        program.optimizer.apply_gradients(program.pairs)
-
-    @tf.function
-    def unused(x: Any) -> None:
-        del x
-        program.optimizer.apply_gradients(program.pairs)
-
-    for number in range(7):
-        step(number / 10)  # @again
-    unused.get_concrete_function(tf.ones(3))
-    texts = {each.code: each.text for each in tracer.trace_of(program.optimizer).findings()}
-    assert texts["retraced"].endswith(
-        ", first after step 1, when factor: 0.0 became 0.1, "
-        f"by the call in {HERE.relative_to(ROOT)}:{line_marked('again')}."
-    )
-    assert texts["graph-never-ran"].endswith("never ran.")
-
-
 # However a program is started.
 
 SCRIPT = """

@@ -66,23 +66,6 @@ def test_threads_in_one_function(
     assert_totals(tracer.trace_of(optimizer), variables, 401)
 
 
-def test_threads_with_their_own_functions(
-    kind: str, optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
-) -> None:
-    """Four threads trace and run a function each, of one optimizer."""
-    tracer.wrap(optimizer)
-    apply()
-    keep_built(kind, optimizer)
-
-    def run() -> None:
-        step = tf.function(apply)
-        for _ in range(25):
-            step()
-
-    run_in_threads(run)
-    assert_totals(tracer.trace_of(optimizer), variables, 101)
-
-
 def test_threads_eager(
     kind: str, optimizer: Any, variables: dict[str, Any], apply: Callable[[], None]
 ) -> None:
