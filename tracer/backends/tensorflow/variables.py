@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from math import prod
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -32,6 +33,7 @@ class VariableTable(backend.Variables):
         super().__init__(root)
         self._note = root.note
         self._arguments: dict[str, int] = {}
+        self._inputs: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()
         self._named: set[int] = set()
         """Variables that have the path of their Keras variable."""
 
@@ -64,13 +66,15 @@ class VariableTable(backend.Variables):
         captured.
         """
         handle = _handle(variable)
-        if handle is None or isinstance(handle, compat.EagerTensor):
-            return None
         for around in compat.graphs_around(graph):
-            is_argument = any(tensor is handle for tensor in around.inputs)
-            if is_argument and not around.name.startswith(TRACED_PER_VARIABLE):
+            inputs = self._inputs.get(around)
+            if inputs is None:
+                inputs = {id(tensor): "of a function" for tensor in around.inputs}
                 named = {id(outer): inner.op.name for outer, inner in around.captures}
-                return str(named.get(id(handle), "of a function"))
+                inputs |= {key: named[key] for key in inputs.keys() & named.keys()}
+                self._inputs[around] = inputs
+            if id(handle) in inputs and not around.name.startswith(TRACED_PER_VARIABLE):
+                return inputs[id(handle)]
         return None
 
     def _argument(self, name: str, own: Any) -> int:
