@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.framework import kernels
 
-from tracer.backends.tensorflow import comparisons, compat, ledger as ledgers
+from tracer.backends.tensorflow import compat, effects, ledger as ledgers
 
 GPU = "/job:localhost/replica:0/task:0/device:GPU:0"
 
@@ -74,8 +74,8 @@ def graph(monkeypatch: pytest.MonkeyPatch) -> Any:
         with tf.device(GPU):
             stamp = ledger.begin_step(enclosing)
             own = SimpleNamespace(handle=variable.handle, dtype=variable.dtype, device=GPU)
-            held = [comparisons.Held(0, 0, own, comparisons.read(own))]
-            row = comparisons.row(stamp, comparisons.questions(held))
+            held = [effects.Held(0, 0, own, effects.value_of(own))]
+            row = effects.row_of(stamp, effects.questions(held))
             ledger.auxiliary(lambda row: None, int(row.shape[0])).write(row)
         ledger.count("block", graph, stamp)
 

@@ -1,19 +1,22 @@
 """Record the effects of steps on variables, if this was requested.
 
 An outer step is compared as a whole: each variable of the outermost step method is read when the
-step begins and again when it ends (`comparisons`). So weight decay, constraints and averages
-outside the apply methods count too. The answers are bits. A step in a graph writes them to a
+step begins and again when it ends. So weight decay, constraints and averages outside the apply
+methods count too. There are two questions for each variable: is it *unchanged* to the bit, and does
+it hold a number that is *not finite*? The answers are bits. A step in a graph writes them to a
 journal (`ledger.Journal`), which is drained into the same logs as the bits of steps in eager mode.
 
 The first value is held until the step ends, so ops that write to the variable in place must copy
 it: this costs memory, but never changes the result.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from tracer.backends.tensorflow import comparisons, compat
+import tensorflow as tf
+
+from tracer.backends.tensorflow import compat
 from tracer.backends.tensorflow.ledger import Journal, Ledger
 from tracer.backends.tensorflow.variables import canonical
 from tracer.core.calls import Step
@@ -21,6 +24,104 @@ from tracer.core.counters import Source
 from tracer.core.effects import Logs, sources_of
 from tracer.core.log import Reading
 from tracer.core.stamps import flags_of
+
+_raw = tf.raw_ops
+
+_UNSIGNED = {1: tf.uint8, 2: tf.uint16, 4: tf.uint32, 8: tf.uint64}
+"""By size in bytes. A GPU compares signed 32-bit integers on the host, and unsigned ones on the
+device (the kernels registered in `cwise_op_not_equal_to_1.cc`).
+"""
+
+_FLOATING = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
+_WHOLE = (
+    *(tf.int8, tf.int16, tf.int32, tf.int64),
+    *(tf.uint8, tf.uint16, tf.uint32, tf.uint64),
+)
+
+
+_WORD = 40
+"""How many bits one number of a journal holds: see `ledger`."""
+
+
+class Held(NamedTuple):
+    """The value of a variable when a step began."""
+
+    variable: int
+    """Its index."""
+    replica: int
+    own: Any
+    """The variable itself, on this replica."""
+    value: Any
+
+
+def comparable(own: Any) -> bool:
+    """True if the bits of this variable can be compared.
+
+    False if its shape may change: Grappler infers the shape of the first read from what the graph
+    writes to the variable later (TensorFlow 2.21, `tf.shape` of such a read).
+    """
+    return own.dtype in (*_FLOATING, *_WHOLE) and bool(own.shape.is_fully_defined())
+
+
+def value_of(own: Any) -> Any:
+    """The value of the variable `own` now, in eager mode or in the current graph.
+
+    While the value is held, ops that write to the variable use other memory
+    (`kernels/training_op_helpers.h`, `PrepareToUpdateVariable` and `EnsureSparseVariableAccess`).
+    """
+    with compat.device(str(own.device or "")), compat.stop_recording():
+        return _raw.ReadVariableOp(resource=own.handle, dtype=tf.as_dtype(own.dtype).base_dtype)
+
+
+def questions(held: Sequence[Held]) -> list[Any]:
+    """The answers of a step that ends now, in the order of `tracer.core.effects.questions`.
+
+    They are scalars, in the current graph or in eager mode.
+    """
+    unchanged, not_finite = [], []
+    for each in held:
+        now = value_of(each.own)
+        with compat.device(str(each.own.device or "")), compat.stop_recording():
+            unchanged.append(_raw.LogicalNot(x=_differ(each.value, now)))
+            not_finite.append(_infinite(now))
+    return [*unchanged, *not_finite]
+
+
+def row_of(stamp: Any, bits: Sequence[Any]) -> Any:
+    """A row of a journal in the current graph: the step's stamp, then words of bits."""
+    padding = -len(bits) % _WORD if bits else _WORD  # there may be nothing to compare
+    bits = [*bits, *[tf.constant(False)] * padding]
+    with compat.stop_recording():
+        numbers = _raw.Cast(x=_raw.Pack(values=bits), DstT=tf.int64)
+        ones = _raw.Reshape(tensor=numbers, shape=tf.constant([-1, _WORD]))
+        values = _raw.Mul(x=ones, y=tf.constant([1 << place for place in range(_WORD)], tf.int64))
+        words = _raw.Sum(input=values, axis=tf.constant(1))
+        first = _raw.Reshape(tensor=stamp, shape=tf.constant([1]))
+        return _raw.ConcatV2(values=[first, words], axis=tf.constant(0))
+
+
+def bits_of(words: Sequence[int]) -> list[bool]:
+    """The bits of the words of a row."""
+    return [bool(word >> place & 1) for word in words for place in range(_WORD)]
+
+
+def _differ(before: Any, after: Any) -> Any:
+    """True if any bit differs, compared as integers: NaN differs from itself, 0.0 equals -0.0."""
+    kind = _UNSIGNED[before.dtype.size]
+    before, after = (_raw.Bitcast(input=each, type=kind) for each in (before, after))
+    return _any(_raw.NotEqual(x=before, y=after))
+
+
+def _infinite(value: Any) -> Any:
+    """True if any element is infinite or NaN."""
+    if value.dtype not in _FLOATING:
+        return tf.constant(False)
+    return _any(_raw.LogicalNot(x=_raw.IsFinite(x=value)))
+
+
+def _any(bits: Any) -> Any:
+    axes = tf.constant(list(range(bits.shape.rank)), tf.int32)
+    return _raw.Any(input=bits, axis=axes, keep_dims=False)
 
 
 class Effects(Logs):
@@ -52,15 +153,15 @@ class Effects(Logs):
         if held is None:
             held = call.before = {}
         for replica, own in _copies(variable, call):
-            if not isinstance(own, compat.ResourceVariable) or not comparisons.comparable(own):
+            if not isinstance(own, compat.ResourceVariable) or not comparable(own):
                 self._note(
                     "effects are unknown for a variable of the type "
                     f"{getattr(own.dtype, 'name', own.dtype)} and the shape {own.shape} "
                     f"({type(own).__name__}): it is not compared"
                 )
             elif id(own.handle) not in held:
-                value = comparisons.read(own)
-                held[id(own.handle)] = comparisons.Held(index, replica, own, value)
+                value = value_of(own)
+                held[id(own.handle)] = Held(index, replica, own, value)
 
     # A step has ended and its block is counted; on the thread that made the call.
 
@@ -69,7 +170,7 @@ class Effects(Logs):
         held = _of_replica(call, replica)
         variables = tuple(each.variable for each in held)
         with compat.control_dependencies(work):
-            row = comparisons.row(stamp, comparisons.questions(held))
+            row = row_of(stamp, questions(held))
         journal = self._journals.get((replica, variables))
         if journal is None:
             taken_out = partial(self._taken_out, replica, variables)
@@ -87,7 +188,7 @@ class Effects(Logs):
         """What to log of a step in eager mode."""
         held = _of_replica(call, replica)
         variables = tuple(each.variable for each in held)
-        return sources_of(variables, map(bool, comparisons.questions(held)))
+        return sources_of(variables, map(bool, questions(held)))
 
     # The caller holds the lock of the counters.
 
@@ -105,10 +206,10 @@ class Effects(Logs):
 @lru_cache(maxsize=256)
 def _sources(variables: tuple[int, ...], words: tuple[int, ...]) -> list[Source]:
     """What to log of a step; cached, because most steps are alike."""
-    return sources_of(variables, comparisons.bits_of(words))
+    return sources_of(variables, bits_of(words))
 
 
-def _of_replica(call: Step, replica: int) -> list[comparisons.Held]:
+def _of_replica(call: Step, replica: int) -> list[Held]:
     """The variables that a step read on a replica, sorted, so that steps share journals."""
     held = [each for each in (call.before or {}).values() if each.replica == replica]
     return sorted(held, key=lambda each: each.variable)

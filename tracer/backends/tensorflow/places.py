@@ -12,7 +12,7 @@ called from anywhere later: see `tracer.backends.tensorflow.blocks`.
 
 from typing import Any
 
-from tracer.backends.tensorflow import compat, stacks
+from tracer.backends.tensorflow import callers, compat
 from tracer.core.calls import (
     EAGER,
     Call,
@@ -34,7 +34,7 @@ class Extra:
         self.start = start
         """How many ops the graph had when the call began."""
         self.run = run
-        """The `strategy.run` in which the call began: see `stacks.runs_under_way`."""
+        """The `strategy.run` in which the call began: see `callers.runs_under_way`."""
         self.stamps: dict[tuple[int, int], Any] = {}
         """For a step in a graph, by replica and flags, its stamp and the stamps of its parts."""
         self.gradient: Any = None
@@ -129,7 +129,7 @@ def parent_of(
             if step.place.region is region and id(step.place.graph) in around
         ]
     elif active and distributed:
-        runs, threads = stacks.runs_under_way()
+        runs, threads = callers.runs_under_way()
         steps = [
             step
             for step in active
