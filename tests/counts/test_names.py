@@ -192,8 +192,10 @@ def check_names(trace: Trace, variables: list[Any], counts: list[int], steps: ra
     assert found == {(name,): count for name, count in zip(names, counts, strict=True)}
     for variable, name, count in zip(variables, names, counts, strict=True):
         assert trace.updates(variable=name, step=steps) == count
-        for each in (variable, odometers.raw(variable), *odometers.components(variable)):
-            assert trace.updates(variable=each, step=steps) == count
+        assert trace.updates(variable=variable, step=steps) == count
+        if trace._objects.index_of:  # a loaded trace knows names only
+            for each in (odometers.raw(variable), *odometers.components(variable)):
+                assert trace.updates(variable=each, step=steps) == count
 
 
 # The table.
