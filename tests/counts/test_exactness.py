@@ -133,31 +133,6 @@ def test_an_apply_method_in_a_function_inside_and_outside_of_steps() -> None:
     assert_all_counted(outer, weight, [1, 1, 1], outside=2)
 
 
-def test_a_function_inside_an_apply_method_is_no_second_update() -> None:
-    weight, other = zero(), zero("other")
-    inner = SGD(1.0)
-    inner._create_all_weights([other])
-    inner._prepare([other])
-    function = tf.function(lambda g: (inner._resource_apply_dense(g, other), None)[1])
-
-    class Outer(SGD):  # type: ignore[misc]
-        def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
-            function(grad)
-            return super()._resource_apply_dense(grad, var, apply_state)
-
-    outer = Outer(1.0)
-    outer.inner = inner
-    tracer.wrap(outer)
-    function(one())
-    outer.apply_gradients([(one(), weight)])
-    trace = tracer.trace_of(outer)
-    assert (ran(weight), ran(other)) == (1, 2)
-    assert trace.updates(variable=weight) == 1
-    assert trace.updates(variable=other) == 1  # that of the direct call
-    assert trace.executions("_resource_apply_dense", variable=other) == 2
-    assert trace.complete
-
-
 # Steps that overlap in time.
 
 
@@ -292,24 +267,6 @@ def test_an_overflowing_journal_puts_no_update_into_a_wrong_step(
     assert len(counted) > 2000  # the last thousands of steps are known
 
 
-def test_a_direct_update_on_each_replica_loses_nothing() -> None:
-    strategy = tf.distribute.MirroredStrategy(
-        ["cpu:0", "cpu:1"], cross_device_ops=tf.distribute.ReductionToOneDevice()
-    )
-    with strategy.scope():
-        weight = zero()
-        optimizer = tracer.wrap(SGD(1.0))
-        optimizer._create_all_weights([weight])
-        optimizer._prepare([weight])
-    strategy.extended.update(
-        weight, lambda each: optimizer._resource_apply_dense(one(), each), group=False
-    )
-    trace = tracer.trace_of(optimizer)
-    assert [ran(each) for each in weight.values] == [1, 1]
-    assert [trace.updates(replica=replica) for replica in (0, 1)] == [1, 1]
-    assert (trace.steps, trace.complete, trace.notes) == (0, True, ())
-
-
 # Functions that are older than the tracer.
 
 
@@ -370,30 +327,6 @@ def test_an_eager_step_that_fails_after_an_update() -> None:
     trace = tracer.trace_of(optimizer)
     assert (trace.steps, trace.executions("apply_gradients"), trace.updates()) == (1, 1, 1)
     assert (trace.calls("apply_gradients"), ran(good), trace.complete) == (2, 1, False)
-
-
-@pytest.mark.parametrize("many", [1, 3])
-def test_an_eager_update_that_raises_after_it_wrote_is_said(many: int) -> None:
-    weight = zero("weight")
-
-    class Failing(SGD):  # type: ignore[misc]
-        def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
-            super()._resource_apply_dense(grad, var, apply_state)
-            if ran(weight) > 2:
-                raise ValueError("too late")
-
-    optimizer = tracer.wrap(Failing(1.0))
-    for _ in range(2):
-        optimizer.apply_gradients([(one(), weight)])
-    assert tracer.trace_of(optimizer).complete
-    for _ in range(many):
-        with pytest.raises(ValueError, match="too late"):
-            optimizer.apply_gradients([(one(), weight)])
-    trace = tracer.trace_of(optimizer)
-    assert ran(weight) == 2 + many
-    assert (trace.updates(), trace.complete) == (2, False)
-    (note,) = trace.notes
-    assert "raised on weight" in note
 
 
 def test_a_graph_step_that_fails_after_an_update_is_said() -> None:
