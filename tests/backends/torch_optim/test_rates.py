@@ -1,5 +1,6 @@
 """Learning rates, schedules and weight decay of PyTorch, and steps that clear their gradients."""
 
+import copy
 from itertools import pairwise
 from typing import Any
 
@@ -103,11 +104,11 @@ def test_the_own_count_of_an_optimizer_that_was_restored() -> None:
     model = torch.nn.Linear(3, 1)
     first, second = (torch.optim.Adam(model.parameters()) for _ in range(2))
     found = []
-    for optimizer, steps in ((first, 3), (second, 4)):
+    for optimizer, steps in ((first, 3), (second, 4), (copy.deepcopy(first), 5)):  # no gradients
         with tracer.record() as recording:
-            second.load_state_dict(first.state_dict())
+            optimizer.load_state_dict(first.state_dict())
             for _ in range(steps):
                 step(model, optimizer)
         evidence = recording.trace().optimizers[0].evidence
         found.append([each for each in evidence if isinstance(each, Iterations)])
-    assert found == [[], [Iterations(3, 7)]]
+    assert found == [[], [Iterations(3, 7)], []]

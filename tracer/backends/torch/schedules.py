@@ -45,8 +45,12 @@ class Schedules(Collector):
             yield Since(0, Iterations(self._begin, end))
 
     def _count(self) -> int:
-        """The most steps that the living optimizers counted for a parameter; 0 if unknown."""
-        every = [s for each in self.root.optimizers.alive() for s in each.state.values()]
-        counts = [state.get("step", 0) for state in every if isinstance(state, dict)]
+        """The most steps that the living optimizers counted for a parameter; 0 if unknown.
+
+        The first step counts only parameters with a gradient.
+        """
+        every = [pair for each in self.root.optimizers.alive() for pair in each.state.items()]
+        moved = [e for own, e in every if self._begin or getattr(own, "grad", None) is not None]
+        counts = [state.get("step", 0) for state in moved if isinstance(state, dict)]
         known = [own for own in counts if not (hasattr(own, "device") and is_held_back(own))]
         return max(map(int, known), default=0)
