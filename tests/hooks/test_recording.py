@@ -556,7 +556,6 @@ COPIERS: dict[str, Callable[[Any], Any]] = {
     "copy": copy.copy,
     "deep copy": copy.deepcopy,
     "pickle": _unpickled,
-    "copy of a copy": lambda each: copy.copy(copy.copy(each)),
 }
 NO_COPIES = {("legacy", "pickle"), ("keras2", "deep copy"), ("keras2", "pickle")} | {
     (kind, "pickle") for kind in ("its own __copy__", "its own __new__")

@@ -1,6 +1,5 @@
 """Optimizers of classes that are written in unusual ways, held against their odometers."""
 
-import abc
 import functools
 import gc
 import sys
@@ -73,22 +72,9 @@ def _getattr(base: Any) -> Any:
     return Answering
 
 
-def _getattribute(base: Any) -> Any:
-    class Watching(base):  # type: ignore[misc]
-        def __getattribute__(self, name: str) -> Any:
-            return super().__getattribute__(name)
-
-    return Watching
-
-
 def _metaclass(base: Any) -> Any:
     mixed = type("Mixed", (Meta, type(base)), {})
     return mixed("Met", (base,), {})
-
-
-def _abstract(base: Any) -> Any:
-    mixed = type("Mixed", (abc.ABCMeta, type(base)), {})
-    return mixed("Abstract", (base,), {})
 
 
 def _equal(base: Any) -> Any:
@@ -110,17 +96,6 @@ def _equal(base: Any) -> Any:
         Equal.__eq__ = equal  # type: ignore[method-assign]
         Equal.__hash__ = None  # type: ignore[assignment]
     return Equal
-
-
-def _init_subclass(base: Any) -> Any:
-    class Registering(base):  # type: ignore[misc]
-        known: dict[str, Any] = {}  # noqa: RUF012
-
-        def __init_subclass__(cls, **options: Any) -> None:
-            super().__init_subclass__(**options)
-            cls.known[cls.__name__] = cls
-
-    return Registering
 
 
 def _partial(base: Any) -> Any:
@@ -185,32 +160,15 @@ def _alike(base: Any) -> Any:
     return make(2)
 
 
-def _no_hash(base: Any) -> Any:
-    class Unhashable(type(base)):  # type: ignore[misc]
-        def __eq__(cls, other: object) -> bool:
-            return cls is other
-
-        __hash__ = None  # type: ignore[assignment]
-
-    class Own(base, metaclass=Unhashable):  # type: ignore[misc]
-        pass
-
-    return Own
-
-
 UNUSUAL: dict[str, Callable[[Any], Any]] = {
     "__slots__": _slots,
     "__getattr__": _getattr,
-    "__getattribute__": _getattribute,
     "metaclass": _metaclass,
-    "abstract": _abstract,
     "__eq__, __bool__, __len__ and __repr__": _equal,
-    "__init_subclass__": _init_subclass,
     "partialmethod": _partial,
     "what __init_subclass__ writes": _written_by_a_hook,
     "super(self.__class__, self)": _super_of_its_class,
     "equal to another class": _alike,
-    "a class without a hash": _no_hash,
 }
 
 
@@ -239,14 +197,6 @@ def _final(error: type[Exception]) -> Callable[[Any], Any]:
     return make
 
 
-def _needs_option(base: Any) -> Any:
-    class Needing(base):  # type: ignore[misc]
-        def __init_subclass__(cls, *, option: int, **options: Any) -> None:
-            super().__init_subclass__(**options)
-
-    return Needing
-
-
 def _one_class(base: Any) -> Any:
     class OneOfAName(type(base)):  # type: ignore[misc]
         known: dict[str, Any] = {}  # noqa: RUF012
@@ -272,8 +222,6 @@ def _super_of_type(base: Any) -> Any:
 
 UNSUPPORTED: dict[str, Callable[[Any], Any]] = {
     "no subclass, TypeError": _final(TypeError),
-    "no subclass, RuntimeError": _final(RuntimeError),
-    "a subclass needs an option": _needs_option,
     "a metaclass that makes no second class of a name": _one_class,
     "super(type(self), self)": _super_of_type,
 }

@@ -26,29 +26,15 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 class Own(Legacy):  # type: ignore[misc]
-    """Calls `before` and `after` around each update, and `instead` in place of a step.
+    """Calls `instead` in place of a step."""
 
-    In a graph, the update waits for the op of `before`; the result is that of `after`.
-    """
-
-    def __init__(
-        self,
-        before: Callable[[], Any] = lambda: None,
-        after: Callable[[Any, Any], Any] = lambda gradient, done: done,
-        instead: Callable[[], Any] | None = None,
-        inner: Any = None,
-    ) -> None:
+    def __init__(self, instead: Callable[[], Any], inner: Any = None) -> None:
         super().__init__(1.0)
         self.inner = inner
-        self.__dict__.update(before=before, after=after, instead=instead)
+        self.__dict__.update(instead=instead)
 
     def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        return super().apply_gradients(*args, **kwargs) if self.instead is None else self.instead()
-
-    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
-        op = self.before()
-        with tf.control_dependencies([] if op is None else [op]):
-            return self.after(grad, super()._resource_apply_dense(grad, var, apply_state))
+        return self.instead()
 
 
 def zero(name: str = "weight") -> Any:
@@ -78,39 +64,6 @@ def ready(optimizer: Any, weight: Any) -> Any:
 
 
 # Functions.
-
-
-def test_a_function_inside_a_step_is_no_step_of_its_own() -> None:
-    """A function counted as a step, or not, as in the call that traced it.
-
-    Mend: Decide when a graph runs what it is part of, and number steps when they begin.
-    """
-    weight, inner = zero(), Legacy(1.0)
-    function = function_of(inner, weight)
-    outer = tracer.wrap(Own(instead=function, inner=inner))
-    function()
-    for _ in range(3):
-        step(outer, weight)
-    trace = tracer.trace_of(outer)
-    assert said(trace) == (4, ran(weight), True) == (4, 4, True)
-    assert trace.executions("apply_gradients") == 3 + 4
-
-
-def test_a_function_inside_an_apply_method_is_no_second_update() -> None:
-    """A function that ran inside an apply method counted as one more update.
-
-    Mend: Decide when a graph runs what it is part of, and number steps when they begin.
-    """
-    weight, other = zero(), zero("other")
-    inner = ready(Legacy(1.0), other)
-    function = tf.function(lambda: inner._resource_apply_dense(tf.ones(1), other) and None)
-    outer = tracer.wrap(Own(before=function, inner=inner))
-    function()
-    step(outer, weight)
-    trace = tracer.trace_of(outer)
-    assert (ran(weight), ran(other)) == (1, 2)
-    assert said(trace) == (1, 2, True)
-    assert trace.updates(variable=other) == 1  # of the call outside of the step
 
 
 def test_a_trace_that_is_read_inside_of_a_step() -> None:
@@ -162,32 +115,6 @@ def test_an_optimizer_in_a_list_of_dicts_of_another() -> None:
     for _ in range(3):
         step(outer, weight)
     assert said(tracer.trace_of(outer)) == (3, ran(weight), True) == (3, 3, True)
-
-
-# Errors.
-
-
-def test_an_update_that_raises_after_it_wrote() -> None:
-    """An update that was made before its apply method raised was not counted in silence.
-
-    Mend: Hand on what a signal handler raises in the tracer's code, and say where a call
-    raised.
-    """
-
-    def check(gradient: Any, done: Any) -> Any:
-        if ran(weight) > 2:
-            raise ValueError("too late")
-        return done
-
-    weight = zero()
-    optimizer = tracer.wrap(Own(after=check))
-    step(optimizer, weight)
-    step(optimizer, weight)
-    assert said(tracer.trace_of(optimizer)) == (2, ran(weight), True) == (2, 2, True)
-    with pytest.raises(ValueError, match="too late"):
-        step(optimizer, weight)
-    assert ran(weight) == 3
-    assert not tracer.trace_of(optimizer).complete
 
 
 # Sessions and strategies.
@@ -242,21 +169,3 @@ def test_a_train_op_under_a_strategy() -> None:
     trace = tracer.trace_of(optimizer)
     assert [trace.updates(replica=replica) for replica in (0, 1)] == [3, 3]
     assert said(trace) == (3, 6, True)
-
-
-def test_a_direct_update_on_each_replica() -> None:
-    """An apply method that a strategy calls for each replica counted for the first one only.
-
-    Mend: Decide when a graph runs what it is part of, and number steps when they begin.
-    """
-    strategy = tf.distribute.MirroredStrategy(["cpu:0", "cpu:1"])
-    with strategy.scope():
-        weight = zero()
-        optimizer = tracer.wrap(ready(Legacy(1.0), weight))
-    strategy.extended.update(
-        weight, lambda copy: optimizer._resource_apply_dense(tf.ones(1), copy), group=False
-    )
-    trace = tracer.trace_of(optimizer)
-    assert [ran(each) for each in weight.values] == [1, 1]
-    assert [trace.updates(replica=replica) for replica in (0, 1)] == [1, 1]
-    assert said(trace) == (0, 2, True)
