@@ -6,7 +6,6 @@ collectors are in `tracer.evidence`; a collector that knows a framework is in it
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from itertools import product
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -31,7 +30,7 @@ class ModelVariable(NamedTuple):
 
 
 class Collector:
-    """Gathers evidence about one root optimizer; a callback costs nothing unless overridden."""
+    """Gathers evidence about one root optimizer."""
 
     def __init__(self, root: Any) -> None:
         self.root = root
@@ -86,30 +85,27 @@ class Since(NamedTuple):
     evidence: Evidence
 
 
-_IDLE = {name: each for name, each in vars(Collector).items() if not name.startswith("_")}
-CALLBACKS = list(_IDLE)
-
 shared: Callable[[], Sequence[type[Collector]]] = tuple
 """Returns the collectors of every recorder; `tracer.api` sets it, as core imports no evidence."""
 
 
 class Collectors:
-    """The collectors of one recorder; a callback reaches only collectors that override it.
+    """The collectors of one recorder.
 
-    The lists are replaced, never changed, as any thread may be iterating over one.
+    Their list is replaced, never changed, as any thread may be iterating over it.
     """
 
     def __init__(self, root: Any) -> None:
         self._root = root
         self.throttle = Throttle()
         """Decides which calls of functions reach the collectors; checked at each call."""
-        self._use([each(root) for each in (*root.backend.collectors, *shared())])
+        self._all: list[Collector] = [each(root) for each in (*root.backend.collectors, *shared())]
 
     def call(self, callback: str, *given: Any) -> None:
-        """Call the collectors that override this callback."""
-        for each in self._overriding[callback]:
+        """Call this method of each collector."""
+        for each in self._all:
             try:
-                each(*given)
+                getattr(each, callback)(*given)
             except Exception as error:
                 self._drop(each, error)
 
@@ -122,10 +118,9 @@ class Collectors:
 
         The trace begins after `past` steps.
         """
-        every = self._all_of("evidence")
         evidence = tuple(
             each.evidence if isinstance(each, Since) else each
-            for each in every
+            for each in self._all_of("evidence")
             if not isinstance(each, Since) or each.past == past
         )
         found = tuple(
@@ -134,9 +129,9 @@ class Collectors:
             else record
             for index, record in enumerate(records)
         )
-        for each in self._overriding["snapshot"]:
+        for each in self._all:
             try:
-                found = tuple(each(index, record) for index, record in enumerate(found))
+                found = tuple(each.snapshot(index, record) for index, record in enumerate(found))
             except Exception as error:
                 self._drop(each, error)
         return found
@@ -150,30 +145,20 @@ class Collectors:
         return self._all_of("model_variables")
 
     def _all_of(self, callback: str) -> list[Any]:
-        """The combined results of all collectors that override this callback."""
+        """The combined results of this method of all collectors."""
         found: list[Any] = []
-        for each in self._overriding[callback]:
+        for each in self._all:
             try:
-                found += list(each())
+                found += list(getattr(each, callback)())
             except Exception as error:
                 self._drop(each, error)
         return found
 
-    def _use(self, collectors: Sequence[Collector]) -> None:
-        self._all = collectors
-        self._overriding: dict[str, list[Callable[..., Any]]] = {name: [] for name in CALLBACKS}
-        for each, name in product(collectors, CALLBACKS):
-            if getattr(type(each), name) is not _IDLE[name]:
-                self._overriding[name].append(getattr(each, name))
-        self.watch_steps = bool(self._overriding["step_ends"])
-        """Whether any collector overrides `step_ends`; checked at each step."""
-
-    def _drop(self, method: Any, error: Exception) -> None:
-        """Drop the collector whose `method` raised; reraises the program's exceptions."""
+    def _drop(self, dropped: Collector, error: Exception) -> None:
+        """Drop the collector that raised; reraises the program's exceptions."""
         if interrupt_in(error) is not None:
             raise error
-        dropped = method.__self__
-        self._use([each for each in self._all if each is not dropped])
+        self._all = [each for each in self._all if each is not dropped]
         self._root.note(
             f"{type(dropped).__name__}, which gathers evidence for findings, failed with "
             f"{type(error).__name__}: {error}; findings may be missing, but the counts are not "

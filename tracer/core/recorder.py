@@ -306,25 +306,19 @@ class Recorder(Root):
         effects = self.effects if compared else None
         for pair in pairs:
             try:
-                site = self._request(call, optimizer, method, pair)
-                if site is not None:
-                    call.sites.append(site)
-                    if effects is not None:
-                        effects.hold(call, self.sites.sites[site].variable, pair[1])
+                if isinstance(pair, tuple | list) and len(pair) == 2:  # else it will be refused
+                    gradient, variable = pair
+                    kind = self._kind_of(gradient)
+                    site = self._site_of(call, optimizer, method, "request", kind, variable)
+                    if site is not None:
+                        call.sites.append(site)
+                        if call.place is not EAGER:
+                            self.backend.requested(call, gradient)
+                        if effects is not None:
+                            effects.hold(call, self.sites.sites[site].variable, variable)
             except BaseException as error:
                 self.fault(error)
             yield pair
-
-    def _request(self, call: Step, optimizer: int, method: str, pair: Any) -> int | None:
-        """The site of one pair; None if the framework will refuse the pair."""
-        if not isinstance(pair, tuple | list) or len(pair) != 2:
-            return None
-        gradient, variable = pair
-        kind = self._kind_of(gradient)
-        site = self._site_of(call, optimizer, method, "request", kind, variable)
-        if site is not None and call.place is not EAGER:
-            self.backend.requested(call, gradient)
-        return site
 
     def site_of(
         self,
@@ -398,5 +392,5 @@ class Recorder(Root):
         if step.place is not EAGER:
             if step.parent is None:
                 collectors.call("step_traced", step)
-        elif collectors.watch_steps:
+        else:
             collectors.call("step_ends", step)

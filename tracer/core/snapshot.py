@@ -13,7 +13,7 @@ these into the blocks of a trace, which has only steps that ended.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -115,14 +115,22 @@ class Reader:
 
     def _copy(self) -> Baseline:
         """Copy what was counted so far."""
-        tracings = self._root.blocks.tracings
-        with self._root.blocks.counters.lock:
-            counts = self._counted()
+
+        def under_way() -> list[dict[int, int]]:
+            steps = list(self._root.calls_under_way.steps)
+            return [step.numbers for step in steps if step.numbers]
+
+        blocks = self._root.blocks
+        with blocks.counters.lock:
+            counts = blocks.counters.read(under_way, blocks.is_calm)
+            figures = blocks.tracings.figures(
+                lambda replica, number: counts[replica].blocks[number][1].total
+            )
             return THE_BEGINNING._replace(
                 counts=counts,
                 calls=self._called_so_far(),
-                graphs=tracings.figures(_totals(counts)),
-                events=len(tracings.kept),
+                graphs=figures,
+                events=len(blocks.tracings.kept),
                 notes=frozenset([*self._root.notes, *_notes_on(self._root.where)]),
             )
 
@@ -148,13 +156,6 @@ class Reader:
             return False
         return since.sign is not None and since.sign == self._sign()
 
-    def _counted(self) -> Counts:
-        def under_way() -> list[dict[int, int]]:
-            steps = list(self._root.calls_under_way.steps)
-            return [step.numbers for step in steps if step.numbers]
-
-        return self._root.blocks.counters.read(under_way, self._root.blocks.is_calm)
-
     def _called_so_far(self) -> _Called:
         """The number of calls of each site [in eager mode, while tracing] by each path."""
         calls: dict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
@@ -177,7 +178,9 @@ class Reader:
         replicas = _indices(sorted({site.replica for site in sites} | set(now.counts)))
         ended, not_compared = _settled(now.counts, baseline)
         blocks, texts = settle.blocks_of(optimizers.root, sites, ended, methods, replicas)
-        unknown = [*map(Note, texts), *_effects_unknown(not_compared)]
+        unknown = [*map(Note, texts)]
+        if not_compared:
+            unknown.append(Note(_NOT_COMPARED.format(some(not_compared, "step")), "effects"))
         new = {
             key: (eager - before[0], tracing - before[1])
             for key, (eager, tracing) in now.calls.items()
@@ -332,17 +335,10 @@ def _settled(counts: Counts, baseline: Baseline) -> tuple[dict[int, settle.Ended
     return ended, sum(map(of_effects.not_compared, new.values()))
 
 
-def _effects_unknown(steps: int) -> Iterator[Note]:
-    """A note if so many steps were not compared although effects were on."""
-    if steps:
-        text = (
-            f"effects are unknown for {some(steps, 'step')}: a graph of before effects were "
-            "wanted ran, a step got no pairs of a gradient and a variable, or a function ran more "
-            "steps in one call than are kept"
-        )
-        yield Note(text, "effects")
-
-
+_NOT_COMPARED = (
+    "effects are unknown for {}: a graph of before effects were wanted ran, a step got no pairs of "
+    "a gradient and a variable, or a function ran more steps in one call than are kept"
+)
 _BYPASSED = (
     "gradients reached apply_gradients, but none of the optimizer's apply methods was called: it "
     "applies them itself, or with an optimizer made later; such updates are not counted"
@@ -373,7 +369,3 @@ def _steps_after(counts: Counts, baseline: Baseline) -> range:
     """The numbers of the steps after this baseline."""
     past = max((each.past for each in baseline.counts.values()), default=0)
     return range(past + 1, max((each.steps for each in counts.values()), default=0) + 1)
-
-
-def _totals(counts: Counts) -> Callable[[int, int], int]:
-    return lambda replica, number: counts[replica].blocks[number][1].total
