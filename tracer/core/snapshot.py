@@ -336,8 +336,8 @@ def _settled(counts: Counts, baseline: Baseline) -> tuple[dict[int, settle.Ended
 
 
 _NOT_COMPARED = (
-    "effects are unknown for {}: a graph of before effects were wanted ran, a step got no pairs of "
-    "a gradient and a variable, or a function ran more steps in one call than are kept"
+    "effects are unknown for {}: a graph of before effects were wanted ran, a step got no variable "
+    "that can be compared, or a function ran more steps in one call than are kept"
 )
 _BYPASSED = (
     "gradients reached apply_gradients, but none of the optimizer's apply methods was called: it "
