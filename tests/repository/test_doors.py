@@ -13,7 +13,7 @@ LIMITS = {
     "page": 21,
     "check that fails": 21,
     "diff": 10,
-    "assertion that fails": 51,
+    "assertion that fails": 49,
 }
 
 CODE = """
@@ -56,7 +56,7 @@ with contextlib.redirect_stdout(io.StringIO()):
     for name, way in {
         "report": lambda: command("report", "tracer.json"),
         "page": lambda: command("report", "tracer.json", "-o", "page.html"),
-        "check that fails": lambda: command("check", "tracer.json", "--expect", "dense=2/step"),
+        "check that fails": lambda: command("check", "tracer.json", "--expect", "dense=3/step"),
         "diff": lambda: command("diff", "tracer.json", "tracer.json"),
         "assertion that fails": lambda: assertion.__exit__(None, None, None),
     }.items():

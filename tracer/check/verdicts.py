@@ -9,8 +9,7 @@ from xml.etree import ElementTree
 import msgspec
 
 from tracer.check.expectation import COUNTS, METHODS, BadExpectation, Expectation, read
-from tracer.check.failure import WIDTH, failure
-from tracer.check.judge import runs_for_all
+from tracer.check.failure import WIDTH, failure, runs_for_all
 from tracer.errors import shown, unknown_name
 from tracer.findings.rule import Severity, at_least, findings, rule_of
 from tracer.layout import paragraph

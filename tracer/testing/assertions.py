@@ -18,7 +18,7 @@ from typing import Any
 from tracer.api import Recording, record, recording_of
 from tracer.check import failure
 from tracer.check.expectation import METHODS, Expectation
-from tracer.check.judge import runs_for_all
+from tracer.check.failure import runs_for_all
 from tracer.errors import UnknownName, unknown_name
 from tracer.model.trace import Trace
 from tracer.testing.objects import (
