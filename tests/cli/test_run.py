@@ -498,7 +498,7 @@ def test_training(tmp_path: Path, name: str) -> None:
     trace = tracer.load(tmp_path / "run.json")
     assert trace.updates() == int(expected[1]) > 0
     assert (trace.complete, trace.notes) == (True, ())
-    assert not trace.has_effects
+    assert not trace.data.effects
 
 
 @pytest.mark.long

@@ -452,7 +452,7 @@ def test_a_shape_that_may_change(shape: Any) -> None:
     for value in ([1.0], [1.0, 1.0], [1.0]):
         step(tf.constant(value))
     trace = tracer.trace_of(optimizer)
-    assert trace.updates() == 3 and not trace.has_effects
+    assert trace.updates() == 3 and not trace.data.effects
     assert "is not compared" in trace.notes[0]
 
 

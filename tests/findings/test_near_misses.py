@@ -56,5 +56,5 @@ def test_nothing_is_said_of_the_weights(program: Callable[[Any], None], kind: st
     trace = traced(lambda: program(Kit(kind)), effects=True)
     assert [note for note in trace.notes if "Session" not in note] == []
     assert not bad(trace)
-    with_effects = trace.has_effects or not trace.steps
+    with_effects = trace.data.effects or not trace.steps
     assert with_effects or any("Session" in note for note in trace.notes)

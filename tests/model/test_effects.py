@@ -16,7 +16,7 @@ from tracer.model.trace import Trace
 
 def test_counts_by_hand() -> None:
     trace = traces.with_effects()
-    assert trace.has_effects
+    assert trace.data.effects
     assert trace.count("unchanged", by="variable") == {("dense/kernel",): 3, ("dense/bias",): 2}
     assert trace.count("unchanged", by="step", variable="dense/kernel") == {
         (n,): 1 for n in (4, 5, 6)
@@ -32,7 +32,7 @@ def test_counts_by_hand() -> None:
 
 def test_a_trace_without_effects_says_that_it_has_none() -> None:
     trace = traces.eager()
-    assert not trace.has_effects
+    assert not trace.data.effects
     questions: Any = (
         lambda: trace.count("unchanged", by="variable"),
         lambda: trace.per_step("compared"),

@@ -594,5 +594,5 @@ def graph_never_ran(summary: Summary) -> Iterator[Case]:
         yield Case(
             f"{names_in_short(names, of_optimizer(summary), 'function')}: "
             f"{graphs.format(plural(len(names), 'its', 'their'))} never ran.",
-            severity="info" if summary.has_run else "warning",
+            severity="info" if any(block.total for block in summary.blocks) else "warning",
         )

@@ -168,11 +168,6 @@ class Trace:
         """The number of steps, on the replica and of the optimizer with the most steps."""
         return max(self.steps_by_replica().values(), default=0)
 
-    @property
-    def has_effects(self) -> bool:
-        """Whether steps compared the variables: then `count("unchanged", ...)` works."""
-        return bool(self._data.effects)
-
     def steps_by_replica(self) -> dict[tuple[int, int], int]:
         """The number of steps for each `(root optimizer, replica)`, as indices."""
         steps: dict[tuple[int, int], int] = defaultdict(int)
@@ -609,11 +604,6 @@ class Summary(Counts):
         called = counting(["call"], None, [method])
         calls = self.by(["context"], called if replica is None else called.on([replica]))
         return calls["eager",], calls["tracing",]
-
-    @cached_property
-    def has_run(self) -> bool:
-        """Whether anything was executed, and not only traced."""
-        return any(block.total for block in self.blocks)
 
     @cached_property
     def updated(self) -> frozenset[int]:

@@ -524,7 +524,7 @@ def test_effects_are_not_known() -> None:
     tx = tracer.wrap(optax.sgd(1.0), effects=True)
     once(tx)
     trace = tracer.trace_of(tx)
-    assert trace.complete and not trace.has_effects and trace.updates() == 2
+    assert trace.complete and not trace.data.effects and trace.updates() == 2
     (note,) = trace.notes
     assert note.startswith("effects are unknown with optax")
     with pytest.raises(tracer.UnknownName, match="nothing was compared: effects are unknown"):
