@@ -229,6 +229,20 @@ def test_a_folder_of_separate_runs(tmp_path: Path) -> None:
     assert f"separate runs or tests, give one of them, as {tmp_path / 'a.json'}" in done.stderr
 
 
+def test_a_trace_that_another_program_wrote_again_is_kept(files: Path, tmp_path: Path) -> None:
+    """Its keys may be in another order, so its first bytes do not say what it is."""
+    content = json.loads((files / "eager.json").read_bytes())
+    written = json.dumps(content, sort_keys=True)
+    (tmp_path / "sorted.json").write_text(written)
+    (tmp_path / "link.json").symlink_to("sorted.json")
+    for output in ("sorted.json", "link.json"):
+        for command in (["report", "sorted.json"], ["check", "sorted.json", "-e", "steps=10"]):
+            done = tracer(*command, "-o", output, folder=tmp_path)
+            said = f"tracer: {output}: is the trace to read, and would be overwritten\n"
+            assert (done.returncode, done.stderr) == (2, said)
+    assert (tmp_path / "sorted.json").read_text() == written
+
+
 MISTAKES: dict[str, tuple[Sequence[str], str]] = {
     "a program": (["train.py", "-v"], "did you mean tracer run train.py -v? (see"),
     "a trace": (["t.json"], "did you mean tracer report t.json? (see"),

@@ -95,13 +95,15 @@ _PATH = _argument("path", metavar="PATH")
 _OUTPUT = _argument("-o", "--output", metavar="FILE", type=_local, help="write to a file")
 
 
-def _place(output: str | None) -> Path | None:
+def _place(output: str | None, trace: str) -> Path | None:
     """The file to write; raises `Mistake` if it is a trace."""
     from tracer.model.tracefile import is_trace
 
     path = Path(output) if output else None
     if path and is_trace(path):
         raise Mistake(f"{path}: is a trace, and would be overwritten: choose another name")
+    if path and path.is_file() and os.path.isfile(trace) and path.samefile(trace):
+        raise Mistake(f"{path}: is the trace to read, and would be overwritten")  # if sorted
     return path
 
 
@@ -201,7 +203,7 @@ def report(
     from tracer.model import tracefile
     from tracer.reporters import columns, formats
 
-    place = _place(output)
+    place = _place(output, path)
     trace = tracefile.load_run(path)
     part = columns.part_of(trace, optimizer, variable, step, replica)
     formats.write(trace, format, by, place, part)
@@ -303,7 +305,7 @@ def check(
         raise Mistake(
             "nothing to check: give --expect, --findings, or [tool.tracer.expect] in pyproject.toml"
         )
-    place = _place(output)
+    place = _place(output, path)
     trace = load_run(path)
     results = verdicts.check(
         trace,
