@@ -5,9 +5,8 @@ Each row is a way to train; it returns how many parameters each step updated, as
 
 import gc
 import signal
-import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -647,15 +646,6 @@ def test_a_compiled_step_is_not_counted(cls: Any, step_of: Any, options: Any, wh
     assert readings(parameters) == [steps * (2 if cls is Twice else 1)] * 3
 
 
-@pytest.fixture
-def hasty() -> Iterator[None]:
-    """Threads are switched all the time."""
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(interval)
-
-
 def test_no_thread_steps_before_a_block_has_noted_what_was_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -679,36 +669,6 @@ def test_no_thread_steps_before_a_block_has_noted_what_was_counted(
     assert readings(parameters) == [40]
     for each in (recording, inner):
         assert (each.trace().steps, each.trace().complete) == (40, True)
-
-
-@pytest.mark.usefixtures("hasty")
-def test_a_thread_that_steps_while_blocks_begin_and_end() -> None:
-    parameters = zeros(1)
-    give(parameters)
-    optimizer = Odometer(parameters)
-    optimizer.register_step_pre_hook(lambda *given: None)
-    optimizer.register_step_post_hook(lambda *given: None)
-    raised: list[Exception] = []
-    steps, goes_on = 0, True
-
-    def train() -> None:
-        nonlocal steps
-        while goes_on:
-            steps += 1
-            try:
-                optimizer.step()
-            except Exception as error:
-                raised.append(error)
-
-    worker = threading.Thread(target=train)
-    worker.start()
-    for _ in range(100):
-        with tracer.record():
-            threading.Event().wait(0.001)
-    goes_on = False
-    worker.join()
-    assert not raised
-    assert readings(parameters) == [steps]
 
 
 @pytest.mark.parametrize("register", ["register_step_pre_hook", "register_step_post_hook"])
@@ -864,23 +824,6 @@ def test_what_a_signal_handler_raises_beside_a_step_reaches_the_program(
     trace = tracer.trace_of(optimizer)
     assert readings(parameters) == [3, 3, 3] and by_step(trace) == [3, 3, 3]
     assert "TimeoutError interrupted the tracer" in trace.notes[0]
-
-
-def test_what_a_signal_handler_raises_while_an_optimizer_is_made_reaches_the_program(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def handler(number: int, frame: object) -> None:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGINT, handler)
-    interrupt = lambda *given: signal.raise_signal(signal.SIGINT)  # noqa: E731
-    try:
-        with tracer.record():
-            monkeypatch.setattr("tracer.hooks.wrapping.made_here", interrupt)
-            with pytest.raises(TimeoutError):
-                torch.optim.SGD(zeros(), 0.1)
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize(
