@@ -93,4 +93,4 @@ def test_gradients_from_an_iterator_are_said() -> None:
     optimizer.apply(iter(ones(variables)), variables)
     trace = tracer.trace_of(optimizer)
     assert moved(variables) == [1.0] * 4 and trace.complete
-    assert ["nothing is compared" in note for note in trace.notes] == [True]
+    assert ["effects are unknown for 1 step" in note for note in trace.notes] == [True]

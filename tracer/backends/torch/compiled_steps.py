@@ -11,7 +11,7 @@ from weakref import ref
 from tracer.backends.torch import compat, dynamo
 from tracer.backends.torch.listeners import counter_of
 from tracer.core.instances import instances
-from tracer.core.registry import bindings
+from tracer.core.registry import bindings, plain_classes
 
 _COMPILED = (
     "torch.compile compiled a step of {name}: from then on, steps of this optimizer may not be "
@@ -25,13 +25,14 @@ _compiled: dict[int, "ref[Any]"] = {}
 def note_compiled(key: int) -> int:
     """Note that a step of the optimizer with this `id` is being compiled; returns 0.
 
-    If it is 0, Dynamo hides whose step it is: this is noted for all traced optimizers.
+    If it is 0, Dynamo hides whose step it is: this is noted for all traced optimizers of Keras.
     """
     bound = [binding.optimizer() for binding in list(bindings.values())]
     alive = [each for each in bound if each is not None]
     if key and key not in map(id, alive):
         alive = instances([compat.Optimizer])
-    for optimizer in [each for each in alive if key in (0, id(each))]:
+    keras = [each for each in alive if id(type(each)) in plain_classes]
+    for optimizer in [each for each in alive if id(each) == key] if key else keras:
         _compiled[id(optimizer)] = ref(optimizer)
         counter_of(optimizer)  # a recording may attach it now
         binding = bindings.get(id(optimizer))
