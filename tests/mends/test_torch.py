@@ -25,6 +25,26 @@ def sgd(parameters: Any, **options: Any) -> Any:
     return torch.optim.SGD(parameters, lr=1.0, maximize=True, **options)
 
 
+def test_a_step_that_a_hook_steps_once_more() -> None:
+    """Two updates of a parameter by PyTorch's own code in one step counted once.
+
+    Mend: Count both updates where a hook or a closure steps what a step of PyTorch's own updates.
+    """
+    parameters, again = zeros(), [True, False]
+    optimizer = tracer.wrap(sgd(parameters))
+
+    def hook(*_: Any) -> None:
+        again.reverse()
+        if not again[0]:
+            optimizer.step()
+
+    optimizer.register_step_pre_hook(hook)
+    step(optimizer, parameters)
+    trace = tracer.trace_of(optimizer)
+    assert readings(parameters) == [2, 2, 2]
+    assert trace.updates() == 6 or not trace.complete
+
+
 def test_a_step_that_updates_some_of_its_parameters() -> None:
     """Each parameter with a gradient counted, also those that a custom step left alone.
 

@@ -225,11 +225,19 @@ def layers_in_a_list(healthy: bool) -> bool:
     return same(before, model.hidden[0])
 
 
+IN_NO_MODULE: Any = {
+    "fix": "Make the optimizer after the model",
+    "others": ("no-gradient",),
+    "screen": "sweep",
+}
+
+
 @twin(
-    "no-gradient",
-    "and no module has them (Adam was made in {here})",
-    variables=tuple(f"param_groups[0][{n}]" for n in range(4)),
-    screen="sweep",
+    "never-passed",
+    "4 of 4 parameters of Adam are in no module",
+    "was made in {here})",
+    variables=tuple(f"Net.{of}.{each}" for of in ("body", "head") for each in ("weight", "bias")),
+    **IN_NO_MODULE,
 )
 def model_made_again(healthy: bool) -> bool:
     """The model is made again after its optimizer, which goes on with the parameters of the first
@@ -249,9 +257,7 @@ def model_made_again(healthy: bool) -> bool:
     "2 of 4 parameters of Adam are in no module",
     "was made in {here})",
     variables=("head.weight", "head.bias"),
-    fix="Make the optimizer after the model",
-    others=("no-gradient",),
-    screen="sweep",
+    **IN_NO_MODULE,
 )
 def new_head(healthy: bool) -> bool:
     """A pretrained model gets a new head after the optimizer was made, which trains the old one.
@@ -345,6 +351,37 @@ def zero_grad_in_each_micro_batch(healthy: bool) -> bool:
             optimizer.step()
     print(f"loss {loss.item():.6f}")
     return lost
+
+
+@twin("never-passed", others=("never-passed",))
+def parameters_of_the_judge(healthy: bool) -> bool:
+    """The optimizer of a generator has the parameters of its judge."""
+    draw, judge = nn.Linear(2, 3), nn.Linear(3, 1)
+    of_draw = torch.optim.Adam((draw if healthy else judge).parameters())
+    of_judge = torch.optim.Adam(judge.parameters())
+    before = weights(draw)
+    for _ in range(4):
+        of_judge.zero_grad()
+        (judge(torch.ones(4, 3)) - judge(draw(torch.ones(4, 2)))).mean().backward()
+        of_judge.step()
+        of_draw.zero_grad()
+        judge(draw(torch.ones(4, 2))).mean().backward()
+        of_draw.step()
+    return same(before, draw)
+
+
+@twin("never-passed", others=("no-gradient", "never-passed"))
+def stepped_for_its_schedule_only(healthy: bool) -> None:
+    """Another one trains with its rate; unless that one's model is in no optimizer."""
+    model = net()
+    optimizer = torch.optim.Adam((model if healthy else model[1]).parameters(), 0.1)
+    clock = SGD([nn.Parameter(torch.zeros(1))], 1.0)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(clock, T_max=12)
+    for _ in range(12):
+        optimizer.param_groups[0]["lr"] = 0.1 * clock.param_groups[0]["lr"]
+        step(optimizer, model)
+        clock.step()
+        schedule.step()
 
 
 @fine

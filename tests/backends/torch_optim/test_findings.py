@@ -32,11 +32,19 @@ def a_head_alone(healthy: bool) -> tuple[Any, ...]:
     return SGD(model[1].parameters(), 0.1), model, *(() if healthy else (model[0],))
 
 
+def a_model_made_anew(healthy: bool) -> tuple[Any, ...]:
+    model = net()
+    optimizer = SGD(model.parameters(), 0.1)
+    model = model if healthy else net()
+    return optimizer, model, model
+
+
 @pytest.mark.parametrize(
     ("make", "names"),
     [
         (layers_in_a_list, [f"hidden[{n}].{of}" for n in (0, 1) for of in ("weight", "bias")]),
         (a_head_alone, ["0.weight", "0.bias"]),
+        (a_model_made_anew, [f"Sequential.{n}.{of}" for n in (0, 1) for of in ("weight", "bias")]),
     ],
 )
 @pytest.mark.parametrize("cleared", ["by the optimizer", "by the model", "never"])

@@ -791,6 +791,30 @@ def test_lbfgs_moves_what_had_a_gradient(kind: str) -> None:
     assert (trace.steps, trace.complete) == (4, True)
 
 
+@pytest.mark.parametrize("register", ["register_step_pre_hook", "register_step_post_hook"])
+@pytest.mark.parametrize("cls", [torch.optim.SGD, Odometer])
+def test_a_hook_that_steps_once_more(register: str, cls: type) -> None:
+    """PyTorch's own step updates what has a gradient, and so do both; of others it is noted."""
+    parameters = zeros()
+    given = {"lr": 1.0, "maximize": True} if cls is torch.optim.SGD else {}
+    optimizer = tracer.wrap(cls(parameters, **given))
+    once_more = [True, False]
+
+    def hook(*given: Any) -> None:
+        once_more.reverse()
+        if once_more[1]:
+            optimizer.step()
+
+    getattr(optimizer, register)(hook)
+    give(parameters)
+    optimizer.step()
+    assert readings(parameters) == [2, 2, 2]
+    trace = tracer.trace_of(optimizer)
+    is_exact = cls is torch.optim.SGD
+    assert (trace.steps, trace.complete) == (1, is_exact)
+    assert trace.updates() == (6 if is_exact else 3)
+
+
 def test_a_step_that_is_set_on_the_optimizer() -> None:
     parameters = zeros()
     optimizer: Any = tracer.wrap(Odometer(parameters))

@@ -39,6 +39,8 @@ __all__ = [
     "flattened_in",
     "global_hooks",
     "has_hooks",
+    "has_hooks_of_steps",
+    "holds_optimizer",
     "hooks_before",
     "is_capturing",
     "is_elsewhere",
@@ -70,6 +72,14 @@ global_hooks: tuple[dict[int, Any], dict[int, Any]] = (
 def hooks_before(optimizer: Any) -> int:
     """How many hooks of the program run before its steps: all except ours, a global hook."""
     return len(optimizer._optimizer_step_pre_hooks) + len(global_hooks[0]) - 1
+
+
+def has_hooks_of_steps(optimizer: Any) -> bool:
+    """True if the program has hooks around its steps, and its `step` calls no other by `super`."""
+    steps = [vars(each)["step"] for each in type(optimizer).__mro__ if "step" in vars(each)]
+    hooked = sum(bool(getattr(step, "hooked", False)) for step in steps)
+    after = len(optimizer._optimizer_step_post_hooks) + len(global_hooks[1]) > 1
+    return hooked < 2 and bool(after or hooks_before(optimizer))
 
 
 class Hook(Patch):
@@ -164,6 +174,15 @@ _PROXIES = 10
 
 def is_optimizer(given: Any) -> bool:
     return issubclass(type(given), Optimizer)
+
+
+def holds_optimizer(optimizer: Any) -> bool:
+    """True if an attribute of the optimizer is or contains (list, tuple, dict) an optimizer."""
+    values = list(vars(optimizer).values())
+    for value in vars(optimizer).values():
+        values += value.values() if isinstance(value, dict) else ()
+        values += value if isinstance(value, list | tuple) else ()
+    return any(map(is_optimizer, values))
 
 
 def is_parameter(tensor: Any) -> bool:

@@ -2,9 +2,11 @@
 
 The models of an optimizer are the outermost modules with one of its parameters. Their parameters
 have rows. If a parameter gets gradients and nobody updates it, or is frozen and updated, findings
-say so. Nothing is said of other models: a program that optimizes an image, or trains a generator,
-leaves them out on purpose. But parameters of the optimizer that no module holds and that have no
-gradient are those of a model that was made again.
+say so. Parameters of other models count only if they get gradients and the optimizer's own
+parameters look wrong: none has a gradient, as after the model was rebuilt, or another optimizer has
+the same ones. A program that optimizes an image, or trains a generator, leaves other models out on
+purpose. Parameters of the optimizer that no module holds and that have no gradient are those of a
+model that was made again.
 
 One look at all of them, while the gradients exist, follows each of the first steps, and then fewer
 and fewer. So `since` is the step before the look that found a change.
@@ -12,7 +14,7 @@ and fewer. So `since` is the step before the look that found a change.
 
 from collections.abc import Iterator
 from typing import Any
-from weakref import ref
+from weakref import WeakSet, ref
 
 from msgspec.structs import replace
 
@@ -26,6 +28,9 @@ from tracer.core.interrupts import suppress_faults
 from tracer.model.evidence import Evidence, OutsideModules
 from tracer.model.records import Optimizer, WhyNot
 
+_all: "WeakSet[FreezeMonitor]" = WeakSet()
+"""One for each recorder."""
+
 EACH_STEP = 10
 """The number of first steps with a look each; later, a look follows after a quarter more."""
 
@@ -33,9 +38,11 @@ EACH_STEP = 10
 class _Parameter:
     """A parameter of a model, or of the optimizer, as of the looks so far."""
 
-    def __init__(self, parameter: Any, name: str, is_owned: bool) -> None:
+    def __init__(self, parameter: Any, name: str, is_near: bool, is_owned: bool) -> None:
         self.reference = ref(parameter)
         self.record = record_of(parameter, name)
+        self.is_near = is_near
+        """Whether it is in a model of the optimizer."""
         self.is_owned = is_owned
         """Whether a module holds it."""
         self.passed = False
@@ -72,11 +79,12 @@ class FreezeMonitor(Collector):
 
     def __init__(self, root: Any) -> None:
         super().__init__(root)
+        _all.add(self)
         self._known: dict[int, _Parameter] = {}
         self._steps = self._due = 0
-        self._last: tuple[frozenset[int], int] = frozenset(), 0
-        """The ids of the optimizers' parameters, and the number of `Models.searches`, as of the
-        last look."""
+        self._last: tuple[frozenset[int], int, bool] = frozenset(), 0, False
+        """The ids of the optimizers' parameters, the number of `Models.searches`, and whether other
+        models count, as of the last look."""
 
     def step_ends(self, call: Call) -> None:
         """Look at the parameters, in fewer and fewer steps."""
@@ -120,30 +128,47 @@ class FreezeMonitor(Collector):
         """Look at the parameters of the optimizers and of their models."""
         alive = self.root.optimizers.alive()
         passed = {id(own): own for each in alive for own in parameters_of(each.param_groups)}
-        now = frozenset(passed), models.searches
+        now = frozenset(passed), models.searches, bool(since) and self._is_astray()
         if now != self._last:
             self._last = now
             owned = models.names_of(passed.values())
             names = {key: name for each in alive for key, name in names_in(each).items()} | owned
-            every = [(own, names[key]) for key, own in passed.items()]
-            for own, name in (*every, *models.others_than(passed.keys())):
+            every = [(own, names[key], True) for key, own in passed.items()]
+            for near in (True, False)[: 1 + now[2]]:
+                every += models.others_than(passed.keys(), near=near)
+            for own, name, is_near in every:
                 known = self._known.get(id(own))
                 # A parameter that is gone may leave its `id` to another one.
                 if known is None or known.reference() is not own:
                     is_owned = id(own) in owned or id(own) not in passed
                     is_owned |= not compat.is_parameter(own)
-                    self._known[id(own)] = _Parameter(own, name, is_owned)
+                    self._known[id(own)] = _Parameter(own, name, is_near, is_owned)
         for parameter in self._parameters():
             own = parameter.reference()
             if own is not None:
                 parameter.look(own, id(own) in passed, since)
 
+    def _is_astray(self) -> bool:
+        """True if the optimizer's parameters look wrong: no gradients, or also in another one."""
+        others = [monitor for monitor in list(_all) if monitor is not self]
+        own = self._passed()
+        is_useful = any(each.passed and each.had_gradient for each in self._parameters())
+        return not is_useful or any(each._passed() == own for each in others)
+
+    def _passed(self) -> set[int]:
+        """The ids of the weak references to its parameters, which Python makes only once."""
+        return {id(each.reference) for each in self._parameters() if each.passed}
+
     def _parameters(self) -> list[_Parameter]:
         return list(self._known.values())  # another thread may add some
 
     def _not_passed(self) -> list[_Parameter]:
-        """The parameters that no optimizer has."""
-        others = [each for each in self._parameters() if not each.passed]
+        """The parameters that no optimizer has; those of other models if they are `late`."""
+        others = [
+            e for e in self._parameters() if not e.passed and (e.is_near or e.late is not None)
+        ]
+        if not (all(each.is_near for each in others) or self._is_astray()):
+            others = [each for each in others if each.is_near]
         living = instances([compat.Optimizer]) if others else ()
         groups = [vars(optimizer).get("param_groups", ()) for optimizer in living]
         owned = {id(own) for each in groups for own in parameters_of(each)}

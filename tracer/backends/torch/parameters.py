@@ -109,8 +109,8 @@ class Models:
     """
 
     def __init__(self) -> None:
-        self._models: dict[int, dict[int, tuple[ref[Any], str]]] = {}
-        """By `id` of a model, its parameters by `id`, and their names."""
+        self._models: dict[int, tuple[str, dict[int, tuple[ref[Any], str]]]] = {}
+        """By `id` of a model, its class name, and by `id` its parameters and their names."""
         self._asked: dict[int, ref[Any]] = {}
         """The parameters for which a search was requested."""
         self._seen: dict[int, ref[Any]] = {}
@@ -154,23 +154,27 @@ class Models:
         wanted = {id(each): each for each in wanted if each is not None}
         found = [
             {key: own[key][1] for key in wanted if key in own and own[key][0]() is wanted[key]}
-            for own in self._models.values()
+            for _, own in self._models.values()
         ]
         names: dict[int, str] = {}
         for each in sorted(found, key=len, reverse=True):
             names = each | names
         return names
 
-    def others_than(self, ids: Set[int]) -> Iterator[tuple[Any, str]]:
-        """The other parameters, with names, of models with one of `ids`, as of the last search."""
-        for model in self._models.values():
+    def others_than(self, ids: Set[int], *, near: bool) -> Iterator[tuple[Any, str, bool]]:
+        """The other parameters, with names, of models with one of `ids`, or if not `near` of all
+        others, as of the last search.
+        """
+        for cls, model in self._models.values():
             alive = {key: own for key, (each, _) in model.items() if (own := each()) is not None}
-            if ids & alive.keys():
-                yield from ((own, model[key][1]) for key, own in alive.items() if key not in ids)
+            if bool(ids & alive.keys()) == near:
+                prefix = "" if near else f"{cls}."
+                for key in (key for key in alive if key not in ids):
+                    yield alive[key], prefix + model[key][1], near
 
     def all_names(self) -> set[str]:
         """All names of parameters in all models."""
-        return {name for model in self._models.values() for _, name in model.values()}
+        return {name for _, model in self._models.values() for _, name in model.values()}
 
     def search(self, *, young: bool = False) -> None:
         """Search all objects for models; if `young`, add those among young objects."""
@@ -194,7 +198,7 @@ class Models:
                     for now, name in _named(module):
                         parameter = sharded.get(id(now), now)
                         names.setdefault(id(parameter), (ref(parameter), name))
-                    self._models[id(module)] = names
+                    self._models[id(module)] = type(module).__name__, names
                     self._seen |= {key: reference for key, (reference, _) in names.items()}
 
 

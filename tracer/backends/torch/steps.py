@@ -45,6 +45,10 @@ _CAPTURED = (
     "a step of {name} was captured in a CUDA graph: it is counted once, at the capture, and not "
     "when the graph is replayed, because a replay calls no Python"
 )
+_WITHIN = (
+    "a step of {name} was called inside another one, for example by a hook: a parameter that "
+    "both updated is counted once"
+)
 _MAY_HIDE = (
     "{name} has a custom step that did not change the version of a parameter with a gradient: it "
     "left the parameter out, or wrote to it by `.data`, NumPy or a fused kernel. Such a parameter "
@@ -216,7 +220,9 @@ class StepCounter:
         else:
             layouts = compat.layouts_of(parameters)
         adds_zero = any(map(_is_lbfgs, self.recorder.optimizers.alive()))
-        inner = {id(each) for each in self.recorder.variables_of(call.sites).values()}
+        # Else a closure or hook called the inner steps, and both update what has a gradient.
+        around = call.sites if self._looks or compat.holds_optimizer(optimizer) else ()
+        inner = {id(each) for each in self.recorder.variables_of(around).values()}
         updated = []
         for place, parameter in enumerate(parameters):
             asks = _asks(layouts[place])
@@ -280,6 +286,9 @@ class StepCounter:
         """Close a call that made these updates itself: count it, or add it to the outer step."""
         around = call.parent
         if isinstance(around, Step):
+            alike = around.counter is self and call.method is around.method is STEP
+            if alike and self._looks and compat.has_hooks_of_steps(self.optimizer()):
+                self.recorder.note(_WITHIN.format(name=self._name))
             around.skipped = around.skipped if call.skipped is None else call.skipped
             if around.method is ASKED:
                 around.asked = call.asked
