@@ -112,3 +112,10 @@ def test_the_own_count_of_an_optimizer_that_was_restored() -> None:
         evidence = recording.trace().optimizers[0].evidence
         found.append([each for each in evidence if isinstance(each, Iterations)])
     assert found == [[], [Iterations(3, 7)], []]
+
+
+def test_the_schedule_of_an_optimizer_without_a_step() -> None:
+    with tracer.record() as recording:
+        optimizer = torch.optim.SGD(torch.nn.Linear(3, 1).parameters(), 0.1)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    assert schedule and "cheduled by StepLR." in said(recording.trace())

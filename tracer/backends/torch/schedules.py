@@ -28,6 +28,10 @@ class Schedules(Collector):
     def first_step_ends(self, call: Call) -> None:
         """Look for schedules: programs make them before the first step."""
         self._begin = self._count() - 1
+        self._find()
+
+    def _find(self) -> None:
+        """Look for the schedules if one of the optimizers shows that it has one."""
         alive = self.root.optimizers.alive()
         if not any(compat.is_of_scheduler(vars(each).get("step")) for each in alive):
             return
@@ -40,6 +44,8 @@ class Schedules(Collector):
 
     def evidence(self) -> Iterator[Evidence | Since]:
         """The name of each schedule, and the own count if it did not begin with 0."""
+        if not self._names:
+            self._find()
         yield from map(Scheduled, self._names)
         if self._begin > 0 and (end := self._count()):
             yield Since(0, Iterations(self._begin, end))
